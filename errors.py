@@ -1,0 +1,49 @@
+"""One flat family of errors, named by the boundary that was crossed.
+
+Every message says what was seen, what was expected and what to do. The command line turns a `UserError` into exit
+code 2 (the user can mend it) and any other `QuerylectError` into exit code 1 (something outside failed).
+"""
+
+
+class QuerylectError(Exception):
+    """Base of every error that this project raises on purpose."""
+
+    exit_code = 1
+
+
+class UserError(QuerylectError):
+    """Something that the user typed or provided is not usable as it is."""
+
+    exit_code = 2
+
+
+class ConfigError(UserError):
+    """A configuration file or override does not describe a valid run."""
+
+
+class DataError(UserError):
+    """A corpus, a question file or a qrel file is missing, empty or inconsistent."""
+
+
+class IndexFolderError(UserError):
+    """An index folder is missing, incomplete or corrupt, or was built for something else."""
+
+
+class ModelError(UserError):
+    """A model name or folder does not hold a usable model."""
+
+
+class CheckpointError(UserError):
+    """A checkpoint is missing, incomplete or was written by a run with another configuration."""
+
+
+class RequestError(UserError):
+    """The environment service refused a request as wrong (HTTP 4xx): repeating it would not help."""
+
+
+class EnvironmentUnavailableError(QuerylectError):
+    """No replica of the environment service answered before the deadline."""
+
+
+class StorageError(QuerylectError):
+    """The disk did not take what had to be written; nothing half-written was left behind."""

@@ -1,0 +1,1 @@
+"""How good is a ranking, a format, a trajectory? Pure functions."""

@@ -1,0 +1,1 @@
+"""How does a question grow into a tree of turns?"""

@@ -1,0 +1,78 @@
+"""A question grown into a tree of turns.
+
+Invariant: concatenating `prompt_ids` and `completion_ids` of a node gives exactly what the model saw and said; the
+`prompt_ids` of a child start with that concatenation of its parent. Ids are joined, never re-tokenised.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from ..data.types import Document, Question
+from ..rewriters.base import Rewrite
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """One place of a ranking."""
+
+    document: Document
+    score: float
+
+
+@dataclass(slots=True)
+class Node:
+    """One sampled turn: what the model was shown, what it said, what came back and what that is worth."""
+
+    turn: int
+    """1 for a first turn."""
+    prompt_ids: list[int]
+    completion_ids: list[int]
+    logprobs: list[float]
+    """Log-probability of each completion id at sampling time; empty where the engine did not record them."""
+    finished: bool
+    """False where the completion was cut at max_new_tokens."""
+    text: str
+    rewrite: Rewrite
+    ranking: list[Hit] = field(default_factory=list)
+    metrics: dict[str, float] = field(default_factory=dict)
+    """Metrics of the ranking by name; {"ndcg@10": 0.0} where the format failed and nothing was searched."""
+    reward: float | None = None
+    """(1 − w_f)·metric + w_f·format; None = unscorable: the environment did not answer before the deadline."""
+    children: list["Node"] = field(default_factory=list)
+
+    @property
+    def observation_start(self) -> int:
+        """Where the tokens that a child adds begin: the end of this node."""
+        return len(self.prompt_ids) + len(self.completion_ids)
+
+    def walk(self) -> Iterator["Node"]:
+        """This node and everything under it, depth first."""
+        yield self
+        for child in self.children:
+            yield from child.walk()
+
+
+@dataclass(slots=True)
+class Tree:
+    """All turns sampled for one question."""
+
+    question: Question
+    roots: list[Node]
+
+    def walk(self) -> Iterator[Node]:
+        """Every node, depth first."""
+        for root in self.roots:
+            yield from root.walk()
+
+    def paths(self) -> Iterator[list[Node]]:
+        """Every leaf as its path from the first turn to the last, in order."""
+
+        def below(node: Node, path: list[Node]) -> Iterator[list[Node]]:
+            path = [*path, node]
+            if not node.children:
+                yield path
+            for child in node.children:
+                yield from below(child, path)
+
+        for root in self.roots:
+            yield from below(root, [])

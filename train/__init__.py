@@ -1,0 +1,1 @@
+"""How does a tree become a better policy?"""
