@@ -1,0 +1,280 @@
+"""Datasets as BEIR folders: `corpus.jsonl`, `queries.jsonl`, `qrels/{train,dev,test}.tsv` (Thakur et al. 2021).
+
+A split holds exactly the questions with a judgement above 0 in its qrel file, in the order of `queries.jsonl`; every
+relevant document of a split is in the corpus. What is left out is counted in `Dataset.notes`.
+"""
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..errors import DataError, StorageError
+from .jsonl import read_lines, read_records
+from .types import Dataset, Document, Question, Split
+
+_QREL_FILES = {"train": "train", "dev": "validation", "validation": "validation", "test": "test"}
+_HEADER = ("query-id", "corpus-id", "score")
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+
+
+def load_beir(path: str | Path, splits: Iterable[str] | None = None) -> Dataset:
+    """Read a BEIR folder. `splits` names those to read ("train", "validation", "test"); None reads all there are.
+
+    The qrel files are tab-separated; a header line is passed over where there is one. Grades of 0 or less mean "not
+    relevant" and are dropped. Name and licence come from an optional `meta.json`.
+
+    Raises DataError for a missing file or split, an empty corpus, a broken line, a duplicate id, and a judgement whose
+    document or question does not exist.
+    """
+    folder = Path(path).expanduser()
+    if not folder.is_dir():
+        raise DataError(
+            f"dataset folder {folder} does not exist or is not a folder; "
+            "expected one with corpus.jsonl, queries.jsonl and qrels/. Check dataset.path."
+        )
+    files = _qrel_files(folder / "qrels", splits)
+    corpus = _read_corpus(folder / "corpus.jsonl")
+    questions = _read_questions(folder / "queries.jsonl")
+    documents = {document.id for document in corpus}
+    notes: list[str] = []
+    loaded = {
+        name: _read_split(name, file, questions, documents, folder.name, notes) for name, file in sorted(files.items())
+    }
+    unjudged = len(questions.keys() - {question.id for split in loaded.values() for question in split.questions})
+    if unjudged:
+        notes.append(
+            f"{folder.name}: {unjudged} of {len(questions)} questions have no relevant document in {_and(loaded)} "
+            "and are skipped."
+        )
+    meta = _read_meta(folder / "meta.json")
+    return Dataset(
+        name=meta.get("name") or folder.resolve().name,
+        corpus=corpus,
+        splits=loaded,
+        notes=tuple(notes),
+        licence=meta.get("licence") or meta.get("license") or "",
+    )
+
+
+def save_beir(dataset: Dataset, path: str | Path) -> None:
+    """Write a dataset as a new BEIR folder that `load_beir` reads back equal (but for its notes).
+
+    The folder appears complete or not at all: it is written under a temporary name beside `path` and renamed.
+
+    Raises DataError where `path` exists already or an id does not fit into a qrel file, StorageError where the disk
+    does not take the files.
+    """
+    target = Path(path).expanduser()
+    if target.exists():
+        raise DataError(
+            f"{target} exists already; a dataset is only written to a new folder. Remove it or name another."
+        )
+    files = _beir_files(dataset)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        (temporary / "qrels").mkdir(parents=True)
+        for name, lines in files.items():
+            with (temporary / name).open("w", encoding="utf-8", newline="\n") as file:
+                file.writelines(line + "\n" for line in lines)
+                file.flush()
+                os.fsync(file.fileno())
+        temporary.rename(target)
+    except OSError as error:
+        raise StorageError(
+            f"dataset {dataset.name!r} could not be written to {target} ({error}); nothing was left there. "
+            "Free some space or choose a folder that can be written."
+        ) from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _qrel_files(folder: Path, splits: Iterable[str] | None) -> dict[str, Path]:
+    """Split name → qrel file, for the wanted splits."""
+    found: dict[str, Path] = {}
+    for stem, split in _QREL_FILES.items():
+        file = folder / f"{stem}.tsv"
+        if file.is_file():
+            if split in found:
+                raise DataError(
+                    f"{folder} holds both {found[split].name} and {file.name} for one split. Keep one of them."
+                )
+            found[split] = file
+    if not found:
+        raise DataError(
+            f"{folder} holds no qrel file; expected train.tsv, dev.tsv or test.tsv with lines "
+            "'query-id<TAB>corpus-id<TAB>score'. Add at least one."
+        )
+    if splits is None:
+        return found
+    wanted = list(dict.fromkeys(splits))
+    missing = [split for split in wanted if split not in found]
+    if missing or not wanted:
+        raise DataError(
+            f"{folder} has no split {_and(missing) or '(none asked for)'}; it has {_and(found)}. Ask for those."
+        )
+    return {split: found[split] for split in wanted}
+
+
+def _read_corpus(path: Path) -> list[Document]:
+    corpus: list[Document] = []
+    lines: dict[str, int] = {}
+    for number, record in read_records(path, "the corpus, one document per line"):
+        identifier = _identifier(record, path, number)
+        _refuse_second(identifier, number, lines, path, "document")
+        corpus.append(
+            Document(identifier, _text(record, "title", path, number, ""), _text(record, "text", path, number, None))
+        )
+    if not corpus:
+        raise DataError(f'{path} holds no document; expected lines like {{"_id": …, "title": …, "text": …}}. Fill it.')
+    return corpus
+
+
+def _read_questions(path: Path) -> dict[str, Question]:
+    questions: dict[str, Question] = {}
+    lines: dict[str, int] = {}
+    for number, record in read_records(path, "the questions, one per line"):
+        identifier = _identifier(record, path, number)
+        _refuse_second(identifier, number, lines, path, "question")
+        text = _text(record, "text", path, number, None)
+        if not text.strip():
+            raise DataError(
+                f"{path}, line {number}: question {identifier!r} has no text. Fill it in or remove the line."
+            )
+        options = record.get("options", [])
+        if not isinstance(options, list) or not all(isinstance(option, str) for option in options):
+            raise DataError(f"{path}, line {number}: 'options' is {options!r}; expected a list of strings.")
+        questions[identifier] = Question(identifier, text, tuple(options))
+    return questions
+
+
+def _read_split(
+    name: str, path: Path, questions: Mapping[str, Question], documents: set[str], dataset: str, notes: list[str]
+) -> Split:
+    qrels: dict[str, dict[str, int]] = {}
+    no_document: list[str] = []
+    no_question: list[str] = []
+    dropped = 0
+    for number, (question, document, grade) in _read_qrels(path):
+        if grade <= 0:
+            dropped += 1
+            continue
+        if question not in questions:
+            no_question.append(question)
+        elif document not in documents:
+            no_document.append(document)
+        elif qrels.setdefault(question, {}).setdefault(document, grade) != grade:
+            raise DataError(
+                f"{path}, line {number}: question {question!r} and document {document!r} are judged {grade} here and "
+                f"{qrels[question][document]} before. Keep one of the two lines."
+            )
+    _refuse_unknown(no_document, path, "document", "corpus.jsonl")
+    _refuse_unknown(no_question, path, "question", "queries.jsonl")
+    if not qrels:
+        raise DataError(f"{path} judges no document as relevant (score above 0); the {name} split would be empty.")
+    if dropped:
+        notes.append(f"{dataset}, {name}: {dropped} judgements of grade 0 or less are dropped (not relevant).")
+    return Split(tuple(question for identifier, question in questions.items() if identifier in qrels), qrels)
+
+
+def _read_qrels(path: Path) -> Iterable[tuple[int, tuple[str, str, int]]]:
+    first = True
+    for number, line in read_lines(path, "judgements, one per line"):
+        fields = line.split("\t")
+        header, first = first and tuple(field.strip().lower() for field in fields) == _HEADER, False
+        if header:
+            continue
+        if len(fields) != 3 or not _INTEGER.fullmatch(fields[2].strip()):
+            raise DataError(
+                f"{path}, line {number}: {line!r}; expected 'query-id<TAB>corpus-id<TAB>score' with a whole number as "
+                "score (the header may only be the first line). Mend the line."
+            )
+        yield number, (fields[0], fields[1], int(fields[2]))
+
+
+def _read_meta(path: Path) -> dict[str, str]:
+    if not path.is_file():
+        return {}
+    try:
+        meta = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:
+        raise DataError(f"{path} is not valid JSON ({error}). Mend or remove it.") from error
+    if not isinstance(meta, dict):
+        raise DataError(f"{path} is a JSON {type(meta).__name__}; expected an object. Mend or remove it.")
+    return {key: value for key, value in meta.items() if isinstance(value, str)}
+
+
+def _identifier(record: Mapping[str, Any], path: Path, number: int) -> str:
+    identifier = record.get("_id")
+    if isinstance(identifier, int) and not isinstance(identifier, bool):
+        return str(identifier)
+    if not isinstance(identifier, str) or not identifier:
+        raise DataError(
+            f"{path}, line {number}: '_id' is {identifier!r}; expected a string that is not empty. Add one."
+        )
+    return identifier
+
+
+def _text(record: Mapping[str, Any], key: str, path: Path, number: int, default: str | None) -> str:
+    value = record.get(key, default)
+    if not isinstance(value, str):
+        raise DataError(f"{path}, line {number}: {key!r} is {value!r}; expected a string. Add or mend it.")
+    return value
+
+
+def _refuse_second(identifier: str, number: int, lines: dict[str, int], path: Path, what: str) -> None:
+    first = lines.setdefault(identifier, number)
+    if first != number:
+        raise DataError(
+            f"{path}, line {number}: {what} id {identifier!r} stands on line {first} already; ids must be unique. "
+            "Rename or remove one of the two."
+        )
+
+
+def _refuse_unknown(identifiers: Sequence[str], path: Path, what: str, where: str) -> None:
+    if identifiers:
+        raise DataError(
+            f"{path}: {what} {identifiers[0]!r} is judged but is not in {where} "
+            f"({len(identifiers)} such judgements). Add it to {where} or remove its judgements."
+        )
+
+
+def _beir_files(dataset: Dataset) -> dict[str, list[str]]:
+    """File name → lines."""
+    questions: dict[str, Question] = {}
+    files: dict[str, list[str]] = {}
+    for name, split in dataset.splits.items():
+        lines = ["\t".join(_HEADER)]
+        for question in split.questions:
+            if questions.setdefault(question.id, question) != question:
+                raise DataError(f"two questions have the id {question.id!r}; ids must be unique. Rename one.")
+            for document, grade in split.qrels[question.id].items():
+                if any(character in question.id + document for character in "\t\r\n"):
+                    raise DataError(
+                        f"ids {question.id!r}, {document!r}: a qrel file takes no tab or line break in an id."
+                    )
+                lines.append(f"{question.id}\t{document}\t{grade}")
+        files[f"qrels/{'dev' if name == 'validation' else name}.tsv"] = lines
+    files["corpus.jsonl"] = [
+        _json({"_id": document.id, "title": document.title, "text": document.text}) for document in dataset.corpus
+    ]
+    files["queries.jsonl"] = [
+        _json(
+            {"_id": question.id, "text": question.text}
+            | ({"options": list(question.options)} if question.options else {})
+        )
+        for question in questions.values()
+    ]
+    files["meta.json"] = [_json({"name": dataset.name, "licence": dataset.licence})]
+    return files
+
+
+def _json(value: Mapping[str, Any]) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _and(names: Iterable[str]) -> str:
+    return ", ".join(names)

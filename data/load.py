@@ -1,0 +1,38 @@
+"""From settings to a dataset, and the hash that says whether an index belongs to a corpus."""
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import replace
+
+from ..configs.schema import DatasetConfig
+from .beir import load_beir
+from .hpo import load_hpo
+from .leakage import overlap
+from .types import Dataset, Document
+
+
+def load_dataset(config: DatasetConfig) -> Dataset:
+    """Load the configured dataset; questions that stand in two of its splits are told in `Dataset.notes`.
+
+    Raises DataError where the source is missing, empty or inconsistent.
+    """
+    if config.kind == "beir":
+        assert config.path is not None, "DatasetConfig demands a path for kind 'beir'"
+        dataset = load_beir(config.path)
+    else:
+        dataset = load_hpo(config.path)
+    return replace(dataset, notes=(*dataset.notes, *overlap(dataset)))
+
+
+def corpus_hash(corpus: Iterable[Document]) -> str:
+    """sha256 (64 hex digits) of ids, titles and texts in corpus order; reads the documents one by one.
+
+    Every field is preceded by its length in bytes, so moving text from one field to the next changes the hash.
+    """
+    digest = hashlib.sha256()
+    for document in corpus:
+        for text in (document.id, document.title, document.text):
+            encoded = text.encode("utf-8", "surrogatepass")
+            digest.update(len(encoded).to_bytes(8, "big"))
+            digest.update(encoded)
+    return digest.hexdigest()
