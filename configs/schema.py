@@ -92,10 +92,14 @@ class RewriterConfig(Section):
 
     name: str = "small"
     """`general`, `explore` or `direct` (seed 003's prompt levels), or `small` (few-shot, for small models)."""
-    keep_question_weight: Annotated[float, Field(ge=0)] = 0.0
+    keep_question_weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     """Weight of the question itself in every probe; 0 searches with the rewrite alone."""
-    rewrite_weight: float = 1.0
+    rewrite_weight: Annotated[float, Field(allow_inf_nan=False)] = 1.0
     """Weight of the rewrite in its probe."""
+    max_rewrites: Annotated[int, Field(ge=1)] = 4
+    """Rewrites allowed in one answer; more is a format failure."""
+    prompt: str = "hpo"
+    """`small` only: the few-shot prompt, by its packaged name or as the path of a YAML file."""
 
 
 class RolloutConfig(Section):

@@ -1,0 +1,38 @@
+"""From an answer to a search plan.
+
+One rewrite is one probe of one term; several rewrites (query decomposition) are one probe each, fused by their best
+score. With `keep_question_weight` w_q > 0 every probe also holds the question itself with that weight.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..configs.schema import RewriterConfig
+from ..data.types import Question
+from ..envs.plan import Probe, SearchPlan, Term
+from .base import Rewrite
+from .parse import parse
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerReader:
+    """Reads the tagged answers that all prompts of this folder ask for."""
+
+    config: RewriterConfig
+    k: int = 10
+    """Documents a plan asks for: at least as many as the metric scores and the next turn shows."""
+
+    def read(self, question: Question, text: str) -> Rewrite:
+        """Parse `text`, sampled in one turn, and plan its search; the plan is None where the format failed."""
+        parsed = parse(text, self.config.max_rewrites)
+        plan = None if parsed.failure else self.plan(question, parsed.rewrites)
+        return Rewrite(plan=plan, think=parsed.think, rewrites=parsed.rewrites, failure=parsed.failure)
+
+    def plan(self, question: Question, rewrites: Sequence[str]) -> SearchPlan:
+        """The plan of one or more rewrites: one probe each, fused by maximum."""
+        return SearchPlan(probes=tuple(self._probe(question, rewrite) for rewrite in rewrites), fuse="max", k=self.k)
+
+    def _probe(self, question: Question, rewrite: str) -> Probe:
+        kept = self.config.keep_question_weight
+        question_terms = (Term(text=question.text, weight=kept),) if kept > 0 else ()
+        return Probe(terms=(*question_terms, Term(text=rewrite, weight=self.config.rewrite_weight)))

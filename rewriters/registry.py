@@ -1,0 +1,30 @@
+"""The rewriters by name."""
+
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+
+from ..configs.schema import RewriterConfig
+from ..errors import ConfigError
+from .base import Rewriter
+from .card import RetrieverCard
+from .small import small
+
+REWRITERS: Mapping[str, Callable[[RewriterConfig, RetrieverCard, int], Rewriter]] = {
+    "small": small,
+}
+
+
+def make_rewriter(config: RewriterConfig, card: RetrieverCard, k: int = 10) -> Rewriter:
+    """Build the rewriter that `config.name` names, speaking to the retriever of `card`.
+
+    `k` is how many documents its plans ask for: at least as many as the metric scores and the next turn shows.
+    Raises ConfigError for an unknown name and for settings with which a rewrite could change nothing.
+    """
+    build = REWRITERS.get(config.name)
+    if build is None:
+        near = get_close_matches(config.name, REWRITERS, n=1, cutoff=0.5)
+        meant = f" Did you mean {near[0]!r}?" if near else ""
+        raise ConfigError(f"rewriter.name {config.name!r} is unknown; known are {', '.join(sorted(REWRITERS))}.{meant}")
+    if config.rewrite_weight == 0:
+        raise ConfigError("rewriter.rewrite_weight is 0: no rewrite would reach the retriever. Give another weight.")
+    return build(config, card, k)

@@ -1,0 +1,134 @@
+"""Few-shot chat for small models: a system line and example conversations instead of instructions.
+
+A model of some hundred million parameters follows examples, not rules. Every example is a conversation in exactly the
+form of the real one (question, answer, titles, better answer), and all of them stand before the question, so the
+prompt of every question shares one prefix that an engine computes once. Prompt tokens are what such a model's time
+goes into: keep the examples short.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from ..configs.schema import RewriterConfig
+from ..data.types import Document, Question
+from ..errors import ConfigError
+from .base import Message, Rewrite
+from .card import RetrieverCard
+from .parse import parse, render
+from .plans import AnswerReader
+
+PROMPTS = Path(__file__).parent / "prompts"
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ExampleTurn(_Strict):
+    """One turn of an example: the titles that it sees (none in a first turn) and the answer to give."""
+
+    documents: tuple[str, ...] = ()
+    think: str = ""
+    rewrite: str
+
+    @model_validator(mode="after")
+    def _answer_keeps_the_format(self) -> Self:
+        if failure := parse(self.answer).failure:
+            raise ValueError(f"this example answer would itself be a format failure ({failure}): {self.answer!r}")
+        return self
+
+    @property
+    def answer(self) -> str:
+        """The turn as the model is to write it."""
+        return render(self.think, [self.rewrite])
+
+
+class Example(_Strict):
+    """One example conversation, of one turn or more."""
+
+    question: str
+    turns: tuple[ExampleTurn, ...] = Field(min_length=1)
+
+
+class FewShotPrompt(_Strict):
+    """Everything that a small model is shown, as data."""
+
+    system: str
+    question: str = "{question}"
+    """Template of the first user message."""
+    documents: str
+    """Template of a later user message; `{documents}` becomes one title per line, best first."""
+    no_documents: str
+    """The later user message where nothing was found or searched."""
+    examples: tuple[Example, ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _templates_have_their_place(self) -> Self:
+        for name in ("question", "documents"):
+            if f"{{{name}}}" not in getattr(self, name):
+                raise ValueError(f"the template {name!r} must hold {{{name}}} where the text goes")
+        return self
+
+    def ask(self, question: str) -> str:
+        """The user message of a first turn."""
+        return self.question.replace("{question}", question)
+
+    def show(self, titles: Sequence[str]) -> str:
+        """The user message of a later turn."""
+        return self.documents.replace("{documents}", "\n".join(titles)) if titles else self.no_documents
+
+    def messages(self) -> list[Message]:
+        """The system line and all examples: the prefix that every question shares."""
+        chat = [Message(role="system", content=self.system)]
+        for example in self.examples:
+            for number, turn in enumerate(example.turns, start=1):
+                shown = self.ask(example.question) if number == 1 else self.show(turn.documents)
+                chat.append(Message(role="user", content=shown))
+                chat.append(Message(role="assistant", content=turn.answer))
+        return chat
+
+
+def load_prompt(name: str) -> FewShotPrompt:
+    """Read a packaged prompt by name, or a YAML file by path. Raises ConfigError where it is no such prompt."""
+    path = Path(name).expanduser() if name.endswith((".yaml", ".yml")) else PROMPTS / f"{name}.yaml"
+    try:
+        return FewShotPrompt.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        known = ", ".join(sorted(file.stem for file in PROMPTS.glob("*.yaml")))
+        raise ConfigError(
+            f"rewriter.prompt {name!r}: cannot read {path} ({error.strerror}). "
+            f"Give a packaged prompt ({known}) or the path of a .yaml file."
+        ) from error
+    except (yaml.YAMLError, UnicodeDecodeError, ValidationError) as error:
+        raise ConfigError(f"rewriter.prompt {name!r}: {path} is not a few-shot prompt: {error}") from error
+
+
+@dataclass(frozen=True)
+class SmallRewriter:
+    """Few-shot rewriter; the examples carry the strategy, so the retriever's card is not shown."""
+
+    reader: AnswerReader
+    prompt: FewShotPrompt
+    name: str = field(default="small", init=False)
+
+    def first(self, question: Question) -> list[Message]:
+        """The shared examples, then the question."""
+        return [*self.prompt.messages(), Message(role="user", content=self.prompt.ask(question.text))]
+
+    def follow_up(self, question: Question, documents: Sequence[Document], turn: int) -> str:
+        """One title per line (the text of a document that has no title), best first."""
+        return self.prompt.show([" ".join((document.title or document.text).split()) for document in documents])
+
+    def parse(self, question: Question, text: str, turn: int) -> Rewrite:
+        """Read the text sampled in one turn."""
+        return self.reader.read(question, text)
+
+
+def small(config: RewriterConfig, card: RetrieverCard, k: int) -> SmallRewriter:
+    """Build the rewriter from the prompt that `config.prompt` names."""
+    return SmallRewriter(AnswerReader(config, k), load_prompt(config.prompt))
