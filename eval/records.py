@@ -1,0 +1,169 @@
+"""What every system did on every question, one JSON object a line: the raw material of all tables and figures.
+
+One record is one (system, turn, question). A metric of None is *unscorable* (the environment did not answer before the
+deadline) and is never read as 0.
+"""
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from ..data.types import Question
+from ..errors import DataError, StorageError
+from ..rollouts.tree import Tree
+
+METRICS = ("ndcg@10", "recall@10", "mrr@10")
+"""What is measured on every ranking; the first one is tested for significance."""
+
+RAW = "raw"
+UNTRAINED = "untrained"
+TRAINED = "trained"
+
+
+@dataclass(frozen=True, slots=True)
+class EvalRecord:
+    """One system's answer to one question at one turn."""
+
+    system: str
+    """`raw`, `untrained`, `trained`, or another system's name."""
+    turn: int
+    """0 for the raw question, else 1, 2, …"""
+    question_id: str
+    question: str
+    think: str
+    rewrites: tuple[str, ...]
+    ranking: tuple[str, ...]
+    """Document ids, best first."""
+    metrics: Mapping[str, float | None]
+    """Value by metric name; None where unscorable."""
+    tokens: int
+    """Tokens written by the model up to and including this turn."""
+    prompt_tokens: int
+    """Tokens read by the model before it wrote this turn; its own earlier turns and the documents shown are in it."""
+    searches: int
+    """Search plans sent up to and including this turn; a turn whose format failed sends none."""
+    format_ok: bool
+
+
+def records_of_trees(system: str, trees: Iterable[Tree]) -> list[EvalRecord]:
+    """The records of greedy trees, one for each turn of each question.
+
+    Raises ValueError for a tree with more than one path: an evaluation never picks among samples.
+    """
+    records = []
+    for tree in trees:
+        paths = list(tree.paths())
+        if len(paths) != 1:
+            raise ValueError(
+                f"the tree of question {tree.question.id!r} has {len(paths)} paths; evaluation takes exactly one "
+                "(greedy, branching 1 at every turn)"
+            )
+        tokens = searches = 0
+        for node in paths[0]:
+            tokens += len(node.completion_ids)
+            searches += node.rewrite.format_ok
+            records.append(
+                EvalRecord(
+                    system=system,
+                    turn=node.turn,
+                    question_id=tree.question.id,
+                    question=tree.question.text,
+                    think=node.rewrite.think,
+                    rewrites=tuple(node.rewrite.rewrites),
+                    ranking=tuple(hit.document.id for hit in node.ranking),
+                    metrics=_metrics(node.metrics, failed=not node.rewrite.format_ok, scored=node.reward is not None),
+                    tokens=tokens,
+                    prompt_tokens=len(node.prompt_ids),
+                    searches=searches,
+                    format_ok=node.rewrite.format_ok,
+                )
+            )
+    return records
+
+
+def raw_record(question: Question, ranking: Sequence[str], metrics: Mapping[str, float] | None) -> EvalRecord:
+    """The record of a question searched as it stands. `metrics` is None where the environment did not answer."""
+    return EvalRecord(
+        system=RAW,
+        turn=0,
+        question_id=question.id,
+        question=question.text,
+        think="",
+        rewrites=(question.text,),
+        ranking=tuple(ranking),
+        metrics=_metrics(metrics or {}, failed=False, scored=metrics is not None),
+        tokens=0,
+        prompt_tokens=0,
+        searches=1,
+        format_ok=True,
+    )
+
+
+def write_records(path: Path, records: Iterable[EvalRecord]) -> None:
+    """Write JSON lines atomically. Raises StorageError where the disk does not take them."""
+    lines = (json.dumps(asdict(record), ensure_ascii=False) for record in records)
+    write_text(path, "".join(line + "\n" for line in lines))
+
+
+def read_records(path: Path) -> list[EvalRecord]:
+    """Read what `write_records` wrote. Raises DataError naming the line that is not a record."""
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"evaluation records {path} cannot be read ({error}); run `querylect eval` again.") from error
+    records = []
+    for number, line in enumerate(lines, start=1):
+        if not line:
+            continue
+        try:
+            records.append(_record(json.loads(line)))
+        except (ValueError, TypeError, AttributeError) as error:
+            raise DataError(
+                f"{path}, line {number}, is not an evaluation record ({error}). Run `querylect eval` again."
+            ) from error
+    return records
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file through a temporary name, so that a reader finds the old file or the whole new one.
+
+    Raises StorageError where the disk does not take it; the temporary file is removed.
+    """
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with partial.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise StorageError(
+            f"{path} could not be written ({error}). Free some space or give another --output."
+        ) from error
+
+
+def _metrics(values: Mapping[str, float], *, failed: bool, scored: bool) -> dict[str, float | None]:
+    """The reported metrics: all None where unscorable, 0 where the format failed and nothing was searched.
+
+    Raises ValueError where a ranking was scored without one of them.
+    """
+    if not scored:
+        return dict.fromkeys(METRICS)
+    missing = [name for name in METRICS if name not in values]
+    if missing and not failed:
+        raise ValueError(f"the environment scored {sorted(values)}; expected {', '.join(missing)} as well")
+    return {name: float(values.get(name, 0.0)) for name in METRICS}
+
+
+def _record(row: dict[str, Any]) -> EvalRecord:
+    known = {field.name for field in fields(EvalRecord)}
+    if set(row) != known:
+        raise ValueError(f"keys {sorted(row)}; expected {sorted(known)}")
+    return EvalRecord(**{**row, "rewrites": tuple(row["rewrites"]), "ranking": tuple(row["ranking"])})

@@ -1,0 +1,189 @@
+"""Is a difference real? Bootstrap intervals, the paired permutation test, Holm's correction, effect sizes.
+
+Everything here is a pure function of numbers and a seed. A value of None is *unscorable* (the environment did not
+answer): it leaves its pair out of every figure, and the count of pairs left out stands in the result.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Alternative = Literal["two-sided", "greater", "less"]
+
+_BLOCK_ELEMENTS = 1 << 21
+"""Random draws held at once: bounds the memory of a test whatever the number of questions and resamples."""
+
+
+@dataclass(frozen=True, slots=True)
+class PairedComparison:
+    """System `a` against system `b` on the questions that both have a score for."""
+
+    n: int
+    """Pairs compared."""
+    left_out: int
+    """Pairs left out because at least one side was unscorable."""
+    mean_a: float
+    mean_b: float
+    difference: float
+    """mean_a − mean_b."""
+    low: float
+    """Lower end of the 95 % bootstrap interval of the difference."""
+    high: float
+    p: float
+    """Two-sided paired permutation test, (b + 1) / (m + 1): never 0."""
+    wins: int
+    ties: int
+    losses: int
+    effect_size: float | None
+    """Cohen's d of the paired differences; None where they do not vary but are not 0."""
+
+
+def bootstrap_ci(values: Sequence[float], resamples: int, seed: int, level: float = 0.95) -> tuple[float, float]:
+    """Percentile bootstrap interval of the mean of `values`, as (low, high).
+
+    Raises ValueError for no values, a value that is not finite, no resamples, or a level outside (0, 1).
+    """
+    data = _finite(values)
+    _positive("resamples", resamples)
+    if not 0 < level < 1:
+        raise ValueError(f"level is {level}; expected a share between 0 and 1, as 0.95")
+    rng = np.random.default_rng(seed)
+    means = np.concatenate(
+        [
+            data[rng.integers(0, len(data), size=(rows, len(data)))].mean(axis=1)
+            for rows in _blocks(resamples, len(data))
+        ]
+    )
+    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
+
+
+def paired_permutation_test(
+    a: Sequence[float], b: Sequence[float], permutations: int, seed: int, alternative: Alternative = "two-sided"
+) -> float:
+    """Probability, under exchangeable pairs, of a mean difference at least as large as that of `a` and `b`.
+
+    Signs of the paired differences are flipped at random `permutations` times (m); with b of them at least as extreme
+    as the observed one, p = (b + 1) / (m + 1) (Phipson & Smyth 2010), which is never 0. `greater` asks whether `a` is
+    larger. Identical inputs give exactly 1. Raises ValueError for unequal lengths, no pairs or values not finite.
+    """
+    differences = _differences(a, b)
+    _positive("permutations", permutations)
+    if alternative not in ("two-sided", "greater", "less"):
+        raise ValueError(f"alternative is {alternative!r}; expected 'two-sided', 'greater' or 'less'")
+    moving = differences[differences != 0]
+    if not len(moving):
+        return 1.0
+    if alternative == "less":
+        moving = -moving
+    observed = moving.sum()
+    rounding = 1e-12 * np.abs(moving).sum()
+    rng = np.random.default_rng(seed)
+    extreme = 0
+    for rows in _blocks(permutations, len(moving)):
+        flips = rng.integers(0, 2, size=(rows, len(moving)), dtype=np.int8)
+        sums = moving.sum() - 2 * (flips @ moving)
+        if alternative == "two-sided":
+            extreme += int((np.abs(sums) >= abs(observed) - rounding).sum())
+        else:
+            extreme += int((sums >= observed - rounding).sum())
+    return (extreme + 1) / (permutations + 1)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Holm's step-down adjustment for a family of tests, in the given order; each result is at most 1.
+
+    Raises ValueError for a p-value outside [0, 1].
+    """
+    outside = [p for p in p_values if not 0 <= p <= 1]
+    if outside:
+        raise ValueError(f"p-value {outside[0]} is outside 0 to 1")
+    adjusted = [0.0] * len(p_values)
+    running = 0.0
+    for rank, index in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
+        running = max(running, min(1.0, (len(p_values) - rank) * p_values[index]))
+        adjusted[index] = running
+    return adjusted
+
+
+def win_tie_loss(a: Sequence[float], b: Sequence[float], tolerance: float = 1e-9) -> tuple[int, int, int]:
+    """How often `a` is above, equal to (within `tolerance`) and below `b`. Raises ValueError as the test does."""
+    differences = _differences(a, b)
+    wins, losses = int((differences > tolerance).sum()), int((differences < -tolerance).sum())
+    return wins, len(differences) - wins - losses, losses
+
+
+def paired_effect_size(a: Sequence[float], b: Sequence[float]) -> float | None:
+    """Cohen's d of paired samples: mean difference / standard deviation of the differences (n − 1).
+
+    0 where every difference is 0; None where it is undefined (one pair, or differences that do not vary and are not 0).
+    """
+    differences = _differences(a, b)
+    if not differences.any():
+        return 0.0
+    if len(differences) < 2:
+        return None
+    deviation = float(differences.std(ddof=1))
+    if deviation <= 1e-12 * float(np.abs(differences).max()):
+        return None
+    return float(differences.mean()) / deviation
+
+
+def compare_paired(
+    a: Sequence[float | None], b: Sequence[float | None], *, resamples: int, permutations: int, seed: int
+) -> PairedComparison:
+    """Compare two systems question by question. Raises ValueError where no question has a score for both."""
+    if len(a) != len(b):
+        raise ValueError(f"{len(a)} and {len(b)} values cannot be paired; expected one of each per question")
+    pairs = [(x, y) for x, y in zip(a, b, strict=True) if x is not None and y is not None]
+    if not pairs:
+        raise ValueError("no question has a score for both systems; nothing can be compared")
+    left, right = [x for x, _ in pairs], [y for _, y in pairs]
+    low, high = bootstrap_ci([x - y for x, y in pairs], resamples, seed)
+    wins, ties, losses = win_tie_loss(left, right)
+    mean_a, mean_b = math.fsum(left) / len(pairs), math.fsum(right) / len(pairs)
+    return PairedComparison(
+        n=len(pairs),
+        left_out=len(a) - len(pairs),
+        mean_a=mean_a,
+        mean_b=mean_b,
+        difference=mean_a - mean_b,
+        low=low,
+        high=high,
+        p=paired_permutation_test(left, right, permutations, seed),
+        wins=wins,
+        ties=ties,
+        losses=losses,
+        effect_size=paired_effect_size(left, right),
+    )
+
+
+def _blocks(total: int, width: int) -> Iterator[int]:
+    """Sizes of blocks of rows that add up to `total` and hold a bounded number of elements each."""
+    rows = max(1, _BLOCK_ELEMENTS // width)
+    for start in range(0, total, rows):
+        yield min(rows, total - start)
+
+
+def _positive(name: str, count: int) -> None:
+    if count < 1:
+        raise ValueError(f"{name} is {count}; expected at least 1")
+
+
+def _finite(values: Sequence[float]) -> NDArray[np.float64]:
+    data = np.asarray(values, dtype=np.float64)
+    if not len(data):
+        raise ValueError("there are no values; expected at least one")
+    if not np.isfinite(data).all():
+        raise ValueError("a value is not finite; leave unscorable questions out first")
+    return data
+
+
+def _differences(a: Sequence[float], b: Sequence[float]) -> NDArray[np.float64]:
+    if len(a) != len(b):
+        raise ValueError(f"{len(a)} and {len(b)} values cannot be paired; expected one of each per question")
+    return _finite(a) - _finite(b)

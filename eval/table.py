@@ -1,0 +1,202 @@
+"""From records to the tables of a report: means, intervals, costs, and which differences are significant.
+
+Every system is compared with the raw question, and the trained policy with the untrained one at the same turn. Holm's
+correction runs over all of these comparisons together.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from .records import METRICS, RAW, TRAINED, UNTRAINED, EvalRecord
+from .statistics import PairedComparison, bootstrap_ci, compare_paired, holm
+
+ALPHA = 0.05
+"""A difference is called significant where its Holm-adjusted p is below this."""
+
+MAIN_METRIC = METRICS[0]
+
+
+class Arm(NamedTuple):
+    """One system at one turn: a row of the table."""
+
+    system: str
+    turn: int
+
+    @property
+    def label(self) -> str:
+        """The row's name for readers."""
+        if self.system == RAW:
+            return "Raw question"
+        return f"{self.system.capitalize()} policy, turn {self.turn}"
+
+
+@dataclass(frozen=True, slots=True)
+class ArmRow:
+    """What one arm reached and what it cost, as means per question."""
+
+    arm: Arm
+    n: int
+    """Questions with a score."""
+    unscorable: int
+    metrics: dict[str, float | None]
+    """Mean of each metric over the scored questions; None where there are none."""
+    low: float | None
+    """95 % bootstrap interval of the main metric's mean."""
+    high: float | None
+    calls: int
+    """Calls of the language model."""
+    searches: float
+    tokens: float
+    """Tokens written."""
+    prompt_tokens: float
+    """Tokens read."""
+    format_ok: float
+    """Share of answers in the asked format."""
+
+
+@dataclass(frozen=True, slots=True)
+class ComparisonRow:
+    """One arm against a baseline on the main metric."""
+
+    arm: Arm
+    baseline: Arm
+    test: PairedComparison
+    p_holm: float
+
+    @property
+    def significant(self) -> bool:
+        """Whether the adjusted p is below ALPHA."""
+        return self.p_holm < ALPHA
+
+    @property
+    def verdict(self) -> str:
+        """`beats`, `is worse than`, or `does not differ significantly from`."""
+        if not self.significant:
+            return "does not differ significantly from"
+        return "beats" if self.test.difference > 0 else "is worse than"
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """All rows and comparisons of one evaluation."""
+
+    questions: int
+    rows: list[ArmRow]
+    comparisons: list[ComparisonRow]
+
+    def comparison(self, arm: Arm, baseline: Arm) -> ComparisonRow | None:
+        """That comparison, or None where it was not made."""
+        found = (row for row in self.comparisons if row.arm == arm and row.baseline == baseline)
+        return next(found, None)
+
+    @property
+    def last_turn(self) -> int:
+        """The last turn of any policy; 0 where only the raw question was run."""
+        return max(row.arm.turn for row in self.rows)
+
+
+def arms_of(records: Iterable[EvalRecord]) -> list[Arm]:
+    """The arms in the order of the table: raw, then untrained, other systems and trained, each by turn."""
+    order = {RAW: 0, UNTRAINED: 1, TRAINED: 3}
+    found = {Arm(record.system, record.turn) for record in records}
+    return sorted(found, key=lambda arm: (order.get(arm.system, 2), arm.system, arm.turn))
+
+
+def tabulate(records: Sequence[EvalRecord], *, resamples: int, permutations: int, seed: int) -> Results:
+    """Build all tables. A question that an arm has no record for counts as unscorable in that arm.
+
+    Raises ValueError for no records, or where one arm has two records for a question.
+    """
+    if not records:
+        raise ValueError("there are no evaluation records; nothing can be tabulated")
+    questions = list(dict.fromkeys(record.question_id for record in records))
+    cells: dict[Arm, dict[str, EvalRecord]] = {}
+    for record in records:
+        arm = cells.setdefault(Arm(record.system, record.turn), {})
+        if record.question_id in arm:
+            raise ValueError(
+                f"question {record.question_id!r} has two records for {record.system}, turn {record.turn}; expected one"
+            )
+        arm[record.question_id] = record
+    arms = arms_of(records)
+    scores = {arm: [cells[arm][q].metrics[MAIN_METRIC] if q in cells[arm] else None for q in questions] for arm in arms}
+    tests = []
+    for arm, baseline in _pairs(arms):
+        a, b = scores[arm], scores[baseline]
+        if any(x is not None and y is not None for x, y in zip(a, b, strict=True)):
+            test = compare_paired(a, b, resamples=resamples, permutations=permutations, seed=seed)
+            tests.append((arm, baseline, test))
+    adjusted = holm([test.p for _, _, test in tests])
+    return Results(
+        questions=len(questions),
+        rows=[_row(arm, list(cells[arm].values()), len(questions), resamples, seed) for arm in arms],
+        comparisons=[
+            ComparisonRow(arm, baseline, test, p) for (arm, baseline, test), p in zip(tests, adjusted, strict=True)
+        ],
+    )
+
+
+def headline(results: Results, split: str) -> str:
+    """The outcome in plain words: whether the policy, at its last turn, beats each baseline, or does not."""
+    systems = {row.arm.system for row in results.rows}
+    name = TRAINED if TRAINED in systems else UNTRAINED
+    arm = Arm(name, results.last_turn)
+    turn = f"the {name} policy (turn {arm.turn})"
+    baselines = [Arm(UNTRAINED, arm.turn), Arm(RAW, 0)] if name == TRAINED else [Arm(RAW, 0)]
+    found = [row for baseline in baselines if (row := results.comparison(arm, baseline))]
+    if not found:
+        return f"On the {results.questions} {split} questions no system could be compared with another."
+    clauses = [
+        f"{row.verdict} {_plain(row.baseline)} (nDCG@10 {row.test.mean_a:.3f} against {row.test.mean_b:.3f}; "
+        f"difference {row.test.difference:+.3f}, 95 % interval {row.test.low:+.3f} to {row.test.high:+.3f}, "
+        f"p = {format_p(row.test.p)}, {format_p(row.p_holm)} after Holm’s correction)"
+        for row in found
+    ]
+    sentence = f"On {found[0].test.n} {split} questions {turn} {' and '.join(clauses)}."
+    left_out = max(row.test.left_out for row in found)
+    if left_out:
+        sentence += f" {left_out} questions are left out: the environment did not answer for them."
+    return sentence
+
+
+def format_p(p: float) -> str:
+    """A p-value for readers: three decimals, or two significant digits below 0.001."""
+    return f"{p:.3f}" if p >= 0.001 else f"{p:.1e}".replace("e-0", "e-")
+
+
+def _plain(arm: Arm) -> str:
+    return "the raw question" if arm.system == RAW else f"the {arm.system} policy"
+
+
+def _pairs(arms: Sequence[Arm]) -> list[tuple[Arm, Arm]]:
+    raw = Arm(RAW, 0)
+    against_raw = [(arm, raw) for arm in arms if arm != raw and raw in arms]
+    against_untrained = [
+        (arm, Arm(UNTRAINED, arm.turn)) for arm in arms if arm.system == TRAINED and Arm(UNTRAINED, arm.turn) in arms
+    ]
+    return against_raw + against_untrained
+
+
+def _row(arm: Arm, records: Sequence[EvalRecord], questions: int, resamples: int, seed: int) -> ArmRow:
+    values = {name: [v for record in records if (v := record.metrics[name]) is not None] for name in METRICS}
+    main = values[MAIN_METRIC]
+    low, high = bootstrap_ci(main, resamples, seed) if main else (None, None)
+    return ArmRow(
+        arm=arm,
+        n=len(main),
+        unscorable=questions - len(main),
+        metrics={name: _mean(found) if found else None for name, found in values.items()},
+        low=low,
+        high=high,
+        calls=arm.turn,
+        searches=_mean([record.searches for record in records]),
+        tokens=_mean([record.tokens for record in records]),
+        prompt_tokens=_mean([record.prompt_tokens for record in records]),
+        format_ok=_mean([record.format_ok for record in records]),
+    )
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)

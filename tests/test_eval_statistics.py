@@ -1,0 +1,203 @@
+"""Statistics against closed forms, exact enumeration and scipy."""
+
+import itertools
+import math
+import tracemalloc
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from querylect.eval import statistics as under_test
+from querylect.eval.statistics import (
+    bootstrap_ci,
+    compare_paired,
+    holm,
+    paired_effect_size,
+    paired_permutation_test,
+    win_tie_loss,
+)
+from scipy import stats
+
+A = [0.63, 0.0, 1.0, 0.5, 0.43, 0.39, 1.0, 0.0, 0.31]
+B = [0.50, 0.0, 0.63, 0.5, 0.63, 0.0, 0.39, 0.36, 0.0]
+
+
+def enumerate_signs(differences, alternative):
+    """The exact null distribution: every one of the 2^n sign patterns."""
+    observed = sum(differences)
+    hits = 0
+    for signs in itertools.product((1, -1), repeat=len(differences)):
+        flipped = sum(s * d for s, d in zip(signs, differences, strict=True))
+        if alternative == "two-sided":
+            hits += abs(flipped) >= abs(observed) - 1e-9
+        else:
+            hits += (flipped if alternative == "greater" else -flipped) >= (
+                observed if alternative == "greater" else -observed
+            ) - 1e-9
+    return hits / 2 ** len(differences)
+
+
+@pytest.mark.parametrize("alternative", ["two-sided", "greater", "less"])
+def test_permutation_test_agrees_with_exact_enumeration(alternative):
+    exact = enumerate_signs([x - y for x, y in zip(A, B, strict=True)], alternative)
+    m = 40_000
+    sampled = paired_permutation_test(A, B, m, seed=3, alternative=alternative)
+    assert abs(sampled - exact) < 4 * math.sqrt(exact * (1 - exact) / m) + 1 / m
+
+
+@pytest.mark.parametrize("alternative", ["two-sided", "greater", "less"])
+def test_permutation_test_agrees_with_scipy(alternative):
+    reference = stats.permutation_test(
+        (np.array(A), np.array(B)),
+        lambda x, y, axis: np.mean(x - y, axis=axis),
+        permutation_type="samples",
+        vectorized=True,
+        n_resamples=math.inf,
+        alternative=alternative,
+    ).pvalue
+    assert paired_permutation_test(A, B, 40_000, seed=11, alternative=alternative) == pytest.approx(reference, abs=0.01)
+
+
+def test_p_is_seeded_and_moves_with_the_seed():
+    first = paired_permutation_test(A, B, 999, seed=5)
+    assert first == paired_permutation_test(A, B, 999, seed=5)
+    assert len({paired_permutation_test(A, B, 999, seed=s) for s in range(8)}) > 1
+
+
+def test_p_is_never_zero_and_its_smallest_value_is_one_over_m_plus_one():
+    better, worse = [1.0] * 60, [0.0] * 60
+    assert paired_permutation_test(better, worse, 500, seed=0) == 1 / 501
+
+
+def test_identical_inputs_give_p_of_exactly_one():
+    assert paired_permutation_test(A, A, 1000, seed=0) == 1.0
+    assert paired_permutation_test(A, list(A), 7, seed=1, alternative="greater") == 1.0
+
+
+def test_a_rounding_error_does_not_count_as_less_extreme():
+    """0.1 + 0.2 − 0.3 is not 0 in floats: sign patterns that tie with the observed sum must be counted as ties."""
+    a, b = [0.1, 0.2, 0.3], [0.0, 0.0, 0.0]
+    assert paired_permutation_test(a, b, 20_000, seed=0) == pytest.approx(0.25, abs=0.02)
+
+
+def test_direction_of_the_alternatives():
+    up, down = [0.9, 0.8, 0.7, 0.9, 0.6], [0.1, 0.2, 0.1, 0.3, 0.2]
+    assert paired_permutation_test(up, down, 5000, seed=0, alternative="greater") < 0.06
+    assert paired_permutation_test(up, down, 5000, seed=0, alternative="less") == pytest.approx(1.0)
+
+
+@given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=12))
+@settings(max_examples=40, deadline=None)
+def test_two_sided_p_does_not_depend_on_the_order_of_the_systems(pairs):
+    a, b = [x for x, _ in pairs], [y for _, y in pairs]
+    forward = paired_permutation_test(a, b, 200, seed=2)
+    assert forward == paired_permutation_test(b, a, 200, seed=2)
+    assert 0 < forward <= 1
+
+
+def test_bootstrap_interval_is_close_to_scipy():
+    values = np.random.default_rng(0).beta(0.4, 0.6, size=150)
+    low, high = bootstrap_ci(list(values), 20_000, seed=1)
+    reference = stats.bootstrap(
+        (values,), np.mean, n_resamples=20_000, method="percentile", random_state=np.random.default_rng(4)
+    ).confidence_interval
+    assert (low, high) == pytest.approx((reference.low, reference.high), abs=0.004)
+
+
+def test_bootstrap_covers_the_mean_about_as_often_as_it_says():
+    rng = np.random.default_rng(7)
+    covered = 0
+    for trial in range(200):
+        low, high = bootstrap_ci(list(rng.normal(0.5, 0.2, size=80)), 500, seed=trial)
+        covered += low <= 0.5 <= high
+    assert 180 <= covered <= 199
+
+
+def test_bootstrap_is_seeded_and_narrower_at_a_lower_level():
+    assert bootstrap_ci(A, 2000, seed=0) == bootstrap_ci(A, 2000, seed=0)
+    assert bootstrap_ci(A, 2000, seed=0) != bootstrap_ci(A, 2000, seed=1)
+    low, high = bootstrap_ci(A, 2000, seed=0)
+    inner_low, inner_high = bootstrap_ci(A, 2000, seed=0, level=0.5)
+    assert low < inner_low < sum(A) / len(A) < inner_high < high
+
+
+def test_bootstrap_of_constant_values_is_that_value():
+    assert bootstrap_ci([0.25] * 10, 100, seed=0) == (0.25, 0.25)
+
+
+def test_memory_is_bounded_by_blocks(monkeypatch):
+    monkeypatch.setattr(under_test, "_BLOCK_ELEMENTS", 1 << 16)
+    values = list(np.random.default_rng(0).random(2000))
+    tracemalloc.start()
+    bootstrap_ci(values, 2000, seed=0)
+    paired_permutation_test(values, values[::-1], 2000, seed=0)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 4 * 2**20, "2000 × 2000 draws at once would take 32 MB"
+
+
+def test_holm_by_hand():
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.5, 0.9]) == [1.0, 1.0]
+    assert holm([]) == []
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
+def test_holm_never_lowers_a_p_value_and_keeps_the_order(p_values):
+    adjusted = holm(p_values)
+    assert all(p <= q <= 1 for p, q in zip(p_values, adjusted, strict=True))
+    order = sorted(range(len(p_values)), key=lambda i: p_values[i])
+    assert [adjusted[i] for i in order] == sorted(adjusted)
+
+
+def test_win_tie_loss_by_hand():
+    assert win_tie_loss([1.0, 0.5, 0.2, 0.1 + 0.2], [0.0, 0.5, 0.4, 0.3]) == (1, 2, 1)
+
+
+def test_effect_size_by_hand():
+    # Differences 1, 2, 3: mean 2, standard deviation 1.
+    assert paired_effect_size([2.0, 4.0, 6.0], [1.0, 2.0, 3.0]) == pytest.approx(2.0)
+    assert paired_effect_size([0.3, 0.3], [0.3, 0.3]) == 0.0
+    assert paired_effect_size([0.5, 0.6], [0.4, 0.5]) is None
+    assert paired_effect_size([0.5], [0.4]) is None
+
+
+def test_effect_size_is_the_t_statistic_over_root_n():
+    t = stats.ttest_rel(A, B).statistic
+    assert paired_effect_size(A, B) == pytest.approx(t / math.sqrt(len(A)))
+
+
+def test_unscorable_pairs_are_left_out_and_counted():
+    a = [1.0, None, 0.5, 0.0, None]
+    b = [0.0, 0.2, None, 0.0, None]
+    result = compare_paired(a, b, resamples=200, permutations=200, seed=0)
+    assert (result.n, result.left_out) == (2, 3)
+    assert (result.mean_a, result.mean_b, result.difference) == (0.5, 0.0, 0.5)
+    assert (result.wins, result.ties, result.losses) == (1, 1, 0)
+
+
+def test_an_unscorable_question_is_not_a_zero():
+    """The same questions with and without an outage on one of them: the outage must not lower the mean."""
+    full = compare_paired([0.8, 0.6], [0.4, 0.2], resamples=100, permutations=100, seed=0)
+    outage = compare_paired([0.8, 0.6, None], [0.4, 0.2, 0.9], resamples=100, permutations=100, seed=0)
+    assert (outage.mean_a, outage.mean_b, outage.p) == (full.mean_a, full.mean_b, full.p)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: bootstrap_ci([], 10, 0), "no values"),
+        (lambda: bootstrap_ci([0.1, float("nan")], 10, 0), "not finite"),
+        (lambda: bootstrap_ci([0.1], 0, 0), "resamples is 0"),
+        (lambda: bootstrap_ci([0.1], 10, 0, level=95), "level is 95"),
+        (lambda: paired_permutation_test([0.1], [0.1, 0.2], 10, 0), "cannot be paired"),
+        (lambda: paired_permutation_test([0.1], [0.2], 0, 0), "permutations is 0"),
+        (lambda: paired_permutation_test([0.1], [0.2], 10, 0, alternative="both"), "'both'"),
+        (lambda: holm([0.5, 1.5]), "1.5"),
+        (lambda: compare_paired([None], [0.5], resamples=10, permutations=10, seed=0), "nothing can be compared"),
+    ],
+)
+def test_bad_input_is_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
