@@ -41,9 +41,7 @@ def load_beir(path: str | Path, splits: Iterable[str] | None = None) -> Dataset:
     questions = _read_questions(folder / "queries.jsonl")
     documents = {document.id for document in corpus}
     notes: list[str] = []
-    loaded = {
-        name: _read_split(name, file, questions, documents, folder.name, notes) for name, file in sorted(files.items())
-    }
+    loaded = {name: _read_split(name, file, questions, documents, folder.name, notes) for name, file in files.items()}
     unjudged = len(questions.keys() - {question.id for split in loaded.values() for question in split.questions})
     if unjudged:
         notes.append(
@@ -53,7 +51,7 @@ def load_beir(path: str | Path, splits: Iterable[str] | None = None) -> Dataset:
     meta = _read_meta(folder / "meta.json")
     return Dataset(
         name=meta.get("name") or folder.resolve().name,
-        corpus=corpus,
+        corpus=tuple(corpus),
         splits=loaded,
         notes=tuple(notes),
         licence=meta.get("licence") or meta.get("license") or "",
@@ -110,13 +108,13 @@ def _qrel_files(folder: Path, splits: Iterable[str] | None) -> dict[str, Path]:
         )
     if splits is None:
         return found
-    wanted = list(dict.fromkeys(splits))
+    wanted = tuple(splits)
     missing = [split for split in wanted if split not in found]
     if missing or not wanted:
         raise DataError(
             f"{folder} has no split {_and(missing) or '(none asked for)'}; it has {_and(found)}. Ask for those."
         )
-    return {split: found[split] for split in wanted}
+    return {split: file for split, file in found.items() if split in wanted}
 
 
 def _read_corpus(path: Path) -> list[Document]:
@@ -222,7 +220,16 @@ def _text(record: Mapping[str, Any], key: str, path: Path, number: int, default:
     value = record.get(key, default)
     if not isinstance(value, str):
         raise DataError(f"{path}, line {number}: {key!r} is {value!r}; expected a string. Add or mend it.")
-    return value
+    return _unicode(value, key, path, number)
+
+
+def _unicode(text: str, key: str, path: Path, number: int) -> str:
+    """JSON can spell half a character (a lone surrogate), which no tokenizer and no file takes."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise DataError(f"{path}, line {number}: {key!r} is not valid Unicode ({error}). Mend the text.") from error
+    return text
 
 
 def _refuse_second(identifier: str, number: int, lines: dict[str, int], path: Path, what: str) -> None:

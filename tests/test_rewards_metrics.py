@@ -1,0 +1,153 @@
+"""Ranking metrics: by hand, against pytrec_eval on random and real runs, and by name."""
+
+import os
+from math import log2
+from pathlib import Path
+
+import numpy as np
+import pytest
+import pytrec_eval
+from hypothesis import given
+from hypothesis import strategies as st
+from querylect.errors import ConfigError
+from querylect.rewards.measure import measure
+from querylect.rewards.mrr import mrr
+from querylect.rewards.ndcg import ndcg
+from querylect.rewards.recall import recall
+
+KS = (1, 3, 5, 10, 100)
+EXACT = 1e-12
+
+
+def assert_as_trec_eval(rankings, qrels):
+    """Every metric at every k equals pytrec_eval's; the rankings are given to it as strictly falling scores."""
+    wanted = {f"{name}.{','.join(map(str, KS))}" for name in ("ndcg_cut", "recall")} | {"ndcg", "recip_rank"}
+    run = {
+        question: {document: float(len(ranking) - place) for place, document in enumerate(ranking)}
+        for question, ranking in rankings.items()
+    }
+    expected = pytrec_eval.RelevanceEvaluator(qrels, wanted).evaluate(run)
+    assert expected.keys() == rankings.keys()
+    for question, ranking in rankings.items():
+        judged, theirs = qrels[question], expected[question]
+        assert ndcg(ranking, judged, k=None) == pytest.approx(theirs["ndcg"], abs=EXACT)
+        assert measure("mrr")(ranking, judged) == pytest.approx(theirs["recip_rank"], abs=EXACT)
+        for k in KS:
+            assert measure(f"ndcg@{k}")(ranking, judged) == pytest.approx(theirs[f"ndcg_cut_{k}"], abs=EXACT)
+            assert measure(f"recall@{k}")(ranking, judged) == pytest.approx(theirs[f"recall_{k}"], abs=EXACT)
+            reciprocal = theirs["recip_rank"] if theirs["recip_rank"] * k >= 1 - EXACT else 0.0
+            assert measure(f"mrr@{k}")(ranking, judged) == pytest.approx(reciprocal, abs=EXACT)
+
+
+def test_equal_to_trec_eval_on_random_graded_runs():
+    random = np.random.default_rng(7)
+    names = [f"d{n}" for n in range(150)]
+    rankings, qrels = {}, {}
+    for number in range(300):
+        question = f"q{number}"
+        judged = random.choice(names, size=random.integers(1, 40), replace=False)
+        qrels[question] = {str(document): int(random.integers(0, 5)) for document in judged}
+        ranked = random.choice(names, size=random.integers(1, len(names) + 1), replace=False)
+        rankings[question] = [str(document) for document in ranked]
+    assert_as_trec_eval(rankings, qrels)
+
+
+@given(
+    st.lists(st.integers(0, 30), min_size=1, unique=True),
+    st.dictionaries(st.integers(0, 30), st.integers(0, 4), min_size=1),
+)
+def test_equal_to_trec_eval_on_any_run(ranking, judged):
+    assert_as_trec_eval({"q": [str(document) for document in ranking]}, {"q": {str(d): g for d, g in judged.items()}})
+
+
+def test_equal_to_trec_eval_on_a_real_graded_run():
+    root = os.environ.get("QUERYLECT_REALDATA")
+    if not root:
+        pytest.skip("QUERYLECT_REALDATA is unset: no real data here")
+    import bm25s
+    import Stemmer
+    from querylect.data.beir import load_beir
+
+    dataset = load_beir(Path(root) / "cranfield")
+    questions, qrels = dataset.splits["test"].questions, dataset.splits["test"].qrels
+    stemmer = Stemmer.Stemmer("english")
+    index = bm25s.BM25(method="lucene", k1=1.2, b=0.75)
+    contents = [document.contents for document in dataset.corpus]
+    index.index(bm25s.tokenize(contents, stopwords="en", stemmer=stemmer, show_progress=False), show_progress=False)
+    tokens = bm25s.tokenize(
+        [question.text for question in questions], stopwords="en", stemmer=stemmer, show_progress=False
+    )
+    places, _ = index.retrieve(tokens, k=100, show_progress=False)
+    rankings = {
+        question.id: [dataset.corpus[place].id for place in row]
+        for question, row in zip(questions, places, strict=True)
+    }
+    assert_as_trec_eval(rankings, {question: dict(judged) for question, judged in qrels.items()})
+    mean = np.mean([ndcg(rankings[question.id], qrels[question.id]) for question in questions])
+    assert mean == pytest.approx(0.524, abs=0.001)
+
+
+def test_linear_and_exponential_gain_by_hand():
+    ranking, judged = ["b", "x", "a"], {"a": 3, "b": 1, "c": 2}
+    linear = (1 / log2(2) + 3 / log2(4)) / (3 / log2(2) + 2 / log2(3) + 1 / log2(4))
+    exponential = (1 / log2(2) + 7 / log2(4)) / (7 / log2(2) + 3 / log2(3) + 1 / log2(4))
+    assert ndcg(ranking, judged) == pytest.approx(linear, abs=1e-15)
+    assert ndcg(ranking, judged, gain="exponential") == pytest.approx(exponential, abs=1e-15)
+    assert measure("ndcg@10", gain="exponential")(ranking, judged) == pytest.approx(exponential, abs=1e-15)
+    assert measure("ndcg@10")(ranking, judged) == pytest.approx(linear, abs=1e-15)
+
+
+def test_the_ideal_counts_relevant_documents_that_were_not_found_but_only_k_of_them():
+    judged = {"a": 1, "b": 1, "c": 1}
+    assert ndcg(["a"], judged, k=10) == pytest.approx(1 / (1 + 1 / log2(3) + 1 / log2(4)))
+    assert ndcg(["a"], judged, k=1) == 1.0
+    assert ndcg(["x", "a"], judged, k=1) == 0.0
+
+
+@pytest.mark.parametrize("name", ["ndcg@10", "recall@10", "mrr@10", "mrr"])
+def test_edges(name):
+    score = measure(name)
+    assert score(["a", "b"], {"a": 2, "z": 0}) == 1.0
+    assert score([], {"a": 1}) == 0.0
+    assert score(["a"], {}) == 0.0
+    assert score(["a"], {"a": 0, "b": -1}) == 0.0
+    with pytest.raises(ValueError, match="document 'b' stands in the ranking more than once"):
+        score(["a", "b", "c", "b"], {"a": 1})
+
+
+def test_depth_is_counted_from_one_and_includes_k():
+    ranking, judged = ["x", "y", "a", "b"], {"a": 1, "b": 1}
+    assert [mrr(ranking, judged, k) for k in (1, 2, 3, None)] == [0.0, 0.0, 1 / 3, 1 / 3]
+    assert [recall(ranking, judged, k) for k in (2, 3, 4, None)] == [0.0, 0.5, 1.0, 1.0]
+    assert ndcg(ranking, judged, 2) == 0.0
+    assert ndcg(ranking, judged, 3) == pytest.approx((1 / log2(4)) / (1 + 1 / log2(3)))
+
+
+@pytest.mark.parametrize("metric", [ndcg, recall, mrr])
+def test_a_depth_below_one_is_refused(metric):
+    with pytest.raises(ValueError, match="k is 0"):
+        metric(["a"], {"a": 1}, 0)
+
+
+@given(
+    st.lists(st.integers(0, 12), unique=True),
+    st.dictionaries(st.integers(0, 12), st.integers(-1, 4)),
+    st.sampled_from(["ndcg@1", "ndcg@5", "recall@3", "mrr", "mrr@2"]),
+    st.sampled_from(["linear", "exponential"]),
+)
+def test_between_zero_and_one_and_one_for_the_ideal(ranking, judged, name, gain):
+    score = measure(name, gain=gain)
+    grades = {str(document): grade for document, grade in judged.items()}
+    assert 0.0 <= score([str(document) for document in ranking], grades) <= 1.0
+    ideal = sorted(grades, key=lambda document: -grades[document])
+    if any(grade > 0 for grade in grades.values()) and not name.startswith("recall"):
+        assert score(ideal, grades) == 1.0
+
+
+@pytest.mark.parametrize("name", ["ndcg", "ndcg@0", "ndcg@-1", "NDCG@10", "ndcg@10 ", "map", "", "mrr@", "recall@1.5"])
+def test_an_unknown_name_gets_the_known_ones(name):
+    with pytest.raises(ConfigError) as caught:
+        measure(name)
+    assert repr(name) in str(caught.value)
+    for known in ("ndcg@k", "recall@k", "mrr@k", "and mrr"):
+        assert known in str(caught.value)

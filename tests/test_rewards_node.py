@@ -1,0 +1,62 @@
+"""The worth of a turn and of a path."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from querylect.rewards.format import format_reward
+from querylect.rewards.node import node_reward
+from querylect.rewards.trajectory import trajectory_value
+
+unit = st.floats(0, 1)
+
+
+def test_metric_and_format_are_weighed():
+    assert node_reward(0.5, True, 0.1) == pytest.approx(0.9 * 0.5 + 0.1)
+    assert node_reward(1.0, True, 0.1) == pytest.approx(1.0)
+    assert node_reward(0.0, True, 0.1) == pytest.approx(0.1)
+    assert node_reward(0.3, True, 0.0) == 0.3
+    assert node_reward(0.3, True, 1.0) == 1.0
+    assert (format_reward(True), format_reward(False)) == (1.0, 0.0)
+
+
+def test_a_failed_format_is_worth_nothing_whatever_the_metric():
+    for metric in (0.0, 1.0, None):
+        assert node_reward(metric, False, 0.1) == 0.0
+
+
+def test_an_outage_is_never_a_reward():
+    assert node_reward(None, True, 0.1) is None
+    assert node_reward(None, True, 1.0) is None
+
+
+@given(unit, unit, unit)
+def test_rewards_stay_in_range_and_follow_the_metric(one, other, weight):
+    low, high = sorted((one, other))
+    below, above = node_reward(low, True, weight), node_reward(high, True, weight)
+    assert 0 <= below <= above <= 1 + 1e-15
+    assert node_reward(low, False, weight) <= below
+
+
+@pytest.mark.parametrize("metric", [-0.1, 1.1, -2.0, math.nan])
+def test_a_metric_outside_its_range_is_refused(metric):
+    with pytest.raises(ValueError, match="metric is"):
+        node_reward(metric, True, 0.1)
+
+
+@pytest.mark.parametrize("weight", [-0.1, 1.1, math.nan])
+def test_a_weight_outside_its_range_is_refused(weight):
+    with pytest.raises(ValueError, match="format_weight is"):
+        node_reward(0.5, True, weight)
+
+
+def test_a_path_sums_its_weighted_turns():
+    assert trajectory_value([0.4, 0.8], [0.5, 1.0]) == pytest.approx(0.5 * 0.4 + 0.8)
+    assert trajectory_value([0.4], [0.5, 1.0]) == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize("rewards", [[], [0.1, 0.2, 0.3]])
+def test_a_path_without_turns_or_with_more_turns_than_weights_is_refused(rewards):
+    with pytest.raises(ValueError, match=f"{len(rewards)} rewards and 2 turn weights"):
+        trajectory_value(rewards, [0.5, 1.0])
