@@ -1,10 +1,209 @@
-"""The command line. Heavy imports stand inside the commands, so that `querylect --help` answers at once."""
+"""The command line. Heavy imports stand inside the commands, so that `querylect --help` answers at once.
+
+`main` is the one place where an error becomes an exit code: 2 for what the user can mend, 1 for what failed outside
+or here, 130 for Ctrl-C.
+"""
+
+import json
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+from . import __version__
+from .configs.load import dump_config, known_configs, load_config
+from .configs.schema import RunConfig
+from .errors import ConfigError, QuerylectError
+from .logs import set_up_logging
+
+log = logging.getLogger(__name__)
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Train a language model to speak the query dialect of the retriever it will really use.",
+)
+index_app = typer.Typer(no_args_is_help=True, help="Build or check the index that the retriever searches.")
+app.add_typer(index_app, name="index")
+
+Config = Annotated[str, typer.Argument(metavar="CONFIG", help="A packaged config (demo, tiny, …) or a YAML file.")]
+RunOrConfig = Annotated[str, typer.Argument(metavar="RUN", help="A run folder, or a config for the untrained policy.")]
+Overrides = Annotated[
+    list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings to change, such as train.steps=5.")
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the resolved config and stop.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log details.")]
 
 
-def main() -> None:
-    """Entry point of `querylect`."""
-    app()
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Entry point of `querylect`: runs one command and ends the process with its exit code."""
+    try:
+        app(arguments)
+    except SystemExit as stop:
+        # typer hides these two behind an exit of its own
+        hidden = stop.__context__.__cause__ if stop.__context__ else None
+        if isinstance(hidden, KeyboardInterrupt):
+            sys.exit(_interrupted())
+        if isinstance(hidden, EOFError):
+            sys.exit(_unexpected(hidden))
+        raise
+    except KeyboardInterrupt:
+        sys.exit(_interrupted())
+    except QuerylectError as error:
+        log.debug("where the error arose", exc_info=error)
+        _tell(f"error: {error}")
+        sys.exit(error.exit_code)
+    except Exception as error:  # noqa: BLE001 (the last stop of every error)
+        sys.exit(_unexpected(error))
+
+
+def _tell(text: str) -> None:
+    typer.echo(text, err=True)
+
+
+def _interrupted() -> int:
+    _tell("Interrupted.")
+    return 130
+
+
+def _unexpected(error: BaseException) -> int:
+    _tell("".join(traceback.format_exception(error)).rstrip())
+    _tell(f"This is a mistake in querylect {__version__}, not in your input: please report it with the lines above.")
+    return 1
+
+
+def _resolve(config: str, overrides: Iterable[str] | None, verbose: bool, dry_run: bool) -> RunConfig:
+    """The config a command works on; a dry run prints it and ends the command.
+
+    An override in the place of CONFIG means the demo's config, changed.
+    """
+    set_up_logging(verbose)
+    changes = list(overrides or ())
+    if "=" in config and not Path(config).exists():
+        config, changes = "demo", [config, *changes]
+    settings = load_config(config, changes)
+    if dry_run:
+        typer.echo(dump_config(settings), nl=False)
+        raise typer.Exit
+    return settings
+
+
+def _resolve_run(
+    run: str, overrides: Iterable[str] | None, verbose: bool, dry_run: bool
+) -> tuple[RunConfig, Path | None]:
+    """The config of a run folder and the folder; of a packaged config or a YAML file, and None."""
+    folder = Path(run).expanduser()
+    written = folder / "config.yaml"
+    if written.is_file():
+        return _resolve(str(written), overrides, verbose, dry_run), folder
+    if folder.is_dir() and run not in known_configs():
+        raise ConfigError(f"{run} is no run folder: it holds no config.yaml. Give one that `querylect train` wrote.")
+    return _resolve(run, overrides, verbose, dry_run), None
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"querylect {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+) -> None:
+    """Train a language model to speak the query dialect of the retriever it will really use."""
+
+
+@index_app.command("build")
+def index_build(
+    config: Config = "demo",
+    overrides: Overrides = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an index that stands there.")] = False,
+    dry_run: DryRun = False,
+    verbose: Verbose = False,
+) -> None:
+    """Build the index of CONFIG's corpus for its retriever."""
+    settings = _resolve(config, overrides, verbose, dry_run)
+    from .envs.index import build_index
+
+    build_index(settings.env, overwrite=overwrite, progress=True)
+
+
+@index_app.command("verify")
+def index_verify(
+    config: Config = "demo", overrides: Overrides = None, dry_run: DryRun = False, verbose: Verbose = False
+) -> None:
+    """Check every file of CONFIG's index against its manifest."""
+    settings = _resolve(config, overrides, verbose, dry_run)
+    from .envs.index import verify_index
+
+    verify_index(Path(settings.env.index))
+    typer.echo(f"{settings.env.index}: every file is as its manifest says")
+
+
+@app.command()
+def serve(
+    config: Config = "demo", overrides: Overrides = None, dry_run: DryRun = False, verbose: Verbose = False
+) -> None:
+    """Serve CONFIG's environment over HTTP until Ctrl-C."""
+    settings = _resolve(config, overrides, verbose, dry_run)
+    from .envs.service import serve as serve_environment
+
+    serve_environment(settings.env, token=os.environ.get(settings.client.token_env) or None)
+
+
+@app.command()
+def train(
+    config: Config = "demo",
+    overrides: Overrides = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the run's last checkpoint.")] = False,
+    dry_run: DryRun = False,
+    verbose: Verbose = False,
+) -> None:
+    """Train CONFIG's policy against its environment and print the run folder."""
+    settings = _resolve(config, overrides, verbose, dry_run)
+    from .train.run import train as train_policy
+
+    typer.echo(train_policy(settings, resume))
+
+
+@app.command("eval")
+def evaluate(
+    run: RunOrConfig,
+    overrides: Overrides = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Folder of the report; RUN itself.")] = None,
+    dry_run: DryRun = False,
+    verbose: Verbose = False,
+) -> None:
+    """Compare raw question, untrained policy and trained policy on held-out questions; print the report's path."""
+    settings, folder = _resolve_run(run, overrides, verbose, dry_run)
+    from .eval.compare import evaluate as compare
+
+    typer.echo(compare(settings, folder, output))
+
+
+@app.command()
+def rewrite(
+    run: RunOrConfig = "demo",
+    overrides: Overrides = None,
+    question: Annotated[
+        list[str] | None, typer.Option("--question", "-q", help="A question; repeat it. Else one per line of stdin.")
+    ] = None,
+    dry_run: DryRun = False,
+    verbose: Verbose = False,
+) -> None:
+    """Rewrite questions; print one JSON object a line: question, rewrites, think, plan."""
+    settings, folder = _resolve_run(run, overrides, verbose, dry_run)
+    from .rollouts.use import rewrite_lines
+
+    lines = [line for line in map(str.strip, question or sys.stdin) if line]
+    for record in rewrite_lines(settings, folder, lines):
+        typer.echo(json.dumps(record, ensure_ascii=False))

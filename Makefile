@@ -1,0 +1,50 @@
+# `make help` lists the targets. Everything is installed into .venv, at the exact versions of constraints.txt.
+
+PY ?= python3
+EXTRAS ?= cpu,dev
+ARGS ?=
+BIN := .venv/bin
+STAMP := .venv/.stamp
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test lint clean
+
+help:
+	@echo 'make demo      build the index, train, evaluate; ends with the path of report.html (a second one starts anew)'
+	@echo 'make test      run the tests; ARGS="-k config" goes to pytest'
+	@echo 'make lint      ruff check, ruff format --check, mypy'
+	@echo 'make install   only make .venv; PY=python3.12 chooses the interpreter, EXTRAS=gpu,dev the extras'
+	@echo 'make clean     remove .venv and caches; indexes/ and runs/ stay'
+
+install: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt requirements-demo.txt
+	@$(PY) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo '$(PY) is older than Python 3.11; choose another: make PY=python3.12' >&2; exit 2; }
+	test -x $(BIN)/python || $(PY) -m venv .venv
+	$(BIN)/python -m pip install --quiet torch==$$(sed -n 's/^torch==//p' constraints.txt) -c constraints.txt
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[$(EXTRAS)]'
+	$(BIN)/python -m pip install --quiet --no-deps -r requirements-demo.txt
+	@touch $@
+
+# Starts anew each time; the run before it is kept as runs/demo.previous. To go on with an interrupted one:
+# .venv/bin/querylect train demo --resume
+demo: $(STAMP)
+	@if [ -e runs/demo ]; then rm -rf runs/demo.previous && mv runs/demo runs/demo.previous; fi
+	$(BIN)/querylect index build demo --overwrite $(ARGS)
+	$(BIN)/querylect train demo $(ARGS)
+	$(BIN)/querylect eval runs/demo
+
+test: $(STAMP)
+	$(BIN)/pytest $(ARGS)
+
+# mypy finds the package through a link of its name, whatever the folder of this checkout is called
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	@mkdir -p .mypy_root && ln -sfn .. .mypy_root/querylect
+	cd .mypy_root && ../$(BIN)/mypy --config-file ../pyproject.toml -p querylect
+
+clean:
+	rm -rf .venv .mypy_root .mypy_cache .pytest_cache .ruff_cache .hypothesis build querylect.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
