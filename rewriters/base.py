@@ -39,7 +39,10 @@ class Rewrite:
 class Rewriter(Protocol):
     """One strategy of speaking to a retriever, over any number of turns."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """The name under which a configuration asks for it."""
+        ...
 
     def first(self, question: Question) -> list[Message]:
         """The chat that the first turn answers."""

@@ -1,15 +1,39 @@
 """What a rewriter may be told about the retriever that it speaks to."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Self
+
+from ..errors import ConfigError
+
+KINDS = ("bm25", "dense", "hybrid")
 
 
 @dataclass(frozen=True, slots=True)
 class RetrieverCard:
-    """A retriever in three words; the environment service hands it out."""
+    """A retriever in three words. Raises ConfigError for an unknown kind."""
 
     name: str
-    """As people write it: BM25, Contriever, all-MiniLM-L6-v2."""
+    """The name of its recipe, model or service."""
     kind: str
     """`bm25`, `dense` or `hybrid`."""
     trained: str = ""
-    """How it was trained, as the end of "It …": "was trained on pairs of spans of one Wikipedia article"."""
+    """What it is and how it was trained, for the sentence "Documents are found by …"; "" where nothing is known."""
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ConfigError(
+                f"the retriever {self.name!r} is of kind {self.kind!r}; rewriters know {', '.join(KINDS)}. "
+                "Serve a retriever of a known kind."
+            )
+
+    @classmethod
+    def from_service(cls, card: Mapping[str, Any]) -> Self:
+        """The card in the answer of `GET /v1/environment`, whose other entries are left aside."""
+        missing = [key for key in ("name", "kind") if not isinstance(card.get(key), str)]
+        if missing:
+            raise ConfigError(
+                f"the environment's retriever card has no {' and no '.join(missing)} (it says {dict(card)!r}). "
+                "Check that the URL is a querylect environment of this version."
+            )
+        return cls(name=card["name"], kind=card["kind"], trained=str(card.get("trained") or ""))

@@ -7,9 +7,15 @@ from ..configs.schema import RewriterConfig
 from ..errors import ConfigError
 from .base import Rewriter
 from .card import RetrieverCard
+from .direct import direct
+from .explore import explore
+from .general import general
 from .small import small
 
 REWRITERS: Mapping[str, Callable[[RewriterConfig, RetrieverCard, int], Rewriter]] = {
+    "general": general,
+    "explore": explore,
+    "direct": direct,
     "small": small,
 }
 

@@ -1,0 +1,76 @@
+"""The direct level: the retriever is named, and one strategy that suits it is prescribed.
+
+Which form of query suits which retriever is seed 003's finding (section 4.2 and figure 6): keywords for BM25, a
+hypothetical document for Contriever, a question for Qwen3-Embedding; a plain sentence for all-MiniLM-L6-v2.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..configs.schema import RewriterConfig
+from .card import RetrieverCard
+from .levels import LevelRewriter, introduce
+from .plans import AnswerReader
+
+
+@dataclass(frozen=True, slots=True)
+class QueryForm:
+    """One form of query: what it is called, why it suits the retriever and how to write it."""
+
+    name: str
+    advice: str
+
+
+KEYWORDS = QueryForm(
+    "keywords",
+    "It counts words that query and document have in common, and rare words count most, so sentences only add noise. "
+    "Write keywords: the names and technical terms that the answering document must contain, in their usual spelling. "
+    "A word counts only where it is the same word: mind singular and plural, hyphens and compounds, and add a common "
+    "variant or synonym where documents may use it. Leave out question words and fillers.",
+)
+PASSAGE = QueryForm(
+    "a hypothetical document",
+    "It finds documents that resemble the text it is given, so a document is the best query. Write the passage that "
+    "would answer the question, as if it were taken from the collection: in the same genre, tone and length, with the "
+    "names, terms and figures it would hold. For a question about a medicine, write the lines of its leaflet; for one "
+    "about a bridge, the paragraph of an encyclopedia. It need not be true, only to look alike.",
+)
+QUESTION = QueryForm(
+    "a self-contained question",
+    "It was made for questions and the passages that answer them, so stay with a question. Write one complete, natural "
+    "question that can be understood by itself: name what is meant instead of hinting at it, give the field and the "
+    "context, use the proper terms, and drop everything that does not help.",
+)
+SENTENCE = QueryForm(
+    "a plain sentence",
+    "It compares the meaning of short texts, and long ones blur it. Write one plain sentence that states what the "
+    "answering document says: the subject by its full name, what is said about it, and its proper terms, without "
+    "question words.",
+)
+
+FORM_OF_RETRIEVER: Mapping[str, QueryForm] = {
+    "contriever": PASSAGE,
+    "all-minilm": SENTENCE,
+    "qwen3-embedding": QUESTION,
+}
+"""By the start of the retriever's name, without the owner of a Hub id; other retrievers go by their kind."""
+
+FORM_OF_KIND: Mapping[str, QueryForm] = {"bm25": KEYWORDS, "dense": PASSAGE, "hybrid": SENTENCE}
+
+
+def query_form(card: RetrieverCard) -> QueryForm:
+    """The form of query that suits the retriever of `card`."""
+    name = card.name.lower().rsplit("/", maxsplit=1)[-1]
+    known = (form for start, form in FORM_OF_RETRIEVER.items() if name.startswith(start))
+    return next(known, FORM_OF_KIND[card.kind])
+
+
+def direct(config: RewriterConfig, card: RetrieverCard, k: int) -> LevelRewriter:
+    """Build the rewriter of this level for the retriever of `card`."""
+    form = query_form(card)
+    return LevelRewriter(
+        name="direct",
+        reader=AnswerReader(config, k),
+        instructions=f"{introduce(card)} {form.advice}\n\nRewrite the question as {form.name}.",
+        again=f"Write {form.name} again, and a better one: take up what helps in these results, drop what led astray.",
+    )

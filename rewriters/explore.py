@@ -1,0 +1,27 @@
+"""The explore level: the retriever is named and introduced, and the model finds out how to speak to it."""
+
+from ..configs.schema import RewriterConfig
+from .card import RetrieverCard
+from .levels import LevelRewriter, introduce
+from .plans import AnswerReader
+
+TASK = (
+    "You turn a question into the query with which this retriever ranks the documents that answer it highest. No "
+    "strategy is given: from what you know about it, work out what kind of text it matches best (think of wording, "
+    "length and form), and write the query in that way."
+)
+
+AGAIN = (
+    "Judge by these results what the retriever responded to, revise your strategy where they speak against it, and "
+    "write a better rewrite."
+)
+
+
+def explore(config: RewriterConfig, card: RetrieverCard, k: int) -> LevelRewriter:
+    """Build the rewriter of this level for the retriever of `card`."""
+    return LevelRewriter(
+        name="explore",
+        reader=AnswerReader(config, k),
+        instructions=f"{introduce(card)}\n\n{TASK}",
+        again=AGAIN,
+    )

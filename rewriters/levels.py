@@ -1,0 +1,89 @@
+"""What the three prompt levels of seed 003 (section 4.3, figure 6) share: the chat, the output format, later turns.
+
+The levels differ only in how much the model is told of its retriever: `general` nothing, `explore` what it is, `direct`
+what to write for it. The words are this project's own. One user message carries the instructions and the question, for
+chat templates without a system role.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..data.types import Document, Question
+from .base import Message, Rewrite
+from .card import RetrieverCard
+from .parse import REWRITE_CLOSE, REWRITE_OPEN, THINK_CLOSE, THINK_OPEN, render
+from .plans import AnswerReader
+
+_KIND_IN_WORDS = {"bm25": "lexical BM25", "dense": "dense embedding", "hybrid": "combined lexical and dense"}
+NOTHING_FOUND = (
+    "Your last answer found no documents: either it did not keep to the required form, or nothing in the collection "
+    "matched it. Write another rewrite, in the required form."
+)
+ONE_REWRITE = f"Give exactly one {REWRITE_OPEN} part."
+
+
+@dataclass(frozen=True)
+class LevelRewriter:
+    """One prompt level, for any number of turns."""
+
+    name: str
+    reader: AnswerReader
+    instructions: str
+    """The task and the help that this level gives."""
+    again: str
+    """What a later turn is reminded of after it has seen the documents."""
+    count: str = ONE_REWRITE
+    """How many rewrites an answer should hold."""
+
+    def first(self, question: Question) -> list[Message]:
+        """One user message: instructions, output format, question."""
+        content = f"{self.instructions}\n\n{output_format(self.count)}\n\nQuestion: {question_text(question)}"
+        return [Message(role="user", content=content)]
+
+    def follow_up(self, question: Question, documents: Sequence[Document], turn: int) -> str:
+        """The ranked documents, numbered from 1, and the request for a better rewrite."""
+        asked = f"Question: {question_text(question)}"
+        seen = [found(documents), self.again] if documents else [NOTHING_FOUND]
+        return "\n\n".join([*seen, output_format(self.count), asked])
+
+    def parse(self, question: Question, text: str, turn: int) -> Rewrite:
+        """Read the text sampled in one turn."""
+        return self.reader.read(question, text)
+
+
+def output_format(count: str) -> str:
+    """The form of an answer, the same at every level and turn."""
+    form = render("how you arrive at the rewrite", ["what the retriever gets"])
+    return (
+        f"Reason first, between {THINK_OPEN} and {THINK_CLOSE}. Then write the query between {REWRITE_OPEN} and "
+        f"{REWRITE_CLOSE}: only the query, none of the reasoning. {count} Write nothing outside of these parts:\n{form}"
+    )
+
+
+def found(documents: Sequence[Document]) -> str:
+    """The documents of the turn before, best first, one a line, for a model to learn from."""
+    lines = "\n".join(f"[{place}] {one_line(document)}" for place, document in enumerate(documents, start=1))
+    return (
+        f"Your last answer brought up these documents, the best match first:\n{lines}\n\n"
+        "They may or may not hold what is asked for. Look at how documents in this collection are written, which names "
+        "and terms they use, and which part of the question is still not met."
+    )
+
+
+def one_line(document: Document) -> str:
+    """Title and text, where there are any, on one line."""
+    return " ".join(": ".join(part for part in (document.title, document.text) if part).split())
+
+
+def question_text(question: Question) -> str:
+    """The question, with its answer options as lettered lines where it has some."""
+    options = [f"{chr(ord('A') + place)}. {option}" for place, option in enumerate(question.options)]
+    return "\n".join([question.text, *options])
+
+
+def introduce(card: RetrieverCard) -> str:
+    """The retriever as the levels that name it present it."""
+    trained = card.trained.strip().rstrip(".")
+    known = trained or f"{card.name}, a {_KIND_IN_WORDS[card.kind]} retriever"
+    named = known if card.name.lower() in known.lower() else f"{card.name}, {known}"
+    return f"Documents are found by {named}."
