@@ -1,0 +1,268 @@
+"""One request to several replicas until a deadline: attempts, failover, back-off with full jitter, and their counters.
+
+A usable answer is a 200 whose body validates. Everything else is a failure that is tried again, save a 4xx other than
+408 and 429: the service calls the request itself wrong, and that is an error at once.
+"""
+
+import asyncio
+import math
+import os
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from random import Random
+from typing import TypeVar
+
+import httpx
+from pydantic import BaseModel, ValidationError
+from pydantic_core import PydanticSerializationError
+
+from ..configs.schema import ClientConfig
+from ..errors import ConfigError, RequestError
+from .wire import Problem
+
+Answer = TypeVar("Answer", bound=BaseModel)
+
+CONCURRENT_REQUESTS = 16
+CONNECT_SECONDS = 5.0
+BACKOFF_SECONDS = 0.25
+MAX_BACKOFF_SECONDS = 10.0
+SHOWN_CHARACTERS = 300
+
+
+class OutageError(Exception):
+    """No usable answer before the deadline."""
+
+    def __init__(self, failure: "Failure | None") -> None:
+        super().__init__(str(failure) if failure else "the deadline passed before the first attempt")
+        self.failure = failure
+
+
+class UnexpectedAnswerError(Exception):
+    """A 200 that holds something else than the answer to the request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One attempt without a usable answer."""
+
+    url: str
+    reason: str
+    retry_after: float = 0.0
+    """Seconds that the service asked to wait; 0 where it did not ask."""
+
+    def __str__(self) -> str:
+        return f"{self.url}: {self.reason}"
+
+
+@dataclass(slots=True)
+class ClientStats:
+    """Counters since the client was made."""
+
+    requests: int = 0
+    attempts: int = 0
+    retries: int = 0
+    """Attempts after the first one of a request."""
+    failures: int = 0
+    unscorable: int = 0
+    """Steps whose result was None."""
+    seconds: float = 0.0
+    """Wall-clock seconds spent in calls; calls that overlap add up."""
+    last_failure: Failure | None = None
+
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        """Add the time of the block to `seconds`."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds += time.perf_counter() - started
+
+
+@dataclass(slots=True)
+class Replica:
+    """One URL of the service; it is asked last until `rests_until` (monotonic clock)."""
+
+    url: str
+    rests_until: float = 0.0
+
+
+class Transport:
+    """Sends requests to the replicas of one service, each in turn, the healthy first."""
+
+    def __init__(self, config: ClientConfig, urls: Sequence[str], random: Random | None = None) -> None:
+        if not urls:
+            raise ConfigError("client.urls is empty; give at least one URL such as http://127.0.0.1:8080, or local.")
+        self.replicas = [Replica(_base_url(url)) for url in urls]
+        self.stats = ClientStats()
+        self._timeout = config.timeout
+        self._random = random or Random()
+        self._turn = 0
+        loopback = all(httpx.URL(replica.url).host in ("127.0.0.1", "::1", "localhost") for replica in self.replicas)
+        self._http = httpx.AsyncClient(
+            headers=_authorization(config.token_env),
+            timeout=httpx.Timeout(None, connect=min(CONNECT_SECONDS, config.timeout)),
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=CONCURRENT_REQUESTS),
+            trust_env=not loopback,
+        )
+
+    @property
+    def urls(self) -> str:
+        """All URLs, for messages."""
+        return ", ".join(replica.url for replica in self.replicas)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._http.aclose()
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        body: BaseModel | None,
+        kind: type[Answer],
+        until: float,
+        check: Callable[[Answer], None],
+    ) -> Answer:
+        """The answer of the first replica that gives a usable one. `until` is a deadline on the monotonic clock.
+
+        `check` raises UnexpectedAnswerError for an answer that does not belong to the request. Raises OutageError at
+        the deadline, RequestError where a replica refuses the request or the request cannot be written as JSON.
+        """
+        try:
+            content = None if body is None else body.model_dump_json()
+        except PydanticSerializationError as error:
+            raise RequestError(f"{method} {path}: the request is no valid Unicode text ({error}).") from error
+        request_id = uuid.uuid4().hex
+        self.stats.requests += 1
+        tries = round_ = 0
+        while True:
+            failures: list[Failure] = []
+            for replica in self._by_health():
+                tries += 1
+                self.stats.retries += tries > 1
+                name = f"{request_id}-{tries}"
+                outcome = await self.attempt(replica, method, path, content, kind, until, check, name)
+                if not isinstance(outcome, Failure):
+                    return outcome
+                failures.append(outcome)
+                if time.monotonic() >= until:
+                    raise OutageError(outcome)
+            await self.pause(failures, round_, until)
+            round_ += 1
+
+    async def attempt(
+        self,
+        replica: Replica,
+        method: str,
+        path: str,
+        content: str | None,
+        kind: type[Answer],
+        until: float,
+        check: Callable[[Answer], None],
+        request_id: str,
+    ) -> Answer | Failure:
+        """Ask one replica once. RequestError where it calls the request wrong."""
+        seconds = max(0.0, min(self._timeout, until - time.monotonic()))
+        headers = {"X-Request-ID": request_id}
+        if content is not None:
+            headers["Content-Type"] = "application/json"
+        self.stats.attempts += 1
+        retry_after = 0.0
+        try:
+            async with asyncio.timeout(seconds):
+                response = await self._http.request(method, replica.url + path, content=content, headers=headers)
+            if response.status_code == 200:
+                answer = kind.model_validate_json(response.content)
+                check(answer)
+                replica.rests_until = 0.0
+                return answer
+            status, detail = response.status_code, _detail(response)
+            if 400 <= status < 500 and status not in (408, 429):
+                raise RequestError(f"{method} {replica.url}{path} was refused with {status}: {detail}")
+            reason = f"HTTP {status}: {detail}"
+            retry_after = retry_after_seconds(response.headers.get("retry-after"))
+        except TimeoutError:
+            reason = f"no answer within {seconds:.3g} s"
+        except httpx.HTTPError as error:
+            reason = f"{type(error).__name__}: {error}".rstrip(": ")
+        except (ValidationError, UnexpectedAnswerError) as error:
+            reason = f"HTTP 200 with a body that is not the environment's answer: {_invalid(error)}"
+        failure = Failure(replica.url, reason, retry_after)
+        replica.rests_until = time.monotonic() + max(retry_after, MAX_BACKOFF_SECONDS)
+        self.stats.failures += 1
+        self.stats.last_failure = failure
+        return failure
+
+    async def pause(self, failures: Sequence[Failure], round_: int, until: float) -> None:
+        """Back off with full jitter, at least as long as the most willing replica asked for.
+
+        Raises OutageError where that leads beyond the deadline.
+        """
+        asked = min(failure.retry_after for failure in failures)
+        jitter = self._random.uniform(0.0, min(MAX_BACKOFF_SECONDS, BACKOFF_SECONDS * 2.0 ** min(round_, 16)))
+        left = until - time.monotonic()
+        if asked < left:
+            await asyncio.sleep(min(asked + jitter, left))
+        if asked >= left or time.monotonic() >= until:
+            raise OutageError(failures[-1])
+
+    def _by_health(self) -> list[Replica]:
+        """All replicas: those that answered in turn, then those that failed lately, the longest rested first."""
+        self._turn = (self._turn + 1) % len(self.replicas)
+        now = time.monotonic()
+        turned = self.replicas[self._turn :] + self.replicas[: self._turn]
+        return sorted(turned, key=lambda replica: replica.rests_until if replica.rests_until > now else 0.0)
+
+
+def retry_after_seconds(header: str | None) -> float:
+    """Seconds of a Retry-After header (RFC 9110, 10.2.3: a number or a date); 0 where it is absent or unreadable."""
+    if header is None:
+        return 0.0
+    try:
+        seconds = float(header)
+    except ValueError:
+        try:
+            seconds = parsedate_to_datetime(header).timestamp() - time.time()
+        except ValueError:
+            return 0.0
+    return max(0.0, seconds) if math.isfinite(seconds) else 0.0
+
+
+def _base_url(text: str) -> str:
+    try:
+        url = httpx.URL(text)
+    except (httpx.InvalidURL, TypeError) as error:
+        raise ConfigError(f"client.urls: {text!r} is no URL ({error}); expected http://HOST:PORT.") from error
+    if url.scheme not in ("http", "https") or not url.host:
+        raise ConfigError(f"client.urls: {text!r} is no service URL; expected http://HOST:PORT or https://HOST.")
+    return str(url).rstrip("/")
+
+
+def _authorization(variable: str) -> dict[str, str]:
+    token = os.environ.get(variable, "")
+    if not token:
+        return {}
+    if not (token.isascii() and token.isprintable()):
+        raise ConfigError(f"the token in {variable} holds characters that no header can carry; use printable ASCII.")
+    return {"Authorization": f"Bearer {token}"}
+
+
+def _detail(response: httpx.Response) -> str:
+    """What an error answer says, in one line."""
+    try:
+        found = Problem.model_validate_json(response.content)
+    except ValidationError:
+        return " ".join(response.text.split())[:SHOWN_CHARACTERS] or response.reason_phrase
+    return " ".join([found.detail, *(f"{field.where}: {field.what}." for field in found.invalid)])
+
+
+def _invalid(error: ValidationError | UnexpectedAnswerError) -> str:
+    if isinstance(error, UnexpectedAnswerError):
+        return str(error)
+    first = error.errors(include_url=False, include_input=False)[0]
+    return f"{'.'.join(str(part) for part in first['loc']) or 'body'}: {first['msg']}"
