@@ -5,11 +5,20 @@ Qrels stay inside: a caller gets questions, documents, rankings and metric value
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from ..configs.schema import EnvironmentConfig
-from ..data.types import Document, Question
-from .plan import SearchPlan
+from ..data.load import load_dataset
+from ..data.types import Dataset, Document, Question
+from ..errors import DataError, RequestError
+from ..rewards.measure import measure
+from . import bm25, dense
+from .fusion import Scored, fuse
+from .index import Index, open_index, open_retriever
+from .plan import Probe, SearchPlan, Term
+
+_measure = lru_cache(maxsize=256)(measure)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,38 +36,109 @@ Ranking = list[RankedHit]
 class Environment:
     """An opened environment. Not thread-safe: one thread at a time may call `search`."""
 
-    name: str
-    card: dict[str, Any]
-    """How the retriever works, for prompts and clients: name, kind, trained, query_template, …"""
-    corpus_size: int
-    corpus_hash: str
-    index_hash: str
-    gain: str
-    splits: Mapping[str, int]
-    """Number of questions by split."""
+    def __init__(
+        self, config: EnvironmentConfig, dataset: Dataset, index: Index, retriever: bm25.Bm25 | dense.Dense
+    ) -> None:
+        """Use `Environment.open`, which checks that dataset, index and retriever belong together."""
+        manifest = index.manifest
+        self.name = config.name or f"{dataset.name}/{manifest.recipe.name}"
+        self.card: dict[str, Any] = _card(config, index)
+        """How the retriever works, for prompts and clients: name, kind, trained, query_template, …"""
+        self.corpus_size = len(dataset.corpus)
+        self.corpus_hash = manifest.corpus_hash
+        self.index_hash = manifest.index_hash
+        self.gain = config.gain
+        self.licence = dataset.licence
+        self.notes = tuple(dataset.notes)
+        """What was skipped or counted while the dataset was loaded."""
+        self.splits: Mapping[str, int] = {name: len(split.questions) for name, split in dataset.splits.items()}
+        """Number of questions by split."""
+        self._dataset = dataset
+        self._retriever = retriever
+        self._documents = {document.id: document for document in dataset.corpus}
+        self._judged = _judgements(dataset)
 
     @classmethod
     def open(cls, config: EnvironmentConfig) -> "Environment":
         """Load the dataset and open and verify its index.
 
-        Raises DataError for the dataset, ModelError for the encoder, IndexFolderError where the index folder is
-        missing, corrupt, or was built from another corpus or for another retriever.
+        Raises DataError for the dataset, ConfigError for an unknown retriever, ModelError for the encoder,
+        IndexFolderError where the index folder is missing, corrupt, or was built from another corpus or for another
+        retriever.
         """
-        raise NotImplementedError
+        index = open_index(config.index)
+        dataset = load_dataset(config.dataset)
+        return cls(config, dataset, index, open_retriever(index, config, dataset))
 
     def questions(self, split: str, offset: int = 0, limit: int | None = None) -> list[Question]:
-        """Questions of a split in their fixed order. RequestError for an unknown split."""
-        raise NotImplementedError
+        """Questions of a split in their fixed order, from `offset` ≥ 0 on, at most `limit`.
+
+        Raises RequestError for an unknown split and for a negative offset or limit.
+        """
+        if split not in self.splits:
+            raise RequestError(f"unknown split {split!r}; this environment has {', '.join(self.splits)}.")
+        if offset < 0 or (limit is not None and limit < 0):
+            raise RequestError(f"offset {offset} and limit {limit} must not be negative.")
+        return list(self._dataset.splits[split].questions[offset : None if limit is None else offset + limit])
 
     def document(self, doc_id: str) -> Document:
         """The document of that id. KeyError where the corpus has none."""
-        raise NotImplementedError
+        return self._documents[doc_id]
 
     def search(self, plans: Sequence[SearchPlan]) -> list[Ranking]:
-        """Rank every plan; one batch for the retriever. RequestError for a plan with an unknown `source`."""
-        raise NotImplementedError
+        """Rank every plan, at most `plan.k` documents each; all plans go to the retriever as one batch.
+
+        A probe that stands in several plans is ranked once. Each probe contributes its best `probe.k` documents
+        (`plan.k` where None) to the fusion. A plan that matches nothing has an empty ranking.
+
+        Raises RequestError for a probe with a `source`: this environment holds one knowledge base, without a name.
+        """
+        depths: dict[tuple[Term, ...], int] = {}
+        for plan in plans:
+            for probe in plan.probes:
+                if probe.source is not None:
+                    raise RequestError(
+                        f"unknown source {probe.source!r}: {self.name} holds one knowledge base. Leave source out."
+                    )
+                depths[probe.terms] = max(depths.get(probe.terms, 0), min(probe.k or plan.k, self.corpus_size))
+        probes = [Probe(terms=terms) for terms in depths]
+        found = dict(zip(depths, self._retriever.rank(probes, list(depths.values())), strict=True)) if probes else {}
+        return [self._ranking(plan, found) for plan in plans]
 
     def score(self, question_id: str, ranking: Ranking, metrics: Sequence[str]) -> dict[str, float]:
-        """Value of each metric for a question's ranking. KeyError for an unknown question, RequestError for an
-        unknown metric."""
-        raise NotImplementedError
+        """Value of each metric, in [0, 1], for a question's ranking.
+
+        Raises KeyError for an unknown question, ConfigError for an unknown metric.
+        """
+        judged = self._judged[question_id]
+        ids = [hit.id for hit in ranking]
+        return {name: _measure(name, self.gain)(ids, judged) for name in metrics}
+
+    def _ranking(self, plan: SearchPlan, found: Mapping[tuple[Term, ...], Scored]) -> Ranking:
+        parts = [found[probe.terms].cut(probe.k or plan.k) for probe in plan.probes]
+        fused = fuse(parts, plan.fuse, plan.k)
+        return [
+            RankedHit(self._dataset.corpus[position].id, score)
+            for position, score in zip(fused.documents.tolist(), fused.scores.tolist(), strict=True)
+        ]
+
+
+def _card(config: EnvironmentConfig, index: Index) -> dict[str, Any]:
+    manifest = index.manifest
+    card = manifest.recipe.model_dump(mode="json", exclude_none=True)
+    if manifest.engine is not None:
+        return {**card, "engine": manifest.engine, "k1": bm25.K1, "b": bm25.B}
+    return {**card, "model": config.model or manifest.recipe.model, "model_fingerprint": manifest.model_fingerprint}
+
+
+def _judgements(dataset: Dataset) -> dict[str, Mapping[str, int]]:
+    judged: dict[str, Mapping[str, int]] = {}
+    for name, split in dataset.splits.items():
+        for question in split.questions:
+            grades = split.qrels[question.id]
+            if judged.setdefault(question.id, grades) != grades:
+                raise DataError(
+                    f"{dataset.name}: question id {question.id!r} stands in {name!r} and in another split with other "
+                    "judgements, so its rankings cannot be scored by id. Give the two questions different ids."
+                )
+    return judged
