@@ -32,8 +32,8 @@ DECOMPOSE = (
 )
 REPHRASE = (
     "Say it in another way. Paraphrase it, state the need behind it, or ask for something near to it that leads to the "
-    "same documents: 'Why am I always tired?' may become 'common causes of persistent fatigue in adults', and 'moving to "
-    "Norway' may become 'Norwegian residence permit rules'."
+    "same documents: 'Why am I always tired?' may become 'common causes of persistent fatigue in adults', 'moving "
+    "to Norway' may become 'Norwegian residence permit rules'."
 )
 IMAGINE = (
     "Write the document that you hope to find. Compose a passage as it might stand in the collection, such as "

