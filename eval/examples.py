@@ -1,13 +1,13 @@
 """Example rewrites for the report, chosen by a rule that leaves no room for taste."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from .records import RAW, TRAINED, UNTRAINED, EvalRecord
 from .table import MAIN_METRIC, Arm, arms_of
 
 RULE = (
-    "Chosen by a fixed rule, not by hand: a third of the rows are the largest gains in nDCG@10 of the {after} over the "
+    "Chosen by a fixed rule, not by hand: a third of the rows are the largest gains in nDCG@10 of {after} over "
     "{before}, a third the largest losses, a third unchanged questions at even distances through the split; equal "
     "values in the order of the split. Where a group has too few questions its rows stay empty. Of all {total} "
     "questions that both have a score for, {gained} gained, {lost} lost and {unchanged} stayed the same."
@@ -81,8 +81,8 @@ def choose_examples(records: Sequence[EvalRecord], count: int, gold: Mapping[str
         for question in chosen
     ]
     rule = RULE.format(
-        after=shown[-1].label.lower(),
-        before=shown[-2 if len(shown) > 1 else -1].label.lower(),
+        after=shown[-1].phrase,
+        before=shown[-2 if len(shown) > 1 else -1].phrase,
         total=len(changes),
         gained=len(gained),
         lost=len(lost),
@@ -91,13 +91,10 @@ def choose_examples(records: Sequence[EvalRecord], count: int, gold: Mapping[str
     return Examples(arms=tuple(shown), rows=rows, rule=rule)
 
 
-def gold_titles(qrels: Mapping[str, Mapping[str, int]], title: Callable[[str], str]) -> dict[str, str]:
-    """Title of each question's best document: the highest grade, then the smallest id."""
-    return {
-        question: title(min(grades, key=lambda doc: (-grades[doc], doc)))
-        for question, grades in qrels.items()
-        if grades
-    }
+def gold_titles(qrels: Mapping[str, Mapping[str, int]], titles: Mapping[str, str]) -> dict[str, str]:
+    """Title of each question's best document: the highest grade, then the smallest id; an untitled one by its id."""
+    best = {question: min(grades, key=lambda doc: (-grades[doc], doc)) for question, grades in qrels.items() if grades}
+    return {question: titles.get(document) or document for question, document in best.items()}
 
 
 def _last(arms: Sequence[Arm], system: str) -> Arm:

@@ -17,6 +17,7 @@ import matplotlib
 
 matplotlib.use("Agg", force=False)
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from ..errors import DataError
 
@@ -137,7 +138,7 @@ def draw(plot: Plot, metrics: Sequence[Mapping[str, Any]]) -> Drawing | None:
         axes.set_axisbelow(True)
         axes.spines[["top", "right", "left"]].set_visible(False)
         axes.tick_params(length=0)
-        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=9, integer=True))
         if plot.share:
             axes.set_ylim(-0.03, 1.03)
         elif min(value for series in found.values() for _, value in series) >= 0:
@@ -151,14 +152,10 @@ def draw(plot: Plot, metrics: Sequence[Mapping[str, Any]]) -> Drawing | None:
 
 
 def smooth(values: Sequence[float], window: int) -> list[float]:
-    """Centred moving average over `window` values (odd); at the ends over what there is on both sides alike."""
+    """Centred moving average over `window` values (odd); at the ends over those of them that there are."""
     half = window // 2
-    means = []
-    for index in range(len(values)):
-        reach = min(half, index, len(values) - 1 - index)
-        part = values[index - reach : index + reach + 1]
-        means.append(math.fsum(part) / len(part))
-    return means
+    parts = [values[max(0, index - half) : index + half + 1] for index in range(len(values))]
+    return [math.fsum(part) / len(part) for part in parts]
 
 
 def _series(metrics: Sequence[Mapping[str, Any]], key: str) -> list[tuple[int, float]]:

@@ -31,7 +31,7 @@ class PairedComparison:
     difference: float
     """mean_a − mean_b."""
     low: float
-    """Lower end of the 95 % bootstrap interval of the difference."""
+    """Lower end of the 95% bootstrap interval of the difference."""
     high: float
     p: float
     """Two-sided paired permutation test, (b + 1) / (m + 1): never 0."""

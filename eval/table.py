@@ -29,7 +29,12 @@ class Arm(NamedTuple):
         """The row's name for readers."""
         if self.system == RAW:
             return "Raw question"
-        return f"{self.system.capitalize()} policy, turn {self.turn}"
+        return f"{self.system.capitalize()}, turn {self.turn}"
+
+    @property
+    def phrase(self) -> str:
+        """The same inside a sentence."""
+        return "the raw question" if self.system == RAW else f"the {self.system} policy at turn {self.turn}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +48,7 @@ class ArmRow:
     metrics: dict[str, float | None]
     """Mean of each metric over the scored questions; None where there are none."""
     low: float | None
-    """95 % bootstrap interval of the main metric's mean."""
+    """95% bootstrap interval of the main metric's mean."""
     high: float | None
     calls: int
     """Calls of the language model."""
@@ -72,9 +77,9 @@ class ComparisonRow:
 
     @property
     def verdict(self) -> str:
-        """`beats`, `is worse than`, or `does not differ significantly from`."""
+        """`beats` or `is worse than` where the difference is significant, else `does not beat`."""
         if not self.significant:
-            return "does not differ significantly from"
+            return "does not beat"
         return "beats" if self.test.difference > 0 else "is worse than"
 
 
@@ -90,11 +95,6 @@ class Results:
         """That comparison, or None where it was not made."""
         found = (row for row in self.comparisons if row.arm == arm and row.baseline == baseline)
         return next(found, None)
-
-    @property
-    def last_turn(self) -> int:
-        """The last turn of any policy; 0 where only the raw question was run."""
-        return max(row.arm.turn for row in self.rows)
 
 
 def arms_of(records: Iterable[EvalRecord]) -> list[Arm]:
@@ -114,12 +114,12 @@ def tabulate(records: Sequence[EvalRecord], *, resamples: int, permutations: int
     questions = list(dict.fromkeys(record.question_id for record in records))
     cells: dict[Arm, dict[str, EvalRecord]] = {}
     for record in records:
-        arm = cells.setdefault(Arm(record.system, record.turn), {})
-        if record.question_id in arm:
+        answers = cells.setdefault(Arm(record.system, record.turn), {})
+        if record.question_id in answers:
             raise ValueError(
                 f"question {record.question_id!r} has two records for {record.system}, turn {record.turn}; expected one"
             )
-        arm[record.question_id] = record
+        answers[record.question_id] = record
     arms = arms_of(records)
     scores = {arm: [cells[arm][q].metrics[MAIN_METRIC] if q in cells[arm] else None for q in questions] for arm in arms}
     tests = []
@@ -138,32 +138,56 @@ def tabulate(records: Sequence[EvalRecord], *, resamples: int, permutations: int
     )
 
 
-def headline(results: Results, split: str) -> str:
-    """The outcome in plain words: whether the policy, at its last turn, beats each baseline, or does not."""
+def final_comparisons(results: Results) -> list[ComparisonRow]:
+    """The comparisons that decide: the trained policy (untrained, where none was trained) at its last turn."""
     systems = {row.arm.system for row in results.rows}
     name = TRAINED if TRAINED in systems else UNTRAINED
-    arm = Arm(name, results.last_turn)
-    turn = f"the {name} policy (turn {arm.turn})"
+    arm = Arm(name, max((row.arm.turn for row in results.rows if row.arm.system == name), default=0))
     baselines = [Arm(UNTRAINED, arm.turn), Arm(RAW, 0)] if name == TRAINED else [Arm(RAW, 0)]
-    found = [row for baseline in baselines if (row := results.comparison(arm, baseline))]
+    return [row for baseline in baselines if (row := results.comparison(arm, baseline))]
+
+
+def headline(results: Results) -> str:
+    """The outcome in one plain sentence: what the policy beats, and what it does not."""
+    found = final_comparisons(results)
     if not found:
-        return f"On the {results.questions} {split} questions no system could be compared with another."
+        return "No policy could be compared with the raw question."
+    arm = found[0].arm
+    if len({row.verdict for row in found}) == 1:
+        joint = " or " if found[0].verdict == "does not beat" else " and "
+        said = f"{found[0].verdict} {joint.join(_plain(row.baseline) for row in found)}"
+    else:
+        said = ", but ".join(f"{row.verdict} {_plain(row.baseline)}" for row in found)
+    return f"At turn {arm.turn}, the {arm.system} policy {said}."
+
+
+def explanation(results: Results, split: str) -> str:
+    """The numbers behind the headline."""
+    found = final_comparisons(results)
+    if not found:
+        return f"None of the {results.questions} {split} questions has a score for two systems."
     clauses = [
-        f"{row.verdict} {_plain(row.baseline)} (nDCG@10 {row.test.mean_a:.3f} against {row.test.mean_b:.3f}; "
-        f"difference {row.test.difference:+.3f}, 95 % interval {row.test.low:+.3f} to {row.test.high:+.3f}, "
-        f"p = {format_p(row.test.p)}, {format_p(row.p_holm)} after Holm’s correction)"
+        f"{row.test.mean_a:.3f} against {row.test.mean_b:.3f} for {_plain(row.baseline)} (difference "
+        f"{signed(row.test.difference)}, 95% interval {signed(row.test.low)} to {signed(row.test.high)}, "
+        f"p {format_p(row.test.p)}, Holm-adjusted p {format_p(row.p_holm)})"
         for row in found
     ]
-    sentence = f"On {found[0].test.n} {split} questions {turn} {' and '.join(clauses)}."
+    said = f"Mean nDCG@10 over {found[0].test.n} {split} questions: {'; '.join(clauses)}."
     left_out = max(row.test.left_out for row in found)
     if left_out:
-        sentence += f" {left_out} questions are left out: the environment did not answer for them."
-    return sentence
+        said += f" Left out because the environment did not answer: {left_out}."
+    return said
 
 
 def format_p(p: float) -> str:
-    """A p-value for readers: three decimals, or two significant digits below 0.001."""
-    return f"{p:.3f}" if p >= 0.001 else f"{p:.1e}".replace("e-0", "e-")
+    """A p-value for readers, with its relation: `= 0.031`, or `< 0.001`."""
+    return f"= {p:.3f}" if p >= 0.001 else "< 0.001"
+
+
+def signed(value: float) -> str:
+    """Three decimals with + or a true minus sign; a value that rounds to zero has neither."""
+    text = f"{value:+.3f}".replace("-", "−")
+    return "0.000" if text[1:] == "0.000" else text
 
 
 def _plain(arm: Arm) -> str:

@@ -1,0 +1,196 @@
+"""Compare the raw question, the untrained and the trained policy on questions that were not trained on."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ..configs.schema import RunConfig
+from ..data.types import Dataset, Question, Split
+from ..envs.plan import SearchPlan
+from ..errors import ConfigError, DataError, EnvironmentUnavailableError
+from .examples import choose_examples, gold_titles
+from .figures import draw_training, read_metrics
+from .provenance import Provenance, provenance
+from .records import METRICS, EvalRecord, raw_record, records_of_trees, write_records, write_text
+from .report import render
+from .systems import System, find_checkpoint, policy_systems
+from .table import Results, explanation, headline, tabulate
+
+
+def evaluate(config: RunConfig, run: Path | None, output: Path | None) -> Path:
+    """Evaluate a run, or the untrained policy alone where `run` is None, and return the path of report.html.
+
+    Writes eval.jsonl, results.json and report.html into `output`, by default the run folder. Raises ConfigError for
+    the training split, DataError where test questions were trained on, CheckpointError where the run has no policy,
+    EnvironmentUnavailableError where the environment answers no question.
+    """
+    _refuse_training_split(config)
+    checkpoint = find_checkpoint(run) if run is not None else None
+    folder = output or run or Path(config.output) / config.name
+    with open_environment(config) as client:
+        systems = policy_systems(config, client, checkpoint)
+        return evaluate_systems(config, client, systems, folder, run=run, checkpoint=checkpoint)
+
+
+def evaluate_systems(
+    config: RunConfig,
+    client: Any,
+    systems: Mapping[str, System],
+    folder: Path,
+    *,
+    run: Path | None = None,
+    checkpoint: Path | None = None,
+) -> Path:
+    """`evaluate` with the environment client and the systems given; `run` only adds training curves to the report."""
+    _refuse_training_split(config)
+    info = _plain(client.environment())
+    questions = held_out_questions(client, info, config)
+    records = run_systems(client, questions, systems)
+    results = tabulate(
+        records, resamples=config.eval.bootstrap, permutations=config.eval.permutations, seed=config.seed
+    )
+    dataset = _local_dataset(config)
+    said = provenance(config, info, checkpoint, licence=dataset.licence if dataset else "")
+    metrics = run / "metrics.jsonl" if run is not None else None
+    created = datetime.now(UTC).isoformat(sep=" ", timespec="seconds")
+    page = render(
+        results,
+        created=created,
+        provenance=said,
+        drawings=draw_training(read_metrics(metrics)) if metrics is not None and metrics.is_file() else [],
+        examples=choose_examples(records, config.eval.examples, _gold(dataset, config.eval.split)),
+    )
+    write_records(folder / "eval.jsonl", records)
+    write_text(
+        folder / "results.json", json.dumps(results_json(results, said, created), ensure_ascii=False, indent=2) + "\n"
+    )
+    write_text(folder / "report.html", page)
+    return folder / "report.html"
+
+
+@contextmanager
+def open_environment(config: RunConfig) -> Iterator[Any]:
+    """A client of the configured environment; for `local` the service runs as a child process until the end."""
+    from ..envs.client import SyncEnvironmentClient
+    from ..envs.local import local_service
+
+    if config.client.urls == "local":
+        with local_service(config.env) as url, SyncEnvironmentClient(config.client, urls=[url]) as client:
+            yield client
+    else:
+        with SyncEnvironmentClient(config.client) as client:
+            yield client
+
+
+def held_out_questions(client: Any, info: Mapping[str, Any], config: RunConfig) -> list[Question]:
+    """The questions to evaluate, after making sure that none of them stands in the training split.
+
+    Raises ConfigError for an unknown or empty split, DataError for a question id or text found in both.
+    """
+    split = config.eval.split
+    splits = info.get("splits", {})
+    if not splits.get(split):
+        raise ConfigError(f"the environment has no questions in split {split!r}; it has {splits}. Change eval.split.")
+    questions: list[Question] = list(client.questions(split))[: config.eval.limit]
+    if splits.get("train"):
+        _refuse_overlap(str(info.get("name", "environment")), split, questions, list(client.questions("train")))
+    return questions
+
+
+def run_systems(client: Any, questions: Sequence[Question], systems: Mapping[str, System]) -> list[EvalRecord]:
+    """Records of the raw questions and of every system, in that order.
+
+    Raises EnvironmentUnavailableError where the environment scored none of the raw questions.
+    """
+    records = run_raw(client, questions)
+    if all(record.metrics[METRICS[0]] is None for record in records):
+        raise EnvironmentUnavailableError(
+            f"the environment scored none of {len(questions)} questions before the deadline; nothing was written. "
+            "Check its URL and its log, or raise client.deadline."
+        )
+    for name, system in systems.items():
+        records += records_of_trees(name, system(questions))
+    return records
+
+
+def run_raw(client: Any, questions: Sequence[Question]) -> list[EvalRecord]:
+    """Search every question as it stands."""
+    from ..envs.wire import Step
+
+    steps = [Step(question_id=question.id, plan=SearchPlan.of(question.text)) for question in questions]
+    results = client.step(steps, metrics=METRICS[1:])
+    return [
+        raw_record(question, [], None)
+        if result is None
+        else raw_record(question, [hit.id for hit in result.ranking], result.metrics)
+        for question, result in zip(questions, results, strict=True)
+    ]
+
+
+def results_json(results: Results, said: Provenance, created: str) -> dict[str, Any]:
+    """What results.json holds: the tables, and all that is needed to make them again."""
+    return {
+        "created": created,
+        "headline": headline(results),
+        "explanation": explanation(results, said.split),
+        "split": said.split,
+        "questions": results.questions,
+        "systems": [{**row.arm._asdict(), **_flat(row, "arm")} for row in results.rows],
+        "comparisons": [
+            {
+                **row.arm._asdict(),
+                "against": row.baseline._asdict(),
+                **asdict(row.test),
+                "p_holm": row.p_holm,
+                "significant": row.significant,
+                "verdict": row.verdict,
+            }
+            for row in results.comparisons
+        ],
+        "provenance": asdict(said),
+    }
+
+
+def _refuse_training_split(config: RunConfig) -> None:
+    if config.eval.split not in ("validation", "test"):
+        raise ConfigError(
+            f"eval.split is {config.eval.split!r}; expected validation or test: a table of questions that were "
+            "trained on says nothing about new ones."
+        )
+
+
+def _refuse_overlap(name: str, split: str, questions: Sequence[Question], train: Sequence[Question]) -> None:
+    from ..data.leakage import overlap
+
+    splits = {"train": Split(train, {}), split: Split(questions, {})}
+    shared = overlap(Dataset(name=name, corpus=(), splits=splits))
+    if shared:
+        raise DataError(f"{shared[0]} Take these questions out of one of the two splits, then evaluate again.")
+
+
+def _local_dataset(config: RunConfig) -> Dataset | None:
+    """The dataset behind a local environment, for gold titles and its licence; None for a remote one."""
+    if config.client.urls != "local":
+        return None
+    from ..data.load import load_dataset
+
+    return load_dataset(config.env.dataset)
+
+
+def _gold(dataset: Dataset | None, split: str) -> dict[str, str]:
+    if dataset is None or split not in dataset.splits:
+        return {}
+    names = {document.id: document.title or document.text[:80] for document in dataset.corpus}
+    return gold_titles(dataset.splits[split].qrels, names)
+
+
+def _plain(info: Any) -> dict[str, Any]:
+    return dict(info.model_dump()) if hasattr(info, "model_dump") else dict(info)
+
+
+def _flat(row: Any, *without: str) -> dict[str, Any]:
+    return {key: value for key, value in asdict(row).items() if key not in without}

@@ -1,0 +1,75 @@
+"""Everything that a reader needs to make a result again: settings, environment, versions, seed, licence."""
+
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from .. import __version__
+from ..configs.schema import RunConfig
+
+PACKAGES = (
+    "torch",
+    "transformers",
+    "trl",
+    "peft",
+    "sentence-transformers",
+    "bm25s",
+    "faiss-cpu",
+    "numpy",
+    "scipy",
+    "matplotlib",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """Where the numbers of a report come from."""
+
+    name: str
+    split: str
+    seed: int
+    permutations: int
+    bootstrap: int
+    policy: str
+    checkpoint: str
+    """Folder of the trained policy; "" where none was evaluated."""
+    environment: dict[str, Any]
+    """Answer of the environment about itself: retriever card, sizes, hashes."""
+    versions: dict[str, str]
+    licence: str
+    """Licence and citation of the dataset; "" where it is not known here."""
+    config: str
+    """The whole configuration as YAML."""
+
+
+def provenance(config: RunConfig, environment: Mapping[str, Any], checkpoint: Path | None, licence: str) -> Provenance:
+    """Collect the provenance of an evaluation on this machine."""
+    return Provenance(
+        name=config.name,
+        split=config.eval.split,
+        seed=config.seed,
+        permutations=config.eval.permutations,
+        bootstrap=config.eval.bootstrap,
+        policy=config.policy.model,
+        checkpoint=str(checkpoint) if checkpoint is not None else "",
+        environment=dict(environment),
+        versions=versions(),
+        licence=licence,
+        config=yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True),
+    )
+
+
+def versions() -> dict[str, str]:
+    """Versions of this project, Python and the packages that decide the numbers, as far as they are installed."""
+    found = {"querylect": __version__, "python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
