@@ -1,0 +1,73 @@
+"""Fixtures that several test files share: a small real environment and real HTTP servers."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from querylect.configs.schema import DatasetConfig, EnvironmentConfig
+from querylect.data.beir import save_beir
+from querylect.data.types import Dataset, Document, Question, Split
+
+TEXTS = {
+    "aspirin": "aspirin relieves headache",
+    "insulin": "insulin lowers blood glucose",
+    "citrus": "vitamin c prevents scurvy",
+    "triptan": "triptan stops migraine and headache",
+    "statin": "statin lowers cholesterol in blood",
+    "withheld-judgement": "nothing asks for this",
+}
+
+
+@pytest.fixture(scope="session")
+def small_environment(tmp_path_factory) -> EnvironmentConfig:
+    """Six documents, three test questions and one training question, with a real BM25 index."""
+    from querylect.envs.index import build_index
+
+    folder = tmp_path_factory.mktemp("small")
+    corpus = [Document(name, f"About {name}", text) for name, text in TEXTS.items()]
+    test = Split(
+        [
+            Question("q-head", "what helps when my head hurts"),
+            Question("q-sugar", "too much sugar in the blood"),
+            Question("q-hidden", "a question whose document is never found"),
+        ],
+        {
+            "q-head": {"triptan": 2, "aspirin": 1},
+            "q-sugar": {"insulin": 1},
+            "q-hidden": {"withheld-judgement": 1},
+        },
+    )
+    train = Split([Question("q-gums", "bleeding gums")], {"q-gums": {"citrus": 1}})
+    save_beir(Dataset("small", corpus, {"test": test, "train": train}), folder / "data")
+    config = EnvironmentConfig(
+        dataset=DatasetConfig(kind="beir", path=str(folder / "data")), index=str(folder / "index")
+    )
+    build_index(config)
+    return config
+
+
+@contextmanager
+def _running(app) -> Iterator[str]:
+    import uvicorn
+
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, timeout_graceful_shutdown=1))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        assert thread.is_alive(), "the server did not start"
+        time.sleep(0.005)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.should_exit = True
+        thread.join(10)
+        assert not thread.is_alive(), "the server did not stop"
+
+
+@pytest.fixture(scope="session")
+def run_app() -> Callable:
+    """`with run_app(asgi_app) as url`: the app under a real uvicorn on a free loopback port."""
+    return _running
