@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from yaml import YAMLError
 
 from ..configs.schema import RewriterConfig
+from ..configs.yaml12 import parse_yaml
 from ..data.types import Document, Question
 from ..errors import ConfigError
 from .base import Message, Rewrite
@@ -97,14 +98,14 @@ def load_prompt(name: str) -> FewShotPrompt:
     """Read a packaged prompt by name, or a YAML file by path. Raises ConfigError where it is no such prompt."""
     path = Path(name).expanduser() if name.endswith((".yaml", ".yml")) else PROMPTS / f"{name}.yaml"
     try:
-        return FewShotPrompt.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+        return FewShotPrompt.model_validate(parse_yaml(path.read_text(encoding="utf-8")))
     except OSError as error:
         known = ", ".join(sorted(file.stem for file in PROMPTS.glob("*.yaml")))
         raise ConfigError(
             f"rewriter.prompt {name!r}: cannot read {path} ({error.strerror}). "
             f"Give a packaged prompt ({known}) or the path of a .yaml file."
         ) from error
-    except (yaml.YAMLError, UnicodeDecodeError, ValidationError) as error:
+    except (YAMLError, UnicodeDecodeError, ValidationError) as error:
         raise ConfigError(f"rewriter.prompt {name!r}: {path} is not a few-shot prompt: {error}") from error
 
 

@@ -126,7 +126,7 @@ def test_a_prompt_that_would_teach_nonsense_is_refused(tmp_path, change, said):
         load_prompt(write(tmp_path, {**PROMPT, **change}))
 
 
-@pytest.mark.parametrize("content", [b"", b"- a\n- b", b"a: [", b"\xff\xfe\xff"])
+@pytest.mark.parametrize("content", [b"", b"- a\n- b", b"a: [", b"\xff\xfe\xff", b"system: a\nsystem: b"])
 def test_a_file_that_is_no_prompt_is_named(tmp_path, content):
     path = tmp_path / "broken.yaml"
     path.write_bytes(content)
@@ -139,3 +139,11 @@ def test_a_missing_prompt_names_the_packaged_ones(tmp_path):
         load_prompt("hpoo")
     with pytest.raises(ConfigError, match="cannot read"):
         load_prompt(str(tmp_path / "none.yaml"))
+
+
+def test_words_that_yaml_takes_for_a_yes_or_a_no_stay_words(tmp_path):
+    path = tmp_path / "prompt.yaml"
+    path.write_text(
+        "{system: s, documents: '{documents}', no_documents: n, examples: [{question: no, turns: [{rewrite: off}]}]}"
+    )
+    assert load_prompt(str(path)).examples[0].turns[0].answer == "<think></think><rewrite>off</rewrite>"
