@@ -1,9 +1,11 @@
-"""Fixtures that several test files share: a small real environment and real HTTP servers."""
+"""Fixtures that several rooms share: real collections, a small real environment and real HTTP servers."""
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from querylect.configs.schema import DatasetConfig, EnvironmentConfig
@@ -18,6 +20,17 @@ TEXTS = {
     "statin": "statin lowers cholesterol in blood",
     "withheld-judgement": "nothing asks for this",
 }
+
+
+@pytest.fixture(scope="session")
+def realdata() -> Path:
+    """The folder with real collections, one subfolder each; the test is skipped where there is none."""
+    folder = os.environ.get("QUERYLECT_REALDATA")
+    if not folder:
+        pytest.skip("QUERYLECT_REALDATA is unset: it names the folder with the real collections")
+    if not Path(folder).is_dir():
+        pytest.fail(f"QUERYLECT_REALDATA is {folder!r}, which is no folder")
+    return Path(folder)
 
 
 @pytest.fixture(scope="session")
