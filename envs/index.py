@@ -7,11 +7,12 @@ nothing is ever unpickled.
 
 import hashlib
 import json
-import os
+import secrets
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Literal
@@ -163,14 +164,14 @@ def open_retriever(index: Index, config: EnvironmentConfig, dataset: Dataset) ->
     _check_recipe(index, recipe, config.engine)
     _check_corpus(index, dataset)
     if manifest.engine is not None:
-        return _opened(index, lambda: bm25.load(index.path, manifest.engine or "bm25s"))
+        return _opened(index, partial(bm25.load, index.path, manifest.engine))
     dense.import_faiss()
     encoder = dense.Encoder.open(recipe)
     if encoder.fingerprint != manifest.model_fingerprint:
         raise _not_for(
             index, f"other weights ({manifest.model_fingerprint})", f"{recipe.model} ({encoder.fingerprint})"
         )
-    return _opened(index, lambda: dense.load(index.path, encoder))
+    return _opened(index, partial(dense.load, index.path, encoder))
 
 
 def _opened(index: Index, load: Callable[[], bm25.Bm25 | dense.Dense]) -> bm25.Bm25 | dense.Dense:
@@ -266,19 +267,20 @@ def _check_target(target: Path, overwrite: bool) -> None:
 @contextmanager
 def _staged(target: Path) -> Iterator[Path]:
     """A temporary folder beside `target` that takes its place when the block ends well, and is gone otherwise."""
-    staging = target.with_name(f".{target.name}.{os.getpid()}.building")
-    replaced = target.with_name(f".{target.name}.{os.getpid()}.replaced")
+    unique = f".{target.name}.{secrets.token_hex(4)}"
+    staging, replaced = target.with_name(f"{unique}.building"), target.with_name(f"{unique}.replaced")
     try:
         staging.mkdir(parents=True)
         yield staging
-        if target.exists():
-            target.rename(replaced)
         try:
+            if target.exists():
+                target.rename(replaced)
             staging.rename(target)
-        except OSError:
-            if replaced.exists():
+        except BaseException:
+            if replaced.exists() and not target.exists():
                 replaced.rename(target)
             raise
+        shutil.rmtree(replaced, ignore_errors=True)
     except OSError as error:
         raise StorageError(
             f"index {target} could not be written ({error}); nothing was left behind. "
@@ -286,7 +288,6 @@ def _staged(target: Path) -> Iterator[Path]:
         ) from error
     finally:
         shutil.rmtree(staging, ignore_errors=True)
-        shutil.rmtree(replaced, ignore_errors=True)
 
 
 def _write_json(path: Path, content: object) -> None:

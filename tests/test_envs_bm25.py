@@ -1,0 +1,145 @@
+"""BM25: the formula by hand, both engines against each other and against bm25s itself on Cranfield."""
+
+import os
+from math import log
+from pathlib import Path
+
+import bm25s
+import numpy as np
+import pytest
+import Stemmer
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from querylect.data.beir import load_beir
+from querylect.envs import bm25
+from querylect.envs.plan import Probe, Term
+from querylect.errors import DataError
+
+ENGINES = ["bm25s", "rank_bm25"]
+TEXTS = ["wing flow", "wing wing heat", "slab", "heat heat slab wing", "", "wing flow"]
+"""6 documents of 2, 3, 1, 4, 0 and 2 words."""
+
+
+def probe(*terms):
+    return Probe(terms=tuple(Term(text=text, weight=weight) for text, weight in terms))
+
+
+def plain(text):
+    return probe((text, 1.0))
+
+
+def opened(folder, texts, engine):
+    folder.mkdir()
+    bm25.write(folder, texts, engine)
+    return bm25.load(folder, engine)
+
+
+@pytest.fixture(scope="module", params=ENGINES)
+def retriever(request, tmp_path_factory):
+    return opened(tmp_path_factory.mktemp("bm25") / "index", TEXTS, request.param)
+
+
+def pairs(ranking):
+    return list(zip(ranking.documents.tolist(), ranking.scores.tolist(), strict=True))
+
+
+def by_hand(tf, df, length):
+    return log(1 + (6 - df + 0.5) / (df + 0.5)) * tf / (tf + 1.2 * (1 - 0.75 + 0.75 * length / 2))
+
+
+def test_scores_follow_the_formula(retriever):
+    (ranking,) = retriever.rank([plain("Slabs of heat")], [10])
+    expected = {
+        3: by_hand(2, 2, 4) + by_hand(1, 2, 4),
+        1: by_hand(1, 2, 3),
+        2: by_hand(1, 2, 1),
+    }
+    assert dict(pairs(ranking)) == pytest.approx(expected, abs=1e-6)
+    assert ranking.documents.tolist() == sorted(expected, key=lambda document: -expected[document])
+
+
+def test_a_repeated_word_counts_each_time(retriever):
+    once, twice = retriever.rank([plain("slab"), plain("slab slab")], [10, 10])
+    assert pairs(twice) == [(document, pytest.approx(2 * score, abs=1e-6)) for document, score in pairs(once)]
+
+
+def test_a_query_without_a_known_word_finds_nothing(retriever):
+    for text in ("", "of the", "zebra"):
+        (ranking,) = retriever.rank([plain(text)], [10])
+        assert pairs(ranking) == []
+
+
+def test_equal_scores_stand_in_corpus_order_also_at_the_cut(retriever):
+    full, cut = retriever.rank([plain("flow"), plain("flow")], [10, 1])
+    assert full.documents.tolist() == [0, 5]
+    assert cut.documents.tolist() == [0]
+
+
+def test_a_negative_weight_pushes_documents_down_and_out(retriever):
+    slab, heat, both = retriever.rank([plain("slab"), plain("heat"), probe(("slab", 1.0), ("heat", -0.5))], [10] * 3)
+    slab_scores, heat_scores = dict(pairs(slab)), dict(pairs(heat))
+    net = {document: score - 0.5 * heat_scores.get(document, 0.0) for document, score in slab_scores.items()}
+    assert dict(pairs(both)) == pytest.approx({d: s for d, s in net.items() if s > 0}, abs=1e-6)
+    assert 1 in heat_scores
+    assert 1 not in both.documents
+
+
+def test_a_text_in_many_probes_is_scored_once(tmp_path):
+    retriever = opened(tmp_path / "index", TEXTS, "bm25s")
+    asked = []
+    inner = retriever._engine.scores
+    retriever._engine.scores = lambda words: asked.append(tuple(words)) or inner(words)
+    retriever.rank([probe(("wing", 1.0), (text, 0.5)) for text in ("heat", "slab", "flow")], [5] * 3)
+    assert sorted(asked) == [("flow",), ("heat",), ("slab",), ("wing",)]
+
+
+WORDS = st.lists(st.sampled_from(["wing", "heat", "slab", "flow", "zebra"]), max_size=4).map(" ".join)
+PROBES = st.lists(st.tuples(WORDS, st.floats(-2, 2)), min_size=1, max_size=3)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(PROBES, min_size=1, max_size=4))
+def test_a_probe_is_the_weighted_sum_of_its_texts_and_a_batch_is_one_by_one(retriever, batch):
+    rankings = retriever.rank([probe(*terms) for terms in batch], [10] * len(batch))
+    for terms, ranking in zip(batch, rankings, strict=True):
+        (alone,) = retriever.rank([probe(*terms)], [10])
+        assert pairs(alone) == pairs(ranking)
+        total = np.zeros(len(TEXTS))
+        for text, weight in terms:
+            (single,) = retriever.rank([plain(text)], [10])
+            total[single.documents] += weight * single.scores
+        assert dict(pairs(ranking)) == pytest.approx(
+            dict(zip(ranking.documents, total[ranking.documents], strict=True))
+        )
+        assert set(ranking.documents) >= set(np.flatnonzero(total > 1e-9))
+        assert set(ranking.documents) <= set(np.flatnonzero(total > -1e-9))
+
+
+def test_a_corpus_without_words_is_refused(tmp_path):
+    with pytest.raises(DataError, match="none of the 2 documents holds a word"):
+        bm25.write(tmp_path, ["of the", "!"], "bm25s")
+
+
+@pytest.fixture(scope="module")
+def cranfield():
+    root = os.environ.get("QUERYLECT_REALDATA")
+    if not root:
+        pytest.skip("QUERYLECT_REALDATA is not set: it names the folder with cranfield/")
+    return load_beir(Path(root) / "cranfield")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_both_engines_rank_cranfield_as_bm25s_does(cranfield, engine, tmp_path):
+    stemmer = Stemmer.Stemmer("english")
+    texts = [document.contents for document in cranfield.corpus]
+    peer = bm25s.BM25(method="lucene", k1=1.2, b=0.75)
+    peer.index(bm25s.tokenize(texts, stopwords="en", stemmer=stemmer, show_progress=False), show_progress=False)
+    queries = [question.text for question in cranfield.splits["test"].questions]
+    tokens = bm25s.tokenize(queries, stopwords="en", stemmer=stemmer, return_ids=False, show_progress=False)
+    expected_documents, expected_scores = peer.retrieve(tokens, k=20, show_progress=False)
+    rankings = opened(tmp_path / "index", texts, engine).rank([plain(query) for query in queries], [20] * len(queries))
+    for ranking, documents, scores in zip(rankings, expected_documents, expected_scores, strict=True):
+        assert ranking.scores == pytest.approx(scores, abs=1e-4)
+        clear = np.flatnonzero(np.diff(np.append(scores, -np.inf)) < -1e-4)[:-1]
+        for end in clear:
+            assert set(ranking.documents[: end + 1]) == set(documents[: end + 1])

@@ -1,0 +1,110 @@
+"""Fusion of rankings: hand-computed cases and invariants."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from querylect.envs.fusion import NOTHING, Scored, best, fuse
+
+A = [(7, 3.0), (2, 2.0), (5, 1.0)]
+B = [(2, 2.5), (9, 2.0)]
+
+
+def scored(pairs):
+    return Scored(np.array([d for d, _ in pairs], dtype=np.int64), np.array([s for _, s in pairs], dtype=np.float64))
+
+
+def pairs(ranking):
+    return list(zip(ranking.documents.tolist(), ranking.scores.tolist(), strict=True))
+
+
+def fused(how, *rankings, k=10):
+    return pairs(fuse([scored(ranking) for ranking in rankings], how, k))
+
+
+def test_max_keeps_the_best_score_of_each_document():
+    assert fused("max", A, B) == [(7, 3.0), (2, 2.5), (9, 2.0), (5, 1.0)]
+
+
+def test_max_of_negative_scores_is_not_zero():
+    assert fused("max", [(1, -1.0), (2, -3.0)], [(2, -2.0)]) == [(1, -1.0), (2, -2.0)]
+
+
+def test_sum_adds_scores_where_a_document_is_ranked():
+    assert fused("sum", A, B) == [(2, 4.5), (7, 3.0), (9, 2.0), (5, 1.0)]
+
+
+def test_rrf_adds_one_over_sixty_plus_rank():
+    expected = [(2, 1 / 62 + 1 / 61), (7, 1 / 61), (9, 1 / 62), (5, 1 / 63)]
+    assert fused("rrf", A, B) == [(d, pytest.approx(s, abs=1e-15)) for d, s in expected]
+
+
+def test_interleave_goes_round_robin_and_skips_duplicates():
+    assert fused("interleave", A, B) == [(7, 1.0), (2, 1 / 2), (9, 1 / 3), (5, 1 / 4)]
+
+
+def test_interleave_goes_on_when_one_ranking_ends():
+    assert [d for d, _ in fused("interleave", [(1, 1.0)], [(2, 9.0), (3, 8.0), (4, 7.0)])] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("how", ["max", "sum", "rrf", "interleave"])
+def test_k_cuts_the_fused_ranking(how):
+    assert fused(how, A, B, k=2) == fused(how, A, B)[:2]
+
+
+@pytest.mark.parametrize("how", ["max", "sum"])
+def test_a_tie_goes_to_the_better_rank_then_to_the_earlier_ranking(how):
+    assert [d for d, _ in fused(how, [(4, 2.0), (8, 1.0)], [(3, 1.0)], [(1, 1.0)])] == [4, 3, 1, 8]
+
+
+@pytest.mark.parametrize("how", ["max", "sum", "rrf", "interleave"])
+def test_nothing_fused_is_nothing(how):
+    assert pairs(fuse([NOTHING, NOTHING], how, 10)) == []
+
+
+def test_best_breaks_ties_at_the_cut_in_corpus_order():
+    documents = np.array([9, 4, 6, 1], dtype=np.int64)
+    assert pairs(best(documents, np.array([1.0, 2.0, 1.0, 1.0]), 3)) == [(4, 2.0), (1, 1.0), (6, 1.0)]
+
+
+SCORES = st.integers(-8, 8).map(float)
+RANKINGS = st.lists(
+    st.dictionaries(st.integers(0, 12), SCORES, max_size=8).map(
+        lambda scores: sorted(scores.items(), key=lambda pair: (-pair[1], pair[0]))
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+@given(RANKINGS, st.sampled_from(["max", "sum", "rrf", "interleave"]), st.integers(1, 15))
+def test_a_fused_ranking_falls_and_names_each_found_document_once(rankings, how, k):
+    result = fused(how, *rankings, k=k)
+    found = {document for ranking in rankings for document, _ in ranking}
+    documents = [document for document, _ in result]
+    assert len(documents) == len(set(documents)) == min(k, len(found))
+    assert set(documents) <= found
+    scores = [score for _, score in result]
+    assert scores == sorted(scores, reverse=True)
+
+
+@given(RANKINGS)
+def test_max_and_sum_equal_their_definition(rankings):
+    tables = [dict(ranking) for ranking in rankings]
+    for how, reduce in (("max", max), ("sum", sum)):
+        for document, score in fused(how, *rankings, k=99):
+            assert score == reduce([table[document] for table in tables if document in table])
+
+
+@given(RANKINGS)
+def test_one_ranking_alone_keeps_its_order_under_every_fusion(rankings):
+    order = [document for document, _ in rankings[0]]
+    for how in ("max", "sum", "rrf", "interleave"):
+        assert [document for document, _ in fused(how, rankings[0], k=99)] == order
+
+
+@given(st.lists(SCORES, max_size=20), st.integers(1, 8))
+def test_best_is_the_head_of_a_full_sort(scores, k):
+    documents = np.arange(len(scores), dtype=np.int64)
+    expected = sorted(enumerate(scores), key=lambda pair: (-pair[1], pair[0]))[:k]
+    assert pairs(best(documents, np.array(scores, dtype=np.float64), k)) == expected
