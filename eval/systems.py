@@ -52,6 +52,8 @@ class PolicySystem:
 
 def load_grower(config: RunConfig, client: Any, checkpoint: Path | None) -> Any:
     """The one place where an evaluation loads a model: policy, engine and rewriter as training uses them."""
+    import torch
+
     from ..rewriters.card import RetrieverCard
     from ..rewriters.registry import make_rewriter
     from ..rollouts.grow import Grower
@@ -59,6 +61,7 @@ def load_grower(config: RunConfig, client: Any, checkpoint: Path | None) -> Any:
     from ..rollouts.transformers_engine import TransformersEngine
 
     model, tokenizer = load_policy(config.policy, checkpoint)
+    model.to("cuda" if torch.cuda.is_available() else "cpu")
     engine = TransformersEngine(model, tokenizer, micro_batch=config.rollout.micro_batch)
     card = RetrieverCard.from_service(client.environment().retriever)
     rewriter = make_rewriter(config.rewriter, card, k=max(10, config.rollout.documents))

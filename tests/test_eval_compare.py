@@ -1,0 +1,225 @@
+"""A whole evaluation on a small made-up environment, and what it refuses."""
+
+import json
+from pathlib import Path
+
+import pytest
+from querylect.configs.schema import RunConfig
+from querylect.data.types import Document, Question
+from querylect.envs.plan import SearchPlan
+from querylect.envs.wire import EnvironmentInfo, HitBody, Limits, StepResult
+from querylect.errors import CheckpointError, ConfigError, DataError, EnvironmentUnavailableError
+from querylect.eval.compare import evaluate, evaluate_systems
+from querylect.eval.records import read_records
+from querylect.eval.systems import find_checkpoint
+from querylect.rewriters.base import Rewrite
+from querylect.rollouts.tree import Hit, Node, Tree
+
+TERMS = {
+    "anosmia": "loss of smell",
+    "epistaxis": "bleeding nose",
+    "alopecia": "hair falls out",
+    "ataxia": "clumsy walk",
+}
+TEST = [Question(f"t{i:02}", f"{lay} {i}") for i, lay in enumerate(list(TERMS.values()) * 5)]
+TRAIN = [Question("r00", "sore throat"), Question("r01", "itchy skin")]
+
+
+class Environment:
+    """Answers as the environment client does: a query finds the one term whose name stands in it, at rank 1."""
+
+    def __init__(self, test=TEST, train=TRAIN, down=(), sets=None):
+        self.test, self.train, self.down = list(test), list(train), set(down)
+        self.sets = {"train": len(train), "test": len(test)} if sets is None else sets
+
+    def environment(self):
+        limits = Limits(max_plans=100, max_k=100, max_body_bytes=10**6)
+        return EnvironmentInfo(
+            name="toy",
+            retriever={"name": "bm25", "kind": "bm25"},
+            corpus_size=4,
+            corpus_hash="c" * 64,
+            index_hash="a" * 64,
+            gain="linear",
+            splits=self.sets,
+            limits=limits,
+        )
+
+    def questions(self, split):
+        return {"test": self.test, "train": self.train}[split]
+
+    def step(self, steps, with_text=False, metrics=()):
+        return [self.answer(step.question_id, step.plan) for step in steps]
+
+    def answer(self, question_id, plan):
+        if question_id in self.down:
+            return None
+        asked = " ".join(term.text for probe in plan.probes for term in probe.terms)
+        question = next(question for question in self.test if question.id == question_id)
+        gold = next((term for term, lay in TERMS.items() if question.text.startswith(lay)), "")
+        found = [term for term in TERMS if term in asked]
+        score = float(bool(gold) and gold in found)
+        metrics = {"ndcg@10": score, "recall@10": score, "mrr@10": score}
+        hits = [HitBody(id=term, score=1.0) for term in found]
+        return StepResult(question_id=question_id, ranking=hits, reward=score, metrics=metrics)
+
+
+def policy(environment, knows):
+    """A system of two turns; its second turn says the right term for the `knows` first kinds of question."""
+
+    def grow(questions):
+        trees = []
+        for question in questions:
+            gold = next(term for term, lay in TERMS.items() if question.text.startswith(lay))
+            right = list(TERMS).index(gold) < knows
+            first, second = (
+                turn(environment, question, n, said) for n, said in ((1, "hm"), (2, gold if right else "hm"))
+            )
+            first.children.append(second)
+            trees.append(Tree(question, [first]))
+        return trees
+
+    return grow
+
+
+def turn(environment, question, number, said):
+    plan = SearchPlan.of(said)
+    result = environment.answer(question.id, plan)
+    ranking = [Hit(Document(hit.id, hit.id, ""), hit.score) for hit in result.ranking] if result else []
+    rewrite = Rewrite(plan, "because", (said,))
+    metrics = result.metrics if result else {}
+    return Node(number, [0] * 9, [0] * 3, [], True, said, rewrite, ranking, metrics, result.reward if result else None)
+
+
+def remote(**settings):
+    quick = {"permutations": 500, "bootstrap": 200, **settings}
+    return RunConfig.model_validate({"name": "toy", "client": {"urls": ["http://127.0.0.1:1"]}, "eval": quick})
+
+
+def run(folder, environment=None, config=None, systems=None, **more):
+    environment = environment or Environment()
+    systems = systems or {"untrained": policy(environment, 1), "trained": policy(environment, 3)}
+    return evaluate_systems(config or remote(), environment, systems, folder, **more)
+
+
+def test_an_evaluation_writes_records_results_and_report(tmp_path):
+    report = run(tmp_path / "out")
+    assert report == tmp_path / "out" / "report.html"
+    assert sorted(path.name for path in report.parent.iterdir()) == ["eval.jsonl", "report.html", "results.json"]
+    rows = read_records(report.parent / "eval.jsonl")
+    assert len(rows) == 20 * 5
+    results = json.loads((report.parent / "results.json").read_text())
+    means = {(row["system"], row["turn"]): row["metrics"]["ndcg@10"] for row in results["systems"]}
+    assert means == {
+        ("raw", 0): 0.0,
+        ("untrained", 1): 0.0,
+        ("untrained", 2): 0.25,
+        ("trained", 1): 0.0,
+        ("trained", 2): 0.75,
+    }
+    decisive = next(
+        row
+        for row in results["comparisons"]
+        if (row["system"], row["turn"]) == ("trained", 2) and row["against"]["system"] == "untrained"
+    )
+    assert (decisive["wins"], decisive["ties"], decisive["losses"]) == (10, 10, 0)
+    assert decisive["significant"]
+    assert results["headline"] == "At turn 2, the trained policy beats the untrained policy and the raw question."
+    assert results["headline"] in report.read_text()
+    assert results["provenance"]["environment"]["index_hash"] == "a" * 64
+
+
+def test_the_same_seed_gives_the_same_results(tmp_path):
+    def numbers(name):
+        results = json.loads((run(tmp_path / name).parent / "results.json").read_text())
+        return results["systems"], results["comparisons"]
+
+    assert numbers("one") == numbers("two")
+
+
+def test_an_outage_on_some_questions_is_counted_and_not_scored_zero(tmp_path):
+    report = run(tmp_path, Environment(down=["t02", "t06"]))
+    results = json.loads((report.parent / "results.json").read_text())
+    last = results["systems"][-1]
+    assert (last["n"], last["unscorable"]) == (18, 2)
+    assert last["metrics"]["ndcg@10"] == pytest.approx(13 / 18)
+    assert "did not answer: 2" in report.read_text()
+
+
+def test_an_outage_on_every_question_stops_and_writes_nothing(tmp_path):
+    with pytest.raises(EnvironmentUnavailableError, match="none of 20 questions"):
+        run(tmp_path / "out", Environment(down=[q.id for q in TEST]))
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("leak", [Question("t03", "another text"), Question("r09", "Loss of SMELL, 0!")])
+def test_trained_questions_are_refused_by_id_and_by_text(tmp_path, leak):
+    with pytest.raises(DataError, match="both train and test"):
+        run(tmp_path / "out", Environment(train=[*TRAIN, leak]))
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_training_split_is_refused(tmp_path):
+    config = remote()
+    config = config.model_copy(update={"eval": config.eval.model_copy(update={"split": "train"})})
+    with pytest.raises(ConfigError, match="'train'"):
+        run(tmp_path, config=config)
+    with pytest.raises(ConfigError, match="'train'"):
+        evaluate(config, None, tmp_path)
+
+
+def test_a_split_that_the_environment_does_not_have_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="'validation'"):
+        run(tmp_path, config=remote(split="validation"))
+
+
+def test_an_environment_without_training_questions_can_be_evaluated(tmp_path):
+    assert run(tmp_path, Environment(train=[], sets={"test": 20})).is_file()
+
+
+def test_the_limit_takes_the_first_questions(tmp_path):
+    run(tmp_path, config=remote(limit=3))
+    assert {row.question_id for row in read_records(tmp_path / "eval.jsonl")} == {"t00", "t01", "t02"}
+
+
+def test_training_curves_come_from_the_run_folder(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "reward/turn1": 0.1}\n{"step": 2, "reward/turn1": 0.2}\n')
+    assert "Reward per turn" in run(tmp_path, run=tmp_path).read_text()
+
+
+def test_gold_titles_are_shown_only_where_the_dataset_is_here(tmp_path):
+    folder = tmp_path / "beir"
+    (folder / "qrels").mkdir(parents=True)
+    documents = [{"_id": term, "title": f"Title of {term}", "text": ""} for term in TERMS]
+    (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in documents))
+    (folder / "queries.jsonl").write_text("".join(json.dumps({"_id": q.id, "text": q.text}) + "\n" for q in TEST))
+    judged = "".join(f"{q.id}\t{list(TERMS)[i % 4]}\t1\n" for i, q in enumerate(TEST))
+    (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n" + judged)
+    local = RunConfig.model_validate(
+        {"env": {"dataset": {"kind": "beir", "path": str(folder)}}, "eval": {"permutations": 50, "bootstrap": 50}}
+    )
+    assert "relevant: Title of epistaxis" in run(tmp_path / "local", config=local).read_text()
+    assert "relevant:" not in run(tmp_path / "remote").read_text()
+
+
+def checkpoint(folder, name, marker="adapter_config.json"):
+    (folder / name).mkdir(parents=True)
+    (folder / name / marker).write_text("{}")
+
+
+def test_the_checkpoint_is_the_best_then_the_final_then_the_newest(tmp_path):
+    checkpoint(tmp_path, "checkpoint-9")
+    checkpoint(tmp_path, "checkpoint-10", "config.json")
+    (tmp_path / "checkpoint-11").mkdir()
+    assert find_checkpoint(tmp_path).name == "checkpoint-10"
+    checkpoint(tmp_path / "checkpoints", "final")
+    assert find_checkpoint(tmp_path).name == "final"
+    checkpoint(tmp_path, "best")
+    assert find_checkpoint(tmp_path).name == "best"
+
+
+def test_a_run_without_a_checkpoint_is_named(tmp_path):
+    with pytest.raises(CheckpointError, match="holds no checkpoint"):
+        find_checkpoint(tmp_path)
+    with pytest.raises(CheckpointError, match="holds no checkpoint"):
+        evaluate(remote(), Path(tmp_path / "absent"), None)

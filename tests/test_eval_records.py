@@ -1,0 +1,130 @@
+"""Records of greedy trees, and their way to disk and back."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from querylect.data.types import Document, Question
+from querylect.envs.plan import SearchPlan
+from querylect.errors import DataError, StorageError
+from querylect.eval import records as under_test
+from querylect.eval.records import EvalRecord, raw_record, read_records, records_of_trees, write_records, write_text
+from querylect.rewriters.base import Rewrite
+from querylect.rollouts.tree import Hit, Node, Tree
+
+SCORES = {"ndcg@10": 0.63, "recall@10": 1.0, "mrr@10": 0.5}
+QUESTION = Question("q1", "weak grip")
+
+
+def node(turn, prompt, completion, rewrite=None, metrics=SCORES, reward=0.6, children=()):
+    rewrite = rewrite or Rewrite(SearchPlan.of("grip"), "thought", ("grip",))
+    ranking = [Hit(Document("d2", "t", ""), 2.0), Hit(Document("d1", "t", ""), 1.0)] if rewrite.plan else []
+    return Node(
+        turn, [0] * prompt, [0] * completion, [], True, "", rewrite, ranking, dict(metrics), reward, list(children)
+    )
+
+
+def test_a_path_becomes_one_record_per_turn_with_running_costs():
+    tree = Tree(QUESTION, [node(1, 10, 4, children=[node(2, 20, 3)])])
+    first, second = records_of_trees("trained", [tree])
+    assert (first.turn, first.tokens, first.prompt_tokens, first.searches) == (1, 4, 10, 1)
+    assert (second.turn, second.tokens, second.prompt_tokens, second.searches) == (2, 7, 20, 2)
+    assert (first.system, first.question_id, first.question) == ("trained", "q1", "weak grip")
+    assert (first.think, first.rewrites, first.ranking) == ("thought", ("grip",), ("d2", "d1"))
+    assert first.metrics == SCORES
+    assert first.format_ok
+
+
+def test_a_failed_format_scores_zero_and_costs_tokens_but_no_search():
+    failed = node(1, 10, 4, Rewrite(None, failure="no tag"), metrics={"ndcg@10": 0.0}, reward=0.0)
+    (record,) = records_of_trees("untrained", [Tree(QUESTION, [failed])])
+    assert record.metrics == {"ndcg@10": 0.0, "recall@10": 0.0, "mrr@10": 0.0}
+    assert (record.searches, record.tokens, record.format_ok) == (0, 4, False)
+
+
+def test_an_outage_is_none_and_never_zero():
+    (record,) = records_of_trees("untrained", [Tree(QUESTION, [node(1, 10, 4, metrics={}, reward=None)])])
+    assert set(record.metrics.values()) == {None}
+    assert set(raw_record(QUESTION, [], None).metrics.values()) == {None}
+    assert record.searches == 1
+
+
+def test_sampled_trees_are_refused():
+    with pytest.raises(ValueError, match="'q1' has 2 paths"):
+        records_of_trees("trained", [Tree(QUESTION, [node(1, 1, 1), node(1, 1, 1)])])
+
+
+def test_a_metric_that_the_environment_did_not_give_is_an_error():
+    with pytest.raises(ValueError, match=r"recall@10, mrr@10"):
+        raw_record(QUESTION, ["d1"], {"ndcg@10": 0.5})
+
+
+texts = st.text(st.characters(codec="utf-8"), max_size=20)
+
+
+@given(
+    st.lists(
+        st.builds(
+            EvalRecord,
+            system=texts,
+            turn=st.integers(0, 3),
+            question_id=texts,
+            question=texts,
+            think=texts,
+            rewrites=st.lists(texts, max_size=3).map(tuple),
+            ranking=st.lists(texts, max_size=3).map(tuple),
+            metrics=st.fixed_dictionaries(dict.fromkeys(SCORES, st.none() | st.floats(0, 1))),
+            tokens=st.integers(0, 99),
+            prompt_tokens=st.integers(0, 99),
+            searches=st.integers(0, 3),
+            format_ok=st.booleans(),
+        ),
+        max_size=4,
+    )
+)
+def test_records_survive_the_disk(tmp_path_factory, records):
+    path = tmp_path_factory.mktemp("records") / "eval.jsonl"
+    write_records(path, records)
+    assert read_records(path) == records
+
+
+def test_the_metric_names_stand_in_the_file(tmp_path):
+    write_records(tmp_path / "eval.jsonl", [raw_record(QUESTION, ["d1"], SCORES)])
+    row = json.loads((tmp_path / "eval.jsonl").read_text())
+    assert row["metrics"] == SCORES
+    assert row["system"] == "raw"
+
+
+@pytest.mark.parametrize("line", ["{", "[1]", '{"system": "raw"}', "null", '"text"'])
+def test_a_broken_line_is_named(tmp_path, line):
+    path = tmp_path / "eval.jsonl"
+    write_records(path, [raw_record(QUESTION, [], SCORES)])
+    path.write_text(path.read_text() + line + "\n")
+    with pytest.raises(DataError, match="line 2"):
+        read_records(path)
+
+
+def test_a_missing_file_is_the_users_error(tmp_path):
+    with pytest.raises(DataError, match="cannot be read"):
+        read_records(tmp_path / "absent.jsonl")
+
+
+def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
+    path = tmp_path / "results.json"
+    write_text(path, "old")
+
+    def full(_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(under_test.os, "fsync", full)
+    with pytest.raises(StorageError, match="No space left"):
+        write_text(path, "new")
+    assert path.read_text() == "old"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["results.json"]
+
+
+def test_a_file_in_the_place_of_the_folder_is_a_storage_error(tmp_path):
+    (tmp_path / "run").write_text("")
+    with pytest.raises(StorageError, match="could not be written"):
+        write_text(tmp_path / "run" / "results.json", "x")

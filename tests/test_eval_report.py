@@ -1,0 +1,297 @@
+"""Figures and the page, parsed back with the standard library's HTML and XML parsers."""
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from querylect.configs.schema import RunConfig
+from querylect.errors import DataError
+from querylect.eval.examples import choose_examples
+from querylect.eval.figures import PLOTS, draw, draw_training, read_metrics, smooth
+from querylect.eval.provenance import provenance
+from querylect.eval.records import EvalRecord
+from querylect.eval.report import render
+from querylect.eval.table import tabulate
+
+HOSTILE = "</td><script>alert('x')</script><img src=http://evil.example/a onerror=1> & \"quoted\" {{ 7 * 7 }}"
+SVG = "{http://www.w3.org/2000/svg}"
+VOID = {"meta", "link", "img", "br", "hr", "input"}
+
+
+def metrics(steps=30, turns=(1, 2)):
+    rows = []
+    for step in range(1, steps + 1):
+        row = {"step": step, "entropy": 2.0 / step, "seconds/generate": 5.0, "seconds/update": 3.0}
+        for turn in turns:
+            row |= {f"reward/turn{turn}": 0.01 * step * turn, f"think_tokens/turn{turn}": 20 + step}
+            row |= {f"rewrite_tokens/turn{turn}": 8, f"zero_variance/turn{turn}": 0.5}
+        rows.append(row)
+    return rows
+
+
+def records(n=30, systems=(("raw", 0), ("untrained", 1), ("untrained", 2), ("trained", 1), ("trained", 2))):
+    found = []
+    for index in range(n):
+        for place, (system, turn) in enumerate(systems):
+            value = (index % 4) * 0.1 + 0.1 * place
+            scores = {"ndcg@10": value, "recall@10": 1.0, "mrr@10": 0.5}
+            text = HOSTILE if index == 0 else f"question {index}"
+            found.append(
+                EvalRecord(
+                    system,
+                    turn,
+                    f"q{index:02}",
+                    text,
+                    HOSTILE,
+                    (f"{system}{turn} {text}",),
+                    ("d1",),
+                    scores,
+                    20 * turn,
+                    300 * turn,
+                    max(1, turn),
+                    True,
+                )
+            )
+    return found
+
+
+def page(rows=None, drawings=(), gold=None, **settings):
+    rows = records() if rows is None else rows
+    config = RunConfig(name=HOSTILE, **settings)
+    environment = {"name": "hpo bm25", "retriever": {"name": "bm25", "trained": HOSTILE}, "index_hash": "9f" * 32}
+    return render(
+        tabulate(rows, resamples=200, permutations=500, seed=0),
+        provenance=provenance(config, environment, Path("runs/demo/step-40"), licence="CC BY 4.0 (cite it)"),
+        drawings=drawings,
+        examples=choose_examples(rows, 12, gold),
+        created="2026-01-02 03:04:05+00:00",
+    )
+
+
+class Reader(HTMLParser):
+    """Tags, attributes, cell texts by table, and whether every tag is closed in order."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.tags, self.open, self.attributes, self.tables, self.text = [], [], [], [], []
+        self.feed(html)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += [(tag, name, value) for name, value in attrs]
+        if tag not in VOID:
+            self.open.append(tag)
+        if tag == "table":
+            self.tables.append([])
+        elif tag == "tr":
+            self.tables[-1].append([])
+        elif tag in ("td", "th"):
+            self.tables[-1][-1].append("")
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += [(tag, name, value) for name, value in attrs]
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text.append(data)
+        if "td" in self.open or ("th" in self.open and "table" in self.open):
+            self.tables[-1][-1][-1] += data
+
+
+def test_the_page_is_well_formed_and_shows_every_system():
+    read = Reader(page())
+    assert read.open == []
+    results = read.tables[0]
+    assert [row[0] for row in results] == [
+        "System",
+        "Raw question",
+        "Untrained, turn 1",
+        "Untrained, turn 2",
+        "Trained, turn 1",
+        "Trained, turn 2",
+    ]
+    assert results[0][1:] == [
+        "nDCG@10",
+        "95% interval",
+        "Recall@10",
+        "MRR@10",
+        "against raw",
+        "against untrained",
+        "n",
+    ]
+    assert results[1][1].startswith("0.143")
+    assert results[5][5].strip() == "+0.400†"
+    assert results[5][-1] == "30"
+
+
+def test_an_insignificant_difference_has_no_dagger():
+    rows = [r for r in records(n=4) if r.system != "trained"]
+    cells = [cell for row in Reader(page(rows)).tables[1][1:] for cell in row]
+    assert not any("†" in cell for cell in cells)
+
+
+def test_hostile_text_is_shown_and_never_becomes_markup():
+    html = page(drawings=draw_training(metrics()), gold={"q00": HOSTILE, "q01": HOSTILE})
+    read = Reader(html)
+    assert "script" not in read.tags
+    assert "img" not in read.tags
+    assert not [name for _, name, _ in read.attributes if name.startswith("on")]
+    assert HOSTILE in "".join(read.text)
+    assert "{{ 7 * 7 }}" in "".join(read.text)
+
+
+def test_the_page_needs_nothing_from_elsewhere():
+    html = page(drawings=draw_training(metrics()))
+    read = Reader(html)
+    assert not {"script", "link", "iframe", "img", "object"} & set(read.tags)
+    for tag, name, value in read.attributes:
+        if name in ("src", "href", "xlink:href", "action"):
+            assert value.startswith("#"), f"<{tag} {name}={value!r}> loads something"
+    styles = re.sub(r"url\(#[^)]*\)", "", html)
+    assert "url(" not in styles
+    assert "@import" not in styles
+    assert ("meta", "content", "default-src 'none'; style-src 'unsafe-inline'") in read.attributes
+
+
+def test_the_page_can_be_read_by_assistive_technology():
+    read = Reader(page(drawings=draw_training(metrics())))
+    assert ("html", "lang", "en") in read.attributes
+    assert ("meta", "name", "viewport") in read.attributes
+    assert read.tags.count("h1") == 1
+    assert read.tags.count("th") == sum(1 for tag, name, _ in read.attributes if (tag, name) == ("th", "scope"))
+    roles = [value for tag, name, value in read.attributes if (tag, name) == ("svg", "role")]
+    assert roles == ["img"] * read.tags.count("svg")
+    ids = [value for _, name, value in read.attributes if name == "id"]
+    assert len(ids) == len(set(ids))
+    labels = {value for _, name, value in read.attributes if name == "aria-labelledby"}
+    assert labels <= set(ids)
+
+
+def luminance(colour):
+    channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
+def test_text_has_the_contrast_of_wcag_aa(theme):
+    block = re.findall(r":root \{(.*?)\}", page(), flags=re.S)[theme]
+    colours = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", block))
+    pairs = [(ink, paper) for ink in ("ink", "soft", "good", "bad", "mixed") for paper in ("paper", "card", "tint")]
+    pairs += [(f"series-{n}", "card") for n in (1, 2, 3, 4)] + [("good", "good-tint"), ("bad", "bad-tint")]
+    for ink, paper in pairs:
+        light, dark = sorted((luminance(colours[ink]), luminance(colours[paper])), reverse=True)
+        assert (light + 0.05) / (dark + 0.05) >= 4.5, f"{ink} on {paper}"
+
+
+def test_the_source_of_the_numbers_stands_on_the_page():
+    text = "".join(Reader(page(seed=41)).text)
+    for said in ("9f" * 32, "CC BY 4.0 (cite it)", "runs/demo/step-40", "10,000 sign flips", "retriever.name", "torch"):
+        assert said in text
+    assert "seed: 41" in text
+    assert "questions_per_step: 12" in text
+
+
+def test_gold_titles_are_left_out_where_they_are_not_known():
+    assert "relevant:" not in page()
+    assert "relevant: Anosmia" in page(gold={f"q{i:02}": "Anosmia" for i in range(30)})
+
+
+def test_without_a_trained_policy_the_page_has_no_column_for_it():
+    rows = [r for r in records() if r.system != "trained"]
+    read = Reader(page(rows))
+    assert "against untrained" not in read.tables[0][0]
+    assert "Training" not in read.text
+
+
+def test_a_page_where_nothing_could_be_scored_still_renders():
+    rows = [
+        EvalRecord("raw", 0, "q", "t", "", ("t",), (), dict.fromkeys(("ndcg@10", "recall@10", "mrr@10")), 0, 0, 1, True)
+    ]
+    assert "–" in "".join(Reader(page(rows)).text)
+
+
+def test_every_drawing_is_xml_with_prefixed_ids_and_page_colours():
+    drawings = draw_training(metrics())
+    assert [d.title for d in drawings] == [
+        "Reward per turn",
+        "Length of thinking",
+        "Length of rewrites",
+        "Groups without variance",
+        "Entropy of the policy",
+        "Seconds per training step",
+    ]
+    for drawing in drawings:
+        root = ElementTree.fromstring(drawing.svg)
+        assert root.tag == f"{SVG}svg"
+        assert root.get("aria-label").startswith(drawing.title)
+        assert "width" not in root.attrib
+        assert "var(--ink)" in drawing.svg
+        assert not re.search(r"#0[123]0[1-3]0[0-9]", drawing.svg)
+        targets = set(re.findall(r'(?:url\(|href=")#([^)"]+)', drawing.svg))
+        assert targets <= {element.get("id") for element in root.iter()}
+
+
+def test_drawings_are_the_same_every_time():
+    assert draw_training(metrics()) == draw_training(metrics())
+
+
+def test_a_single_turn_run_draws_one_line_without_legend():
+    plot = PLOTS[0]
+    one, two = draw(plot, metrics(turns=(1,))), draw(plot, metrics())
+    assert "turn 2" not in one.svg
+    assert ">turn 2<" in two.svg
+    assert ">turn 1<" not in one.svg
+
+
+def test_missing_and_null_values_are_left_out():
+    rows = metrics(5)
+    rows[2]["reward/turn1"] = None
+    rows[3]["reward/turn1"] = float("nan")
+    del rows[4]["reward/turn2"]
+    assert draw(PLOTS[0], rows) is not None
+    assert draw_training([{"step": 1, "loss": 0.1}]) == []
+    assert draw_training([]) == []
+
+
+def test_the_caption_says_where_a_curve_began_and_ended():
+    rows = [{"step": step, "entropy": float(step)} for step in range(1, 21)]
+    (drawing,) = draw_training(rows)
+    assert drawing.caption.startswith("entropy: 1.5 → 19.5 (first and last tenth of the steps).")
+    assert "mean over 3 steps" in drawing.caption
+
+
+def test_smoothing_by_hand():
+    assert smooth([1.0, 2.0, 6.0, 1.0], 3) == pytest.approx([1.5, 3.0, 3.0, 3.5])
+    assert smooth([1.0, 5.0], 1) == [1.0, 5.0]
+
+
+def test_metrics_of_a_resumed_run_count_the_last_line_of_a_step(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(
+        "".join(
+            json.dumps(row) + "\n"
+            for row in [
+                {"step": 1, "loss": 1.0},
+                {"step": 2, "loss": 2.0},
+                {"step": 2, "loss": 2.5},
+                {"step": 3, "loss": 3.0},
+            ]
+        )
+    )
+    assert [row["loss"] for row in read_metrics(path)] == [1.0, 2.5, 3.0]
+
+
+@pytest.mark.parametrize("line", ["{", "[]", '{"loss": 1}', '{"step": "x"}'])
+def test_a_broken_line_of_metrics_is_named(tmp_path, line):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1}\n' + line + "\n")
+    with pytest.raises(DataError, match="line 2"):
+        read_metrics(path)

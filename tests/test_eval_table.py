@@ -1,0 +1,194 @@
+"""Tables, the verdict sentence and the choice of examples, on made-up records with known outcomes."""
+
+import pytest
+from querylect.eval.examples import choose_examples, gold_titles
+from querylect.eval.records import EvalRecord
+from querylect.eval.table import Arm, arms_of, explanation, format_p, headline, signed, tabulate
+
+RAW, U1, U2, T1, T2 = Arm("raw", 0), Arm("untrained", 1), Arm("untrained", 2), Arm("trained", 1), Arm("trained", 2)
+
+
+def record(arm, question, value, format_ok=True):
+    metrics = {"ndcg@10": value, "recall@10": value and 1.0, "mrr@10": value}
+    text = f"{arm.system}{arm.turn} of {question}"
+    return EvalRecord(
+        arm.system,
+        arm.turn,
+        question,
+        f"text of {question}",
+        "",
+        (text,),
+        ("d",),
+        metrics,
+        5 * arm.turn,
+        7,
+        1,
+        format_ok,
+    )
+
+
+def records(**columns):
+    """Records from columns of values: raw=[…], untrained1=[…], trained2=[…]."""
+    return [
+        record(Arm(name.rstrip("0123456789"), int(name[-1]) if name[-1].isdigit() else 0), f"q{i:02}", value)
+        for name, values in columns.items()
+        for i, value in enumerate(values)
+    ]
+
+
+def table(rows):
+    return tabulate(rows, resamples=500, permutations=2000, seed=0)
+
+
+def test_arms_stand_in_the_order_raw_untrained_trained():
+    rows = records(trained2=[0.1], trained1=[0.1], raw=[0.1], untrained2=[0.1], untrained1=[0.1])
+    assert arms_of(rows) == [RAW, U1, U2, T1, T2]
+
+
+def test_every_system_is_compared_with_raw_and_trained_with_untrained_at_the_same_turn():
+    results = table(records(raw=[0.1], untrained1=[0.2], untrained2=[0.3], trained1=[0.4], trained2=[0.5]))
+    made = {(row.arm, row.baseline) for row in results.comparisons}
+    assert made == {(U1, RAW), (U2, RAW), (T1, RAW), (T2, RAW), (T1, U1), (T2, U2)}
+
+
+def test_means_differences_and_costs_by_hand():
+    results = table(records(raw=[0.0, 0.5, 1.0], trained2=[0.5, 0.5, 0.8]))
+    row = results.rows[1]
+    assert row.metrics["ndcg@10"] == pytest.approx(0.6)
+    assert (row.calls, row.tokens, row.n, row.unscorable) == (2, 10.0, 3, 0)
+    test = results.comparison(T2, RAW).test
+    assert test.difference == pytest.approx(0.1)
+    assert (test.wins, test.ties, test.losses) == (1, 1, 1)
+
+
+def test_pairs_are_matched_by_question_and_not_by_place():
+    rows = records(raw=[0.0, 1.0], trained1=[0.0, 1.0])
+    shuffled = [rows[0], rows[1], rows[3], rows[2]]
+    assert table(shuffled).comparison(T1, RAW).test.ties == 2
+
+
+def test_holm_runs_over_all_comparisons_of_the_table():
+    results = table(records(raw=[0.0] * 8, untrained1=[0.1] * 8, trained1=[0.9] * 8))
+    for row in results.comparisons:
+        assert row.p_holm == pytest.approx(3 * row.test.p, rel=0.2)
+
+
+def test_unscorable_and_missing_records_are_left_out_and_said():
+    rows = records(raw=[0.2, 0.4, None], trained1=[0.9, None, 0.9])
+    rows = [r for r in rows if not (r.system == "trained" and r.question_id == "q02")]
+    results = table(rows)
+    assert [(row.n, row.unscorable) for row in results.rows] == [(2, 1), (1, 2)]
+    assert results.rows[0].metrics["ndcg@10"] == pytest.approx(0.3)
+    test = results.comparison(T1, RAW).test
+    assert (test.n, test.left_out) == (1, 2)
+    assert "did not answer: 2" in explanation(results, "test")
+
+
+def test_a_system_without_any_score_is_shown_and_not_compared():
+    results = table(records(raw=[0.2], untrained1=[None]))
+    assert results.rows[1].metrics["ndcg@10"] is None
+    assert results.comparisons == []
+    assert headline(results) == "No policy could be compared with the raw question."
+
+
+def test_two_records_for_one_question_are_refused():
+    with pytest.raises(ValueError, match="'q00' has two records"):
+        table([record(RAW, "q00", 0.1), record(RAW, "q00", 0.2)])
+
+
+def spread(base, step, n=40):
+    return [base + step * (i % 3 + 1) for i in range(n)]
+
+
+def test_the_verdict_beats_both():
+    rows = records(raw=[0.2] * 40, untrained2=[0.1] * 40, trained2=spread(0.2, 0.1))
+    assert headline(table(rows)) == "At turn 2, the trained policy beats the untrained policy and the raw question."
+
+
+def test_the_verdict_is_honest_about_a_baseline_that_is_not_beaten():
+    raw = [0.4 + (0.1 if i % 2 else -0.1) for i in range(40)]
+    rows = records(raw=raw, untrained2=[0.1] * 40, trained2=[0.4] * 40)
+    said = headline(table(rows))
+    assert said == "At turn 2, the trained policy beats the untrained policy, but does not beat the raw question."
+
+
+def test_the_verdict_says_where_training_did_harm():
+    rows = records(raw=[0.9] * 40, untrained1=[0.8] * 40, trained1=spread(0.1, 0.1))
+    said = headline(table(rows))
+    assert said == "At turn 1, the trained policy is worse than the untrained policy and the raw question."
+
+
+def test_the_verdict_uses_the_last_turn_and_not_the_best_one():
+    rows = records(
+        raw=[0.3] * 40, untrained1=[0.2] * 40, untrained2=[0.3] * 40, trained1=[0.9] * 40, trained2=[0.3] * 40
+    )
+    said = headline(table(rows))
+    assert said == "At turn 2, the trained policy does not beat the untrained policy or the raw question."
+
+
+def test_without_a_trained_policy_the_untrained_one_is_judged():
+    assert headline(table(records(raw=[0.9] * 20, untrained1=spread(0, 0.1, 20)))) == (
+        "At turn 1, the untrained policy is worse than the raw question."
+    )
+
+
+def test_significance_needs_the_adjusted_p():
+    results = table(records(raw=[0.0] * 6, untrained1=[0.1] * 6, trained1=[0.9] * 6))
+    row = results.comparison(T1, RAW)
+    assert row.test.p < 0.05 < row.p_holm
+    assert row.verdict == "does not beat"
+
+
+def test_numbers_for_readers():
+    assert [signed(x) for x in (0.1234, -0.1234, -0.0001, 0.0)] == ["+0.123", "−0.123", "0.000", "0.000"]
+    assert [format_p(p) for p in (1.0, 0.0312, 0.001, 0.0001)] == ["= 1.000", "= 0.031", "= 0.001", "< 0.001"]
+
+
+def test_examples_are_the_largest_gains_losses_and_spread_unchanged():
+    before = [0.5] * 12
+    after = [0.6, 0.9, 0.7, 0.1, 0.4, 0.3, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5]
+    chosen = choose_examples(records(raw=before, untrained2=before, trained2=after), 6)
+    assert [(row.group, row.question) for row in chosen.rows] == [
+        ("gain", "text of q01"),
+        ("gain", "text of q02"),
+        ("loss", "text of q03"),
+        ("loss", "text of q05"),
+        ("unchanged", "text of q06"),
+        ("unchanged", "text of q09"),
+    ]
+    assert "3 gained, 3 lost and 6 stayed the same" in chosen.rule
+    assert chosen.arms == (RAW, U2, T2)
+    assert [side.rewrites for side in chosen.rows[0].sides] == [
+        ("raw0 of q01",),
+        ("untrained2 of q01",),
+        ("trained2 of q01",),
+    ]
+
+
+def test_examples_leave_the_places_of_an_empty_group_empty():
+    chosen = choose_examples(records(raw=[0.5] * 9, untrained1=[0.5] * 9, trained1=[0.6] * 9), 6)
+    assert [row.group for row in chosen.rows] == ["gain", "gain"]
+
+
+def test_examples_show_the_rank_of_the_first_relevant_document():
+    rows = records(raw=[1 / 3], untrained1=[0.0], trained1=[1.0])
+    (row,) = choose_examples(rows, 3).rows
+    assert [side.rank for side in row.sides] == [3, None, 1]
+
+
+def test_examples_skip_questions_without_a_score():
+    assert choose_examples(records(raw=[None], untrained1=[0.1], trained1=[0.5]), 6).rows == []
+
+
+def test_examples_without_training_compare_untrained_with_raw():
+    chosen = choose_examples(records(raw=[0.1], untrained1=[0.5]), 3)
+    assert (chosen.arms, chosen.rows[0].change) == ((RAW, U1), pytest.approx(0.4))
+
+
+def test_no_examples_when_none_are_asked_for():
+    assert choose_examples(records(raw=[0.1], untrained1=[0.5]), 0).rows == []
+
+
+def test_gold_title_is_that_of_the_best_grade():
+    qrels = {"q1": {"d1": 1, "d2": 3, "d3": 3}, "q2": {"d9": 1}, "q3": {}}
+    assert gold_titles(qrels, {"d2": "Two", "d3": "Three", "d9": ""}) == {"q1": "Two", "q2": "d9"}
