@@ -22,9 +22,9 @@ $(STAMP): pyproject.toml constraints.txt requirements-demo.txt
 	@$(PY) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo '$(PY) is older than Python 3.11; choose another: make PY=python3.12' >&2; exit 2; }
 	test -x $(BIN)/python || $(PY) -m venv .venv
-	$(BIN)/python -m pip install --quiet torch==$$(sed -n 's/^torch==//p' constraints.txt) -c constraints.txt
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[$(EXTRAS)]'
-	$(BIN)/python -m pip install --quiet --no-deps -r requirements-demo.txt
+	$(BIN)/python -m pip install torch==$$(sed -n 's/^torch==//p' constraints.txt) -c constraints.txt
+	$(BIN)/python -m pip install -c constraints.txt -e '.[$(EXTRAS)]'
+	$(BIN)/python -m pip install --no-deps -r requirements-demo.txt
 	@touch $@
 
 # Starts anew each time; the run before it is kept as runs/demo.previous. To go on with an interrupted one:

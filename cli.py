@@ -19,7 +19,7 @@ from . import __version__
 from .configs.load import dump_config, known_configs, load_config
 from .configs.schema import RunConfig
 from .errors import ConfigError, QuerylectError
-from .logs import set_up_logging
+from .logs import progress_bar, set_up_logging
 
 log = logging.getLogger(__name__)
 
@@ -134,7 +134,9 @@ def index_build(
     settings = _resolve(config, overrides, verbose, dry_run)
     from .envs.index import build_index
 
-    build_index(settings.env, overwrite=overwrite, progress=True)
+    with progress_bar("indexing") as progress:
+        manifest = build_index(settings.env, overwrite=overwrite, progress=progress)
+    typer.echo(f"{settings.env.index}: {manifest.documents} documents")
 
 
 @index_app.command("verify")
@@ -145,19 +147,19 @@ def index_verify(
     settings = _resolve(config, overrides, verbose, dry_run)
     from .envs.index import verify_index
 
-    verify_index(Path(settings.env.index))
-    typer.echo(f"{settings.env.index}: every file is as its manifest says")
+    manifest = verify_index(Path(settings.env.index))
+    typer.echo(f"{settings.env.index}: {manifest.documents} documents, every file as its manifest says")
 
 
 @app.command()
 def serve(
     config: Config = "demo", overrides: Overrides = None, dry_run: DryRun = False, verbose: Verbose = False
 ) -> None:
-    """Serve CONFIG's environment over HTTP until Ctrl-C."""
+    """Serve CONFIG's environment over HTTP until Ctrl-C; print its URL once it answers."""
     settings = _resolve(config, overrides, verbose, dry_run)
     from .envs.service import serve as serve_environment
 
-    serve_environment(settings.env, token=os.environ.get(settings.client.token_env) or None)
+    serve_environment(settings.env, token=os.environ.get(settings.client.token_env) or None, ready=typer.echo)
 
 
 @app.command()

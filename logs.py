@@ -1,8 +1,10 @@
-"""Logging of the command line: this package's messages on stderr, other libraries only from warnings up."""
+"""What the command line shows on stderr: this package's log, other libraries' warnings, progress bars."""
 
 import logging
 import os
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 _QUIET_LIBRARIES = {
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
@@ -24,6 +26,15 @@ class _Format(logging.Formatter):
         return text if record.levelno == logging.INFO else f"{record.levelname.lower()} ({record.name}): {text}"
 
 
+class _Stderr(logging.StreamHandler):
+    """Writes to what stderr is at that moment, so that records go above a progress bar and not through it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one record."""
+        self.setStream(sys.stderr)
+        super().emit(record)
+
+
 def set_up_logging(verbose: bool = False) -> None:
     """Log this package to stderr from INFO up (DEBUG where `verbose`), everything else from WARNING up.
 
@@ -32,7 +43,18 @@ def set_up_logging(verbose: bool = False) -> None:
     """
     for name, value in _QUIET_LIBRARIES.items():
         os.environ.setdefault(name, value)
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _Stderr()
     handler.setFormatter(_Format())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     logging.getLogger(__package__).setLevel(logging.DEBUG if verbose else logging.INFO)
+
+
+@contextmanager
+def progress_bar(title: str) -> Iterator[Callable[[int, int], None]]:
+    """Give a function of (done, total) that moves a bar on stderr; nothing is drawn where stderr is no terminal."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task(title, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -144,21 +144,24 @@ def _dotted(key: Key) -> str:
 
 
 def _unknown_key(key: Key) -> str:
-    """One sentence that names the nearest known key: alike as a whole, or the same last name in another section."""
+    """One sentence that names the nearest known key: the one whose last name is most alike, in any section."""
 
     def likeness(candidate: Key) -> tuple[float, float]:
-        whole = difflib.SequenceMatcher(None, _dotted(key), _dotted(candidate)).ratio()
         last = difflib.SequenceMatcher(None, str(key[-1]), str(candidate[-1])).ratio()
-        return (max(whole, last), whole)
+        whole = difflib.SequenceMatcher(None, _dotted(key), _dotted(candidate)).ratio()
+        return (last, whole)
 
-    candidates = [candidate for candidate, _ in _known_keys(RunConfig) if candidate != key[: len(candidate)]]
-    nearest = max(candidates, key=likeness)
+    known = dict(_known_keys(RunConfig))
+    nearest = max(known, key=likeness)
     if likeness(nearest)[0] >= 0.6:
         return f"unknown key {_dotted(key)}; did you mean {_dotted(nearest)}?"
-    names = [str(candidate[-1]) for candidate in candidates if candidate[:-1] == key[:-1]]
-    inside = f"{_dotted(key[:-1])} has" if names and len(key) > 1 else "the sections are"
-    names = names or list(RunConfig.model_fields)
-    return f"unknown key {_dotted(key)}; {inside} {', '.join(names)}."
+    above = key[:-1]
+    if above in known and known[above] is None:
+        return f"unknown key {_dotted(key)}; {_dotted(above)} is a single setting."
+    beside = [str(candidate[-1]) for candidate in known if candidate[:-1] == above]
+    if above and beside:
+        return f"unknown key {_dotted(key)}; {_dotted(above)} has {', '.join(beside)}."
+    return f"unknown key {_dotted(key)}; known are {', '.join(RunConfig.model_fields)}."
 
 
 def _complaints(

@@ -1,0 +1,319 @@
+"""The command line: what each command calls, what it prints, and how it ends."""
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+from querylect import __version__, errors
+from querylect.cli import main
+from querylect.configs.load import dump_config, load_config
+
+HEAVY = {
+    "torch",
+    "transformers",
+    "trl",
+    "peft",
+    "sentence_transformers",
+    "faiss",
+    "fastapi",
+    "uvicorn",
+    "wandb",
+    "numpy",
+}
+COMMANDS = ["index build", "index verify", "serve", "train", "eval", "rewrite"]
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_before():
+    root, ours = logging.getLogger(), logging.getLogger("querylect")
+    handlers, levels, names = root.handlers[:], (root.level, ours.level), set(os.environ)
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(levels[0])
+    ours.setLevel(levels[1])
+    for name in set(os.environ) - names:
+        del os.environ[name]
+
+
+def end(*arguments: str) -> int:
+    """The exit code of one command."""
+    with pytest.raises(SystemExit) as caught:
+        main(list(arguments))
+    return caught.value.code or 0
+
+
+@pytest.fixture
+def room(monkeypatch):
+    """Put a function in the place of one that a command imports when it runs; gives the calls it got."""
+
+    def put(module: str, name: str, answer):
+        calls = []
+
+        def stand_in(*args, **kwargs):
+            calls.append((args, kwargs))
+            return answer(*args, **kwargs) if callable(answer) else answer
+
+        fake = ModuleType(f"querylect.{module}")
+        setattr(fake, name, stand_in)
+        monkeypatch.setitem(sys.modules, f"querylect.{module}", fake)
+        return calls
+
+    return put
+
+
+def in_a_process(code: str) -> subprocess.CompletedProcess:
+    return subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["train", "--help"], ["train", "--dry-run"]])
+def test_help_version_and_dry_run_load_nothing_heavy(arguments):
+    done = in_a_process(f"""
+        import sys
+        from querylect.cli import main
+        try:
+            main({arguments!r})
+        except SystemExit as stop:
+            assert not stop.code, stop.code
+        print(*sorted({{name.split(".")[0] for name in sys.modules}}), file=sys.stderr)
+    """)
+    assert done.returncode == 0, done.stderr
+    loaded = set(done.stderr.split())
+    assert "pydantic" in loaded
+    assert not HEAVY & loaded
+
+
+def test_help_names_every_command(capsys):
+    assert end("--help") == 0
+    shown = capsys.readouterr().out
+    for command in ("index", "serve", "train", "eval", "rewrite"):
+        assert f" {command} " in shown
+
+
+def test_version(capsys):
+    assert end("--version") == 0
+    assert capsys.readouterr().out == f"querylect {__version__}\n"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_dry_run_prints_a_config_that_loads_back_equal(command, capsys, tmp_path):
+    assert end(*command.split(), "tiny", "train.steps=5", "policy.lora=null", "--dry-run") == 0
+    printed = tmp_path / "printed.yaml"
+    printed.write_text(capsys.readouterr().out)
+    expected = load_config("tiny", ["train.steps=5", "policy.lora=null"])
+    assert load_config(str(printed), []) == expected
+    assert expected.train.steps == 5
+
+
+def test_without_a_config_the_demo_is_meant(capsys):
+    demo = load_config("demo", [])
+    assert end("train", "--dry-run") == 0
+    assert capsys.readouterr().out == dump_config(demo)
+    assert end("train", "seed=7", "train.steps=3", "--dry-run") == 0
+    assert capsys.readouterr().out == dump_config(load_config("demo", ["seed=7", "train.steps=3"]))
+
+
+def test_index_build_passes_environment_and_overwrite(room, capsys):
+    calls = room("envs.index", "build_index", SimpleNamespace(documents=9000))
+    assert end("index", "build", "tiny", "env.index=some/where") == 0
+    assert end("index", "build", "tiny", "--overwrite") == 0
+    (first, options), (_, overwriting) = calls
+    assert first == (load_config("tiny", ["env.index=some/where"]).env,)
+    assert options["overwrite"] is False
+    assert overwriting["overwrite"] is True
+    options["progress"](3, 10)
+    assert "some/where: 9000 documents" in capsys.readouterr().out
+
+
+def test_index_verify_passes_the_folder(room):
+    calls = room("envs.index", "verify_index", SimpleNamespace(documents=9000))
+    assert end("index", "verify", "tiny", "env.index=some/where") == 0
+    assert calls == [((Path("some/where"),), {})]
+
+
+@pytest.mark.parametrize(("secret", "token"), [("s3cret", "s3cret"), ("", None), (None, None)])
+def test_serve_takes_the_token_from_the_named_variable(secret, token, room, monkeypatch, capsys):
+    monkeypatch.delenv("MY_TOKEN", raising=False)
+    if secret is not None:
+        monkeypatch.setenv("MY_TOKEN", secret)
+    calls = room("envs.service", "serve", lambda env, token, ready: ready("http://127.0.0.1:4711"))
+    assert end("serve", "tiny", "client.token_env=MY_TOKEN") == 0
+    (args, options) = calls[0]
+    assert args == (load_config("tiny", []).env,)
+    assert options["token"] == token
+    assert capsys.readouterr().out == "http://127.0.0.1:4711\n"
+
+
+def test_train_prints_the_run_folder(room, capsys):
+    calls = room("train.run", "train", Path("runs/tiny"))
+    assert end("train", "tiny", "seed=1") == 0
+    assert end("train", "tiny", "seed=1", "--resume") == 0
+    config = load_config("tiny", ["seed=1"])
+    assert calls == [((config, False), {}), ((config, True), {})]
+    assert capsys.readouterr().out == "runs/tiny\nruns/tiny\n"
+
+
+def test_eval_reads_the_config_of_the_run_folder(room, tmp_path, capsys):
+    calls = room("eval.compare", "evaluate", Path("report.html"))
+    config = load_config("tiny", ["seed=5"])
+    (tmp_path / "config.yaml").write_text(dump_config(config))
+    assert end("eval", str(tmp_path), "eval.limit=3", "--output", "elsewhere") == 0
+    assert end("eval", "tiny") == 0
+    changed = config.model_copy(update={"eval": config.eval.model_copy(update={"limit": 3})})
+    assert calls == [((changed, tmp_path, Path("elsewhere")), {}), ((load_config("tiny", []), None, None), {})]
+    assert capsys.readouterr().out == "report.html\nreport.html\n"
+
+
+def test_eval_of_a_folder_without_a_config_is_the_users_mistake(tmp_path, capsys):
+    assert end("eval", str(tmp_path)) == 2
+    assert "is no run folder: it holds no config.yaml" in capsys.readouterr().err
+
+
+def test_rewrite_prints_one_object_a_line(room, monkeypatch, capsys):
+    def answer(config, run, lines):
+        return [{"question": line, "rewrites": [f"<{line}>"], "think": "é", "plan": None} for line in lines]
+
+    calls = room("rollouts.use", "rewrite_lines", answer)
+    assert end("rewrite", "tiny", "-q", "tummy ache", "-q", "two\nlines") == 0
+    records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [record["question"] for record in records] == ["tummy ache", "two\nlines"]
+    assert records[0] == {"question": "tummy ache", "rewrites": ["<tummy ache>"], "think": "é", "plan": None}
+    monkeypatch.setattr("sys.stdin", iter(["from stdin\n", "\n", " and more \n"]))
+    assert end("rewrite", "tiny") == 0
+    assert calls[1][0] == (load_config("tiny", []), None, ["from stdin", "and more"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [(kind, 2) for kind in errors.UserError.__subclasses__()]
+    + [(errors.UserError, 2), (errors.QuerylectError, 1)]
+    + [(errors.EnvironmentUnavailableError, 1), (errors.StorageError, 1)],
+)
+def test_an_error_of_ours_is_one_sentence_and_its_exit_code(kind, code, room, capsys):
+    def fail(config, resume):
+        raise kind("the disk is full; free 2 GiB")
+
+    room("train.run", "train", fail)
+    assert end("train", "tiny") == code
+    printed = capsys.readouterr()
+    assert printed.err == "error: the disk is full; free 2 GiB\n"
+    assert printed.out == ""
+
+
+def test_verbose_shows_where_an_error_arose(room, capsys):
+    def fail(config, resume):
+        raise errors.DataError("no corpus")
+
+    room("train.run", "train", fail)
+    assert end("train", "tiny", "--verbose") == 2
+    assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", [ValueError, EOFError, RuntimeError, MemoryError])
+def test_any_other_error_shows_its_traceback_and_asks_for_a_report(kind, room, capsys):
+    def fail(config, resume):
+        raise kind("nobody expected this")
+
+    room("train.run", "train", fail)
+    assert end("train", "tiny") == 1
+    printed = capsys.readouterr().err
+    assert "Traceback" in printed
+    assert f"{kind.__name__}: nobody expected this" in printed
+    assert "please report it" in printed.splitlines()[-1]
+
+
+def test_ctrl_c_ends_with_130_and_one_line(room, capsys):
+    def interrupt(config, resume):
+        raise KeyboardInterrupt
+
+    room("train.run", "train", interrupt)
+    assert end("train", "tiny") == 130
+    assert capsys.readouterr().err == "Interrupted.\n"
+
+
+def test_a_real_sigint_ends_the_process_with_130():
+    child = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            textwrap.dedent("""
+                import sys, threading, types
+                from querylect.cli import main
+                def train(config, resume):
+                    print("training", flush=True)
+                    threading.Event().wait()
+                sys.modules["querylect.train.run"] = types.SimpleNamespace(train=train)
+                main(["train", "tiny"])
+            """),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with child:
+        assert child.stdout.readline() == "training\n"
+        child.send_signal(signal.SIGINT)
+        _, printed = child.communicate(timeout=60)
+    assert (child.returncode, printed) == (130, "Interrupted.\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["trian"], "No such command 'trian'"),
+        (["train", "--resum"], "--resum"),
+        (["train", "nowhere.yaml"], "config 'nowhere.yaml' not found"),
+        (["train", "demo", "train.stps=1"], "did you mean train.steps?"),
+        (["train", "demo", "tiny"], "override 'tiny' has no key and value"),
+        (["eval"], "RUN"),
+    ],
+)
+def test_what_the_user_mistyped_ends_with_2(arguments, sentence, capsys):
+    assert end(*arguments) == 2
+    printed = capsys.readouterr()
+    assert sentence in printed.err
+    assert "Traceback" not in printed.err
+
+
+def test_the_module_runs_as_the_command_does(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "querylect", "--version"], capture_output=True, text=True, cwd=tmp_path, timeout=60
+    )
+    assert (done.returncode, done.stdout) == (0, f"querylect {__version__}\n")
+
+
+def test_logging_shows_our_information_and_only_warnings_of_others():
+    done = in_a_process("""
+        import logging, sys
+        from querylect.logs import set_up_logging
+        set_up_logging()
+        for name in ("querylect.train.run", "httpx"):
+            for level in (logging.DEBUG, logging.INFO, logging.WARNING):
+                logging.getLogger(name).log(level, "%s at %d", name, level)
+        set_up_logging(verbose=True)
+        logging.getLogger("querylect.cli").debug("now details")
+        logging.getLogger("httpx").debug("not these")
+    """)
+    assert done.stdout == ""
+    assert done.stderr.splitlines() == [
+        "querylect.train.run at 20",
+        "warning (querylect.train.run): querylect.train.run at 30",
+        "warning (httpx): httpx at 30",
+        "debug (querylect.cli): now details",
+    ]
+
+
+def test_what_the_user_chose_for_other_libraries_stays(monkeypatch):
+    from querylect.logs import set_up_logging
+
+    monkeypatch.setenv("TRANSFORMERS_VERBOSITY", "info")
+    monkeypatch.delenv("TOKENIZERS_PARALLELISM", raising=False)
+    set_up_logging()
+    assert os.environ["TRANSFORMERS_VERBOSITY"] == "info"
+    assert os.environ["TOKENIZERS_PARALLELISM"] == "false"

@@ -1,0 +1,288 @@
+"""Configs: what loads, what is refused and in which words."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from querylect.configs.load import dump_config, known_configs, load_config
+from querylect.configs.schema import LoraConfig, RunConfig
+from querylect.configs.yaml12 import parse_yaml, write_yaml
+from querylect.errors import ConfigError
+
+
+@pytest.fixture
+def written(tmp_path):
+    """Write a YAML file and give its path."""
+
+    def write(text: str) -> str:
+        path = tmp_path / "run.yaml"
+        path.write_text(text, encoding="utf-8")
+        return str(path)
+
+    return write
+
+
+def refusal(path: str | None, *overrides: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load_config(path, overrides)
+    assert caught.value.exit_code == 2
+    return str(caught.value)
+
+
+def test_no_file_gives_the_defaults_of_the_schema():
+    assert load_config(None, []) == RunConfig()
+
+
+@pytest.mark.parametrize("name", ["demo", "paper_bm25", "paper_contriever", "tiny"])
+def test_packaged_configs_load_and_survive_a_round_trip(name, written):
+    config = load_config(name, [])
+    assert load_config(written(dump_config(config)), []) == config
+
+
+def test_every_packaged_config_is_in_the_list_above():
+    assert known_configs() == ["demo", "paper_bm25", "paper_contriever", "tiny"]
+
+
+def test_paper_configs_have_the_released_settings():
+    for name in ("paper_bm25", "paper_contriever"):
+        config = load_config(name, [])
+        assert config.rollout.branching == [4, 4]
+        assert (config.rollout.temperature, config.rollout.top_p) == (1.0, 1.0)
+        assert (config.rollout.max_prompt_tokens, config.rollout.max_new_tokens) == (2048, 4096)
+        assert (config.train.learning_rate, config.train.beta, config.train.questions_per_step) == (1e-6, 1e-3, 512)
+        assert (config.reward.format_weight, config.reward.turn_weights) == (0.1, [0.5, 1.0])
+    assert load_config("paper_bm25", []).env.retriever == "bm25"
+    assert load_config("paper_contriever", []).env.retriever == "contriever"
+
+
+def test_overrides_win_over_the_file_and_later_over_earlier(written):
+    path = written("train: {steps: 3, questions_per_step: 5}\npolicy: {lora: null}\n")
+    config = load_config(
+        path,
+        [
+            "train.steps=4",
+            "train.steps=7",
+            "train.learning_rate=1e-5",
+            "rollout.branching=[2,2]",
+            "client.urls=[http://a:1, http://b:2]",
+            "policy.lora.r=8",
+            "env.model=",
+        ],
+    )
+    assert (config.train.steps, config.train.questions_per_step) == (7, 5)
+    assert config.train.learning_rate == 1e-5
+    assert config.rollout.branching == [2, 2]
+    assert config.client.urls == ["http://a:1", "http://b:2"]
+    assert config.policy.lora == LoraConfig(r=8)
+    assert config.env.model is None
+
+
+def test_an_override_reaches_one_of_two_sections_written_by_alias(written):
+    path = written("policy: &empty {}\nrewriter: *empty\n")
+    assert load_config(path, ["policy.model=some/model"]).policy.model == "some/model"
+
+
+@pytest.mark.parametrize("text", ["1e-5", "1E-5", "1.e-5", "0.00001", "+1e-5", "10e-6"])
+def test_every_spelling_of_a_number_is_a_number(text, written):
+    assert load_config(written(f"train:\n  learning_rate: {text}\n"), []).train.learning_rate == 1e-5
+
+
+def test_yaml_words_that_look_like_something_else_are_text(written):
+    config = load_config(written("name: no\noutput: 2026-11-21\nseed: 010\n"), ["env.name=1e-5x"])
+    assert (config.name, config.output, config.seed, config.env.name) == ("no", "2026-11-21", 10, "1e-5x")
+
+
+def test_a_missing_file_names_the_packaged_configs():
+    message = refusal("configs/demmo.yaml")
+    assert "'configs/demmo.yaml' not found" in message
+    assert "Did you mean 'demo'?" in message
+    assert "demo, paper_bm25, paper_contriever, tiny" in message
+
+
+def test_a_folder_is_not_a_config(tmp_path):
+    assert "is a folder; give a YAML file" in refusal(str(tmp_path))
+
+
+def test_a_syntax_error_names_file_line_and_column(written):
+    path = written("train:\n  steps: 5\n  credit: [turn\nname: x\n")
+    assert refusal(path).startswith(f"{path}, line 4, column 5: ")
+
+
+def test_a_duplicate_key_is_refused_with_its_line(written):
+    path = written("train:\n  steps: 5\n  beta: 0.1\n  steps: 6\n")
+    assert refusal(path) == f"{path}, line 4, column 3: duplicate key 'steps'."
+
+
+@pytest.mark.parametrize(
+    ("text", "seen"), [("- a\n- b\n", "holds a list"), ("", "holds nothing"), ("# only a comment\n", "holds nothing")]
+)
+def test_what_is_no_mapping_is_refused(text, seen, written):
+    message = refusal(written(text))
+    assert seen in message
+    assert "expected a mapping" in message
+
+
+@pytest.mark.parametrize("text", ["1: x\n", "train: {2: x}\n", "null: x\n", "[a, b]: x\n"])
+def test_a_key_that_is_not_text_is_refused(text, written):
+    assert ": a key that is not text." in refusal(written(text))
+
+
+def test_what_is_not_text_is_refused(tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_bytes(b"name: \xff\n")
+    assert refusal(str(path)) == f"{path} is not UTF-8 text (byte 6); expected a YAML file."
+    path.write_bytes(b"name: \x00\n")
+    assert "is not valid YAML" in refusal(str(path))
+
+
+def test_no_python_object_is_built(written, tmp_path):
+    trace = tmp_path / "trace"
+    path = written(f"name: !!python/object/apply:os.mkdir [{trace}]\n")
+    assert "line 1" in refusal(path)
+    assert not trace.exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "unknown", "nearest"),
+    [
+        ("train: {learnig_rate: 1e-5}", "train.learnig_rate", "train.learning_rate"),
+        ("learning_rate: 1e-5", "learning_rate", "train.learning_rate"),
+        ("rollouts: {branching: [4]}", "rollouts", "rollout"),
+        ("policy: {lora: {rank: 3, alhpa: 1.0}}", "policy.lora.alhpa", "policy.lora.alpha"),
+        ("train: {temperature: 0.5}", "train.temperature", "rollout.temperature"),
+        ("env: {data: {kind: beir}}", "env.data", "env.dataset"),
+    ],
+)
+def test_an_unknown_key_names_the_nearest_one_in_full(text, unknown, nearest, written):
+    path = written(text)
+    assert f"{path}: unknown key {unknown}; did you mean {nearest}?" in refusal(path).splitlines()
+
+
+def test_an_unknown_key_like_no_other_lists_the_keys_beside_it(written):
+    assert "unknown key policy.xyzzy; policy has model, dtype, lora" in refusal(written("policy: {xyzzy: 1}"))
+    assert "unknown key xyzzy; known are name, output, seed, env" in refusal(written("xyzzy: 1"))
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("train: {steps: 0}", "train.steps is 0; expected a number greater than or equal to 1."),
+        ("train: {steps: 2.5}", "train.steps is 2.5; expected a whole number."),
+        ("train: {steps: true}", "train.steps is true; expected a whole number."),
+        ("train: {steps: '5'}", 'train.steps is "5"; expected a whole number.'),
+        ("train: {learning_rate: fast}", 'train.learning_rate is "fast"; expected a number.'),
+        ("train: {learning_rate: .nan}", 'train.learning_rate is ".nan"; expected a number.'),
+        ("train: {beta: .inf}", 'train.beta is ".inf"; expected a number.'),
+        ("train: {packing: 1}", "train.packing is 1; expected true or false."),
+        ("train: {credit: leaf}", "train.credit is \"leaf\"; expected 'turn' or 'trajectory'."),
+        ("name: 5", "name is 5; expected text (quote it to make it text)."),
+        ("client: {urls: 5}", "client.urls is 5; expected a list or 'local'."),
+        ("client: {urls: [5]}", "client.urls.0 is 5; expected text (quote it to make it text)."),
+        ("rollout: {branching: []}", "rollout.branching is []; expected a list with at least one item."),
+        ("rollout: {branching: [4, 0]}", "rollout.branching.1 is 0; expected a number greater than or equal to 1."),
+        ("policy: big", 'policy is "big"; expected a section with the keys model, dtype, lora, trust_remote_code.'),
+        ("env: null", "env is null; expected a section with the keys name, dataset, retriever"),
+        ("env: {dataset: {kind: beir}}", "dataset.path is needed for kind 'beir'"),
+        ("rollout: {branching: [2, 2, 2]}", "reward.turn_weights has 2 weights for 3 turns"),
+    ],
+)
+def test_a_wrong_value_says_key_value_and_expectation(text, sentence, written):
+    path = written(text)
+    message = refusal(path)
+    assert message.startswith(f"{path}: {sentence}")
+    assert "\n" not in message
+
+
+def test_every_wrong_key_gets_its_own_line(written):
+    lines = refusal(written("train: {steps: 0, beta: -1.0, stps: 3}")).splitlines()
+    assert len(lines) == 3
+
+
+def test_a_number_too_large_for_a_float_is_refused(written):
+    assert "1e999 is too large for a number" in refusal(written("train: {learning_rate: 1e999}"))
+
+
+def test_a_long_value_is_cut(written):
+    assert len(refusal(written(f"train: {{steps: {'x' * 5000}}}")).splitlines()[0]) < 400
+
+
+@pytest.mark.parametrize(
+    ("override", "sentence"),
+    [
+        ("train.steps", "override 'train.steps' has no key and value; write it as key=value, such as train.steps=5."),
+        ("=5", "override '=5' has no key and value; write it as key=value, such as train.steps=5."),
+        ("train.stps=5", "override 'train.stps=5': unknown key train.stps; did you mean train.steps?"),
+        ("train.steps.x=5", "override 'train.steps.x=5': unknown key train.steps.x; train.steps is a single setting."),
+        ("train={stps: 5}", "override 'train={stps: 5}': unknown key train.stps; did you mean train.steps?"),
+        ("train.steps=0", "override 'train.steps=0': train.steps is 0; expected a number greater than or equal to 1."),
+        ("train.steps=[1", "override 'train.steps=[1': the value is not valid YAML, line 1"),
+        ("policy.lora=5", "override 'policy.lora=5': policy.lora is 5; expected a section with the keys r, alpha"),
+    ],
+)
+def test_a_wrong_override_is_named(override, sentence):
+    assert refusal("demo", override).startswith(sentence)
+
+
+def test_the_file_is_blamed_for_its_own_mistake_and_not_the_override(written):
+    path = written("train: {beta: -1.0}")
+    assert refusal(path, "train.steps=5").startswith(f"{path}: train.beta is -1.0")
+
+
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(exclude_categories=("Cs", "Cc")))
+    | st.sampled_from(
+        ["1e-5", "no", "~", "", "0o7", "1:30", "2026-11-21", "<<", "=", ".inf", "- a", "a: b", "0x1F", "1_000"]
+    )
+)
+
+
+@given(st.dictionaries(st.text(st.characters(exclude_categories=("Cs", "Cc"))), SCALARS | st.lists(SCALARS)))
+def test_written_yaml_reads_back_equal_and_of_the_same_types(value):
+    back = parse_yaml(write_yaml(value))
+    assert repr(back) == repr(value)
+
+
+@given(
+    st.dictionaries(st.sampled_from(["a", "b"]), st.text("abcnoyesTrueFals0123456789e-+.:_x ") | st.floats(-1e9, 1e9))
+)
+def test_written_yaml_means_the_same_to_other_readers(value):
+    assert yaml.safe_load(write_yaml(value)) == value
+
+
+@given(
+    rate=st.floats(1e-12, 1e3),
+    branching=st.lists(st.integers(1, 64), min_size=1, max_size=1),
+    name=st.text(st.characters(exclude_categories=("Cs", "Cc")), max_size=12),
+    lora=st.none() | st.builds(LoraConfig, r=st.integers(1, 256)),
+)
+def test_a_dumped_config_loads_back_equal(rate, branching, name, lora, tmp_path_factory):
+    config = RunConfig()
+    config = config.model_copy(
+        update={
+            "name": name,
+            "train": config.train.model_copy(update={"learning_rate": rate}),
+            "rollout": config.rollout.model_copy(update={"branching": branching}),
+            "policy": config.policy.model_copy(update={"lora": lora}),
+        }
+    )
+    path = Path(tmp_path_factory.getbasetemp()) / "dumped.yaml"
+    path.write_text(dump_config(config), encoding="utf-8")
+    assert load_config(str(path), []) == config
+
+
+def test_loading_a_config_stays_light():
+    code = (
+        "import sys, querylect.configs.load as load; load.load_config('demo', []);"
+        "print(*sorted({name.split('.')[0] for name in sys.modules}))"
+    )
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert {"pydantic", "yaml"} <= set(loaded)
+    assert not {"torch", "transformers", "numpy", "fastapi", "typer", "httpx"} & set(loaded)
