@@ -1,0 +1,342 @@
+"""The HTTP service as any client sees it: a real uvicorn, a real index, real sockets."""
+
+import asyncio
+import json
+import math
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+
+import httpx
+import pytest
+from querylect.configs.schema import EnvironmentConfig
+from querylect.envs.environment import Environment
+from querylect.envs.plan import SearchPlan
+from querylect.envs.problems import MAX_BODY_BYTES
+from querylect.envs.service import create_app, is_loopback, serve
+from querylect.errors import IndexFolderError, UserError
+
+
+@pytest.fixture(scope="module")
+def environment(small_environment):
+    return Environment.open(small_environment)
+
+
+@pytest.fixture(scope="module")
+def http(environment, small_environment, run_app):
+    config = small_environment.model_copy(update={"max_plans": 8, "name": "small"})
+    with run_app(create_app(environment, config)) as url, httpx.Client(base_url=url) as client:
+        yield client
+
+
+def plan(text, **more):
+    return SearchPlan.of(text, **more).model_dump()
+
+
+def step(question_id, text, **more):
+    return {"question_id": question_id, "plan": plan(text, **more)}
+
+
+def problem(answer, status):
+    assert answer.status_code == status
+    assert answer.headers["content-type"] == "application/problem+json"
+    body = answer.json()
+    assert body["status"] == status
+    assert body["title"]
+    assert body["request_id"] == answer.headers["x-request-id"]
+    return body
+
+
+def test_health_and_description(http, environment):
+    assert http.get("/healthz").json() == {"status": "ok"}
+    assert http.get("/readyz").json() == {"status": "ready"}
+    told = http.get("/v1/environment").json()
+    assert (told["corpus_size"], told["corpus_hash"]) == (6, environment.corpus_hash)
+    assert (told["index_hash"], told["retriever"]) == (environment.index_hash, environment.card)
+    assert told["splits"] == {"test": 3, "train": 1}
+    assert told["limits"]["max_plans"] == 8
+
+
+def test_pages_of_questions_join_to_the_split(http, environment):
+    pages = [http.get("/v1/questions", params={"split": "test", "offset": n, "limit": 2}).json() for n in (0, 2, 4)]
+    assert [page["total"] for page in pages] == [3, 3, 3]
+    joined = [(q["id"], q["text"]) for page in pages for q in page["questions"]]
+    assert joined == [(q.id, q.text) for q in environment.questions("test")]
+
+
+def test_search_gives_the_rankings_of_the_environment(http, environment):
+    plans = [SearchPlan.of("headache", k=2), SearchPlan.of("blood glucose"), SearchPlan.of("unseenword")]
+    told = http.post("/v1/search", json={"plans": [p.model_dump() for p in plans]}).json()
+    expected = environment.search(plans)
+    assert [[(h["id"], h["score"]) for h in r] for r in told["rankings"]] == [
+        [(hit.id, hit.score) for hit in ranking] for ranking in expected
+    ]
+    top = told["rankings"][1][0]
+    assert (top["title"], top["text"]) == ("About insulin", "insulin lowers blood glucose")
+    bare = http.post("/v1/search", json={"plans": [plans[0].model_dump()], "with_text": False}).json()
+    assert all(set(hit) == {"id", "score"} for hit in bare["rankings"][0])
+
+
+def test_the_same_query_with_another_k_is_not_answered_from_the_cache(http):
+    lengths = [
+        len(http.post("/v1/search", json={"plans": [plan("headache blood", k=k)]}).json()["rankings"][0])
+        for k in (1, 4, 2)
+    ]
+    assert lengths == [1, 4, 2]
+
+
+def test_a_step_is_worth_its_ndcg(http):
+    body = {
+        "steps": [step("q-head", "aspirin headache"), step("q-head", "triptan headache"), step("q-sugar", "scurvy")],
+        "metrics": ["recall@1", "mrr@10"],
+    }
+    results = http.post("/v1/step", json=body).json()["results"]
+    assert [hit["id"] for hit in results[0]["ranking"]] == ["aspirin", "triptan"]
+    second = 1 / math.log2(3)
+    assert results[0]["reward"] == pytest.approx((1 + 2 * second) / (2 + second), abs=1e-12)
+    assert [result["reward"] for result in results[1:]] == [1.0, 0.0]
+    assert results[0]["metrics"] == {"ndcg@10": results[0]["reward"], "recall@1": 0.5, "mrr@10": 1.0}
+    assert "text" not in results[0]["ranking"][0]
+
+
+def test_no_answer_shows_a_judgement(http):
+    answers = [
+        http.get("/v1/environment"),
+        http.get("/v1/questions", params={"split": "test"}),
+        http.post("/v1/step", json={"steps": [step("q-hidden", "headache blood")], "with_text": True}),
+        http.get("/v1/openapi.json"),
+    ]
+    assert [answer.status_code for answer in answers] == [200] * 4
+    assert not any("withheld-judgement" in answer.text or "qrel" in answer.text.lower() for answer in answers)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "says"),
+    [
+        ("GET", "/v1/nothing", None, 404, "GET /v1/environment"),
+        ("GET", "/v1/step", None, 405, "does not take GET"),
+        ("GET", "/v1/questions?split=dev", None, 404, "test, train"),
+        ("GET", "/v1/questions?split=test&limit=0", None, 422, "query.limit"),
+        ("GET", "/v1/questions", None, 422, "query.split"),
+        ("POST", "/v1/search", {"plans": []}, 422, "body.plans"),
+        ("POST", "/v1/search", {"plans": [plan("a")] * 9}, 413, "at most 8"),
+        ("POST", "/v1/search", {"plans": [plan("a", k=1001)]}, 422, "at most 1000"),
+        ("POST", "/v1/search", {"plans": [{"probes": [], "k": 0}]}, 422, "body.plans.0.k"),
+        ("POST", "/v1/search", {"plans": [plan("a")], "with_txt": True}, 422, "body.with_txt"),
+        ("POST", "/v1/search", {"plans": [{"probes": [{"terms": [{"text": "a"}], "source": "x"}]}]}, 422, "source"),
+        ("POST", "/v1/step", {"steps": [step("q-head", "a"), step("nobody", "a")]}, 404, "'nobody'"),
+        ("POST", "/v1/step", {"steps": [step("q-head", "a")], "metrics": ["fame@3"]}, 422, "fame@3"),
+    ],
+)
+def test_a_wrong_request_is_told_what_to_mend(http, method, path, body, status, says):
+    assert says in json.dumps(problem(http.request(method, path, json=body), status), ensure_ascii=False)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b'{"plans": [', b"\xff\xfe", b'{"plans": [{"probes": [{"terms": [{"text": "\\ud800"}]}]}]}', b"[" * 10**5],
+)
+def test_bytes_that_are_no_request_are_a_client_error(http, content):
+    answer = http.post("/v1/search", content=content, headers={"Content-Type": "application/json"})
+    assert problem(answer, answer.status_code)["status"] in (400, 422)
+
+
+def test_a_body_that_is_too_large_is_refused_declared_or_not(http):
+    with socket.create_connection((http.base_url.host, http.base_url.port), timeout=10) as raw:
+        raw.sendall(f"POST /v1/search HTTP/1.1\r\nHost: x\r\nContent-Length: {MAX_BODY_BYTES + 1}\r\n\r\n".encode())
+        declared = raw.recv(65536).decode()
+    assert declared.startswith("HTTP/1.1 413 ")
+    assert "application/problem+json" in declared
+
+    def chunks():
+        for _ in range(MAX_BODY_BYTES // 2**20 + 1):
+            yield b" " * 2**20
+
+    answer = http.post("/v1/search", content=chunks(), headers={"Content-Type": "application/json"})
+    problem(answer, 413)
+
+
+def test_the_token_is_asked_for_and_checked(environment, small_environment, run_app):
+    with run_app(create_app(environment, small_environment, token="sésame")) as url, httpx.Client(base_url=url) as http:
+        assert http.get("/healthz").status_code == http.get("/readyz").status_code == 200
+        assert http.get("/v1/environment").headers["www-authenticate"] == "Bearer"
+        wrong = ["Bearer sesame", "Bearer sésam", "Bearer sésame2", "Bearer", "Basic sésame", "sésame"]
+        for headers in [{}, *({"Authorization": value.encode()} for value in wrong)]:
+            assert "Authorization: Bearer" in problem(http.get("/v1/openapi.json", headers=headers), 401)["detail"]
+        right = {"Authorization": "bearer sésame".encode()}
+        assert http.get("/v1/environment", headers=right).status_code == 200
+
+
+class Held:
+    """An environment whose searches wait until they are let go, or fail."""
+
+    def __init__(self, environment):
+        self._environment = environment
+        self.free = threading.Event()
+        self.entered = threading.Event()
+        self.batches = []
+        self.error = None
+
+    def __getattr__(self, name):
+        return getattr(self._environment, name)
+
+    def search(self, plans):
+        self.batches.append(len(plans))
+        self.entered.set()
+        assert self.free.wait(20)
+        if self.error:
+            raise self.error
+        return self._environment.search(plans)
+
+
+@pytest.fixture
+def held(environment):
+    held = Held(environment)
+    yield held
+    held.free.set()
+
+
+def test_overload_is_a_503_that_says_when_to_come_back(held, small_environment, run_app):
+    config = small_environment.model_copy(update={"max_pending": 3})
+
+    async def ask(url):
+        async with httpx.AsyncClient(base_url=url) as http:
+            waiting = [
+                asyncio.create_task(http.post("/v1/search", json={"plans": [plan(f"headache {i}")]})) for i in range(3)
+            ]
+            while (await http.post("/v1/search", json={"plans": [plan("other")] * 4})).status_code != 413:
+                pass
+            while True:
+                refused = await http.post("/v1/search", json={"plans": [plan("headache one too many")]}, timeout=2)
+                if refused.status_code == 503:
+                    break
+            held.free.set()
+            return refused, await asyncio.gather(*waiting)
+
+    with run_app(create_app(held, config)) as url:
+        refused, answered = asyncio.run(ask(url))
+    assert "3 plans already wait" in problem(refused, 503)["detail"]
+    assert int(refused.headers["retry-after"]) >= 1
+    assert [answer.status_code for answer in answered] == [200] * 3
+
+
+def test_concurrent_requests_share_a_search(held, small_environment, run_app):
+    async def ask(url):
+        async with httpx.AsyncClient(base_url=url) as http:
+            first = asyncio.create_task(http.post("/v1/search", json={"plans": [plan("first")]}))
+            await asyncio.to_thread(held.entered.wait)
+            bodies = [{"steps": [step("q-head", f"headache {i}")]} for i in range(12)]
+            others = [asyncio.create_task(http.post("/v1/step", json=body)) for body in bodies]
+            await asyncio.sleep(0.3)
+            held.free.set()
+            return await asyncio.gather(first, *others)
+
+    with run_app(create_app(held, small_environment)) as url:
+        assert {answer.status_code for answer in asyncio.run(ask(url))} == {200}
+    assert sum(held.batches) == 13
+    assert len(held.batches) <= 3
+
+
+def test_a_failure_inside_is_a_500_without_its_trace(held, small_environment, run_app, caplog):
+    held.error = ZeroDivisionError("secret inside")
+    held.free.set()
+    with run_app(create_app(held, small_environment)) as url:
+        answer = httpx.post(f"{url}/v1/search", json={"plans": [plan("a")]}, headers={"X-Request-ID": "req-7"})
+        assert "req-7" in problem(answer, 500)["detail"]
+        assert "secret" not in answer.text
+        assert "Traceback" not in answer.text
+        assert httpx.get(f"{url}/readyz").status_code == 200
+    assert "secret inside" in caplog.text
+
+
+def test_a_reward_that_is_no_number_is_a_500_not_a_reward(environment, small_environment, run_app):
+    class Broken(Held):
+        def score(self, question_id, ranking, metrics):
+            return dict.fromkeys(metrics, float("nan"))
+
+    broken = Broken(environment)
+    broken.free.set()
+    with run_app(create_app(broken, small_environment)) as url:
+        problem(httpx.post(f"{url}/v1/step", json={"steps": [step("q-head", "a")]}), 500)
+
+
+def test_a_port_in_use_is_named_with_the_remedy(small_environment):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(UserError, match=rf"port {port}.*in use.*env\.port"):
+            serve(small_environment.model_copy(update={"port": port}))
+
+
+@pytest.mark.parametrize("token", [None, ""])
+def test_other_machines_are_let_in_only_with_a_token(small_environment, token):
+    with pytest.raises(UserError, match="no token is set"):
+        serve(small_environment.model_copy(update={"host": "0.0.0.0"}), token=token)
+
+
+def test_a_host_of_another_machine_cannot_be_served(small_environment):
+    with pytest.raises(UserError, match=r"cannot serve on 192\.0\.2\.1"):
+        serve(small_environment.model_copy(update={"host": "192.0.2.1"}), token="t")
+
+
+def test_a_missing_index_is_said_before_anything_listens(small_environment):
+    told = []
+    with pytest.raises(IndexFolderError, match="does not exist"):
+        serve(small_environment.model_copy(update={"index": "/nonexistent/index"}), ready=told.append)
+    assert told == []
+
+
+def test_which_hosts_are_loopback():
+    assert [is_loopback(host) for host in ("127.0.0.1", "127.9.9.9", "::1", "localhost")] == [True] * 4
+    assert [is_loopback(host) for host in ("0.0.0.0", "::", "10.0.0.1", "localhost.example.org")] == [False] * 4
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_service_after_the_requests_under_way(small_environment, number):
+    script = textwrap.dedent(
+        """
+        import sys, threading
+        from querylect.configs.schema import EnvironmentConfig
+        from querylect.envs import service
+
+        go, real = threading.Event(), service.Environment.search
+        def search(self, plans):
+            if plans[0].probes[0].terms[0].text == "slow":
+                print("searching", flush=True)
+                sys.stdin.readline()
+            return real(self, plans)
+        service.Environment.search = search
+        service.serve(EnvironmentConfig.model_validate_json(sys.argv[1]), ready=lambda url: print(url, flush=True))
+        print("ended", flush=True)
+        """
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-c", script, small_environment.model_dump_json()],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with child:
+        url = child.stdout.readline().strip()
+        answers = []
+        asking = threading.Thread(
+            target=lambda: answers.append(httpx.post(f"{url}/v1/search", json={"plans": [plan("slow")]}))
+        )
+        asking.start()
+        assert child.stdout.readline() == "searching\n"
+        os.kill(child.pid, number)
+        child.stdin.write("go\n")
+        child.stdin.flush()
+        asking.join(10)
+        assert child.stdout.readline() == "ended\n"
+    assert child.returncode == 0
+    assert [answer.status_code for answer in answers] == [200]
+
+
+def test_the_smallest_of_two_limits_counts(environment, run_app, small_environment):
+    config = EnvironmentConfig.model_validate({**small_environment.model_dump(), "max_pending": 2, "max_plans": 50})
+    with run_app(create_app(environment, config)) as url:
+        assert httpx.get(f"{url}/v1/environment").json()["limits"]["max_plans"] == 2

@@ -1,0 +1,221 @@
+"""The batcher: one outcome for every plan, one search for many requests, a cache that knows the whole plan."""
+
+import asyncio
+import threading
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from querylect.envs.batching import Batcher, OverloadedError, RankingCache
+from querylect.envs.environment import RankedHit
+from querylect.envs.plan import Probe, SearchPlan, Term
+
+
+class Recorder:
+    """A search that ranks k documents named after the plan, remembers its batches and can be held."""
+
+    def __init__(self):
+        self.batches = []
+        self.free = threading.Event()
+        self.free.set()
+        self.entered = threading.Event()
+
+    def __call__(self, plans):
+        self.batches.append([plan.probes[0].terms[0].text for plan in plans])
+        self.entered.set()
+        assert self.free.wait(10)
+        if any("bad" in text for text in self.batches[-1]):
+            raise ValueError("cannot search bad")
+        return [[RankedHit(f"{p.probes[0].terms[0].text}-{i}", 1.0 / (i + 1)) for i in range(p.k)] for p in plans]
+
+
+def using(search, body, **settings):
+    async def run():
+        batcher = Batcher(search, "hash", **{"max_pending": 100, "cache_entries": 100, **settings})
+        await batcher.start()
+        try:
+            return await asyncio.wait_for(body(batcher), 10)
+        finally:
+            search.free.set()
+            await batcher.stop()
+
+    return asyncio.run(run())
+
+
+def ids(rankings):
+    return [[hit.id for hit in ranking] for ranking in rankings]
+
+
+def test_the_same_text_with_another_k_is_another_ranking():
+    async def body(batcher):
+        return [ids(await batcher.search([SearchPlan.of("a", k=k)])) for k in (1, 3, 2)]
+
+    assert using(Recorder(), body) == [[["a-0"]], [["a-0", "a-1", "a-2"]], [["a-0", "a-1"]]]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        SearchPlan.of("b"),
+        SearchPlan.of("a", k=9),
+        SearchPlan.of("a").model_copy(update={"fuse": "rrf"}),
+        SearchPlan(probes=(Probe(terms=(Term(text="a", weight=0.5),)),)),
+        SearchPlan(probes=(Probe(terms=(Term(text="a"),), k=5),)),
+        SearchPlan(probes=(Probe(terms=(Term(text="a"),), source="x"),)),
+        SearchPlan(probes=(Probe(terms=(Term(text="a"), Term(text="a"))),)),
+    ],
+)
+def test_every_part_of_a_plan_is_part_of_its_cache_key(other):
+    async def body(batcher):
+        await batcher.search([SearchPlan.of("a")])
+        await batcher.search([other])
+        await batcher.search([SearchPlan.of("a"), other])
+
+    search = Recorder()
+    using(search, body)
+    assert len(search.batches) == 2
+
+
+def test_requests_that_wait_together_are_searched_together_and_equal_plans_once():
+    search = Recorder()
+    search.free.clear()
+
+    async def body(batcher):
+        first = asyncio.create_task(batcher.search([SearchPlan.of("first")]))
+        await asyncio.to_thread(search.entered.wait)
+        others = [asyncio.create_task(batcher.search([SearchPlan.of(f"t{i % 3}", k=1)])) for i in range(9)]
+        late = asyncio.create_task(batcher.search([SearchPlan.of("first")]))
+        await asyncio.sleep(0)
+        search.free.set()
+        await asyncio.gather(first, late)
+        return [ids(await other) for other in others]
+
+    assert using(search, body) == [[[f"t{i % 3}-0"]] for i in range(9)]
+    assert search.batches == [["first"], ["t0", "t1", "t2"]]
+
+
+def test_a_batch_is_never_longer_than_allowed_and_all_are_answered_in_order():
+    search = Recorder()
+
+    async def body(batcher):
+        return ids(await batcher.search([SearchPlan.of(f"t{i}", k=1) for i in range(25)]))
+
+    assert using(search, body, max_batch=10) == [[f"t{i}-0"] for i in range(25)]
+    assert [len(batch) for batch in search.batches] == [10, 10, 5]
+
+
+def test_a_plan_that_cannot_be_searched_fails_only_the_requests_that_hold_it():
+    search = Recorder()
+    search.free.clear()
+
+    async def body(batcher):
+        first = asyncio.create_task(batcher.search([SearchPlan.of("first")]))
+        await asyncio.to_thread(search.entered.wait)
+        texts = [["a", "b"], ["c", "bad"], ["d"], ["e", "f", "g"]]
+        requests = [asyncio.create_task(batcher.search([SearchPlan.of(t, k=1) for t in part])) for part in texts]
+        await asyncio.sleep(0)
+        search.free.set()
+        await first
+        return await asyncio.gather(*requests, return_exceptions=True)
+
+    good, failed, *rest = using(search, body)
+    assert isinstance(failed, ValueError)
+    assert ids(good) == [["a-0"], ["b-0"]]
+    assert [ids(ranking) for ranking in rest] == [[["d-0"]], [["e-0"], ["f-0"], ["g-0"]]]
+
+
+def test_a_search_that_always_fails_costs_a_bounded_number_of_searches():
+    search = Recorder()
+
+    async def body(batcher):
+        with pytest.raises(ValueError, match="cannot search bad"):
+            await batcher.search([SearchPlan.of(f"bad{i}") for i in range(1000)])
+
+    using(search, body, max_pending=1000)
+    assert len(search.batches) <= 65
+
+
+def test_a_failure_is_not_cached():
+    search = Recorder()
+
+    async def body(batcher):
+        for _ in range(2):
+            with pytest.raises(ValueError, match="cannot"):
+                await batcher.search([SearchPlan.of("bad")])
+
+    using(search, body)
+    assert len(search.batches) == 2
+
+
+def test_too_few_rankings_are_an_error_not_a_shifted_answer():
+    search = Recorder()
+
+    async def body(batcher):
+        with pytest.raises(RuntimeError, match="0 rankings for 1 plans"):
+            await batcher.search([SearchPlan.of("a")])
+
+    def short(plans):
+        return search(plans)[1:]
+
+    short.free = search.free
+    using(short, body)
+
+
+def test_a_full_queue_refuses_the_whole_request_and_says_when_to_come_back():
+    search = Recorder()
+    search.free.clear()
+
+    async def body(batcher):
+        waiting = asyncio.create_task(batcher.search([SearchPlan.of(f"w{i}", k=1) for i in range(3)]))
+        await asyncio.to_thread(search.entered.wait)
+        with pytest.raises(OverloadedError, match="3 plans already wait and at most 4 may") as refused:
+            await batcher.search([SearchPlan.of("x"), SearchPlan.of("y")])
+        assert 1 <= refused.value.retry_after <= 30
+        search.free.set()
+        assert len(await waiting) == 3
+        return len(await batcher.search([SearchPlan.of(f"z{i}", k=1) for i in range(4)]))
+
+    assert using(search, body, max_pending=4) == 4
+
+
+def test_stopping_fails_what_waits_instead_of_leaving_it():
+    search = Recorder()
+    search.free.clear()
+
+    async def body(batcher):
+        requests = [asyncio.create_task(batcher.search([SearchPlan.of(text)])) for text in ("running", "queued")]
+        await asyncio.to_thread(search.entered.wait)
+        requests.append(asyncio.create_task(batcher.search([SearchPlan.of("later")])))
+        await asyncio.sleep(0)
+        await batcher.stop()
+        outcomes = await asyncio.gather(*requests, return_exceptions=True)
+        with pytest.raises(OverloadedError):
+            await batcher.search([SearchPlan.of("after")])
+        return outcomes
+
+    assert [type(outcome) for outcome in using(search, body)] == [OverloadedError] * 3
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(0, 35)), max_size=60), st.integers(0, 12))
+def test_the_cache_gives_back_what_was_put_and_never_holds_more_than_its_room(puts, room):
+    cache = RankingCache(room)
+    newest = {}
+    for name, length in puts:
+        hits = tuple(RankedHit(str(i), 0.0) for i in range(length))
+        cache.put(("hash", SearchPlan.of(name)), hits)
+        newest[name] = hits
+        held = {n: found for n in newest if (found := cache.get(("hash", SearchPlan.of(n)))) is not None}
+        assert all(found == newest[n] for n, found in held.items())
+        assert sum(max(1, -(-len(found) // 10)) for found in held.values()) <= room
+    assert len(cache) <= room
+
+
+def test_the_cache_drops_what_was_not_asked_for_the_longest():
+    cache = RankingCache(2)
+    keys = [("hash", SearchPlan.of(text)) for text in "abc"]
+    for key in keys[:2]:
+        cache.put(key, ())
+    cache.get(keys[0])
+    cache.put(keys[2], ())
+    assert [cache.get(key) for key in keys] == [(), None, ()]
