@@ -1,6 +1,7 @@
 """Compare the raw question, the untrained and the trained policy on questions that were not trained on."""
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -11,7 +12,7 @@ from typing import Any
 from ..configs.schema import RunConfig
 from ..data.types import Dataset, Question, Split
 from ..envs.plan import SearchPlan
-from ..errors import ConfigError, DataError, EnvironmentUnavailableError
+from ..errors import ConfigError, DataError, EnvironmentUnavailableError, StorageError
 from .examples import choose_examples, gold_titles
 from .figures import draw_training, read_metrics
 from .provenance import Provenance, provenance
@@ -24,13 +25,14 @@ from .table import Results, explanation, headline, tabulate
 def evaluate(config: RunConfig, run: Path | None, output: Path | None) -> Path:
     """Evaluate a run, or the untrained policy alone where `run` is None, and return the path of report.html.
 
-    Writes eval.jsonl, results.json and report.html into `output`, by default the run folder. Raises ConfigError for
+    Writes eval.jsonl, results.json and report.html into `output`; by default the run folder, or OUTPUT/NAME-untrained
+    where `run` is None, so that a trained run's report is never replaced by one without it. Raises ConfigError for
     the training split, DataError where test questions were trained on, CheckpointError where the run has no policy,
     EnvironmentUnavailableError where the environment answers no question.
     """
     _refuse_training_split(config)
     checkpoint = find_checkpoint(run) if run is not None else None
-    folder = output or run or Path(config.output) / config.name
+    folder = output or run or Path(config.output) / f"{config.name}-untrained"
     with open_environment(config) as client:
         systems = policy_systems(config, client, checkpoint)
         return evaluate_systems(config, client, systems, folder, run=run, checkpoint=checkpoint)
@@ -49,25 +51,21 @@ def evaluate_systems(
     _refuse_training_split(config)
     info = _plain(client.environment())
     questions = held_out_questions(client, info, config)
+    dataset = _local_dataset(config)
+    metrics = run / "metrics.jsonl" if run is not None else None
+    drawings = draw_training(read_metrics(metrics)) if metrics is not None and metrics.is_file() else []
+    said = provenance(config, info, checkpoint, licence=dataset.licence if dataset else "")
+    _refuse_unwritable(folder)
     records = run_systems(client, questions, systems)
+    write_records(folder / "eval.jsonl", records)
     results = tabulate(
         records, resamples=config.eval.bootstrap, permutations=config.eval.permutations, seed=config.seed
     )
-    dataset = _local_dataset(config)
-    said = provenance(config, info, checkpoint, licence=dataset.licence if dataset else "")
-    metrics = run / "metrics.jsonl" if run is not None else None
     created = datetime.now(UTC).isoformat(sep=" ", timespec="seconds")
-    page = render(
-        results,
-        created=created,
-        provenance=said,
-        drawings=draw_training(read_metrics(metrics)) if metrics is not None and metrics.is_file() else [],
-        examples=choose_examples(records, config.eval.examples, _gold(dataset, config.eval.split)),
-    )
-    write_records(folder / "eval.jsonl", records)
-    write_text(
-        folder / "results.json", json.dumps(results_json(results, said, created), ensure_ascii=False, indent=2) + "\n"
-    )
+    table = json.dumps(results_json(results, said, created), ensure_ascii=False, indent=2)
+    write_text(folder / "results.json", table + "\n")
+    examples = choose_examples(records, config.eval.examples, _gold(dataset, config.eval.split))
+    page = render(results, provenance=said, drawings=drawings, examples=examples, created=created)
     write_text(folder / "report.html", page)
     return folder / "report.html"
 
@@ -161,6 +159,13 @@ def _refuse_training_split(config: RunConfig) -> None:
             f"eval.split is {config.eval.split!r}; expected validation or test: a table of questions that were "
             "trained on says nothing about new ones."
         )
+
+
+def _refuse_unwritable(folder: Path) -> None:
+    """Raise StorageError before minutes are spent on answers that could not be written."""
+    here = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not here.is_dir() or not os.access(here, os.W_OK | os.X_OK):
+        raise StorageError(f"{folder} cannot be written: {here} is no writable folder. Give another with --output.")
 
 
 def _refuse_overlap(name: str, split: str, questions: Sequence[Question], train: Sequence[Question]) -> None:

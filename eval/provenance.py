@@ -7,9 +7,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from .. import __version__
+from ..configs.load import dump_config
 from ..configs.schema import RunConfig
 
 PACKAGES = (
@@ -60,7 +59,7 @@ def provenance(config: RunConfig, environment: Mapping[str, Any], checkpoint: Pa
         environment=dict(environment),
         versions=versions(),
         licence=licence,
-        config=yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True),
+        config=dump_config(config),
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from ..configs.schema import RunConfig
 from ..data.types import Question
 from ..errors import CheckpointError
+from ..logs import progress_bar
 from ..rollouts.tree import Tree
 from .records import METRICS, TRAINED, UNTRAINED
 
@@ -20,10 +21,14 @@ CHUNK = 64
 
 
 def policy_systems(config: RunConfig, client: Any, checkpoint: Path | None) -> Mapping[str, System]:
-    """The untrained policy and, where a checkpoint is given, the trained one; each loads its model when called."""
-    systems: dict[str, System] = {UNTRAINED: PolicySystem(UNTRAINED, config, client, None)}
+    """The trained policy where a checkpoint is given, and the untrained one; each loads its model when called.
+
+    The trained one answers first, so that a checkpoint that does not fit is told before minutes are spent.
+    """
+    systems: dict[str, System] = {}
     if checkpoint is not None:
         systems[TRAINED] = PolicySystem(TRAINED, config, client, checkpoint)
+    systems[UNTRAINED] = PolicySystem(UNTRAINED, config, client, None)
     return systems
 
 
@@ -35,16 +40,14 @@ class PolicySystem:
 
     def __call__(self, questions: Sequence[Question]) -> list[Tree]:
         """Grow one greedy path for each question. Raises ModelError or CheckpointError for an unusable policy."""
-        from rich.console import Console
-        from rich.progress import track
-
         grower = load_grower(self.config, self.client, self.checkpoint)
         branching = [1] * self.config.eval.turns
         trees: list[Tree] = []
-        starts = range(0, len(questions), CHUNK)
-        said = f"{self.name} policy, {len(questions)} questions"
-        for start in track(starts, description=said, console=Console(stderr=True), transient=True):
-            trees += grower.grow(questions[start : start + CHUNK], branching, greedy=True)
+        with progress_bar(f"{self.name} policy") as advance:
+            for start in range(0, len(questions), CHUNK):
+                advance(start, len(questions))
+                trees += grower.grow(questions[start : start + CHUNK], branching, greedy=True)
+            advance(len(questions), len(questions))
         del grower
         gc.collect()
         return trees

@@ -8,7 +8,7 @@ from querylect.configs.schema import RunConfig
 from querylect.data.types import Document, Question
 from querylect.envs.plan import SearchPlan
 from querylect.envs.wire import EnvironmentInfo, HitBody, Limits, StepResult
-from querylect.errors import CheckpointError, ConfigError, DataError, EnvironmentUnavailableError
+from querylect.errors import CheckpointError, ConfigError, DataError, EnvironmentUnavailableError, StorageError
 from querylect.eval.compare import evaluate, evaluate_systems
 from querylect.eval.records import read_records
 from querylect.eval.systems import find_checkpoint
@@ -175,6 +175,26 @@ def test_a_split_that_the_environment_does_not_have_is_refused(tmp_path):
 
 def test_an_environment_without_training_questions_can_be_evaluated(tmp_path):
     assert run(tmp_path, Environment(train=[], sets={"test": 20})).is_file()
+
+
+def test_an_unwritable_folder_is_told_before_any_question_is_answered(tmp_path):
+    (tmp_path / "file").write_text("")
+
+    def never(_):
+        raise AssertionError("the system was asked")
+
+    with pytest.raises(StorageError, match="no writable folder"):
+        run(tmp_path / "file" / "out", systems={"untrained": never})
+
+
+def test_broken_training_metrics_are_told_before_any_question_is_answered(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text("{\n")
+
+    def never(_):
+        raise AssertionError("the system was asked")
+
+    with pytest.raises(DataError, match=r"metrics.jsonl, line 1"):
+        run(tmp_path / "out", run=tmp_path, systems={"untrained": never})
 
 
 def test_the_limit_takes_the_first_questions(tmp_path):
