@@ -1,0 +1,437 @@
+"""The client against servers that are dead, slow, overloaded, flapping or wrong: an outage is never a reward."""
+
+import asyncio
+import json
+import socket
+import time
+from random import Random
+from types import SimpleNamespace
+
+import pytest
+from querylect.configs.schema import ClientConfig
+from querylect.data.types import Question
+from querylect.envs import client as client_module
+from querylect.envs import transport
+from querylect.envs.client import EnvironmentClient, Step, SyncEnvironmentClient
+from querylect.envs.environment import Environment
+from querylect.envs.plan import SearchPlan
+from querylect.envs.service import create_app
+from querylect.envs.transport import Failure, OutageError, Transport, retry_after_seconds
+from querylect.errors import ConfigError, EnvironmentUnavailableError, RequestError
+
+QUICK = ClientConfig(urls=["http://unused"], timeout=0.15, deadline=0.45)
+"""For outages."""
+SHORT = ClientConfig(urls=["http://unused"], timeout=1.0, deadline=2.0)
+"""For an outage beside something that succeeds."""
+PATIENT = ClientConfig(urls=["http://unused"], timeout=1.0, deadline=30.0)
+"""For what succeeds in the end, however busy the machine is."""
+
+
+@pytest.fixture(scope="module")
+def new_app(small_environment):
+    environment = Environment.open(small_environment)
+    return lambda: create_app(environment, small_environment.model_copy(update={"max_plans": 8}))
+
+
+@pytest.fixture(scope="module")
+def scripted(new_app, run_app):
+    """A service that plays scripts, and its URL."""
+    flapping = Flapping(new_app())
+    with run_app(flapping) as url:
+        yield flapping, url
+
+
+@pytest.fixture(scope="module")
+def url(new_app, run_app):
+    with run_app(new_app()) as url:
+        yield url
+
+
+@pytest.fixture
+def dead():
+    """A URL where nothing listens."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{taken.getsockname()[1]}"
+
+
+@pytest.fixture(autouse=True)
+def _quick_back_off(monkeypatch):
+    monkeypatch.setattr(transport, "BACKOFF_SECONDS", 0.02)
+
+
+class Flapping:
+    """The real service behind a script: each POST takes the next behaviour, and the last one stays."""
+
+    def __init__(self, app):
+        self.app = app
+        self.play("pass")
+
+    def play(self, *script):
+        self.script, self.posts = script, 0
+
+    async def __call__(self, scope, receive, send):
+        behaviour = "pass"
+        if scope["type"] == "http" and scope["method"] == "POST":
+            behaviour = self.script[min(self.posts, len(self.script) - 1)]
+            self.posts += 1
+        if behaviour == "pass":
+            await self.app(scope, receive, send)
+        elif behaviour == "stall":
+            await asyncio.sleep(30)
+        elif callable(behaviour):
+            await self._changed(behaviour, scope, receive, send)
+        else:
+            status, headers, body = behaviour
+            headers = [(name.encode(), value.encode()) for name, value in headers.items()]
+            await send({"type": "http.response.start", "status": status, "headers": headers})
+            await send({"type": "http.response.body", "body": body})
+
+    async def _changed(self, change, scope, receive, send):
+        """The real answer with its JSON changed."""
+        parts = []
+
+        async def collect(message):
+            parts.append(message.get("body", b""))
+
+        await self.app(scope, receive, collect)
+        body = json.dumps(change(json.loads(b"".join(parts)))).encode()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": body})
+
+
+def steps(*texts, question="q-head"):
+    return [Step(question_id=question, plan=SearchPlan.of(text)) for text in texts]
+
+
+def stepping(urls, steps, config=PATIENT, **more):
+    """Results of one call, the client's counters and the seconds it took."""
+    started = time.monotonic()
+    with SyncEnvironmentClient(config, urls) as client:
+        results = client.step(steps, **more)
+        return results, client.stats, time.monotonic() - started
+
+
+def test_the_plain_way(url):
+    with SyncEnvironmentClient(ClientConfig(urls=[url])) as client:
+        assert client.environment().splits == {"test": 3, "train": 1}
+        assert client.questions("train") == [Question("q-gums", "bleeding gums")]
+        (ranking,) = client.search([SearchPlan.of("blood glucose", k=1)])
+        assert ranking[0].document.text == "insulin lowers blood glucose"
+        (result,) = client.step(steps("triptan headache"), with_text=True, metrics=["recall@2"])
+        assert (result.reward, result.metrics["recall@2"], result.ranking[0].id) == (1.0, 1.0, "triptan")
+        assert client.step([]) == []
+        assert client.last_failure is None
+        assert (client.stats.attempts, client.stats.retries) == (4, 0)
+        assert 0 < client.stats.seconds < 10
+        client.close()
+    client.close()
+
+
+def test_the_synchronous_client_works_inside_a_running_loop(url):
+    async def notebook():
+        with SyncEnvironmentClient(ClientConfig(urls=[url])) as client:
+            return client.environment().corpus_size
+
+    assert asyncio.run(notebook()) == 6
+
+
+def test_many_steps_go_in_parts_and_come_back_in_order(scripted):
+    flapping, url = scripted
+    flapping.play("pass")
+    asked = [step for n in range(10) for step in (*steps(f"headache {n}"), *steps("glucose", question="q-sugar"))]
+    results, stats, _ = stepping([url], asked)
+    assert flapping.posts == 3
+    assert [result.question_id for result in results] == ["q-head", "q-sugar"] * 10
+    assert [result.reward for result in results[1::2]] == [1.0] * 10
+    assert stats.unscorable == 0
+
+
+def test_questions_are_read_page_by_page(url, monkeypatch):
+    monkeypatch.setattr(client_module, "MAX_PAGE", 2)
+    with SyncEnvironmentClient(ClientConfig(urls=[url])) as client:
+        assert [question.id for question in client.questions("test")] == ["q-head", "q-sugar", "q-hidden"]
+        assert client.stats.requests == 2
+
+
+def test_a_dead_service_leaves_steps_unscorable_and_names_its_url(dead):
+    results, stats, seconds = stepping([dead], steps("a", "b", "c"), QUICK)
+    assert results == [None, None, None]
+    assert stats.unscorable == 3
+    assert stats.last_failure.url == dead
+    assert "ConnectError" in stats.last_failure.reason
+    assert 0.3 < seconds < 3
+
+
+def test_a_dead_service_ends_a_start_with_its_url_and_the_remedy(dead):
+    with SyncEnvironmentClient(QUICK, [dead]) as client:
+        for call in (client.environment, lambda: client.search([SearchPlan.of("a")]), lambda: client.questions("test")):
+            with pytest.raises(EnvironmentUnavailableError, match=rf"{dead}.*ConnectError.*querylect serve") as failed:
+                call()
+            assert failed.value.exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "reason"),
+    [
+        ("stall", "no answer within"),
+        ((503, {}, b""), "HTTP 503: Service Unavailable"),
+        ((500, {}, b"oops"), "HTTP 500: oops"),
+        ((429, {}, b""), "HTTP 429"),
+        ((408, {}, b""), "HTTP 408"),
+        ((302, {"location": "/"}, b""), "HTTP 302"),
+        ((200, {}, b"<html>welcome to the proxy</html>"), "Invalid JSON"),
+        ((200, {}, b""), "Invalid JSON"),
+        ((200, {}, b"{}"), "index_hash"),
+        ((204, {}, b""), "HTTP 204"),
+    ],
+)
+def test_no_failure_becomes_a_reward(scripted, behaviour, reason):
+    flapping, url = scripted
+    flapping.play(behaviour)
+    results, stats, seconds = stepping([url], steps("headache"), QUICK)
+    assert results == [None]
+    assert reason in stats.last_failure.reason
+    assert stats.retries >= 2
+    assert seconds < 3
+
+
+def results_with(**changes):
+    return lambda answer: {**answer, "results": [{**result, **changes} for result in answer["results"]]}
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (results_with(reward=None), "results.0.reward"),
+        (results_with(reward=float("nan")), "results.0.reward"),
+        (results_with(reward=float("inf")), "results.0.reward"),
+        (results_with(reward=-0.5), "results.0.reward"),
+        (results_with(reward=1.5), "results.0.reward"),
+        (results_with(metrics={}), "only the metrics []"),
+        (results_with(metrics={"ndcg@10": float("nan")}), "results.0.metrics"),
+        (results_with(question_id="q-sugar"), "a result of question 'q-sugar'"),
+        (results_with(ranking=[{"id": str(n), "score": 1} for n in range(11)]), "11 hits for k=10"),
+        (results_with(ranking=[{"id": "a", "score": 1}] * 2), "a document twice"),
+        (results_with(ranking=[{"id": "a", "score": 1}]), "without their text"),
+        (lambda answer: {**answer, "results": answer["results"][:1]}, "1 results for 2 steps"),
+        (lambda answer: {**answer, "results": answer["results"] * 2}, "4 results for 2 steps"),
+    ],
+)
+def test_an_answer_that_does_not_fit_is_a_failure(scripted, change, reason):
+    flapping, url = scripted
+    flapping.play(change)
+    results, stats, _ = stepping([url], steps("headache", "migraine"), QUICK, with_text=True)
+    assert results == [None, None]
+    assert reason in stats.last_failure.reason
+
+
+def test_a_flapping_service_is_asked_until_it_answers(scripted):
+    script = [(503, {"retry-after": "0"}, b""), (500, {}, b""), (200, {}, b"[]"), "stall", "pass"]
+    flapping, url = scripted
+    flapping.play(*script)
+    results, stats, _ = stepping([url], steps("triptan headache"))
+    assert [result.reward for result in results] == [1.0]
+    assert (stats.failures, stats.retries, stats.unscorable) == (4, 4, 0)
+
+
+def test_retry_after_is_waited_for(scripted):
+    flapping, url = scripted
+    flapping.play((503, {"retry-after": "1"}, b""), "pass")
+    results, _, seconds = stepping([url], steps("headache"))
+    assert results[0] is not None
+    assert seconds >= 1
+
+
+def test_a_wait_beyond_the_deadline_is_not_begun(scripted):
+    flapping, url = scripted
+    flapping.play((503, {"retry-after": "3600"}, b""))
+    results, _, seconds = stepping([url], steps("headache"))
+    assert results == [None]
+    assert flapping.posts == 1
+    assert seconds < 5
+
+
+def test_another_replica_answers_for_a_dead_and_for_a_slow_one(scripted, url, dead):
+    slow, slow_url = scripted
+    slow.play("stall")
+    with SyncEnvironmentClient(PATIENT, [dead, slow_url, url]) as client:
+        for n in range(6):
+            (result,) = client.step(steps(f"triptan headache {n}"))
+            assert result.reward == 1.0
+        assert client.stats.unscorable == 0
+        assert client.stats.failures <= 3, "replicas that failed must be asked last"
+    assert slow.posts <= 1
+
+
+def test_every_healthy_replica_gets_its_share(new_app, run_app):
+    replicas = [Flapping(new_app()), Flapping(new_app())]
+    with run_app(replicas[0]) as first, run_app(replicas[1]) as second:
+        stepping([first, second], steps(*(f"headache {n}" for n in range(32))))
+    assert [replica.posts for replica in replicas] == [2, 2]
+
+
+def test_an_outage_of_one_request_leaves_the_others_scored(scripted):
+    flapping, url = scripted
+    flapping.play("pass", "stall")
+    results, stats, _ = stepping([url], steps(*(f"headache {n}" for n in range(16))), SHORT)
+    missing = [result is None for result in results]
+    assert missing in ([False] * 8 + [True] * 8, [True] * 8 + [False] * 8)
+    assert stats.unscorable == 8
+
+
+def test_a_service_that_dies_between_two_steps_scores_no_more(new_app, run_app):
+    with run_app(new_app()) as url:
+        client = SyncEnvironmentClient(SHORT, [url])
+        assert client.step(steps("headache"))[0] is not None
+    with client:
+        assert client.step(steps("headache")) == [None]
+        assert client.last_failure.url == url
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda client: client.step(steps("a", question="nobody")), "404.*'nobody'"),
+        (lambda client: client.step(steps("a"), metrics=["fame@1"]), "422.*fame@1"),
+        (lambda client: client.search([SearchPlan.of("a", k=1001)]), "422.*at most 1000"),
+        (lambda client: client.search([SearchPlan.of("a\ud800")]), "no valid Unicode"),
+        (lambda client: client.questions("dev"), "404.*test, train"),
+    ],
+)
+def test_a_wrong_request_is_an_error_at_once(url, call, says):
+    with SyncEnvironmentClient(PATIENT, [url]) as client:
+        client.environment()
+        with pytest.raises(RequestError, match=says):
+            call(client)
+        assert client.stats.attempts <= 2
+        assert client.stats.retries == 0
+
+
+def test_more_plans_than_the_service_takes_are_refused_not_repeated(url, monkeypatch):
+    with SyncEnvironmentClient(PATIENT, [url]) as client:
+        info = client.environment()
+        generous = info.model_copy(update={"limits": info.limits.model_copy(update={"max_plans": 100})})
+        client._client._info = generous
+        with pytest.raises(RequestError, match=r"413.*at most 8"):
+            client.step(steps(*"abcdefghij"))
+        assert client.stats.attempts == 2
+
+
+def test_the_token_comes_from_the_variable_that_the_settings_name(small_environment, run_app, monkeypatch):
+    config = ClientConfig(urls=["http://unused"], token_env="MY_TOKEN")
+    with run_app(create_app(Environment.open(small_environment), small_environment, token="right")) as url:
+        for token, refused in [("right", False), ("wrong", True), ("", True)]:
+            monkeypatch.setenv("MY_TOKEN", token)
+            with SyncEnvironmentClient(config, [url]) as client:
+                if refused:
+                    with pytest.raises(RequestError, match=r"401.*client\.token_env"):
+                        client.environment()
+                    with pytest.raises(RequestError, match="401"):
+                        client.step(steps("a"))
+                    assert client.stats.attempts == 2
+                else:
+                    assert client.environment().corpus_size == 6
+
+
+def test_a_token_that_no_header_can_carry_is_refused_without_showing_it(monkeypatch):
+    monkeypatch.setenv("QUERYLECT_TOKEN", "geheim\nX-Evil: 1")
+    with pytest.raises(ConfigError, match="QUERYLECT_TOKEN") as refused:
+        SyncEnvironmentClient(QUICK)
+    assert "geheim" not in str(refused.value)
+
+
+def test_replicas_of_different_indexes_are_an_error(small_environment, run_app, url):
+    other = Environment.open(small_environment)
+    other.index_hash = "another"
+    with (
+        run_app(create_app(other, small_environment)) as second,
+        SyncEnvironmentClient(PATIENT, [url, second]) as client,
+    ):
+        with pytest.raises(ConfigError, match="two different indexes"):
+            client.environment()
+        with pytest.raises(ConfigError, match="same index"):
+            client.step(steps("headache"))
+
+
+def test_an_index_that_changes_during_a_run_is_an_error(scripted):
+    def changed(answer):
+        return {**answer, "index_hash": "another"}
+
+    flapping, url = scripted
+    flapping.play("pass", changed)
+    with SyncEnvironmentClient(PATIENT, [url]) as client:
+        assert client.step(steps("headache"))[0] is not None
+        with pytest.raises(ConfigError, match="do not change it during a run"):
+            client.step(steps("headache"))
+
+
+@pytest.mark.parametrize("urls", [[], [""], ["localhost:8000"], ["ftp://host"], ["http://"], ["http://host:port"]])
+def test_unusable_urls_are_named(urls):
+    with pytest.raises(ConfigError, match=r"client\.urls"):
+        SyncEnvironmentClient(QUICK, urls)
+
+
+def test_local_needs_a_url():
+    with pytest.raises(ConfigError, match="local_service"):
+        SyncEnvironmentClient(ClientConfig())
+
+
+@pytest.mark.parametrize(
+    ("header", "low", "high"),
+    [
+        (None, 0, 0),
+        ("7", 7, 7),
+        ("0.5", 0.5, 0.5),
+        ("-3", 0, 0),
+        ("nan", 0, 0),
+        ("inf", 0, 0),
+        ("soon", 0, 0),
+        ("Fri, 31 Dec 1999 23:59:59 GMT", 0, 0),
+        ("Fri, 31 Dec 2199 23:59:59 GMT", 1e9, 1e10),
+    ],
+)
+def test_what_retry_after_says(header, low, high):
+    assert low <= retry_after_seconds(header) <= high
+
+
+def test_back_off_doubles_jitters_over_its_whole_range_and_is_bounded(monkeypatch):
+    monkeypatch.setattr(transport, "BACKOFF_SECONDS", 0.25)
+    slept, drawn = [], []
+
+    class Drawn(Random):
+        def uniform(self, low, high):
+            drawn.append((low, high))
+            return high
+
+    async def run():
+        async def sleep(seconds):
+            slept.append(seconds)
+
+        monkeypatch.setattr(transport, "asyncio", SimpleNamespace(sleep=sleep))
+        sender = Transport(QUICK, ["http://127.0.0.1:1"], Drawn())
+        until = time.monotonic() + 1000
+        for round_ in range(8):
+            await sender.pause([Failure("u", "r", 3.0), Failure("v", "r", 2.0)], round_, until)
+        with pytest.raises(OutageError):
+            await sender.pause([Failure("u", "r", 3.0)], 0, time.monotonic() + 2)
+        await sender.close()
+
+    asyncio.run(run())
+    assert [high for _, high in drawn[:8]] == [0.25, 0.5, 1, 2, 4, 8, 10, 10]
+    assert {low for low, _ in drawn} == {0.0}
+    assert slept == [2 + high for _, high in drawn[:8]]
+
+
+def test_a_cancelled_call_leaves_the_client_usable(scripted):
+    async def run(url):
+        async with EnvironmentClient(PATIENT.model_copy(update={"timeout": 20.0}), [url]) as client:
+            await client.environment()
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.2):
+                    await client.step(steps("headache"))
+            return await client.step(steps("triptan headache"))
+
+    flapping, url = scripted
+    flapping.play("stall", "pass")
+    assert asyncio.run(run(url))[0].reward == 1.0

@@ -1,0 +1,131 @@
+"""The service as a child process: it answers, it says why it cannot, and it is always gone afterwards."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+
+import httpx
+import psutil
+import pytest
+from querylect.configs.schema import ClientConfig
+from querylect.envs.client import Step, SyncEnvironmentClient
+from querylect.envs.local import local_service
+from querylect.envs.plan import SearchPlan
+from querylect.errors import EnvironmentUnavailableError, IndexFolderError
+
+
+def children():
+    return {child.pid for child in psutil.Process().children(recursive=True)}
+
+
+def test_the_service_answers_and_is_gone_after_the_block(small_environment):
+    before = children()
+    with local_service(small_environment) as url:
+        (child,) = children() - before
+        assert url.startswith("http://127.0.0.1:")
+        assert os.getpgid(child) != os.getpgid(0), "Ctrl-C in a terminal must reach the parent alone"
+        with SyncEnvironmentClient(ClientConfig(), [url]) as client:
+            (result,) = client.step([Step(question_id="q-sugar", plan=SearchPlan.of("glucose"))])
+        assert result.reward == 1.0
+    assert not psutil.pid_exists(child)
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"{url}/healthz", trust_env=False)
+
+
+def test_the_service_is_gone_after_an_exception(small_environment):
+    before = children()
+    with pytest.raises(KeyboardInterrupt), local_service(small_environment):
+        raise KeyboardInterrupt
+    assert children() == before
+
+
+def test_what_the_service_cannot_open_is_the_users_error_here(small_environment):
+    before = children()
+    missing = small_environment.model_copy(update={"index": "/nonexistent/index"})
+    with pytest.raises(IndexFolderError, match="/nonexistent/index does not exist") as failed, local_service(missing):
+        pass
+    assert failed.value.exit_code == 2
+    assert children() == before
+
+
+@pytest.mark.parametrize(
+    ("script", "says"),
+    [
+        ("echo one; echo 'no such library' >&2; exit 3", r"exit code 3(.|\n)*one\nno such library"),
+        ("echo starting; exec sleep 60", r"not open its index in time(.|\n)*starting"),
+        ("""echo '{"url": "http://127.0.0.1:9"}' >&"$4"; exec sleep 60""", r"was not ready in time"),
+        ("""echo '{"url": "http://127.0.0.1:9"}' >&"$4"; exit 7""", r"exit code 7"),
+    ],
+)
+def test_a_service_that_does_not_start_shows_its_last_lines_and_is_gone(
+    small_environment, tmp_path, monkeypatch, script, says
+):
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/bash\n{script}\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    before = children()
+    with pytest.raises(EnvironmentUnavailableError, match=says), local_service(small_environment, ready_seconds=1):
+        pass
+    assert children() == before
+
+
+PARENT = textwrap.dedent(
+    """
+    import json, sys, threading
+    from querylect.configs.schema import EnvironmentConfig
+    from querylect.envs.local import local_service
+
+    def run():
+        with local_service(EnvironmentConfig.model_validate_json(sys.argv[1])) as url:
+            print(json.dumps(url), flush=True)
+            sys.stdin.read()
+
+    if sys.argv[2] == "thread":
+        threading.Thread(target=run).start()
+    else:
+        run()
+    """
+)
+
+
+@pytest.mark.parametrize(
+    ("number", "where"),
+    [
+        (signal.SIGINT, "main"),
+        (signal.SIGKILL, "main"),
+        pytest.param(signal.SIGKILL, "thread", id="SIGKILL-by-the-pipe-alone"),
+    ],
+)
+def test_the_service_is_gone_after_its_parent_was_ended_by_a_signal(small_environment, number, where):
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT, small_environment.model_dump_json(), where],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    with parent:
+        url = json.loads(parent.stdout.readline())
+        assert httpx.get(f"{url}/readyz", trust_env=False).status_code == 200
+        (child,) = psutil.Process(parent.pid).children()
+        os.killpg(parent.pid, number)
+        parent.wait(15)
+    gone, alive = psutil.wait_procs([child], timeout=15)
+    for process in alive:
+        process.kill()
+    assert gone == [child]
+    assert parent.returncode == -number
+
+
+def test_a_service_that_was_killed_is_reported_at_the_end(small_environment, caplog):
+    before = children()
+    with local_service(small_environment):
+        (child,) = children() - before
+        os.kill(child, signal.SIGKILL)
+        os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    assert "had ended by itself (code -9)" in caplog.text
+    assert children() == before
