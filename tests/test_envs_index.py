@@ -91,19 +91,20 @@ def test_harm_to_any_file_is_found_and_the_file_is_named(config, harm):
     verify_index(config.index)
 
 
-def test_a_pickle_is_not_loaded_even_with_a_fitting_manifest(config, tmp_path):
+@pytest.mark.parametrize(("engine", "array"), [("bm25s", "data.csc.index.npy"), ("rank_bm25", "words.npy")])
+def test_a_pickle_is_not_loaded_even_with_a_fitting_manifest(config, tmp_path, engine, array):
     class Payload:
         def __reduce__(self):
             return os.mkdir, (str(tmp_path / "ran"),)
 
+    config = config.model_copy(update={"engine": engine})
     manifest = build_index(config)
-    name = next(name for name in manifest.files if name.startswith("data"))
-    path = os.path.join(config.index, name)
+    path = os.path.join(config.index, array)
     np.save(path, np.array([Payload()], dtype=object), allow_pickle=True)
     with open(path, "rb") as file:
         content = file.read()
     said = manifest.model_dump()
-    said["files"][name] = {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)}
+    said["files"][array] = {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)}
     with open(os.path.join(config.index, "manifest.json"), "w", encoding="utf-8") as file:
         json.dump(said, file)
     with pytest.raises(IndexFolderError, match="cannot be read"):
