@@ -13,7 +13,8 @@ RULE = (
     "questions that both have a score for, {gained} gained, {lost} lost and {unchanged} stayed the same."
 )
 
-_TOLERANCE = 1e-9
+_DIGITS = 9
+"""Changes are rounded to these, so that equal ones count as equal whatever their last bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +64,10 @@ def choose_examples(records: Sequence[EvalRecord], count: int, gold: Mapping[str
         found = [cells.get((arm, question)) for arm in shown]
         scores = [record.metrics[MAIN_METRIC] for record in found if record is not None]
         if len(shown) > 1 and len(scores) == len(shown) and None not in scores:
-            changes[question] = float(scores[-1] or 0.0) - float(scores[-2] or 0.0)
-    gained = sorted((q for q, c in changes.items() if c > _TOLERANCE), key=lambda q: -changes[q])
-    lost = sorted((q for q, c in changes.items() if c < -_TOLERANCE), key=lambda q: changes[q])
-    same = [q for q, c in changes.items() if abs(c) <= _TOLERANCE]
+            changes[question] = round(float(scores[-1] or 0.0) - float(scores[-2] or 0.0), _DIGITS)
+    gained = sorted((q for q, c in changes.items() if c > 0), key=lambda q: -changes[q])
+    lost = sorted((q for q, c in changes.items() if c < 0), key=lambda q: changes[q])
+    same = [q for q, c in changes.items() if c == 0]
     sizes = [count // 3 + (part < count % 3) for part in range(3)]
     groups = (("gain", gained[: sizes[0]]), ("loss", lost[: sizes[1]]), ("unchanged", _spread(same, sizes[2])))
     rows = [

@@ -3,14 +3,17 @@
 import json
 from pathlib import Path
 
+import psutil
 import pytest
 from querylect.configs.schema import RunConfig
 from querylect.data.types import Document, Question
+from querylect.envs.index import build_index
 from querylect.envs.plan import SearchPlan
-from querylect.envs.wire import EnvironmentInfo, HitBody, Limits, StepResult
+from querylect.envs.wire import EnvironmentInfo, HitBody, Limits, Step, StepResult
 from querylect.errors import CheckpointError, ConfigError, DataError, EnvironmentUnavailableError, StorageError
+from querylect.eval import compare
 from querylect.eval.compare import evaluate, evaluate_systems
-from querylect.eval.records import read_records
+from querylect.eval.records import METRICS, read_records
 from querylect.eval.systems import find_checkpoint
 from querylect.rewriters.base import Rewrite
 from querylect.rollouts.tree import Hit, Node, Tree
@@ -207,19 +210,61 @@ def test_training_curves_come_from_the_run_folder(tmp_path):
     assert "Reward per turn" in run(tmp_path, run=tmp_path).read_text()
 
 
-def test_gold_titles_are_shown_only_where_the_dataset_is_here(tmp_path):
-    folder = tmp_path / "beir"
+def beir_folder(folder):
     (folder / "qrels").mkdir(parents=True)
-    documents = [{"_id": term, "title": f"Title of {term}", "text": ""} for term in TERMS]
+    documents = [{"_id": term, "title": f"Title of {term}", "text": TERMS[term]} for term in TERMS]
     (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in documents))
     (folder / "queries.jsonl").write_text("".join(json.dumps({"_id": q.id, "text": q.text}) + "\n" for q in TEST))
     judged = "".join(f"{q.id}\t{list(TERMS)[i % 4]}\t1\n" for i, q in enumerate(TEST))
     (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n" + judged)
-    local = RunConfig.model_validate(
-        {"env": {"dataset": {"kind": "beir", "path": str(folder)}}, "eval": {"permutations": 50, "bootstrap": 50}}
+    return str(folder)
+
+
+def beir(folder, **client):
+    return RunConfig.model_validate(
+        {
+            "env": {"dataset": {"kind": "beir", "path": folder}, "index": f"{folder}/index"},
+            "eval": {"permutations": 50, "bootstrap": 50},
+            "client": client,
+        }
     )
-    assert "relevant: Title of epistaxis" in run(tmp_path / "local", config=local).read_text()
-    assert "relevant:" not in run(tmp_path / "remote").read_text()
+
+
+def test_gold_titles_are_shown_only_where_the_environment_is_local(tmp_path):
+    folder = beir_folder(tmp_path / "beir")
+    assert "relevant: Title of epistaxis" in run(tmp_path / "local", config=beir(folder)).read_text()
+    remote = beir(folder, urls=["http://127.0.0.1:1"])
+    assert "relevant:" not in run(tmp_path / "remote", config=remote).read_text()
+
+
+def test_a_local_environment_is_started_asked_and_stopped(tmp_path, monkeypatch):
+    """Against the real service in its child process: a system that repeats the question scores what raw scores."""
+    config = beir(beir_folder(tmp_path / "beir"))
+    build_index(config.env)
+    services = []
+
+    def systems(config, client, checkpoint):
+        assert checkpoint is None
+        services.extend(psutil.Process().children())
+        return {"untrained": lambda questions: [repeat(client, question) for question in questions]}
+
+    monkeypatch.setattr(compare, "policy_systems", systems)
+    report = evaluate(config, None, tmp_path / "out")
+    results = json.loads((report.parent / "results.json").read_text())
+    raw, untrained = results["systems"]
+    assert raw["metrics"] == untrained["metrics"]
+    assert raw["metrics"]["ndcg@10"] == 1.0
+    assert (raw["n"], results["comparisons"][0]["p"]) == (20, 1.0)
+    assert services
+    assert not any(service.is_running() for service in services)
+
+
+def repeat(client, question):
+    plan = SearchPlan.of(question.text)
+    (result,) = client.step([Step(question_id=question.id, plan=plan)], with_text=True, metrics=METRICS)
+    ranking = [Hit(hit.document, hit.score) for hit in result.ranking]
+    rewrite = Rewrite(plan, "", (question.text,))
+    return Tree(question, [Node(1, [0], [0], [], True, "", rewrite, ranking, result.metrics, result.reward)])
 
 
 def checkpoint(folder, name, marker="adapter_config.json"):

@@ -199,6 +199,17 @@ def test_the_source_of_the_numbers_stands_on_the_page():
     assert "questions_per_step: 12" in text
 
 
+def test_the_examples_show_each_policys_rewrite_and_the_ranks():
+    table = Reader(page()).tables[3]
+    assert table[0] == ["Question", "Change", "Raw question", "Untrained, turn 2", "Trained, turn 2"]
+    row = next(row for row in table if row[0] == "question 1")
+    assert row[2:] == [
+        "rank 2 · 0.100",
+        "untrained2 question 1rank 2 · 0.300",
+        "trained2 question 1rank 2 · 0.500",
+    ]
+
+
 def test_gold_titles_are_left_out_where_they_are_not_known():
     assert "relevant:" not in page()
     assert "relevant: Anosmia" in page(gold={f"q{i:02}": "Anosmia" for i in range(30)})
