@@ -261,9 +261,9 @@ class SyncEnvironmentClient:
 
     def __init__(self, config: ClientConfig, urls: Sequence[str] | None = None) -> None:
         """As EnvironmentClient."""
+        self._client = EnvironmentClient(config, urls)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="querylect-client", daemon=True)
-        self._client = EnvironmentClient(config, urls)
         self._thread.start()
         self.stats = self._client.stats
 

@@ -5,6 +5,7 @@ event loop stays free. `serve` listens only when the index is open and has answe
 """
 
 import asyncio
+import errno
 import ipaddress
 import logging
 import signal
@@ -46,6 +47,11 @@ log = logging.getLogger(__name__)
 
 SHUTDOWN_SECONDS = 5
 """How long requests under way may take to finish after SIGTERM or SIGINT."""
+_BIND_REMEDIES = {
+    errno.EADDRINUSE: "Stop the program that has the port, or set env.port to another one (0 takes a free one).",
+    errno.EADDRNOTAVAIL: "Set env.host to a name or address of this machine.",
+    errno.EACCES: "Set env.port to a port that this user may take, 1024 or above (0 takes a free one).",
+}
 
 
 class _Room:
@@ -254,10 +260,8 @@ def _bound(host: str, port: int) -> Iterator[socket.socket]:
         try:
             listener.bind(address)
         except OSError as error:
-            raise UserError(
-                f"cannot serve on {host} port {port}: {error.strerror or error}. Stop the program that has the port, "
-                "or set env.port to another port (0 takes a free one)."
-            ) from error
+            remedy = _BIND_REMEDIES.get(error.errno or 0, "Choose another env.host or env.port.")
+            raise UserError(f"cannot serve on {host} port {port}: {error.strerror or error}. {remedy}") from error
         yield listener
 
 
