@@ -85,11 +85,13 @@ def find_checkpoint(run: Path) -> Path:
     numbered = {int(match[1]): folder for name, folder in complete.items() if (match := re.search(r"-(\d+)$", name))}
     if not numbered:
         raise CheckpointError(
-            f"run folder {run} holds no checkpoint with adapter_config.json or config.json. "
+            f"run folder {run} holds no checkpoint with adapter_config.json or config.json and safetensors. "
             "Train first (`querylect train`), or give the folder of a run that saved one."
         )
     return numbered[max(numbered)]
 
 
 def _is_policy(folder: Path) -> bool:
-    return any((folder / name).is_file() for name in ("adapter_config.json", "config.json"))
+    """Whether a folder holds a configuration and weights; an interrupted save has only one of them."""
+    configured = any((folder / name).is_file() for name in ("adapter_config.json", "config.json"))
+    return configured and any(folder.glob("*.safetensors"))

@@ -270,12 +270,14 @@ def repeat(client, question):
 def checkpoint(folder, name, marker="adapter_config.json"):
     (folder / name).mkdir(parents=True)
     (folder / name / marker).write_text("{}")
+    (folder / name / "model.safetensors").write_text("")
 
 
 def test_the_checkpoint_is_the_best_then_the_final_then_the_newest(tmp_path):
     checkpoint(tmp_path, "checkpoint-9")
     checkpoint(tmp_path, "checkpoint-10", "config.json")
-    (tmp_path / "checkpoint-11").mkdir()
+    checkpoint(tmp_path, "checkpoint-11")
+    (tmp_path / "checkpoint-11" / "model.safetensors").unlink()
     assert find_checkpoint(tmp_path).name == "checkpoint-10"
     checkpoint(tmp_path / "checkpoints", "final")
     assert find_checkpoint(tmp_path).name == "final"
