@@ -1,7 +1,7 @@
-# `make help` lists the targets. Everything is installed into .venv, at the exact versions of constraints.txt.
+# `make help` lists the targets. Everything is installed into .venv, at the exact versions of constraints.txt, which are
+# those of the extras cpu and dev. For GPUs, in an environment of your own and without them: pip install -e '.[gpu]'
 
 PY ?= python3
-EXTRAS ?= cpu,dev
 ARGS ?=
 BIN := .venv/bin
 STAMP := .venv/.stamp
@@ -13,7 +13,7 @@ help:
 	@echo 'make demo      build the index, train, evaluate; ends with the path of report.html (a second one starts anew)'
 	@echo 'make test      run the tests; ARGS="-k config" goes to pytest'
 	@echo 'make lint      ruff check, ruff format --check, mypy'
-	@echo 'make install   only make .venv; PY=python3.12 chooses the interpreter, EXTRAS=gpu,dev the extras'
+	@echo 'make install   only make .venv; PY=python3.12 chooses the interpreter'
 	@echo 'make clean     remove .venv and caches; indexes/ and runs/ stay'
 
 install: $(STAMP)
@@ -23,7 +23,7 @@ $(STAMP): pyproject.toml constraints.txt requirements-demo.txt
 		{ echo '$(PY) is older than Python 3.11; choose another: make PY=python3.12' >&2; exit 2; }
 	test -x $(BIN)/python || $(PY) -m venv .venv
 	$(BIN)/python -m pip install torch==$$(sed -n 's/^torch==//p' constraints.txt) -c constraints.txt
-	$(BIN)/python -m pip install -c constraints.txt -e '.[$(EXTRAS)]'
+	$(BIN)/python -m pip install -c constraints.txt -e '.[cpu,dev]'
 	$(BIN)/python -m pip install --no-deps -r requirements-demo.txt
 	@touch $@
 
