@@ -1,0 +1,165 @@
+"""Growing trees: all questions of a step turn by turn, one batched generation and one batched retrieval per turn."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from ..configs.schema import RewardConfig, RolloutConfig
+from ..data.types import Document, Question
+from ..envs.plan import SearchPlan
+from ..envs.wire import Step, StepResult
+from ..errors import ConfigError
+from ..rewards.node import node_reward
+from ..rewriters.base import Message, Rewriter
+from .chat import Chat
+from .engine import Engine, Sample, Sampling
+from .tree import Hit, Node, Tree
+
+
+class EnvironmentLike(Protocol):
+    """The one call of the environment client that growing needs."""
+
+    def step(
+        self, steps: Sequence[Step], *, with_text: bool = False, metrics: Sequence[str] = ()
+    ) -> list[StepResult | None]:
+        """Rank and score; None = no answer before the deadline."""
+        ...
+
+
+@dataclass(slots=True)
+class Clock:
+    """Seconds spent since it was last read, by activity."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def add(self, activity: str, since: float) -> None:
+        """Count the time from `since` (perf_counter) until now."""
+        self.seconds[activity] = self.seconds.get(activity, 0.0) + time.perf_counter() - since
+
+    def read(self) -> dict[str, float]:
+        """Return and reset the counts."""
+        seconds, self.seconds = self.seconds, {}
+        return seconds
+
+
+@dataclass(slots=True)
+class _Growing:
+    """A place where the next turn attaches."""
+
+    tree: Tree
+    messages: list[Message]
+    prompt_ids: list[int]
+    parent: Node | None
+
+
+class Grower:
+    """Grows trees for one rewriter, engine and environment."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        rewriter: Rewriter,
+        client: EnvironmentLike,
+        rollout: RolloutConfig,
+        reward: RewardConfig,
+        extra_metrics: Sequence[str] = (),
+    ) -> None:
+        self.engine, self.rewriter, self.client = engine, rewriter, client
+        self.rollout, self.reward, self.extra_metrics = rollout, reward, extra_metrics
+        self.chat = Chat(engine.tokenizer, getattr(engine, "stop_ids", {engine.tokenizer.eos_token_id}))
+        self.clock = Clock()
+
+    def grow(self, questions: Sequence[Question], branching: Sequence[int], greedy: bool = False) -> list[Tree]:
+        """One tree per question, in order; `branching[t]` samples under every node of turn t + 1.
+
+        A turn whose text fails the format is searched with nothing, earns only the format part, and still grows: its
+        follow-up shows no documents. So does an unscorable turn.
+        """
+        sampling = Sampling(
+            temperature=0.0 if greedy else self.rollout.temperature,
+            top_p=1.0 if greedy else self.rollout.top_p,
+            max_new_tokens=self.rollout.max_new_tokens,
+        )
+        trees = [Tree(question, []) for question in questions]
+        places: list[_Growing] = []
+        for tree in trees:
+            messages = self.rewriter.first(self._plain(tree.question))
+            places.append(_Growing(tree, messages, self.chat.first(messages), None))
+        for turn, width in enumerate(branching, start=1):
+            self._check_length(places)
+            started = time.perf_counter()
+            samples = self.engine.generate([place.prompt_ids for place in places], width, sampling)
+            self.clock.add("generate", started)
+            grown = [
+                (place, self._node(place, sample, turn))
+                for place, several in zip(places, samples, strict=True)
+                for sample in several
+            ]
+            for place, node in grown:
+                (place.parent.children if place.parent else place.tree.roots).append(node)
+            self._search(grown)
+            if turn < len(branching):
+                places = [self._next(place, node, turn + 1) for place, node in grown]
+        return trees
+
+    def _node(self, place: _Growing, sample: Sample, turn: int) -> Node:
+        text = self.chat.text(sample.ids)
+        rewrite = self.rewriter.parse(place.tree.question, text, turn)
+        return Node(turn, place.prompt_ids, sample.ids, sample.logprobs, sample.finished, text, rewrite)
+
+    def _search(self, grown: Sequence[tuple[_Growing, Node]]) -> None:
+        metric = self.reward.metric
+        asked: list[Node] = []
+        steps: list[Step] = []
+        for place, node in grown:
+            if node.rewrite.plan is None:
+                node.metrics = {metric: 0.0}
+                node.reward = node_reward(0.0, False, self.reward.format_weight)
+            else:
+                asked.append(node)
+                steps.append(Step(question_id=place.tree.question.id, plan=node.rewrite.plan))
+        started = time.perf_counter()
+        results = self.client.step(steps, with_text=True, metrics=[metric, *self.extra_metrics]) if steps else []
+        self.clock.add("retrieve", started)
+        for node, result in zip(asked, results, strict=True):
+            if result is None:
+                continue
+            node.ranking = [Hit(hit.document, hit.score) for hit in result.ranking]
+            node.metrics = dict(result.metrics)
+            node.reward = node_reward(result.metrics[metric], True, self.reward.format_weight)
+
+    def _next(self, place: _Growing, node: Node, turn: int) -> _Growing:
+        documents = [self._shorten(hit.document) for hit in node.ranking[: self.rollout.documents]]
+        message = self.rewriter.follow_up(self._plain(place.tree.question), documents, turn)
+        ids = self.chat.continuation(place.messages, message, node.completion_ids)
+        messages: list[Message] = [
+            *place.messages,
+            {"role": "assistant", "content": node.text},
+            {"role": "user", "content": message},
+        ]
+        return _Growing(place.tree, messages, [*node.prompt_ids, *node.completion_ids, *ids], node)
+
+    def _plain(self, question: Question) -> Question:
+        """The question as the prompt shows it."""
+        options = tuple(map(self.chat.plain, question.options))
+        return Question(question.id, self.chat.plain(question.text), options)
+
+    def _shorten(self, document: Document) -> Document:
+        """Title and text cut so that both together keep to the token budget of one document."""
+        title = self.chat.cut(document.title, self.rollout.document_tokens)
+        left = self.rollout.document_tokens - self.chat.count(title)
+        return Document(document.id, title, self.chat.cut(document.text, left) if left > 0 else "")
+
+    def _check_length(self, places: Sequence[_Growing]) -> None:
+        longest = max((len(place.prompt_ids) for place in places), default=0)
+        if longest > self.rollout.max_prompt_tokens:
+            raise ConfigError(
+                f"a prompt has {longest} tokens and rollout.max_prompt_tokens is {self.rollout.max_prompt_tokens}. "
+                "Raise it, show fewer documents (rollout.documents) or fewer tokens of each (rollout.document_tokens)."
+            )
+
+
+def plain_plan(question: Question, k: int = 10) -> SearchPlan:
+    """Search with the question as it was asked."""
+    return SearchPlan.of(question.text, k)

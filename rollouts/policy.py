@@ -1,0 +1,161 @@
+"""Loading the policy: a folder of safetensors, one GGUF file (de-quantised), or a Hub id; an adapter is merged in."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..configs.schema import PolicyConfig
+from ..errors import CheckpointError, ModelError
+from ..sources import resolve_model
+
+log = logging.getLogger(__name__)
+
+
+def load_policy(config: PolicyConfig, adapter: Path | None = None) -> tuple[nn.Module, Any]:
+    """Return (causal language model in evaluation mode, tokenizer).
+
+    `adapter` is a checkpoint folder: LoRA weights are merged into the model, full weights replace it. Raises ModelError
+    where the name holds no causal language model with a chat template, CheckpointError where the adapter does not fit.
+    """
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    place = resolve_model(config.model)
+    where = f"policy.model {config.model!r}"
+    full = adapter is not None and not (adapter / "adapter_config.json").exists()
+    source: dict[str, Any] = {"pretrained_model_name_or_path": str(adapter) if full else place}
+    source["trust_remote_code"] = config.trust_remote_code
+    gguf = [] if full else sorted(Path(place).glob("*.gguf")) if Path(place).is_dir() else []
+    if gguf:
+        if len(gguf) > 1 and not (Path(place) / "config.json").exists():
+            raise ModelError(
+                f"{where}: {len(gguf)} GGUF files; expected one. Give a folder that holds only one of them."
+            )
+        source["gguf_file"] = gguf[0].name
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(**source)
+        model = AutoModelForCausalLM.from_pretrained(**source, dtype=torch_dtype(config), attn_implementation="sdpa")
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        raise ModelError(
+            f"{where}: no causal language model could be loaded from {source['pretrained_model_name_or_path']!r} "
+            f"({_first_line(error)}). Expected config.json with weights and a tokenizer, one GGUF file, or a Hub id "
+            "that can be reached."
+        ) from error
+    if not tokenizer.chat_template:
+        raise ModelError(f"{where}: its tokenizer has no chat template; choose an instruction-tuned model.")
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    if gguf:
+        _forget_quantisation(model)
+    if adapter is not None and not full:
+        model = _merge_adapter(model, adapter)
+    model.eval()
+    return model, tokenizer
+
+
+def torch_dtype(config: PolicyConfig) -> torch.dtype:
+    """The weights' type; `auto` is bfloat16 where the device multiplies in it, else float32."""
+    if config.dtype != "auto":
+        return torch.bfloat16 if config.dtype == "bfloat16" else torch.float32
+    fast = torch.cuda.is_bf16_supported() if torch.cuda.is_available() else cpu_has_bfloat16()
+    return torch.bfloat16 if fast else torch.float32
+
+
+def cpu_has_bfloat16() -> bool:
+    """Whether this processor has instructions for bfloat16 matrix products (AVX512-BF16 or AMX)."""
+    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+
+
+def add_lora(model: nn.Module, config: PolicyConfig) -> nn.Module:
+    """The model with fresh trainable LoRA weights, or unchanged with all weights trainable where `lora` is None."""
+    if config.lora is None:
+        return model
+    from peft import LoraConfig, get_peft_model
+
+    lora = config.lora
+    return get_peft_model(  # type: ignore[no-any-return]
+        model,
+        LoraConfig(
+            r=lora.r,
+            lora_alpha=lora.alpha,
+            lora_dropout=lora.dropout,
+            target_modules=lora.target_modules,
+            task_type="CAUSAL_LM",
+        ),
+    )
+
+
+class MergedCopy:
+    """A copy of a LoRA policy with the adapter merged in, refreshed from the trained weights before each rollout.
+
+    Sampling from it costs no adapter arithmetic, and the trained base weights are never rounded by merging and
+    unmerging. Without an adapter the copy is the policy itself.
+    """
+
+    def __init__(self, policy: nn.Module, base: nn.Module | None = None) -> None:
+        self.policy = policy
+        self.lora = [(name, module) for name, module in policy.named_modules() if hasattr(module, "get_delta_weight")]
+        self.model = policy
+        if self.lora:
+            import copy
+
+            inner: Any = base if base is not None else _plain(policy)
+            self.model = copy.deepcopy(inner) if base is None else base
+            self.model.requires_grad_(False)
+            self._targets = dict(self.model.named_parameters())
+            self._base = {name: module.get_base_layer().weight for name, module in self.lora}
+
+    @torch.no_grad()
+    def refresh(self) -> nn.Module:
+        """Bring the copy up to date and return it."""
+        prefix = "base_model.model."
+        for name, module in self.lora:
+            target = self._targets[name.removeprefix(prefix) + ".weight"]
+            weight: torch.Tensor = self._base[name]
+            for adapter in module.active_adapters:
+                weight = weight + module.get_delta_weight(adapter).to(weight.dtype)
+            target.copy_(weight)
+        return self.model
+
+
+def _plain(policy: nn.Module) -> nn.Module:
+    """A fresh model of the same architecture and base weights, without adapters."""
+    wrapped: Any = policy
+    inner = wrapped.get_base_model()
+    fresh = type(inner)(inner.config).to(dtype=inner.dtype, device=inner.device)
+    state = {
+        name.replace(".base_layer.", "."): value for name, value in inner.state_dict().items() if ".lora_" not in name
+    }
+    fresh.load_state_dict(state)
+    fresh.generation_config = inner.generation_config
+    fresh.config._attn_implementation = inner.config._attn_implementation
+    return fresh  # type: ignore[no-any-return]
+
+
+def _merge_adapter(model: nn.Module, adapter: Path) -> nn.Module:
+    from peft import PeftModel
+
+    try:
+        return PeftModel.from_pretrained(model, str(adapter)).merge_and_unload()  # type: ignore[no-any-return]
+    except (OSError, ValueError, RuntimeError, KeyError) as error:
+        raise CheckpointError(
+            f"checkpoint {adapter} does not fit the policy ({_first_line(error)}). "
+            "It was trained on another model, or is incomplete: name the right run or an earlier checkpoint."
+        ) from error
+
+
+def _forget_quantisation(model: Any) -> None:
+    """De-quantised weights are plain floats: drop the marks that would refuse to save them."""
+    model.hf_quantizer = None
+    for name in ("quantization_config", "_pre_quantization_dtype"):
+        if hasattr(model.config, name):
+            delattr(model.config, name)
+    for name in ("is_quantized", "quantization_method"):
+        if hasattr(model, name):
+            setattr(model, name, False if name == "is_quantized" else None)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

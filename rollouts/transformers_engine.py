@@ -1,0 +1,196 @@
+"""Generation with a transformers model: common prefixes once, every distinct prompt once, samples side by side.
+
+Simplifications against a serving engine: prompts of a micro-batch are padded on the right to the longest, and finished
+rows are dropped from the grid only when that shrinks it. Sampling draws from torch's global random stream, so a
+checkpoint that restores the stream continues with the same samples.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import ModelError
+from .engine import Sample, Sampling
+from .sequences import common_length
+from .tree_attention import TreeCache, tree_attention
+
+
+class TransformersEngine:
+    """Samples from a causal language model that is held in this process, possibly under training."""
+
+    def __init__(self, model: nn.Module, tokenizer: Any, micro_batch: int = 256) -> None:
+        self.model, self.tokenizer, self.micro_batch = model, tokenizer, micro_batch
+        self.stop_ids = stop_ids(model, tokenizer)
+        refuse_special_attention(model)
+
+    @torch.inference_mode()
+    def generate(self, prompts: Sequence[Sequence[int]], n: int, sampling: Sampling) -> list[list[Sample]]:
+        """Return `n` samples per prompt in the order of the prompts; equal prompts are prefilled once."""
+        if not prompts:
+            return []
+        distinct = list(dict.fromkeys(tuple(prompt) for prompt in prompts))
+        copies = dict.fromkeys(distinct, 0)
+        for prompt in prompts:
+            copies[tuple(prompt)] += 1
+        slots = n * max(copies.values())
+        per_batch = max(1, self.micro_batch // slots)
+        # Prompts of like length share a batch, so that little is padded.
+        order = sorted(range(len(distinct)), key=lambda i: len(distinct[i]))
+        sampled: dict[tuple[int, ...], list[Sample]] = {}
+        was_training = self.model.training
+        self.model.eval()
+        try:
+            with tree_attention(self.model):
+                for start in range(0, len(order), per_batch):
+                    batch = [distinct[i] for i in order[start : start + per_batch]]
+                    for prompt, samples in zip(batch, self._batch(batch, slots, sampling), strict=True):
+                        sampled[prompt] = samples
+        finally:
+            self.model.train(was_training)
+        return [[sampled[tuple(prompt)].pop(0) for _ in range(n)] for prompt in prompts]
+
+    def _batch(self, prompts: list[tuple[int, ...]], slots: int, sampling: Sampling) -> list[list[Sample]]:
+        device = next(self.model.parameters()).device
+        layers = int(self.model.config.get_text_config().num_hidden_layers)  # type: ignore[union-attr, operator]
+        cache = TreeCache(layers, len(prompts), slots, sampling.max_new_tokens)
+        shared = min(common_length(min(prompts), max(prompts)), min(map(len, prompts)) - 1)
+        if shared:
+            self._hidden(torch.tensor([prompts[0][:shared]], device=device), 0, cache)
+        lengths = torch.tensor([len(prompt) - shared for prompt in prompts], device=device)
+        own = torch.zeros(len(prompts), int(lengths.max()), dtype=torch.long, device=device)
+        for row, prompt in enumerate(prompts):
+            own[row, : len(prompt) - shared] = torch.tensor(prompt[shared:], device=device)
+        cache.begin_prompts(lengths)
+        hidden = self._hidden(own, shared, cache)
+        hidden = hidden[torch.arange(len(prompts), device=device), lengths - 1]
+        cache.begin_samples()
+        return self._decode(
+            hidden.repeat_interleave(slots, 0), (lengths + shared).repeat_interleave(slots), cache, sampling
+        )
+
+    def _decode(self, hidden: Tensor, positions: Tensor, cache: TreeCache, sampling: Sampling) -> list[list[Sample]]:
+        """Sample until every row has stopped. hidden: (rows, width) of the last prompt token; positions: (rows,)."""
+        prompts, slots = cache.prompts, cache.slots
+        stop = torch.tensor(sorted(self.stop_ids), device=hidden.device)
+        ids: list[list[int]] = [[] for _ in range(prompts * slots)]
+        logprobs: list[list[float]] = [[] for _ in range(prompts * slots)]
+        rows = torch.arange(prompts * slots)
+        alive = torch.ones(prompts * slots, dtype=torch.bool)
+        for step in range(sampling.max_new_tokens):
+            token, logprob = _sample(self._logits(hidden), sampling)
+            stopped = torch.isin(token, stop).cpu()
+            for at, (row, live, one, lp) in enumerate(
+                zip(rows.tolist(), alive.tolist(), token.tolist(), logprob.tolist(), strict=True)
+            ):
+                if live:
+                    ids[row].append(one)
+                    logprobs[row].append(lp)
+                    alive[at] = not stopped[at]
+            if step + 1 == sampling.max_new_tokens or not alive.any():
+                break
+            kept = _shrink(alive, cache)
+            if kept is not None:
+                rows, alive = rows[kept], alive[kept]
+                on_device = kept.to(token.device)
+                token, positions = token[on_device], positions[on_device]
+            hidden = self._hidden(token[:, None], positions[:, None], cache)[:, 0]
+            cache.length += 1
+            positions = positions + 1
+        ended = self.stop_ids
+        samples = [Sample(i, lp, bool(i) and i[-1] in ended) for i, lp in zip(ids, logprobs, strict=True)]
+        return [samples[p * slots : (p + 1) * slots] for p in range(prompts)]
+
+    def _hidden(self, ids: Tensor, positions: int | Tensor, cache: TreeCache) -> Tensor:
+        """Last hidden states (rows, tokens, width) of `ids` that start at `positions`."""
+        if isinstance(positions, int):
+            positions = torch.arange(positions, positions + ids.shape[1], device=ids.device)[None].expand(
+                ids.shape[0], -1
+            )
+        body: Any = _decoder(self.model)
+        out = body(input_ids=ids, position_ids=positions, use_cache=False, tree_cache=cache)
+        return out.last_hidden_state  # type: ignore[no-any-return]
+
+    def _logits(self, hidden: Tensor) -> Tensor:
+        model: Any = self.model
+        head = model.get_output_embeddings()
+        return head(hidden).float()  # type: ignore[no-any-return]
+
+
+def _decoder(model: nn.Module) -> nn.Module:
+    """The transformer without its language-model head; adapters of peft sit inside it."""
+    causal: Any = model.get_base_model() if hasattr(model, "get_base_model") else model
+    return causal.get_decoder()  # type: ignore[no-any-return]
+
+
+def _sample(logits: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
+    """One token per row (rows, vocabulary) → ids (rows,) and their log-probabilities at the sampling temperature."""
+    if sampling.temperature == 0:
+        token = logits.argmax(-1)
+        return token, torch.log_softmax(logits, -1).gather(-1, token[:, None])[:, 0]
+    if sampling.temperature != 1:
+        logits = logits / sampling.temperature
+    probabilities = kept = torch.softmax(logits, -1)
+    if sampling.top_p < 1:
+        ranked, order = probabilities.sort(-1, descending=True)
+        ranked[ranked.cumsum(-1) - ranked >= sampling.top_p] = 0
+        kept = torch.zeros_like(probabilities).scatter(-1, order, ranked)
+    # By inverse transform: one random number per row, where torch.multinomial draws one per vocabulary entry.
+    cumulative = kept.cumsum(-1)
+    drawn = torch.rand(len(logits), 1, device=logits.device) * cumulative[:, -1:]
+    token = torch.searchsorted(cumulative, drawn, right=True).clamp_max(logits.shape[-1] - 1)
+    return token[:, 0], probabilities.gather(-1, token)[:, 0].log()
+
+
+def _shrink(alive: Tensor, cache: TreeCache) -> Tensor | None:
+    """Drop finished prompts and slots from the grid; return the kept rows, or None where nothing is gained.
+
+    The grid stays rectangular: its new width is the largest number of live rows under one prompt, and prompts with
+    fewer keep some finished rows.
+    """
+    grid = alive.view(cache.prompts, cache.slots)
+    per_prompt = grid.sum(1)
+    prompts = per_prompt.nonzero()[:, 0]
+    width = int(per_prompt.max())
+    if len(prompts) * width > 0.9 * cache.prompts * cache.slots:
+        return None
+    slots = grid[prompts].int().argsort(dim=1, descending=True, stable=True)[:, :width]
+    rows = (prompts[:, None] * cache.slots + slots).reshape(-1)
+    device = cache.pad_mask.device if cache.pad_mask is not None else alive.device
+    cache.keep(prompts.to(device), slots.to(device))
+    return rows
+
+
+def stop_ids(model: nn.Module, tokenizer: Any) -> set[int]:
+    """Ids that end a turn: those of the generation config and of the tokenizer."""
+    found: set[int] = set()
+    generation = getattr(model, "generation_config", None)
+    for value in (getattr(generation, "eos_token_id", None), tokenizer.eos_token_id):
+        if isinstance(value, int):
+            found.add(value)
+        elif value is not None:
+            found.update(value)
+    if not found:
+        raise ModelError("the model names no end-of-turn token; set eos_token_id in its tokenizer or generation config")
+    return found
+
+
+def refuse_special_attention(model: nn.Module) -> None:
+    """Raise ModelError where shared-prefix attention would be wrong: sliding windows, soft-capping, learned biases."""
+    config: Any = model.config.get_text_config()  # type: ignore[union-attr, operator]
+    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+    reason = ""
+    if kinds != {"full_attention"}:
+        reason = f"layers of kind {sorted(kinds - {'full_attention'})}"
+    elif getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True):
+        reason = f"a sliding window of {config.sliding_window} tokens"
+    elif getattr(config, "attn_logit_softcapping", None):
+        reason = "soft-capped attention scores"
+    elif getattr(config, "alibi", False):
+        reason = "ALiBi position biases"
+    if reason:
+        raise ModelError(
+            f"policy {getattr(config, 'model_type', '?')!r} uses {reason}, which trees with shared prefixes cannot "
+            "reproduce. Choose a policy with full attention in every layer (Llama, SmolLM2, Qwen2, Qwen3, …)."
+        )

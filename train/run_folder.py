@@ -1,0 +1,157 @@
+"""A run folder: everything about one run, readable while it is written and after a crash.
+
+config.yaml       the resolved settings            metrics.jsonl     one record per step
+environment.json  what was searched, with hashes   rollouts.jsonl    sampled trees
+checkpoints/      checkpoint-N, complete or absent  final/           the trained policy
+"""
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ..configs.load import dump_config, load_config
+from ..configs.schema import RunConfig
+from ..errors import CheckpointError, ConfigError, StorageError
+
+FREE_TO_CHANGE = ("tracking", "eval", "client", "env.host", "env.port", "env.max_pending", "env.max_plans",
+                  "env.cache_entries", "train.save_steps", "train.keep_checkpoints", "train.log_rollouts",
+                  "rollout.micro_batch")  # fmt: skip
+"""Settings that do not change what a run learns: a resumed run may have other ones."""
+
+
+class RunFolder:
+    """The files of one run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.checkpoints = path / "checkpoints"
+        self.final = path / "final"
+        self.metrics = path / "metrics.jsonl"
+        self.rollouts = path / "rollouts.jsonl"
+
+    @classmethod
+    def create(cls, config: RunConfig) -> "RunFolder":
+        """Start a new run. Raises ConfigError where the folder already holds one."""
+        folder = cls(Path(config.output) / config.name)
+        if (folder.path / "config.yaml").exists():
+            raise ConfigError(
+                f"{folder.path} already holds a run. Continue it with --resume, choose another name "
+                f"(name=…), or remove the folder."
+            )
+        try:
+            folder.checkpoints.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(
+                f"run folder {folder.path} cannot be made ({error.strerror}). Choose another output=…."
+            ) from error
+        write_atomically(folder.path / "config.yaml", dump_config(config))
+        return folder
+
+    @classmethod
+    def reopen(cls, config: RunConfig) -> tuple["RunFolder", Path]:
+        """Continue a run: the folder and its newest complete checkpoint.
+
+        Raises CheckpointError where there is none, or where a setting that matters differs, naming the keys.
+        """
+        folder = cls(Path(config.output) / config.name)
+        if not (folder.path / "config.yaml").exists():
+            raise CheckpointError(f"{folder.path} holds no run to resume; start it without --resume.")
+        changed = changed_keys(load_config(str(folder.path / "config.yaml")), config)
+        if changed:
+            raise CheckpointError(
+                f"{folder.path} was started with other settings: {'; '.join(changed)}. "
+                "Resume with the settings it was started with, or start a new run under another name."
+            )
+        checkpoint = folder.newest_checkpoint()
+        if checkpoint is None:
+            raise CheckpointError(f"{folder.path} holds no complete checkpoint; remove the folder and start again.")
+        return folder, checkpoint
+
+    def newest_checkpoint(self) -> Path | None:
+        """The complete checkpoint of the highest step, or None."""
+        found = {}
+        for path in self.checkpoints.glob("checkpoint-*"):
+            if (match := re.fullmatch(r"checkpoint-(\d+)", path.name)) and (path / "trainer_state.json").exists():
+                found[int(match[1])] = path
+        return found[max(found)] if found else None
+
+    def forget_after(self, step: int) -> None:
+        """Drop what was logged after `step`, so that a resumed run writes every step once."""
+        for path in (self.metrics, self.rollouts):
+            if path.exists():
+                lines = path.read_text(encoding="utf-8").splitlines()
+                kept = [line for line in lines if line.endswith("}") and json.loads(line)["step"] <= step]
+                write_atomically(path, "".join(f"{line}\n" for line in kept))
+
+    def append(self, path: Path, record: Mapping[str, Any]) -> None:
+        """Add one line of JSON. Raises StorageError where the disk does not take it."""
+        try:
+            with path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(record, ensure_ascii=False) + "\n")
+        except OSError as error:
+            raise storage_error(path, error) from error
+
+    def keep_newest(self, count: int) -> None:
+        """Remove all but the newest `count` checkpoints."""
+        steps = sorted(int(path.name.split("-")[1]) for path in self.checkpoints.glob("checkpoint-*"))
+        for step in steps[:-count]:
+            shutil.rmtree(self.checkpoints / f"checkpoint-{step}")
+
+
+@contextmanager
+def staged(target: Path) -> Iterator[Path]:
+    """A folder to write into that becomes `target` at the end, or vanishes with everything in it on any error."""
+    staging = target.with_name(f".{target.name}.writing")
+    shutil.rmtree(staging, ignore_errors=True)
+    try:
+        staging.mkdir(parents=True)
+        yield staging
+        shutil.rmtree(target, ignore_errors=True)
+        staging.rename(target)
+    except OSError as error:
+        raise storage_error(target, error) from error
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a text file whole or not at all. Raises StorageError."""
+    temporary = path.with_name(f".{path.name}.writing")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        os.replace(temporary, path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise storage_error(path, error) from error
+
+
+def storage_error(path: Path, error: OSError) -> StorageError:
+    """The error of a disk that did not take `path`."""
+    return StorageError(
+        f"could not write {path} ({error.strerror or error}). Nothing half-written was left there; earlier checkpoints "
+        "are whole. Free some space and continue with --resume."
+    )
+
+
+def changed_keys(before: RunConfig, now: RunConfig) -> list[str]:
+    """Settings that differ and matter, as "key: before → now". More steps at a constant learning rate do not matter."""
+    free = {*FREE_TO_CHANGE, *(["train.steps"] if before.train.lr_schedule == "constant" else [])}
+    old, new = dict(_flat(before.model_dump())), dict(_flat(now.model_dump()))
+    return [
+        f"{key}: {old.get(key)!r} → {new.get(key)!r}"
+        for key in sorted({*old, *new})
+        if old.get(key) != new.get(key) and not any(key == name or key.startswith(f"{name}.") for name in free)
+    ]
+
+
+def _flat(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", value

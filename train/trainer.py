@@ -1,0 +1,231 @@
+"""A thin subclass of TRL's GRPOTrainer: trees instead of independent completions.
+
+Three seams, each held by a contract test against the pinned TRL: rollouts come from `rollout_func` (one row per leaf);
+after TRL has scored them, advantages and the loss mask are replaced by per-token ones from the tree; log-probabilities
+are computed on packed trees. Everything else (optimizer, clipping, KL, schedules, checkpoints) is TRL's own.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from trl import GRPOTrainer
+from trl.trainer.utils import split_tensor_dict
+
+from ..configs.schema import RunConfig
+from ..data.types import Question
+from ..errors import EnvironmentUnavailableError
+from ..rollouts.grow import Grower
+from ..rollouts.policy import MergedCopy
+from ..rollouts.tree import Node, Tree
+from .credit import Credit, assign_credit
+from .metrics import step_metrics
+from .packing import packed_logps
+from .run_folder import RunFolder, staged
+
+
+class TreeTrainer(GRPOTrainer):
+    """GRPO over branching multi-turn trees. `grower` samples, `questions` maps the ids in the prompt column."""
+
+    def __init__(
+        self,
+        *,
+        run: RunConfig,
+        folder: RunFolder,
+        grower: Grower,
+        sampler: MergedCopy,
+        questions: Mapping[str, Question],
+        **kwargs: Any,
+    ) -> None:
+        self.run, self.folder, self.grower, self.sampler, self.questions = run, folder, grower, sampler, questions
+        self.trees: list[Tree] = []
+        self.last_metrics: dict[str, float] = {}
+        self._wanted: Tensor | None = None
+        self._buffered_inputs: Any = None
+        self._staging: Path | None = None
+        self.packed_tokens = self.flat_tokens = 0
+        self.update_seconds = 0.0
+        super().__init__(reward_funcs=_path_reward, rollout_func=_rollout, **kwargs)
+
+    def _prepare_inputs(self, generation_batch: Any) -> Any:
+        """TRL's buffering without its shuffle, so that the leaves of a tree stay in one micro-batch."""
+        if not self.model.training:
+            return super()._prepare_inputs(generation_batch)
+        every = self.args.steps_per_generation * self.num_iterations
+        if self._step % every == 0 or self._buffered_inputs is None:
+            batch = self._generate_and_score_completions(generation_batch)
+            self._buffered_inputs = split_tensor_dict(batch, self.args.steps_per_generation)
+        return self._buffered_inputs[self._step % self.args.steps_per_generation]
+
+    def _generate_and_score_completions(self, inputs: Any) -> Any:
+        """Sample trees, then replace TRL's per-row advantages by one per token and the mask by the tree's."""
+        self.update_seconds, self.packed_tokens, self.flat_tokens = 0.0, 0, 0
+        output = super()._generate_and_score_completions(inputs)
+        started = time.perf_counter()
+        config = self.run
+        credit = assign_credit(self.trees, config.train.credit, config.reward.turn_weights, config.train.scale)
+        keep_all = config.train.beta > 0 or config.train.entropy_coef > 0
+        completion_mask = output["completion_mask"]
+        advantages, mask = token_advantages(self.trees, credit, completion_mask.shape[1], keep_all)
+        output["advantages"] = advantages.to(completion_mask.device)
+        output["tool_mask"] = mask.to(completion_mask.device) * completion_mask
+        output["num_items_in_batch"] = self.accelerator.gather(output["tool_mask"].sum()).sum()
+        self.last_metrics = step_metrics(self.trees, credit, self.grower.chat)
+        self.grower.clock.add("score", started)
+        self._refuse_silence()
+        return output
+
+    def _refuse_silence(self) -> None:
+        """An outage is never a reward: with nothing scorable in a whole step there is nothing to learn from."""
+        if all(node.reward is None for tree in self.trees for node in tree.walk()):
+            failure = getattr(self.grower.client, "last_failure", None)
+            raise EnvironmentUnavailableError(
+                f"no rollout of step {self.state.global_step + 1} could be scored: the environment did not answer "
+                f"before client.deadline ({self.run.client.deadline:g} s). Last failure: {failure}. "
+                "The run stops with a checkpoint; bring the service back and continue with: querylect train … --resume"
+            )
+
+    def _get_output_dir(self, trial: Any) -> str:
+        return str(self._staging or super()._get_output_dir(trial))
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        """TRL's checkpoint, written aside and renamed: it is complete or not there."""
+        target = self.folder.checkpoints / f"checkpoint-{self.state.global_step}"
+        with staged(target) as place:
+            self._staging = place
+            try:
+                super()._save_checkpoint(model, trial)
+            finally:
+                self._staging = None
+            written = place / target.name
+            for path in written.iterdir():
+                path.rename(place / path.name)
+            written.rmdir()
+        self.folder.keep_newest(self.run.train.keep_checkpoints)
+
+    def save_now(self) -> None:
+        """Save a checkpoint of the last finished step, unless there is one or none was finished."""
+        done = self.state.global_step
+        if done and not (self.folder.checkpoints / f"checkpoint-{done}").exists():
+            self._save_checkpoint(self.model, trial=None)
+
+    def create_model_card(self, *_: Any, **__: Any) -> None:
+        """A run folder describes itself; TRL's card would name datasets and links that do not apply."""
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
+        """TRL's step, timed: what is not rollout is update."""
+        before = sum(self.grower.clock.seconds.values())
+        started = time.perf_counter()
+        loss: Tensor = super().training_step(*args, **kwargs)
+        rollout = sum(self.grower.clock.seconds.values()) - before
+        self.update_seconds += time.perf_counter() - started - rollout
+        return loss
+
+    def _compute_loss(self, model: Any, inputs: Any) -> Tensor:
+        self._wanted = (inputs["completion_mask"] * inputs["tool_mask"]).bool()
+        return super()._compute_loss(model, inputs)  # type: ignore[no-any-return]
+
+    def _get_per_token_logps_and_entropies(
+        self,
+        model: Any,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        logits_to_keep: int,
+        batch_size: int | None = None,
+        compute_entropy: bool = False,
+        **kwargs: Any,
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Log-probabilities at the sampling temperature, on packed trees where `train.packing` is on."""
+        if not self.run.train.packing:
+            result: tuple[Tensor, Tensor | None, Tensor | None] = super()._get_per_token_logps_and_entropies(
+                model, input_ids, attention_mask, logits_to_keep, batch_size, compute_entropy, **kwargs
+            )
+            return result
+        batch_size = batch_size or len(input_ids)
+        wanted = attention_mask[:, -logits_to_keep:].bool()
+        if self._wanted is not None and self._wanted.shape == wanted.shape:
+            wanted = self._wanted
+        parts = []
+        for start in range(0, len(input_ids), batch_size):
+            at = slice(start, start + batch_size)
+            with self.accelerator.autocast():
+                logps, entropies, tokens = packed_logps(
+                    model, input_ids[at], attention_mask[at], wanted[at], self.temperature, compute_entropy
+                )
+            self.packed_tokens += tokens
+            self.flat_tokens += int(attention_mask[at][wanted[at].any(1)].sum())
+            parts.append((logps, entropies))
+        self._wanted = None
+        entropies = torch.cat([e for _, e in parts if e is not None]) if compute_entropy else None
+        return torch.cat([logps for logps, _ in parts]), entropies, None
+
+
+def token_advantages(
+    trees: Sequence[Tree], credit: Credit, width: int, keep_all: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Per-token advantages and loss mask, both (leaves, width), rows in the order of the trees' paths.
+
+    A turn that several leaves share carries its advantage and its mask in the first of their rows only. Observation
+    tokens are masked. Turns without advantage are masked too, unless `keep_all` (a KL or entropy term acts on them).
+    """
+    paths = [path for tree in trees for path in tree.paths()]
+    advantages, mask = torch.zeros(len(paths), width), torch.zeros(len(paths), width, dtype=torch.long)
+    seen: set[int] = set()
+    for row, path in enumerate(paths):
+        start = len(path[0].prompt_ids)
+        for node in path:
+            if id(node) in seen:
+                continue
+            seen.add(id(node))
+            advantage = credit.of(node)
+            if advantage == 0 and not keep_all:
+                continue
+            begin = len(node.prompt_ids) - start
+            cells = slice(begin, begin + len(node.completion_ids))
+            advantages[row, cells] = advantage
+            mask[row, cells] = 1
+    return advantages, mask
+
+
+def _path_reward(completions: Sequence[Any], path_reward: Sequence[float | None], **_: Any) -> list[float | None]:
+    """What TRL logs as reward: the last turn's. Advantages do not come from here."""
+    return list(path_reward)
+
+
+def _rollout(prompts: Sequence[str], trainer: TreeTrainer) -> dict[str, list[Any]]:
+    """TRL's rollout function: grow one tree per distinct question and return a row per leaf."""
+    branching = trainer.run.rollout.branching
+    leaves = trainer.num_generations
+    ids = list(prompts[::leaves])
+    if [question for question in ids for _ in range(leaves)] != list(prompts):
+        raise RuntimeError(
+            "the leaves of a question were split over processes; make the batch a multiple of the leaves"
+        )
+    started = time.perf_counter()
+    trainer.sampler.refresh()
+    trainer.grower.clock.add("generate", started)
+    trainer.trees = trainer.grower.grow([trainer.questions[question] for question in ids], branching)
+    rows: dict[str, list[Any]] = {"prompt_ids": [], "completion_ids": [], "env_mask": [], "path_reward": []}
+    for tree in trainer.trees:
+        for path in tree.paths():
+            prompt, completion, mask = flatten(path)
+            rows["prompt_ids"].append(prompt)
+            rows["completion_ids"].append(completion)
+            rows["env_mask"].append(mask)
+            rows["path_reward"].append(path[-1].reward)
+    return {**rows, "logprobs": None}  # type: ignore[dict-item]
+
+
+def flatten(path: Sequence[Node]) -> tuple[list[int], list[int], list[int]]:
+    """One leaf as TRL sees it: prompt ids, completion ids (turns and observations), 1 where the id was sampled."""
+    prompt = list(path[0].prompt_ids)
+    completion: list[int] = []
+    mask: list[int] = []
+    for node in path:
+        observation = node.prompt_ids[len(prompt) + len(completion) :]
+        completion += [*observation, *node.completion_ids]
+        mask += [0] * len(observation) + [1] * len(node.completion_ids)
+    return prompt, completion, mask
