@@ -293,6 +293,7 @@ def test_logging_shows_our_information_and_only_warnings_of_others():
         import logging, sys
         from querylect.logs import set_up_logging
         set_up_logging()
+        logging.getLogger("httpx").setLevel(logging.DEBUG)  # as some libraries do for themselves
         for name in ("querylect.train.run", "httpx"):
             for level in (logging.DEBUG, logging.INFO, logging.WARNING):
                 logging.getLogger(name).log(level, "%s at %d", name, level)
