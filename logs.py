@@ -29,10 +29,10 @@ class _Format(logging.Formatter):
 class _Stderr(logging.StreamHandler):
     """Writes to what stderr is at that moment, so that records go above a progress bar and not through it."""
 
-    def filter(self, record: logging.LogRecord) -> bool | logging.LogRecord:
+    def filter(self, record: logging.LogRecord) -> bool:
         """Leave out what other libraries say below WARNING, also where they set a level of their own."""
         ours = record.name.partition(".")[0] == __package__
-        return (ours or record.levelno >= logging.WARNING) and super().filter(record)
+        return (ours or record.levelno >= logging.WARNING) and bool(super().filter(record))
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one record."""
