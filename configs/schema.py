@@ -73,6 +73,8 @@ class LoraConfig(Section):
     alpha: Annotated[float, Field(gt=0)] = 32.0
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     target_modules: list[str] | Literal["all-linear"] = "all-linear"
+    last_layers: Annotated[int, Field(ge=1)] | None = None
+    """Adapt only this many layers, counted from the output; None adapts all. The backward pass ends there."""
 
 
 class PolicyConfig(Section):

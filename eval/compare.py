@@ -2,8 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,14 +10,16 @@ from typing import Any
 
 from ..configs.schema import RunConfig
 from ..data.types import Dataset, Question, Split
+from ..envs.connect import open_environment
 from ..envs.plan import SearchPlan
 from ..errors import ConfigError, DataError, EnvironmentUnavailableError, StorageError
+from ..rollouts.checkpoints import find_checkpoint
 from .examples import choose_examples, gold_titles
 from .figures import draw_training, read_metrics
 from .provenance import Provenance, provenance
 from .records import METRICS, EvalRecord, raw_record, records_of_trees, write_records, write_text
 from .report import render
-from .systems import System, find_checkpoint, policy_systems
+from .systems import System, policy_systems
 from .table import Results, explanation, headline, tabulate
 
 
@@ -68,20 +69,6 @@ def evaluate_systems(
     page = render(results, provenance=said, drawings=drawings, examples=examples, created=created)
     write_text(folder / "report.html", page)
     return folder / "report.html"
-
-
-@contextmanager
-def open_environment(config: RunConfig) -> Iterator[Any]:
-    """A client of the configured environment; for `local` the service runs as a child process until the end."""
-    from ..envs.client import SyncEnvironmentClient
-    from ..envs.local import local_service
-
-    if config.client.urls == "local":
-        with local_service(config.env) as url, SyncEnvironmentClient(config.client, urls=[url]) as client:
-            yield client
-    else:
-        with SyncEnvironmentClient(config.client) as client:
-            yield client
 
 
 def held_out_questions(client: Any, info: Mapping[str, Any], config: RunConfig) -> list[Question]:

@@ -1,14 +1,12 @@
 """The systems under comparison: each one grows questions into greedy trees of one path."""
 
 import gc
-import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..configs.schema import RunConfig
 from ..data.types import Question
-from ..errors import CheckpointError
 from ..logs import progress_bar
 from ..rollouts.tree import Tree
 from .records import METRICS, TRAINED, UNTRAINED
@@ -40,7 +38,10 @@ class PolicySystem:
 
     def __call__(self, questions: Sequence[Question]) -> list[Tree]:
         """Grow one greedy path for each question. Raises ModelError or CheckpointError for an unusable policy."""
-        grower = load_grower(self.config, self.client, self.checkpoint)
+        from ..rollouts.use import load_grower
+
+        extra = tuple(name for name in METRICS if name != self.config.reward.metric)
+        grower = load_grower(self.config, self.client, self.checkpoint, extra)
         branching = [1] * self.config.eval.turns
         trees: list[Tree] = []
         with progress_bar(f"{self.name} policy") as advance:
@@ -51,47 +52,3 @@ class PolicySystem:
         del grower
         gc.collect()
         return trees
-
-
-def load_grower(config: RunConfig, client: Any, checkpoint: Path | None) -> Any:
-    """The one place where an evaluation loads a model: policy, engine and rewriter as training uses them."""
-    import torch
-
-    from ..rewriters.card import RetrieverCard
-    from ..rewriters.registry import make_rewriter
-    from ..rollouts.grow import Grower
-    from ..rollouts.policy import load_policy
-    from ..rollouts.transformers_engine import TransformersEngine
-
-    model, tokenizer = load_policy(config.policy, checkpoint)
-    model.to("cuda" if torch.cuda.is_available() else "cpu")
-    engine = TransformersEngine(model, tokenizer, micro_batch=config.rollout.micro_batch)
-    card = RetrieverCard.from_service(client.environment().retriever)
-    rewriter = make_rewriter(config.rewriter, card, k=max(10, config.rollout.documents))
-    extra = tuple(name for name in METRICS if name != config.reward.metric)
-    return Grower(engine, rewriter, client, config.rollout, config.reward, extra_metrics=extra)
-
-
-def find_checkpoint(run: Path) -> Path:
-    """The policy of a run: `best` where training marked one, else `final`, else the checkpoint of the highest step.
-
-    Raises CheckpointError where the folder holds no complete checkpoint.
-    """
-    found = [folder for base in (run, run / "checkpoints") if base.is_dir() for folder in base.iterdir()]
-    complete = {folder.name: folder for folder in found if _is_policy(folder)}
-    for name in ("best", "final"):
-        if name in complete:
-            return complete[name]
-    numbered = {int(match[1]): folder for name, folder in complete.items() if (match := re.search(r"-(\d+)$", name))}
-    if not numbered:
-        raise CheckpointError(
-            f"run folder {run} holds no checkpoint with adapter_config.json or config.json and safetensors. "
-            "Train first (`querylect train`), or give the folder of a run that saved one."
-        )
-    return numbered[max(numbered)]
-
-
-def _is_policy(folder: Path) -> bool:
-    """Whether a folder holds a configuration and weights; an interrupted save has only one of them."""
-    configured = any((folder / name).is_file() for name in ("adapter_config.json", "config.json"))
-    return configured and any(folder.glob("*.safetensors"))

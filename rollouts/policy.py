@@ -75,13 +75,23 @@ def add_lora(model: nn.Module, config: PolicyConfig) -> nn.Module:
     from peft import LoraConfig, get_peft_model
 
     lora = config.lora
+    targets: str | list[str] = lora.target_modules
+    layers = None
+    if lora.last_layers is not None:
+        text: Any = model.config.get_text_config()  # type: ignore[union-attr, operator]
+        depth = int(text.num_hidden_layers)
+        layers = list(range(max(0, depth - lora.last_layers), depth))
+        if targets == "all-linear":  # peft takes layers together with a list only
+            linear = {name.rsplit(".", 1)[-1] for name, part in model.named_modules() if isinstance(part, nn.Linear)}
+            targets = sorted(linear - {"lm_head"})
     return get_peft_model(  # type: ignore[no-any-return]
         model,
         LoraConfig(
             r=lora.r,
             lora_alpha=lora.alpha,
             lora_dropout=lora.dropout,
-            target_modules=lora.target_modules,
+            target_modules=targets,
+            layers_to_transform=layers,
             task_type="CAUSAL_LM",
         ),
     )

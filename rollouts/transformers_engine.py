@@ -53,7 +53,8 @@ class TransformersEngine:
 
     def _batch(self, prompts: list[tuple[int, ...]], slots: int, sampling: Sampling) -> list[list[Sample]]:
         device = next(self.model.parameters()).device
-        layers = int(self.model.config.get_text_config().num_hidden_layers)  # type: ignore[union-attr, operator]
+        model: Any = self.model
+        layers = int(model.config.get_text_config().num_hidden_layers)
         cache = TreeCache(layers, len(prompts), slots, sampling.max_new_tokens)
         shared = min(common_length(min(prompts), max(prompts)), min(map(len, prompts)) - 1)
         if shared:
@@ -115,7 +116,7 @@ class TransformersEngine:
     def _logits(self, hidden: Tensor) -> Tensor:
         model: Any = self.model
         head = model.get_output_embeddings()
-        return head(hidden).float()  # type: ignore[no-any-return]
+        return head(hidden)  # type: ignore[no-any-return]
 
 
 def _decoder(model: nn.Module) -> nn.Module:
@@ -128,19 +129,35 @@ def _sample(logits: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
     """One token per row (rows, vocabulary) → ids (rows,) and their log-probabilities at the sampling temperature."""
     if sampling.temperature == 0:
         token = logits.argmax(-1)
-        return token, torch.log_softmax(logits, -1).gather(-1, token[:, None])[:, 0]
+        return token, torch.log_softmax(logits, -1, dtype=torch.float32).gather(-1, token[:, None])[:, 0]
     if sampling.temperature != 1:
         logits = logits / sampling.temperature
-    probabilities = kept = torch.softmax(logits, -1)
+    probabilities = kept = torch.softmax(logits, -1, dtype=torch.float32)
     if sampling.top_p < 1:
         ranked, order = probabilities.sort(-1, descending=True)
         ranked[ranked.cumsum(-1) - ranked >= sampling.top_p] = 0
         kept = torch.zeros_like(probabilities).scatter(-1, order, ranked)
-    # By inverse transform: one random number per row, where torch.multinomial draws one per vocabulary entry.
-    cumulative = kept.cumsum(-1)
-    drawn = torch.rand(len(logits), 1, device=logits.device) * cumulative[:, -1:]
-    token = torch.searchsorted(cumulative, drawn, right=True).clamp_max(logits.shape[-1] - 1)
-    return token[:, 0], probabilities.gather(-1, token)[:, 0].log()
+    token = _draw(kept)
+    return token, probabilities.gather(-1, token[:, None])[:, 0].log()
+
+
+def _draw(weights: Tensor, block: int = 256) -> Tensor:
+    """Draw one column per row (rows, columns) in proportion to its weight, by inverse transform.
+
+    One random number per row picks a block of columns and then the column in it, so that the weights are read once;
+    torch.multinomial would draw a random number per entry, which takes longer than the model on a CPU.
+    """
+    rows, columns = weights.shape
+    weights = torch.nn.functional.pad(weights, (0, -columns % block)).view(rows, -1, block)
+    by_block = weights.sum(-1).cumsum(-1)
+    drawn = torch.rand(rows, 1, device=weights.device) * by_block[:, -1:]
+    chosen = torch.searchsorted(by_block, drawn, right=True).clamp_max(by_block.shape[1] - 1)
+    before = torch.where(chosen > 0, by_block.gather(1, (chosen - 1).clamp_min(0)), 0.0)
+    inside = weights.gather(1, chosen[:, :, None].expand(-1, -1, block))[:, 0]
+    within = torch.searchsorted(inside.cumsum(-1), drawn - before, right=True)
+    # Rounding may point past the last column of the block that has any weight: take that one.
+    last = block - 1 - (inside > 0).flip(-1).int().argmax(-1, keepdim=True)
+    return (chosen * block + torch.minimum(within, last))[:, 0]
 
 
 def _shrink(alive: Tensor, cache: TreeCache) -> Tensor | None:

@@ -123,7 +123,7 @@ class TreeCache:
         if prefix is not None:
             part = parts.pop().transpose(0, 1).reshape(kv_heads, rows * group, -1) @ prefix[1][0]
             out = out + part.view(kv_heads, rows, group, dim).transpose(0, 1)
-        return out.reshape(rows, 1, heads, dim)
+        return out.reshape(rows, 1, heads, dim)  # type: ignore[no-any-return]
 
     def _by_row(self, part: Tensor, kv_heads: int, group: int) -> Tensor:
         """(prompts, kv_heads, slots·group, x) → (rows, kv_heads, group, x)."""

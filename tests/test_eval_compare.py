@@ -14,8 +14,8 @@ from querylect.errors import CheckpointError, ConfigError, DataError, Environmen
 from querylect.eval import compare
 from querylect.eval.compare import evaluate, evaluate_systems
 from querylect.eval.records import METRICS, read_records
-from querylect.eval.systems import find_checkpoint
 from querylect.rewriters.base import Rewrite
+from querylect.rollouts.checkpoints import find_checkpoint
 from querylect.rollouts.tree import Hit, Node, Tree
 
 TERMS = {

@@ -45,11 +45,8 @@ def _train(
     import torch
     from transformers import set_seed
 
-    from ..rewriters.card import RetrieverCard
-    from ..rewriters.registry import make_rewriter
-    from ..rollouts.grow import Grower
     from ..rollouts.policy import MergedCopy, add_lora, load_policy
-    from ..rollouts.transformers_engine import TransformersEngine
+    from ..rollouts.use import make_grower
 
     environment = client.environment().model_dump(mode="json")
     set_seed(config.seed)
@@ -57,10 +54,7 @@ def _train(
     model.to("cuda" if torch.cuda.is_available() else "cpu")
     policy = add_lora(model, config.policy)
     sampler = MergedCopy(policy)
-    engine = TransformersEngine(sampler.model, tokenizer, config.rollout.micro_batch)
-    card = RetrieverCard.from_service(environment["retriever"])
-    rewriter = make_rewriter(config.rewriter, card, k=max(10, config.rollout.documents))
-    grower = Grower(engine, rewriter, client, config.rollout, config.reward)
+    grower = make_grower(config, client, sampler.model, tokenizer)
 
     folder = folder or RunFolder.create(config)
     write_atomically(folder.path / "environment.json", json.dumps(environment, indent=2) + "\n")

@@ -1,0 +1,31 @@
+"""Finding the trained policy in a run folder."""
+
+import re
+from pathlib import Path
+
+from ..errors import CheckpointError
+
+
+def find_checkpoint(run: Path) -> Path:
+    """The policy of a run: `best` where training marked one, else `final`, else the checkpoint of the highest step.
+
+    Raises CheckpointError where the folder holds no complete checkpoint.
+    """
+    found = [folder for base in (run, run / "checkpoints") if base.is_dir() for folder in base.iterdir()]
+    complete = {folder.name: folder for folder in found if _is_policy(folder)}
+    for name in ("best", "final"):
+        if name in complete:
+            return complete[name]
+    numbered = {int(match[1]): folder for name, folder in complete.items() if (match := re.search(r"-(\d+)$", name))}
+    if not numbered:
+        raise CheckpointError(
+            f"run folder {run} holds no checkpoint with adapter_config.json or config.json and safetensors. "
+            "Train first (`querylect train`), or give the folder of a run that saved one."
+        )
+    return numbered[max(numbered)]
+
+
+def _is_policy(folder: Path) -> bool:
+    """Whether a folder holds a configuration and weights; an interrupted save has only one of them."""
+    configured = any((folder / name).is_file() for name in ("adapter_config.json", "config.json"))
+    return configured and any(folder.glob("*.safetensors"))
