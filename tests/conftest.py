@@ -12,6 +12,8 @@ from querylect.configs.schema import DatasetConfig, EnvironmentConfig
 from querylect.data.beir import save_beir
 from querylect.data.types import Dataset, Document, Question, Split
 
+from .tiny import tiny_policy, tiny_qwen3  # noqa: F401 (fixtures)
+
 TEXTS = {
     "aspirin": "aspirin relieves headache",
     "insulin": "insulin lowers blood glucose",
