@@ -45,7 +45,7 @@ class Credit:
     """Advantages by node identity, and the groups that they came from."""
 
     advantages: Mapping[int, float]
-    """id(node) → advantage; 0 for ties, unscorable turns and groups of one."""
+    """id(node) → advantage; 0 for ties and groups of one; unscorable turns have no entry."""
     groups: Sequence[Group]
 
     def of(self, node: Node) -> float:
@@ -67,8 +67,9 @@ def assign_credit(
         divisor = spread(group)
         mean = fmean(group.scored) if group.scored else 0.0
         for member, value in zip(group.members, group.values, strict=True):
-            signal = group.has_signal and value is not None
-            advantages[id(member)] = (value - mean) / divisor if signal and value is not None else 0.0
+            if value is not None:
+                ahead = value - mean
+                advantages[id(member)] = ahead / divisor if group.has_signal and abs(ahead) > TIE else 0.0
     if credit == "trajectory":
         advantages = _shared_by_paths(trees, advantages)
     return Credit(advantages, groups)
@@ -120,12 +121,13 @@ _GROUPS: Mapping[str, Callable[[Tree, Sequence[float]], Iterator[Group]]] = {
 
 
 def _shared_by_paths(trees: Sequence[Tree], leaf_advantages: Mapping[int, float]) -> dict[int, float]:
-    """Give every node of a path the mean advantage of the paths through it."""
+    """Give every node of a path the mean advantage of the scored paths through it."""
     through: dict[int, list[float]] = {}
     for tree in trees:
         for path in tree.paths():
-            for node in path:
-                through.setdefault(id(node), []).append(leaf_advantages[id(path[-1])])
+            if id(path[-1]) in leaf_advantages:
+                for node in path:
+                    through.setdefault(id(node), []).append(leaf_advantages[id(path[-1])])
     return {node: fmean(values) for node, values in through.items()}
 
 

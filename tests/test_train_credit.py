@@ -1,0 +1,255 @@
+"""Credit: who earned what, computed by hand and against TRL's own group normalisation."""
+
+from statistics import fmean, stdev
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from querylect.data.types import Question
+from querylect.rewriters.base import Rewrite
+from querylect.rollouts.tree import Node, Tree
+from querylect.train.credit import assign_credit
+
+HALF_AND_ONE = (0.5, 1.0)
+
+
+def node(reward, *children, turn=1):
+    """A turn worth `reward`; children may be nodes or the rewards of leaves."""
+    made = Node(turn, [1], [2], [], True, "", Rewrite(None), reward=reward)
+    made.children = [child if isinstance(child, Node) else node(child) for child in children]
+    for child in made.children:
+        for below in child.walk():
+            below.turn += 1
+    return made
+
+
+def tree(*roots, name="q"):
+    return Tree(Question(name, name), [root if isinstance(root, Node) else node(root) for root in roots])
+
+
+def advantages(one, credit="turn", weights=HALF_AND_ONE, scale="none"):
+    """Advantages of one tree, turn by turn, in order."""
+    found = assign_credit([one], credit, weights, scale)
+    depth = max(each.turn for each in one.walk())
+    return [[found.of(each) for each in one.walk() if each.turn == turn] for turn in range(1, depth + 1)]
+
+
+@pytest.fixture
+def four_by_four():
+    return tree(
+        node(0.0, 0.0, 0.0, 0.0, 1.0),
+        node(1.0, 1.0, 1.0, 0.0, 0.0),
+        node(0.5, 0.5, 0.5, 0.5, 0.5),
+        node(0.25, 0.2, 0.4, 0.6, 0.8),
+    )
+
+
+def test_four_by_four_by_hand(four_by_four):
+    first, second = advantages(four_by_four)
+    # V(i) = r1/2 + mean of r2: 0 + .25, .5 + .5, .25 + .5, .125 + .5; their mean is .65625
+    assert first == pytest.approx([-0.40625, 0.34375, 0.09375, -0.03125], abs=1e-12)
+    assert second == pytest.approx(
+        [-0.25, -0.25, -0.25, 0.75, 0.5, 0.5, -0.5, -0.5, 0, 0, 0, 0, -0.3, -0.1, 0.1, 0.3], abs=1e-12
+    )
+
+
+def test_three_turns_by_hand():
+    one = tree(
+        node(0.2, node(0.4, 0.0, 1.0), node(0.0, 0.5, 0.5)),
+        node(0.6, node(0.8, 0.2, 0.2), node(0.2, 0.0, 0.4)),
+    )
+    first, second, third = advantages(one, weights=(0.25, 0.5, 1.0))
+    # turn 2: V = r2/2 + mean r3 = .7, .5 | .6, .3; turn 1: V = r1/4 + mean V = .65, .6
+    assert second == pytest.approx([0.1, -0.1, 0.15, -0.15], abs=1e-12)
+    assert first == pytest.approx([0.025, -0.025], abs=1e-12)
+    assert third == pytest.approx([-0.5, 0.5, 0, 0, 0, 0, -0.2, 0.2], abs=1e-12)
+
+
+def test_sixteen_single_turns_are_one_group_with_weight_one():
+    rewards = [i / 16 for i in range(16)]
+    assert advantages(tree(*rewards), weights=HALF_AND_ONE) == [
+        pytest.approx([reward - 7.5 / 16 for reward in rewards], abs=1e-12)
+    ]
+
+
+def test_one_turn_trees_use_weight_one_for_trajectories_too():
+    rewards = [0.0, 0.25, 1.0]
+    assert advantages(tree(*rewards), "trajectory") == [pytest.approx([r - fmean(rewards) for r in rewards])]
+
+
+def test_four_by_one_is_four_independent_conversations():
+    """With one second turn under each first turn, only the first turns are compared: by what the whole path earned."""
+    pairs = [(0.1, 0.9), (0.4, 0.0), (0.2, 0.6), (0.0, 0.3)]
+    one = tree(*(node(r1, r2) for r1, r2 in pairs))
+    first, second = advantages(one)
+    values = [0.5 * r1 + r2 for r1, r2 in pairs]
+    assert first == pytest.approx([value - fmean(values) for value in values], abs=1e-12)
+    assert second == [0, 0, 0, 0]
+    trajectory = advantages(one, "trajectory")
+    assert trajectory[0] == pytest.approx(first, abs=1e-12)
+    assert trajectory[1] == trajectory[0]
+
+
+def test_second_turns_are_compared_with_their_siblings_and_not_in_one_flat_group(four_by_four):
+    second = advantages(four_by_four)[1]
+    for start in range(0, 16, 4):
+        assert sum(second[start : start + 4]) == pytest.approx(0, abs=1e-12)
+    rewards = [leaf.reward for leaf in four_by_four.walk() if leaf.turn == 2]
+    flat = [reward - fmean(rewards) for reward in rewards]
+    assert max(abs(a - b) for a, b in zip(second, flat, strict=True)) > 0.1
+    groups = assign_credit([four_by_four], "turn", HALF_AND_ONE, "none").groups
+    assert sorted((group.turn, len(group.values)) for group in groups) == [(1, 4), *[(2, 4)] * 4]
+
+
+def test_questions_are_never_compared_with_each_other():
+    easy, hard = tree(1.0, 0.9, name="easy"), tree(0.1, 0.0, name="hard")
+    found = assign_credit([easy, hard], "turn", [1.0], "none")
+    assert [found.of(root) for root in easy.roots] == pytest.approx([0.05, -0.05])
+    assert [found.of(root) for root in hard.roots] == pytest.approx([0.05, -0.05])
+
+
+@pytest.mark.parametrize("credit", ["turn", "trajectory"])
+@pytest.mark.parametrize("scale", ["none", "group", "batch"])
+def test_unscorable_turns_are_in_no_baseline_and_earn_nothing(credit, scale):
+    """An outage counts as nothing at all: the others get what they would get without it."""
+    outage = advantages(tree(0.2, None, 0.8, 0.5), credit, scale=scale)[0]
+    without = advantages(tree(0.2, 0.8, 0.5), credit, scale=scale)[0]
+    assert outage[1] == 0
+    assert [outage[0], *outage[2:]] == pytest.approx(without, abs=1e-12)
+    assert without[0] < 0 < without[1]
+
+
+def test_an_unscorable_second_turn_leaves_its_siblings_and_its_parent_alone():
+    first, second = advantages(tree(node(0.0, 0.2, None, 0.6), node(1.0, 0.1, 0.1, 0.1)))
+    assert second[:3] == pytest.approx([-0.2, 0, 0.2], abs=1e-12)
+    assert first == pytest.approx([(0.4 - 0.6) / 2, (0.6 - 0.4) / 2], abs=1e-12)
+
+
+def test_a_first_turn_without_reward_or_without_scored_second_turns_has_no_value():
+    first, second = advantages(tree(node(None, 0.2, 0.6), node(0.5, None, None), node(1.0, 0.0), node(0.0, 0.0)))
+    assert first == pytest.approx([0, 0, 0.25, -0.25], abs=1e-12)
+    assert second[:2] == pytest.approx([-0.2, 0.2]), "what came after an outage is still compared"
+
+
+def test_a_shared_turn_gets_the_mean_of_its_scored_paths_only():
+    one = tree(node(0.0, 1.0, None), node(0.0, 0.0, 0.2))
+    first, second = advantages(one, "trajectory")
+    values = [1.0, 0.0, 0.2]
+    expected = [value - fmean(values) for value in values]
+    assert second == pytest.approx([expected[0], 0, *expected[1:]], abs=1e-12)
+    assert first == pytest.approx([expected[0], fmean(expected[1:])], abs=1e-12)
+
+
+def test_a_path_with_an_unscorable_turn_is_no_trajectory():
+    one = tree(node(None, 1.0), node(0.0, 0.4), node(0.0, 0.2))
+    assert advantages(one, "trajectory") == [pytest.approx([0, 0.1, -0.1])] * 2
+
+
+def test_everything_unscorable_is_no_error():
+    assert advantages(tree(node(None, None, None), node(None, None, None)), scale="batch") == [[0, 0], [0] * 4]
+
+
+@pytest.mark.parametrize("scale", ["none", "group", "batch"])
+@pytest.mark.parametrize("credit", ["turn", "trajectory"])
+@pytest.mark.parametrize("noise", [0.0, 1e-16, 1e-12])
+def test_ties_give_exactly_zero(scale, credit, noise):
+    tied = tree(node(0.3, 0.1 + 0.2, 0.3), node(0.3 + noise, 0.3 - noise, 0.3 + noise), name="tied")
+    varied = tree(node(0.0, 0.9, 0.1), node(1.0, 0.4, 0.5), name="varied")
+    found = assign_credit([tied, varied], credit, HALF_AND_ONE, scale)
+    assert [found.of(each) for each in tied.walk()] == [0.0] * 6
+    assert any(found.of(each) for each in varied.walk())
+    lone = assign_credit([tied], credit, HALF_AND_ONE, scale)
+    assert [lone.of(each) for each in tied.walk()] == [0.0] * 6
+
+
+def test_a_member_that_equals_the_mean_of_its_group_gets_exactly_zero():
+    assert 0.2 != fmean([0.1, 0.2, 0.3]), "rounding makes this a case"
+    assert advantages(tree(0.1, 0.2, 0.3))[0][1] == 0.0
+
+
+def test_scale_group_divides_by_the_sample_deviation_of_the_siblings():
+    first, second = advantages(tree(node(0.0, 0.0, 1.0), node(1.0, 0.2, 0.4)), scale="group")
+    assert second == pytest.approx([-(0.5**0.5), 0.5**0.5] * 2), "a pair is ± 1/√2, whatever its distance"
+    assert first == pytest.approx([-(0.5**0.5), 0.5**0.5])
+
+
+def test_scale_batch_divides_by_the_deviation_of_all_values_of_the_turn():
+    one, two = tree(node(0.0, 0.0, 1.0), node(1.0, 0.2, 0.4), name="a"), tree(node(0.0, 0.5, 0.7), node(0.0, 0.1, 0.1))
+    found = assign_credit([one, two], "turn", HALF_AND_ONE, "batch")
+    plain = assign_credit([one, two], "turn", HALF_AND_ONE, "none")
+    seconds = stdev([0.0, 1.0, 0.2, 0.4, 0.5, 0.7, 0.1, 0.1])
+    firsts = stdev([0.0 + 0.5, 0.5 + 0.3, 0.6, 0.1])
+    for each in [*one.walk(), *two.walk()]:
+        assert found.of(each) == pytest.approx(plain.of(each) / (firsts if each.turn == 1 else seconds), abs=1e-12)
+
+
+@pytest.mark.parametrize("scale", ["none", "group", "batch"])
+@pytest.mark.parametrize("outages", [0, 2])
+def test_trajectory_credit_of_independent_conversations_is_trls_own_normalisation(scale, outages):
+    """[16, 1] with credit `trajectory` is seed 003's baseline, plain GRPO; TRL adds 1e-4 to the deviation."""
+    import torch
+    from trl.trainer.utils import nanstd
+
+    rewards = [((7 * i) % 16 / 16, (5 * i) % 16 / 16) for i in range(16)]
+    trees = [
+        tree(*(node(r1, None if i < outages else r2) for i, (r1, r2) in enumerate(rewards)), name="a"),
+        tree(*(node(r2 / 2, r1 / 3) for r1, r2 in rewards), name="b"),
+    ]
+    found = assign_credit(trees, "trajectory", HALF_AND_ONE, scale)
+    totals = torch.tensor(
+        [
+            [float("nan") if leaf.reward is None else 0.5 * root.reward + leaf.reward for root, leaf in one.paths()]
+            for one in trees
+        ],
+        dtype=torch.float64,
+    )
+    centred = totals - totals.nanmean(1, keepdim=True)
+    deviation = {
+        "none": torch.tensor(1.0),
+        "group": nanstd(totals, dim=1)[:, None] + 1e-4,
+        "batch": nanstd(totals.flatten()) + 1e-4,
+    }[scale]
+    expected = torch.nan_to_num(centred / deviation, nan=0.0)
+    for one, row in zip(trees, expected.tolist(), strict=True):
+        for (root, leaf), value in zip(one.paths(), row, strict=True):
+            assert found.of(leaf) == pytest.approx(value, rel=1e-3, abs=1e-9)
+            assert found.of(root) == found.of(leaf)
+
+
+def test_trajectory_credit_of_a_tree_compares_all_leaves_and_shares_by_mean():
+    one = tree(node(0.4, 0.0, 1.0), node(0.8, 0.2, 0.2))
+    first, second = advantages(one, "trajectory")
+    values = [0.2, 1.2, 0.6, 0.6]
+    assert second == pytest.approx([value - 0.65 for value in values], abs=1e-12)
+    assert first == pytest.approx([0.7 - 0.65, 0.6 - 0.65], abs=1e-12)
+
+
+reward = st.integers(0, 1000).map(lambda thousandths: thousandths / 1000)
+
+
+@given(
+    st.lists(st.tuples(reward, st.lists(reward, min_size=2, max_size=4)), min_size=2, max_size=4),
+    st.lists(st.floats(-0.5, 0.5), min_size=4, max_size=4),
+)
+def test_a_constant_added_to_siblings_changes_no_last_turn_advantage(stems, shifts):
+    before = advantages(tree(*(node(r1, *leaves) for r1, leaves in stems)))[1]
+    moved = [(r1, [r2 + shift for r2 in leaves]) for (r1, leaves), shift in zip(stems, shifts, strict=False)]
+    after = advantages(tree(*(node(r1, *leaves) for r1, leaves in moved)))[1]
+    assert after == pytest.approx(before, abs=1e-9)
+
+
+@given(
+    st.lists(
+        st.tuples(st.none() | reward, st.lists(st.none() | reward, min_size=1, max_size=4)), max_size=4, min_size=1
+    ),
+    st.sampled_from(["turn", "trajectory"]),
+    st.sampled_from(["none", "group", "batch"]),
+)
+def test_unscorable_turns_are_zero_and_groups_sum_to_zero(stems, credit, scale):
+    one = tree(*(node(r1, *leaves) for r1, leaves in stems))
+    found = assign_credit([one], credit, HALF_AND_ONE, scale)
+    for each in one.walk():
+        if each.reward is None:
+            assert found.of(each) == 0
+    for group in found.groups:
+        assert sum(found.of(member) for member in group.members) == pytest.approx(0, abs=1e-6)
