@@ -163,7 +163,7 @@ def test_ties_give_exactly_zero(scale, credit, noise):
 
 
 def test_a_member_that_equals_the_mean_of_its_group_gets_exactly_zero():
-    assert 0.2 != fmean([0.1, 0.2, 0.3]), "rounding makes this a case"
+    assert fmean([0.1, 0.2, 0.3]) != 0.2, "rounding makes this a case"
     assert advantages(tree(0.1, 0.2, 0.3))[0][1] == 0.0
 
 

@@ -72,12 +72,14 @@ def packed_logps(
     wanted: Tensor,
     temperature: float,
     entropies: bool = False,
+    entropy_gradient: bool = False,
 ) -> tuple[Tensor, Tensor | None, int]:
     """Log-probabilities of the wanted completion tokens, computed on one packed row.
 
     input_ids, attention_mask: (batch, prompt + completion), padding anywhere masked 0. wanted: (batch, completion) True
     where a value is asked for. Returns ((batch, completion) log-probabilities at `temperature`, entropies likewise or
-    None, number of packed tokens); places that were not wanted hold 0 and carry no gradient.
+    None, number of packed tokens); places that were not wanted hold 0 and carry no gradient. Entropies are figures to
+    look at unless `entropy_gradient`, which costs memory of (wanted tokens, vocabulary), makes them part of a loss.
     """
     batch, completion = wanted.shape
     offset = input_ids.shape[1] - completion
@@ -116,9 +118,9 @@ def packed_logps(
     targets = input_ids[row_index, cell_index + offset]
     logps = logps.index_put((row_index, cell_index), distribution[index, targets])
     if entropy is not None:
-        with torch.no_grad():
+        with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
             per_place = -(distribution.exp() * distribution).sum(-1)
-        entropy[row_index, cell_index] = per_place[index]
+            entropy = entropy.index_put((row_index, cell_index), per_place[index])
     return logps, entropy, len(packed.ids)
 
 

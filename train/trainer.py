@@ -153,7 +153,13 @@ class TreeTrainer(GRPOTrainer):
             at = slice(start, start + batch_size)
             with self.accelerator.autocast():
                 logps, entropies, tokens = packed_logps(
-                    model, input_ids[at], attention_mask[at], wanted[at], self.temperature, compute_entropy
+                    model,
+                    input_ids[at],
+                    attention_mask[at],
+                    wanted[at],
+                    self.temperature,
+                    compute_entropy,
+                    entropy_gradient=self.run.train.entropy_coef > 0,
                 )
             self.packed_tokens += tokens
             self.flat_tokens += int(attention_mask[at][wanted[at].any(1)].sum())
