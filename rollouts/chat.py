@@ -20,27 +20,29 @@ class Chat:
 
     def __init__(self, tokenizer: Any, stop_ids: set[int]) -> None:
         self.tokenizer, self.stop_ids = tokenizer, stop_ids
-        self._control = sorted(set(tokenizer.all_special_tokens), key=len, reverse=True)
+        template = str(tokenizer.chat_template)
+        # Some tokenizers name only a few of the tokens that open a turn; the template shows the others.
+        added = {str(t) for t in tokenizer.added_tokens_decoder.values() if t.special or str(t) in template}
+        control = {token for token in {*tokenizer.all_special_tokens, *added} if token.strip()}
+        self._control = sorted(control, key=len, reverse=True)
 
     def first(self, messages: Sequence[Message]) -> list[int]:
         """Ids of the chat up to the opening of the assistant's turn."""
-        text = self.tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
-        return self._ids(text)
+        return self._ids(self._render(messages))
 
     def continuation(self, messages: Sequence[Message], message: str, completion: Sequence[int]) -> list[int]:
         """Ids that follow a sampled turn: its end (unless sampled), the user's `message`, the next opening."""
-        conversation = [
-            *messages,
-            {"role": "assistant", "content": _STAND_IN},
-            {"role": "user", "content": message},
-        ]
-        text = self.tokenizer.apply_chat_template(conversation, tokenize=False, add_generation_prompt=True)
-        if text.count(_STAND_IN) != 1:
+        stand_in = _STAND_IN
+        while any(stand_in in text for text in [message, *(earlier["content"] for earlier in messages)]):
+            stand_in += _STAND_IN
+        turns: list[Message] = [{"role": "assistant", "content": stand_in}, {"role": "user", "content": message}]
+        text = self._render([*messages, *turns])
+        if text.count(stand_in) != 1:
             raise ModelError(
                 "the chat template of the policy drops or repeats assistant turns; several turns need them whole. "
                 "Choose another policy, or one turn (rollout.branching: [16])."
             )
-        ids = self._ids(text.split(_STAND_IN)[1])
+        ids = self._ids(text.split(stand_in)[1])
         sampled_end = completion[-1] if completion and completion[-1] in self.stop_ids else None
         return ids[1:] if sampled_end is not None and ids[0] == sampled_end else ids
 
@@ -50,12 +52,16 @@ class Chat:
         return str(self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
     def cut(self, text: str, tokens: int) -> str:
-        """The first `tokens` tokens of `text`, on one line."""
+        """The beginning of `text` on one line, in at most `tokens` tokens, the mark "…" of a cut included."""
         text = " ".join(self.plain(text).split())
         ids = self._ids(text)
         if len(ids) <= tokens:
             return text
-        return str(self.tokenizer.decode(ids[:tokens], clean_up_tokenization_spaces=False)).rstrip("\ufffd ") + "…"
+        for kept in range(tokens - 1, 0, -1):
+            start = str(self.tokenizer.decode(ids[:kept], clean_up_tokenization_spaces=False)).rstrip("\ufffd ")
+            if self.count(f"{start}…") <= tokens:
+                return f"{start}…"
+        return ""
 
     def plain(self, text: str) -> str:
         """`text` without the tokenizer's control tokens: outside text may not open or close a turn."""
@@ -67,6 +73,18 @@ class Chat:
     def count(self, text: str) -> int:
         """Number of tokens of `text`."""
         return len(self._ids(text)) if text else 0
+
+    def _render(self, messages: Sequence[Message]) -> str:
+        from jinja2 import TemplateError
+
+        try:
+            text = self.tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
+        except TemplateError as error:
+            raise ModelError(
+                f"the chat template of the policy refuses the rewriter's messages ({error}). "
+                "Choose another rewriter (rewriter.name) or another policy."
+            ) from error
+        return str(text)
 
     def _ids(self, text: str) -> list[int]:
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])

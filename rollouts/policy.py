@@ -1,10 +1,12 @@
 """Loading the policy: a folder of safetensors, one GGUF file (de-quantised), or a Hub id; an adapter is merged in."""
 
+import copy
 import logging
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from ..configs.schema import PolicyConfig
@@ -27,18 +29,25 @@ def load_policy(config: PolicyConfig, adapter: Path | None = None) -> tuple[nn.M
     full = adapter is not None and not (adapter / "adapter_config.json").exists()
     source: dict[str, Any] = {"pretrained_model_name_or_path": str(adapter) if full else place}
     source["trust_remote_code"] = config.trust_remote_code
-    gguf = [] if full else sorted(Path(place).glob("*.gguf")) if Path(place).is_dir() else []
+    gguf = [] if full or any(Path(place).glob("*.safetensors")) else sorted(Path(place).glob("*.gguf"))
+    if len(gguf) > 1:
+        raise ModelError(f"{where}: {len(gguf)} GGUF files; expected one. Give a folder that holds only one of them.")
     if gguf:
-        if len(gguf) > 1 and not (Path(place) / "config.json").exists():
-            raise ModelError(
-                f"{where}: {len(gguf)} GGUF files; expected one. Give a folder that holds only one of them."
-            )
         source["gguf_file"] = gguf[0].name
     try:
         tokenizer = AutoTokenizer.from_pretrained(**source)
-        model = AutoModelForCausalLM.from_pretrained(**source, dtype=torch_dtype(config), attn_implementation="sdpa")
-    except (OSError, ValueError, KeyError, ImportError) as error:
-        raise ModelError(
+        model, loaded = AutoModelForCausalLM.from_pretrained(
+            **source,
+            dtype=torch_dtype(config),
+            attn_implementation="sdpa",
+            use_safetensors=True,  # weights in a pickle are refused
+            output_loading_info=True,
+        )
+        if loaded["missing_keys"]:
+            missing = sorted(loaded["missing_keys"])
+            raise ValueError(f"its weights lack {len(missing)} tensors of the model, such as {missing[0]}")
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
+        raise (CheckpointError if full else ModelError)(
             f"{where}: no causal language model could be loaded from {source['pretrained_model_name_or_path']!r} "
             f"({_first_line(error)}). Expected config.json with weights and a tokenizer, one GGUF file, or a Hub id "
             "that can be reached."
@@ -104,15 +113,13 @@ class MergedCopy:
     unmerging. Without an adapter the copy is the policy itself.
     """
 
-    def __init__(self, policy: nn.Module, base: nn.Module | None = None) -> None:
+    def __init__(self, policy: nn.Module) -> None:
         self.policy = policy
         self.lora = [(name, module) for name, module in policy.named_modules() if hasattr(module, "get_delta_weight")]
         self.model = policy
         if self.lora:
-            import copy
-
-            inner: Any = base if base is not None else _plain(policy)
-            self.model = copy.deepcopy(inner) if base is None else base
+            # A copy keeps what a fresh model cast to bfloat16 would lose: rotary frequencies stay in float32.
+            self.model = copy.deepcopy(policy).unload()  # type: ignore[operator]
             self.model.requires_grad_(False)
             self._targets = dict(self.model.named_parameters())
             self._base = {name: module.get_base_layer().weight for name, module in self.lora}
@@ -130,26 +137,19 @@ class MergedCopy:
         return self.model
 
 
-def _plain(policy: nn.Module) -> nn.Module:
-    """A fresh model of the same architecture and base weights, without adapters."""
-    wrapped: Any = policy
-    inner = wrapped.get_base_model()
-    fresh = type(inner)(inner.config).to(dtype=inner.dtype, device=inner.device)
-    state = {
-        name.replace(".base_layer.", "."): value for name, value in inner.state_dict().items() if ".lora_" not in name
-    }
-    fresh.load_state_dict(state)
-    fresh.generation_config = inner.generation_config
-    fresh.config._attn_implementation = inner.config._attn_implementation
-    return fresh  # type: ignore[no-any-return]
-
-
 def _merge_adapter(model: nn.Module, adapter: Path) -> nn.Module:
-    from peft import PeftModel
+    from peft import PeftModel, get_peft_model_state_dict
 
+    weights = adapter / "adapter_model.safetensors"
     try:
-        return PeftModel.from_pretrained(model, str(adapter)).merge_and_unload()  # type: ignore[no-any-return]
-    except (OSError, ValueError, RuntimeError, KeyError) as error:
+        with safe_open(weights, "pt") as saved:
+            names = set(saved.keys())
+        adapted = PeftModel.from_pretrained(model, str(adapter), use_safetensors=True)
+        unmatched = names ^ set(get_peft_model_state_dict(adapted, save_embedding_layers=False))
+        if unmatched:
+            raise ValueError(f"{len(unmatched)} tensors are in only one of the two, such as {min(unmatched)}")
+        return adapted.merge_and_unload()  # type: ignore[no-any-return]
+    except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
         raise CheckpointError(
             f"checkpoint {adapter} does not fit the policy ({_first_line(error)}). "
             "It was trained on another model, or is incomplete: name the right run or an earlier checkpoint."

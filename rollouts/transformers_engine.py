@@ -5,6 +5,7 @@ rows are dropped from the grid only when that shrinks it. Sampling draws from to
 checkpoint that restores the stream continues with the same samples.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,35 +25,38 @@ class TransformersEngine:
         self.model, self.tokenizer, self.micro_batch = model, tokenizer, micro_batch
         self.stop_ids = stop_ids(model, tokenizer)
         refuse_special_attention(model)
+        self._compare_with_plain_forward()
 
     @torch.inference_mode()
     def generate(self, prompts: Sequence[Sequence[int]], n: int, sampling: Sampling) -> list[list[Sample]]:
         """Return `n` samples per prompt in the order of the prompts; equal prompts are prefilled once."""
         if not prompts:
             return []
-        distinct = list(dict.fromkeys(tuple(prompt) for prompt in prompts))
-        copies = dict.fromkeys(distinct, 0)
-        for prompt in prompts:
-            copies[tuple(prompt)] += 1
-        slots = n * max(copies.values())
-        per_batch = max(1, self.micro_batch // slots)
-        # Prompts of like length share a batch, so that little is padded.
-        order = sorted(range(len(distinct)), key=lambda i: len(distinct[i]))
-        sampled: dict[tuple[int, ...], list[Sample]] = {}
+        sampled: dict[tuple[int, ...], list[list[Sample]]] = {tuple(prompt): [] for prompt in prompts}
         was_training = self.model.training
         self.model.eval()
         try:
             with tree_attention(self.model):
-                for start in range(0, len(order), per_batch):
-                    batch = [distinct[i] for i in order[start : start + per_batch]]
-                    for prompt, samples in zip(batch, self._batch(batch, slots, sampling), strict=True):
-                        sampled[prompt] = samples
+                for batch in self._batches(prompts, n):
+                    for prompt, samples in zip(batch, self._batch(batch, n, sampling), strict=True):
+                        sampled[prompt].append(samples)
         finally:
             self.model.train(was_training)
-        return [[sampled[tuple(prompt)].pop(0) for _ in range(n)] for prompt in prompts]
+        return [sampled[tuple(prompt)].pop(0) for prompt in prompts]
 
-    def _batch(self, prompts: list[tuple[int, ...]], slots: int, sampling: Sampling) -> list[list[Sample]]:
+    def _batches(self, prompts: Sequence[Sequence[int]], n: int) -> list[list[tuple[int, ...]]]:
+        """Equal prompts side by side, and prompts of like length in one batch, so that little is padded."""
+        batches: list[list[tuple[int, ...]]] = [[]]
+        for prompt, copies in sorted(Counter(map(tuple, prompts)).items(), key=lambda item: len(item[0])):
+            if batches[-1] and (len(batches[-1]) + copies) * n > self.micro_batch:
+                batches.append([])
+            batches[-1] += [prompt] * copies
+        return batches
+
+    def _batch(self, grid: list[tuple[int, ...]], slots: int, sampling: Sampling) -> list[list[Sample]]:
         device = next(self.model.parameters()).device
+        place = {prompt: row for row, prompt in enumerate(dict.fromkeys(grid))}
+        prompts, order = list(place), torch.tensor([place[prompt] for prompt in grid], device=device)
         model: Any = self.model
         layers = int(model.config.get_text_config().num_hidden_layers)
         cache = TreeCache(layers, len(prompts), slots, sampling.max_new_tokens)
@@ -66,10 +70,9 @@ class TransformersEngine:
         cache.begin_prompts(lengths)
         hidden = self._hidden(own, shared, cache)
         hidden = hidden[torch.arange(len(prompts), device=device), lengths - 1]
-        cache.begin_samples()
-        return self._decode(
-            hidden.repeat_interleave(slots, 0), (lengths + shared).repeat_interleave(slots), cache, sampling
-        )
+        cache.begin_samples(order)
+        rows = order.repeat_interleave(slots)
+        return self._decode(hidden[rows], (lengths + shared)[rows], cache, sampling)
 
     def _decode(self, hidden: Tensor, positions: Tensor, cache: TreeCache, sampling: Sampling) -> list[list[Sample]]:
         """Sample until every row has stopped. hidden: (rows, width) of the last prompt token; positions: (rows,)."""
@@ -115,13 +118,47 @@ class TransformersEngine:
 
     def _logits(self, hidden: Tensor) -> Tensor:
         model: Any = self.model
-        head = model.get_output_embeddings()
+        head: Any = model.get_output_embeddings()
         return head(hidden)  # type: ignore[no-any-return]
+
+    @torch.inference_mode()
+    def _compare_with_plain_forward(self) -> None:
+        """Raise ModelError where generation would not follow the model's own forward pass.
+
+        Architectures differ in ways that no list of settings covers (scaled logits, attention sinks, attention of their
+        own); two short prompts show them at once.
+        """
+        model: Any = self.model
+        prompts = [[3, 1, 4], [3, 1, 5, 9]]
+        problem = ""
+        was_training = model.training
+        model.eval()
+        try:
+            sampled = self.generate(prompts, 1, Sampling(temperature=0.0, max_new_tokens=3))
+        except (TypeError, AttributeError) as error:
+            problem = f"it does not take shared attention ({error})"
+        else:
+            largest = 0.0
+            for prompt, (sample,) in zip(prompts, sampled, strict=True):
+                ids = torch.tensor([[*prompt, *sample.ids]], device=next(model.parameters()).device)
+                plain = torch.log_softmax(model(input_ids=ids, use_cache=False).logits[0].float(), -1)
+                expected = plain[len(prompt) - 1 : -1].gather(-1, ids[0, len(prompt) :, None])[:, 0].cpu()
+                largest = max(largest, float((expected - torch.tensor(sample.logprobs)).abs().max()))
+            if largest > (0.01 if model.dtype == torch.float32 else 1.0):
+                problem = f"log-probabilities differ by {largest:.3g} from its plain forward pass"
+        finally:
+            model.train(was_training)
+        if problem:
+            raise ModelError(
+                f"policy {getattr(model.config, 'model_type', '?')!r} cannot generate with shared prefixes: {problem}. "
+                "Choose a policy whose architecture is a plain decoder (Llama, SmolLM2, Qwen2, Qwen3, …)."
+            )
 
 
 def _decoder(model: nn.Module) -> nn.Module:
     """The transformer without its language-model head; adapters of peft sit inside it."""
-    causal: Any = model.get_base_model() if hasattr(model, "get_base_model") else model
+    wrapped: Any = model
+    causal = wrapped.get_base_model() if hasattr(model, "get_base_model") else wrapped
     return causal.get_decoder()  # type: ignore[no-any-return]
 
 
@@ -129,16 +166,27 @@ def _sample(logits: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
     """One token per row (rows, vocabulary) → ids (rows,) and their log-probabilities at the sampling temperature."""
     if sampling.temperature == 0:
         token = logits.argmax(-1)
-        return token, torch.log_softmax(logits, -1, dtype=torch.float32).gather(-1, token[:, None])[:, 0]
+        logprob = torch.log_softmax(logits, -1, dtype=torch.float32).gather(-1, token[:, None])[:, 0]
+        _refuse_nan(logprob)
+        return token, logprob
     if sampling.temperature != 1:
         logits = logits / sampling.temperature
     probabilities = kept = torch.softmax(logits, -1, dtype=torch.float32)
+    _refuse_nan(probabilities[:, 0])
     if sampling.top_p < 1:
         ranked, order = probabilities.sort(-1, descending=True)
         ranked[ranked.cumsum(-1) - ranked >= sampling.top_p] = 0
         kept = torch.zeros_like(probabilities).scatter(-1, order, ranked)
     token = _draw(kept)
     return token, probabilities.gather(-1, token[:, None])[:, 0].log()
+
+
+def _refuse_nan(values: Tensor) -> None:
+    if bool(values.isnan().any()):
+        raise ModelError(
+            "the policy answers with numbers that are not finite: its weights or its arithmetic overflowed. "
+            "Take an earlier checkpoint and a lower train.learning_rate, or policy.dtype=float32."
+        )
 
 
 def _draw(weights: Tensor, block: int = 256) -> Tensor:

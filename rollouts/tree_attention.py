@@ -43,22 +43,27 @@ class TreeCache:
         columns = torch.arange(width, device=lengths.device)
         self.pad_mask = (columns[None, :] >= lengths[:, None])[:, None, None, :]
 
-    def begin_samples(self) -> None:
-        """From now on each call brings one token per row."""
+    def begin_samples(self, order: Tensor) -> None:
+        """From now on each call brings one token per row; prompt i of the grid is the prefilled prompt `order[i]`."""
         self.stage = "sample"
+        self.prompts = len(order)
+        self._select(order)
 
     def keep(self, prompts: Tensor, slots: Tensor) -> None:
         """Drop rows: keep prompts (p,) and of each the slots (p, s); indices into the present grid."""
         rows = (prompts[:, None] * self.slots + slots).reshape(-1)
+        self._select(prompts)
+        for layer, pair in enumerate(self.sample):
+            if pair is not None:
+                self.sample[layer] = (pair[0][rows], pair[1][rows])
+        self.prompts, self.slots = len(prompts), slots.shape[1]
+
+    def _select(self, prompts: Tensor) -> None:
         if self.pad_mask is not None:
             self.pad_mask = self.pad_mask[prompts]
         for layer, pair in enumerate(self.prompt):
             if pair is not None:
                 self.prompt[layer] = (pair[0][prompts], pair[1][prompts])
-        for layer, pair in enumerate(self.sample):
-            if pair is not None:
-                self.sample[layer] = (pair[0][rows], pair[1][rows])
-        self.prompts, self.slots = len(prompts), slots.shape[1]
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
         """Store new keys and values and attend: queries (rows, heads, tokens, dim) → (rows, tokens, heads, dim)."""
@@ -151,7 +156,7 @@ def _forward(
     **_: Any,
 ) -> tuple[Tensor, None]:
     if tree_cache is None:
-        raise RuntimeError(f"attention {NAME!r} was called without tree_cache; the model does not pass keywords on")
+        raise TypeError(f"attention {NAME!r} was called without tree_cache; the model does not pass keywords on")
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     return tree_cache.attend(int(module.layer_idx), query, key, value, scaling), None  # type: ignore[arg-type]
 

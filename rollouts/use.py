@@ -47,8 +47,9 @@ def rewrite_lines(config: RunConfig, run: Path | None, lines: Sequence[str]) -> 
     """
     if not lines:
         raise UserError("no question to rewrite: give --question TEXT, or one question per line on standard input.")
+    checkpoint = find_checkpoint(run) if run is not None else None
     with open_environment(config) as client:
-        grower = load_grower(config, client, find_checkpoint(run) if run is not None else None)
+        grower = load_grower(config, client, checkpoint)
         chat = grower.chat
         questions = [Question(f"line-{number}", chat.plain(line)) for number, line in enumerate(lines, start=1)]
         prompts = [chat.first(grower.rewriter.first(question)) for question in questions]
