@@ -6,6 +6,7 @@ checkpoints/      checkpoint-N, complete or absent  final/           the trained
 """
 
 import json
+import logging
 import os
 import re
 import shutil
@@ -18,10 +19,16 @@ from ..configs.load import dump_config, load_config
 from ..configs.schema import RunConfig
 from ..errors import CheckpointError, ConfigError, StorageError
 
+log = logging.getLogger(__name__)
+
 FREE_TO_CHANGE = ("tracking", "eval", "client", "env.host", "env.port", "env.max_pending", "env.max_plans",
                   "env.cache_entries", "train.save_steps", "train.keep_checkpoints", "train.log_rollouts",
                   "rollout.micro_batch")  # fmt: skip
 """Settings that do not change what a run learns: a resumed run may have other ones."""
+
+
+CHECKPOINT_FILES = ("*.safetensors", "optimizer.pt", "scheduler.pt", "rng_state*.pth", "trainer_state.json")
+"""What a run needs to go on exactly where it was; without one of them the trainer would quietly begin it anew."""
 
 
 class RunFolder:
@@ -70,23 +77,47 @@ class RunFolder:
         checkpoint = folder.newest_checkpoint()
         if checkpoint is None:
             raise CheckpointError(f"{folder.path} holds no complete checkpoint; remove the folder and start again.")
+        if step_of(checkpoint) > config.train.steps:
+            raise CheckpointError(
+                f"{folder.path} has reached step {step_of(checkpoint)} and train.steps is {config.train.steps}. "
+                "Raise it to go on."
+            )
         return folder, checkpoint
 
     def newest_checkpoint(self) -> Path | None:
         """The complete checkpoint of the highest step, or None."""
-        found = {}
-        for path in self.checkpoints.glob("checkpoint-*"):
-            if (match := re.fullmatch(r"checkpoint-(\d+)", path.name)) and (path / "trainer_state.json").exists():
-                found[int(match[1])] = path
-        return found[max(found)] if found else None
+        for path in reversed(self._numbered()):
+            missing = [pattern for pattern in CHECKPOINT_FILES if not any(path.glob(pattern))]
+            if not missing:
+                return path
+            log.warning("%s is passed over: it has no %s", path, ", ".join(missing))
+        return None
+
+    def _numbered(self) -> list[Path]:
+        """All checkpoints in the order of their steps."""
+        found = self.checkpoints.glob("checkpoint-*")
+        return sorted((path for path in found if re.fullmatch(r"checkpoint-\d+", path.name)), key=step_of)
+
+    def same_environment(self, now: Mapping[str, Any]) -> None:
+        """Raise CheckpointError where the run was started on another environment than `now`."""
+        path = self.path / "environment.json"
+        before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else now
+        names = ("retriever", "corpus_hash", "index_hash", "gain")
+        changed = [
+            f"{name}: {before.get(name)!r} → {now.get(name)!r}" for name in names if before.get(name) != now[name]
+        ]
+        if changed:
+            raise CheckpointError(
+                f"{self.path} was started on another environment: {'; '.join(changed)}. "
+                "Serve the one it was started on, or start a new run under another name."
+            )
 
     def forget_after(self, step: int) -> None:
-        """Drop what was logged after `step`, so that a resumed run writes every step once."""
+        """Drop what was logged after `step`, and a last line that was cut, so that a resumed run logs no step twice."""
         for path in (self.metrics, self.rollouts):
             if path.exists():
-                lines = path.read_text(encoding="utf-8").splitlines()
-                kept = [line for line in lines if line.endswith("}") and json.loads(line)["step"] <= step]
-                write_atomically(path, "".join(f"{line}\n" for line in kept))
+                kept = [line for line in path.read_bytes().split(b"\n") if 0 < _logged_step(line) <= step]
+                write_atomically(path, "".join(f"{line.decode()}\n" for line in kept))
 
     def append(self, path: Path, record: Mapping[str, Any]) -> None:
         """Add one line of JSON. Raises StorageError where the disk does not take it."""
@@ -98,9 +129,21 @@ class RunFolder:
 
     def keep_newest(self, count: int) -> None:
         """Remove all but the newest `count` checkpoints."""
-        steps = sorted(int(path.name.split("-")[1]) for path in self.checkpoints.glob("checkpoint-*"))
-        for step in steps[:-count]:
-            shutil.rmtree(self.checkpoints / f"checkpoint-{step}")
+        for path in self._numbered()[:-count]:
+            shutil.rmtree(path)
+
+
+def step_of(checkpoint: Path) -> int:
+    """The step after which a checkpoint was written."""
+    return int(checkpoint.name.removeprefix("checkpoint-"))
+
+
+def _logged_step(line: bytes) -> int:
+    """The step of a logged line; 0 for a line that was cut."""
+    try:
+        return int(json.loads(line)["step"])
+    except (ValueError, KeyError, TypeError):
+        return 0
 
 
 @contextmanager

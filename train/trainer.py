@@ -5,13 +5,17 @@ after TRL has scored them, advantages and the loss mask are replaced by per-toke
 are computed on packed trees. Everything else (optimizer, clipping, KL, schedules, checkpoints) is TRL's own.
 """
 
+import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
+import numpy
 import torch
 from torch import Tensor
+from torch.utils.data import Sampler
 from trl import GRPOTrainer
 from trl.trainer.utils import split_tensor_dict
 
@@ -46,9 +50,20 @@ class TreeTrainer(GRPOTrainer):
         self._wanted: Tensor | None = None
         self._buffered_inputs: Any = None
         self._staging: Path | None = None
+        self._before_step: tuple[int, Any] | None = None
         self.packed_tokens = self.flat_tokens = 0
         self.update_seconds = 0.0
         super().__init__(reward_funcs=_path_reward, rollout_func=_rollout, **kwargs)
+
+    @property
+    def began(self) -> bool:
+        """Whether a first rollout was begun; before it, a resumed run is still reading its checkpoint."""
+        return self._before_step is not None
+
+    def _get_train_sampler(self, dataset: Any = None) -> Sampler[int]:
+        """TRL's order of questions, laid out for the whole run."""
+        step = self.args.generation_batch_size * self.args.gradient_accumulation_steps
+        return WholeRun(super()._get_train_sampler(dataset), self.args.max_steps * step)
 
     def _prepare_inputs(self, generation_batch: Any) -> Any:
         """TRL's buffering without its shuffle, so that the leaves of a tree stay in one micro-batch."""
@@ -63,6 +78,7 @@ class TreeTrainer(GRPOTrainer):
     def _generate_and_score_completions(self, inputs: Any) -> Any:
         """Sample trees, then replace TRL's per-row advantages by one per token and the mask by the tree's."""
         self.update_seconds, self.packed_tokens, self.flat_tokens = 0.0, 0, 0
+        self._before_step = self.state.global_step, _random_streams()
         output = super()._generate_and_score_completions(inputs)
         started = time.perf_counter()
         config = self.run
@@ -79,8 +95,12 @@ class TreeTrainer(GRPOTrainer):
         return output
 
     def _refuse_silence(self) -> None:
-        """An outage is never a reward: with nothing scorable in a whole step there is nothing to learn from."""
-        if all(node.reward is None for tree in self.trees for node in tree.walk()):
+        """An outage is never a reward: where no search of a whole step was answered, there is nothing to learn from.
+
+        Turns that failed the format are scored without a search; they do not hide an outage.
+        """
+        searched = [node for tree in self.trees for node in tree.walk() if node.rewrite.plan is not None]
+        if searched and all(node.reward is None for node in searched):
             failure = getattr(self.grower.client, "last_failure", None)
             raise EnvironmentUnavailableError(
                 f"no rollout of step {self.state.global_step + 1} could be scored: the environment did not answer "
@@ -107,9 +127,14 @@ class TreeTrainer(GRPOTrainer):
         self.folder.keep_newest(self.run.train.keep_checkpoints)
 
     def save_now(self) -> None:
-        """Save a checkpoint of the last finished step, unless there is one or none was finished."""
+        """Save a checkpoint of the last finished step, unless there is one or none was finished.
+
+        What the unfinished step drew from the random streams is put back: a resumed run samples it again.
+        """
         done = self.state.global_step
         if done and not (self.folder.checkpoints / f"checkpoint-{done}").exists():
+            if self._before_step is not None and self._before_step[0] == done:
+                _set_random_streams(self._before_step[1])
             self._save_checkpoint(self.model, trial=None)
 
     def create_model_card(self, *_: Any, **__: Any) -> None:
@@ -167,6 +192,34 @@ class TreeTrainer(GRPOTrainer):
         self._wanted = None
         entropies = torch.cat([e for _, e in parts if e is not None]) if compute_entropy else None
         return torch.cat([logps for logps, _ in parts]), entropies, None
+
+
+def _random_streams() -> tuple[Any, ...]:
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+    return random.getstate(), numpy.random.get_state(), torch.get_rng_state(), cuda
+
+
+def _set_random_streams(streams: tuple[Any, ...]) -> None:
+    random.setstate(streams[0])
+    numpy.random.set_state(streams[1])
+    torch.set_rng_state(streams[2])
+    torch.cuda.set_rng_state_all(streams[3])
+
+
+class WholeRun(Sampler[int]):
+    """The first `length` indices of endless passes over `passes`, which shuffles anew each time it is iterated.
+
+    A resumed run skips what was asked before; over separate passes it would begin with the first shuffle again.
+    """
+
+    def __init__(self, passes: Sampler[int], length: int) -> None:
+        self.passes, self.length = passes, length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __iter__(self) -> Iterator[int]:
+        return islice(chain.from_iterable(self.passes for _ in range(self.length)), self.length)
 
 
 def token_advantages(

@@ -3,6 +3,7 @@
 import logging
 import signal
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from types import FrameType
@@ -62,7 +63,7 @@ class Watcher(TrainerCallback):
         record["seconds/step"] = now - self._started
         record["tokens/packed"], record["tokens/flat"] = trainer.packed_tokens, trainer.flat_tokens
         self._started = now
-        record = {name: round(value, 6) if isinstance(value, float) else value for name, value in record.items()}
+        record = {name: float(f"{value:.6g}") if isinstance(value, float) else value for name, value in record.items()}
         self.folder.append(self.folder.metrics, record)
         for tree in trainer.trees[: self.rollouts_per_step]:
             self.folder.append(self.folder.rollouts, {"step": step, **describe(tree)})
@@ -91,20 +92,35 @@ class Watcher(TrainerCallback):
 
 
 class StopOnSignal(TrainerCallback):
-    """SIGTERM and SIGUSR1, what a cluster sends before it takes the node, end the run after the step with a
-    checkpoint."""
+    """Ends a run so that it can go on: SIGTERM and SIGUSR1, what a cluster sends before it takes the node, after the
+    step with a checkpoint; Ctrl-C at once, except between the first changed weight of a step and the step's record."""
 
     def __init__(self) -> None:
         self.received: int | None = None
+        self._changing = False
         self._before: dict[int, Any] = {}
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Listen while training runs."""
-        for number in (signal.SIGTERM, signal.SIGUSR1):
-            self._before[number] = signal.signal(number, self._note)
+        """Listen while training runs; only the main thread of a process can."""
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):
+                if signal.getsignal(number) != signal.SIG_IGN:
+                    self._before[number] = signal.signal(number, self._note)
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
+        if number == signal.SIGINT and not self._changing:
+            raise KeyboardInterrupt
         self.received = number
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """From here on the weights are those of neither step."""
+        self._changing = True
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """The step before is whole: weights, record and, where one was due, checkpoint."""
+        self._changing = False
+        if self.received == signal.SIGINT:
+            raise KeyboardInterrupt
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
         """Ask the trainer to save and stop."""
@@ -112,10 +128,6 @@ class StopOnSignal(TrainerCallback):
             log.warning("received %s: saving a checkpoint and stopping", signal.Signals(self.received).name)
             control.should_save = control.should_training_stop = True
         return control
-
-    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Stop listening."""
-        self.restore()
 
     def restore(self) -> None:
         """Give the signals back to who had them."""

@@ -1,0 +1,268 @@
+"""A whole run: what lies in its folder, what is refused, and that a resumed run is the run that was not stopped."""
+
+import json
+import logging
+import shutil
+
+import pytest
+from querylect.errors import CheckpointError, ConfigError
+from querylect.rollouts.checkpoints import find_checkpoint
+from querylect.train.run import train
+
+from .lessons import ANSWER_TOKENS, change, lesson_url, lessons, records, settings, speaking, without_seconds  # noqa: F401
+
+PER_TURN = (
+    "reward", "ndcg", "format", "truncated", "think_tokens", "rewrite_tokens", "completion_tokens", "zero_variance",
+    "best_of_group", "unscorable", "advantage_spread",
+)  # fmt: skip
+ONCE = (
+    "step", "loss", "grad_norm", "entropy", "learning_rate", "clip_ratio/region_mean", "tokens/packed", "tokens/flat",
+    "seconds/generate", "seconds/retrieve", "seconds/score", "seconds/update", "seconds/step",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory, lessons, lesson_url, speaking):  # noqa: F811
+    """A run of five steps that nothing interrupted, with its settings. Others resume copies of it."""
+    config = settings.__wrapped__(lessons, lesson_url, speaking, tmp_path_factory.mktemp("straight"))
+    config = change(config, **{"train.steps": 5, "train.save_steps": 1, "train.keep_checkpoints": 9})
+    return config, train(config)
+
+
+def copy_of(straight, tmp_path, upto):
+    """The settings and the folder of the run as it was after step `upto`, its log running ahead of its checkpoint."""
+    config, folder = straight
+    config = change(config, output=str(tmp_path / "copy"))
+    copy = shutil.copytree(folder, tmp_path / "copy" / "run")
+    (copy / "config.yaml").write_text((folder / "config.yaml").read_text().replace(str(folder.parent), config.output))
+    for step in range(upto + 1, 6):
+        shutil.rmtree(copy / "checkpoints" / f"checkpoint-{step}")
+    shutil.rmtree(copy / "final")
+    return config, copy
+
+
+def test_a_run_folder_is_complete(straight):
+    config, folder = straight
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "checkpoints", "config.yaml", "environment.json", "final", "metrics.jsonl", "rollouts.jsonl",
+    ]  # fmt: skip
+    metrics = records(folder / "metrics.jsonl")
+    assert [line["step"] for line in metrics] == [1, 2, 3, 4, 5]
+    assert set(metrics[0]) == {*ONCE, *(f"{name}/turn{turn}" for name in PER_TURN for turn in (1, 2))}
+    assert sum(line["grad_norm"] > 0 for line in metrics) >= 3, "the run has something to learn from"
+    assert all(0 < line["tokens/packed"] < line["tokens/flat"] for line in metrics if line["grad_norm"])
+    assert metrics[0]["completion_tokens/turn1"] <= config.rollout.max_new_tokens
+    assert metrics[0]["rewrite_tokens/turn1"] == ANSWER_TOKENS - 3
+    served = json.loads((folder / "environment.json").read_text())
+    assert served["corpus_size"] == 5
+    assert len(served["index_hash"]) >= 32
+    trees = records(folder / "rollouts.jsonl")
+    assert [tree["step"] for tree in trees] == [1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
+    for tree in trees:
+        assert [len(turn["children"]) for turn in tree["turns"]] == [2, 2]
+    assert [path.name for path in sorted((folder / "checkpoints").iterdir())] == [
+        f"checkpoint-{step}" for step in range(1, 6)
+    ]
+
+
+def test_metrics_are_the_means_of_the_logged_rollouts(straight):
+    folder = straight[1]
+    rollouts = records(folder / "rollouts.jsonl")
+    for line in records(folder / "metrics.jsonl"):
+        roots = [turn for tree in rollouts if tree["step"] == line["step"] for turn in tree["turns"]]
+        leaves = [child for turn in roots for child in turn["children"]]
+        for number, turns in ((1, roots), (2, leaves)):
+            mean = sum(turn["reward"] for turn in turns) / len(turns)
+            assert line[f"reward/turn{number}"] == pytest.approx(mean, rel=1e-5)
+            kept = sum(not turn["failure"] for turn in turns) / len(turns)
+            assert line[f"format/turn{number}"] == pytest.approx(kept, rel=1e-5)
+            assert line[f"unscorable/turn{number}"] == 0
+
+
+def test_training_changed_the_policy_and_the_result_loads(straight):
+    import torch
+    from querylect.rollouts.policy import load_policy
+
+    config, folder = straight
+    assert find_checkpoint(folder) == folder / "final"
+    untrained, _ = load_policy(config.policy)
+    trained, _ = load_policy(config.policy, find_checkpoint(folder))
+    last, _ = load_policy(config.policy, folder / "checkpoints" / "checkpoint-5")
+    changed = [
+        name
+        for (name, before), after in zip(untrained.named_parameters(), trained.parameters(), strict=True)
+        if not torch.equal(before, after)
+    ]
+    assert any("o_proj" in name for name in changed)
+    for one, other in zip(trained.parameters(), last.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_every_question_is_asked_once_a_pass_and_passes_differ(straight):
+    asked = [tree["question_id"] for tree in records(straight[1] / "rollouts.jsonl")]
+    assert len(set(asked[:4])) == len(set(asked[4:8])) == 4, "four of five fit into the two steps of a pass"
+    assert asked[:4] != asked[4:8]
+
+
+@pytest.mark.parametrize("upto", [1, 2, 3])
+def test_a_resumed_run_is_the_run_that_was_not_stopped(straight, tmp_path, upto):
+    """Same questions, samples, losses and weights; the pass over the questions ends after step 2."""
+    import torch
+    from safetensors.torch import load_file
+
+    config, copy = copy_of(straight, tmp_path, upto)
+    assert train(config, resume=True) == copy
+    assert without_seconds(copy / "metrics.jsonl") == without_seconds(straight[1] / "metrics.jsonl")
+    assert records(copy / "rollouts.jsonl") == records(straight[1] / "rollouts.jsonl")
+    one, other = (load_file(each / "final" / "adapter_model.safetensors") for each in (copy, straight[1]))
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_a_run_of_two_steps_goes_on_to_four(settings, straight):
+    """train.steps may grow at a constant learning rate; older checkpoints make room."""
+    short = change(settings, **{"train.steps": 2, "train.save_steps": 1})
+    folder = train(short)
+    train(change(short, **{"train.steps": 4, "train.keep_checkpoints": 2}), resume=True)
+    assert without_seconds(folder / "metrics.jsonl") == without_seconds(straight[1] / "metrics.jsonl")[:4]
+    assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == ["checkpoint-3", "checkpoint-4"]
+    with pytest.raises(CheckpointError, match=r"reached step 4.*train\.steps is 3"):
+        train(change(short, **{"train.steps": 3}), resume=True)
+
+
+@pytest.mark.parametrize("lora", [None, {"r": 4, "last_layers": 1}])
+def test_full_training_and_kl_run_and_resume(settings, lora):
+    changes = {"policy.lora": lora, "train.beta": 0.01, "train.entropy_coef": 0.01, "train.learning_rate": 1e-3}
+    config = change(settings, **changes, **{"train.steps": 2, "train.save_steps": 1})
+    folder = train(config)
+    whole = without_seconds(folder / "metrics.jsonl")
+    assert whole[0]["kl"] == pytest.approx(0, abs=1e-6)
+    assert whole[1]["kl"] > 1e-6
+    for name in ("checkpoints/checkpoint-2", "final"):
+        shutil.rmtree(folder / name)
+    train(config, resume=True)
+    assert without_seconds(folder / "metrics.jsonl") == whole
+    assert find_checkpoint(folder).name == "final"
+
+
+def test_a_small_learning_rate_is_not_logged_as_zero(settings):
+    folder = train(change(settings, **{"train.learning_rate": 2.5e-7, "train.steps": 1}))
+    assert records(folder / "metrics.jsonl")[0]["learning_rate"] == 2.5e-7
+
+
+def test_an_existing_run_is_refused_and_left_alone(straight):
+    config, folder = straight
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    with pytest.raises(ConfigError, match=r"already holds a run\. Continue it with --resume"):
+        train(config)
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"rollout.branching": [1, 1]}, "has one leaf"),
+        ({"train.questions_per_step": 3, "train.questions_per_micro_batch": 2}, "no multiple of"),
+        ({"train.questions_per_step": 6}, "5 training questions"),
+        ({"rollout.max_prompt_tokens": 16}, "max_prompt_tokens"),
+    ],
+)
+def test_settings_that_cannot_be_trained_are_refused_before_a_folder_is_made(settings, changes, said):
+    config = change(settings, **changes)
+    with pytest.raises(ConfigError, match=said):
+        train(config)
+    if said != "max_prompt_tokens":
+        from pathlib import Path
+
+        assert not Path(config.output).exists()
+
+
+def test_resuming_nothing_is_refused(settings, straight, tmp_path):
+    with pytest.raises(CheckpointError, match="holds no run to resume"):
+        train(settings, resume=True)
+    config, copy = copy_of(straight, tmp_path, 1)
+    shutil.rmtree(copy / "checkpoints" / "checkpoint-1")
+    with pytest.raises(CheckpointError, match="holds no complete checkpoint"):
+        train(config, resume=True)
+
+
+def test_a_changed_setting_is_named_and_refused(straight, tmp_path):
+    config, _ = copy_of(straight, tmp_path, 1)
+    changed = change(config, **{"train.learning_rate": 0.5, "rollout.temperature": 0.3, "train.save_steps": 7})
+    with pytest.raises(CheckpointError) as refused:
+        train(changed, resume=True)
+    assert "rollout.temperature: 1.0 → 0.3; train.learning_rate: 0.01 → 0.5" in str(refused.value)
+    assert "save_steps" not in str(refused.value), "what does not change the outcome may differ"
+
+
+def test_another_environment_is_refused(straight, tmp_path):
+    config, copy = copy_of(straight, tmp_path, 1)
+    served = json.loads((copy / "environment.json").read_text())
+    (copy / "environment.json").write_text(json.dumps({**served, "index_hash": "0" * 64}))
+    with pytest.raises(CheckpointError, match=r"started on another environment: index_hash: '0000"):
+        train(config, resume=True)
+
+
+@pytest.mark.parametrize(
+    "name", ["adapter_model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json"]
+)
+def test_a_damaged_checkpoint_is_said_and_a_missing_file_leads_to_the_one_before(straight, tmp_path, caplog, name):
+    config, copy = copy_of(straight, tmp_path, 2)
+    damaged = copy / "checkpoints" / "checkpoint-2" / name
+    damaged.write_bytes(damaged.read_bytes()[: damaged.stat().st_size // 2])
+    with pytest.raises(CheckpointError, match=r"checkpoint-2 could not be continued"):
+        train(config, resume=True)
+    damaged.unlink()
+    with caplog.at_level(logging.WARNING):
+        from querylect.train.run_folder import RunFolder
+
+        assert RunFolder(copy).newest_checkpoint() == copy / "checkpoints" / "checkpoint-1"
+    assert "checkpoint-2 is passed over" in caplog.text
+
+
+def test_a_checkpoint_of_another_policy_is_refused(straight, tmp_path, speaking):  # noqa: F811
+    from .lessons import save_speaking
+
+    config, copy = copy_of(straight, tmp_path, 2)
+    other = save_speaking(tmp_path / "other", heads=2)
+    config = change(config, **{"policy.model": str(other)})
+    written = (copy / "config.yaml").read_text().replace(str(speaking), str(other))
+    (copy / "config.yaml").write_text(written)
+    with pytest.raises(CheckpointError, match=r"could not be continued.*size mismatch.*of another policy"):
+        train(config, resume=True)
+
+
+def test_a_log_line_that_was_cut_is_written_again(straight, tmp_path):
+    """A kill in the middle of a write leaves half a line; it may end like a whole one, or inside a letter."""
+    config, copy = copy_of(straight, tmp_path, 4)
+    for name, tail in (
+        ("metrics.jsonl", b'{"step": 5, "reward/turn1": {}'),
+        ("rollouts.jsonl", b'{"step": 5, "t": "\xc3'),
+    ):
+        lines = (copy / name).read_bytes().split(b"\n")
+        (copy / name).write_bytes(b"\n".join([*lines[: 4 if name[0] == "m" else 8], tail]))
+    train(config, resume=True)
+    for name in ("metrics.jsonl", "rollouts.jsonl"):
+        assert [r["step"] for r in records(copy / name)] == [r["step"] for r in records(straight[1] / name)]
+
+
+def test_line_separators_inside_a_text_do_not_cut_a_record(tmp_path):
+    from querylect.train.run_folder import RunFolder
+
+    folder = RunFolder(tmp_path)
+    said = {"step": 1, "text": "one\u2028two\u0085three\x0cfour"}
+    folder.append(folder.rollouts, said)
+    folder.append(folder.rollouts, {"step": 2, "text": "later"})
+    folder.forget_after(1)
+    assert [json.loads(line) for line in folder.rollouts.read_bytes().split(b"\n") if line] == [said]
+
+
+def test_wandb_offline_is_joined_by_a_resumed_run(settings, monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    config = change(settings, **{"tracking.wandb": "auto", "train.steps": 1, "train.save_steps": 1})
+    folder = train(config)
+    train(change(config, **{"train.steps": 2}), resume=True)
+    runs = list((folder / "wandb").glob("offline-run-*"))
+    assert len({path.name.rsplit("-", 1)[1] for path in runs}) == 1
+    assert runs[0].name.endswith((folder / "wandb_id").read_text().strip())
+    assert [line["step"] for line in records(folder / "metrics.jsonl")] == [1, 2]
