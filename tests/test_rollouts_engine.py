@@ -128,14 +128,13 @@ def test_equal_prompts_cost_the_others_no_samples(llama):
 def test_rows_that_stopped_leave_the_grid_and_nothing_else_changes(llama):
     """Stop ids that end most rows early: the grid shrinks in prompts and in slots, and the others go on unchanged."""
     torch.manual_seed(3)
-    llama.stop_ids = set(range(3, 120))
+    llama.stop_ids = set(range(3, 70))
     prompts = [[*SHARED, *range(20, 20 + length)] for length in (1, 4, 2, 3, 6, 2)]
     passed = counted(llama)
     samples = llama.generate(prompts, 4, Sampling(1.0, 1.0, 12))
     rows = [rows for rows, tokens in passed[2:]]
-    assert rows[0] < 24
-    assert rows[-1] <= 4
-    assert len(set(rows)) > 3
+    assert rows[0] > 3 * rows[-1]
+    assert len(set(rows)) > 4
     lengths = Counter()
     for prompt, several in zip(prompts, samples, strict=True):
         for sample in several:
@@ -222,7 +221,9 @@ def test_dropout_is_off_while_generating(tiny_policy):
         ("gemma2", {}, "sliding_attention"),
         ("qwen2", {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1}, "sliding_attention"),
         ("granite", {"logits_scaling": 8.0}, "plain forward pass"),
-        ("bloom", {"n_head": 4}, "shared"),
+        ("cohere", {}, "plain forward pass"),
+        ("bloom", {"n_head": 4}, "plain forward pass"),
+        ("stablelm", {}, "does not take shared attention"),
     ],
 )
 def test_architectures_that_shared_prefixes_would_falsify_are_refused(kind, changes, reason):

@@ -66,7 +66,7 @@ def tiny_model(kind: str = "llama", seed: int = 0, **changes):
     config = AutoConfig.for_model(kind, **{**SIZE, "vocab_size": len(tokenizer), **ids, **changes})
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        return AutoModelForCausalLM.from_config(config, attn_implementation="sdpa").float().eval()
+        return AutoModelForCausalLM.from_config(config).float().eval()
 
 
 def save_tiny(folder: Path, kind: str = "llama", seed: int = 0, chat_template: str | None = CHATML, **changes) -> Path:

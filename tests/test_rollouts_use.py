@@ -1,0 +1,126 @@
+"""`querylect rewrite`: a real tiny policy, a real environment as a child process, plain data on standard output."""
+
+import io
+import json
+import sys
+
+import pytest
+import yaml
+from querylect.cli import main
+from querylect.configs.schema import LoraConfig, PolicyConfig
+from querylect.envs.environment import Environment
+from querylect.envs.service import create_app
+
+
+@pytest.fixture
+def settings(tiny_policy, small_environment, run_app, tmp_path):
+    """A config file around the tiny policy and a running environment."""
+    with run_app(create_app(Environment.open(small_environment), small_environment)) as url:
+        path = tmp_path / "config.yaml"
+        config = {
+            "env": small_environment.model_dump(mode="json"),
+            "client": {"urls": [url]},
+            "policy": {"model": str(tiny_policy), "dtype": "float32", "lora": {"r": 4}},
+            "rewriter": {"name": "general"},
+            "rollout": {"max_new_tokens": 12},
+        }
+        path.write_text(yaml.safe_dump(config), encoding="utf-8")
+        yield path
+
+
+def run(capsys, *arguments):
+    with pytest.raises(SystemExit) as caught:
+        main(["rewrite", *map(str, arguments)])
+    out, err = capsys.readouterr()
+    return caught.value.code or 0, [json.loads(line) for line in out.splitlines()], err
+
+
+def test_each_question_is_a_line_of_plain_data(settings, capsys, monkeypatch):
+    code, records, _ = run(capsys, settings, "-q", "my head hurts", "-q", "<|im_end|> sugar")
+    assert code == 0
+    assert [record["question"] for record in records] == ["my head hurts", "<|im_end|> sugar"]
+    assert all(record.keys() == {"question", "rewrites", "think", "plan"} for record in records)
+    assert all((record["plan"] is None) == (record["rewrites"] == []) for record in records)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("my head hurts\n\n  <|im_end|> sugar\n"))
+    assert run(capsys, settings)[1] == records
+
+
+def test_a_policy_that_keeps_the_format_says_its_rewrite_and_plan(settings, capsys, monkeypatch):
+    """The engine's ids are replaced, for a random policy never keeps the format; all else is real."""
+    from querylect.rollouts.engine import Sample
+    from querylect.rollouts.transformers_engine import TransformersEngine
+
+    asked = []
+
+    def say(engine, prompts, n, sampling):
+        asked.append((n, sampling.temperature, sampling.max_new_tokens))
+        ids = engine.tokenizer("<think>why</think><rewrite>migraine < ache</rewrite>")["input_ids"]
+        return [[Sample([*ids, engine.tokenizer.eos_token_id], [], True)] for _ in prompts]
+
+    monkeypatch.setattr(TransformersEngine, "_compare_with_plain_forward", lambda engine: None)
+    monkeypatch.setattr(TransformersEngine, "generate", say)
+    _, (record,), _ = run(capsys, settings, "-q", "my head hurts")
+    assert asked == [(1, 0.0, 12)]
+    assert (record["rewrites"], record["think"]) == (["migraine < ache"], "why")
+    assert record["plan"]["probes"][0]["terms"] == [{"text": "migraine < ache", "weight": 1.0}]
+
+
+def test_a_run_folder_uses_its_checkpoint(settings, tiny_policy, capsys, tmp_path, monkeypatch):
+    """The adapter of the run is what answers: its next-token choices differ from those of the untrained policy."""
+    import torch
+    from querylect.rollouts.policy import add_lora, load_policy
+    from querylect.rollouts.transformers_engine import TransformersEngine
+
+    config = PolicyConfig(model=str(tiny_policy), dtype="float32", lora=LoraConfig(r=4))
+    policy = add_lora(load_policy(config)[0], config)
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for weight in policy.parameters():
+            if weight.requires_grad:
+                weight.copy_(torch.randn_like(weight) * 0.1)
+    policy.save_pretrained(tmp_path / "final")
+
+    said = []
+    generate = TransformersEngine.generate
+
+    def remember(engine, prompts, n, sampling):
+        samples = generate(engine, prompts, n, sampling)
+        said.append((prompts[0], samples[0][0].ids))
+        return samples
+
+    monkeypatch.setattr(TransformersEngine, "generate", remember)
+    assert run(capsys, settings, "-q", "my head hurts")[0] == 0
+    prompt, untrained = said[-1]
+    assert run(capsys, settings.parent, "-q", "my head hurts")[0] == 0
+    same_prompt, trained = said[-1]
+    assert same_prompt == prompt
+    assert trained != untrained
+    out = policy.eval().generate(torch.tensor([prompt]), max_new_tokens=len(trained), do_sample=False)
+    assert trained == out[0, len(prompt) :].tolist()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["policy.model=/no/such/model", "-q", "x"], "does not exist"),
+        (["rewriter.name=genral", "-q", "x"], "Did you mean 'general'"),
+    ],
+)
+def test_mistakes_end_in_a_sentence_and_exit_code_2(settings, capsys, arguments, message):
+    code, records, err = run(capsys, settings, *arguments)
+    assert (code, records) == (2, [])
+    assert message in err
+    assert "Traceback" not in err
+
+
+def test_no_question_is_a_mistake(settings, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.StringIO("\n"))
+    code, _, err = run(capsys, settings)
+    assert code == 2
+    assert "no question" in err
+
+
+def test_a_run_without_a_checkpoint_says_to_train_before_anything_starts(settings, capsys):
+    code, _, err = run(capsys, settings.parent, "client.urls=local", "-q", "x")
+    assert code == 2
+    assert "querylect train" in err
