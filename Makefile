@@ -5,6 +5,8 @@ PY ?= python3
 ARGS ?=
 BIN := .venv/bin
 STAMP := .venv/.stamp
+# Intel's OpenMP runtime wakes its threads faster than the one in PyTorch's wheel: about half as long a training step
+RUN = env LD_PRELOAD="$$(realpath -q .venv/lib/libiomp5.so)$${LD_PRELOAD:+:$$LD_PRELOAD}" $(BIN)/querylect
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test lint clean
@@ -32,8 +34,8 @@ $(STAMP): pyproject.toml constraints.txt requirements-demo.txt
 demo: $(STAMP)
 	@if [ -e runs/demo ]; then rm -rf runs/demo.previous && mv runs/demo runs/demo.previous; fi
 	$(BIN)/querylect index build demo --overwrite $(ARGS)
-	$(BIN)/querylect train demo $(ARGS)
-	$(BIN)/querylect eval runs/demo
+	$(RUN) train demo $(ARGS)
+	$(RUN) eval runs/demo
 
 test: $(STAMP)
 	$(BIN)/pytest $(ARGS)

@@ -141,6 +141,9 @@ class TrainConfig(Section):
     steps: Annotated[int, Field(ge=1)] = 40
     questions_per_step: Annotated[int, Field(ge=1)] = 12
     questions_per_micro_batch: Annotated[int, Field(ge=1)] = 1
+    raw_reward: Annotated[list[Annotated[float, Field(ge=0, le=1)]], Field(min_length=2, max_length=2)] = [0.0, 1.0]
+    """Train only on questions whose un-rewritten search is worth this much, [lowest, highest] by the reward's metric.
+    A question that finds nothing as it stands is one that few samples ever save: it costs time and gives no signal."""
     learning_rate: Annotated[float, Field(gt=0)] = 1e-6
     warmup_steps: Annotated[int, Field(ge=0)] = 0
     lr_schedule: Literal["constant", "linear", "cosine"] = "constant"

@@ -12,6 +12,7 @@ from torch import nn
 from ..configs.schema import PolicyConfig
 from ..errors import CheckpointError, ModelError
 from ..sources import resolve_model
+from .memory import keep_freed_memory
 
 log = logging.getLogger(__name__)
 
@@ -24,6 +25,7 @@ def load_policy(config: PolicyConfig, adapter: Path | None = None) -> tuple[nn.M
     """
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
+    keep_freed_memory()
     place = resolve_model(config.model)
     where = f"policy.model {config.model!r}"
     full = adapter is not None and not (adapter / "adapter_config.json").exists()

@@ -2,16 +2,20 @@
 
 import json
 import logging
+from collections.abc import Sequence
 from math import prod
 from pathlib import Path
+from signal import SIGINT
 from typing import Any
 
 from ..configs.schema import RunConfig
 from ..data.types import Question
 from ..envs.client import SyncEnvironmentClient
 from ..envs.connect import open_environment
-from ..errors import CheckpointError, ConfigError, EnvironmentUnavailableError
-from .run_folder import RunFolder, staged, write_atomically
+from ..envs.plan import SearchPlan
+from ..envs.wire import Step
+from ..errors import CheckpointError, ConfigError, EnvironmentUnavailableError, QuerylectError, RequestError
+from .run_folder import RunFolder, staged, step_of, write_atomically
 
 log = logging.getLogger(__name__)
 
@@ -22,17 +26,44 @@ def train(config: RunConfig, resume: bool = False) -> Path:
     Raises ConfigError, ModelError, CheckpointError for what the user can mend before anything is written;
     EnvironmentUnavailableError with a checkpoint where the environment goes away; StorageError on a full disk.
     """
+    check_shape(config)
     if not resume and (Path(config.output) / config.name / "config.yaml").exists():
         RunFolder.create(config)  # refuses, before minutes are spent on loading
     folder, checkpoint = RunFolder.reopen(config) if resume else (None, None)
     with open_environment(config) as client:
-        questions = client.questions("train")
+        questions = worth_training(config, client, client.questions("train"))
         if len(questions) < config.train.questions_per_step:
             raise ConfigError(
-                f"the environment has {len(questions)} training questions, train.questions_per_step is "
-                f"{config.train.questions_per_step}. Lower it, or add questions to the train split."
+                f"{len(questions)} training questions are left after train.raw_reward {config.train.raw_reward}, and "
+                f"train.questions_per_step is {config.train.questions_per_step}. Lower it, widen train.raw_reward, or add "
+                "questions to the train split."
             )
         return _train(config, client, questions, folder, checkpoint)
+
+
+def worth_training(config: RunConfig, client: SyncEnvironmentClient, questions: Sequence[Question]) -> list[Question]:
+    """The questions whose un-rewritten search is worth `train.raw_reward`; all of them where that is [0, 1].
+
+    Raises EnvironmentUnavailableError where a question could not be scored: a guess would change the training set.
+    """
+    lowest, highest = config.train.raw_reward
+    if (lowest, highest) == (0.0, 1.0):
+        return list(questions)
+    metric = config.reward.metric
+    steps = [Step(question_id=question.id, plan=SearchPlan.of(question.text)) for question in questions]
+    results = client.step(steps, metrics=[metric])
+    if None in results:
+        raise EnvironmentUnavailableError(
+            f"{results.count(None)} of {len(questions)} training questions could not be scored as they stand, which "
+            f"train.raw_reward needs. Last failure: {client.last_failure}. Check the service, or raise client.deadline."
+        )
+    kept = [
+        question
+        for question, result in zip(questions, results, strict=True)
+        if result is not None and lowest <= result.metrics[metric] <= highest
+    ]
+    log.info("training on %d of %d questions: raw %s in [%g, %g]", len(kept), len(questions), metric, lowest, highest)
+    return kept
 
 
 def _train(
@@ -49,6 +80,8 @@ def _train(
     from ..rollouts.use import make_grower
 
     environment = client.environment().model_dump(mode="json")
+    if folder is not None:
+        folder.same_environment(environment)
     set_seed(config.seed)
     model, tokenizer = load_policy(trainable_dtype(config).policy)
     model.to("cuda" if torch.cuda.is_available() else "cpu")
@@ -59,7 +92,7 @@ def _train(
     folder = folder or RunFolder.create(config)
     write_atomically(folder.path / "environment.json", json.dumps(environment, indent=2) + "\n")
     if checkpoint is not None:
-        step = int(json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))["global_step"])
+        step = step_of(checkpoint)
         folder.forget_after(step)
         log.info("continuing from step %d (%s)", step, checkpoint)
     _learn(config, folder, checkpoint, environment, policy, tokenizer, grower, sampler, questions)
@@ -78,6 +111,7 @@ def _learn(
     questions: list[Question],
 ) -> None:
     from datasets import Dataset
+    from transformers import PrinterCallback
 
     from .tracking import open_tracker
     from .trainer import TreeTrainer
@@ -97,28 +131,44 @@ def _learn(
         processing_class=tokenizer,
         callbacks=[watcher, stopper],
     )
+    trainer.remove_callback(PrinterCallback)
     watcher.trainer = trainer
     try:
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-    except (EnvironmentUnavailableError, KeyboardInterrupt):
+    except (EnvironmentUnavailableError, RequestError, KeyboardInterrupt):
         trainer.save_now()
         raise
-    except (RuntimeError, ValueError) as error:
-        if checkpoint is not None and trainer.state.global_step == 0:
-            raise CheckpointError(
-                f"{checkpoint} could not be continued ({error}). It is incomplete or of another policy; remove it to "
-                "go on from the one before, or start a new run."
-            ) from error
-        raise
+    except Exception as error:
+        if checkpoint is None or trainer.began or isinstance(error, QuerylectError):
+            raise
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise CheckpointError(
+            f"{checkpoint} could not be continued ({reason}). It is damaged or of another policy; remove it to go on "
+            "from the one before, or start a new run."
+        ) from error
     finally:
         watcher.close()
         stopper.restore()
         if tracker is not None:
             tracker.finish()
+    if stopper.received == SIGINT:
+        raise KeyboardInterrupt
     if stopper.received is None:
         with staged(folder.final) as place:
             trainer.save_model(str(place))
             tokenizer.save_pretrained(str(place))
+
+
+def check_shape(config: RunConfig) -> None:
+    """Raise ConfigError where the questions of a step cannot be compared or laid out."""
+    settings, branching = config.train, config.rollout.branching
+    if prod(branching) < 2:
+        raise ConfigError(f"rollout.branching {branching} has one leaf; GRPO compares at least two, e.g. [4, 4].")
+    if settings.questions_per_step % settings.questions_per_micro_batch:
+        raise ConfigError(
+            f"train.questions_per_step {settings.questions_per_step} is no multiple of train.questions_per_micro_batch "
+            f"{settings.questions_per_micro_batch}. Make it one."
+        )
 
 
 def trainable_dtype(config: RunConfig) -> RunConfig:
@@ -137,15 +187,6 @@ def grpo_config(config: RunConfig, output: Path) -> Any:
 
     leaves = prod(config.rollout.branching)
     settings, rollout = config.train, config.rollout
-    if leaves < 2:
-        raise ConfigError(
-            f"rollout.branching {rollout.branching} has one leaf; GRPO compares at least two, e.g. [4, 4]."
-        )
-    if settings.questions_per_step % settings.questions_per_micro_batch:
-        raise ConfigError(
-            f"train.questions_per_step {settings.questions_per_step} is no multiple of train.questions_per_micro_batch "
-            f"{settings.questions_per_micro_batch}. Make it one."
-        )
     cpu = not torch.cuda.is_available()
     return GRPOConfig(
         output_dir=str(output),
@@ -167,6 +208,7 @@ def grpo_config(config: RunConfig, output: Path) -> Any:
         loss_type=settings.loss_type,
         entropy_coef=settings.entropy_coef,
         max_grad_norm=settings.max_grad_norm,
+        logging_nan_inf_filter=False,
         scale_rewards="none",
         gradient_checkpointing=False,
         optim="adamw_torch",
