@@ -97,7 +97,7 @@ def test_the_text_of_a_turn_is_what_was_sampled_without_its_end(chat):
     assert chat.text(inside) == "a<|im_end|>b"
 
 
-PIECES = st.sampled_from("<|im_ start|> <|im_start|> <|im_end|> end|> <|endoftext|> a < |>".split() + [" "])
+PIECES = st.sampled_from(
     ["<|im_", "start|>", "<|im_start|>", "<|im_end|>", "end|>", "<|endoftext|>", "a", " ", "<", "|>"]
 )
 

@@ -140,7 +140,7 @@ def test_a_format_failure_is_not_searched_earns_nothing_and_grows_without_docume
             return client.step(steps, **options)
 
     engine = Script("headache without tags", say("headache"), say("migraine"), say("migraine"))
-    (tree,) = grower(Watched(), engine).grow([HEAD], [2, 1])
+    (tree,) = grower(Watched(), engine, document_tokens=60).grow([HEAD], [2, 1])
     failed, good = tree.roots
     assert asked == [["headache"], ["migraine", "migraine"]]
     assert (failed.reward, failed.metrics, failed.ranking) == (0.0, {"ndcg@10": 0.0}, [])
