@@ -143,7 +143,7 @@ def settings(lessons, lesson_url, speaking, tmp_path) -> RunConfig:
             "name": "run",
             "output": str(tmp_path / "runs"),
             "env": lessons.model_dump(),
-            "client": {"urls": [lesson_url], "deadline": 2, "timeout": 1},
+            "client": {"urls": [lesson_url]},
             "policy": {"model": str(speaking), "dtype": "float32", "lora": {"r": 4, "alpha": 8}},
             "rewriter": {"name": "small", "prompt": str(tmp_path / "prompt.yaml")},
             "rollout": {"branching": [2, 2], "max_new_tokens": 6, "documents": 2, "document_tokens": 8},

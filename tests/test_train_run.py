@@ -266,3 +266,20 @@ def test_wandb_offline_is_joined_by_a_resumed_run(settings, monkeypatch):
     assert len({path.name.rsplit("-", 1)[1] for path in runs}) == 1
     assert runs[0].name.endswith((folder / "wandb_id").read_text().strip())
     assert [line["step"] for line in records(folder / "metrics.jsonl")] == [1, 2]
+
+
+def test_wandb_that_cannot_be_reached_is_not_in_the_way(settings, monkeypatch, tmp_path, caplog):  # noqa: F811
+    import wandb
+    from querylect.train.tracking import open_tracker
+
+    modes = []
+
+    def init(mode, **_):
+        modes.append(mode)
+        if mode == "online":
+            raise wandb.errors.CommError("no route to host")
+
+    monkeypatch.setattr(wandb, "init", init)
+    open_tracker(change(settings, **{"tracking.wandb": "online"}), tmp_path, {})
+    assert modes == ["online", "offline"]
+    assert "no route to host" in caplog.text

@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
+
 from ..configs.load import dump_config, load_config
 from ..configs.schema import RunConfig
 from ..errors import CheckpointError, ConfigError, StorageError
@@ -156,8 +158,12 @@ def staged(target: Path) -> Iterator[Path]:
         yield staging
         shutil.rmtree(target, ignore_errors=True)
         staging.rename(target)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:
         raise storage_error(target, error) from error
+    except RuntimeError as error:
+        if "inline_container" in str(error) or "PytorchStreamWriter" in str(error):  # how torch.save says a full disk
+            raise storage_error(target, error) from error
+        raise
     finally:
         shutil.rmtree(staging, ignore_errors=True)
 
@@ -173,11 +179,12 @@ def write_atomically(path: Path, text: str) -> None:
         raise storage_error(path, error) from error
 
 
-def storage_error(path: Path, error: OSError) -> StorageError:
+def storage_error(path: Path, error: Exception) -> StorageError:
     """The error of a disk that did not take `path`."""
+    reason = " ".join(str(getattr(error, "strerror", None) or error).split())[:200]
     return StorageError(
-        f"could not write {path} ({error.strerror or error}). Nothing half-written was left there; earlier checkpoints "
-        "are whole. Free some space and continue with --resume."
+        f"could not write {path} ({reason}). Nothing half-written was left there; earlier checkpoints are whole. "
+        "Free some space and continue with --resume."
     )
 
 

@@ -1,10 +1,13 @@
 """Weights & Biases: online where the user is logged in, offline otherwise, never in the way of a run."""
 
+import logging
 import os
 from pathlib import Path
 from typing import Any
 
 from ..configs.schema import RunConfig
+
+log = logging.getLogger(__name__)
 
 
 def open_tracker(config: RunConfig, folder: Path, environment: dict[str, Any]) -> Any:
@@ -13,19 +16,28 @@ def open_tracker(config: RunConfig, folder: Path, environment: dict[str, Any]) -
         return None
     import wandb
 
+    def start(mode: str) -> Any:
+        return wandb.init(
+            project=config.tracking.project,
+            name=config.name,
+            id=run_id(folder),
+            resume="allow",
+            dir=str(folder),
+            mode=mode,
+            config={**config.model_dump(mode="json"), "environment": environment},
+            settings=wandb.Settings(silent=True, console="off"),
+        )
+
     mode = config.tracking.wandb
     if mode == "auto":
         mode = "online" if logged_in() else "offline"
-    return wandb.init(
-        project=config.tracking.project,
-        name=config.name,
-        id=run_id(folder),
-        resume="allow",
-        dir=str(folder),
-        mode=mode,
-        config={**config.model_dump(mode="json"), "environment": environment},
-        settings=wandb.Settings(silent=True, console="off"),
-    )
+    try:
+        return start(mode)
+    except wandb.Error as error:
+        if mode == "offline":
+            raise
+        log.warning("Weights & Biases cannot be used online (%s); this run is tracked offline", error)
+        return start("offline")
 
 
 def logged_in() -> bool:
