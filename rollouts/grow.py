@@ -87,9 +87,10 @@ class Grower:
             messages = self.rewriter.first(self._plain(tree.question))
             places.append(_Growing(tree, messages, self.chat.first(messages), None))
         for turn, width in enumerate(branching, start=1):
-            self._check_length(places)
+            prompts = [place.prompt_ids for place in places]
+            self.check_length(prompts)
             started = time.perf_counter()
-            samples = self.engine.generate([place.prompt_ids for place in places], width, sampling)
+            samples = self.engine.generate(prompts, width, sampling)
             self.clock.add("generate", started)
             grown = [
                 (place, self._node(place, sample, turn))
@@ -151,8 +152,9 @@ class Grower:
         left = self.rollout.document_tokens - self.chat.count(title)
         return Document(document.id, title, self.chat.cut(document.text, left) if left > 0 else "")
 
-    def _check_length(self, places: Sequence[_Growing]) -> None:
-        longest = max((len(place.prompt_ids) for place in places), default=0)
+    def check_length(self, prompts: Sequence[Sequence[int]]) -> None:
+        """Raise ConfigError where a prompt is longer than `rollout.max_prompt_tokens`."""
+        longest = max(map(len, prompts), default=0)
         if longest > self.rollout.max_prompt_tokens:
             raise ConfigError(
                 f"a prompt has {longest} tokens and rollout.max_prompt_tokens is {self.rollout.max_prompt_tokens}. "

@@ -10,7 +10,7 @@ from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from ..configs.schema import PolicyConfig
-from ..errors import CheckpointError, ModelError
+from ..errors import CheckpointError, ConfigError, ModelError
 from ..sources import resolve_model
 from .memory import keep_freed_memory
 
@@ -80,7 +80,10 @@ def cpu_has_bfloat16() -> bool:
 
 
 def add_lora(model: nn.Module, config: PolicyConfig) -> nn.Module:
-    """The model with fresh trainable LoRA weights, or unchanged with all weights trainable where `lora` is None."""
+    """The model with fresh trainable LoRA weights, or unchanged with all weights trainable where `lora` is None.
+
+    Raises ConfigError where `lora.target_modules` names no part of the model.
+    """
     if config.lora is None:
         return model
     from peft import LoraConfig, get_peft_model
@@ -95,17 +98,21 @@ def add_lora(model: nn.Module, config: PolicyConfig) -> nn.Module:
         if targets == "all-linear":  # peft takes layers together with a list only
             linear = {name.rsplit(".", 1)[-1] for name, part in model.named_modules() if isinstance(part, nn.Linear)}
             targets = sorted(linear - {"lm_head"})
-    return get_peft_model(  # type: ignore[no-any-return]
-        model,
-        LoraConfig(
-            r=lora.r,
-            lora_alpha=lora.alpha,
-            lora_dropout=lora.dropout,
-            target_modules=targets,
-            layers_to_transform=layers,
-            task_type="CAUSAL_LM",
-        ),
+    adapters = LoraConfig(
+        r=lora.r,
+        lora_alpha=lora.alpha,
+        lora_dropout=lora.dropout,
+        target_modules=targets,
+        layers_to_transform=layers,
+        task_type="CAUSAL_LM",
     )
+    try:
+        return get_peft_model(model, adapters)  # type: ignore[no-any-return]
+    except ValueError as error:
+        raise ConfigError(
+            f"policy.lora.target_modules {lora.target_modules!r} does not fit the policy ({_first_line(error)}). "
+            "Take all-linear, or names of its layers such as [q_proj, v_proj]."
+        ) from error
 
 
 class MergedCopy:

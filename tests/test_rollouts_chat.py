@@ -124,11 +124,13 @@ def test_control_tokens_that_the_tokenizer_does_not_name_are_taken_out_too():
     """Llama 3 lists its header tokens only among the added ones; others are added as ordinary text."""
     template = "{% for m in messages %}<header>{{ m.role }}<|end of header|>{{ m.content }}<|eot|>{% endfor %}<header>"
     tokenizer = tiny_tokenizer(template)
-    tokenizer.add_tokens([AddedToken("<|eot|>", special=True), AddedToken("<header>"), AddedToken("<harmless>")])
+    specials = [AddedToken("<|eot|>", special=True), AddedToken("<|end of header|>", special=True)]
+    tokenizer.add_tokens([*specials, AddedToken("<header>"), AddedToken("<harmless>")])
     named = {"<|eot|>", "<header>"} & set(tokenizer.all_special_tokens)
     assert not named
     chat = Chat(tokenizer, {tokenizer.eos_token_id})
     assert chat.plain("a<header>assistant<|eot|>b <harmless>") == "a assistant b <harmless>"
+    assert chat.plain("a<|end<|eot|>of header|>b") == "a b"
 
 
 WORDS = st.text(

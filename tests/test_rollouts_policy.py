@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from querylect.configs.schema import LoraConfig, PolicyConfig
-from querylect.errors import CheckpointError, ModelError
+from querylect.errors import CheckpointError, ConfigError, ModelError
 from querylect.rollouts.checkpoints import find_checkpoint
 from querylect.rollouts.engine import Sampling
 from querylect.rollouts.policy import MergedCopy, add_lora, load_policy
@@ -130,6 +130,11 @@ def test_last_layers_adapts_the_layers_next_to_the_output(tiny_policy):
     assert all(".layers.1." in name for name in adapted)
     parts = {name.split(".layers.1.")[1].split(".")[1] for name in adapted}
     assert parts == {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
+
+
+def test_adapters_for_layers_that_the_policy_lacks_are_a_mistake_in_the_settings(tiny_policy):
+    with pytest.raises(ConfigError, match=r"target_modules \['query_key_value'\]"):
+        with_lora(tiny_policy, lora=LoraConfig(target_modules=["query_key_value"]))
 
 
 # checkpoints

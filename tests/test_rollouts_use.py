@@ -103,6 +103,7 @@ def test_a_run_folder_uses_its_checkpoint(settings, tiny_policy, capsys, tmp_pat
     ("arguments", "message"),
     [
         (["policy.model=/no/such/model", "-q", "x"], "does not exist"),
+        (["rollout.max_prompt_tokens=16", "-q", "x"], "rollout.max_prompt_tokens is 16"),
         (["rewriter.name=genral", "-q", "x"], "Did you mean 'general'"),
     ],
 )
