@@ -3,6 +3,7 @@
 import logging
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -48,6 +49,7 @@ def set_up_logging(verbose: bool = False) -> None:
     """
     for name, value in _QUIET_LIBRARIES.items():
         os.environ.setdefault(name, value)
+    warnings.filterwarnings("ignore", module=r"(transformers|peft|trl|accelerate)\.")
     handler = _Stderr()
     handler.setFormatter(_Format())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)

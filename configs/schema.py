@@ -132,6 +132,20 @@ class RewardConfig(Section):
     """λ per turn, first to last."""
 
 
+class WarmStartConfig(Section):
+    """Imitation of graded proposals before GRPO (train/warm_start.py)."""
+
+    questions: Annotated[int, Field(ge=0)] = 0
+    """Lessons to learn from; 0 starts GRPO at once."""
+    questions_per_step: Annotated[int, Field(ge=1)] = 8
+    learning_rate: Annotated[float, Field(gt=0)] = 6e-4
+    """Rises over three steps, then falls to 0 at the last."""
+    least_reward: Annotated[float, Field(ge=0, le=1)] = 0.99
+    """A title is imitated where its own search earns at least this, by the reward's metric."""
+    unanswered_share: Annotated[float, Field(ge=0, le=1)] = 0.33
+    """Share kept of the questions for which no title does; they are answered with the question itself."""
+
+
 class TrainConfig(Section):
     """How trees become a better policy."""
 
@@ -158,6 +172,7 @@ class TrainConfig(Section):
     """Compute every shared prefix of a tree once under an ancestor mask."""
     save_steps: Annotated[int, Field(ge=1)] = 10
     keep_checkpoints: Annotated[int, Field(ge=1)] = 2
+    warm_start: WarmStartConfig = WarmStartConfig()
     log_rollouts: Annotated[int, Field(ge=0)] = 4
     """Trees written to rollouts.jsonl at every step."""
 

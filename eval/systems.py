@@ -14,7 +14,7 @@ from .records import METRICS, TRAINED, UNTRAINED
 System = Callable[[Sequence[Question]], list[Tree]]
 """Answers questions, in their order, with trees of one path each."""
 
-CHUNK = 64
+CHUNK = 192
 """Questions grown at once: the step of the progress bar."""
 
 

@@ -84,7 +84,7 @@ class Grower:
         trees = [Tree(question, []) for question in questions]
         places: list[_Growing] = []
         for tree in trees:
-            messages = self.rewriter.first(self._plain(tree.question))
+            messages = self.rewriter.first(self.plain(tree.question))
             places.append(_Growing(tree, messages, self.chat.first(messages), None))
         for turn, width in enumerate(branching, start=1):
             prompts = [place.prompt_ids for place in places]
@@ -131,8 +131,8 @@ class Grower:
             node.reward = node_reward(result.metrics[metric], True, self.reward.format_weight)
 
     def _next(self, place: _Growing, node: Node, turn: int) -> _Growing:
-        documents = [self._shorten(hit.document) for hit in node.ranking[: self.rollout.documents]]
-        message = self.rewriter.follow_up(self._plain(place.tree.question), documents, turn)
+        documents = [self.shorten(hit.document) for hit in node.ranking[: self.rollout.documents]]
+        message = self.rewriter.follow_up(self.plain(place.tree.question), documents, turn)
         ids = self.chat.continuation(place.messages, message, node.completion_ids)
         messages: list[Message] = [
             *place.messages,
@@ -141,12 +141,12 @@ class Grower:
         ]
         return _Growing(place.tree, messages, [*node.prompt_ids, *node.completion_ids, *ids], node)
 
-    def _plain(self, question: Question) -> Question:
+    def plain(self, question: Question) -> Question:
         """The question as the prompt shows it."""
         options = tuple(map(self.chat.plain, question.options))
         return Question(question.id, self.chat.plain(question.text), options)
 
-    def _shorten(self, document: Document) -> Document:
+    def shorten(self, document: Document) -> Document:
         """Title and text cut so that both together keep to the token budget of one document."""
         title = self.chat.cut(document.title, self.rollout.document_tokens)
         left = self.rollout.document_tokens - self.chat.count(title)

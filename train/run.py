@@ -35,8 +35,8 @@ def train(config: RunConfig, resume: bool = False) -> Path:
         if len(questions) < config.train.questions_per_step:
             raise ConfigError(
                 f"{len(questions)} training questions are left after train.raw_reward {config.train.raw_reward}, and "
-                f"train.questions_per_step is {config.train.questions_per_step}. Lower it, widen train.raw_reward, or add "
-                "questions to the train split."
+                f"train.questions_per_step is {config.train.questions_per_step}. Lower it, widen train.raw_reward, "
+                "or add questions to the train split."
             )
         return _train(config, client, questions, folder, checkpoint)
 
@@ -95,6 +95,10 @@ def _train(
         step = step_of(checkpoint)
         folder.forget_after(step)
         log.info("continuing from step %d (%s)", step, checkpoint)
+    elif config.train.warm_start.questions:
+        from .warm_start import warm_start
+
+        warm_start(config, policy, grower, client.questions("train"), folder)
     _learn(config, folder, checkpoint, environment, policy, tokenizer, grower, sampler, questions)
     return folder.path
 
@@ -164,6 +168,11 @@ def check_shape(config: RunConfig) -> None:
     settings, branching = config.train, config.rollout.branching
     if prod(branching) < 2:
         raise ConfigError(f"rollout.branching {branching} has one leaf; GRPO compares at least two, e.g. [4, 4].")
+    if settings.warm_start.questions and len(branching) < 2:
+        raise ConfigError(
+            f"train.warm_start imitates a second turn, and rollout.branching is {branching}. Use two turns, or set "
+            "train.warm_start.questions to 0."
+        )
     if settings.questions_per_step % settings.questions_per_micro_batch:
         raise ConfigError(
             f"train.questions_per_step {settings.questions_per_step} is no multiple of train.questions_per_micro_batch "

@@ -29,6 +29,9 @@ FREE_TO_CHANGE = ("tracking", "eval", "client", "env.host", "env.port", "env.max
 """Settings that do not change what a run learns: a resumed run may have other ones."""
 
 
+_TORCH_WRITING = ("inline_container", "PytorchStreamWriter", "iostream")
+"""What torch.save says, in a RuntimeError, where the disk does not take a file."""
+
 CHECKPOINT_FILES = ("*.safetensors", "optimizer.pt", "scheduler.pt", "rng_state*.pth", "trainer_state.json")
 """What a run needs to go on exactly where it was; without one of them the trainer would quietly begin it anew."""
 
@@ -161,7 +164,7 @@ def staged(target: Path) -> Iterator[Path]:
     except (OSError, SafetensorError) as error:
         raise storage_error(target, error) from error
     except RuntimeError as error:
-        if "inline_container" in str(error) or "PytorchStreamWriter" in str(error):  # how torch.save says a full disk
+        if any(name in str(error) for name in _TORCH_WRITING):
             raise storage_error(target, error) from error
         raise
     finally:

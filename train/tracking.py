@@ -28,7 +28,7 @@ def open_tracker(config: RunConfig, folder: Path, environment: dict[str, Any]) -
             settings=wandb.Settings(silent=True, console="off"),
         )
 
-    mode = config.tracking.wandb
+    mode: Any = config.tracking.wandb
     if mode == "auto":
         mode = "online" if logged_in() else "offline"
     try:
