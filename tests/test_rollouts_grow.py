@@ -32,7 +32,10 @@ IDEAL_HEAD = 2 + 1 / 1.584962500721156
 
 
 class Script:
-    """An engine that says the given texts one after another and remembers its prompts."""
+    """An engine that says the given texts one after another and remembers its prompts.
+
+    It says them letter by letter: ids that no tokenizer would give back for the same text.
+    """
 
     def __init__(self, *texts: str, finished: bool = True) -> None:
         self.tokenizer, self.texts, self.finished = tiny_tokenizer(), list(texts), finished
@@ -44,7 +47,9 @@ class Script:
         return [[self._sample() for _ in range(n)] for _ in prompts]
 
     def _sample(self):
-        ids = self.tokenizer(self.texts.pop(0), add_special_tokens=False)["input_ids"]
+        ids = [
+            one for letter in self.texts.pop(0) for one in self.tokenizer(letter, add_special_tokens=False)["input_ids"]
+        ]
         ids = [*ids, self.tokenizer.eos_token_id] if self.finished else ids
         return Sample(ids, [-0.5] * len(ids), self.finished)
 
