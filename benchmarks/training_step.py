@@ -22,6 +22,7 @@ def main(config: str = "demo", steps: str = "4") -> None:
     set_up_logging()
     with tempfile.TemporaryDirectory() as folder:
         overrides = [f"output={folder}", f"train.steps={int(steps) + 1}", "tracking.wandb=disabled"]
+        overrides.append("train.warm_start.questions=0")
         run = train(load_config(config, overrides))
         lines = (run / "metrics.jsonl").read_text().splitlines()[1:]
     records = [json.loads(line) for line in lines]

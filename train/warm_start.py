@@ -66,9 +66,9 @@ def warm_start(
             torch.nn.utils.clip_grad_norm_(trainable, config.train.max_grad_norm)
             optimizer.step()
             optimizer.zero_grad()
-            folder.append(folder.path / "warm_start.jsonl", {"step": number + 1, "loss": round(float(loss), 6)})
+            folder.append(folder.path / "warm_start.jsonl", {"step": number + 1, "loss": round(loss.item(), 6)})
         advance(len(batches), len(batches))
-    log.info("warm start: %d lessons in %d steps, last loss %.3f", len(lessons), len(batches), float(loss))
+    log.info("warm start: %d lessons in %d steps, last loss %.3f", len(lessons), len(batches), loss.item())
 
 
 def _lessons(config: RunConfig, grower: Grower, questions: Sequence[Question]) -> Iterator[Lesson]:

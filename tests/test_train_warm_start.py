@@ -1,0 +1,110 @@
+"""The warm start: which proposal is imitated, by rewards alone, and that imitating it works."""
+
+import pytest
+import torch
+from querylect.configs.schema import ClientConfig, RolloutConfig
+from querylect.data.types import Question
+from querylect.envs.client import SyncEnvironmentClient
+from querylect.errors import ConfigError, EnvironmentUnavailableError
+from querylect.rollouts.policy import load_policy
+from querylect.rollouts.use import make_grower
+from querylect.train.run import train
+from querylect.train.run_folder import RunFolder
+from querylect.train.warm_start import Lesson, _lessons, _turns, imitation_loss, warm_start
+
+from .lessons import change, lesson_url, lessons, records, settings, speaking  # noqa: F401 (fixtures)
+
+
+@pytest.fixture
+def client(lesson_url):
+    with SyncEnvironmentClient(ClientConfig(urls=[lesson_url])) as opened:
+        yield opened
+
+
+@pytest.fixture
+def warm(settings):
+    return change(settings, **{"train.warm_start": {"questions": 5, "questions_per_step": 5, "least_reward": 0.6}})
+
+
+@pytest.fixture
+def grower(warm, client):
+    return make_grower(warm, client, *load_policy(warm.policy))
+
+
+class Graded:
+    """An environment that knows which title each question is about, and counts what it is asked."""
+
+    def __init__(self, real, titles, broken=False):
+        self.real, self.titles, self.broken, self.asked = real, titles, broken, []
+
+    def step(self, steps, with_text=False, metrics=()):
+        results = self.real.step(steps, with_text=with_text, metrics=metrics)
+        self.asked += [(step.question_id, step.plan.probes[0].terms[0].text) for step in steps]
+        if self.broken:
+            return [None, *results[1:]]
+        return [
+            result.model_copy(update={"metrics": {metrics[0]: float(term == self.titles.get(question))}})
+            for result, (question, term) in zip(results, self.asked[-len(steps) :], strict=True)
+        ]
+
+
+def test_the_title_that_earns_most_alone_is_imitated_and_the_question_where_none_does(warm, grower, client):
+    questions = client.questions("train")
+    grower.client = probe = Graded(client, {})
+    every = change(warm, **{"train.warm_start.unanswered_share": 1.0})
+    lessons = {lesson.question.id: lesson for lesson in _lessons(every, grower, questions)}
+    assert {lesson.answer for lesson in lessons.values()} == {question.text.lower() for question in questions}
+
+    second = {id: lesson.documents[-1].title for id, lesson in lessons.items() if lesson.documents}
+    grower.client = Graded(client, second)
+    for lesson in _lessons(every, grower, questions):
+        if lesson.documents:
+            assert lesson.answer == second[lesson.question.id].lower()
+    assert {id for id, _ in probe.asked} == {question.id for question in questions}
+
+
+def test_questions_without_a_title_that_earns_are_thinned(warm, grower, client):
+    grower.client = Graded(client, {})
+    none = change(warm, **{"train.warm_start.unanswered_share": 0.0})
+    assert list(_lessons(none, grower, client.questions("train"))) == []
+
+
+def test_an_outage_stops_the_warm_start(warm, grower, client):
+    grower.client = Graded(client, {}, broken=True)
+    with pytest.raises(EnvironmentUnavailableError, match="could not be graded"):
+        list(_lessons(warm, grower, client.questions("train")))
+
+
+def test_the_loss_is_that_of_the_answers_alone(grower):
+    lesson = Lesson(Question("q", "Aspirin headache"), [], "statin")
+    prompt, first, shown, second = _turns(grower, lesson)
+    ids = torch.tensor([prompt + first + shown + second])
+    logps = torch.log_softmax(grower.engine.model(input_ids=ids).logits[0, :-1].float(), -1)
+    logps = logps.gather(-1, ids[0, 1:, None])[:, 0]
+    length = ids.shape[1]
+    said = [*range(len(prompt), len(prompt) + len(first)), *range(length - len(second), length)]
+    answers = [place - 1 for place in said]
+    torch.testing.assert_close(imitation_loss(grower.engine.model, grower, [lesson]), -logps[answers].mean())
+
+
+def test_imitating_makes_the_answer_likelier(warm, grower, client, tmp_path):
+    (tmp_path / "folder").mkdir()
+    config = change(warm, **{"train.warm_start.questions_per_step": 1, "train.warm_start.unanswered_share": 1.0,
+                             "train.warm_start.learning_rate": 0.01})  # fmt: skip
+    policy = grower.engine.model
+    lessons = list(_lessons(config, grower, client.questions("train")))
+    with torch.no_grad():
+        before = float(imitation_loss(policy, grower, lessons))
+    warm_start(config, policy, grower, client.questions("train"), RunFolder(tmp_path / "folder"))
+    with torch.no_grad():
+        assert float(imitation_loss(policy, grower, lessons)) < before
+    assert [record["step"] for record in records(tmp_path / "folder" / "warm_start.jsonl")] == [1, 2, 3, 4, 5]
+
+
+def test_a_run_may_begin_warm_and_one_turn_cannot(warm):
+    folder = train(change(warm, **{"train.steps": 1}))
+    assert len(records(folder / "warm_start.jsonl")) == 1
+    assert len(records(folder / "metrics.jsonl")) == 1
+    single = change(warm, **{"name": "single", "rollout": RolloutConfig(branching=[4]).model_dump()})
+    with pytest.raises(ConfigError, match="imitates a second turn"):
+        train(single)
