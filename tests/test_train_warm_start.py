@@ -16,13 +16,13 @@ from .lessons import change, lesson_url, lessons, records, settings, speaking  #
 
 
 @pytest.fixture
-def client(lesson_url):
+def client(lesson_url):  # noqa: F811
     with SyncEnvironmentClient(ClientConfig(urls=[lesson_url])) as opened:
         yield opened
 
 
 @pytest.fixture
-def warm(settings):
+def warm(settings):  # noqa: F811
     return change(settings, **{"train.warm_start": {"questions": 5, "questions_per_step": 5, "least_reward": 0.6}})
 
 
