@@ -52,10 +52,10 @@ def test_the_title_that_earns_most_alone_is_imitated_and_the_question_where_none
     questions = client.questions("train")
     grower.client = probe = Graded(client, {})
     every = change(warm, **{"train.warm_start.unanswered_share": 1.0})
-    lessons = {lesson.question.id: lesson for lesson in _lessons(every, grower, questions)}
-    assert {lesson.answer for lesson in lessons.values()} == {question.text.lower() for question in questions}
+    given = {lesson.question.id: lesson for lesson in _lessons(every, grower, questions)}
+    assert {lesson.answer for lesson in given.values()} == {question.text.lower() for question in questions}
 
-    second = {id: lesson.documents[-1].title for id, lesson in lessons.items() if lesson.documents}
+    second = {id: lesson.documents[-1].title for id, lesson in given.items() if lesson.documents}
     grower.client = Graded(client, second)
     for lesson in _lessons(every, grower, questions):
         if lesson.documents:
@@ -92,12 +92,12 @@ def test_imitating_makes_the_answer_likelier(warm, grower, client, tmp_path):
     config = change(warm, **{"train.warm_start.questions_per_step": 1, "train.warm_start.unanswered_share": 1.0,
                              "train.warm_start.learning_rate": 0.01})  # fmt: skip
     policy = grower.engine.model
-    lessons = list(_lessons(config, grower, client.questions("train")))
+    given = list(_lessons(config, grower, client.questions("train")))
     with torch.no_grad():
-        before = float(imitation_loss(policy, grower, lessons))
+        before = float(imitation_loss(policy, grower, given))
     warm_start(config, policy, grower, client.questions("train"), RunFolder(tmp_path / "folder"))
     with torch.no_grad():
-        assert float(imitation_loss(policy, grower, lessons)) < before
+        assert float(imitation_loss(policy, grower, given)) < before
     assert [record["step"] for record in records(tmp_path / "folder" / "warm_start.jsonl")] == [1, 2, 3, 4, 5]
 
 
