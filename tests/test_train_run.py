@@ -268,7 +268,7 @@ def test_wandb_offline_is_joined_by_a_resumed_run(settings, monkeypatch):
     assert [line["step"] for line in records(folder / "metrics.jsonl")] == [1, 2]
 
 
-def test_wandb_that_cannot_be_reached_is_not_in_the_way(settings, monkeypatch, tmp_path, caplog):  # noqa: F811
+def test_wandb_that_cannot_be_reached_is_not_in_the_way(settings, monkeypatch, tmp_path, caplog):
     import wandb
     from querylect.train.tracking import open_tracker
 

@@ -1,0 +1,270 @@
+"""How a run ends before its end: signals, a dead environment, a full disk. It always goes on exactly where it was."""
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from types import SimpleNamespace
+
+import pytest
+import yaml
+from querylect.data.types import Question
+from querylect.errors import EnvironmentUnavailableError, StorageError
+from querylect.rewriters.base import Rewrite
+from querylect.rollouts.tree import Node, Tree
+from querylect.train.run import train
+from querylect.train.run_folder import RunFolder
+from querylect.train.watch import StopOnSignal
+
+from .lessons import change, lesson_url, lessons, records, settings, speaking, without_seconds  # noqa: F401
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory, lessons, lesson_url, speaking):  # noqa: F811
+    """The log of four steps that nothing interrupted."""
+    config = settings.__wrapped__(lessons, lesson_url, speaking, tmp_path_factory.mktemp("straight"))
+    return without_seconds(train(config) / "metrics.jsonl")
+
+
+def checkpoints(folder):
+    return sorted(path.name for path in (folder / "checkpoints").iterdir())
+
+
+def breaking(app, after):
+    """The service until it has answered `after` requests for steps; then it answers none of them."""
+    answered = 0
+
+    async def wrapped(scope, receive, send):
+        nonlocal answered
+        if scope["type"] == "http" and scope["path"] == "/v1/step":
+            answered += 1
+            if answered > after:
+                await send({"type": "http.response.start", "status": 503, "headers": []})
+                await send({"type": "http.response.body", "body": b""})
+                return
+        await app(scope, receive, send)
+
+    return wrapped
+
+
+@pytest.fixture
+def dying(lessons, run_app):  # noqa: F811
+    from querylect.envs.environment import Environment
+    from querylect.envs.service import create_app
+
+    return lambda after: run_app(breaking(create_app(Environment.open(lessons), lessons), after))
+
+
+def test_a_dead_environment_stops_the_run_with_a_checkpoint_and_it_goes_on_exactly(settings, straight, dying):
+    """Every step asks twice, once a turn: the third finds nobody."""
+    config = change(settings, **{"train.save_steps": 100, "client.deadline": 4})
+    with (
+        dying(after=4) as url,
+        pytest.raises(EnvironmentUnavailableError, match=r"no rollout of step 3 .*Last failure: .*503") as stopped,
+    ):
+        train(change(config, **{"client.urls": [url]}))
+    assert "--resume" in str(stopped.value)
+    folder = RunFolder(settings_folder(config))
+    assert checkpoints(folder.path) == ["checkpoint-2"]
+    assert not folder.final.exists()
+    assert without_seconds(folder.metrics) == straight[:2], "the step without rewards was neither trained nor logged"
+    train(config, resume=True)
+    assert without_seconds(folder.metrics) == straight
+
+
+def settings_folder(config):
+    from pathlib import Path
+
+    return Path(config.output) / config.name
+
+
+def test_an_outage_in_the_middle_of_a_step_invents_no_reward(settings, dying):
+    with dying(after=3) as url, pytest.raises(EnvironmentUnavailableError, match="no rollout of step 3"):
+        train(change(settings, **{"client.urls": [url], "client.deadline": 4}))
+    folder = RunFolder(settings_folder(settings))
+    second = records(folder.metrics)[1]
+    assert second["unscorable/turn1"] == 0
+    assert second["unscorable/turn2"] > 0
+    leaves = [
+        leaf
+        for tree in records(folder.rollouts)
+        if tree["step"] == 2
+        for turn in tree["turns"]
+        for leaf in turn["children"]
+    ]
+    assert all(leaf["reward"] == (0.0 if leaf["failure"] else None) for leaf in leaves)
+    assert second["unscorable/turn2"] == pytest.approx(sum(leaf["reward"] is None for leaf in leaves) / len(leaves))
+
+
+def test_format_failures_do_not_hide_an_outage():
+    """They are scored without a search, so a dead service beside them is still a dead service."""
+    from querylect.envs.plan import SearchPlan
+    from querylect.train.trainer import TreeTrainer
+
+    def turn(reward, searched):
+        return Node(1, [1], [2], [], True, "", Rewrite(SearchPlan.of("x") if searched else None), reward=reward)
+
+    def step(*turns):
+        return SimpleNamespace(
+            trees=[Tree(Question("q", "q"), list(turns))],
+            grower=SimpleNamespace(client=SimpleNamespace(last_failure="refused")),
+            state=SimpleNamespace(global_step=6),
+            run=SimpleNamespace(client=SimpleNamespace(deadline=1.0)),
+        )
+
+    with pytest.raises(EnvironmentUnavailableError, match=r"step 7 .*refused"):
+        TreeTrainer._refuse_silence(step(turn(None, True), turn(0.0, False)))
+    TreeTrainer._refuse_silence(step(turn(None, True), turn(0.0, True), turn(0.0, False)))
+    TreeTrainer._refuse_silence(step(turn(0.0, False), turn(0.0, False)))
+
+
+@pytest.fixture
+def terminal():
+    """Ctrl-C as in a terminal, also where the tests themselves run in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("terminal")
+@pytest.mark.parametrize("where", ["rollout", "update", "record"])
+def test_ctrl_c_at_any_point_leaves_a_whole_step(settings, straight, monkeypatch, where):
+    """In the third rollout it stops at once; in the update or the record of the second step that step is finished."""
+    from querylect.rollouts.grow import Grower
+    from querylect.train.watch import Watcher
+
+    place, name, at = {
+        "rollout": (Grower, "grow", 3),
+        "update": (StopOnSignal, "on_pre_optimizer_step", 2),
+        "record": (Watcher, "_write", 2),
+    }[where]
+    original, calls = getattr(place, name), []
+
+    def interrupted(*args, **kwargs):
+        result = original(*args, **kwargs)
+        calls.append(1)
+        if len(calls) == at:
+            os.kill(os.getpid(), signal.SIGINT)
+        return result
+
+    config = change(settings, **{"train.save_steps": 100})
+    before = signal.getsignal(signal.SIGINT)
+    with monkeypatch.context() as patch:
+        patch.setattr(place, name, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            train(config)
+    assert signal.getsignal(signal.SIGINT) == before
+    folder = RunFolder(settings_folder(config))
+    assert checkpoints(folder.path) == ["checkpoint-2"]
+    assert without_seconds(folder.metrics) == straight[:2]
+    train(config, resume=True)
+    assert without_seconds(folder.metrics) == straight
+
+
+def test_an_ignored_ctrl_c_stays_ignored():
+    """As under nohup: who started the run said so."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    stopper = StopOnSignal()
+    try:
+        stopper.on_train_begin(None, None, None)
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    finally:
+        stopper.restore()
+        signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def file_limit():
+    """A function that lets no file grow beyond a number of bytes: what a full disk does to large files."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("failing", ["adapter_model.safetensors", "optimizer.pt"])
+def test_a_full_disk_leaves_no_half_checkpoint_and_keeps_the_one_before(settings, straight, file_limit, failing):
+    config = change(settings, **{"train.save_steps": 1, "train.keep_checkpoints": 1})
+    folder = train(change(config, **{"train.steps": 1}))
+    whole = {path: path.stat().st_size for path in (folder / "checkpoints").rglob("*")}
+    sizes = {path.name: size for path, size in whole.items()}
+    assert sizes["optimizer.pt"] > sizes["adapter_model.safetensors"] > 30_000
+    file_limit(sizes[failing] - 2000)
+    with pytest.raises(StorageError, match=r"could not write .*checkpoint-2 \(.*Free some space"):
+        train(config, resume=True)
+    file_limit(resource.RLIM_INFINITY)
+    assert {path: path.stat().st_size for path in (folder / "checkpoints").rglob("*")} == whole
+    train(config, resume=True)
+    assert without_seconds(folder / "metrics.jsonl") == straight
+
+
+def test_a_log_that_cannot_be_written_is_a_storage_error(tmp_path):
+    folder = RunFolder(tmp_path)
+    folder.metrics.symlink_to("/dev/full")
+    with pytest.raises(StorageError, match=r"could not write .*metrics\.jsonl \(No space left"):
+        folder.append(folder.metrics, {"step": 1})
+
+
+def querylect(folder, *arguments):
+    """`python -m querylect train` of the settings in a YAML file, with Ctrl-C as in a terminal."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "querylect", "train", str(folder / "run.yaml"), *arguments],
+        stdout=subprocess.PIPE,
+        stderr=(folder / "stderr").open("w"),
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+
+
+def wait_for_step(process, metrics, step):
+    until = time.monotonic() + 240
+    while not (metrics.exists() and len(metrics.read_bytes().splitlines()) >= step):
+        assert process.poll() is None, "it ended by itself"
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    return len(metrics.read_bytes().splitlines())
+
+
+def end(process):
+    try:
+        return process.communicate(timeout=120)[0], process.returncode
+    finally:
+        with suppress(ProcessLookupError):
+            process.kill()
+
+
+def test_killed_terminated_and_interrupted_it_logs_every_step_once(settings, lessons, tmp_path):  # noqa: F811
+    """The same run dies by SIGKILL, is ended by SIGTERM and by Ctrl-C, and is the run that was not."""
+    endless = change(settings, **{"client.urls": "local", "train.steps": 500, "train.keep_checkpoints": 3})
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(endless.model_dump(mode="json")))
+    folder = RunFolder(settings_folder(endless))
+
+    process = querylect(tmp_path)
+    reached = wait_for_step(process, folder.metrics, 3)
+    process.kill()
+    assert end(process)[1] == -signal.SIGKILL
+    assert folder.newest_checkpoint() is not None
+
+    process = querylect(tmp_path, "--resume")
+    wait_for_step(process, folder.metrics, reached + 3)
+    process.terminate()
+    told, code = end(process)
+    assert (told, code) == (f"{folder.path}\n", 0), "standard output is the run folder and nothing else"
+    assert "received SIGTERM: saving a checkpoint and stopping" in (tmp_path / "stderr").read_text()
+    steps = [line["step"] for line in records(folder.metrics)]
+    assert steps == list(range(1, len(steps) + 1))
+    assert folder.newest_checkpoint().name == f"checkpoint-{steps[-1]}"
+    assert not folder.final.exists()
+
+    process = querylect(tmp_path, "--resume")
+    reached = wait_for_step(process, folder.metrics, len(steps) + 1)
+    process.send_signal(signal.SIGINT)
+    assert end(process)[1] == 130
+    steps = [line["step"] for line in records(folder.metrics)]
+    assert steps == list(range(1, len(steps) + 1))
+    assert folder.newest_checkpoint().name == f"checkpoint-{steps[-1]}"
+
+    whole = change(endless, output=str(tmp_path / "whole"), **{"train.steps": len(steps)})
+    assert without_seconds(train(whole) / "metrics.jsonl") == without_seconds(folder.metrics)
