@@ -4,8 +4,10 @@ from collections import Counter
 
 import pytest
 import torch
+from querylect.configs.schema import LoraConfig, PolicyConfig
 from querylect.errors import ModelError
 from querylect.rollouts.engine import Sampling
+from querylect.rollouts.policy import add_lora
 from querylect.rollouts.transformers_engine import TransformersEngine
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -40,7 +42,7 @@ def reference(model, prompt, new, stop):
     """What transformers' own generate() says."""
     ids = torch.tensor([prompt])
     out = model.generate(
-        ids,
+        input_ids=ids,
         attention_mask=torch.ones_like(ids),
         max_new_tokens=new,
         do_sample=False,
@@ -207,11 +209,19 @@ def test_the_model_is_left_as_it_was_also_after_a_failure(llama, training, monke
     assert llama.model.get_input_embeddings().weight.grad is not None
 
 
-def test_dropout_is_off_while_generating(tiny_policy):
-    model = tiny_model(attention_dropout=0.5)
-    engine = TransformersEngine(model, tiny_tokenizer())
-    model.train()
-    assert engine.generate([[20, 21, 22]], 1, GREEDY)[0][0].ids == reference(model.eval(), [20, 21, 22], 8, {2})
+def test_dropout_is_off_while_generating():
+    """Adapters under training drop a half of their inputs at random; answers come from all of them."""
+    config = PolicyConfig(lora=LoraConfig(r=4, dropout=0.5))
+    policy = add_lora(tiny_model(), config)
+    torch.manual_seed(0)
+    for name, weight in policy.named_parameters():
+        if "lora_B" in name:
+            weight.data.normal_(std=0.3)
+    engine = TransformersEngine(policy, tiny_tokenizer())
+    policy.train()
+    answers = [engine.generate([[20, 21, 22]], 1, GREEDY)[0][0].ids for _ in range(2)]
+    assert policy.training
+    assert answers == [reference(policy.eval(), [20, 21, 22], 8, engine.stop_ids)] * 2
 
 
 @pytest.mark.parametrize(
