@@ -1,6 +1,7 @@
 """Fixtures that several rooms share: real collections, a small real environment and real HTTP servers."""
 
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +14,10 @@ from querylect.data.beir import save_beir
 from querylect.data.types import Dataset, Document, Question, Split
 
 from .tiny import tiny_policy, tiny_qwen3  # noqa: F401 (fixtures)
+
+# A shell that starts the tests in the background makes them ignore Ctrl-C, and the commands that they start inherit it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 TEXTS = {
     "aspirin": "aspirin relieves headache",
