@@ -37,7 +37,7 @@ class _Stderr(logging.StreamHandler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one record."""
-        self.setStream(sys.stderr)
+        self.stream = sys.stderr  # not setStream, which flushes the one before: it may be closed
         super().emit(record)
 
 
