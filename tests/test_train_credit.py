@@ -126,7 +126,7 @@ def test_an_unscorable_second_turn_leaves_its_siblings_and_its_parent_alone():
 
 
 def test_a_first_turn_without_reward_or_without_scored_second_turns_has_no_value():
-    first, second = advantages(tree(node(None, 0.2, 0.6), node(0.5, None, None), node(1.0, 0.0), node(0.0, 0.0)))
+    first, second = advantages(tree(node(None, 0.2, 0.6), node(0.9, None, None), node(1.0, 0.0), node(0.0, 0.0)))
     assert first == pytest.approx([0, 0, 0.25, -0.25], abs=1e-12)
     assert second[:2] == pytest.approx([-0.2, 0.2]), "what came after an outage is still compared"
 
@@ -158,6 +158,7 @@ def test_ties_give_exactly_zero(scale, credit, noise):
     found = assign_credit([tied, varied], credit, HALF_AND_ONE, scale)
     assert [found.of(each) for each in tied.walk()] == [0.0] * 6
     assert any(found.of(each) for each in varied.walk())
+    assert not any(group.has_signal for group in found.groups if id(group.members[0]) in {id(n) for n in tied.walk()})
     lone = assign_credit([tied], credit, HALF_AND_ONE, scale)
     assert [lone.of(each) for each in tied.walk()] == [0.0] * 6
 

@@ -3,7 +3,7 @@
 import logging
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ..configs.schema import RunConfig
 
@@ -16,7 +16,7 @@ def open_tracker(config: RunConfig, folder: Path, environment: dict[str, Any]) -
         return None
     import wandb
 
-    def start(mode: str) -> Any:
+    def start(mode: Literal["online", "offline"]) -> Any:
         return wandb.init(
             project=config.tracking.project,
             name=config.name,
