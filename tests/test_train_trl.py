@@ -143,6 +143,17 @@ def test_the_loss_counts_every_sampled_token_with_an_advantage_once(settings, mo
     assert loss == pytest.approx(expected, rel=1e-5, abs=1e-7)
 
 
+def test_a_question_without_signal_costs_no_token_of_the_update(settings, monkeypatch):  # noqa: F811
+    def act(trainer):
+        ready(trainer)
+        inputs = step_inputs(trainer)
+        inputs[0]["tool_mask"] = inputs[0]["tool_mask"] * 0
+        losses, _ = losses_and_gradients(trainer, inputs[:1], packing=True)
+        return trainer.packed_tokens, float(losses)
+
+    assert with_trainer(settings, monkeypatch, act) == (0, 0.0)
+
+
 @pytest.mark.parametrize("packing", [True, False])
 def test_retrieved_text_is_attended_and_never_trained_on(settings, monkeypatch, packing):  # noqa: F811
     """Attention 1 and loss 0 for what was observed, in what TRL gets and in the gradient of its loss."""
