@@ -9,11 +9,17 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from hypothesis import settings as hypothesis_settings
 from querylect.configs.schema import DatasetConfig, EnvironmentConfig
 from querylect.data.beir import save_beir
 from querylect.data.types import Dataset, Document, Question, Split
 
 from .tiny import tiny_policy, tiny_qwen3  # noqa: F401 (fixtures)
+
+# The same examples in every check of a change; run the tests without CI set to look for new ones.
+hypothesis_settings.register_profile("ci", derandomize=True, deadline=None)
+if os.environ.get("CI"):
+    hypothesis_settings.load_profile("ci")
 
 # A shell that starts the tests in the background makes them ignore Ctrl-C, and the commands that they start inherit it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

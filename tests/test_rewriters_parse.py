@@ -1,7 +1,7 @@
 """The strict parser: what it reads, what it refuses, and that nothing makes it raise."""
 
 import pytest
-from hypothesis import example, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from querylect.rewriters.parse import END_OF_TURN, TAGS, Parsed, parse, render
 
@@ -96,6 +96,7 @@ def test_no_text_raises_and_a_failure_has_no_rewrites(text):
 @given(st.text(), untagged.filter(str.strip))
 def test_nothing_before_the_answer_is_ever_accepted(before, rewrite):
     """The prompt in front of an answer, or a text without tags after a tagged prompt, is no answer."""
+    assume(not before.lstrip().startswith("<think>"))  # what an opened think part holds is thinking, tags and all
     answer = render("", [rewrite])
     assert parse(f"{before}x{answer}").failure
     assert parse(f"{answer}{before}x").failure
