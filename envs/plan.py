@@ -11,6 +11,15 @@ from pydantic import BaseModel, ConfigDict, Field
 Fusion = Literal["max", "rrf", "interleave", "sum"]
 
 
+def is_unicode(text: str) -> bool:
+    """Whether `text` can be sent and indexed; a lone surrogate cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -24,7 +24,7 @@ from ..configs.schema import EnvironmentConfig
 from ..errors import RequestError, UserError
 from .batching import Batcher, Hits, OverloadedError
 from .environment import Environment
-from .plan import SearchPlan
+from .plan import SearchPlan, is_unicode
 from .problems import MAX_BODY_BYTES, Gate, add_problem_handlers
 from .wire import (
     MAX_K,
@@ -77,7 +77,7 @@ class _Room:
                 413,
                 f"{len(plans)} plans in one request; at most {self.limits.max_plans} are taken. Send them in parts.",
             )
-        if not all(_is_unicode(term.text) for plan in plans for probe in plan.probes for term in probe.terms):
+        if not all(is_unicode(term.text) for plan in plans for probe in plan.probes for term in probe.terms):
             raise HTTPException(422, "a plan holds half of a surrogate pair, which is no text; send valid Unicode.")
         longest = max(max([plan.k, *(probe.k or 1 for probe in plan.probes)]) for plan in plans)
         if longest > MAX_K:
@@ -276,14 +276,6 @@ def _url(host: str, port: int) -> str:
     if host in ("0.0.0.0", "::"):
         host = socket.gethostname()
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 @contextmanager

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from ..envs.plan import is_unicode
+
 THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
 REWRITE_OPEN, REWRITE_CLOSE = "<rewrite>", "</rewrite>"
 TAGS = (THINK_OPEN, THINK_CLOSE, REWRITE_OPEN, REWRITE_CLOSE)
@@ -54,7 +56,7 @@ def parse(text: str, max_rewrites: int = 4) -> Parsed:
     rest = _without_end_of_turn(text)
     if not rest:
         return Parsed(failure="empty answer")
-    if not _is_unicode(rest):
+    if not is_unicode(rest):
         return Parsed(failure="invalid unicode")
     if not rest.startswith(THINK_OPEN):
         return Parsed(failure="text outside tags" if THINK_OPEN in rest else "missing think")
@@ -93,11 +95,3 @@ def _without_end_of_turn(text: str) -> str:
     while mark := next((mark for mark in END_OF_TURN if text.endswith(mark)), None):
         text = text.removesuffix(mark).rstrip()
     return text
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

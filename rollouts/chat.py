@@ -51,6 +51,10 @@ class Chat:
         ids = list(completion[:-1]) if completion and completion[-1] in self.stop_ids else list(completion)
         return str(self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
+    def answer(self, text: str) -> list[int]:
+        """Ids of a turn that says `text` and ends, as if it had been sampled."""
+        return [*self._ids(text), self.tokenizer.eos_token_id]
+
     def cut(self, text: str, tokens: int) -> str:
         """The beginning of `text` on one line, in at most `tokens` tokens, the mark "…" of a cut included."""
         text = " ".join(self.plain(text).split())

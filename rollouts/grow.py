@@ -7,7 +7,6 @@ from typing import Protocol
 
 from ..configs.schema import RewardConfig, RolloutConfig
 from ..data.types import Document, Question
-from ..envs.plan import SearchPlan
 from ..envs.wire import Step, StepResult
 from ..errors import ConfigError
 from ..rewards.node import node_reward
@@ -160,8 +159,3 @@ class Grower:
                 f"a prompt has {longest} tokens and rollout.max_prompt_tokens is {self.rollout.max_prompt_tokens}. "
                 "Raise it, show fewer documents (rollout.documents) or fewer tokens of each (rollout.document_tokens)."
             )
-
-
-def plain_plan(question: Question, k: int = 10) -> SearchPlan:
-    """Search with the question as it was asked."""
-    return SearchPlan.of(question.text, k)

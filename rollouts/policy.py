@@ -1,7 +1,6 @@
 """Loading the policy: a folder of safetensors, one GGUF file (de-quantised), or a Hub id; an adapter is merged in."""
 
 import copy
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,6 @@ from ..configs.schema import PolicyConfig
 from ..errors import CheckpointError, ConfigError, ModelError
 from ..sources import resolve_model
 from .memory import keep_freed_memory
-
-log = logging.getLogger(__name__)
 
 
 def load_policy(config: PolicyConfig, adapter: Path | None = None) -> tuple[nn.Module, Any]:

@@ -1,6 +1,5 @@
 """Using a policy outside of training and evaluation: questions in, rewrites and plans out."""
 
-import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,6 @@ from .engine import Sampling
 from .grow import Grower
 from .policy import load_policy
 from .transformers_engine import TransformersEngine
-
-log = logging.getLogger(__name__)
 
 
 def make_grower(

@@ -14,14 +14,13 @@ from querylect.data.types import Dataset, Document, Question, Split
 from querylect.envs.client import SyncEnvironmentClient
 from querylect.envs.environment import Environment
 from querylect.envs.index import build_index
-from querylect.envs.plan import SearchPlan
 from querylect.envs.service import create_app
 from querylect.errors import ConfigError
 from querylect.rewriters.card import RetrieverCard
 from querylect.rewriters.parse import render
 from querylect.rewriters.registry import make_rewriter
 from querylect.rollouts.engine import Sample
-from querylect.rollouts.grow import Grower, plain_plan
+from querylect.rollouts.grow import Grower
 
 from .tiny import tiny_tokenizer
 
@@ -282,7 +281,3 @@ def test_shown_documents_keep_to_their_budget(hostile, tokens):
     for document in shown:
         assert grown.chat.count(document.title) + grown.chat.count(document.text) <= tokens
         assert document.title or document.text
-
-
-def test_the_plan_of_a_plain_question_is_the_question():
-    assert plain_plan(HEAD, 7) == SearchPlan.of("what helps when my head hurts", 7)

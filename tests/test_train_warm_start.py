@@ -5,10 +5,12 @@ import torch
 from querylect.configs.schema import ClientConfig, RolloutConfig
 from querylect.data.types import Question
 from querylect.envs.client import SyncEnvironmentClient
+from querylect.envs.plan import SearchPlan
+from querylect.envs.wire import Step
 from querylect.errors import ConfigError, EnvironmentUnavailableError
 from querylect.rollouts.policy import load_policy
 from querylect.rollouts.use import make_grower
-from querylect.train.run import train
+from querylect.train.run import train, worth_training
 from querylect.train.run_folder import RunFolder
 from querylect.train.warm_start import Lesson, _lessons, _turns, imitation_loss, warm_start
 
@@ -108,3 +110,20 @@ def test_a_run_may_begin_warm_and_one_turn_cannot(warm):
     single = change(warm, **{"name": "single", "rollout": RolloutConfig(branching=[4]).model_dump()})
     with pytest.raises(ConfigError, match="imitates a second turn"):
         train(single)
+
+
+def test_training_questions_are_chosen_by_what_they_are_worth_raw(warm, client):
+    questions = client.questions("train")
+    plans = [Step(question_id=question.id, plan=SearchPlan.of(question.text)) for question in questions]
+    worth = {result.question_id: result.reward for result in client.step(plans)}
+    assert len(set(worth.values())) > 1, "questions that are all worth the same would prove nothing"
+    cut = sorted(worth.values())[len(worth) // 2]
+    for lowest, highest in ((0.0, 1.0), (cut, 1.0), (0.0, cut), (cut, cut)):
+        kept = worth_training(change(warm, **{"train.raw_reward": [lowest, highest]}), client, questions)
+        assert [question.id for question in kept] == [id for id, value in worth.items() if lowest <= value <= highest]
+
+
+def test_an_outage_does_not_change_the_training_set(warm, client):
+    half = change(warm, **{"train.raw_reward": [0.5, 1.0]})
+    with pytest.raises(EnvironmentUnavailableError, match=r"1 of 5 training questions.*could not be graded"):
+        worth_training(half, Graded(client, {}, broken=True), client.questions("train"))

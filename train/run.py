@@ -15,6 +15,7 @@ from ..envs.connect import open_environment
 from ..envs.plan import SearchPlan
 from ..envs.wire import Step
 from ..errors import CheckpointError, ConfigError, EnvironmentUnavailableError, QuerylectError, RequestError
+from .grading import grade
 from .run_folder import RunFolder, staged, step_of, write_atomically
 
 log = logging.getLogger(__name__)
@@ -31,14 +32,15 @@ def train(config: RunConfig, resume: bool = False) -> Path:
         RunFolder.create(config)  # refuses, before minutes are spent on loading
     folder, checkpoint = RunFolder.reopen(config) if resume else (None, None)
     with open_environment(config) as client:
-        questions = worth_training(config, client, client.questions("train"))
+        asked = client.questions("train")
+        questions = worth_training(config, client, asked)
         if len(questions) < config.train.questions_per_step:
             raise ConfigError(
                 f"{len(questions)} training questions are left after train.raw_reward {config.train.raw_reward}, and "
                 f"train.questions_per_step is {config.train.questions_per_step}. Lower it, widen train.raw_reward, "
                 "or add questions to the train split."
             )
-        return _train(config, client, questions, folder, checkpoint)
+        return _train(config, client, asked, questions, folder, checkpoint)
 
 
 def worth_training(config: RunConfig, client: SyncEnvironmentClient, questions: Sequence[Question]) -> list[Question]:
@@ -51,16 +53,11 @@ def worth_training(config: RunConfig, client: SyncEnvironmentClient, questions: 
         return list(questions)
     metric = config.reward.metric
     steps = [Step(question_id=question.id, plan=SearchPlan.of(question.text)) for question in questions]
-    results = client.step(steps, metrics=[metric])
-    if None in results:
-        raise EnvironmentUnavailableError(
-            f"{results.count(None)} of {len(questions)} training questions could not be scored as they stand, which "
-            f"train.raw_reward needs. Last failure: {client.last_failure}. Check the service, or raise client.deadline."
-        )
+    results = grade(config, client, steps, "training questions, which train.raw_reward needs,")
     kept = [
         question
         for question, result in zip(questions, results, strict=True)
-        if result is not None and lowest <= result.metrics[metric] <= highest
+        if lowest <= result.metrics[metric] <= highest
     ]
     log.info("training on %d of %d questions: raw %s in [%g, %g]", len(kept), len(questions), metric, lowest, highest)
     return kept
@@ -69,6 +66,7 @@ def worth_training(config: RunConfig, client: SyncEnvironmentClient, questions: 
 def _train(
     config: RunConfig,
     client: SyncEnvironmentClient,
+    asked: list[Question],
     questions: list[Question],
     folder: RunFolder | None,
     checkpoint: Path | None,
@@ -98,7 +96,7 @@ def _train(
     elif config.train.warm_start.questions:
         from .warm_start import warm_start
 
-        warm_start(config, policy, grower, client.questions("train"), folder)
+        warm_start(config, policy, grower, asked, folder)
     _learn(config, folder, checkpoint, environment, policy, tokenizer, grower, sampler, questions)
     return folder.path
 

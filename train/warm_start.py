@@ -10,7 +10,6 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,10 +18,10 @@ from ..configs.schema import RunConfig
 from ..data.types import Document, Question
 from ..envs.plan import SearchPlan
 from ..envs.wire import Step
-from ..errors import EnvironmentUnavailableError
 from ..logs import progress_bar
 from ..rewriters.parse import render
 from ..rollouts.grow import Grower
+from .grading import grade
 from .packing import packed_logps
 from .run_folder import RunFolder
 
@@ -102,17 +101,9 @@ def _lessons(config: RunConfig, grower: Grower, questions: Sequence[Question]) -
 
 def _search(config: RunConfig, grower: Grower, steps: Sequence[Step]) -> list[tuple[float, list[Document]]]:
     """Metric and shown documents of each step."""
-    metric = config.reward.metric
-    results = grower.client.step(steps, with_text=True, metrics=[metric]) if steps else []
-    if None in results:
-        raise EnvironmentUnavailableError(
-            f"{results.count(None)} of {len(steps)} proposals of the warm start could not be graded before "
-            f"client.deadline. Last failure: {getattr(grower.client, 'last_failure', None)}. Check the service."
-        )
     return [
-        (result.metrics[metric], [hit.document for hit in result.ranking[: config.rollout.documents]])
-        for result in results
-        if result is not None
+        (result.metrics[config.reward.metric], [hit.document for hit in result.ranking[: config.rollout.documents]])
+        for result in grade(config, grower.client, steps, "proposals of the warm start", with_text=True)
     ]
 
 
@@ -142,14 +133,10 @@ def imitation_loss(policy: nn.Module, grower: Grower, lessons: Sequence[Lesson])
 
 def _turns(grower: Grower, lesson: Lesson) -> tuple[list[int], list[int], list[int], list[int]]:
     """Ids of the prompt, the first answer, what is shown, and the second answer."""
-    chat, rewriter, tokenizer = grower.chat, grower.rewriter, grower.engine.tokenizer
+    chat, rewriter = grower.chat, grower.rewriter
     question = grower.plain(lesson.question)
     messages = rewriter.first(question)
-
-    def said(text: str) -> list[int]:
-        ids: Any = tokenizer(render("", [text]), add_special_tokens=False)["input_ids"]
-        return [*ids, tokenizer.eos_token_id]
-
-    first = said(question.text.lower())
+    first = chat.answer(render("", [question.text.lower()]))
     message = rewriter.follow_up(question, [grower.shorten(document) for document in lesson.documents], 2)
-    return chat.first(messages), first, chat.continuation(messages, message, first), said(chat.plain(lesson.answer))
+    second = chat.answer(render("", [chat.plain(lesson.answer)]))
+    return chat.first(messages), first, chat.continuation(messages, message, first), second
