@@ -5,7 +5,7 @@ PY ?= python3
 ARGS ?=
 BIN := .venv/bin
 STAMP := .venv/.stamp
-# Intel's OpenMP runtime wakes its threads faster than the one in PyTorch's wheel: about half as long a training step
+# Intel's OpenMP runtime wakes its threads faster than the one in PyTorch's wheel, most of all on a shared machine
 RUN = env LD_PRELOAD="$$(realpath -q .venv/lib/libiomp5.so)$${LD_PRELOAD:+:$$LD_PRELOAD}" $(BIN)/querylect
 
 .DEFAULT_GOAL := help

@@ -10,8 +10,8 @@ _KEPT = 2**30
 def keep_freed_memory() -> None:
     """Let glibc reuse large blocks instead of returning each to the kernel, which clears its pages anew every time.
 
-    On a CPU the activations of a rollout or an update are such blocks; without this a tenth to a third of a training
-    step is spent on page faults. Elsewhere than on Linux it does nothing.
+    On a CPU the activations of a rollout or an update are such blocks, and the page faults take time from every step.
+    Elsewhere than on Linux it does nothing.
     """
     if sys.platform == "linux":
         libc = ctypes.CDLL(None)
