@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 _QUIET_LIBRARIES = {
-    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
     "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
     "TRANSFORMERS_VERBOSITY": "error",
     "TOKENIZERS_PARALLELISM": "false",
@@ -16,6 +15,9 @@ _QUIET_LIBRARIES = {
     "WANDB_SILENT": "true",
 }
 """Read by those libraries when they are imported; what the user has set stays."""
+
+_NO_BARS = {"HF_HUB_DISABLE_PROGRESS_BARS": "1", "TQDM_DISABLE": "1"}
+"""Where stderr is no terminal: downloads and conversions would fill a log file with their bars."""
 
 
 class _Format(logging.Formatter):
@@ -47,7 +49,8 @@ def set_up_logging(verbose: bool = False) -> None:
     Call it before heavy libraries are imported: it quiets their progress bars through environment variables, which
     child processes inherit.
     """
-    for name, value in _QUIET_LIBRARIES.items():
+    quiet = _QUIET_LIBRARIES if sys.stderr.isatty() else _QUIET_LIBRARIES | _NO_BARS
+    for name, value in quiet.items():
         os.environ.setdefault(name, value)
     warnings.filterwarnings("ignore", module=r"(transformers|peft|trl|accelerate)\.")
     handler = _Stderr()

@@ -8,6 +8,7 @@ from typing import Any
 from ..configs.schema import RunConfig
 from ..data.types import Question
 from ..logs import progress_bar
+from ..rollouts.memory import give_back_freed_memory
 from ..rollouts.tree import Tree
 from .records import METRICS, TRAINED, UNTRAINED
 
@@ -48,6 +49,7 @@ class PolicySystem:
             for start in range(0, len(questions), CHUNK):
                 advance(start, len(questions))
                 trees += grower.grow(questions[start : start + CHUNK], branching, greedy=True)
+                give_back_freed_memory()
             advance(len(questions), len(questions))
         del grower
         gc.collect()

@@ -2,6 +2,7 @@
 
 import ctypes
 import sys
+from typing import Any
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 _KEPT = 2**30
@@ -13,8 +14,21 @@ def keep_freed_memory() -> None:
     On a CPU the activations of a rollout or an update are such blocks, and the page faults take time from every step.
     Elsewhere than on Linux it does nothing.
     """
-    if sys.platform == "linux":
-        libc = ctypes.CDLL(None)
-        if hasattr(libc, "mallopt"):
-            libc.mallopt(_MMAP_THRESHOLD, _KEPT)
-            libc.mallopt(_TRIM_THRESHOLD, _KEPT)
+    libc = _libc()
+    if hasattr(libc, "mallopt"):
+        libc.mallopt(_MMAP_THRESHOLD, _KEPT)
+        libc.mallopt(_TRIM_THRESHOLD, _KEPT)
+
+
+def give_back_freed_memory() -> None:
+    """Return to the kernel what is free now: blocks of ever new sizes leave gaps, and the heap grows by them.
+
+    Call it where a second's page faults are little against what was done since the last call.
+    """
+    libc = _libc()
+    if hasattr(libc, "malloc_trim"):
+        libc.malloc_trim(0)
+
+
+def _libc() -> Any:
+    return ctypes.CDLL(None) if sys.platform == "linux" else None

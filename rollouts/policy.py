@@ -11,6 +11,7 @@ from torch import nn
 from ..configs.schema import PolicyConfig
 from ..errors import CheckpointError, ConfigError, ModelError
 from ..sources import resolve_model
+from .gguf import dequantised
 from .memory import keep_freed_memory
 
 
@@ -28,12 +29,9 @@ def load_policy(config: PolicyConfig, adapter: Path | None = None) -> tuple[nn.M
     full = adapter is not None and not (adapter / "adapter_config.json").exists()
     source: dict[str, Any] = {"pretrained_model_name_or_path": str(adapter) if full else place}
     source["trust_remote_code"] = config.trust_remote_code
-    gguf = [] if full or any(Path(place).glob("*.safetensors")) else sorted(Path(place).glob("*.gguf"))
-    if len(gguf) > 1:
-        raise ModelError(f"{where}: {len(gguf)} GGUF files; expected one. Give a folder that holds only one of them.")
-    if gguf:
-        source["gguf_file"] = gguf[0].name
     try:
+        if not full and (gguf := _gguf_file(config.model, Path(place))):
+            source["pretrained_model_name_or_path"] = str(dequantised(gguf, torch_dtype(config)))
         tokenizer = AutoTokenizer.from_pretrained(**source)
         model, loaded = AutoModelForCausalLM.from_pretrained(
             **source,
@@ -55,12 +53,20 @@ def load_policy(config: PolicyConfig, adapter: Path | None = None) -> tuple[nn.M
         raise ModelError(f"{where}: its tokenizer has no chat template; choose an instruction-tuned model.")
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
-    if gguf:
-        _forget_quantisation(model)
     if adapter is not None and not full:
         model = _merge_adapter(model, adapter)
     model.eval()
     return model, tokenizer
+
+
+def _gguf_file(name: str, folder: Path) -> Path | None:
+    """The one GGUF file of a folder without safetensors. Raises ModelError where there are several."""
+    found = [] if any(folder.glob("*.safetensors")) else sorted(folder.glob("*.gguf"))
+    if len(found) > 1:
+        raise ModelError(
+            f"policy.model {name!r}: {len(found)} GGUF files; expected one. Give a folder that holds only one of them."
+        )
+    return found[0] if found else None
 
 
 def torch_dtype(config: PolicyConfig) -> torch.dtype:
@@ -160,17 +166,6 @@ def _merge_adapter(model: nn.Module, adapter: Path) -> nn.Module:
             f"checkpoint {adapter} does not fit the policy ({_first_line(error)}). "
             "It was trained on another model, or is incomplete: name the right run or an earlier checkpoint."
         ) from error
-
-
-def _forget_quantisation(model: Any) -> None:
-    """De-quantised weights are plain floats: drop the marks that would refuse to save them."""
-    model.hf_quantizer = None
-    for name in ("quantization_config", "_pre_quantization_dtype"):
-        if hasattr(model.config, name):
-            delattr(model.config, name)
-    for name in ("is_quantized", "quantization_method"):
-        if hasattr(model, name):
-            setattr(model, name, False if name == "is_quantized" else None)
 
 
 def _first_line(error: BaseException) -> str:

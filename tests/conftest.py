@@ -25,6 +25,12 @@ if os.environ.get("CI"):
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+
+def pytest_configure(config):
+    """Keep de-quantised models with pytest's own cache, not in the user's."""
+    os.environ["XDG_CACHE_HOME"] = str(config.cache.mkdir("querylect"))
+
+
 TEXTS = {
     "aspirin": "aspirin relieves headache",
     "insulin": "insulin lowers blood glucose",

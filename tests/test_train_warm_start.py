@@ -14,7 +14,7 @@ from querylect.train.run import train, worth_training
 from querylect.train.run_folder import RunFolder
 from querylect.train.warm_start import Lesson, _lessons, _turns, imitation_loss, warm_start
 
-from .lessons import change, lesson_url, lessons, records, settings, speaking  # noqa: F401 (fixtures)
+from .lessons import change, lesson_url, lessons, records, settings, speaking, without_seconds  # noqa: F401 (fixtures)
 
 
 @pytest.fixture
@@ -69,6 +69,30 @@ def test_questions_without_a_title_that_earns_are_thinned(warm, grower, client):
     grower.client = Graded(client, {})
     none = change(warm, **{"train.warm_start.unanswered_share": 0.0})
     assert list(_lessons(none, grower, client.questions("train"))) == []
+
+
+def test_a_warm_start_without_anything_to_imitate_is_refused(warm, grower, client, tmp_path):
+    grower.client = Graded(client, {})
+    none = change(warm, **{"train.warm_start.unanswered_share": 0.0})
+    with pytest.raises(ConfigError, match="no training question has a title that earns"):
+        warm_start(none, grower.engine.model, grower, client.questions("train"), RunFolder(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_warm_start_that_was_stopped_is_begun_again(warm, monkeypatch):
+    config = change(warm, **{"train.steps": 1, "name": "stopped"})
+    whole = train(change(config, **{"name": "whole"}))
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("querylect.train.run._learn", stop)
+        with pytest.raises(KeyboardInterrupt):
+            train(config)
+    folder = train(config, resume=True)
+    assert records(folder / "warm_start.jsonl") == records(whole / "warm_start.jsonl")
+    assert without_seconds(folder / "metrics.jsonl") == without_seconds(whole / "metrics.jsonl")
 
 
 def test_an_outage_stops_the_warm_start(warm, grower, client):

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ..rollouts.sequences import common_length
+from .packed_attention import blocks, take_packed_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +27,6 @@ class Packed:
     """(T,) one past the last token of each token's subtree."""
     rows: list[list[int]]
     """For each sequence, the packed place of each of its tokens."""
-
-    def mask(self) -> Tensor:
-        """(1, 1, T, T) boolean attention mask: True where the query (second last axis) sees the key (last axis)."""
-        at = torch.arange(len(self.ids), device=self.ids.device)
-        return ((at[None, :] <= at[:, None]) & (at[:, None] < self.ends[None, :]))[None, None]
 
 
 def pack(sequences: Sequence[Sequence[int]], device: torch.device | str = "cpu") -> Packed:
@@ -104,10 +100,11 @@ def packed_logps(
                 predictors.append(places[at - 1])
     distinct = sorted(set(predictors))
     slot = {place: i for i, place in enumerate(distinct)}
+    take_packed_rows(model)
     logits = model(
         input_ids=packed.ids[None],
-        attention_mask=packed.mask(),
         position_ids=packed.positions[None],
+        packed_blocks=blocks(packed.ends),
         logits_to_keep=torch.tensor(distinct, device=input_ids.device),
         use_cache=False,
     ).logits[0]

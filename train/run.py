@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 from collections.abc import Sequence
 from math import prod
 from pathlib import Path
@@ -31,6 +32,8 @@ def train(config: RunConfig, resume: bool = False) -> Path:
     if not resume and (Path(config.output) / config.name / "config.yaml").exists():
         RunFolder.create(config)  # refuses, before minutes are spent on loading
     folder, checkpoint = RunFolder.reopen(config) if resume else (None, None)
+    if folder is not None and checkpoint is None:
+        log.info("%s was stopped before its first checkpoint and begins again", folder.path)
     with open_environment(config) as client:
         asked = client.questions("train")
         questions = worth_training(config, client, asked)
@@ -89,9 +92,9 @@ def _train(
 
     folder = folder or RunFolder.create(config)
     write_atomically(folder.path / "environment.json", json.dumps(environment, indent=2) + "\n")
+    step = step_of(checkpoint) if checkpoint is not None else 0
+    folder.forget_after(step)
     if checkpoint is not None:
-        step = step_of(checkpoint)
-        folder.forget_after(step)
         log.info("continuing from step %d (%s)", step, checkpoint)
     elif config.train.warm_start.questions:
         from .warm_start import warm_start
@@ -162,8 +165,14 @@ def _learn(
 
 
 def check_shape(config: RunConfig) -> None:
-    """Raise ConfigError where the questions of a step cannot be compared or laid out."""
+    """Raise ConfigError where the questions of a step cannot be compared or laid out, or the run not be trained."""
     settings, branching = config.train, config.rollout.branching
+    processes = os.environ.get("WORLD_SIZE", "1")
+    if processes not in ("", "1"):
+        raise ConfigError(
+            f"WORLD_SIZE is {processes}, and one process trains a run: the others would repeat its steps. Start "
+            "querylect without a launcher such as torchrun or accelerate."
+        )
     if prod(branching) < 2:
         raise ConfigError(f"rollout.branching {branching} has one leaf; GRPO compares at least two, e.g. [4, 4].")
     if settings.warm_start.questions and len(branching) < 2:

@@ -2,7 +2,8 @@
 
 config.yaml       the resolved settings            metrics.jsonl     one record per step
 environment.json  what was searched, with hashes   rollouts.jsonl    sampled trees
-checkpoints/      checkpoint-N, complete or absent  final/           the trained policy
+checkpoints/      checkpoint-N, complete or absent  warm_start.jsonl  loss per step before GRPO, where there was one
+final/            the trained policy
 """
 
 import json
@@ -45,6 +46,7 @@ class RunFolder:
         self.final = path / "final"
         self.metrics = path / "metrics.jsonl"
         self.rollouts = path / "rollouts.jsonl"
+        self.warm_start = path / "warm_start.jsonl"
 
     @classmethod
     def create(cls, config: RunConfig) -> "RunFolder":
@@ -65,10 +67,10 @@ class RunFolder:
         return folder
 
     @classmethod
-    def reopen(cls, config: RunConfig) -> tuple["RunFolder", Path]:
-        """Continue a run: the folder and its newest complete checkpoint.
+    def reopen(cls, config: RunConfig) -> tuple["RunFolder", Path | None]:
+        """Continue a run: the folder and its newest complete checkpoint, None where it was stopped before the first.
 
-        Raises CheckpointError where there is none, or where a setting that matters differs, naming the keys.
+        Raises CheckpointError where there is no run, or where a setting that matters differs, naming the keys.
         """
         folder = cls(Path(config.output) / config.name)
         if not (folder.path / "config.yaml").exists():
@@ -80,9 +82,7 @@ class RunFolder:
                 "Resume with the settings it was started with, or start a new run under another name."
             )
         checkpoint = folder.newest_checkpoint()
-        if checkpoint is None:
-            raise CheckpointError(f"{folder.path} holds no complete checkpoint; remove the folder and start again.")
-        if step_of(checkpoint) > config.train.steps:
+        if checkpoint is not None and step_of(checkpoint) > config.train.steps:
             raise CheckpointError(
                 f"{folder.path} has reached step {step_of(checkpoint)} and train.steps is {config.train.steps}. "
                 "Raise it to go on."
@@ -118,7 +118,12 @@ class RunFolder:
             )
 
     def forget_after(self, step: int) -> None:
-        """Drop what was logged after `step`, and a last line that was cut, so that a resumed run logs no step twice."""
+        """Drop what was logged after `step`, and a last line that was cut, so that a resumed run logs no step twice.
+
+        At step 0 the run begins again, its warm start included.
+        """
+        if step == 0:
+            self.warm_start.unlink(missing_ok=True)
         for path in (self.metrics, self.rollouts):
             if path.exists():
                 kept = [line for line in path.read_bytes().split(b"\n") if 0 < _logged_step(line) <= step]

@@ -18,9 +18,11 @@ from ..configs.schema import RunConfig
 from ..data.types import Document, Question
 from ..envs.plan import SearchPlan
 from ..envs.wire import Step
+from ..errors import ConfigError
 from ..logs import progress_bar
 from ..rewriters.parse import render
 from ..rollouts.grow import Grower
+from ..rollouts.memory import give_back_freed_memory
 from .grading import grade
 from .packing import packed_logps
 from .run_folder import RunFolder
@@ -29,6 +31,7 @@ log = logging.getLogger(__name__)
 
 _ASKED_AT_ONCE = 512
 _WARMUP_STEPS = 3
+_GIVE_BACK_EVERY = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +48,16 @@ def warm_start(
 ) -> None:
     """Train `policy` in place on `train.warm_start.questions` lessons; one line per step goes to warm_start.jsonl.
 
-    Raises EnvironmentUnavailableError where proposals could not be graded.
+    Raises EnvironmentUnavailableError where proposals could not be graded, ConfigError where none is left to imitate.
     """
     settings = config.train.warm_start
     lessons = list(_lessons(config, grower, questions))
+    if not lessons:
+        raise ConfigError(
+            f"no training question has a title that earns train.warm_start.least_reward {settings.least_reward:g}, and "
+            f"train.warm_start.unanswered_share {settings.unanswered_share:g} keeps none of the others. Change one of "
+            "the two, or set train.warm_start.questions to 0."
+        )
     size = settings.questions_per_step
     batches = [lessons[at : at + size] for at in range(0, len(lessons), size)]
     trainable = [weights for weights in policy.parameters() if weights.requires_grad]
@@ -65,7 +74,9 @@ def warm_start(
             torch.nn.utils.clip_grad_norm_(trainable, config.train.max_grad_norm)
             optimizer.step()
             optimizer.zero_grad()
-            folder.append(folder.path / "warm_start.jsonl", {"step": number + 1, "loss": round(loss.item(), 6)})
+            if number % _GIVE_BACK_EVERY == 0:
+                give_back_freed_memory()
+            folder.append(folder.warm_start, {"step": number + 1, "loss": round(loss.item(), 6)})
         advance(len(batches), len(batches))
     log.info("warm start: %d lessons in %d steps, last loss %.3f", len(lessons), len(batches), loss.item())
 

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from transformers import TrainerCallback
 
+from ..rollouts.memory import give_back_freed_memory
 from ..rollouts.tree import Node, Tree
 from .run_folder import RunFolder
 
@@ -81,6 +82,10 @@ class Watcher(TrainerCallback):
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Saving is not part of the next step's seconds."""
         self._started = time.perf_counter()
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Start every step without the gaps that the one before left in memory."""
+        give_back_freed_memory()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Close the bar."""

@@ -1,0 +1,78 @@
+"""A GGUF file is de-quantised once: transformers needs half a minute to read one, and a second to read its copy.
+
+Copies lie under `$XDG_CACHE_HOME/querylect` (~/.cache/querylect), named by the sha256 of the file, the type of the
+weights and the version of transformers; they can be removed at any time.
+"""
+
+import logging
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from hashlib import file_digest
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from safetensors import SafetensorError
+
+from ..errors import StorageError
+
+log = logging.getLogger(__name__)
+
+
+def dequantised(file: Path, dtype: torch.dtype) -> Path:
+    """A folder of safetensors and tokenizer with the weights of a GGUF file.
+
+    Raises ValueError for a file that cannot be read, StorageError where the copy cannot be written.
+    """
+    with file.open("rb") as opened:
+        digest = file_digest(opened, "sha256").hexdigest()
+    kind = str(dtype).removeprefix("torch.")
+    home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "querylect"
+    target = home / f"{file.stem}-{digest[:16]}-{kind}-transformers-{transformers.__version__}"
+    if (target / "config.json").is_file():
+        return target
+    with _writing(target):
+        home.mkdir(parents=True, exist_ok=True)
+    log.info("de-quantising %s into %s, once", file.name, target)
+    source: dict[str, Any] = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(**source)
+        model = transformers.AutoModelForCausalLM.from_pretrained(**source, dtype=dtype)
+    except Exception as error:  # a damaged file raises whatever its bytes lead to
+        raise ValueError(f"{file.name} cannot be read: {type(error).__name__}: {error}") from error
+    _forget_quantisation(model)
+    with _writing(target), tempfile.TemporaryDirectory(dir=home, prefix=".writing-") as place:
+        copy = Path(place) / "copy"
+        model.save_pretrained(copy)
+        tokenizer.save_pretrained(copy)
+        try:
+            copy.rename(target)
+        except OSError:
+            if not target.is_dir():  # else another process was first
+                raise
+    return target
+
+
+@contextmanager
+def _writing(target: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        raise StorageError(
+            f"the de-quantised copy {target} could not be written ({error}). Free some space, or set XDG_CACHE_HOME to "
+            "a folder that can be written."
+        ) from error
+
+
+def _forget_quantisation(model: Any) -> None:
+    """De-quantised weights are plain floats: drop the marks that would refuse to save them."""
+    model.hf_quantizer = None
+    for name in ("quantization_config", "_pre_quantization_dtype"):
+        if hasattr(model.config, name):
+            delattr(model.config, name)
+    for name in ("is_quantized", "quantization_method"):
+        if hasattr(model, name):
+            setattr(model, name, False if name == "is_quantized" else None)

@@ -1,0 +1,74 @@
+"""The job script outside of Slurm: it builds the index, trains, saves on the cluster's signal and goes on."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import yaml
+
+from .lessons import change, lesson_url, lessons, records, settings, speaking  # noqa: F401 (fixtures)
+
+SCRIPT = Path(__file__).parents[1] / "slurm" / "grpo_contriever.sh"
+
+
+@pytest.fixture
+def job(settings, tmp_path):  # noqa: F811
+    """Starts the script on a run of 500 steps, which is only ever ended by a signal."""
+    endless = change(settings, **{"client.urls": "local", "train.steps": 500, "env.index": str(tmp_path / "index")})
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(endless.model_dump(mode="json")))
+    command = Path(sys.executable).parent / "querylect"
+    started = []
+
+    def start(*overrides: str) -> subprocess.Popen:
+        log = (tmp_path / f"job-{len(started) + 1}.log").open("w")
+        surroundings = os.environ | {"SLURM_SUBMIT_DIR": str(tmp_path), "QUERYLECT": str(command)}
+        process = subprocess.Popen(
+            ["bash", SCRIPT, "run.yaml", *overrides], env=surroundings, stdout=log, stderr=log, start_new_session=True
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def trained(folder: Path, process: subprocess.Popen, steps: int) -> None:
+    until = time.monotonic() + 240
+    metrics = folder / "metrics.jsonl"
+    while not (metrics.exists() and len(metrics.read_bytes().splitlines()) >= steps):
+        assert process.poll() is None, "it ended by itself"
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def test_a_job_saves_on_the_cluster_s_signal_and_the_same_job_goes_on(job, tmp_path):
+    run = tmp_path / "runs" / "run"
+    first = job()
+    trained(run, first, 1)
+    first.send_signal(signal.SIGUSR1)
+    assert first.wait(120) == 0, (tmp_path / "job-1.log").read_text()
+    assert (tmp_path / "index" / "manifest.json").exists()
+    reached = len(records(run / "metrics.jsonl"))
+    assert [path.name for path in (run / "checkpoints").iterdir()][-1:] == [f"checkpoint-{reached}"]
+    assert not (run / "final").exists()
+
+    second = job()
+    trained(run, second, reached + 1)
+    second.terminate()
+    assert second.wait(120) == 0
+    assert f"continuing from step {reached}" in (tmp_path / "job-2.log").read_text()
+    assert [line["step"] for line in records(run / "metrics.jsonl")] == list(
+        range(1, len(records(run / "metrics.jsonl")) + 1)
+    )
+
+
+def test_a_job_that_fails_says_why_and_hands_on_the_exit_code(job, tmp_path):
+    assert job("train.stps=5").wait(120) == 2
+    assert "train.steps" in (tmp_path / "job-1.log").read_text()
