@@ -33,7 +33,7 @@ def main(questions: str = "12", samples: str = "4") -> None:
     chat = Chat(tokenizer, engine.stop_ids)
     rewriter = make_rewriter(config.rewriter, RetrieverCard("bm25", "bm25"))
     asked = load_dataset(config.env.dataset).splits["train"].questions[: int(questions)]
-    prompts = [chat.first(rewriter.first(question)) for question in asked]
+    prompts = [chat.first(rewriter.first(question), rewriter.opening) for question in asked]
     n = int(samples)
     engine.stop_ids = {-1}  # never stop early: both sides sample the same number of tokens
 

@@ -44,6 +44,12 @@ class Rewriter(Protocol):
         """The name under which a configuration asks for it."""
         ...
 
+    @property
+    def opening(self) -> str:
+        """What every answer begins with. It is written in the model's turn for it, and `parse` puts it in front again:
+        a small model then spends no token on what never varies. "" leaves the whole answer to the model."""
+        ...
+
     def first(self, question: Question) -> list[Message]:
         """The chat that the first turn answers."""
         ...

@@ -6,7 +6,7 @@ chat templates without a system role.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..data.types import Document, Question
 from .base import Message, Rewrite
@@ -34,6 +34,7 @@ class LevelRewriter:
     """What a later turn is reminded of after it has seen the documents."""
     count: str = ONE_REWRITE
     """How many rewrites an answer should hold."""
+    opening: str = field(default="", init=False)
 
     def first(self, question: Question) -> list[Message]:
         """One user message: instructions, output format, question."""

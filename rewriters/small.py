@@ -66,6 +66,8 @@ class FewShotPrompt(_Strict):
     """Template of a later user message; `{documents}` becomes one title per line, best first."""
     no_documents: str
     """The later user message where nothing was found or searched."""
+    opening: str = ""
+    """What every answer begins with, given to the model instead of sampled."""
     examples: tuple[Example, ...] = Field(min_length=1)
 
     @model_validator(mode="after")
@@ -73,6 +75,9 @@ class FewShotPrompt(_Strict):
         for name in ("question", "documents"):
             if f"{{{name}}}" not in getattr(self, name):
                 raise ValueError(f"the template {name!r} must hold {{{name}}} where the text goes")
+        for turn in (turn for example in self.examples for turn in example.turns):
+            if not turn.answer.startswith(self.opening):
+                raise ValueError(f"the example answer {turn.answer!r} does not begin with the opening {self.opening!r}")
         return self
 
     def ask(self, question: str) -> str:
@@ -117,6 +122,11 @@ class SmallRewriter:
     prompt: FewShotPrompt
     name: str = field(default="small", init=False)
 
+    @property
+    def opening(self) -> str:
+        """As the prompt says."""
+        return self.prompt.opening
+
     def first(self, question: Question) -> list[Message]:
         """The shared examples, then the question."""
         return [*self.prompt.messages(), Message(role="user", content=self.prompt.ask(question.text))]
@@ -126,8 +136,8 @@ class SmallRewriter:
         return self.prompt.show([" ".join((document.title or document.text).split()) for document in documents])
 
     def parse(self, question: Question, text: str, turn: int) -> Rewrite:
-        """Read the text sampled in one turn."""
-        return self.reader.read(question, text)
+        """Read the text sampled in one turn, after the opening that it continues."""
+        return self.reader.read(question, self.opening + text)
 
 
 def small(config: RewriterConfig, card: RetrieverCard, k: int) -> SmallRewriter:

@@ -26,12 +26,14 @@ class Chat:
         control = {token for token in {*tokenizer.all_special_tokens, *added} if token.strip()}
         self._control = sorted(control, key=len, reverse=True)
 
-    def first(self, messages: Sequence[Message]) -> list[int]:
-        """Ids of the chat up to the opening of the assistant's turn."""
-        return self._ids(self._render(messages))
+    def first(self, messages: Sequence[Message], opening: str = "") -> list[int]:
+        """Ids of the chat up to the assistant's turn and what its answer begins with."""
+        return [*self._ids(self._render(messages)), *self._ids(opening)]
 
-    def continuation(self, messages: Sequence[Message], message: str, completion: Sequence[int]) -> list[int]:
-        """Ids that follow a sampled turn: its end (unless sampled), the user's `message`, the next opening."""
+    def continuation(
+        self, messages: Sequence[Message], message: str, completion: Sequence[int], opening: str = ""
+    ) -> list[int]:
+        """Ids that follow a sampled turn: its end (unless sampled), the user's `message`, the next answer's opening."""
         stand_in = _STAND_IN
         while any(stand_in in text for text in [message, *(earlier["content"] for earlier in messages)]):
             stand_in += _STAND_IN
@@ -42,7 +44,7 @@ class Chat:
                 "the chat template of the policy drops or repeats assistant turns; several turns need them whole. "
                 "Choose another policy, or one turn (rollout.branching: [16])."
             )
-        ids = self._ids(text.split(stand_in)[1])
+        ids = [*self._ids(text.split(stand_in)[1]), *self._ids(opening)]
         sampled_end = completion[-1] if completion and completion[-1] in self.stop_ids else None
         return ids[1:] if sampled_end is not None and ids[0] == sampled_end else ids
 
@@ -76,7 +78,7 @@ class Chat:
 
     def count(self, text: str) -> int:
         """Number of tokens of `text`."""
-        return len(self._ids(text)) if text else 0
+        return len(self._ids(text))
 
     def _render(self, messages: Sequence[Message]) -> str:
         from jinja2 import TemplateError
@@ -91,4 +93,4 @@ class Chat:
         return str(text)
 
     def _ids(self, text: str) -> list[int]:
-        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"]) if text else []

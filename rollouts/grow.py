@@ -84,7 +84,7 @@ class Grower:
         places: list[_Growing] = []
         for tree in trees:
             messages = self.rewriter.first(self.plain(tree.question))
-            places.append(_Growing(tree, messages, self.chat.first(messages), None))
+            places.append(_Growing(tree, messages, self.chat.first(messages, self.rewriter.opening), None))
         for turn, width in enumerate(branching, start=1):
             prompts = [place.prompt_ids for place in places]
             self.check_length(prompts)
@@ -132,10 +132,10 @@ class Grower:
     def _next(self, place: _Growing, node: Node, turn: int) -> _Growing:
         documents = [self.shorten(hit.document) for hit in node.ranking[: self.rollout.documents]]
         message = self.rewriter.follow_up(self.plain(place.tree.question), documents, turn)
-        ids = self.chat.continuation(place.messages, message, node.completion_ids)
+        ids = self.chat.continuation(place.messages, message, node.completion_ids, self.rewriter.opening)
         messages: list[Message] = [
             *place.messages,
-            {"role": "assistant", "content": node.text},
+            {"role": "assistant", "content": self.rewriter.opening + node.text},
             {"role": "user", "content": message},
         ]
         return _Growing(place.tree, messages, [*node.prompt_ids, *node.completion_ids, *ids], node)

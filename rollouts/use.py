@@ -49,7 +49,7 @@ def rewrite_lines(config: RunConfig, run: Path | None, lines: Sequence[str]) -> 
         grower = load_grower(config, client, checkpoint)
         chat = grower.chat
         questions = [Question(f"line-{number}", chat.plain(line)) for number, line in enumerate(lines, start=1)]
-        prompts = [chat.first(grower.rewriter.first(question)) for question in questions]
+        prompts = [chat.first(grower.rewriter.first(question), grower.rewriter.opening) for question in questions]
         grower.check_length(prompts)
         sampling = Sampling(temperature=0.0, max_new_tokens=config.rollout.max_new_tokens)
         for question, line, samples in zip(questions, lines, grower.engine.generate(prompts, 1, sampling), strict=True):

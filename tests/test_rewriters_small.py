@@ -76,7 +76,18 @@ def test_a_packaged_prompt_alternates_and_its_answers_keep_the_format(name):
     assert turns[-1]["content"] == rewriter.prompt.ask("Big head")
     answers = [message["content"] for message in turns if message["role"] == "assistant"]
     assert len(answers) >= 4
-    assert all(rewriter.parse(question, answer, 1).format_ok for answer in answers)
+    sampled = [answer.removeprefix(rewriter.opening) for answer in answers]
+    assert all(rewriter.parse(question, text, 1).format_ok for text in sampled)
+
+
+def test_an_answer_continues_the_opening_of_the_prompt(tmp_path):
+    opened = {**PROMPT, "examples": PROMPT["examples"][1:], "opening": "<think></think><rewrite>"}
+    rewriter, asked = make(write(tmp_path, opened)), Question("q", "flat foot")
+    assert rewriter.opening == "<think></think><rewrite>"
+    assert rewriter.parse(asked, "pes planus</rewrite>", 1).rewrites == ("pes planus",)
+    assert rewriter.parse(asked, "pes planus", 1).failure == "unclosed rewrite"
+    assert rewriter.parse(asked, "<think></think><rewrite>pes planus</rewrite>", 1).failure == "nested tag"
+    assert make(write(tmp_path, PROMPT)).opening == ""
 
 
 @pytest.mark.parametrize("name", PACKAGED)
@@ -119,6 +130,7 @@ def test_no_hpo_example_can_be_asked_for_in_any_split():
         ({"examples": [{"question": "a", "turns": []}]}, "turns"),
         ({"examples": [{"question": "a", "turns": [{"rewrite": "b</rewrite>"}]}]}, "format failure"),
         ({"examples": [{"question": "a", "turns": [{"rewrite": " "}]}]}, "empty rewrite"),
+        ({"opening": "<think></think><rewrite>"}, "does not begin with the opening"),
     ],
 )
 def test_a_prompt_that_would_teach_nonsense_is_refused(tmp_path, change, said):

@@ -42,6 +42,7 @@ def control_ids(chat):
 def test_a_first_turn_is_the_template_up_to_the_assistants_turn(chat):
     text = "<|im_start|>system\nRewrite.<|im_end|>\n<|im_start|>user\nmy head hurts<|im_end|>\n<|im_start|>assistant\n"
     assert chat.tokenizer.decode(chat.first(FIRST)) == text
+    assert chat.first(FIRST, "<think></think>") == [*chat.first(FIRST), *ids(chat, "<think></think>")]
 
 
 def test_the_ids_after_a_sampled_end_do_not_repeat_it(chat):
@@ -61,6 +62,8 @@ def test_a_turn_that_did_not_end_is_ended(chat, completion):
         completion = [*ids(chat, ANSWER), *ids(chat, "<|endoftext|>")]
     follow = chat.tokenizer.decode(chat.continuation(FIRST, "Found", completion))
     assert follow == "<|im_end|>\n<|im_start|>user\nFound<|im_end|>\n<|im_start|>assistant\n"
+    opened = chat.tokenizer.decode(chat.continuation(FIRST, "Found", completion, "<think>"))
+    assert opened == f"{follow}<think>"
 
 
 def test_a_template_that_strips_thinking_changes_nothing_of_an_earlier_turn():

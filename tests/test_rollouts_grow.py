@@ -211,12 +211,27 @@ def test_the_clock_counts_and_forgets(client):
 def test_a_prompt_that_is_too_long_is_a_matter_of_settings(client, branching):
     """The first prompt alone is too long, or becomes so by the documents of the second turn."""
     engine = Script(say("headache"), say("migraine"))
-    first = len(grower(client, Script()).chat.first(grower(client, Script()).rewriter.first(HEAD)))
+    plain = grower(client, Script())
+    first = len(plain.chat.first(plain.rewriter.first(HEAD)))
     limit = first - 1 if branching == [1] else first + 40
     with pytest.raises(ConfigError, match=rf"rollout.max_prompt_tokens is {limit}") as caught:
         grower(client, engine, max_prompt_tokens=limit).grow([HEAD], branching)
     assert "rollout.documents" in str(caught.value)
     assert len(engine.calls) == len(branching) - 1
+
+
+def test_every_answer_continues_the_opening_of_its_rewriter(client):
+    """The opening stands in the prompt of every turn, is no sampled token, and counts as part of the answer."""
+    engine = Script("headache</rewrite>", "migraine</rewrite>", "triptan</rewrite>")
+    grown = grower(client, engine, rewriter="small")
+    (tree,) = grown.grow([HEAD], [1, 1, 1])
+    (path,) = tree.paths()
+    assert [node.rewrite.rewrites for node in path] == [("headache",), ("migraine",), ("triptan",)]
+    for node in path:
+        assert text_of(engine, node.prompt_ids).endswith("<|im_start|>assistant\n<think></think><rewrite>")
+        assert text_of(engine, node.completion_ids).endswith("</rewrite><|im_end|>")
+    said = "headache</rewrite><|im_end|>\n<|im_start|>user\n"
+    assert f"<|im_start|>assistant\n<think></think><rewrite>{said}" in text_of(engine, path[2].prompt_ids)
 
 
 @pytest.fixture(scope="module")
@@ -246,7 +261,8 @@ def hostile(tmp_path_factory, run_app):
 def test_tags_and_turns_in_documents_and_questions_are_only_text(hostile, rewriter):
     """The second turn sees `<rewrite>…</rewrite>` in its prompt and says nothing usable: no reward, no search."""
     client, question = hostile
-    engine = Script(say("fever"), "I have nothing to add")
+    opening = grower(client, Script(), rewriter=rewriter).rewriter.opening
+    engine = Script(say("fever").removeprefix(opening), "I have nothing to add")
     (tree,) = grower(client, engine, rewriter=rewriter, document_tokens=60).grow([question], [1, 1])
     first, second = tree.roots[0], tree.roots[0].children[0]
     assert len(first.ranking) == 3
@@ -268,7 +284,7 @@ def test_shown_documents_keep_to_their_budget(hostile, tokens):
 
     class Watched:
         def __init__(self, inner):
-            self.inner, self.first, self.parse = inner, inner.first, inner.parse
+            self.inner, self.first, self.parse, self.opening = inner, inner.first, inner.parse, inner.opening
 
         def follow_up(self, question, documents, turn):
             shown.extend(documents)

@@ -144,10 +144,10 @@ def imitation_loss(policy: nn.Module, grower: Grower, lessons: Sequence[Lesson])
 
 def _turns(grower: Grower, lesson: Lesson) -> tuple[list[int], list[int], list[int], list[int]]:
     """Ids of the prompt, the first answer, what is shown, and the second answer."""
-    chat, rewriter = grower.chat, grower.rewriter
+    chat, rewriter, opening = grower.chat, grower.rewriter, grower.rewriter.opening
     question = grower.plain(lesson.question)
     messages = rewriter.first(question)
-    first = chat.answer(render("", [question.text.lower()]))
+    first = chat.answer(render("", [question.text.lower()]).removeprefix(opening))
     message = rewriter.follow_up(question, [grower.shorten(document) for document in lesson.documents], 2)
-    second = chat.answer(render("", [chat.plain(lesson.answer)]))
-    return chat.first(messages), first, chat.continuation(messages, message, first), second
+    second = chat.answer(render("", [chat.plain(lesson.answer)]).removeprefix(opening))
+    return chat.first(messages, opening), first, chat.continuation(messages, message, first, opening), second
