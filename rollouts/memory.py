@@ -1,11 +1,14 @@
 """The C library's allocator, told to keep what it has."""
 
 import ctypes
+import os
 import sys
 from typing import Any
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 _KEPT = 2**30
+_PRIMITIVES = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
+"""Read by PyTorch's library for matrix products when it is first used."""
 
 
 def keep_freed_memory() -> None:
@@ -14,6 +17,7 @@ def keep_freed_memory() -> None:
     On a CPU the activations of a rollout or an update are such blocks, and the page faults take time from every step.
     Elsewhere than on Linux it does nothing.
     """
+    os.environ.setdefault(_PRIMITIVES, "32")  # each new shape of a matrix product keeps a megabyte of compiled code
     libc = _libc()
     if hasattr(libc, "mallopt"):
         libc.mallopt(_MMAP_THRESHOLD, _KEPT)
