@@ -26,6 +26,40 @@ class DatasetConfig(Section):
         return self
 
 
+Pooling = Literal["mean", "cls", "lasttoken", "max", "weightedmean"]
+Similarity = Literal["dot", "cos"]
+PaddingSide = Literal["left", "right"]
+
+
+class RecipeConfig(Section):
+    """What an encoder does differently from its recipe, or from what its model says of itself."""
+
+    name: str | None = None
+    """Shown to clients and prompts instead of the retriever's own name."""
+    trained: str | None = None
+    """One sentence for prompts: what the retriever is and how it was trained."""
+    query_model: str | None = None
+    """Encoder of queries, where it is another one than that of documents."""
+    pooling: Pooling | None = None
+    """From token vectors to one vector; a sentence-transformers folder brings its own."""
+    similarity: Similarity | None = None
+    instruction: str | None = None
+    """The task, put where query_template says {instruction}; before the query where it says nothing."""
+    query_template: str | None = None
+    """What a query is wrapped in; holds {text} once."""
+    document_template: str | None = None
+    """What a document is wrapped in; holds {text} once, or {title} and {body}."""
+    pair: bool | None = None
+    """Give the tokenizer a document as a pair of title and text."""
+    max_length: Annotated[int, Field(ge=2)] | None = None
+    """Tokens kept of a text."""
+    query_max_length: Annotated[int, Field(ge=2)] | None = None
+    """Tokens kept of a query, where it is another number."""
+    padding_side: PaddingSide | None = None
+    closing_token: str | None = None
+    """The token that must end every text, where pooling depends on it."""
+
+
 class EnvironmentConfig(Section):
     """One environment: retriever × corpus × questions × qrels, and how it is served."""
 
@@ -36,6 +70,8 @@ class EnvironmentConfig(Section):
     """A recipe name: bm25, all-minilm-l6-v2, contriever, qwen3-embedding-0.6b, …"""
     model: str | None = None
     """Encoder folder, `package:NAME/SUBFOLDER` or Hub id, where it differs from the recipe's own."""
+    recipe: RecipeConfig | None = None
+    """Fields of the recipe to change: templates, pooling, similarity, lengths, a second encoder."""
     engine: Literal["bm25s", "rank_bm25"] = "bm25s"
     """Which BM25 implementation scores; rank_bm25 is the slow reference."""
     index: str = "indexes/demo-bm25"
