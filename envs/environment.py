@@ -54,6 +54,8 @@ class Environment:
         """Number of questions by split."""
         self.caches: Mapping[str, ByteCache] = getattr(retriever, "caches", {})
         """The retriever's own caches, by name."""
+        for cache in self.caches.values():
+            cache.room = config.embedding_cache_bytes
         self._dataset = dataset
         self._retriever = retriever
         self._documents = {document.id: document for document in dataset.corpus}
