@@ -79,15 +79,15 @@ def measure_bm25(config: EnvironmentConfig, texts: list[str], rounds: int) -> No
     if sys.modules.get("numba"):
         in_process["bm25s in-process, its numba backend"] = in_process_search(config.index, "numba", batches)
     uncached = config.model_copy(update={"cache_bytes": 0})
-    with local_service(uncached) as url, plain_server(config.index, ids) as plain_url:
-        with (
-            post_all(f"{url}/v1/search", [ours(batch) for batch in batches], "rankings") as ask_ours,
-            post_all(
-                f"{plain_url}/search", [json.dumps({"queries": batch, "k": K}) for batch in batches], "rankings"
-            ) as ask_plain,
-        ):
-            print(f"{len(ids)} documents, {len(batches)} batches of {BATCH} plans, k = {K}, {CONNECTIONS} connections")
-            rates = in_turns({"over HTTP": ask_ours, "plain server": ask_plain, **in_process}, len(texts), rounds)
+    plain_bodies = [json.dumps({"queries": batch, "k": K}) for batch in batches]
+    with (
+        local_service(uncached) as url,
+        plain_server(config.index, ids) as plain_url,
+        post_all(f"{url}/v1/search", [ours(batch) for batch in batches]) as ask_ours,
+        post_all(f"{plain_url}/search", plain_bodies) as ask_plain,
+    ):
+        print(f"{len(ids)} documents, {len(batches)} batches of {BATCH} plans, k = {K}, {CONNECTIONS} connections")
+        rates = in_turns({"over HTTP": ask_ours, "plain server": ask_plain, **in_process}, len(texts), rounds)
     report(rates, "over HTTP")
 
 

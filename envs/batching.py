@@ -193,18 +193,19 @@ class Batcher:
                 self._metrics.search_seconds.observe(self._seconds)
                 for waiting, outcome in zip(batch, outcomes, strict=True):
                     self._settle(waiting, outcome)
+                self._metrics.queue.set(len(self._pending))
         finally:
             gone = OverloadedError("the service went down before this plan was searched; ask again")
             for waiting in [*batch, *self._queue]:
                 self._settle(waiting, gone)
             self._queue.clear()
+            self._metrics.queue.set(0)
 
     def _settle(self, waiting: _Waiting, outcome: Hits | Exception) -> None:
         if waiting.outcome is not None:
             return
         waiting.outcome = outcome
         del self._pending[waiting.key]
-        self._metrics.queue.set(len(self._pending))
         if not isinstance(outcome, Exception):
             self.cache.put(waiting.key, outcome)
         for request in waiting.requests:
