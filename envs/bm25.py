@@ -121,7 +121,7 @@ class _Bm25s:
         self._model = model = bm25s.BM25.load(str(folder), mmap=True, allow_pickle=False)
         # numpy makes each slice of a memory map another memory map, which costs more than the sum of the slice
         model.scores.update({name: np.asarray(model.scores[name]) for name in ("data", "indices", "indptr")})
-        self.batch = None
+        self.batch: BatchSearch | None = None
         if BatchSearch is not None:
             vocabulary = Vocabulary(model.vocab_dict, tokenise)
             self.batch = BatchSearch(model.scores, int(model.scores["num_docs"]), vocabulary)
@@ -139,7 +139,7 @@ class _LuceneOkapi(BM25Okapi):
 
 
 class _RankBm25:
-    batch = None
+    batch: "BatchSearch | None" = None
 
     def __init__(self, folder: Path) -> None:
         vocabulary = np.array(json.loads((folder / "vocabulary.json").read_text(encoding="utf-8")), dtype=object)

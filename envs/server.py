@@ -83,7 +83,7 @@ class Server(uvicorn.Server):
         give_up: Callable[[], Awaitable[None]],
         read_seconds: float,
         drain_seconds: float,
-        on_started: Callable[[], None],
+        on_started: Callable[[], object],
     ) -> None:
         """`give_up` fails what still waits for a search."""
         settings = uvicorn.Config(
