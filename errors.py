@@ -41,6 +41,10 @@ class RequestError(UserError):
     """The environment service refused a request as wrong (HTTP 4xx): repeating it would not help."""
 
 
+class TokenError(RequestError):
+    """The environment service wants another bearer token (HTTP 401 or 403)."""
+
+
 class EnvironmentUnavailableError(QuerylectError):
     """No replica of the environment service answered before the deadline."""
 

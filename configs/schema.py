@@ -26,6 +26,40 @@ class DatasetConfig(Section):
         return self
 
 
+Pooling = Literal["mean", "cls", "lasttoken", "max", "weightedmean"]
+Similarity = Literal["dot", "cos"]
+PaddingSide = Literal["left", "right"]
+
+
+class RecipeConfig(Section):
+    """What an encoder does differently from its recipe, or from what its model says of itself."""
+
+    name: str | None = None
+    """Shown to clients and prompts instead of the retriever's own name."""
+    trained: str | None = None
+    """One sentence for prompts: what the retriever is and how it was trained."""
+    query_model: str | None = None
+    """Encoder of queries, where it is another one than that of documents."""
+    pooling: Pooling | None = None
+    """From token vectors to one vector; a sentence-transformers folder brings its own."""
+    similarity: Similarity | None = None
+    instruction: str | None = None
+    """The task, put where query_template says {instruction}; before the query where it says nothing."""
+    query_template: str | None = None
+    """What a query is wrapped in; holds {text} once."""
+    document_template: str | None = None
+    """What a document is wrapped in; holds {text} once, or {title} and {body}."""
+    pair: bool | None = None
+    """Give the tokenizer a document as a pair of title and text."""
+    max_length: Annotated[int, Field(ge=2)] | None = None
+    """Tokens kept of a text."""
+    query_max_length: Annotated[int, Field(ge=2)] | None = None
+    """Tokens kept of a query, where it is another number."""
+    padding_side: PaddingSide | None = None
+    closing_token: str | None = None
+    """The token that must end every text, where pooling depends on it."""
+
+
 class EnvironmentConfig(Section):
     """One environment: retriever × corpus × questions × qrels, and how it is served."""
 
@@ -36,6 +70,8 @@ class EnvironmentConfig(Section):
     """A recipe name: bm25, all-minilm-l6-v2, contriever, qwen3-embedding-0.6b, …"""
     model: str | None = None
     """Encoder folder, `package:NAME/SUBFOLDER` or Hub id, where it differs from the recipe's own."""
+    recipe: RecipeConfig | None = None
+    """Fields of the recipe to change: templates, pooling, similarity, lengths, a second encoder."""
     engine: Literal["bm25s", "rank_bm25"] = "bm25s"
     """Which BM25 implementation scores; rank_bm25 is the slow reference."""
     index: str = "indexes/demo-bm25"
@@ -49,8 +85,24 @@ class EnvironmentConfig(Section):
     """Search plans waiting at once; beyond it the service answers 503 with Retry-After."""
     max_plans: Annotated[int, Field(ge=1)] = 4096
     """Plans (or steps) allowed in one request; more is answered 413."""
-    cache_entries: Annotated[int, Field(ge=0)] = 200_000
-    """Rankings kept by (index hash, plan); 0 switches the cache off."""
+    max_terms: Annotated[int, Field(ge=1)] = 64
+    """Texts allowed in one plan, over all its probes; more is answered 413."""
+    max_characters: Annotated[int, Field(ge=1)] = 65_536
+    """Characters allowed in the texts of one plan; more is answered 413."""
+    max_body_bytes: Annotated[int, Field(ge=1024)] = 32 * 2**20
+    """Bytes allowed in the body of one request; more is answered 413."""
+    read_seconds: Annotated[float, Field(gt=0)] = 20.0
+    """How long a request may take to arrive; then it is answered 408 and its connection is closed."""
+    drain_seconds: Annotated[float, Field(ge=0)] = 0.0
+    """How long the service keeps its port after SIGTERM, refusing new work with 503, so that load balancers notice."""
+    cache_bytes: Annotated[int, Field(ge=0)] = 256 * 2**20
+    """Memory for rankings, kept by (index hash, plan); 0 switches this cache off."""
+    embedding_cache_bytes: Annotated[int, Field(ge=0)] = 128 * 2**20
+    """Memory for the embeddings of query texts; 0 switches this cache off."""
+    workers: Annotated[int, Field(ge=1)] = 1
+    """Processes that share the port; each opens the index (its pages are shared) and has caches of its own."""
+    log: Literal["none", "requests", "texts"] = "requests"
+    """A JSON line per request, without what was asked; `texts` adds the texts of the plans."""
 
 
 class ClientConfig(Section):

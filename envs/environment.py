@@ -4,9 +4,8 @@ Qrels stay inside: a caller gets questions, documents, rankings and metric value
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..configs.schema import EnvironmentConfig
 from ..data.load import load_dataset
@@ -14,6 +13,7 @@ from ..data.types import Dataset, Document, Question
 from ..errors import DataError, RequestError
 from ..rewards.measure import measure
 from . import bm25, dense
+from .caches import ByteCache
 from .fusion import Scored, fuse
 from .index import Index, open_index, open_retriever
 from .plan import Probe, SearchPlan, Term
@@ -21,8 +21,7 @@ from .plan import Probe, SearchPlan, Term
 _measure = lru_cache(maxsize=256)(measure)
 
 
-@dataclass(frozen=True, slots=True)
-class RankedHit:
+class RankedHit(NamedTuple):
     """One place of a ranking: a document id and its score, higher is better."""
 
     id: str
@@ -53,6 +52,10 @@ class Environment:
         """What was skipped or counted while the dataset was loaded."""
         self.splits: Mapping[str, int] = {name: len(split.questions) for name, split in dataset.splits.items()}
         """Number of questions by split."""
+        self.caches: Mapping[str, ByteCache] = getattr(retriever, "caches", {})
+        """The retriever's own caches, by name."""
+        for cache in self.caches.values():
+            cache.room = config.embedding_cache_bytes
         self._dataset = dataset
         self._retriever = retriever
         self._documents = {document.id: document for document in dataset.corpus}

@@ -25,7 +25,7 @@ from ..data.types import Dataset
 from ..errors import DataError, IndexFolderError, StorageError
 from . import bm25, dense
 from .hashing import file_sha256
-from .recipes import RetrieverRecipe, find_recipe
+from .recipes import RetrieverRecipe, content_fields, recipe_of
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -35,8 +35,6 @@ Progress = Callable[[int, int], None]
 """Called with (documents done, documents in all)."""
 
 _LIBRARIES = ("numpy", "bm25s", "rank-bm25", "PyStemmer", "sentence-transformers", "transformers", "torch")
-_NOT_CONTENT = {"model", "trained"}
-"""Fields of a recipe that do not change an index: where the model lies, and what prompts say of it."""
 
 
 class _Part(BaseModel):
@@ -73,7 +71,7 @@ class Manifest(_Part):
         """sha256 of everything that a ranking depends on; equal for equal builds on any machine and path."""
         content = {
             "format": self.format,
-            "recipe": self.recipe.model_dump(exclude=_NOT_CONTENT),
+            "recipe": content_fields(self.recipe),
             "engine": self.engine,
             "model": self.model_fingerprint,
             "corpus": self.corpus_hash,
@@ -101,7 +99,7 @@ def build_index(config: EnvironmentConfig, *, overwrite: bool = False, progress:
     """
     target = Path(config.index).expanduser()
     _check_target(target, overwrite)
-    recipe = find_recipe(config.retriever, config.model)
+    recipe = recipe_of(config)
     dataset = load_dataset(config.dataset)
     if not dataset.corpus:
         raise DataError(f"dataset {dataset.name!r} holds no documents; there is nothing to index. Check env.dataset.")
@@ -110,11 +108,10 @@ def build_index(config: EnvironmentConfig, *, overwrite: bool = False, progress:
         dense.import_faiss()
         encoder = dense.Encoder.open(recipe)
     with _staged(target) as folder:
-        texts = [document.contents for document in dataset.corpus]
         if encoder is None:
-            bm25.write(folder, texts, config.engine, progress)
+            bm25.write(folder, [document.contents for document in dataset.corpus], config.engine, progress)
         else:
-            dense.write(folder, texts, encoder, progress)
+            dense.write(folder, [recipe.content_of(document) for document in dataset.corpus], encoder, progress)
         _write_json(folder / IDS, [document.id for document in dataset.corpus])
         manifest = Manifest(
             recipe=encoder.recipe if encoder else recipe,
@@ -160,7 +157,7 @@ def open_retriever(index: Index, config: EnvironmentConfig, dataset: Dataset) ->
 
     Raises IndexFolderError where it was not, ModelError where the encoder cannot be loaded.
     """
-    manifest, recipe = index.manifest, find_recipe(config.retriever, config.model)
+    manifest, recipe = index.manifest, recipe_of(config)
     _check_recipe(index, recipe, config.engine)
     _check_corpus(index, dataset)
     if manifest.engine is not None:
@@ -171,6 +168,7 @@ def open_retriever(index: Index, config: EnvironmentConfig, dataset: Dataset) ->
         raise _not_for(
             index, f"other weights ({manifest.model_fingerprint})", f"{recipe.model} ({encoder.fingerprint})"
         )
+    _check_recipe(index, encoder.recipe, config.engine, filled_in=True)
     return _opened(index, partial(dense.load, index.path, encoder))
 
 
@@ -183,13 +181,17 @@ def _opened(index: Index, load: Callable[[], bm25.Bm25 | dense.Dense]) -> bm25.B
         ) from error
 
 
-def _check_recipe(index: Index, recipe: RetrieverRecipe, engine: str) -> None:
-    built = index.manifest.recipe.model_dump(exclude=_NOT_CONTENT)
-    wanted = recipe.model_dump(exclude=_NOT_CONTENT, exclude_none=True)
-    differs = [field for field, value in wanted.items() if built[field] != value]
+def _check_recipe(index: Index, recipe: RetrieverRecipe, engine: str, filled_in: bool = False) -> None:
+    """What a recipe leaves to its model is compared once the model has filled it in."""
+    built, wanted = content_fields(index.manifest.recipe), content_fields(recipe)
+    differs = [
+        field
+        for field in {**wanted, **built}
+        if built.get(field) != wanted.get(field) and (filled_in or wanted.get(field) is not None)
+    ]
     if differs:
         field = "name" if "name" in differs else differs[0]
-        raise _not_for(index, f"{field} {built[field]!r}", f"{field} {wanted[field]!r}")
+        raise _not_for(index, f"{field} {built.get(field)!r}", f"{field} {wanted.get(field)!r}")
     if recipe.kind == "bm25" and engine != index.manifest.engine:
         raise _not_for(index, f"engine {index.manifest.engine!r}", f"engine {engine!r}")
 

@@ -1,17 +1,28 @@
-"""A retriever is a recipe, not a class: which model, how it pools and compares, and what its texts are wrapped in."""
+"""A retriever is a recipe, not a class: which model, how it pools and compares, and what its texts are wrapped in.
+
+A built-in recipe is the model card's own way. `env.recipe` changes fields of it, or of what any other model says of
+itself, so that a model is added by settings alone (docs/add-a-retriever.md).
+"""
 
 import difflib
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
+from ..configs.schema import EnvironmentConfig, PaddingSide, Pooling, Similarity
+from ..data.types import Document
 from ..errors import ConfigError
 
 TEXT = "{text}"
-"""Where a template takes the text."""
+"""Where a template takes the text; of a document, title and text as one string."""
+TITLE, BODY = "{title}", "{body}"
+"""Where a document template takes title and text apart."""
+INSTRUCTION = "{instruction}"
+"""Where a query template takes the recipe's instruction."""
 
-Similarity = Literal["dot", "cos"]
+Content = str | tuple[str, str]
+"""A document as an encoder gets it: title and text as one string, or the two apart."""
 
 
 class RetrieverRecipe(BaseModel):
@@ -25,28 +36,80 @@ class RetrieverRecipe(BaseModel):
     """One sentence for prompts and cards: what the retriever is and how it was trained."""
     model: str | None = None
     """Encoder: a folder, `package:NAME/SUBFOLDER` or a Hub id. None for BM25."""
-    pooling: Literal["mean", "cls", "lasttoken"] | None = None
-    """From token vectors to one vector. Used where the folder is a bare transformer; a sentence-transformers folder
-    brings its own."""
+    query_model: str | None = None
+    """The encoder of queries, where it is another one than that of documents."""
+    pooling: Pooling | None = None
+    """From token vectors to one vector. A sentence-transformers folder brings its own, which must be the same."""
     similarity: Similarity | None = None
     """cos: every embedding has length 1. None takes what the model says of itself."""
+    instruction: str | None = None
+    """The task, for a query template with a place for it."""
     query_template: str | None = TEXT
     """What a query text is wrapped in; None takes the model's own query prompt."""
     document_template: str | None = TEXT
-    """What a document is wrapped in; None takes the model's own document prompt."""
+    """What a document is wrapped in: {text}, or {title} and {body}; None takes the model's own document prompt."""
+    pair: bool | None = None
+    """Whether the tokenizer gets a document as a pair of title and text, with its separator between them."""
     max_length: int | None = None
     """Tokens kept of a text, special tokens included; None takes the model's own."""
-    padding_side: Literal["left", "right"] | None = None
+    query_max_length: int | None = None
+    """Tokens kept of a query, where it is another number than for documents."""
+    padding_side: PaddingSide | None = None
     """None takes the tokenizer's own."""
     closing_token: str | None = None
     """The token that the tokenizer must put at the end of every text, where pooling depends on it."""
 
     @model_validator(mode="after")
     def _templates_take_the_text(self) -> "RetrieverRecipe":
-        for template in (self.query_template, self.document_template):
-            if template is not None and template.count(TEXT) != 1:
-                raise ValueError(f"the template {template!r} must hold {TEXT} exactly once")
+        query, document = self.query_template, self.document_template
+        if query is not None and query.count(TEXT) != 1:
+            raise ValueError(f"the template {query!r} must hold {TEXT} exactly once")
+        if document is not None and [document.count(slot) for slot in (TEXT, TITLE, BODY)] not in (
+            [1, 0, 0],
+            [0, 1, 1],
+        ):
+            raise ValueError(f"the template {document!r} must hold {TEXT} exactly once, or {TITLE} and {BODY}")
+        if self.pair and document not in (None, TEXT):
+            raise ValueError(f"a pair of title and text takes no template; document_template is {document!r}")
+        if TEXT in (self.instruction or ""):
+            raise ValueError(f"the instruction {self.instruction!r} must not hold {TEXT}")
+        if (query or "").count(INSTRUCTION) != (self.instruction is not None):
+            raise ValueError(
+                f"the template {query!r} and the instruction {self.instruction!r} do not fit: a query template takes "
+                f"{INSTRUCTION} once where there is an instruction, and not at all where there is none"
+            )
         return self
+
+    def content_of(self, document: Document) -> Content:
+        """What the encoder gets of a document."""
+        apart = self.pair or BODY in (self.document_template or "")
+        return (document.title, document.text) if apart else document.contents
+
+    def asked(self, text: str) -> str:
+        """A query text in the query template."""
+        assert self.query_template is not None, "templates are filled in when the encoder is opened"
+        return self.query_template.replace(INSTRUCTION, self.instruction or "").replace(TEXT, text)
+
+    def written(self, content: Content) -> Content:
+        """A document in the document template; a pair stays one."""
+        if self.pair:
+            return content
+        assert self.document_template is not None, "templates are filled in when the encoder is opened"
+        if isinstance(content, str):
+            return self.document_template.replace(TEXT, content)
+        before, _, after = self.document_template.partition(TITLE)
+        title, body = content
+        return before.replace(BODY, body) + title + after.replace(BODY, body)
+
+
+def content_fields(recipe: RetrieverRecipe) -> dict[str, Any]:
+    """The fields of a recipe that change an index or its rankings: not where the model lies, nor what prompts say.
+
+    Fields that came later count only where they are set, so that indexes built before keep their hash.
+    """
+    fields = recipe.model_dump(exclude={"model", "query_model", "trained"})
+    later = ("instruction", "pair", "query_max_length")
+    return {name: value for name, value in fields.items() if value is not None or name not in later}
 
 
 _BUILT_IN = (
@@ -84,16 +147,73 @@ _BUILT_IN = (
         "labelled pairs to follow an instruction that is put before the query.",
         pooling="lasttoken",
         similarity="cos",
-        query_template="Instruct: Given a web search query, retrieve relevant passages that answer the query\n"
-        f"Query:{TEXT}",
+        instruction="Given a web search query, retrieve relevant passages that answer the query",
+        query_template=f"Instruct: {INSTRUCTION}\nQuery:{TEXT}",
         max_length=8192,
         padding_side="left",
         closing_token="<|endoftext|>",
+    ),
+    RetrieverRecipe(
+        name="medcpt",
+        kind="dense",
+        model="ncbi/MedCPT-Article-Encoder",
+        query_model="ncbi/MedCPT-Query-Encoder",
+        trained="MedCPT, a dense retriever for biomedicine with one encoder for queries and one for articles, trained "
+        "by contrastive learning on 255 million pairs of a PubMed search and the article that was clicked.",
+        pooling="cls",
+        similarity="dot",
+        pair=True,
+        max_length=512,
+        query_max_length=64,
+    ),
+    *(
+        RetrieverRecipe(
+            name=f"bge-{size}-en-v1.5",
+            kind="dense",
+            model=f"BAAI/bge-{size}-en-v1.5",
+            trained=f"BGE-{size} (English, v1.5), a dense retriever pre-trained on plain text and then trained by "
+            "contrastive learning on pairs of texts, to answer queries that follow a fixed instruction.",
+            pooling="cls",
+            similarity="cos",
+            instruction="Represent this sentence for searching relevant passages: ",
+            query_template=f"{INSTRUCTION}{TEXT}",
+            max_length=512,
+        )
+        for size in ("small", "base", "large")
     ),
 )
 
 RECIPES = {recipe.name: recipe for recipe in _BUILT_IN}
 """The built-in recipes by name."""
+
+
+def recipe_of(config: EnvironmentConfig) -> RetrieverRecipe:
+    """The recipe that the settings name, with the fields that `env.recipe` changes.
+
+    An instruction for a recipe without a place for one is put before the query. Raises ConfigError as `find_recipe`,
+    and for a block that does not fit the retriever or contradicts itself.
+    """
+    recipe = find_recipe(config.retriever, config.model)
+    changes = {} if config.recipe is None else config.recipe.model_dump(exclude_none=True)
+    if recipe.kind == "bm25" and set(changes) - {"name", "trained"}:
+        wrong = ", ".join(f"env.recipe.{key}" for key in changes if key not in {"name", "trained"})
+        raise ConfigError(f"{wrong}: bm25 has no model to set this for. Remove it, or name a dense retriever.")
+    if recipe.query_model and config.model and "query_model" not in changes:
+        raise ConfigError(
+            f"env.model replaces the document encoder of {recipe.name!r}, which has another one for queries. "
+            "Give that one too: env.recipe.query_model."
+        )
+    if changes.get("instruction") and "query_template" not in changes and recipe.instruction is None:
+        changes["query_template"] = f"{INSTRUCTION}{recipe.query_template or TEXT}"
+    if "query_template" in changes and INSTRUCTION not in changes["query_template"] and "instruction" not in changes:
+        changes["instruction"] = None
+    if "document_template" in changes and "pair" not in changes:
+        changes["pair"] = None
+    try:
+        return RetrieverRecipe.model_validate({**recipe.model_dump(), **changes})
+    except ValidationError as error:
+        said = "; ".join(problem["msg"].removeprefix("Value error, ") for problem in error.errors())
+        raise ConfigError(f"env.recipe does not fit retriever {recipe.name!r}: {said}.") from error
 
 
 def find_recipe(name: str, model: str | None = None) -> RetrieverRecipe:

@@ -21,7 +21,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from ..configs.schema import ClientConfig
-from ..errors import ConfigError, RequestError
+from ..errors import ConfigError, RequestError, TokenError
+from .breaker import Replica, to_ask
 from .wire import Problem
 
 Answer = TypeVar("Answer", bound=BaseModel)
@@ -53,9 +54,11 @@ class Failure:
     reason: str
     retry_after: float = 0.0
     """Seconds that the service asked to wait; 0 where it did not ask."""
+    request_id: str = ""
+    """What the service's log calls the attempt."""
 
     def __str__(self) -> str:
-        return f"{self.url}: {self.reason}"
+        return f"{self.url}: {self.reason}" + (f" (request {self.request_id})" if self.request_id else "")
 
 
 @dataclass(slots=True)
@@ -67,6 +70,8 @@ class ClientStats:
     retries: int = 0
     """Attempts after the first one of a request."""
     failures: int = 0
+    opened: int = 0
+    """Times that a replica which had answered before (or was new) was given a rest."""
     unscorable: int = 0
     """Steps whose result was None."""
     seconds: float = 0.0
@@ -81,14 +86,6 @@ class ClientStats:
             yield
         finally:
             self.seconds += time.perf_counter() - started
-
-
-@dataclass(slots=True)
-class Replica:
-    """One URL of the service; it is asked last until `rests_until` (monotonic clock)."""
-
-    url: str
-    rests_until: float = 0.0
 
 
 class Transport:
@@ -142,7 +139,7 @@ class Transport:
         tries = round_ = 0
         while True:
             failures: list[Failure] = []
-            for replica in self._by_health():
+            for replica in self._whom():
                 tries += 1
                 self.stats.retries += tries > 1
                 name = f"{request_id}-{tries}"
@@ -166,24 +163,30 @@ class Transport:
         check: Callable[[Answer], None],
         request_id: str,
     ) -> Answer | Failure:
-        """Ask one replica once. RequestError where it calls the request wrong."""
+        """Ask one replica once.
+
+        RequestError where it calls the request wrong, TokenError where it wants another token.
+        """
         seconds = max(0.0, min(self._timeout, until - time.monotonic()))
         headers = {"X-Request-ID": request_id}
         if content is not None:
             headers["Content-Type"] = "application/json"
         self.stats.attempts += 1
         retry_after = 0.0
+        replica.begin()
         try:
             async with asyncio.timeout(seconds):
                 response = await self._http.request(method, replica.url + path, content=content, headers=headers)
             if response.status_code == 200:
                 answer = kind.model_validate_json(response.content)
                 check(answer)
-                replica.rests_until = 0.0
+                replica.succeed()
                 return answer
             status, detail = response.status_code, _detail(response)
             if 400 <= status < 500 and status not in (408, 429):
-                raise RequestError(f"{method} {replica.url}{path} was refused with {status}: {detail}")
+                replica.succeed()
+                kind_of_error = TokenError if status in (401, 403) else RequestError
+                raise kind_of_error(f"{method} {replica.url}{path} was refused with {status}: {detail}")
             reason = f"HTTP {status}: {detail}"
             retry_after = retry_after_seconds(response.headers.get("retry-after"))
         except TimeoutError:
@@ -192,8 +195,11 @@ class Transport:
             reason = f"{type(error).__name__}: {error}".rstrip(": ")
         except (ValidationError, UnexpectedAnswerError) as error:
             reason = f"HTTP 200 with a body that is not the environment's answer: {_invalid(error)}"
-        failure = Failure(replica.url, reason, retry_after)
-        replica.rests_until = time.monotonic() + max(retry_after, MAX_BACKOFF_SECONDS)
+        finally:
+            replica.end()
+        failure = Failure(replica.url, reason, retry_after, request_id)
+        self.stats.opened += replica.state == "closed"
+        replica.fail(retry_after)
         self.stats.failures += 1
         self.stats.last_failure = failure
         return failure
@@ -211,12 +217,9 @@ class Transport:
         if asked >= left or time.monotonic() >= until:
             raise OutageError(failures[-1])
 
-    def _by_health(self) -> list[Replica]:
-        """All replicas: those that answered in turn, then those that failed lately, the longest rested first."""
+    def _whom(self) -> list[Replica]:
         self._turn = (self._turn + 1) % len(self.replicas)
-        now = time.monotonic()
-        turned = self.replicas[self._turn :] + self.replicas[: self._turn]
-        return sorted(turned, key=lambda replica: replica.rests_until if replica.rests_until > now else 0.0)
+        return to_ask(self.replicas, self._turn)
 
 
 def retry_after_seconds(header: str | None) -> float:

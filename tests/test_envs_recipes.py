@@ -1,23 +1,40 @@
-"""Recipes: what a retriever name means."""
+"""Recipes: what a retriever name means, and what `env.recipe` may change of it."""
 
 import pytest
 from pydantic import ValidationError
-from querylect.envs.recipes import RECIPES, RetrieverRecipe, find_recipe
+from querylect.configs.load import load_config
+from querylect.configs.schema import EnvironmentConfig, RecipeConfig
+from querylect.data.types import Document
+from querylect.envs.recipes import RECIPES, RetrieverRecipe, find_recipe, recipe_of
 from querylect.errors import ConfigError
+
+
+def configured(retriever, model=None, **changes):
+    return recipe_of(EnvironmentConfig(retriever=retriever, model=model, recipe=RecipeConfig(**changes)))
 
 
 def test_built_in_recipes_say_what_their_model_cards_say():
     facts = {
-        name: (recipe.model, recipe.pooling, recipe.similarity, recipe.padding_side) for name, recipe in RECIPES.items()
+        name: (recipe.model, recipe.pooling, recipe.similarity, recipe.padding_side, recipe.max_length)
+        for name, recipe in RECIPES.items()
+        if recipe.kind != "bm25"
     }
     assert facts == {
-        "bm25": (None, None, None, None),
-        "all-minilm-l6-v2": ("sentence-transformers/all-MiniLM-L6-v2", "mean", "cos", None),
-        "contriever": ("facebook/contriever", "mean", "dot", None),
-        "qwen3-embedding-0.6b": ("Qwen/Qwen3-Embedding-0.6B", "lasttoken", "cos", "left"),
+        "all-minilm-l6-v2": ("sentence-transformers/all-MiniLM-L6-v2", "mean", "cos", None, 256),
+        "contriever": ("facebook/contriever", "mean", "dot", None, 512),
+        "qwen3-embedding-0.6b": ("Qwen/Qwen3-Embedding-0.6B", "lasttoken", "cos", "left", 8192),
+        "medcpt": ("ncbi/MedCPT-Article-Encoder", "cls", "dot", None, 512),
+        "bge-small-en-v1.5": ("BAAI/bge-small-en-v1.5", "cls", "cos", None, 512),
+        "bge-base-en-v1.5": ("BAAI/bge-base-en-v1.5", "cls", "cos", None, 512),
+        "bge-large-en-v1.5": ("BAAI/bge-large-en-v1.5", "cls", "cos", None, 512),
     }
-    assert RECIPES["qwen3-embedding-0.6b"].query_template == (
-        "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery:{text}"
+    medcpt = RECIPES["medcpt"]
+    assert (medcpt.query_model, medcpt.pair, medcpt.query_max_length) == ("ncbi/MedCPT-Query-Encoder", True, 64)
+    assert RECIPES["qwen3-embedding-0.6b"].asked("fever") == (
+        "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery:fever"
+    )
+    assert RECIPES["bge-base-en-v1.5"].asked("fever") == (
+        "Represent this sentence for searching relevant passages: fever"
     )
     assert all(recipe.document_template == "{text}" for recipe in RECIPES.values())
 
@@ -35,9 +52,12 @@ def test_a_misspelt_name_names_the_nearest():
 def test_bm25_takes_no_model():
     with pytest.raises(ConfigError, match="bm25 has no model"):
         find_recipe("bm25", "facebook/contriever")
+    with pytest.raises(ConfigError, match=r"env\.recipe\.pooling: bm25 has no model"):
+        configured("bm25", name="words", pooling="cls")
+    assert configured("bm25", name="words").name == "words"
 
 
-@pytest.mark.parametrize("name", ["BAAI/bge-small-en-v1.5", "package:encoder/model"])
+@pytest.mark.parametrize("name", ["intfloat/e5-base-v2", "package:encoder/model"])
 def test_any_other_model_is_a_generic_recipe_that_asks_the_model(name):
     recipe = find_recipe(name)
     assert (recipe.name, recipe.kind, recipe.model) == (name, "dense", name)
@@ -49,6 +69,71 @@ def test_a_folder_is_a_generic_recipe_called_like_the_folder(tmp_path):
     folder.mkdir()
     recipe = find_recipe(str(folder))
     assert (recipe.name, recipe.model) == ("my-encoder", str(folder))
+
+
+def test_the_recipe_block_changes_what_it_names_and_nothing_else():
+    built_in = RECIPES["qwen3-embedding-0.6b"]
+    recipe = configured("qwen3-embedding-0.6b", instruction="Find the clinical term", max_length=128)
+    assert recipe == built_in.model_copy(update={"instruction": "Find the clinical term", "max_length": 128})
+    assert recipe.asked("fever") == "Instruct: Find the clinical term\nQuery:fever"
+    assert recipe_of(EnvironmentConfig(retriever="contriever")) == RECIPES["contriever"]
+
+
+def test_a_template_without_a_place_for_the_instruction_drops_it():
+    recipe = configured("bge-small-en-v1.5", query_template="query: {text}")
+    assert (recipe.instruction, recipe.asked("fever")) == (None, "query: fever")
+
+
+def test_an_instruction_without_a_place_stands_before_the_query():
+    assert configured("a/b", instruction="query: ").asked("fever") == "query: fever"
+    assert configured("contriever", instruction="query: ").asked("fever") == "query: fever"
+
+
+def test_a_document_is_wrapped_whole_or_by_parts_or_stays_a_pair():
+    document = Document("d", "{body} Fever", "High {title} temperature")
+    for changes, written in (
+        ({}, "{body} Fever High {title} temperature"),
+        ({"document_template": "passage: {text}"}, "passage: {body} Fever High {title} temperature"),
+        ({"document_template": "{title} | {body}."}, "{body} Fever | High {title} temperature."),
+        ({"document_template": "{body} / {title}"}, "High {title} temperature / {body} Fever"),
+        ({"pair": True}, ("{body} Fever", "High {title} temperature")),
+    ):
+        recipe = configured("contriever", **changes)
+        assert recipe.written(recipe.content_of(document)) == written
+
+
+def test_a_document_template_takes_the_place_of_the_pair():
+    recipe = configured("medcpt", document_template="title: {title} text: {body}")
+    assert recipe.written(recipe.content_of(Document("d", "Fever", "It is hot"))) == "title: Fever text: It is hot"
+
+
+def test_a_second_encoder_is_not_left_behind():
+    with pytest.raises(ConfigError, match=r"'medcpt'.*env\.recipe\.query_model"):
+        recipe_of(EnvironmentConfig(retriever="medcpt", model="my/articles"))
+    recipe = configured("medcpt", "my/articles", query_model="my/queries")
+    assert (recipe.model, recipe.query_model) == ("my/articles", "my/queries")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"query_template": "query: "}, r"'query: ' must hold \{text\} exactly once"),
+        ({"document_template": "{title}"}, r"'\{title\}' must hold \{text\} exactly once, or \{title\} and \{body\}"),
+        ({"query_template": "{instruction}{text}"}, "do not fit"),
+        ({"query_template": "{text}", "instruction": "Find"}, "do not fit"),
+        ({"instruction": "Find {text}"}, "must not hold"),
+        ({"pair": True, "document_template": "passage: {text}"}, "takes no template"),
+    ],
+)
+def test_a_block_that_contradicts_itself_is_refused(changes, said):
+    with pytest.raises(ConfigError, match=rf"env\.recipe does not fit retriever 'contriever': .*{said}"):
+        configured("contriever", **changes)
+
+
+def test_an_unknown_key_of_the_block_names_the_nearest():
+    with pytest.raises(ConfigError, match=r"env\.recipe\.poling; did you mean env\.recipe\.pooling\?"):
+        load_config(None, ["env.recipe.poling=cls"])
+    assert load_config(None, ["env.retriever=a/b", "env.recipe.pooling=cls"]).env.recipe == RecipeConfig(pooling="cls")
 
 
 @pytest.mark.parametrize("template", ["query: ", "{text} {text}"])

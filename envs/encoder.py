@@ -1,0 +1,207 @@
+"""From text to vectors: the encoder of a recipe, or its two encoders, one for documents and one for queries.
+
+Embeddings are computed in float32 on every device, so that an index does not depend on what the machine prefers.
+Code that a model brings along is never run.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import ModelError
+from ..sources import resolve_model
+from .hashing import folder_sha256
+from .recipes import TEXT, Content, RetrieverRecipe
+
+Progress = Callable[[int, int], None]
+Vectors = npt.NDArray[np.float32]
+
+_CHUNK = 256
+BATCH_TOKENS = 4096
+"""Tokens, padding included, that go through the encoder at once: short queries by the hundred, long documents by the
+handful, so that the memory of a batch is bounded and its padding small."""
+
+
+class Encoder:
+    """A loaded encoder and its recipe, with everything filled in that the recipe left to the model."""
+
+    def __init__(self, recipe: RetrieverRecipe, model: Any, fingerprint: str, query_model: Any = None) -> None:
+        self.recipe = recipe
+        self.fingerprint = fingerprint
+        """sha256 of the model folder, or Hub id and commit: what an index must have been built with."""
+        self.dimension: int = model.get_embedding_dimension()
+        self._model = model
+        self._query_model = model if query_model is None else query_model
+
+    @classmethod
+    def open(cls, recipe: RetrieverRecipe) -> "Encoder":
+        """Load the models of a dense recipe.
+
+        Raises ModelError where one does not exist, cannot be loaded, or pools or tokenises differently from its recipe,
+        and where the two encoders of a recipe give vectors of different lengths.
+        """
+        assert recipe.model is not None, "a dense recipe names its model"
+        model, fingerprint = _open(recipe, recipe.model, "env.model")
+        query_model = model
+        if recipe.query_model is not None:
+            query_model, other = _open(recipe, recipe.query_model, "env.recipe.query_model")
+            fingerprint = f"documents {fingerprint}, queries {other}"
+            sizes = model.get_embedding_dimension(), query_model.get_embedding_dimension()
+            if sizes[0] != sizes[1]:
+                raise ModelError(
+                    f"retriever {recipe.name!r}: {recipe.model!r} gives vectors of {sizes[0]} numbers and "
+                    f"{recipe.query_model!r} of {sizes[1]}; expected two encoders of one pair. "
+                    "Set env.model and env.recipe.query_model to models that were trained together."
+                )
+        return cls(_fill_in(recipe, model, query_model), model, fingerprint, query_model)
+
+    def queries(self, texts: Sequence[str]) -> Vectors:
+        """Embeddings (n, d) of query texts in the query template."""
+        length = self.recipe.query_max_length or self.recipe.max_length
+        return self._encode(self._query_model, [self.recipe.asked(text) for text in texts], length, "query")
+
+    def documents(self, texts: Sequence[Content], progress: Progress | None = None) -> Vectors:
+        """Embeddings (n, d) of documents, each as the recipe's `content_of` gives it, in the document template."""
+        vectors = np.empty((len(texts), self.dimension), dtype=np.float32)
+        wrapped = [self.recipe.written(text) for text in texts]
+        longest_first = np.argsort([-len("".join(text)) for text in wrapped], kind="stable")
+        for start in range(0, len(texts), _CHUNK):
+            chunk = longest_first[start : start + _CHUNK]
+            parts = [wrapped[i] for i in chunk]
+            vectors[chunk] = self._encode(self._model, parts, self.recipe.max_length, "document")
+            if progress:
+                progress(start + len(chunk), len(texts))
+        return vectors
+
+    def _encode(
+        self, model: Any, texts: Sequence[Content], length: int | None, task: Literal["query", "document"]
+    ) -> Vectors:
+        model.max_seq_length = length
+        vectors: Vectors = np.empty((len(texts), self.dimension), dtype=np.float32)
+        for batch in token_batches(_token_counts(model, texts, length), BATCH_TOKENS):
+            vectors[batch] = model.encode(
+                [texts[i] for i in batch],
+                batch_size=len(batch),
+                show_progress_bar=False,
+                convert_to_numpy=True,
+                task=task,
+            )
+        if not np.isfinite(vectors).all():
+            raise ModelError(
+                f"retriever {self.recipe.name!r}: {self.recipe.model!r} gave embeddings that are not finite numbers. "
+                "Check that its weights are complete."
+            )
+        if self.recipe.similarity == "cos":
+            vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+        return vectors
+
+
+def token_batches(lengths: Sequence[int], budget: int) -> list[list[int]]:
+    """Positions in batches, longest texts first, none of more than `budget` tokens when padded to its longest text."""
+    batches: list[list[int]] = []
+    for position in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        if batches and (len(batches[-1]) + 1) * lengths[batches[-1][0]] <= budget:
+            batches[-1].append(position)
+        else:
+            batches.append([position])
+    return batches
+
+
+def _token_counts(model: Any, texts: Sequence[Content], length: int | None) -> list[int]:
+    joined = [text if isinstance(text, str) else " ".join(text) for text in texts]
+    counted = model.tokenizer(joined, truncation=length is not None, max_length=length, return_attention_mask=False)
+    return [max(1, len(ids)) for ids in counted["input_ids"]]
+
+
+def fingerprint_of(path: str, config: Any) -> str:
+    """What a loaded model is recognised by: sha256 of its folder, or Hub id and commit."""
+    if Path(path).is_dir():
+        return folder_sha256(Path(path))
+    commit = getattr(config, "_commit_hash", None)
+    return f"{path}@{commit}" if commit else path
+
+
+def loading_kwargs(padding_side: str | None = None) -> dict[str, dict[str, Any]]:
+    """How every model of sentence-transformers is loaded: without code of its own, weights in float32."""
+    import torch
+
+    no_code: dict[str, Any] = {"trust_remote_code": False}
+    tokenizer = {**no_code, "padding_side": padding_side} if padding_side else no_code
+    return {
+        "model_kwargs": {**no_code, "dtype": torch.float32},
+        "processor_kwargs": tokenizer,
+        "config_kwargs": no_code,
+    }
+
+
+def _open(recipe: RetrieverRecipe, name: str, setting: str) -> tuple[Any, str]:
+    path = resolve_model(name)
+    try:
+        model = _load(recipe, path)
+    except Exception as error:
+        raise ModelError(
+            f"retriever {recipe.name!r}: {name!r} does not hold a usable text encoder "
+            f"({type(error).__name__}: {error}). Give {setting} a sentence-transformers folder, a transformers "
+            "folder with tokenizer and weights, or a Hub id that can be reached."
+        ) from error
+    model.default_prompt_name = None
+    _check_pooling(recipe, name, model)
+    _check_closing_token(recipe, model.tokenizer)
+    return model, fingerprint_of(path, getattr(model[0], "config", None))
+
+
+def _load(recipe: RetrieverRecipe, path: str) -> Any:
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+    from sentence_transformers.util import is_sentence_transformer_model
+
+    how = loading_kwargs(recipe.padding_side)
+    if recipe.pooling is None or is_sentence_transformer_model(path):
+        return SentenceTransformer(path, trust_remote_code=False, **how)
+    transformer = Transformer(path, **how)
+    return SentenceTransformer(modules=[transformer, Pooling(transformer.get_embedding_dimension(), recipe.pooling)])
+
+
+def _fill_in(recipe: RetrieverRecipe, model: Any, query_model: Any) -> RetrieverRecipe:
+    known = {"cosine": "cos", "dot": "dot"}
+    said = str(model.similarity_fn_name or "cosine")
+    if recipe.similarity is None and said not in known:
+        raise ModelError(
+            f"retriever {recipe.name!r}: the model compares by {said!r}; only cosine and dot can be searched."
+        )
+    prompts = model.prompts or {}
+    prompt = prompts.get("document") or prompts.get("passage") or ""
+    defaults = {
+        "similarity": known.get(said),
+        "query_template": f"{(query_model.prompts or {}).get('query') or ''}{TEXT}",
+        "document_template": f"{prompt}{TEXT}",
+        "max_length": model.max_seq_length,
+    }
+    if query_model is not model:
+        defaults["query_max_length"] = query_model.max_seq_length
+    return recipe.model_copy(
+        update={field: value for field, value in defaults.items() if getattr(recipe, field) is None}
+    )
+
+
+def _check_pooling(recipe: RetrieverRecipe, name: str, model: Any) -> None:
+    found = next((module.pooling_mode for module in model if hasattr(module, "pooling_mode")), recipe.pooling)
+    if recipe.pooling is not None and found != recipe.pooling:
+        raise ModelError(
+            f"retriever {recipe.name!r}: {name!r} brings its own pooling, {found!r}; the recipe says "
+            f"{recipe.pooling!r}. Remove env.recipe.pooling, or name a model that pools as the recipe says."
+        )
+
+
+def _check_closing_token(recipe: RetrieverRecipe, tokenizer: Any) -> None:
+    if recipe.closing_token is None:
+        return
+    last = tokenizer.convert_ids_to_tokens(tokenizer("a")["input_ids"])[-1]
+    if last != recipe.closing_token:
+        raise ModelError(
+            f"retriever {recipe.name!r}: its tokenizer ends a text with {last!r}; expected {recipe.closing_token!r}, "
+            "whose vector is the embedding. Give env.model the folder of the embedding model, not of its base model."
+        )

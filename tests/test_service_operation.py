@@ -1,0 +1,374 @@
+"""What an operator relies on: figures, log lines, limits, slow senders, draining, and workers behind one port."""
+
+import asyncio
+import json
+import logging
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import httpx
+import psutil
+import pytest
+from querylect.configs.schema import EnvironmentConfig
+from querylect.envs.environment import Environment
+from querylect.envs.plan import Probe, SearchPlan, Term
+from querylect.envs.server import Server
+from querylect.envs.service import create_app
+
+
+@pytest.fixture(scope="module")
+def environment(small_environment):
+    return Environment.open(small_environment)
+
+
+def plan(text, **more):
+    return SearchPlan.of(text, **more).model_dump()
+
+
+def search(url, *texts, **more):
+    return httpx.post(f"{url}/v1/search", json={"plans": [plan(text) for text in texts]}, trust_env=False, **more)
+
+
+def figures(url):
+    """Every sample of /metrics by its name and labels."""
+    answer = httpx.get(f"{url}/metrics", trust_env=False)
+    assert answer.headers["content-type"].startswith("text/plain")
+    lines = [line for line in answer.text.splitlines() if not line.startswith("#")]
+    return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
+
+
+def test_figures_count_requests_plans_batches_and_both_sides_of_the_cache(environment, small_environment, run_app):
+    with run_app(create_app(environment, small_environment)) as url:
+        search(url, "headache", "blood", "headache")
+        search(url, "headache", "scurvy")
+        httpx.get(f"{url}/v1/nothing/secret-path")
+        httpx.post(f"{url}/v1/search", json={"plans": []})
+        seen = figures(url)
+    assert seen['querylect_requests_total{route="/v1/search",status="200"}'] == 2
+    assert seen['querylect_requests_total{route="/v1/search",status="422"}'] == 1
+    assert seen['querylect_requests_total{route="none",status="404"}'] == 1
+    assert seen['querylect_request_seconds_count{route="/v1/search"}'] == 3
+    assert seen['querylect_plans_total{outcome="searched"}'] == 3
+    assert seen['querylect_plans_total{outcome="joined"}'] == 1
+    assert seen['querylect_plans_total{outcome="cached"}'] == 1
+    assert seen['querylect_cache_lookups_total{cache="rankings",result="hit"}'] == 1
+    assert seen['querylect_cache_lookups_total{cache="rankings",result="miss"}'] == 3
+    assert seen['querylect_cache_entries{cache="rankings"}'] == 3
+    assert seen['querylect_cache_bytes{cache="rankings"}'] > 3 * 200
+    assert (seen["querylect_batch_plans_count"], seen["querylect_batch_plans_sum"]) == (2, 3)
+    assert (seen["querylect_queue_plans"], seen["querylect_ready"]) == (0, 1)
+    assert not any("secret" in name or "headache" in name for name in seen)
+
+
+def test_figures_ask_for_the_token(environment, small_environment, run_app):
+    with run_app(create_app(environment, small_environment, token="t")) as url:
+        assert httpx.get(f"{url}/metrics").status_code == 401
+        assert httpx.get(f"{url}/metrics", headers={"Authorization": "Bearer t"}).status_code == 200
+
+
+@pytest.mark.parametrize(("level", "shown"), [("none", None), ("requests", False), ("texts", True)])
+def test_a_line_per_request_says_what_was_asked_only_where_that_is_wanted(
+    environment, small_environment, run_app, caplog, level, shown
+):
+    config = small_environment.model_copy(update={"log": level})
+    caplog.set_level(logging.INFO, "querylect.envs.requests")
+    with run_app(create_app(environment, config)) as url:
+        search(url, "private headache", headers={"X-Request-ID": "r-1"})
+    lines = [json.loads(record.message) for record in caplog.records if record.name == "querylect.envs.requests"]
+    if shown is None:
+        assert lines == []
+        return
+    (line,) = lines
+    assert (line["request_id"], line["method"], line["path"], line["status"]) == ("r-1", "POST", "/v1/search", 200)
+    assert (line["plans"], line["bytes"] > 0, line["seconds"] > 0) == (1, True, True)
+    assert line.get("texts") == ([["private headache"]] if shown else None)
+    assert ("private" in caplog.text) == shown
+
+
+@pytest.mark.parametrize(
+    ("plans", "says"),
+    [
+        ([Probe(terms=(Term(text="a"),) * 5)], "5 texts; at most 4"),
+        ([Probe(terms=(Term(text="a"),))] * 5, "5 texts; at most 4"),
+        ([Probe(terms=(Term(text="a" * 30), Term(text="a" * 31)))], "61 characters; at most 60"),
+    ],
+)
+def test_a_plan_that_is_too_large_is_refused(environment, small_environment, run_app, plans, says):
+    config = small_environment.model_copy(update={"max_terms": 4, "max_characters": 60})
+    body = {"plans": [SearchPlan(probes=tuple(plans)).model_dump()]}
+    with run_app(create_app(environment, config)) as url:
+        answer = httpx.post(f"{url}/v1/search", json=body)
+        limits = httpx.get(f"{url}/v1/environment").json()["limits"]
+    assert (answer.status_code, limits["max_terms"], limits["max_characters"]) == (413, 4, 60)
+    assert says in answer.json()["detail"]
+
+
+def test_a_request_for_too_many_documents_is_refused(environment, small_environment, run_app):
+    with run_app(create_app(environment, small_environment)) as url:
+        answer = httpx.post(f"{url}/v1/search", json={"plans": [plan("a", k=1000)] * 263})
+    assert answer.status_code == 413
+    assert "263000 documents together; at most 262144" in answer.json()["detail"]
+
+
+@pytest.fixture
+def impatient(environment, small_environment):
+    """A service that waits half a second for a request, and its URL's host and port."""
+    app = create_app(environment, small_environment.model_copy(update={"read_seconds": 0.5}))
+    with _served(app, small_environment, read_seconds=0.5) as (address, server):
+        yield address, server
+
+
+class _served:
+    """An app under the service's own server in a thread."""
+
+    def __init__(self, app, config, **more):
+        self.door = app.state.room.door
+        settings = {"read_seconds": 20.0, "drain_seconds": 0.0, "on_started": lambda: None, **more}
+        self.server = Server(app, door=self.door, give_up=app.state.room.batcher.stop, **settings)
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [self.listener]}, daemon=True)
+
+    def __enter__(self):
+        self.thread.start()
+        while not self.server.started:
+            time.sleep(0.005)
+        return self.listener.getsockname(), self.server
+
+    def __exit__(self, *_):
+        self.server.should_exit = True
+        self.thread.join(10)
+        assert not self.thread.is_alive()
+
+
+def told(connection):
+    """All that the service says until it closes the connection."""
+    parts = []
+    while part := connection.recv(65536):
+        parts.append(part)
+    return b"".join(parts)
+
+
+def test_a_body_that_never_ends_is_a_408_and_holds_nothing(impatient):
+    (host, port), _ = impatient
+    head = b"POST /v1/search HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 900\r\n\r\n"
+    senders = [socket.create_connection((host, port), timeout=10) for _ in range(20)]
+    for sender in senders:
+        sender.sendall(head + b'{"plans": [')
+    assert search(f"http://{host}:{port}", "headache").status_code == 200
+    for sender in senders:
+        answer = told(sender)
+        assert answer.startswith(b"HTTP/1.1 408 ")
+        assert b"did not arrive within 0.5 s (11 bytes did)" in answer
+        sender.close()
+    assert figures(f"http://{host}:{port}")["querylect_requests_under_way"] == 1, "only the one that asks"
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /hea", b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Slow: "])
+def test_a_head_that_never_ends_is_closed(impatient, sent):
+    (host, port), _ = impatient
+    with socket.create_connection((host, port), timeout=10) as sender:
+        sender.sendall(sent)
+        assert told(sender) == b""
+
+
+def test_a_connection_without_a_request_stays_open_longer_than_a_request_may_take(impatient):
+    address, _ = impatient
+    with socket.create_connection(address, timeout=10) as sender:
+        for _ in range(2):
+            sender.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+            answer = b""
+            while b'{"status":"ok"}' not in answer:
+                answer += sender.recv(65536)
+            sender.settimeout(0.8)
+            with pytest.raises(TimeoutError):
+                sender.recv(1)
+
+
+class Held:
+    """An environment whose searches wait until they are let go."""
+
+    def __init__(self, environment):
+        self._environment = environment
+        self.free, self.entered = threading.Event(), threading.Event()
+
+    def __getattr__(self, name):
+        return getattr(self._environment, name)
+
+    def search(self, plans):
+        self.entered.set()
+        assert self.free.wait(20)
+        return self._environment.search(plans)
+
+
+def test_draining_refuses_new_work_first_and_ends_what_is_under_way(environment, small_environment):
+    held = Held(environment)
+    app = create_app(held, small_environment)
+    with _served(app, small_environment, drain_seconds=30.0) as ((host, port), server):
+        url = f"http://{host}:{port}"
+        answers = []
+        asking = threading.Thread(target=lambda: answers.append(search(url, "headache")))
+        asking.start()
+        assert held.entered.wait(10)
+        server.handle_exit(signal.SIGTERM, None)
+        ready = httpx.get(f"{url}/readyz")
+        assert (ready.status_code, ready.headers["retry-after"], ready.headers["connection"]) == (503, "1", "close")
+        assert ready.json()["detail"].startswith("the service is going down")
+        assert search(url, "blood").status_code == 503
+        assert httpx.get(f"{url}/healthz").status_code == 200
+        assert figures(url)["querylect_ready"] == 0
+        assert answers == []
+        held.free.set()
+        asking.join(10)
+        assert [answer.status_code for answer in answers] == [200]
+        assert not server.should_exit, "the port stays until the time to drain is over"
+        server.handle_exit(signal.SIGTERM, None)
+        assert server.should_exit, "a second signal ends it"
+
+
+def test_a_search_that_outlasts_the_end_is_answered_503(environment, small_environment, monkeypatch):
+    from querylect.envs import server as module
+
+    monkeypatch.setattr(module, "GIVE_UP_SECONDS", 0.2)
+    held = Held(environment)
+    with _served(create_app(held, small_environment), small_environment) as ((host, port), server):
+        answers = []
+        asking = threading.Thread(target=lambda: answers.append(search(f"http://{host}:{port}", "headache")))
+        asking.start()
+        assert held.entered.wait(10)
+        server.handle_exit(signal.SIGTERM, None)
+        asking.join(10)
+        held.free.set()
+    assert [answer.status_code for answer in answers] == [503]
+
+
+WORKERS = textwrap.dedent(
+    """
+    import sys
+    from querylect.configs.schema import EnvironmentConfig
+    from querylect.envs import service
+    from querylect.logs import set_up_logging
+
+    if __name__ == "__main__":
+        set_up_logging()
+        service.serve(EnvironmentConfig.model_validate_json(sys.argv[1]), ready=lambda url: print(url, flush=True))
+        print("ended", flush=True)
+    """
+)
+
+
+@pytest.fixture
+def two_workers(small_environment, tmp_path):
+    script = tmp_path / "serve.py"
+    script.write_text(WORKERS)
+    config = small_environment.model_copy(update={"workers": 2})
+    parent = subprocess.Popen(
+        [sys.executable, str(script), config.model_dump_json()],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    yield parent
+    parent.kill()
+    parent.wait()
+
+
+def workers_of(parent):
+    found = psutil.Process(parent.pid).children(recursive=True)
+    alive = [child for child in found if child.status() != psutil.STATUS_ZOMBIE]
+    return {child.pid for child in alive if any("spawn_main" in part for part in child.cmdline())}
+
+
+def test_workers_share_a_port_and_their_figures_and_a_dead_one_is_replaced(two_workers):
+    """Worth its seconds: three real processes, of which one is killed the hard way."""
+    url = two_workers.stdout.readline().strip()
+    assert url.startswith("http://127.0.0.1:")
+    first = workers_of(two_workers)
+    assert len(first) == 2
+    for n in range(40):
+        assert search(url, f"headache {n}").status_code == 200
+    assert figures(url)['querylect_requests_total{route="/v1/search",status="200"}'] == 40
+
+    killed = min(first)
+    os.kill(killed, signal.SIGKILL)
+    until = time.monotonic() + 60
+    while len(workers_of(two_workers) - {killed}) < 2:
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    asked = 0
+    while asked < 20:
+        try:
+            assert search(url, f"blood {asked}").status_code == 200
+            asked += 1
+        except httpx.TransportError:
+            assert time.monotonic() < until
+    two_workers.send_signal(signal.SIGTERM)
+    assert two_workers.stdout.readline() == "ended\n"
+    assert two_workers.wait(20) == 0
+    assert re.search(rf"worker {killed} ended \(code -9\); starting another", two_workers.stderr.read())
+
+
+def test_workers_are_gone_after_their_parent_was_killed(two_workers):
+    two_workers.stdout.readline()
+    children = [psutil.Process(pid) for pid in workers_of(two_workers)]
+    two_workers.kill()
+    gone, alive = psutil.wait_procs(children, timeout=15)
+    for process in alive:
+        process.kill()
+    assert (len(gone), alive) == (2, [])
+
+
+def test_what_a_worker_cannot_open_is_the_users_error(small_environment):
+    from querylect.envs.service import serve
+    from querylect.errors import IndexFolderError
+
+    missing = small_environment.model_copy(update={"workers": 2, "index": "/nonexistent/index"})
+    with pytest.raises(IndexFolderError, match="/nonexistent/index does not exist"):
+        serve(missing)
+
+
+def test_a_truncated_file_of_the_index_is_refused_by_name(small_environment, tmp_path):
+    import shutil
+
+    from querylect.envs.service import serve
+    from querylect.errors import IndexFolderError
+
+    folder = tmp_path / "index"
+    shutil.copytree(small_environment.index, folder)
+    largest = max((path for path in folder.iterdir() if path.suffix == ".npy"), key=lambda path: path.stat().st_size)
+    with largest.open("r+b") as file:
+        file.truncate(largest.stat().st_size - 1)
+    with pytest.raises(IndexFolderError, match=rf"corrupt: {largest.name} has \d+ bytes"):
+        serve(small_environment.model_copy(update={"index": str(folder)}))
+
+
+def test_a_storm_of_requests_is_answered_in_full_with_200_or_503(environment, small_environment, run_app):
+    """Far more than may wait: every request gets one of the two answers, and the service is as before afterwards."""
+    held = Held(environment)
+    config = EnvironmentConfig.model_validate({**small_environment.model_dump(), "max_pending": 8, "max_plans": 8})
+
+    async def storm(url):
+        limits = httpx.Limits(max_connections=100)
+        async with httpx.AsyncClient(base_url=url, limits=limits, timeout=30) as http:
+            bodies = [{"plans": [plan(f"headache {n} {i}") for i in range(4)]} for n in range(100)]
+            asked = [asyncio.create_task(http.post("/v1/search", json=body)) for body in bodies]
+            while sum(task.done() for task in asked) < 90:
+                await asyncio.sleep(0.01)
+            held.free.set()
+            return await asyncio.gather(*asked)
+
+    with run_app(create_app(held, config)) as url:
+        answers = asyncio.run(storm(url))
+        assert search(url, "after").status_code == 200
+        seen = figures(url)
+    refused = [answer for answer in answers if answer.status_code == 503]
+    assert {answer.status_code for answer in answers} == {200, 503}
+    assert all(int(answer.headers["retry-after"]) >= 1 for answer in refused)
+    assert seen['querylect_plans_total{outcome="refused"}'] == 4 * len(refused)
+    assert (seen["querylect_queue_plans"], seen["querylect_requests_under_way"]) == (0, 1)
