@@ -8,15 +8,15 @@ from importlib.metadata import version
 from pathlib import Path
 
 
-def describe() -> str:
-    """Processor, cores, load and the versions that matter, in one line."""
+def describe(*packages: str) -> str:
+    """Processor, cores, load and the versions of the packages (torch, transformers, trl), in one line."""
     cpu = next(
         (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
         platform.processor(),
     )
-    packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "transformers", "trl"))
+    versions = ", ".join(f"{name} {version(name)}" for name in packages or ("torch", "transformers", "trl"))
     load = os.getloadavg()[0]
-    return f"{cpu}, {os.cpu_count()} cores, load {load:.1f}; Python {platform.python_version()}, {packages}"
+    return f"{cpu}, {os.cpu_count()} cores, load {load:.1f}; Python {platform.python_version()}, {versions}"
 
 
 def seconds(call: Callable[[], object]) -> float:

@@ -150,8 +150,24 @@ class EnvironmentConfig(Section):
     """Search plans waiting at once; beyond it the service answers 503 with Retry-After."""
     max_plans: Annotated[int, Field(ge=1)] = 4096
     """Plans (or steps) allowed in one request; more is answered 413."""
-    cache_entries: Annotated[int, Field(ge=0)] = 200_000
-    """Rankings kept by (index hash, plan); 0 switches the cache off."""
+    max_terms: Annotated[int, Field(ge=1)] = 64
+    """Texts allowed in one plan, over all its probes; more is answered 413."""
+    max_characters: Annotated[int, Field(ge=1)] = 65_536
+    """Characters allowed in the texts of one plan; more is answered 413."""
+    max_body_bytes: Annotated[int, Field(ge=1024)] = 32 * 2**20
+    """Bytes allowed in the body of one request; more is answered 413."""
+    read_seconds: Annotated[float, Field(gt=0)] = 20.0
+    """How long a request may take to arrive; then it is answered 408 and its connection is closed."""
+    drain_seconds: Annotated[float, Field(ge=0)] = 0.0
+    """How long the service keeps its port after SIGTERM, refusing new work with 503, so that load balancers notice."""
+    cache_bytes: Annotated[int, Field(ge=0)] = 256 * 2**20
+    """Memory for rankings, kept by (index hash, plan); 0 switches this cache off."""
+    embedding_cache_bytes: Annotated[int, Field(ge=0)] = 128 * 2**20
+    """Memory for the embeddings of query texts; 0 switches this cache off."""
+    workers: Annotated[int, Field(ge=1)] = 1
+    """Processes that share the port; each opens the index (its pages are shared) and has caches of its own."""
+    log: Literal["none", "requests", "texts"] = "requests"
+    """A JSON line per request, without what was asked; `texts` adds the texts of the plans."""
 
     @model_validator(mode="after")
     def _members_of_hybrid(self) -> "EnvironmentConfig":

@@ -5,25 +5,34 @@ belongs to the event loop; one worker thread, and only it, calls the search func
 """
 
 import asyncio
+import hashlib
 import math
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from ..errors import EnvironmentUnavailableError
+from .caches import ByteCache
 from .environment import RankedHit
+from .metrics import Metrics
 from .plan import SearchPlan
 
 Hits = Sequence[RankedHit]
 Search = Callable[[Sequence[SearchPlan]], Sequence[Hits]]
-Key = tuple[str, SearchPlan]
-"""Index hash and the whole plan, every `k` of it included."""
+Key = bytes
+"""Digest of the index hash and the whole plan, every `k` of it included: 192 bits, so that no two plans share one."""
 
-HITS_PER_ENTRY = 10
+RANKING_BYTES, HIT_BYTES = 100, 104
+"""What a ranking and each of its hits take; the document ids are the corpus' own."""
 MAX_EXTRA_SEARCHES = 64
 """How many searches may be spent on finding the plans that make a batch fail."""
+LINGER_SECONDS = 0.003
+LINGER_SHARE = 0.1
+"""The first plan of a batch waits for others this share of the time that the last search took, at most
+LINGER_SECONDS: waiting costs a fast retriever little, and lets a slow one work on fuller batches."""
 
 
 class OverloadedError(Exception):
@@ -34,43 +43,38 @@ class OverloadedError(Exception):
         self.retry_after = retry_after
 
 
-class RankingCache:
-    """The rankings used last, bounded by their length: each started ten hits count as one entry."""
+def ranking_cache(room: int) -> ByteCache[Key, Hits]:
+    """A cache of rankings that takes at most `room` bytes."""
+    return ByteCache(room, lambda _, hits: RANKING_BYTES + HIT_BYTES * len(hits))
 
-    def __init__(self, entries: int) -> None:
-        self._room = entries
-        self._used = 0
-        self._rankings: OrderedDict[Key, Hits] = OrderedDict()
 
-    def __len__(self) -> int:
-        return len(self._rankings)
+@dataclass(slots=True)
+class _Request:
+    """A request that waits for some plans; `done` is set when the last of them has its outcome."""
 
-    def get(self, key: Key) -> Hits | None:
-        """The ranking kept for the key, or None."""
-        hits = self._rankings.get(key)
-        if hits is not None:
-            self._rankings.move_to_end(key)
-        return hits
+    open: int
+    done: "asyncio.Future[None]"
 
-    def put(self, key: Key, hits: Hits) -> None:
-        """Keep a ranking and drop the ones not asked for the longest where there is no more room."""
-        if key in self._rankings:
-            self._used -= self._cost(self._rankings.pop(key))
-        self._rankings[key] = hits
-        self._used += self._cost(hits)
-        while self._used > self._room:
-            _, dropped = self._rankings.popitem(last=False)
-            self._used -= self._cost(dropped)
-
-    @staticmethod
-    def _cost(hits: Hits) -> int:
-        return max(1, math.ceil(len(hits) / HITS_PER_ENTRY))
+    def settle(self) -> None:
+        self.open -= 1
+        if not self.open and not self.done.done():
+            self.done.set_result(None)
 
 
 @dataclass(slots=True)
 class _Waiting:
     key: Key
-    future: "asyncio.Future[Hits]"
+    plan: SearchPlan
+    requests: list[_Request] = field(default_factory=list)
+    outcome: Hits | Exception | None = None
+
+    @property
+    def ranking(self) -> Hits:
+        """The outcome. Raises it where the search failed; None is no outcome yet."""
+        if isinstance(self.outcome, Exception):
+            raise self.outcome
+        assert self.outcome is not None
+        return self.outcome
 
 
 class Batcher:
@@ -82,23 +86,26 @@ class Batcher:
         index_hash: str,
         *,
         max_pending: int,
-        cache_entries: int,
+        cache_bytes: int,
         max_batch: int = 1024,
-        linger: float = 0.003,
+        linger: float = LINGER_SECONDS,
+        metrics: Metrics | None = None,
     ) -> None:
-        """`linger` is in seconds: how long the first plan of a batch waits for others; it never waits once
+        """`linger` is in seconds: how long the first plan of a batch waits for others at most; it never waits once
         `max_batch` plans are there."""
         self._search = search
-        self._index_hash = index_hash
+        self._index_digest = hashlib.blake2b(index_hash.encode() + b"\0", digest_size=24)
         self._max_pending = max_pending
         self._max_batch = max_batch
         self._linger = linger
-        self.cache = RankingCache(cache_entries)
+        self._metrics = metrics or Metrics()
+        self.cache = ranking_cache(cache_bytes)
         self._queue: deque[_Waiting] = deque()
-        self._pending: dict[Key, asyncio.Future[Hits]] = {}
+        self._pending: dict[Key, _Waiting] = {}
         self._arrived = asyncio.Event()
         self._full = asyncio.Event()
         self._seconds_per_plan = 0.001
+        self._seconds = 0.0
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="querylect-search")
         self._task: asyncio.Task[None] | None = None
 
@@ -126,30 +133,42 @@ class Batcher:
         """
         if not self.running:
             raise OverloadedError("the service is going down; ask another replica, or again after its restart")
-        keys = [(self._index_hash, plan) for plan in plans]
-        found = {key: self.cache.get(key) for key in set(keys)}
-        fresh = [key for key, hits in found.items() if hits is None and key not in self._pending]
+        keys = [self._key(plan) for plan in plans]
+        asked = dict(zip(keys, plans, strict=True))
+        cached = {key: hits for key in asked if (hits := self.cache.get(key)) is not None}
+        fresh = [key for key in asked if key not in cached and key not in self._pending]
         if len(self._pending) + len(fresh) > self._max_pending:
+            self._metrics.plans.labels("refused").inc(len(plans))
             wait = math.ceil(len(self._pending) * self._seconds_per_plan)
             raise OverloadedError(
                 f"{len(self._pending)} plans already wait and at most {self._max_pending} may; ask again later, "
                 "send fewer plans at once or start another replica",
                 retry_after=min(max(wait, 1), 30),
             )
-        loop = asyncio.get_running_loop()
+        repeated = sum(key in cached for key in keys)
+        self._metrics.plans.labels("cached").inc(repeated)
+        self._metrics.plans.labels("joined").inc(len(keys) - repeated - len(fresh))
+        if len(cached) == len(asked):
+            return [cached[key] for key in keys]
         for key in fresh:
-            future: asyncio.Future[Hits] = loop.create_future()
-            future.add_done_callback(_mark_seen)
-            self._pending[key] = future
-            self._queue.append(_Waiting(key, future))
-        awaited = {key: self._pending[key] for key, hits in found.items() if hits is None}
+            self._pending[key] = waiting = _Waiting(key, asked[key])
+            self._queue.append(waiting)
+        awaited = {key: self._pending[key] for key in asked if key not in cached}
+        request = _Request(len(awaited), asyncio.get_running_loop().create_future())
+        for waiting in awaited.values():
+            waiting.requests.append(request)
         if fresh:
+            self._metrics.queue.set(len(self._pending))
             self._arrived.set()
             if len(self._queue) >= self._max_batch:
                 self._full.set()
-        if awaited:
-            await asyncio.wait(awaited.values())
-        return [hits if (hits := found[key]) is not None else awaited[key].result() for key in keys]
+        await request.done
+        return [cached[key] if key in cached else awaited[key].ranking for key in keys]
+
+    def _key(self, plan: SearchPlan) -> Key:
+        digest = self._index_digest.copy()
+        digest.update(plan.model_dump_json().encode())
+        return digest.digest()
 
     async def _work(self) -> None:
         batch: list[_Waiting] = []
@@ -159,17 +178,20 @@ class Batcher:
                 if not self._arrived.is_set():
                     await self._arrived.wait()
                     with suppress(TimeoutError):
-                        await asyncio.wait_for(self._full.wait(), self._linger)
+                        await asyncio.wait_for(self._full.wait(), min(self._linger, LINGER_SHARE * self._seconds))
                 batch = [self._queue.popleft() for _ in range(min(self._max_batch, len(self._queue)))]
                 self._full.clear()
                 if not self._queue:
                     self._arrived.clear()
                 started = time.perf_counter()
                 outcomes = await asyncio.get_running_loop().run_in_executor(
-                    self._thread, self._outcomes, [waiting.key[1] for waiting in batch]
+                    self._thread, self._outcomes, [waiting.plan for waiting in batch]
                 )
-                seconds = (time.perf_counter() - started) / len(batch)
-                self._seconds_per_plan += 0.2 * (seconds - self._seconds_per_plan)
+                self._seconds = time.perf_counter() - started
+                self._seconds_per_plan += 0.2 * (self._seconds / len(batch) - self._seconds_per_plan)
+                self._metrics.plans.labels("searched").inc(len(batch))
+                self._metrics.batches.observe(len(batch))
+                self._metrics.search_seconds.observe(self._seconds)
                 for waiting, outcome in zip(batch, outcomes, strict=True):
                     self._settle(waiting, outcome)
         finally:
@@ -179,14 +201,15 @@ class Batcher:
             self._queue.clear()
 
     def _settle(self, waiting: _Waiting, outcome: Hits | Exception) -> None:
-        if waiting.future.done():
+        if waiting.outcome is not None:
             return
+        waiting.outcome = outcome
         del self._pending[waiting.key]
-        if isinstance(outcome, Exception):
-            waiting.future.set_exception(outcome)
-        else:
+        self._metrics.queue.set(len(self._pending))
+        if not isinstance(outcome, Exception):
             self.cache.put(waiting.key, outcome)
-            waiting.future.set_result(outcome)
+        for request in waiting.requests:
+            request.settle()
 
     def _outcomes(self, plans: Sequence[SearchPlan]) -> list[Hits | Exception]:
         """Search a batch; where it fails, halve it until the plans at fault stand alone, so that no other fails."""
@@ -198,6 +221,8 @@ class Batcher:
                 rankings = self._search(part)
                 if len(rankings) != len(part):
                     raise RuntimeError(f"search returned {len(rankings)} rankings for {len(part)} plans")
+            except EnvironmentUnavailableError as error:  # what the retriever leans on is down: no plan is at fault
+                return [error] * len(part)
             except Exception as error:  # noqa: BLE001 - the outcome of a plan; the request that holds it reports it
                 if len(part) == 1 or budget < 2:
                     return [error] * len(part)
@@ -207,9 +232,3 @@ class Batcher:
             return [tuple(ranking) for ranking in rankings]
 
         return attempt(plans)
-
-
-def _mark_seen(future: "asyncio.Future[Hits]") -> None:
-    """Read the exception of a future whose request has gone, so that asyncio does not log it as lost."""
-    if not future.cancelled():
-        future.exception()

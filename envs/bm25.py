@@ -23,6 +23,13 @@ from ..errors import DataError
 from .fusion import Scored, best
 from .plan import Probe
 
+try:
+    from .bm25_kernel import BatchSearch, Vocabulary
+except ModuleNotFoundError as missing:
+    if missing.name != "numba":
+        raise
+    BatchSearch = None  # type: ignore[assignment,misc]
+
 Engine = Literal["bm25s", "rank_bm25"]
 Progress = Callable[[int, int], None]
 
@@ -31,6 +38,9 @@ _CHUNK = 1000
 
 
 class _Engine(Protocol):
+    batch: "BatchSearch | None"
+    """Searches whole batches in compiled code, with the same result; None where numba is not installed."""
+
     def scores(self, words: Sequence[str]) -> npt.NDArray[np.float64]: ...
 
 
@@ -41,12 +51,14 @@ class Bm25:
         self._engine = engine
 
     def rank(self, probes: Sequence[Probe], limits: Sequence[int]) -> list[Scored]:
-        """The ranking of each probe, at most limits[i] documents; every distinct text is scored once.
+        """The ranking of each probe, at most limits[i] documents.
 
         Only documents with a score above 0 are ranked. A document that shares no word with the probe scores 0, so
         what is left out is no better than a document without any match: with weights above 0 exactly the documents
         without a match, with a negative weight also those that it pushes to 0 or below.
         """
+        if self._engine.batch is not None:
+            return self._engine.batch.rank(probes, limits)
         uses = Counter(term.text for probe in probes for term in probe.terms)
         words = dict(zip(uses, tokenise(list(uses)), strict=True))
         scored: dict[str, npt.NDArray[np.float64]] = {}
@@ -106,7 +118,13 @@ def load(folder: Path, engine: Engine) -> Bm25:
 
 class _Bm25s:
     def __init__(self, folder: Path) -> None:
-        self._model = bm25s.BM25.load(str(folder), mmap=True, allow_pickle=False)
+        self._model = model = bm25s.BM25.load(str(folder), mmap=True, allow_pickle=False)
+        # numpy makes each slice of a memory map another memory map, which costs more than the sum of the slice
+        model.scores.update({name: np.asarray(model.scores[name]) for name in ("data", "indices", "indptr")})
+        self.batch = None
+        if BatchSearch is not None:
+            vocabulary = Vocabulary(model.vocab_dict, tokenise)
+            self.batch = BatchSearch(model.scores, int(model.scores["num_docs"]), vocabulary)
 
     def scores(self, words: Sequence[str]) -> npt.NDArray[np.float64]:
         known = self._model.get_tokens_ids(words)
@@ -121,6 +139,8 @@ class _LuceneOkapi(BM25Okapi):
 
 
 class _RankBm25:
+    batch = None
+
     def __init__(self, folder: Path) -> None:
         vocabulary = np.array(json.loads((folder / "vocabulary.json").read_text(encoding="utf-8")), dtype=object)
         words = vocabulary[np.load(folder / "words.npy", allow_pickle=False)]

@@ -5,7 +5,7 @@ the similarity is cos. The sum is not brought back to length 1: that would divid
 number, and `sum` and `max` fusion would then forget how far the terms of a probe agree.
 """
 
-from collections import OrderedDict
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import ModelError
+from .caches import ByteCache
 from .encoder import Encoder as Encoder
 from .encoder import Vectors
 from .fusion import NOTHING, Scored, best
@@ -34,8 +35,9 @@ class Dense:
         self._faiss = import_faiss()
         self._encoder = encoder
         self._vectors = vectors
-        self._known: OrderedDict[str, Vectors] = OrderedDict()
-        self._room = max(1, _CACHE_BYTES // (4 * encoder.dimension))
+        self.embeddings: ByteCache[str, Vectors] = ByteCache(_CACHE_BYTES, _embedding_bytes)
+        """Vectors of query texts, as the encoder gave them."""
+        self.caches = {"embeddings": self.embeddings}
 
     def rank(self, probes: Sequence[Probe], limits: Sequence[int]) -> list[Scored]:
         """The ranking of each probe, at most limits[i] documents; every distinct text is embedded once.
@@ -64,14 +66,11 @@ class Dense:
 
     def _embed(self, texts: Iterable[str]) -> dict[str, Vectors]:
         wanted = dict.fromkeys(texts)
-        new = [text for text in wanted if text not in self._known]
-        fresh = dict(zip(new, self._encoder.queries(new), strict=True)) if new else {}
-        found = {text: fresh[text] if text in fresh else self._known[text] for text in wanted}
-        for text, vector in found.items():
-            self._known[text] = vector
-            self._known.move_to_end(text)
-        while len(self._known) > self._room:
-            self._known.popitem(last=False)
+        found = {text: vector for text in wanted if (vector := self.embeddings.get(text)) is not None}
+        new = [text for text in wanted if text not in found]
+        for text, vector in zip(new, self._encoder.queries(new) if new else (), strict=True):
+            found[text] = vector.copy()  # a row of the batch would keep the whole batch in memory
+            self.embeddings.put(text, found[text])
         return found
 
 
@@ -95,3 +94,7 @@ def import_faiss() -> Any:
             '`pip install "querylect[cpu]"`, or `pip install "querylect[gpu]"` on a machine with a CUDA GPU.'
         ) from error
     return faiss
+
+
+def _embedding_bytes(text: str, vector: Vectors) -> int:
+    return sys.getsizeof(text) + sys.getsizeof(vector)

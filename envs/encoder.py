@@ -20,7 +20,9 @@ Progress = Callable[[int, int], None]
 Vectors = npt.NDArray[np.float32]
 
 _CHUNK = 256
-_BATCH = 32
+BATCH_TOKENS = 4096
+"""Tokens, padding included, that go through the encoder at once: short queries by the hundred, long documents by the
+handful, so that the memory of a batch is bounded and its padding small."""
 
 
 class Encoder:
@@ -78,10 +80,15 @@ class Encoder:
         self, model: Any, texts: Sequence[Content], length: int | None, task: Literal["query", "document"]
     ) -> Vectors:
         model.max_seq_length = length
-        encoded = model.encode(
-            list(texts), batch_size=_BATCH, show_progress_bar=False, convert_to_numpy=True, task=task
-        )
-        vectors: Vectors = np.array(encoded, dtype=np.float32).reshape(len(texts), self.dimension)
+        vectors: Vectors = np.empty((len(texts), self.dimension), dtype=np.float32)
+        for batch in token_batches(_token_counts(model, texts, length), BATCH_TOKENS):
+            vectors[batch] = model.encode(
+                [texts[i] for i in batch],
+                batch_size=len(batch),
+                show_progress_bar=False,
+                convert_to_numpy=True,
+                task=task,
+            )
         if not np.isfinite(vectors).all():
             raise ModelError(
                 f"retriever {self.recipe.name!r}: {self.recipe.model!r} gave embeddings that are not finite numbers. "
@@ -90,6 +97,23 @@ class Encoder:
         if self.recipe.similarity == "cos":
             vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
         return vectors
+
+
+def token_batches(lengths: Sequence[int], budget: int) -> list[list[int]]:
+    """Positions in batches, longest texts first, none of more than `budget` tokens when padded to its longest text."""
+    batches: list[list[int]] = []
+    for position in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        if batches and (len(batches[-1]) + 1) * lengths[batches[-1][0]] <= budget:
+            batches[-1].append(position)
+        else:
+            batches.append([position])
+    return batches
+
+
+def _token_counts(model: Any, texts: Sequence[Content], length: int | None) -> list[int]:
+    joined = [text if isinstance(text, str) else " ".join(text) for text in texts]
+    counted = model.tokenizer(joined, truncation=length is not None, max_length=length, return_attention_mask=False)
+    return [max(1, len(ids)) for ids in counted["input_ids"]]
 
 
 def fingerprint_of(path: str, config: Any) -> str:

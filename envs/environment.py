@@ -4,9 +4,8 @@ Qrels stay inside: a caller gets questions, documents, rankings and metric value
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..configs.schema import EnvironmentConfig
 from ..data.load import load_dataset
@@ -14,6 +13,7 @@ from ..data.types import Dataset, Document, Question
 from ..errors import DataError, RequestError
 from ..rewards.measure import measure
 from . import bm25
+from .caches import ByteCache
 from .fusion import Scored, fuse
 from .index import Index, open_index, open_retriever
 from .kinds import Retriever
@@ -23,8 +23,7 @@ from .rerank import Reranked, Reranker
 _measure = lru_cache(maxsize=256)(measure)
 
 
-@dataclass(frozen=True, slots=True)
-class RankedHit:
+class RankedHit(NamedTuple):
     """One place of a ranking: a document id and its score, higher is better."""
 
     id: str
@@ -66,6 +65,10 @@ class Environment:
             self.card = reranker.describe(self.card)
             self.index_hash = reranker.hash_over(self.index_hash)
             self._retriever = Reranked(retriever, reranker, dataset.corpus)
+        self.caches: Mapping[str, ByteCache] = getattr(self._retriever, "caches", {})
+        """The retriever's own caches, by name."""
+        for cache in self.caches.values():
+            cache.room = config.embedding_cache_bytes
         self._documents = {document.id: document for document in dataset.corpus}
         self._judged = _judgements(dataset)
 
@@ -141,7 +144,8 @@ def _card(config: EnvironmentConfig, index: Index) -> dict[str, Any]:
     if manifest.engine is not None:
         return {**card, "engine": manifest.engine, "k1": bm25.K1, "b": bm25.B}
     model = {"model": config.model or manifest.recipe.model} if manifest.recipe.model else {}
-    return {**card, **model, "model_fingerprint": manifest.model_fingerprint}
+    remote = {"remote": config.remote.index} if config.remote else {}
+    return {**card, **model, **remote, "model_fingerprint": manifest.model_fingerprint}
 
 
 def _judgements(dataset: Dataset) -> dict[str, Mapping[str, int]]:

@@ -52,6 +52,8 @@ def fuse(rankings: Sequence[Scored], how: Fusion, k: int) -> Scored:
 
     The rankings are taken as they are: cut each to what it may contribute before.
     """
+    if len(rankings) == 1 and how in ("max", "sum"):
+        return rankings[0].cut(k)
     if how == "interleave":
         order = list(_first_seen(rankings))[:k]
         return _scored([(document, 1.0 / place) for place, document in enumerate(order, start=1)])

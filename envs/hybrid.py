@@ -57,6 +57,11 @@ class Merged:
         self._members = members
         self._depth = depth
         self._documents = documents
+        self.caches = {
+            f"{name}_{number}": cache
+            for number, member in enumerate(members, start=1)
+            for name, cache in getattr(member, "caches", {}).items()
+        }
 
     def rank(self, probes: Sequence[Probe], limits: Sequence[int]) -> list[Scored]:
         """The ranking of each probe, at most limits[i] documents.

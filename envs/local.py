@@ -161,7 +161,7 @@ def main() -> None:
     if order is None:
         return
     if order["parent"] is not None:
-        _die_with(order["parent"])
+        die_with(order["parent"])
     threading.Thread(target=_stop_at_end_of_input, daemon=True).start()
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
 
@@ -188,7 +188,7 @@ def _stop_at_end_of_input() -> None:
     os._exit(1)
 
 
-def _die_with(parent: int) -> None:
+def die_with(parent: int) -> None:
     """Ask Linux to kill this process when the thread that started it ends; a second line behind the pipe."""
     if sys.platform == "linux":
         with suppress(OSError, AttributeError):

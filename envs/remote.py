@@ -10,6 +10,7 @@ is its own approximation.
 import hashlib
 import json
 import logging
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -19,10 +20,10 @@ import numpy.typing as npt
 from ..configs.schema import RemoteConfig
 from ..data.types import Dataset, Document
 from ..errors import ConfigError, IndexFolderError
+from .caches import ByteCache, remembered
 from .encoder import Encoder, Vectors
 from .fusion import NOTHING, Scored, best
 from .kinds import Progress
-from .memo import Memo
 from .opensearch import Hits, OpenSearch, Query
 from .plan import Probe, Term, speaks
 from .recipes import RetrieverRecipe
@@ -31,7 +32,7 @@ log = logging.getLogger(__name__)
 
 _SPARE = 16
 _GROWTH = 4
-_REMEMBERED = 50_000
+_CACHE_BYTES = 128 * 2**20
 
 
 class Remote:
@@ -155,12 +156,15 @@ class RemoteVectors:
     def __init__(self, service: OpenSearch, config: RemoteConfig, places: Mapping[str, int], encoder: Encoder) -> None:
         """`places`: the position in the corpus of every document id."""
         self._service, self._config, self._places, self._encoder = service, config, places, encoder
-        self._known: Memo[str, Vectors] = Memo(_REMEMBERED)
+        self._known: ByteCache[str, Vectors] = ByteCache(
+            _CACHE_BYTES, lambda text, vector: sys.getsizeof(text) + vector.nbytes
+        )
+        self.caches = {"embeddings": self._known}
 
     def rank(self, probes: Sequence[Probe], limits: Sequence[int]) -> list[Scored]:
         """The ranking of each probe, at most limits[i] documents; one whose vector is 0 has none."""
         texts = [term.text for probe in probes for term in filter(speaks, probe.terms)]
-        known = self._known.get_all(texts, lambda new: list(self._encoder.queries(new)))
+        known = remembered(self._known, texts, lambda new: [row.copy() for row in self._encoder.queries(new)])
         asked: dict[int, tuple[Query, int]] = {}
         lengths: dict[int, float] = {}
         for row, (probe, limit) in enumerate(zip(probes, limits, strict=True)):

@@ -9,6 +9,7 @@ documents are asked for, and a ranking ends after them: below, scores of two sca
 
 import hashlib
 import json
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,14 +19,14 @@ from ..configs.schema import RerankConfig
 from ..data.types import Document
 from ..errors import ModelError
 from ..sources import resolve_model
+from .caches import ByteCache, remembered
 from .encoder import fingerprint_of, loading_kwargs
 from .fusion import Scored, best
 from .kinds import Retriever, check_depth
-from .memo import Memo
 from .plan import Probe, speaks
 
 _BATCH = 32
-_REMEMBERED = 500_000
+_CACHE_BYTES = 128 * 2**20
 
 
 class Reranker:
@@ -99,7 +100,8 @@ class Reranked:
         self._retriever = retriever
         self._reranker = reranker
         self._documents = documents
-        self._known: Memo[tuple[str, int], float] = Memo(_REMEMBERED)
+        self._known: ByteCache[tuple[str, int], float] = ByteCache(_CACHE_BYTES, _bytes)
+        self.caches: dict[str, ByteCache] = {**getattr(retriever, "caches", {}), "pairs": self._known}
 
     def rank(self, probes: Sequence[Probe], limits: Sequence[int]) -> list[Scored]:
         """The ranking of each probe, at most limits[i] documents; every distinct pair is scored once.
@@ -108,7 +110,8 @@ class Reranked:
         """
         check_depth(limits, self._reranker.depth, len(self._documents), "env.rerank.depth")
         found = self._retriever.rank(probes, [self._reranker.depth] * len(probes))
-        known = self._known.get_all(
+        known = remembered(
+            self._known,
             [
                 (term.text, document)
                 for probe, candidates in zip(probes, found, strict=True)
@@ -124,3 +127,7 @@ class Reranked:
                 scores += term.weight * np.array([known[term.text, place] for place in candidates.documents.tolist()])
             rankings.append(best(candidates.documents, scores, limit))
         return rankings
+
+
+def _bytes(pair: tuple[str, int], score: float) -> int:
+    return sys.getsizeof(pair) + sys.getsizeof(pair[0]) + sys.getsizeof(score)

@@ -5,34 +5,34 @@ event loop stays free. `serve` listens only when the index is open and has answe
 """
 
 import asyncio
-import errno
-import ipaddress
-import logging
-import signal
+import math
 import socket
-import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
-from types import FrameType
-from typing import Annotated
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Annotated, Any
 
-import uvicorn
-from fastapi import FastAPI, HTTPException, Query, Response
+from fastapi import FastAPI, HTTPException, Query, Request, Response
+from prometheus_client import CONTENT_TYPE_LATEST
+from pydantic_core import to_json
 
 from .. import __version__
 from ..configs.schema import EnvironmentConfig
 from ..errors import RequestError, UserError
 from .batching import Batcher, Hits, OverloadedError
 from .environment import Environment
+from .gate import Door, Gate, note
+from .metrics import Metrics
 from .plan import SearchPlan, is_unicode
-from .problems import MAX_BODY_BYTES, Gate, add_problem_handlers
+from .problems import add_problem_handlers
+from .server import Server, bound, is_loopback, quiet_signals, url_of
 from .wire import (
+    MAX_HITS,
     MAX_K,
     MAX_PAGE,
     PRIMARY_METRIC,
     EnvironmentInfo,
     Health,
-    HitBody,
     Limits,
     QuestionBody,
     QuestionPage,
@@ -40,57 +40,90 @@ from .wire import (
     SearchResponse,
     StepRequest,
     StepResponse,
-    StepResult,
 )
-
-log = logging.getLogger(__name__)
-
-SHUTDOWN_SECONDS = 5
-"""How long requests under way may take to finish after SIGTERM or SIGINT."""
-_BIND_REMEDIES = {
-    errno.EADDRINUSE: "Stop the program that has the port, or set env.port to another one (0 takes a free one).",
-    errno.EADDRNOTAVAIL: "Set env.host to a name or address of this machine.",
-    errno.EACCES: "Set env.port to a port that this user may take, 1024 or above (0 takes a free one).",
-}
+from .workers import serve_workers
 
 
 class _Room:
-    """What the routes share: the environment, its batcher and the set of its question ids."""
+    """What the routes share: the environment, its batcher, its figures and the set of its question ids."""
 
     def __init__(self, environment: Environment, config: EnvironmentConfig) -> None:
         self.environment = environment
+        self.metrics = Metrics()
+        self.door = Door()
         self.batcher = Batcher(
             environment.search,
             environment.index_hash,
             max_pending=config.max_pending,
-            cache_entries=config.cache_entries,
+            cache_bytes=config.cache_bytes,
+            metrics=self.metrics,
         )
         self.limits = Limits(
-            max_plans=min(config.max_plans, config.max_pending), max_k=MAX_K, max_body_bytes=MAX_BODY_BYTES
+            max_plans=min(config.max_plans, config.max_pending),
+            max_k=MAX_K,
+            max_hits=MAX_HITS,
+            max_terms=config.max_terms,
+            max_characters=config.max_characters,
+            max_body_bytes=config.max_body_bytes,
         )
         self.question_ids = {q.id for split in environment.splits for q in environment.questions(split)}
+        self._log_texts = config.log == "texts"
 
-    async def rank(self, plans: Sequence[SearchPlan]) -> list[Hits]:
+    async def rank(self, request: Request, plans: Sequence[SearchPlan]) -> list[Hits]:
         """Rank plans that keep to the limits. HTTPException 413 or 422 for those that do not."""
-        if len(plans) > self.limits.max_plans:
-            raise HTTPException(
-                413,
-                f"{len(plans)} plans in one request; at most {self.limits.max_plans} are taken. Send them in parts.",
-            )
-        if not all(is_unicode(term.text) for plan in plans for probe in plan.probes for term in probe.terms):
-            raise HTTPException(422, "a plan holds half of a surrogate pair, which is no text; send valid Unicode.")
-        longest = max(max([plan.k, *(probe.k or 1 for probe in plan.probes)]) for plan in plans)
-        if longest > MAX_K:
-            raise HTTPException(422, f"a plan asks for k={longest} documents; at most {MAX_K} are given. Lower k.")
+        note(request.scope, plans=len(plans))
+        if self._log_texts:
+            note(request.scope, texts=[[t.text for probe in plan.probes for t in probe.terms] for plan in plans])
+        self._check_size(plans)
+        for plan in plans:
+            for probe in plan.probes:
+                if not all(is_unicode(term.text) for term in probe.terms):
+                    raise HTTPException(
+                        422, "a plan holds half of a surrogate pair, which is no text; send valid Unicode."
+                    )
+                if max(plan.k, probe.k or 1) > MAX_K:
+                    raise HTTPException(
+                        422,
+                        f"a plan asks for k={max(plan.k, probe.k or 1)} documents; at most {MAX_K} are given. Lower k.",
+                    )
         return await self.batcher.search(plans)
 
-    def bodies(self, hits: Hits, with_text: bool) -> list[HitBody]:
-        """The wire form of a ranking."""
+    def _check_size(self, plans: Sequence[SearchPlan]) -> None:
+        limits = self.limits
+        if len(plans) > limits.max_plans:
+            raise HTTPException(
+                413, f"{len(plans)} plans in one request; at most {limits.max_plans} are taken. Send them in parts."
+            )
+        hits = sum(plan.k for plan in plans)
+        if hits > limits.max_hits:
+            raise HTTPException(
+                413,
+                f"the plans of one request ask for {hits} documents together; at most {limits.max_hits} are given. "
+                "Send them in parts, or lower k.",
+            )
+        for plan in plans:
+            terms = sum(len(probe.terms) for probe in plan.probes)
+            if terms > limits.max_terms:
+                raise HTTPException(
+                    413, f"a plan holds {terms} texts; at most {limits.max_terms} are taken. Ask for less in one plan."
+                )
+            characters = sum(len(term.text) for probe in plan.probes for term in probe.terms)
+            if characters > limits.max_characters:
+                raise HTTPException(
+                    413,
+                    f"the texts of a plan have {characters} characters; at most {limits.max_characters} are taken. "
+                    "Shorten them.",
+                )
+
+    def ranking(self, hits: Hits, with_text: bool) -> list[dict[str, Any]]:
+        """The wire form of a ranking (wire.HitBody), as what JSON is written from."""
+        if not all(math.isfinite(hit.score) for hit in hits):
+            raise ValueError("a ranking holds a score that is no finite number")
         if not with_text:
-            return [HitBody(id=hit.id, score=hit.score) for hit in hits]
+            return [{"id": hit.id, "score": hit.score} for hit in hits]
         documents = [self.environment.document(hit.id) for hit in hits]
         return [
-            HitBody(id=hit.id, score=hit.score, title=document.title, text=document.text)
+            {"id": hit.id, "score": hit.score, "title": document.title, "text": document.text}
             for hit, document in zip(hits, documents, strict=True)
         ]
 
@@ -101,11 +134,26 @@ class _Room:
         except UserError as error:
             raise RequestError(str(error)) from error
 
-    def result(self, question_id: str, hits: Hits, with_text: bool, metrics: Sequence[str]) -> StepResult:
-        """Score one ranking and give it its wire form."""
+    def result(self, question_id: str, hits: Hits, with_text: bool, metrics: Sequence[str]) -> dict[str, Any]:
+        """Score one ranking and give it its wire form (wire.StepResult)."""
         values = self.environment.score(question_id, list(hits), metrics)
-        ranking = self.bodies(hits, with_text)
-        return StepResult(question_id=question_id, ranking=ranking, reward=values[PRIMARY_METRIC], metrics=values)
+        reward = values[PRIMARY_METRIC]
+        if not 0.0 <= reward <= 1.0 + 1e-9 or not all(math.isfinite(value) for value in values.values()):
+            raise ValueError(f"question {question_id!r} was scored {values}, which is no reward")
+        ranking = self.ranking(hits, with_text)
+        return {"question_id": question_id, "ranking": ranking, "reward": reward, "metrics": values}
+
+    def figures(self) -> bytes:
+        """The text of `GET /metrics`."""
+        self.metrics.ready.set(self.ready)
+        for name, cache in {"rankings": self.batcher.cache, **self.environment.caches}.items():
+            self.metrics.read_cache(name, cache)
+        return self.metrics.text()
+
+    @property
+    def ready(self) -> bool:
+        """Whether plans are taken."""
+        return self.batcher.running and not self.door.closed
 
 
 def create_app(environment: Environment, config: EnvironmentConfig, token: str | None = None) -> FastAPI:
@@ -129,7 +177,16 @@ def create_app(environment: Environment, config: EnvironmentConfig, token: str |
         redoc_url=None,
         openapi_url="/v1/openapi.json",
     )
-    app.add_middleware(Gate, token=token or None)
+    app.state.room = room
+    app.add_middleware(
+        Gate,
+        token=token or None,
+        max_body_bytes=config.max_body_bytes,
+        read_seconds=config.read_seconds,
+        door=room.door,
+        metrics=room.metrics,
+        log_requests=config.log != "none",
+    )
     add_problem_handlers(app)
 
     @app.get("/healthz")
@@ -140,9 +197,14 @@ def create_app(environment: Environment, config: EnvironmentConfig, token: str |
     @app.get("/readyz")
     async def readyz() -> Health:
         """Plans are taken."""
-        if not batcher.running:
+        if not room.ready:
             raise OverloadedError("the service starts up or goes down; ask again later or ask another replica")
         return Health(status="ready")
+
+    @app.get("/metrics", include_in_schema=False)
+    async def metrics() -> Response:
+        """Figures for Prometheus."""
+        return Response(room.figures(), media_type=CONTENT_TYPE_LATEST)
 
     @app.get("/v1/environment")
     async def describe() -> EnvironmentInfo:
@@ -172,37 +234,35 @@ def create_app(environment: Environment, config: EnvironmentConfig, token: str |
         return QuestionPage(split=split, total=environment.splits[split], offset=offset, questions=page)
 
     @app.post("/v1/search", response_model=SearchResponse)
-    async def search(request: SearchRequest) -> Response:
+    async def search(body: SearchRequest, request: Request) -> Response:
         """Rank every plan."""
-        rankings = await room.rank(request.plans)
+        found = await room.rank(request, body.plans)
 
-        def write() -> str:
-            bodies = [room.bodies(hits, request.with_text) for hits in rankings]
-            answer = SearchResponse(index_hash=environment.index_hash, rankings=bodies)
-            return answer.model_dump_json(exclude_none=True)
+        def write() -> bytes:
+            rankings = [room.ranking(hits, body.with_text) for hits in found]
+            return to_json({"index_hash": environment.index_hash, "rankings": rankings})
 
         return Response(await asyncio.to_thread(write), media_type="application/json")
 
     @app.post("/v1/step", response_model=StepResponse)
-    async def step(request: StepRequest) -> Response:
+    async def step(body: StepRequest, request: Request) -> Response:
         """Rank every step's plan and say what the ranking is worth for its question."""
-        unknown = sorted({step.question_id for step in request.steps} - room.question_ids)
+        unknown = sorted({step.question_id for step in body.steps} - room.question_ids)
         if unknown:
             raise HTTPException(
                 404,
                 f"{len(unknown)} unknown question ids, {unknown[0]!r} among them; take ids from GET /v1/questions.",
             )
-        metrics = list(dict.fromkeys([PRIMARY_METRIC, *request.metrics]))
-        room.check_metrics(metrics)
-        rankings = await room.rank([step.plan for step in request.steps])
+        wanted = list(dict.fromkeys([PRIMARY_METRIC, *body.metrics]))
+        room.check_metrics(wanted)
+        found = await room.rank(request, [step.plan for step in body.steps])
 
-        def write() -> str:
+        def write() -> bytes:
             results = [
-                room.result(step.question_id, hits, request.with_text, metrics)
-                for step, hits in zip(request.steps, rankings, strict=True)
+                room.result(step.question_id, hits, body.with_text, wanted)
+                for step, hits in zip(body.steps, found, strict=True)
             ]
-            answer = StepResponse(index_hash=environment.index_hash, results=results)
-            return answer.model_dump_json(exclude_none=True)
+            return to_json({"index_hash": environment.index_hash, "results": results})
 
         return Response(await asyncio.to_thread(write), media_type="application/json")
 
@@ -220,77 +280,33 @@ def serve(config: EnvironmentConfig, token: str | None = None, ready: Callable[[
             f"host {config.host!r} is reachable from other machines and no token is set. Set the environment variable "
             "named by client.token_env (QUERYLECT_TOKEN) to a secret, or serve on 127.0.0.1."
         )
-    with _bound(config.host, config.port) as listener:
-        environment = Environment.open(config)
-        environment.search([SearchPlan.of("warm up")])
-        url = _url(config.host, listener.getsockname()[1])
-        app = create_app(environment, config, token)
-        settings = uvicorn.Config(
-            app, log_config=None, access_log=False, timeout_graceful_shutdown=SHUTDOWN_SECONDS, ws="none"
-        )
-        with _quiet_signals():
-            _Server(settings, lambda: ready(url) if ready else None).run(sockets=[listener])
+    with bound(config.host, config.port) as listener:
+        port = listener.getsockname()[1]
+        tell = partial(ready, url_of(config.host, port)) if ready else _nothing
+        if config.workers == 1:
+            run(config, token, listener, tell)
+            return
+    with bound(config.host, port, shared=True):
+        serve_workers(config, token, port, tell)
 
 
-class _Server(uvicorn.Server):
-    """uvicorn's server that says when it takes requests."""
-
-    def __init__(self, config: uvicorn.Config, on_started: Callable[[], None]) -> None:
-        super().__init__(config)
-        self._on_started = on_started
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start, then call back."""
-        await super().startup(sockets)
-        self._on_started()
-
-
-@contextmanager
-def _bound(host: str, port: int) -> Iterator[socket.socket]:
-    """A socket bound to the address. It does not listen yet: until it does, connections are refused, not kept."""
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, kind, protocol)
-    except OSError as error:
-        raise UserError(
-            f"cannot serve on host {host!r}: {error}. Give a host name or address of this machine."
-        ) from error
-    with listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind(address)
-        except OSError as error:
-            remedy = _BIND_REMEDIES.get(error.errno or 0, "Choose another env.host or env.port.")
-            raise UserError(f"cannot serve on {host} port {port}: {error.strerror or error}. {remedy}") from error
-        yield listener
+def run(config: EnvironmentConfig, token: str | None, listener: socket.socket, started: Callable[[], object]) -> None:
+    """Open the environment and serve it on a bound socket until a signal comes."""
+    environment = Environment.open(config)
+    environment.search([SearchPlan.of("warm up")])
+    app = create_app(environment, config, token)
+    room: _Room = app.state.room
+    server = Server(
+        app,
+        door=room.door,
+        give_up=room.batcher.stop,
+        read_seconds=config.read_seconds,
+        drain_seconds=config.drain_seconds,
+        on_started=started,
+    )
+    with quiet_signals():
+        server.run(sockets=[listener])
 
 
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the host. A name other than localhost counts as reachable."""
-    with suppress(ValueError):
-        return ipaddress.ip_address(host).is_loopback
-    return host == "localhost"
-
-
-def _url(host: str, port: int) -> str:
-    if host in ("0.0.0.0", "::"):
-        host = socket.gethostname()
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-@contextmanager
-def _quiet_signals() -> Iterator[None]:
-    """uvicorn raises SIGINT and SIGTERM again after its graceful end; here that end is the whole of their effect."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def ignore(_signal: int, _frame: FrameType | None) -> None:
-        log.info("stopped by signal %d", _signal)
-
-    before = {number: signal.signal(number, ignore) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def _nothing() -> None:
+    """Tell nobody."""

@@ -5,6 +5,7 @@ Models are those of sentence-transformers' SparseEncoder. The index is the matri
 rows: for each word its documents in corpus order and their weights.
 """
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -15,10 +16,10 @@ import numpy.typing as npt
 from ..data.types import Dataset, Document
 from ..errors import ModelError
 from ..sources import resolve_model
+from .caches import ByteCache, remembered
 from .encoder import fingerprint_of, loading_kwargs
 from .fusion import NOTHING, Scored, best
 from .kinds import Progress
-from .memo import Memo
 from .plan import Probe, speaks
 from .recipes import TEXT, RetrieverRecipe
 
@@ -28,7 +29,7 @@ Words = tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]
 WEIGHTS, DOCUMENTS, ENDS = "weights.npy", "documents.npy", "ends.npy"
 _CHUNK = 128
 _BATCH = 32
-_REMEMBERED = 50_000
+_CACHE_BYTES = 128 * 2**20
 
 
 class Splade:
@@ -137,7 +138,8 @@ class SpladeIndex:
         """The postings of `merge`; `size` is the number of documents."""
         self._encoder = encoder
         self._weights, self._documents, self._ends, self._size = weights, documents, ends, size
-        self._known: Memo[str, Words] = Memo(_REMEMBERED)
+        self._known: ByteCache[str, Words] = ByteCache(_CACHE_BYTES, _bytes)
+        self.caches = {"embeddings": self._known}
 
     def rank(self, probes: Sequence[Probe], limits: Sequence[int]) -> list[Scored]:
         """The ranking of each probe, at most limits[i] documents; every distinct text is encoded once.
@@ -145,7 +147,7 @@ class SpladeIndex:
         As with BM25 only documents with a score above 0 are ranked, and a blank text adds nothing.
         """
         texts = [term.text for probe in probes for term in probe.terms if speaks(term)]
-        known = self._known.get_all(texts, self._encoder.queries)
+        known = remembered(self._known, texts, self._encoder.queries)
         rankings = []
         for probe, limit in zip(probes, limits, strict=True):
             wanted: npt.NDArray[np.float64] = np.zeros(len(self._ends) - 1)
@@ -162,6 +164,10 @@ class SpladeIndex:
             scores[self._documents[part]] += wanted[place] * self._weights[part]
         found = np.flatnonzero(scores > 0)
         return best(found, scores[found], limit) if len(found) else NOTHING
+
+
+def _bytes(text: str, words: Words) -> int:
+    return sys.getsizeof(text) + sum(sys.getsizeof(array) for array in words)
 
 
 def _fill_in(recipe: RetrieverRecipe, model: Any) -> RetrieverRecipe:

@@ -15,6 +15,8 @@ PRIMARY_METRIC = "ndcg@10"
 """The metric that `reward` holds."""
 MAX_K = 1000
 """Longest ranking that one plan may ask for."""
+MAX_HITS = 262_144
+"""Most documents that the plans of one request may ask for together."""
 MAX_PAGE = 1000
 """Most questions on one page."""
 
@@ -104,6 +106,9 @@ class Limits(Wire):
 
     max_plans: int = Field(ge=1)
     max_k: int = Field(ge=1)
+    max_hits: int = Field(ge=1, default=MAX_HITS)
+    max_terms: int = Field(ge=1, default=64)
+    max_characters: int = Field(ge=1, default=65_536)
     max_body_bytes: int = Field(ge=1)
 
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from querylect.data.types import Document
 from querylect.envs import dense
+from querylect.envs.caches import ENTRY_BYTES
 from querylect.envs.recipes import RetrieverRecipe, find_recipe
 from querylect.errors import ModelError
 from transformers import AutoModel, AutoTokenizer
@@ -139,7 +140,8 @@ def test_each_distinct_text_is_embedded_once_over_all_batches():
 def test_what_the_cache_of_embeddings_forgets_is_embedded_again():
     encoder = Axes()
     retriever = dense.Dense(encoder, np.eye(2, dtype=np.float32))
-    retriever._room = 2
+    two = [np.zeros(2, dtype=np.float32)] * 2
+    retriever.embeddings.room = sum(ENTRY_BYTES + sys.getsizeof("1 0") + sys.getsizeof(vector) for vector in two)
     for text in ("1 0", "0 1", "1 0", "1 1", "1 0", "0 1"):
         (ranking,) = retriever.rank([probe((text, 1.0))], [2])
         assert ranking.scores.tolist() == sorted((float(value) for value in text.split()), reverse=True)

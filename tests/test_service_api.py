@@ -16,9 +16,10 @@ import pytest
 from querylect.configs.schema import EnvironmentConfig
 from querylect.envs.environment import Environment
 from querylect.envs.plan import SearchPlan
-from querylect.envs.problems import MAX_BODY_BYTES
 from querylect.envs.service import create_app, is_loopback, serve
 from querylect.errors import IndexFolderError, UserError
+
+MAX_BODY_BYTES = 2**20
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +29,7 @@ def environment(small_environment):
 
 @pytest.fixture(scope="module")
 def http(environment, small_environment, run_app):
-    config = small_environment.model_copy(update={"max_plans": 8, "name": "small"})
+    config = small_environment.model_copy(update={"max_plans": 8, "name": "small", "max_body_bytes": MAX_BODY_BYTES})
     with run_app(create_app(environment, config)) as url, httpx.Client(base_url=url) as client:
         yield client
 
@@ -153,8 +154,8 @@ def test_a_body_that_is_too_large_is_refused_declared_or_not(http):
     assert "application/problem+json" in declared
 
     def chunks():
-        for _ in range(MAX_BODY_BYTES // 2**20 + 1):
-            yield b" " * 2**20
+        for _ in range(MAX_BODY_BYTES // 2**16 + 1):
+            yield b" " * 2**16
 
     answer = http.post("/v1/search", content=chunks(), headers={"Content-Type": "application/json"})
     problem(answer, 413)

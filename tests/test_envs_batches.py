@@ -1,0 +1,60 @@
+"""Work done by the batch is the work done one by one: compiled BM25, stems known by word, encoder batches by tokens."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from querylect.envs import bm25
+from querylect.envs.encoder import token_batches
+from querylect.envs.plan import Probe, Term
+
+pytest.importorskip("numba")
+
+WORDS = [f"{stem}{end}" for stem in ("wing", "heat", "slab", "flow", "lift", "drag") for end in ("", "s", "ing")]
+ODD = ["The", "Zebra", "it's", "x", "ÉTÉ", "İstanbul", "-"]
+TEXTS = st.lists(st.sampled_from([*WORDS, *ODD]), max_size=6).map(" ".join)
+WEIGHTS = st.sampled_from([1.0, 0.5, -1.0, 0.1, -0.3, 0.0]) | st.floats(-2, 2)
+PROBES = st.lists(st.builds(Term, text=TEXTS, weight=WEIGHTS), min_size=1, max_size=4).map(
+    lambda terms: Probe(terms=tuple(terms))
+)
+
+
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory):
+    """The same index of 400 documents, many of them equal, in compiled code and in plain Python."""
+    folder = tmp_path_factory.mktemp("bm25") / "index"
+    folder.mkdir()
+    random = np.random.default_rng(3)
+    bm25.write(folder, [" ".join(random.choice(WORDS, random.integers(1, 5))) for _ in range(400)], "bm25s")
+    compiled, plain = bm25.load(folder, "bm25s"), bm25.load(folder, "bm25s")
+    assert compiled._engine.batch is not None
+    plain._engine.batch = None
+    return compiled, plain
+
+
+@settings(max_examples=150, deadline=None)
+@given(batch=st.lists(st.tuples(PROBES, st.sampled_from([1, 2, 10, 399, 400, 1000])), min_size=1, max_size=6))
+def test_compiled_rankings_are_the_plain_ones_to_the_last_bit(paths, batch):
+    probes, limits = zip(*batch, strict=True)
+    rankings = [path.rank(probes, limits) for path in paths]
+    for compiled, plain in zip(*rankings, strict=True):
+        assert compiled.documents.tolist() == plain.documents.tolist()
+        assert compiled.scores.tolist() == plain.scores.tolist()
+
+
+@settings(max_examples=100, deadline=None)
+@given(texts=st.lists(TEXTS | st.text(max_size=30), max_size=5))
+def test_words_known_from_earlier_texts_are_those_that_the_tokeniser_finds(paths, texts):
+    vocabulary, numbers = paths[0]._engine.batch._vocabulary, paths[0]._engine._model.vocab_dict
+    for text in [*texts, *texts]:
+        assert vocabulary(text) == [numbers[word] for word in bm25.tokenise([text])[0] if word in numbers]
+
+
+@given(lengths=st.lists(st.integers(1, 600), max_size=60), budget=st.integers(1, 2000))
+def test_a_batch_of_texts_keeps_to_its_tokens_and_no_text_is_lost(lengths, budget):
+    batches = token_batches(lengths, budget)
+    assert sorted(position for batch in batches for position in batch) == list(range(len(lengths)))
+    for batch in batches:
+        assert len(batch) == 1 or len(batch) * max(lengths[position] for position in batch) <= budget
+    padded = [max(lengths[position] for position in batch) for batch in batches]
+    assert padded == sorted(padded, reverse=True)
