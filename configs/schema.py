@@ -38,6 +38,8 @@ class RecipeConfig(Section):
     """Shown to clients and prompts instead of the retriever's own name."""
     trained: str | None = None
     """One sentence for prompts: what the retriever is and how it was trained."""
+    kind: Literal["dense", "splade"] | None = None
+    """What sort of model it is, where the retriever is no built-in one: dense vectors, or weights of words (SPLADE)."""
     query_model: str | None = None
     """Encoder of queries, where it is another one than that of documents."""
     pooling: Pooling | None = None
@@ -60,6 +62,62 @@ class RecipeConfig(Section):
     """The token that must end every text, where pooling depends on it."""
 
 
+class RemoteConfig(Section):
+    """An OpenSearch-compatible service that holds the documents, under the ids of the corpus."""
+
+    url: str
+    """http://HOST:PORT or https://…"""
+    index: str
+    """Its index or alias."""
+    fields: Annotated[list[str], Field(min_length=1)] = ["title", "text"]
+    """bm25: the text fields that are matched; their scores are added."""
+    vector_field: str = "vector"
+    """Dense retrievers: the field with the document vectors."""
+    space: Literal["innerproduct", "cosinesimil"] = "innerproduct"
+    """Dense retrievers: how the index compares vectors (OpenSearch's space_type)."""
+    auth_env: str = "QUERYLECT_REMOTE_AUTH"
+    """Name of the environment variable that holds the value of the Authorization header, where one is wanted."""
+    timeout: Annotated[float, Field(gt=0)] = 10.0
+    """Seconds for one HTTP attempt."""
+    deadline: Annotated[float, Field(gt=0)] = 30.0
+    """Seconds for one batch of searches over all attempts; after it they fail."""
+    window: Annotated[int, Field(ge=1)] = 10_000
+    """Most documents that one search may return (index.max_result_window)."""
+
+
+class MemberConfig(Section):
+    """One retriever of a hybrid; what is not said here is as in the environment."""
+
+    retriever: str
+    index: str
+    """Its own index folder."""
+    model: str | None = None
+    engine: Literal["bm25s", "rank_bm25"] = "bm25s"
+    recipe: RecipeConfig | None = None
+    remote: RemoteConfig | None = None
+
+
+class HybridConfig(Section):
+    """Several retrievers whose rankings are merged by reciprocal rank."""
+
+    members: Annotated[list[MemberConfig], Field(min_length=2)]
+    depth: Annotated[int, Field(ge=1)] = 100
+    """Documents that each member contributes; a plan may ask for as many."""
+
+
+class RerankConfig(Section):
+    """A cross-encoder that puts the best documents of the retriever in order."""
+
+    model: str
+    """Folder, `package:NAME/SUBFOLDER` or Hub id of a sentence-transformers CrossEncoder."""
+    depth: Annotated[int, Field(ge=1)] = 100
+    """Documents of each probe that are scored; a plan may ask for as many."""
+    activation: Literal["none", "sigmoid"] = "none"
+    """none: the model's logit, which never saturates; sigmoid: between 0 and 1."""
+    max_length: Annotated[int, Field(ge=4)] | None = None
+    """Tokens kept of query and document together; None takes the model's own."""
+
+
 class EnvironmentConfig(Section):
     """One environment: retriever × corpus × questions × qrels, and how it is served."""
 
@@ -67,11 +125,18 @@ class EnvironmentConfig(Section):
     """Shown to clients; the dataset and the retriever where empty."""
     dataset: DatasetConfig = DatasetConfig()
     retriever: str = "bm25"
-    """A recipe name: bm25, all-minilm-l6-v2, contriever, qwen3-embedding-0.6b, …"""
+    """A recipe name (bm25, all-minilm-l6-v2, contriever, qwen3-embedding-0.6b, medcpt, bge-base-en-v1.5, splade,
+    hybrid, …), a model folder, `package:NAME/SUBFOLDER`, a Hub id, or `python:FILE` (docs/add-a-retriever.md)."""
     model: str | None = None
     """Encoder folder, `package:NAME/SUBFOLDER` or Hub id, where it differs from the recipe's own."""
     recipe: RecipeConfig | None = None
     """Fields of the recipe to change: templates, pooling, similarity, lengths, a second encoder."""
+    hybrid: HybridConfig | None = None
+    """The members of the retriever `hybrid`."""
+    remote: RemoteConfig | None = None
+    """Where bm25 or a dense retriever searches instead of in an index of this machine."""
+    rerank: RerankConfig | None = None
+    """A second stage over the retriever's best documents."""
     engine: Literal["bm25s", "rank_bm25"] = "bm25s"
     """Which BM25 implementation scores; rank_bm25 is the slow reference."""
     index: str = "indexes/demo-bm25"
@@ -103,6 +168,15 @@ class EnvironmentConfig(Section):
     """Processes that share the port; each opens the index (its pages are shared) and has caches of its own."""
     log: Literal["none", "requests", "texts"] = "requests"
     """A JSON line per request, without what was asked; `texts` adds the texts of the plans."""
+
+    @model_validator(mode="after")
+    def _members_of_hybrid(self) -> "EnvironmentConfig":
+        if (self.retriever == "hybrid") != (self.hybrid is not None):
+            raise ValueError(
+                f"env.retriever is {self.retriever!r} and env.hybrid is {'missing' if self.hybrid is None else 'given'}"
+                "; the retriever 'hybrid' and the section env.hybrid with its members go together"
+            )
+        return self
 
 
 class ClientConfig(Section):

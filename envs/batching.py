@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from ..errors import EnvironmentUnavailableError
 from .caches import ByteCache
 from .environment import RankedHit
 from .metrics import Metrics
@@ -221,6 +222,8 @@ class Batcher:
                 rankings = self._search(part)
                 if len(rankings) != len(part):
                     raise RuntimeError(f"search returned {len(rankings)} rankings for {len(part)} plans")
+            except EnvironmentUnavailableError as error:  # what the retriever leans on is down: no plan is at fault
+                return [error] * len(part)
             except Exception as error:  # noqa: BLE001 - the outcome of a plan; the request that holds it reports it
                 if len(part) == 1 or budget < 2:
                     return [error] * len(part)

@@ -4,7 +4,7 @@ Used for rankings (by index hash and plan) and for embeddings (by text). One thr
 """
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Generic, TypeVar
 
 Key = TypeVar("Key")
@@ -50,3 +50,16 @@ class ByteCache(Generic[Key, Value]):
         self.bytes += cost
         while self.bytes > self.room:
             self.bytes -= self._entries.popitem(last=False)[1][1]
+
+
+def remembered(
+    cache: ByteCache[Key, Value], keys: Iterable[Key], compute: Callable[[list[Key]], Sequence[Value]]
+) -> dict[Key, Value]:
+    """The value of every key; `compute` is called at most once, with the keys that the cache lacks, each once."""
+    wanted = dict.fromkeys(keys)
+    found = {key: value for key in wanted if (value := cache.get(key)) is not None}
+    new = [key for key in wanted if key not in found]
+    for key, value in zip(new, compute(new) if new else (), strict=True):
+        found[key] = value
+        cache.put(key, value)
+    return found

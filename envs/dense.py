@@ -17,7 +17,7 @@ from .caches import ByteCache
 from .encoder import Encoder as Encoder
 from .encoder import Vectors
 from .fusion import NOTHING, Scored, best
-from .plan import Probe
+from .plan import Probe, speaks
 from .recipes import Content
 
 Progress = Callable[[int, int], None]
@@ -45,11 +45,11 @@ class Dense:
         A blank text adds nothing, and a probe whose vector is 0 says nothing: its ranking is empty. Scores are inner
         products summed in float64 in a fixed order, so that equal vectors get equal scores in any batch.
         """
-        embedded = self._embed(term.text for probe in probes for term in probe.terms if _speaks(term.text, term.weight))
+        embedded = self._embed(term.text for probe in probes for term in probe.terms if speaks(term))
         sums = np.zeros((len(probes), self._encoder.dimension), dtype=np.float64)
         for row, probe in enumerate(probes):
             for term in probe.terms:
-                if _speaks(term.text, term.weight):
+                if speaks(term):
                     sums[row] += term.weight * embedded[term.text].astype(np.float64)
         rankings = [NOTHING] * len(probes)
         rows: list[int] = np.flatnonzero(sums.any(axis=1)).tolist()
@@ -94,10 +94,6 @@ def import_faiss() -> Any:
             '`pip install "querylect[cpu]"`, or `pip install "querylect[gpu]"` on a machine with a CUDA GPU.'
         ) from error
     return faiss
-
-
-def _speaks(text: str, weight: float) -> bool:
-    return weight != 0 and bool(text.strip())
 
 
 def _embedding_bytes(text: str, vector: Vectors) -> int:

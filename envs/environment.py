@@ -12,11 +12,13 @@ from ..data.load import load_dataset
 from ..data.types import Dataset, Document, Question
 from ..errors import DataError, RequestError
 from ..rewards.measure import measure
-from . import bm25, dense
+from . import bm25
 from .caches import ByteCache
 from .fusion import Scored, fuse
 from .index import Index, open_index, open_retriever
+from .kinds import Retriever
 from .plan import Probe, SearchPlan, Term
+from .rerank import Reranked, Reranker
 
 _measure = lru_cache(maxsize=256)(measure)
 
@@ -36,7 +38,12 @@ class Environment:
     """An opened environment. Not thread-safe: one thread at a time may call `search`."""
 
     def __init__(
-        self, config: EnvironmentConfig, dataset: Dataset, index: Index, retriever: bm25.Bm25 | dense.Dense
+        self,
+        config: EnvironmentConfig,
+        dataset: Dataset,
+        index: Index,
+        retriever: Retriever,
+        reranker: Reranker | None = None,
     ) -> None:
         """Use `Environment.open`, which checks that dataset, index and retriever belong together."""
         manifest = index.manifest
@@ -52,12 +59,16 @@ class Environment:
         """What was skipped or counted while the dataset was loaded."""
         self.splits: Mapping[str, int] = {name: len(split.questions) for name, split in dataset.splits.items()}
         """Number of questions by split."""
-        self.caches: Mapping[str, ByteCache] = getattr(retriever, "caches", {})
+        self._dataset = dataset
+        self._retriever = retriever
+        if reranker is not None:
+            self.card = reranker.describe(self.card)
+            self.index_hash = reranker.hash_over(self.index_hash)
+            self._retriever = Reranked(retriever, reranker, dataset.corpus)
+        self.caches: Mapping[str, ByteCache] = getattr(self._retriever, "caches", {})
         """The retriever's own caches, by name."""
         for cache in self.caches.values():
             cache.room = config.embedding_cache_bytes
-        self._dataset = dataset
-        self._retriever = retriever
         self._documents = {document.id: document for document in dataset.corpus}
         self._judged = _judgements(dataset)
 
@@ -65,13 +76,14 @@ class Environment:
     def open(cls, config: EnvironmentConfig) -> "Environment":
         """Load the dataset and open and verify its index.
 
-        Raises DataError for the dataset, ConfigError for an unknown retriever, ModelError for the encoder,
+        Raises DataError for the dataset, ConfigError for an unknown retriever, ModelError for its models,
         IndexFolderError where the index folder is missing, corrupt, or was built from another corpus or for another
         retriever.
         """
         index = open_index(config.index)
         dataset = load_dataset(config.dataset)
-        return cls(config, dataset, index, open_retriever(index, config, dataset))
+        reranker = Reranker.open(config.rerank) if config.rerank else None
+        return cls(config, dataset, index, open_retriever(index, config, dataset), reranker)
 
     def questions(self, split: str, offset: int = 0, limit: int | None = None) -> list[Question]:
         """Questions of a split in their fixed order, from `offset` ≥ 0 on, at most `limit`.
@@ -131,7 +143,9 @@ def _card(config: EnvironmentConfig, index: Index) -> dict[str, Any]:
     card = manifest.recipe.model_dump(mode="json", exclude_none=True)
     if manifest.engine is not None:
         return {**card, "engine": manifest.engine, "k1": bm25.K1, "b": bm25.B}
-    return {**card, "model": config.model or manifest.recipe.model, "model_fingerprint": manifest.model_fingerprint}
+    model = {"model": config.model or manifest.recipe.model} if manifest.recipe.model else {}
+    remote = {"remote": config.remote.index} if config.remote else {}
+    return {**card, **model, **remote, "model_fingerprint": manifest.model_fingerprint}
 
 
 def _judgements(dataset: Dataset) -> dict[str, Mapping[str, int]]:

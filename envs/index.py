@@ -25,6 +25,7 @@ from ..data.types import Dataset
 from ..errors import DataError, IndexFolderError, StorageError
 from . import bm25, dense
 from .hashing import file_sha256
+from .kinds import Retriever, open_kind
 from .recipes import RetrieverRecipe, content_fields, recipe_of
 
 FORMAT = 1
@@ -103,20 +104,29 @@ def build_index(config: EnvironmentConfig, *, overwrite: bool = False, progress:
     dataset = load_dataset(config.dataset)
     if not dataset.corpus:
         raise DataError(f"dataset {dataset.name!r} holds no documents; there is nothing to index. Check env.dataset.")
-    encoder = None
-    if recipe.kind == "dense":
+    if recipe.kind == "hybrid":
+        _build_members(config, overwrite, progress)
+    kind, encoder = open_kind(config, recipe), None
+    if kind is None and recipe.kind == "dense":
         dense.import_faiss()
         encoder = dense.Encoder.open(recipe)
     with _staged(target) as folder:
-        if encoder is None:
+        if kind is not None:
+            part = folder / "part"
+            part.mkdir()
+            kind.write_part(part, dataset.corpus, progress)
+            kind.merge([part], folder)
+            shutil.rmtree(part)
+        elif encoder is None:
             bm25.write(folder, [document.contents for document in dataset.corpus], config.engine, progress)
         else:
             dense.write(folder, [recipe.content_of(document) for document in dataset.corpus], encoder, progress)
         _write_json(folder / IDS, [document.id for document in dataset.corpus])
+        opened = kind or encoder
         manifest = Manifest(
-            recipe=encoder.recipe if encoder else recipe,
-            engine=None if encoder else config.engine,
-            model_fingerprint=encoder.fingerprint if encoder else None,
+            recipe=opened.recipe if opened else recipe,
+            engine=None if opened else config.engine,
+            model_fingerprint=opened.fingerprint if opened else None,
             dataset=dataset.name,
             licence=dataset.licence,
             corpus_hash=corpus_hash(dataset.corpus),
@@ -152,27 +162,44 @@ def verify_index(path: str | Path) -> Manifest:
     return open_index(path, verify=True).manifest
 
 
-def open_retriever(index: Index, config: EnvironmentConfig, dataset: Dataset) -> bm25.Bm25 | dense.Dense:
+def open_retriever(index: Index, config: EnvironmentConfig, dataset: Dataset) -> Retriever:
     """The retriever of an index, once it is certain that it was built for this configuration and this corpus.
 
     Raises IndexFolderError where it was not, ModelError where the encoder cannot be loaded.
     """
     manifest, recipe = index.manifest, recipe_of(config)
-    _check_recipe(index, recipe, config.engine)
+    _check_recipe(index, recipe, None if config.remote else config.engine)
     _check_corpus(index, dataset)
-    if manifest.engine is not None:
+    kind = open_kind(config, recipe)
+    if kind is None and recipe.kind == "bm25":
+        assert manifest.engine is not None, "compared with the engine of the settings"
         return _opened(index, partial(bm25.load, index.path, manifest.engine))
+    if kind is not None:
+        _check_fingerprint(index, kind.fingerprint, kind.recipe)
+        return _opened(index, partial(kind.load, index.path, dataset))
     dense.import_faiss()
     encoder = dense.Encoder.open(recipe)
-    if encoder.fingerprint != manifest.model_fingerprint:
-        raise _not_for(
-            index, f"other weights ({manifest.model_fingerprint})", f"{recipe.model} ({encoder.fingerprint})"
-        )
-    _check_recipe(index, encoder.recipe, config.engine, filled_in=True)
+    _check_fingerprint(index, encoder.fingerprint, encoder.recipe)
     return _opened(index, partial(dense.load, index.path, encoder))
 
 
-def _opened(index: Index, load: Callable[[], bm25.Bm25 | dense.Dense]) -> bm25.Bm25 | dense.Dense:
+def _build_members(config: EnvironmentConfig, overwrite: bool, progress: Progress | None) -> None:
+    """Build the members' indexes. One that stands already is kept where it fits, and replaced only with `overwrite`."""
+    from .hybrid import member_settings
+
+    for member in member_settings(config):
+        if not Path(member.index).expanduser().exists():
+            build_index(member, progress=progress)
+            continue
+        try:
+            open_retriever(open_index(member.index), member, load_dataset(member.dataset))
+        except IndexFolderError:
+            if not overwrite:
+                raise
+            build_index(member, overwrite=True, progress=progress)
+
+
+def _opened(index: Index, load: Callable[[], Retriever]) -> Retriever:
     try:
         return load()
     except (OSError, ValueError, KeyError) as error:
@@ -181,7 +208,7 @@ def _opened(index: Index, load: Callable[[], bm25.Bm25 | dense.Dense]) -> bm25.B
         ) from error
 
 
-def _check_recipe(index: Index, recipe: RetrieverRecipe, engine: str, filled_in: bool = False) -> None:
+def _check_recipe(index: Index, recipe: RetrieverRecipe, engine: str | None, filled_in: bool = False) -> None:
     """What a recipe leaves to its model is compared once the model has filled it in."""
     built, wanted = content_fields(index.manifest.recipe), content_fields(recipe)
     differs = [
@@ -194,6 +221,13 @@ def _check_recipe(index: Index, recipe: RetrieverRecipe, engine: str, filled_in:
         raise _not_for(index, f"{field} {built.get(field)!r}", f"{field} {wanted.get(field)!r}")
     if recipe.kind == "bm25" and engine != index.manifest.engine:
         raise _not_for(index, f"engine {index.manifest.engine!r}", f"engine {engine!r}")
+
+
+def _check_fingerprint(index: Index, found: str | None, filled_in: RetrieverRecipe) -> None:
+    built = index.manifest.model_fingerprint
+    if found != built:
+        raise _not_for(index, f"other weights ({built})", f"{filled_in.model or filled_in.name} ({found})")
+    _check_recipe(index, filled_in, index.manifest.engine, filled_in=True)
 
 
 def _check_corpus(index: Index, dataset: Dataset) -> None:

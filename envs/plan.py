@@ -31,6 +31,11 @@ class Term(_Frozen):
     weight: float = Field(default=1.0, allow_inf_nan=False)
 
 
+def speaks(term: Term) -> bool:
+    """Whether a term says something to a retriever that embeds it: a blank text or a weight of 0 does not."""
+    return term.weight != 0 and bool(term.text.strip())
+
+
 class Probe(_Frozen):
     """One query: the weighted sum of its terms."""
 

@@ -8,7 +8,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
-from ..errors import RequestError
+from ..errors import EnvironmentUnavailableError, RequestError
 from .batching import OverloadedError
 from .wire import Invalid, Problem
 
@@ -62,7 +62,11 @@ def add_problem_handlers(app: FastAPI) -> None:
         headers = {"Retry-After": str(error.retry_after)}
         return problem_answer(problem(_request_id(request), 503, str(error)), headers)
 
+    async def on_outage(request: Request, error: Exception) -> Response:
+        return problem_answer(problem(_request_id(request), 503, str(error)), {"Retry-After": "1"})
+
     app.add_exception_handler(StarletteHTTPException, on_http)
     app.add_exception_handler(RequestValidationError, on_invalid)
     app.add_exception_handler(RequestError, on_refused)
     app.add_exception_handler(OverloadedError, on_overload)
+    app.add_exception_handler(EnvironmentUnavailableError, on_outage)

@@ -31,11 +31,11 @@ class RetrieverRecipe(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
-    kind: Literal["bm25", "dense"]
+    kind: Literal["bm25", "dense", "splade", "hybrid", "custom"]
     trained: str
     """One sentence for prompts and cards: what the retriever is and how it was trained."""
     model: str | None = None
-    """Encoder: a folder, `package:NAME/SUBFOLDER` or a Hub id. None for BM25."""
+    """Encoder: a folder, `package:NAME/SUBFOLDER` or a Hub id; the file of a custom retriever. None for BM25."""
     query_model: str | None = None
     """The encoder of queries, where it is another one than that of documents."""
     pooling: Pooling | None = None
@@ -112,6 +112,9 @@ def content_fields(recipe: RetrieverRecipe) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None or name not in later}
 
 
+PYTHON = "python:"
+"""How the name of a retriever begins that is a file of the user's own."""
+
 _BUILT_IN = (
     RetrieverRecipe(
         name="bm25",
@@ -181,7 +184,19 @@ _BUILT_IN = (
         )
         for size in ("small", "base", "large")
     ),
+    RetrieverRecipe(
+        name="splade",
+        kind="splade",
+        model="naver/splade-cocondenser-ensembledistil",
+        trained="SPLADE, a retriever that gives weights to the words of a text and to related words which it does not "
+        "hold, trained by distillation on MS MARCO; it matches words, but it knows synonyms.",
+        max_length=256,
+    ),
+    RetrieverRecipe(name="hybrid", kind="hybrid", trained="Several retrievers whose rankings are merged."),
 )
+
+_ENCODERS = ("dense", "splade")
+"""Kinds that turn texts into vectors."""
 
 RECIPES = {recipe.name: recipe for recipe in _BUILT_IN}
 """The built-in recipes by name."""
@@ -195,14 +210,18 @@ def recipe_of(config: EnvironmentConfig) -> RetrieverRecipe:
     """
     recipe = find_recipe(config.retriever, config.model)
     changes = {} if config.recipe is None else config.recipe.model_dump(exclude_none=True)
-    if recipe.kind == "bm25" and set(changes) - {"name", "trained"}:
+    if recipe.kind not in _ENCODERS and set(changes) - {"name", "trained"}:
         wrong = ", ".join(f"env.recipe.{key}" for key in changes if key not in {"name", "trained"})
-        raise ConfigError(f"{wrong}: bm25 has no model to set this for. Remove it, or name a dense retriever.")
+        raise ConfigError(f"{wrong}: {recipe.name} has no model to set this for. Remove it, or name a dense retriever.")
+    if changes.get("kind", recipe.kind) != recipe.kind and recipe.name in RECIPES:
+        raise ConfigError(f"env.recipe.kind is {changes['kind']!r}, but {recipe.name} is {recipe.kind}. Remove it.")
     if recipe.query_model and config.model and "query_model" not in changes:
         raise ConfigError(
             f"env.model replaces the document encoder of {recipe.name!r}, which has another one for queries. "
             "Give that one too: env.recipe.query_model."
         )
+    if changes.get("kind") == "splade" and recipe.kind != "splade":
+        changes.setdefault("trained", f"{recipe.name}, a retriever that gives learned weights to words.")
     if changes.get("instruction") and "query_template" not in changes and recipe.instruction is None:
         changes["query_template"] = f"{INSTRUCTION}{recipe.query_template or TEXT}"
     if "query_template" in changes and INSTRUCTION not in changes["query_template"] and "instruction" not in changes:
@@ -227,21 +246,28 @@ def find_recipe(name: str, model: str | None = None) -> RetrieverRecipe:
         return _generic(name, model)
     if model is None:
         return recipe
-    if recipe.kind == "bm25":
+    if recipe.kind not in _ENCODERS:
         raise ConfigError(
-            f"env.model is {model!r}, but bm25 has no model. Remove env.model, or name a dense retriever."
+            f"env.model is {model!r}, but {recipe.name} has no model. Remove env.model, or name a dense retriever."
         )
     return recipe.model_copy(update={"model": model})
 
 
 def _generic(name: str, model: str | None) -> RetrieverRecipe:
+    if name.startswith(PYTHON):
+        file = Path(name.removeprefix(PYTHON)).expanduser()
+        if model is not None or not file.is_file():
+            seen = f"env.model is {model!r}" if model is not None else f"there is no file {file}"
+            raise ConfigError(f"env.retriever is {name!r}, but {seen}; expected {PYTHON}FILE and no env.model.")
+        trained = f"{file.stem}, a retriever of the user's own."
+        return RetrieverRecipe(name=file.stem, kind="custom", model=str(file), trained=trained)
     is_folder = Path(name).expanduser().is_dir()
     if not (is_folder or "/" in name or name.startswith("package:")):
         near = difflib.get_close_matches(name.lower(), RECIPES, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise ConfigError(
-            f"env.retriever is {name!r}; expected one of {', '.join(RECIPES)}, a folder, package:NAME or a Hub id "
-            f"(owner/name).{hint}"
+            f"env.retriever is {name!r}; expected one of {', '.join(RECIPES)}, a folder, package:NAME, a Hub id "
+            f"(owner/name) or {PYTHON}FILE.{hint}"
         )
     label = Path(name).expanduser().resolve().name if is_folder else name
     return RetrieverRecipe(

@@ -55,7 +55,13 @@ FORM_OF_RETRIEVER: Mapping[str, QueryForm] = {
 }
 """By the start of the retriever's name, without the owner of a Hub id; other retrievers go by their kind."""
 
-FORM_OF_KIND: Mapping[str, QueryForm] = {"bm25": KEYWORDS, "dense": PASSAGE, "hybrid": SENTENCE}
+FORM_OF_KIND: Mapping[str, QueryForm] = {
+    "bm25": KEYWORDS,
+    "dense": PASSAGE,
+    "splade": SENTENCE,
+    "hybrid": SENTENCE,
+    "custom": SENTENCE,
+}
 
 
 def query_form(card: RetrieverCard) -> QueryForm:

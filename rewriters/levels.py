@@ -14,7 +14,13 @@ from .card import RetrieverCard
 from .parse import REWRITE_CLOSE, REWRITE_OPEN, THINK_CLOSE, THINK_OPEN, render
 from .plans import AnswerReader
 
-_KIND_IN_WORDS = {"bm25": "lexical BM25", "dense": "dense embedding", "hybrid": "combined lexical and dense"}
+_KIND_IN_WORDS = {
+    "bm25": "lexical BM25",
+    "dense": "dense embedding",
+    "splade": "learned word-weight",
+    "hybrid": "combined lexical and dense",
+    "custom": "custom",
+}
 NOTHING_FOUND = (
     "Your last answer found no documents: either it did not keep to the required form, or nothing in the collection "
     "matched it. Write another rewrite, in the required form."

@@ -1,5 +1,7 @@
 """Encoders with random weights, saved as real model folders, and what plain transformers computes with them."""
 
+from functools import cache
+
 import torch
 from querylect.envs.plan import Probe, Term
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -7,6 +9,8 @@ from transformers import (
     AutoModel,
     AutoTokenizer,
     BertConfig,
+    BertForMaskedLM,
+    BertForSequenceClassification,
     BertModel,
     PreTrainedTokenizerFast,
     Qwen3Config,
@@ -85,8 +89,24 @@ def save_qwen(folder, closing=True):
     return str(folder)
 
 
+@cache
+def loaded(folder, model=AutoModel):
+    """What transformers computes of one text, or of a pair of texts, alone, so that no padding can play a part."""
+    tokenizer, network = AutoTokenizer.from_pretrained(folder), model.from_pretrained(folder).eval()
+    return lambda *texts, **how: network(**tokenizer(*texts, return_tensors="pt", **how))
+
+
 @torch.no_grad()
 def hidden_states(folder, *texts, **how):
-    """Last hidden states of one text, or of a pair of texts, alone, so that no padding can play a part: (tokens, d)."""
-    tokens = AutoTokenizer.from_pretrained(folder)(*texts, return_tensors="pt", **how)
-    return AutoModel.from_pretrained(folder).eval()(**tokens).last_hidden_state[0], tokens["input_ids"][0]
+    """Last hidden states (tokens, d)."""
+    return loaded(folder)(*texts, **how).last_hidden_state[0]
+
+
+def save_mlm(folder):
+    """A BERT with random weights and a masked-language-model head: a SPLADE model to sentence-transformers."""
+    return save_bert(folder, seed=2, model=BertForMaskedLM)
+
+
+def save_cross_encoder(folder, labels=1):
+    """A BERT with random weights that gives `labels` numbers for a pair of texts."""
+    return save_bert(folder, seed=3, model=BertForSequenceClassification, num_labels=labels)

@@ -34,12 +34,12 @@ def qwen(tmp_path_factory):
 
 
 def contriever_by_hand(folder, text):
-    return hidden_states(folder, text)[0].mean(dim=0).numpy()
+    return hidden_states(folder, text).mean(dim=0).numpy()
 
 
 def qwen_by_hand(folder, text):
-    hidden, ids = hidden_states(folder, text)
-    assert ids[-1] == 0, "the text must end with <|endoftext|>"
+    assert AutoTokenizer.from_pretrained(folder)(text)["input_ids"][-1] == 0, "the text must end with <|endoftext|>"
+    hidden = hidden_states(folder, text)
     return (hidden[-1] / hidden[-1].norm()).numpy()
 
 
@@ -88,7 +88,7 @@ def test_a_tokenizer_that_does_not_close_a_text_is_refused(tmp_path):
 @pytest.mark.parametrize("pooling", ["cls", "mean", "lasttoken", "max", "weightedmean"])
 def test_pooling_of_a_bare_transformer_follows_the_recipe(bert, pooling):
     recipe = RetrieverRecipe(name="x", kind="dense", trained="", model=bert, pooling=pooling, similarity="dot")
-    hidden = hidden_states(bert, DOCUMENTS[0])[0]
+    hidden = hidden_states(bert, DOCUMENTS[0])
     rising = torch.arange(1, len(hidden) + 1)[:, None] / sum(range(1, len(hidden) + 1))
     expected = {
         "cls": hidden[0],
@@ -210,13 +210,13 @@ def test_medcpt_reads_pairs_with_one_encoder_and_short_queries_with_the_other(be
         Document("2", "", "a wing in a wind tunnel " * 300),
     ]
     expected = [
-        hidden_states(bert, article.title, article.text, truncation=True, max_length=512)[0][0].numpy()
+        hidden_states(bert, article.title, article.text, truncation=True, max_length=512)[0].numpy()
         for article in articles
     ]
     found = encoder.documents([encoder.recipe.content_of(article) for article in articles])
     np.testing.assert_allclose(found, expected, atol=1e-5)
     for text in ("heat", articles[1].text):
-        expected = hidden_states(other, text, truncation=True, max_length=8)[0][0].numpy()
+        expected = hidden_states(other, text, truncation=True, max_length=8)[0].numpy()
         np.testing.assert_allclose(encoder.queries([text])[0], expected, atol=1e-5)
     assert encoder.fingerprint != dense.Encoder.open(recipe.model_copy(update={"query_model": bert})).fingerprint
 
@@ -227,7 +227,7 @@ def test_bge_is_the_first_token_behind_the_instruction_at_length_one(bert):
         (encoder.queries(QUERIES), "Represent this sentence for searching relevant passages: "),
         (encoder.documents(QUERIES), ""),
     ):
-        first = np.stack([hidden_states(bert, prefix + text)[0][0].numpy() for text in QUERIES])
+        first = np.stack([hidden_states(bert, prefix + text)[0].numpy() for text in QUERIES])
         np.testing.assert_allclose(found, first / np.linalg.norm(first, axis=1, keepdims=True), atol=1e-5)
 
 

@@ -17,7 +17,7 @@ def test_built_in_recipes_say_what_their_model_cards_say():
     facts = {
         name: (recipe.model, recipe.pooling, recipe.similarity, recipe.padding_side, recipe.max_length)
         for name, recipe in RECIPES.items()
-        if recipe.kind != "bm25"
+        if recipe.kind == "dense"
     }
     assert facts == {
         "all-minilm-l6-v2": ("sentence-transformers/all-MiniLM-L6-v2", "mean", "cos", None, 256),
@@ -28,6 +28,7 @@ def test_built_in_recipes_say_what_their_model_cards_say():
         "bge-base-en-v1.5": ("BAAI/bge-base-en-v1.5", "cls", "cos", None, 512),
         "bge-large-en-v1.5": ("BAAI/bge-large-en-v1.5", "cls", "cos", None, 512),
     }
+    assert (RECIPES["splade"].model, RECIPES["splade"].max_length) == ("naver/splade-cocondenser-ensembledistil", 256)
     medcpt = RECIPES["medcpt"]
     assert (medcpt.query_model, medcpt.pair, medcpt.query_max_length) == ("ncbi/MedCPT-Query-Encoder", True, 64)
     assert RECIPES["qwen3-embedding-0.6b"].asked("fever") == (
@@ -105,6 +106,13 @@ def test_a_document_is_wrapped_whole_or_by_parts_or_stays_a_pair():
 def test_a_document_template_takes_the_place_of_the_pair():
     recipe = configured("medcpt", document_template="title: {title} text: {body}")
     assert recipe.written(recipe.content_of(Document("d", "Fever", "It is hot"))) == "title: Fever text: It is hot"
+
+
+def test_a_kind_is_said_of_models_of_the_users_own_only():
+    recipe = configured("a/b", kind="splade")
+    assert (recipe.kind, recipe.trained) == ("splade", "a/b, a retriever that gives learned weights to words.")
+    with pytest.raises(ConfigError, match="contriever is dense"):
+        configured("contriever", kind="splade")
 
 
 def test_a_second_encoder_is_not_left_behind():

@@ -1,0 +1,50 @@
+"""A retriever of the user's own: one Python file with a class `Retriever`, built from the corpus when it is opened.
+
+The file is code that the settings name, and it is run: name no file that you would not run yourself. An index of it
+holds no files; the manifest remembers the sha256 of the code, so that rankings of changed code are never taken for
+those of the old.
+"""
+
+import importlib.util
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..data.types import Dataset, Document
+from ..errors import ConfigError
+from .hashing import file_sha256
+from .kinds import Progress, Retriever
+from .recipes import PYTHON, RetrieverRecipe
+
+
+class Custom:
+    """A loaded file."""
+
+    def __init__(self, recipe: RetrieverRecipe) -> None:
+        """Run the file. ConfigError where it holds no class `Retriever`; what it raises itself passes through."""
+        assert recipe.model is not None, "a custom recipe names its file"
+        file = Path(recipe.model)
+        spec = importlib.util.spec_from_file_location(f"querylect_custom_{file.stem}", file)
+        if spec is None or spec.loader is None:
+            raise ConfigError(f"env.retriever is '{PYTHON}{file}'; expected a Python file that ends in .py.")
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        if not isinstance(getattr(module, "Retriever", None), type):
+            raise ConfigError(
+                f"{file} holds no class Retriever. Write one with __init__(documents) and rank(probes, limits): "
+                "docs/add-a-retriever.md."
+            )
+        self._retriever = module.Retriever
+        trained = getattr(module, "TRAINED", None)
+        self.recipe = recipe.model_copy(update={"trained": trained}) if trained else recipe
+        self.fingerprint = f"code {file_sha256(file)}"
+
+    def write_part(self, folder: Path, documents: Sequence[Document], progress: Progress | None) -> None:
+        """Nothing: the retriever is built when it is opened."""
+
+    def merge(self, parts: Sequence[Path], folder: Path) -> None:
+        """Nothing, for the same reason."""
+
+    def load(self, folder: Path, dataset: Dataset) -> Retriever:
+        """Build the retriever from the corpus."""
+        retriever: Retriever = self._retriever(dataset.corpus)
+        return retriever
