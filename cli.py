@@ -153,13 +153,27 @@ def index_verify(
 
 @app.command()
 def serve(
-    config: Config = "demo", overrides: Overrides = None, dry_run: DryRun = False, verbose: Verbose = False
+    config: Config = "demo",
+    overrides: Overrides = None,
+    rewriter: Annotated[
+        str | None,
+        typer.Option("--rewriter", metavar="RUN", help="Let the page at / generate rewrites with this run or config."),
+    ] = None,
+    dry_run: DryRun = False,
+    verbose: Verbose = False,
 ) -> None:
     """Serve CONFIG's environment over HTTP until Ctrl-C; print its URL once it answers."""
     settings = _resolve(config, overrides, verbose, dry_run)
+    writer = None
+    if rewriter is not None:
+        policy, run = _resolve_run(rewriter, None, verbose, dry_run=False)
+        from .rollouts.writer import PolicyWriter
+
+        writer = PolicyWriter(policy, run, name=rewriter)
     from .envs.service import serve as serve_environment
 
-    serve_environment(settings.env, token=os.environ.get(settings.client.token_env) or None, ready=typer.echo)
+    token = os.environ.get(settings.client.token_env) or None
+    serve_environment(settings.env, token=token, ready=typer.echo, writer=writer)
 
 
 @app.command()

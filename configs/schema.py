@@ -51,6 +51,8 @@ class EnvironmentConfig(Section):
     """Plans (or steps) allowed in one request; more is answered 413."""
     cache_entries: Annotated[int, Field(ge=0)] = 200_000
     """Rankings kept by (index hash, plan); 0 switches the cache off."""
+    playground: bool = False
+    """Show relevant documents on the page at `/`: for people alone. A service that someone trains against must not."""
 
 
 class ClientConfig(Section):

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
 MEDIA_TYPE = "application/problem+json"
-OPEN_PATHS = frozenset({"/healthz", "/readyz"})
+OPEN_PATHS = frozenset({"/", "/healthz", "/readyz"})
 _MAX_INVALID = 20
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 

@@ -24,6 +24,7 @@ from ..configs.schema import EnvironmentConfig
 from ..errors import RequestError, UserError
 from .batching import Batcher, Hits, OverloadedError
 from .environment import Environment
+from .page.router import Writer, page_router
 from .plan import SearchPlan, is_unicode
 from .problems import MAX_BODY_BYTES, Gate, add_problem_handlers
 from .wire import (
@@ -108,8 +109,13 @@ class _Room:
         return StepResult(question_id=question_id, ranking=ranking, reward=values[PRIMARY_METRIC], metrics=values)
 
 
-def create_app(environment: Environment, config: EnvironmentConfig, token: str | None = None) -> FastAPI:
-    """The service of an opened environment; with a token, every call but the health checks asks for it."""
+def create_app(
+    environment: Environment, config: EnvironmentConfig, token: str | None = None, writer: Writer | None = None
+) -> FastAPI:
+    """The service of an opened environment; with a token, every call but the health checks and the page asks for it.
+
+    `writer` generates rewrites for the page.
+    """
     room = _Room(environment, config)
     batcher = room.batcher
 
@@ -131,6 +137,7 @@ def create_app(environment: Environment, config: EnvironmentConfig, token: str |
     )
     app.add_middleware(Gate, token=token or None)
     add_problem_handlers(app)
+    app.include_router(page_router(environment, config, writer))
 
     @app.get("/healthz")
     async def healthz() -> Health:
@@ -209,11 +216,17 @@ def create_app(environment: Environment, config: EnvironmentConfig, token: str |
     return app
 
 
-def serve(config: EnvironmentConfig, token: str | None = None, ready: Callable[[str], None] | None = None) -> None:
+def serve(
+    config: EnvironmentConfig,
+    token: str | None = None,
+    ready: Callable[[str], None] | None = None,
+    writer: Writer | None = None,
+) -> None:
     """Open the environment and serve it until SIGTERM or SIGINT, then finish what is under way and return.
 
-    `ready` gets the URL once requests are taken. Raises UserError where the port is in use, the host is not one of this
-    machine, or a host other than loopback is asked for without a token, and what `Environment.open` raises.
+    `ready` gets the URL once requests are taken; `writer` is as in `create_app`. Raises UserError where the port is in
+    use, the host is not one of this machine, or a host other than loopback is asked for without a token, and what
+    `Environment.open` raises.
     """
     if not token and not is_loopback(config.host):
         raise UserError(
@@ -224,7 +237,7 @@ def serve(config: EnvironmentConfig, token: str | None = None, ready: Callable[[
         environment = Environment.open(config)
         environment.search([SearchPlan.of("warm up")])
         url = _url(config.host, listener.getsockname()[1])
-        app = create_app(environment, config, token)
+        app = create_app(environment, config, token, writer)
         settings = uvicorn.Config(
             app, log_config=None, access_log=False, timeout_graceful_shutdown=SHUTDOWN_SECONDS, ws="none"
         )

@@ -142,7 +142,7 @@ def test_serve_takes_the_token_from_the_named_variable(secret, token, room, monk
     monkeypatch.delenv("MY_TOKEN", raising=False)
     if secret is not None:
         monkeypatch.setenv("MY_TOKEN", secret)
-    calls = room("envs.service", "serve", lambda env, token, ready: ready("http://127.0.0.1:4711"))
+    calls = room("envs.service", "serve", lambda env, ready, **options: ready("http://127.0.0.1:4711"))
     assert end("serve", "tiny", "client.token_env=MY_TOKEN") == 0
     (args, options) = calls[0]
     assert args == (load_config("tiny", []).env,)
