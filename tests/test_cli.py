@@ -92,7 +92,7 @@ def test_help_version_and_dry_run_load_nothing_heavy(arguments):
 def test_help_names_every_command(capsys):
     assert end("--help") == 0
     shown = capsys.readouterr().out
-    for command in ("index", "serve", "train", "eval", "rewrite"):
+    for command in ("index", "env", "serve", "train", "eval", "rewrite"):
         assert f" {command} " in shown
 
 
