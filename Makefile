@@ -1,5 +1,6 @@
 # `make help` lists the targets. Everything is installed into .venv, at the exact versions of constraints.txt, which are
-# those of the extras cpu and dev. For GPUs, in an environment of your own and without them: pip install -e '.[gpu]'
+# those of the extras cpu and dev, and of what browser, ranx and verifiers add. For GPUs, in an environment of your own
+# and without them: pip install -e '.[gpu]'
 
 PY ?= python3
 ARGS ?=

@@ -31,6 +31,8 @@ app = typer.Typer(
 )
 index_app = typer.Typer(no_args_is_help=True, help="Build or check the index that the retriever searches.")
 app.add_typer(index_app, name="index")
+env_app = typer.Typer(no_args_is_help=True, help="Take an environment's data elsewhere.")
+app.add_typer(env_app, name="env")
 
 Config = Annotated[str, typer.Argument(metavar="CONFIG", help="A packaged config (demo, tiny, …) or a YAML file.")]
 RunOrConfig = Annotated[str, typer.Argument(metavar="RUN", help="A run folder, or a config for the untrained policy.")]
@@ -151,15 +153,47 @@ def index_verify(
     typer.echo(f"{settings.env.index}: {manifest.documents} documents, every file as its manifest says")
 
 
+@env_app.command("export-trec")
+def env_export_trec(
+    to: Annotated[Path, typer.Option("--to", metavar="DIR", help="The new folder to write.")],
+    run: Annotated[str, typer.Argument(metavar="CONFIG", help="A config, or the folder of an evaluated run.")] = "demo",
+    overrides: Overrides = None,
+    split: Annotated[str, typer.Option("--split", help="Which questions.")] = "test",
+    depth: Annotated[int, typer.Option("--depth", min=1, help="Documents of each raw ranking.")] = 1000,
+    dry_run: DryRun = False,
+    verbose: Verbose = False,
+) -> None:
+    """Write a split of CONFIG as topics, qrels and runs that trec_eval reads; print nDCG@10 of each run."""
+    settings, folder = _resolve_run(run, overrides, verbose, dry_run)
+    from .eval.export import export_trec
+
+    for name, value in export_trec(settings, folder, split, to, depth).items():
+        typer.echo(f"{to / name}.run: ndcg@10 {value:.4f}")
+
+
 @app.command()
 def serve(
-    config: Config = "demo", overrides: Overrides = None, dry_run: DryRun = False, verbose: Verbose = False
+    config: Config = "demo",
+    overrides: Overrides = None,
+    rewriter: Annotated[
+        str | None,
+        typer.Option("--rewriter", metavar="RUN", help="Let the page at / generate rewrites with this run or config."),
+    ] = None,
+    dry_run: DryRun = False,
+    verbose: Verbose = False,
 ) -> None:
     """Serve CONFIG's environment over HTTP until Ctrl-C; print its URL once it answers."""
     settings = _resolve(config, overrides, verbose, dry_run)
+    writer = None
+    if rewriter is not None:
+        policy, run = _resolve_run(rewriter, None, verbose, dry_run=False)
+        from .rollouts.writer import PolicyWriter
+
+        writer = PolicyWriter(policy, run, name=rewriter)
     from .envs.service import serve as serve_environment
 
-    serve_environment(settings.env, token=os.environ.get(settings.client.token_env) or None, ready=typer.echo)
+    token = os.environ.get(settings.client.token_env) or None
+    serve_environment(settings.env, token=token, ready=typer.echo, writer=writer)
 
 
 @app.command()

@@ -168,6 +168,8 @@ class EnvironmentConfig(Section):
     """Processes that share the port; each opens the index (its pages are shared) and has caches of its own."""
     log: Literal["none", "requests", "texts"] = "requests"
     """A JSON line per request, without what was asked; `texts` adds the texts of the plans."""
+    playground: bool = False
+    """Show relevant documents on the page at `/`: for people alone. A service that someone trains against must not."""
 
     @model_validator(mode="after")
     def _members_of_hybrid(self) -> "EnvironmentConfig":

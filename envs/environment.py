@@ -1,6 +1,7 @@
 """One environment: retriever × corpus × questions × qrels. It ranks plans and says what a ranking is worth.
 
-Qrels stay inside: a caller gets questions, documents, rankings and metric values, never a judgement.
+Qrels stay inside: a trainer's call gets questions, documents, rankings and metric values, never a judgement. Only the
+playground, where its owner has switched that on, reads `judgements`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -128,6 +129,10 @@ class Environment:
         judged = self._judged[question_id]
         ids = [hit.id for hit in ranking]
         return {name: _measure(name, self.gain)(ids, judged) for name in metrics}
+
+    def judgements(self, question_id: str) -> Mapping[str, int]:
+        """Grade (> 0) of every relevant document of a question, for people. KeyError for an unknown question."""
+        return self._judged[question_id]
 
     def _ranking(self, plan: SearchPlan, found: Mapping[tuple[Term, ...], Scored]) -> Ranking:
         parts = [found[probe.terms].cut(probe.k or plan.k) for probe in plan.probes]

@@ -24,7 +24,7 @@ from .problems import problem, problem_answer
 log = logging.getLogger(__name__)
 request_log = logging.getLogger(f"{__package__}.requests")
 
-OPEN_PATHS = frozenset({"/healthz", "/readyz"})
+OPEN_PATHS = frozenset({"/", "/healthz", "/readyz"})
 """Calls without the token."""
 WATCH_PATHS = frozenset({"/healthz", "/metrics"})
 """Calls that are answered to the end."""

@@ -57,7 +57,8 @@ class _Child:
 
     def __init__(self, config: EnvironmentConfig) -> None:
         report_read, report_write = os.pipe()
-        settings = config.model_copy(update={"host": "127.0.0.1", "port": 0}).model_dump(mode="json")
+        mine = {"host": "127.0.0.1", "port": 0, "playground": False}  # a child serves training: no judgement leaves it
+        settings = config.model_copy(update=mine).model_dump(mode="json")
         in_main_thread = threading.current_thread() is threading.main_thread()
         try:
             self.process = subprocess.Popen(

@@ -23,6 +23,7 @@ from .batching import Batcher, Hits, OverloadedError
 from .environment import Environment
 from .gate import Door, Gate, note
 from .metrics import Metrics
+from .page.router import Writer, page_router
 from .plan import SearchPlan, is_unicode
 from .problems import add_problem_handlers
 from .server import Server, bound, is_loopback, quiet_signals, url_of
@@ -156,8 +157,13 @@ class _Room:
         return self.batcher.running and not self.door.closed
 
 
-def create_app(environment: Environment, config: EnvironmentConfig, token: str | None = None) -> FastAPI:
-    """The service of an opened environment; with a token, every call but the health checks asks for it."""
+def create_app(
+    environment: Environment, config: EnvironmentConfig, token: str | None = None, writer: Writer | None = None
+) -> FastAPI:
+    """The service of an opened environment; with a token, every call but the health checks and the page asks for it.
+
+    `writer` generates rewrites for the page.
+    """
     room = _Room(environment, config)
     batcher = room.batcher
 
@@ -188,6 +194,7 @@ def create_app(environment: Environment, config: EnvironmentConfig, token: str |
         log_requests=config.log != "none",
     )
     add_problem_handlers(app)
+    app.include_router(page_router(environment, config, writer))
 
     @app.get("/healthz")
     async def healthz() -> Health:
@@ -269,32 +276,46 @@ def create_app(environment: Environment, config: EnvironmentConfig, token: str |
     return app
 
 
-def serve(config: EnvironmentConfig, token: str | None = None, ready: Callable[[str], None] | None = None) -> None:
+def serve(
+    config: EnvironmentConfig,
+    token: str | None = None,
+    ready: Callable[[str], None] | None = None,
+    writer: Writer | None = None,
+) -> None:
     """Open the environment and serve it until SIGTERM or SIGINT, then finish what is under way and return.
 
-    `ready` gets the URL once requests are taken. Raises UserError where the port is in use, the host is not one of this
-    machine, or a host other than loopback is asked for without a token, and what `Environment.open` raises.
+    `ready` gets the URL once requests are taken; `writer` is as in `create_app`. Raises UserError where the port is in
+    use, the host is not one of this machine, or a host other than loopback is asked for without a token, and what
+    `Environment.open` raises.
     """
     if not token and not is_loopback(config.host):
         raise UserError(
             f"host {config.host!r} is reachable from other machines and no token is set. Set the environment variable "
             "named by client.token_env (QUERYLECT_TOKEN) to a secret, or serve on 127.0.0.1."
         )
+    if writer is not None and config.workers > 1:
+        raise UserError(f"env.workers is {config.workers}; a rewriter for the page is held by one. Set it to 1.")
     with bound(config.host, config.port) as listener:
         port = listener.getsockname()[1]
         tell = partial(ready, url_of(config.host, port)) if ready else _nothing
         if config.workers == 1:
-            run(config, token, listener, tell)
+            run(config, token, listener, tell, writer)
             return
     with bound(config.host, port, shared=True):
         serve_workers(config, token, port, tell)
 
 
-def run(config: EnvironmentConfig, token: str | None, listener: socket.socket, started: Callable[[], object]) -> None:
+def run(
+    config: EnvironmentConfig,
+    token: str | None,
+    listener: socket.socket,
+    started: Callable[[], object],
+    writer: Writer | None = None,
+) -> None:
     """Open the environment and serve it on a bound socket until a signal comes."""
     environment = Environment.open(config)
     environment.search([SearchPlan.of("warm up")])
-    app = create_app(environment, config, token)
+    app = create_app(environment, config, token, writer)
     room: _Room = app.state.room
     server = Server(
         app,

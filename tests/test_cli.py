@@ -92,7 +92,7 @@ def test_help_version_and_dry_run_load_nothing_heavy(arguments):
 def test_help_names_every_command(capsys):
     assert end("--help") == 0
     shown = capsys.readouterr().out
-    for command in ("index", "serve", "train", "eval", "rewrite"):
+    for command in ("index", "env", "serve", "train", "eval", "rewrite"):
         assert f" {command} " in shown
 
 
@@ -142,7 +142,7 @@ def test_serve_takes_the_token_from_the_named_variable(secret, token, room, monk
     monkeypatch.delenv("MY_TOKEN", raising=False)
     if secret is not None:
         monkeypatch.setenv("MY_TOKEN", secret)
-    calls = room("envs.service", "serve", lambda env, token, ready: ready("http://127.0.0.1:4711"))
+    calls = room("envs.service", "serve", lambda env, ready, **options: ready("http://127.0.0.1:4711"))
     assert end("serve", "tiny", "client.token_env=MY_TOKEN") == 0
     (args, options) = calls[0]
     assert args == (load_config("tiny", []).env,)

@@ -1,0 +1,183 @@
+"""The playground at `/` and the calls that only it makes, none of which the trainer's API has.
+
+The file carries its own style and script and loads nothing else; a content security policy made of their hashes says
+so to the browser. Rankings and nDCG@10 come from the calls that every client has. What the page may do beyond them
+must be switched on by the owner: judgements by `env.playground`, generated rewrites by `querylect serve --rewriter`.
+"""
+
+import asyncio
+import base64
+import hashlib
+import logging
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Protocol
+
+from fastapi import APIRouter, HTTPException, Response
+from pydantic import Field
+
+from ...configs.schema import EnvironmentConfig
+from ...data.types import Question
+from ...errors import QuerylectError, RequestError
+from ..batching import OverloadedError
+from ..environment import Environment
+from ..plan import SearchPlan, is_unicode
+from ..wire import Ask, Wire
+
+log = logging.getLogger(__name__)
+
+PAGE = Path(__file__).parent / "page.html"
+MAX_QUESTION = 4000
+"""Most characters of a question that a rewrite is generated for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a rewriter wrote for one question. `plan` is None exactly when the answer did not keep the format."""
+
+    text: str
+    """The answer as it was generated."""
+    plan: SearchPlan | None
+    think: str = ""
+    failure: str = ""
+    """Why there is no plan, in one or two words."""
+
+
+class Writer(Protocol):
+    """Writes a rewrite of a question. Called from a thread, one call at a time; raises QuerylectError."""
+
+    name: str
+    """Shown on the page."""
+
+    def __call__(self, question: Question, card: Mapping[str, Any]) -> Written:
+        """Rewrite `question` for the retriever of `card`."""
+        ...
+
+
+class About(Wire):
+    """Answer of `GET /page/about`: what this service lets the page do."""
+
+    judgements: bool
+    rewriter: str | None
+
+
+class Relevant(Wire):
+    """One judged document of a question."""
+
+    id: str
+    grade: int
+    title: str
+
+
+class Judgements(Wire):
+    """Answer of `GET /page/judgements`: the relevant documents, the highest grade first."""
+
+    relevant: list[Relevant]
+
+
+class RewriteRequest(Ask):
+    """Body of `POST /page/rewrite`."""
+
+    question: str = Field(min_length=1, max_length=MAX_QUESTION)
+
+
+class RewriteResponse(Wire):
+    """What the rewriter wrote, its plan, or why there is none."""
+
+    text: str
+    think: str
+    plan: SearchPlan | None
+    failure: str
+
+
+def page_router(environment: Environment, config: EnvironmentConfig, writer: Writer | None = None) -> APIRouter:
+    """The routes of the page. Not part of the OpenAPI schema, which is the trainer's."""
+    router = APIRouter(include_in_schema=False)
+    body, headers = _page()
+    writing = asyncio.Lock()
+    if config.playground:
+        log.warning(
+            "env.playground is on: this service shows relevant documents to everyone who can reach it (and has the "
+            "token, where one is set). It is for people; train against another one."
+        )
+
+    @router.get("/")
+    async def page() -> Response:
+        """The playground. It holds no data: what it shows, it asks for with the token."""
+        return Response(body, media_type="text/html; charset=utf-8", headers=headers)
+
+    @router.get("/page/about")
+    async def about() -> About:
+        """What may be asked here."""
+        return About(judgements=config.playground, rewriter=writer.name if writer else None)
+
+    @router.get("/page/judgements")
+    async def judgements(question_id: str) -> Judgements:
+        """The relevant documents of a question, where the owner shows them."""
+        if not config.playground:
+            raise HTTPException(
+                403,
+                "this service shows no judgement, so that whoever trains against it cannot see one. To look at "
+                "relevant documents, start a service of your own with env.playground=true and train against another.",
+            )
+        try:
+            grades = environment.judgements(question_id)
+        except KeyError:
+            raise HTTPException(404, f"unknown question id {question_id!r}; take ids from GET /v1/questions.") from None
+        ordered = sorted(grades.items(), key=lambda item: (-item[1], item[0]))
+        return Judgements(
+            relevant=[Relevant(id=name, grade=grade, title=environment.document(name).title) for name, grade in ordered]
+        )
+
+    @router.post("/page/rewrite")
+    async def rewrite(request: RewriteRequest) -> RewriteResponse:
+        """Generate a rewrite; the first call loads the model. One at a time."""
+        if writer is None:
+            raise HTTPException(
+                404, "no rewriter is configured here; start the service with `querylect serve CONFIG --rewriter RUN`."
+            )
+        if not is_unicode(request.question):
+            raise HTTPException(422, "the question holds half of a surrogate pair, which is no text.")
+        if writing.locked():
+            raise OverloadedError("another rewrite is being generated; ask again when it is done")
+        async with writing:
+            try:
+                written = await asyncio.to_thread(writer, Question("page", request.question), environment.card)
+            except RequestError:
+                raise
+            except QuerylectError as error:
+                raise HTTPException(500, f"the rewriter {writer.name} failed: {error}") from error
+        return RewriteResponse(text=written.text, think=written.think, plan=written.plan, failure=written.failure)
+
+    return router
+
+
+@cache
+def _page() -> tuple[bytes, dict[str, str]]:
+    """The file, and headers that let the browser run its own style and script and talk to this service alone."""
+    body = PAGE.read_bytes()
+    policy = {
+        "default-src": "'none'",
+        "style-src": _hashes(body, b"style"),
+        "script-src": _hashes(body, b"script"),
+        "connect-src": "'self'",
+        "img-src": "data:",
+        "base-uri": "'none'",
+        "form-action": "'none'",
+        "frame-ancestors": "'none'",
+    }
+    return body, {
+        "Content-Security-Policy": "; ".join(f"{name} {value}" for name, value in policy.items()),
+        "X-Content-Type-Options": "nosniff",
+        "Referrer-Policy": "no-referrer",
+        "Cache-Control": "no-cache",
+    }
+
+
+def _hashes(body: bytes, tag: bytes) -> str:
+    """The CSP sources of every inline element of that tag."""
+    found = re.findall(rb"<" + tag + rb">(.*?)</" + tag + rb">", body, re.DOTALL)
+    return " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(part).digest()).decode()}'" for part in found)

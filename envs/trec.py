@@ -1,0 +1,88 @@
+"""A split in the files that trec_eval, pytrec_eval and ranx read: topics, qrels and runs.
+
+Written by the owner of the dataset from its folder, never over HTTP: a service shows no judgement. A run's scores are
+made to fall strictly from place to place, in the single precision that trec_eval reads, for it orders equal scores by
+document id and not as they were ranked.
+"""
+
+import json
+import math
+import os
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from ..data.types import Split
+from ..errors import DataError, StorageError
+from .environment import Ranking
+
+Run = Mapping[str, Ranking]
+"""Ranking by question id."""
+
+
+def write_trec(folder: Path, split: Split, runs: Mapping[str, Run], about: Mapping[str, object]) -> None:
+    """Write topics.tsv, qrels.txt, one NAME.run for each run, and export.json (`about`) into a new folder.
+
+    The folder appears complete or not at all. Raises DataError where it exists already or an id holds white space,
+    which the format cannot carry; StorageError where the disk does not take the files.
+    """
+    folder = folder.expanduser()
+    if folder.exists():
+        raise DataError(
+            f"{folder} exists already; an export is only written to a new folder. Remove it or name another."
+        )
+    files: dict[str, Iterable[str]] = {
+        "topics.tsv": [f"{_id(question.id)}\t{' '.join(question.text.split())}" for question in split.questions],
+        "qrels.txt": [
+            f"{question.id} 0 {_id(document)} {grade}"
+            for question in split.questions
+            for document, grade in split.qrels[question.id].items()
+        ],
+        **{f"{name}.run": _run_lines(_id(name), run) for name, run in runs.items()},
+        "export.json": [json.dumps(about, ensure_ascii=False, indent=2)],
+    }
+    temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
+    try:
+        temporary.mkdir(parents=True)
+        for name, lines in files.items():
+            with (temporary / name).open("w", encoding="utf-8", newline="\n") as file:
+                file.writelines(line + "\n" for line in lines)
+                file.flush()
+                os.fsync(file.fileno())
+        temporary.rename(folder)
+    except OSError as error:
+        raise StorageError(
+            f"the export could not be written to {folder} ({error}); nothing was left there. Free some space or choose "
+            "a folder that can be written."
+        ) from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def falling(scores: Sequence[float]) -> list[float]:
+    """The scores, each lowered to the next single-precision number below the one before it where it is not lower."""
+    values: list[float] = []
+    for score in scores:
+        value = np.float32(score)
+        if values and not value < values[-1]:
+            value = np.nextafter(np.float32(values[-1]), np.float32(-math.inf))
+        values.append(float(value))
+    return values
+
+
+def _run_lines(name: str, run: Run) -> Iterable[str]:
+    for question, ranking in run.items():
+        scores = falling([hit.score for hit in ranking])
+        for place, (hit, score) in enumerate(zip(ranking, scores, strict=True), start=1):
+            yield f"{question} Q0 {_id(hit.id)} {place} {score!r} {name}"
+
+
+def _id(identifier: str) -> str:
+    if len(identifier.split()) != 1 or identifier != identifier.strip():
+        raise DataError(
+            f"the id {identifier!r} holds white space or is empty; TREC files separate their columns by it. "
+            "Give that question, document or run another id."
+        )
+    return identifier

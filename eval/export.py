@@ -1,0 +1,87 @@
+"""A split and the rankings of its questions as TREC files, from what lies on the owner's disk."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..configs.schema import RunConfig
+from ..data.types import Question, Split
+from ..envs.environment import Environment, RankedHit
+from ..envs.plan import SearchPlan
+from ..envs.trec import Run, write_trec
+from ..envs.wire import MAX_K, PRIMARY_METRIC
+from ..errors import ConfigError, DataError
+from ..logs import progress_bar
+from ..rewards.measure import measure
+from .records import RAW, EvalRecord, read_records
+
+CHUNK = 256
+"""Questions searched at once: the step of the progress bar."""
+
+
+def export_trec(config: RunConfig, run: Path | None, split: str, to: Path, depth: int = MAX_K) -> dict[str, float]:
+    """Write topics, qrels and runs to the new folder `to`; returns our own nDCG@10 of each run, by its name.
+
+    `raw` is every question searched as it stands, `depth` documents deep. With the folder of an evaluated run also what
+    eval.jsonl holds: SYSTEM-turnN, as deep as the evaluation searched, with scores that only say the order. A question
+    that was unscorable there is not in that run.
+
+    Raises ConfigError for an unknown split, DataError where eval.jsonl is of other questions, and what opening the
+    environment and `write_trec` raise.
+    """
+    environment = Environment.open(config.env)
+    if split not in environment.splits:
+        raise ConfigError(f"--split {split!r} is unknown; {environment.name} has {', '.join(environment.splits)}.")
+    questions = environment.questions(split)
+    qrels = {question.id: environment.judgements(question.id) for question in questions}
+    runs = {RAW: _raw(environment, questions, depth)}
+    records = run / "eval.jsonl" if run is not None else None
+    if records is not None and records.is_file():
+        runs |= _evaluated(read_records(records), qrels, records, split)
+    metric = measure(PRIMARY_METRIC, environment.gain)
+    values = {
+        name: sum(metric([hit.id for hit in ranking], qrels[question]) for question, ranking in found.items())
+        / len(found)
+        for name, found in runs.items()
+    }
+    about: dict[str, Any] = {
+        "environment": environment.name,
+        "split": split,
+        "questions": len(questions),
+        "gain": environment.gain,
+        "corpus_hash": environment.corpus_hash,
+        "index_hash": environment.index_hash,
+        "licence": environment.licence,
+        "runs": {name: {"questions": len(runs[name]), PRIMARY_METRIC: value} for name, value in values.items()},
+    }
+    write_trec(to, Split(questions, qrels), runs, about)
+    return values
+
+
+def _raw(environment: Environment, questions: Sequence[Question], depth: int) -> Run:
+    found: dict[str, list[RankedHit]] = {}
+    with progress_bar("searching") as progress:
+        for start in range(0, len(questions), CHUNK):
+            part = questions[start : start + CHUNK]
+            rankings = environment.search([SearchPlan.of(question.text, k=depth) for question in part])
+            found |= {question.id: ranking for question, ranking in zip(part, rankings, strict=True)}
+            progress(len(found), len(questions))
+    return found
+
+
+def _evaluated(
+    records: Sequence[EvalRecord], qrels: Mapping[str, Mapping[str, int]], path: Path, split: str
+) -> dict[str, Run]:
+    """The runs of all systems but the raw questions, which are searched deeper."""
+    runs: dict[str, dict[str, list[RankedHit]]] = defaultdict(dict)
+    for record in records:
+        if record.question_id not in qrels:
+            raise DataError(
+                f"{path} holds question {record.question_id!r}, which is not in the split {split!r}: it was written "
+                "for another split or dataset. Give that one with --split, or evaluate again."
+            )
+        if record.system != RAW and record.metrics.get(PRIMARY_METRIC) is not None:
+            ranking = [RankedHit(document, 1.0 / place) for place, document in enumerate(record.ranking, start=1)]
+            runs[f"{record.system}-turn{record.turn}"][record.question_id] = ranking
+    return dict(runs)

@@ -1,0 +1,35 @@
+"""What a policy is shown, and how its plain reply is read."""
+
+import pytest
+from querylect.envs.adapters.text import MAX_QUERIES, SNIPPET, plan_of_reply, show
+from querylect.envs.wire import HitBody
+
+
+def test_a_ranking_is_one_line_a_document():
+    hits = [
+        HitBody(id="a", score=2, title="A\ntitle", text="one\ntwo " + "x" * 500),
+        HitBody(id="b", score=1, title="", text="b"),
+    ]
+    first, second = show(hits).splitlines()
+    assert first == "1. A title: one two " + "x" * (SNIPPET - 8)
+    assert second == "2. : b"
+    assert show([]) == "Nothing was found."
+
+
+@pytest.mark.parametrize(
+    ("reply", "queries"),
+    [
+        ("headache", ["headache"]),
+        (" a \n\n b<c \r\n", ["a", "b<c"]),
+        ("<think>a\nplan</think>\nb", ["b"]),
+        ("x</think>y</think>z", ["z"]),
+        ("", None),
+        ("<think>only thought</think>\n ", None),
+        ("half \ud800", None),
+        ("\n".join("q" * (MAX_QUERIES + 1)), None),
+    ],
+)
+def test_each_line_of_a_reply_is_a_query(reply, queries):
+    plan = plan_of_reply(reply)
+    assert (plan and [probe.terms[0].text for probe in plan.probes]) == queries
+    assert plan is None or (plan.fuse, plan.k) == ("max", 10)

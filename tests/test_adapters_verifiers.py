@@ -1,0 +1,115 @@
+"""The environment in the real library *verifiers*: its loader, its harness, its episodes, with a scripted model server.
+
+Skipped where verifiers (the extra `verifiers`) or `uv`, which its harness runs with, is missing.
+"""
+
+import asyncio
+import json
+import shutil
+from contextlib import contextmanager
+
+import pytest
+from fastapi import FastAPI, Request, Response
+from querylect.envs.environment import Environment
+from querylect.envs.service import create_app
+
+vf = pytest.importorskip("verifiers.v1", reason="no verifiers: install querylect[verifiers]")
+pytestmark = pytest.mark.skipif(shutil.which("uv") is None, reason="no uv, which verifiers runs its harness with")
+
+TASKSET = "querylect-retrieval"
+
+
+@pytest.fixture(scope="module")
+def url(small_environment, run_app):
+    with run_app(create_app(Environment.open(small_environment), small_environment)) as url:
+        yield url
+
+
+@pytest.fixture
+def model(run_app):
+    """`with model(replies) as (url, asked)`: an OpenAI-compatible server that says these replies in turn."""
+
+    @contextmanager
+    def start(replies):
+        app, asked = FastAPI(), []
+
+        @app.post("/v1/chat/completions")
+        async def complete(request: Request):
+            asked.append(json.loads(await request.body()))
+            said = {"role": "assistant", "content": replies[len(asked) - 1]}
+            answer = {"id": "x", "created": 0, "model": "scripted"}
+            usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
+            if not asked[-1].get("stream"):
+                choice = {"index": 0, "message": said, "finish_reason": "stop"}
+                return {**answer, "object": "chat.completion", "choices": [choice], "usage": usage}
+            choice = {"index": 0, "delta": said, "finish_reason": "stop"}
+            chunk = {**answer, "object": "chat.completion.chunk", "choices": [choice], "usage": usage}
+            return Response(f"data: {json.dumps(chunk)}\n\ndata: [DONE]\n\n", media_type="text/event-stream")
+
+        with run_app(app) as address:
+            yield f"{address}/v1", asked
+
+    return start
+
+
+def play(service, model_url, tasks=None):
+    """One episode of the first test question."""
+    from verifiers.v1.clients import ModelContext
+    from verifiers.v1.configs.client import EvalClientConfig
+
+    taskset = {"id": TASKSET, "urls": [service], "split": "test", "deadline": 0.5}
+    env = vf.load_environment(vf.resolve_env_config({"taskset": taskset}))
+    assert type(env).__name__ == "RetrievalEnv"
+    client = EvalClientConfig(base_url=model_url, api_key_var="NO_SUCH_VARIABLE")
+    task = next(iter(tasks or env.taskset))
+
+    async def episode():
+        async with env.serving():
+            return await env.run_episode(task, ModelContext("scripted", client))
+
+    return asyncio.run(episode())
+
+
+def test_the_questions_of_a_split_are_the_tasks(url):
+    config = vf.taskset_config_type(TASKSET)(id=TASKSET, urls=[url], split="test")
+    tasks = list(vf.load_taskset(config))
+    assert [(task.data.idx, task.data.id, task.data.prompt) for task in tasks[:2]] == [
+        (0, "q-head", "what helps when my head hurts"),
+        (1, "q-sugar", "too much sugar in the blood"),
+    ]
+    assert "qrel" not in repr(tasks)
+    assert "triptan" not in repr(tasks)
+
+
+def test_the_last_of_two_searches_is_the_reward(url, model):
+    with model(["<think>hm</think>aspirin", "triptan headache"]) as (address, asked):
+        episode = play(url, address)
+    assert episode.ok, episode.errors
+    (trace,) = episode.traces
+    assert trace.rewards["ndcg@10"].score == 1.0
+    assert 0 < trace.metrics["turn_1_ndcg@10"] < 1
+    assert trace.metrics["turn_2_ndcg@10"] == 1.0
+    said = [(message["role"], message["content"]) for message in asked[1]["messages"]]
+    assert [role for role, _ in said] == ["system", "user", "assistant", "user"]
+    assert "1. About aspirin: aspirin relieves headache" in str(said[-1][1])
+
+
+def test_a_reply_without_a_query_is_worth_nothing_and_the_episode_goes_on(url, model):
+    with model(["<think>nothing</think>", "nothing that is there"]) as (address, asked):
+        episode = play(url, address)
+    assert "held no query" in str(asked[1]["messages"][-1])
+    (trace,) = episode.traces
+    assert (trace.metrics["turn_1_ndcg@10"], trace.rewards["ndcg@10"].score) == (0.0, 0.0)
+
+
+def test_an_outage_is_an_error_and_never_a_reward(small_environment, run_app, model):
+    from verifiers.v1.utils.loaders import load_taskset
+
+    with run_app(create_app(Environment.open(small_environment), small_environment)) as gone:
+        config = vf.taskset_config_type(TASKSET)(id=TASKSET, urls=[gone], split="test")
+        tasks = list(load_taskset(config))
+    with model(["triptan"]) as (address, _):
+        episode = play(gone, address, tasks=tasks)
+    assert not episode.ok
+    assert "unscorable" in str(episode.errors)
+    assert all("ndcg@10" not in trace.rewards for trace in episode.traces)
