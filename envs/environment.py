@@ -9,13 +9,13 @@ from functools import lru_cache
 from typing import Any
 
 from ..configs.schema import EnvironmentConfig
-from ..data.load import load_dataset
+from ..data.corpus import open_corpus
 from ..data.types import Dataset, Document, Question
 from ..errors import DataError, RequestError
 from ..rewards.measure import measure
 from . import bm25, dense
 from .fusion import Scored, fuse
-from .index import Index, open_index, open_retriever
+from .index import Index, check_corpus, open_index, open_retriever
 from .plan import Probe, SearchPlan, Term
 
 _measure = lru_cache(maxsize=256)(measure)
@@ -44,7 +44,7 @@ class Environment:
         self.name = config.name or f"{dataset.name}/{manifest.recipe.name}"
         self.card: dict[str, Any] = _card(config, index)
         """How the retriever works, for prompts and clients: name, kind, trained, query_template, …"""
-        self.corpus_size = len(dataset.corpus)
+        self.corpus_size = manifest.documents
         self.corpus_hash = manifest.corpus_hash
         self.index_hash = manifest.index_hash
         self.gain = config.gain
@@ -55,19 +55,20 @@ class Environment:
         """Number of questions by split."""
         self._dataset = dataset
         self._retriever = retriever
-        self._documents = {document.id: document for document in dataset.corpus}
+        self._documents = index.documents
         self._judged = _judgements(dataset)
 
     @classmethod
     def open(cls, config: EnvironmentConfig) -> "Environment":
-        """Load the dataset and open and verify its index.
+        """Open the index, and load the questions and judgements of its dataset; documents stay in the index.
 
-        Raises DataError for the dataset, ConfigError for an unknown retriever, ModelError for the encoder,
-        IndexFolderError where the index folder is missing, corrupt, or was built from another corpus or for another
-        retriever.
+        Raises DataError for the dataset, also where a judged document is not in the index, ConfigError for an unknown
+        retriever, ModelError for the encoder, IndexFolderError where the index folder is missing, corrupt, or was
+        built from another corpus or for another retriever.
         """
-        index = open_index(config.index)
-        dataset = load_dataset(config.dataset)
+        index, corpus = open_index(config.index), open_corpus(config.dataset)
+        check_corpus(index, corpus)
+        dataset = corpus.questions(index.documents)
         return cls(config, dataset, index, open_retriever(index, config, dataset))
 
     def questions(self, split: str, offset: int = 0, limit: int | None = None) -> list[Question]:
@@ -83,7 +84,7 @@ class Environment:
 
     def document(self, doc_id: str) -> Document:
         """The document of that id. KeyError where the corpus has none."""
-        return self._documents[doc_id]
+        return self._documents.at(self._documents.position(doc_id))
 
     def search(self, plans: Sequence[SearchPlan]) -> list[Ranking]:
         """Rank every plan, at most `plan.k` documents each; all plans go to the retriever as one batch.
@@ -118,7 +119,7 @@ class Environment:
         parts = [found[probe.terms].cut(probe.k or plan.k) for probe in plan.probes]
         fused = fuse(parts, plan.fuse, plan.k)
         return [
-            RankedHit(self._dataset.corpus[position].id, score)
+            RankedHit(self._documents.id(position), score)
             for position, score in zip(fused.documents.tolist(), fused.scores.tolist(), strict=True)
         ]
 

@@ -1,0 +1,251 @@
+"""Builds an index: the corpus is streamed in blocks, each becomes a part, and the parts are put together.
+
+A part depends on its block alone and the parts are merged in corpus order, so one process, several (`workers`) and
+several machines (`build_shard` on each, then `merge_index`) all write the same bytes. A build that was killed goes on
+with its finished parts. Memory holds one block at a time while parts are written, and per document a few integers
+(and the distinct words) while they are merged.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..configs.schema import EnvironmentConfig
+from ..data.corpus import Corpus, open_corpus
+from ..errors import ConfigError, DataError, IndexFolderError, StorageError
+from . import bm25, dense, documents, nearest
+from .manifest import MANIFEST, NOT_CONTENT, Manifest, describe_files, versions
+from .parts import Parts, Plan
+from .recipes import RetrieverRecipe, find_recipe
+
+log = logging.getLogger(__name__)
+
+Progress = Callable[[int, int], None]
+"""Called with (documents done, documents in all)."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Build:
+    config: EnvironmentConfig
+    corpus: Corpus
+    encoder: dense.Encoder | None
+    plan: Plan
+    parts: Parts
+
+
+def build_index(
+    config: EnvironmentConfig,
+    *,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+    workers: int = 1,
+    restart: bool = False,
+) -> Manifest:
+    """Build the index of the configured dataset and retriever at `config.index`, in `workers` processes.
+
+    An existing index is replaced only with `overwrite`, and stays as it is until the new one is complete. What an
+    interrupted build has finished is kept beside it (`.NAME.parts`) and used by the next one; `restart` discards it.
+
+    Raises IndexFolderError where the folder exists (and `overwrite` is off, or it is no index) or the parts belong to
+    another build, DataError, ModelError and ConfigError for the input, StorageError where the disk does not take the
+    files.
+    """
+    target = _target(config, overwrite)
+    if restart:
+        Parts(target).discard()
+    with _storage(target):
+        build = _begin(config, target)
+        try:
+            if workers > 1:
+                from .workers import run_workers
+
+                run_workers(config, build.plan, build.parts, workers, progress)
+            else:
+                _write_parts(build, range(len(build.plan.blocks)), progress)
+            return _merge(config, build.parts, build.plan, progress)
+        finally:
+            build.parts.tidy()
+
+
+def build_shard(config: EnvironmentConfig, shard: int, shards: int, *, progress: Progress | None = None) -> int:
+    """Write the parts of one shard (1 to `shards`), for `merge_index`; gives how many parts the shard has.
+
+    Shards may run on several machines that share the folder of `config.index`. Raises as `build_index`.
+    """
+    if not 1 <= shard <= shards:
+        raise ConfigError(f"shard {shard}/{shards} does not exist; give 1/{shards} to {shards}/{shards}.")
+    target = _target(config, overwrite=True)
+    with _storage(target):
+        build = _begin(config, target)
+        mine = range(shard - 1, len(build.plan.blocks), shards)
+        _write_parts(build, mine, progress)
+    return len(mine)
+
+
+def merge_index(config: EnvironmentConfig, *, overwrite: bool = False) -> Manifest:
+    """Put the parts of all shards together. IndexFolderError where some are missing; raises as `build_index`."""
+    target = _target(config, overwrite)
+    parts = Parts(target)
+    plan = parts.read_plan()
+    if plan is None:
+        raise IndexFolderError(
+            f"there are no parts to merge at {parts.folder}. Write them first: querylect index build --shard 1/N."
+        )
+    recipe = find_recipe(config.retriever, config.model).model_dump(mode="json", exclude=NOT_CONTENT, exclude_none=True)
+    settings = _settings(config)
+    differs = [name for name, value in settings.items() if plan.settings[name] != value]
+    differs += [name for name, value in recipe.items() if plan.settings["recipe"][name] != value]
+    if differs:
+        raise IndexFolderError(
+            f"{parts.folder} holds parts with another {' and '.join(differs)} than the configuration says. "
+            "Merge with the settings that the shards were built with."
+        )
+    with _storage(target):
+        return _merge(config, parts, plan)
+
+
+def _begin(config: EnvironmentConfig, target: Path) -> _Build:
+    recipe = find_recipe(config.retriever, config.model)
+    corpus, encoder = open_corpus(config.dataset), None
+    if recipe.kind == "dense":
+        dense.import_faiss()
+        encoder = dense.Encoder.open(recipe)
+        recipe = encoder.recipe
+    parts = Parts(target)
+    origin = corpus.origin()
+    settings: dict[str, Any] = {
+        **_settings(config),
+        "recipe": recipe.model_dump(mode="json"),
+        "weights": encoder and encoder.fingerprint,
+        "versions": versions(),
+    }
+    begun = parts.read_plan()
+    if begun is not None and (begun.settings, begun.origin) == (settings, origin):
+        plan = begun
+    else:
+        blocks, most = corpus.blocks(int(config.block_mib * 2**20))
+        plan = Plan(
+            settings=settings,
+            dataset=corpus.name,
+            licence=corpus.licence,
+            origin=origin,
+            blocks=[(block.start, block.end, block.line) for block in blocks],
+            documents=most,
+        )
+    if encoder is not None:
+        store = nearest.vector_store(config.vectors, encoder.dimension, plan.documents)
+        nearest.check_memory(store, plan.documents, config.vectors)
+    parts.begin(plan)
+    return _Build(config, corpus, encoder, plan, parts)
+
+
+def _settings(config: EnvironmentConfig) -> dict[str, Any]:
+    """What parts depend on and a merge can compare without opening the encoder."""
+    kind = find_recipe(config.retriever, config.model).kind
+    return {
+        "engine": config.engine if kind == "bm25" else None,
+        "dtype": config.vectors.dtype if kind == "dense" else None,
+        "block_mib": config.block_mib,
+    }
+
+
+def _write_parts(build: _Build, numbers: range, progress: Progress | None) -> None:
+    plan, done = build.plan, 0
+    for number in numbers:
+        held = build.parts.done(plan, number)
+        if held is None:
+
+            def fill(folder: Path, number: int = number, before: int = done) -> int:
+                texts = documents.write_part(folder, build.corpus.read(plan.block(number)))
+                inner = (lambda now, _: progress(before + now, plan.documents)) if progress else None
+                if build.encoder is None:
+                    bm25.write_part(folder, texts, build.config.engine, inner)
+                else:
+                    dense.write_part(folder, texts, build.encoder, build.config.vectors.dtype, inner)
+                return len(texts)
+
+            held = build.parts.add(plan, number, fill)
+        done += held
+        if progress:
+            progress(done, plan.documents)
+
+
+def _merge(config: EnvironmentConfig, parts: Parts, plan: Plan, progress: Progress | None = None) -> Manifest:
+    held = {number: parts.done(plan, number) for number in range(len(plan.blocks))}
+    missing = [number for number, count in held.items() if count is None]
+    if missing:
+        raise IndexFolderError(
+            f"{len(missing)} of {len(held)} parts are missing in {parts.folder}, the first is number {missing[0]}. "
+            "Run the shards that have not finished again: querylect index build --shard i/N."
+        )
+    _check_unchanged(config, plan)
+    total = sum(count or 0 for count in held.values())
+    if not total:
+        raise DataError(f"dataset {plan.dataset!r} holds no documents; there is nothing to index. Check env.dataset.")
+    # an empty block (a line longer than a block ends in the next but one) has no vocabulary and no vectors
+    folders = [parts.path(number) for number, count in held.items() if count]
+    recipe = RetrieverRecipe.model_validate(plan.settings["recipe"])
+    store = None
+    with parts.staged() as folder:
+        log.info("putting %d parts with %d documents together", len(folders), total)
+        documents.merge(folders, folder)
+        if recipe.kind == "bm25":
+            bm25.merge(folders, folder, config.engine)
+        else:
+            store = nearest.vector_store(config.vectors, dense.dimension_of(folders[0]), total)
+            nearest.check_memory(store, total, config.vectors)
+            dense.merge(folders, folder, store, config.vectors)
+        files = describe_files(folder)
+        manifest = Manifest(
+            recipe=recipe,
+            engine=config.engine if recipe.kind == "bm25" else None,
+            model_fingerprint=plan.settings["weights"],
+            vectors=store,
+            dataset=plan.dataset,
+            licence=plan.licence,
+            corpus_hash=files[documents.RECORDS].sha256,
+            documents=total,
+            origin=plan.origin,
+            versions=plan.settings["versions"],
+            files=files,
+        )
+        manifest.write(folder)
+    if progress:
+        progress(total, total)
+    return manifest
+
+
+def _check_unchanged(config: EnvironmentConfig, plan: Plan) -> None:
+    if open_corpus(config.dataset).origin() != plan.origin:
+        raise DataError(
+            f"the corpus of {plan.dataset!r} was changed while it was indexed. Build anew: querylect index build "
+            "--restart."
+        )
+
+
+def _target(config: EnvironmentConfig, overwrite: bool) -> Path:
+    target = Path(config.index).expanduser()
+    if not target.exists():
+        return target
+    if not overwrite:
+        raise IndexFolderError(f"{target} exists already. Replace it with --overwrite, or name another folder.")
+    if not (target / MANIFEST).is_file() and not (target.is_dir() and not any(target.iterdir())):
+        raise IndexFolderError(
+            f"{target} is not an index (it holds no {MANIFEST}) and is not overwritten. Name another folder."
+        )
+    return target
+
+
+@contextmanager
+def _storage(target: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(
+            f"index {target} could not be written ({error}); nothing half-written was left behind, and the next build "
+            "goes on with the parts that are finished. Free some space or point env.index to a folder that can be "
+            "written."
+        ) from error
