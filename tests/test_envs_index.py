@@ -220,9 +220,10 @@ def test_a_rename_that_fails_puts_the_old_index_back(config, monkeypatch):
             raise OSError(5, "Input/output error")
         return rename(self, target)
 
-    with monkeypatch.context() as patch, pytest.raises(StorageError):
+    with monkeypatch.context() as patch:
         patch.setattr(Path, "rename", failing)
-        build_index(config, overwrite=True)
+        with pytest.raises(StorageError):
+            build_index(config, overwrite=True)
     assert verify_index(config.index) == before
     assert left_in(config) == [".it.parts", "it"]
     assert build_index(config, overwrite=True) == before
