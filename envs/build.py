@@ -58,16 +58,18 @@ def build_index(
         Parts(target).discard()
     with _storage(target):
         build = _begin(config, target)
+        plan, parts = build.plan, build.parts
         try:
             if workers > 1:
                 from .workers import run_workers
 
-                run_workers(config, build.plan, build.parts, workers, progress)
+                del build  # and its encoder: each worker opens one
+                run_workers(config, plan, parts, workers, progress)
             else:
-                _write_parts(build, range(len(build.plan.blocks)), progress)
-            return _merge(config, build.parts, build.plan, progress)
+                _write_parts(build, range(len(plan.blocks)), progress)
+            return _merge(config, parts, plan, progress)
         finally:
-            build.parts.tidy()
+            parts.tidy()
 
 
 def build_shard(config: EnvironmentConfig, shard: int, shards: int, *, progress: Progress | None = None) -> int:

@@ -96,7 +96,7 @@ def open_retriever(index: Index, config: EnvironmentConfig, dataset: Dataset | N
 def _opened(folder: Path, load: Callable[[], Opened]) -> Opened:
     try:
         return load()
-    except (OSError, ValueError, KeyError, IndexError) as error:
+    except (OSError, EOFError, ValueError, KeyError, IndexError) as error:
         raise IndexFolderError(
             f"index {folder} cannot be read ({error}). Build it again: querylect index build --overwrite."
         ) from error

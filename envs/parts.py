@@ -12,6 +12,7 @@ import secrets
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ class Plan(BaseModel):
     documents: int
     """Documents at most: lines of the corpus file, blank ones included."""
 
-    @property
+    @cached_property
     def hash(self) -> str:
         """sha256 of the plan."""
         return hashlib.sha256(self.model_dump_json().encode()).hexdigest()

@@ -73,8 +73,10 @@ def merge(parts: Sequence[Path], sizes: Sequence[int], folder: Path, weigh: Weig
 
 def join_words(parts: Sequence[Path], folder: Path) -> tuple[int, list[npt.NDArray[np.int32]]]:
     """Write the words of all parts as one sorted list; gives their number and, for each part, its words' places."""
-    each = [read_words(part) for part in parts]
-    words = sorted(set().union(*each))
-    place = {word: number for number, word in enumerate(words)}
+    distinct: set[bytes] = set()
+    for part in parts:
+        distinct.update(read_words(part))
+    words = sorted(distinct)
     write_words(folder, words)
-    return len(words), [np.array([place[word] for word in own], dtype=np.int32) for own in each]
+    place = {word: number for number, word in enumerate(words)}
+    return len(words), [np.array([place[word] for word in read_words(part)], dtype=np.int32) for part in parts]
