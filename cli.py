@@ -39,6 +39,7 @@ RunOrConfig = Annotated[str, typer.Argument(metavar="RUN", help="A run folder, o
 Overrides = Annotated[
     list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings to change, such as train.steps=5.")
 ]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an index that stands there.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the resolved config and stop.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log details.")]
 
@@ -128,17 +129,55 @@ def _root(
 def index_build(
     config: Config = "demo",
     overrides: Overrides = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an index that stands there.")] = False,
+    overwrite: Overwrite = False,
+    workers: Annotated[int, typer.Option("--workers", min=1, help="Processes that index side by side.")] = 1,
+    shard: Annotated[
+        str | None, typer.Option("--shard", metavar="i/n", help="Only write shard i of n; then `index merge`.")
+    ] = None,
+    restart: Annotated[bool, typer.Option("--restart", help="Discard what an interrupted build has finished.")] = False,
     dry_run: DryRun = False,
     verbose: Verbose = False,
 ) -> None:
-    """Build the index of CONFIG's corpus for its retriever."""
+    """Build the index of CONFIG's corpus for its retriever; go on where an interrupted build stopped."""
     settings = _resolve(config, overrides, verbose, dry_run)
+    chosen = _shard(shard) if shard else None
+    if chosen and (overwrite or restart or workers > 1):
+        raise ConfigError("--shard writes parts and nothing else: leave out --overwrite, --restart and --workers.")
+    if chosen:
+        from .envs.index import build_shard
+
+        with progress_bar("indexing") as progress:
+            parts = build_shard(settings.env, *chosen, progress=progress)
+        typer.echo(f"{settings.env.index}: shard {shard} is written ({parts} parts)")
+        return
     from .envs.index import build_index
 
     with progress_bar("indexing") as progress:
-        manifest = build_index(settings.env, overwrite=overwrite, progress=progress)
+        manifest = build_index(settings.env, overwrite=overwrite, progress=progress, workers=workers, restart=restart)
     typer.echo(f"{settings.env.index}: {manifest.documents} documents")
+
+
+@index_app.command("merge")
+def index_merge(
+    config: Config = "demo",
+    overrides: Overrides = None,
+    overwrite: Overwrite = False,
+    dry_run: DryRun = False,
+    verbose: Verbose = False,
+) -> None:
+    """Put the shards of CONFIG's index together, once `index build --shard` has written them all."""
+    settings = _resolve(config, overrides, verbose, dry_run)
+    from .envs.index import merge_index
+
+    manifest = merge_index(settings.env, overwrite=overwrite)
+    typer.echo(f"{settings.env.index}: {manifest.documents} documents")
+
+
+def _shard(written: str) -> tuple[int, int]:
+    first, _, second = written.partition("/")
+    if not (first.isdecimal() and second.isdecimal() and 1 <= int(first) <= int(second)):
+        raise ConfigError(f"--shard is {written!r}; expected i/n with i from 1 to n, such as 3/16.")
+    return int(first), int(second)
 
 
 @index_app.command("verify")

@@ -33,6 +33,7 @@ from machine import describe, seconds
 from querylect.configs.schema import ClientConfig, DatasetConfig, EnvironmentConfig
 from querylect.data.load import load_dataset
 from querylect.envs import bm25
+from querylect.envs.arrays import mapped, read_words
 from querylect.envs.client import EnvironmentClient
 from querylect.envs.index import build_index
 from querylect.envs.local import local_service
@@ -93,9 +94,7 @@ def measure_bm25(config: EnvironmentConfig, texts: list[str], rounds: int) -> No
 
 def in_process_search(index: str, backend: str, batches: Sequence[Sequence[str]]) -> Callable[[], object]:
     """bm25s by itself: tokenise and retrieve, batch by batch."""
-    import bm25s
-
-    model = bm25s.BM25.load(index, mmap=False)
+    model = bm25s_of(index)
     model.backend = backend
 
     def search() -> None:
@@ -103,6 +102,18 @@ def in_process_search(index: str, backend: str, batches: Sequence[Sequence[str]]
             model.retrieve(bm25.tokenise(batch), k=K, show_progress=False)
 
     return search
+
+
+def bm25s_of(index: str) -> Any:
+    """bm25s' own object over the arrays of an index, held in memory."""
+    import bm25s
+
+    model = bm25s.BM25(method="lucene", k1=bm25.K1, b=bm25.B)
+    model.load_scores(index, num_docs=len(mapped(Path(index) / bm25.LENGTHS)))
+    model.vocab_dict = {word.decode(): place for place, word in enumerate(read_words(Path(index)))}
+    model.unique_token_ids_set = set(model.vocab_dict.values())
+    model.nonoccurrence_array = None  # only BM25L and BM25+ have one
+    return model
 
 
 def ours(batch: Sequence[str]) -> str:
@@ -152,7 +163,7 @@ def serve_plainly(index: str, ids: Sequence[str], tell: Any) -> None:
     from fastapi import FastAPI
     from pydantic import create_model
 
-    model, stemmer = bm25s.BM25.load(index, mmap=False), Stemmer.Stemmer("english")
+    model, stemmer = bm25s_of(index), Stemmer.Stemmer("english")
     app = FastAPI()
     Ask = create_model("Ask", queries=(list[str], ...), k=(int, 10))
 

@@ -118,6 +118,33 @@ class RerankConfig(Section):
     """Tokens kept of query and document together; None takes the model's own."""
 
 
+class VectorsConfig(Section):
+    """How the vectors of a dense retriever are kept and searched (docs/indexes.md)."""
+
+    dtype: Literal["float32", "float16"] = "float32"
+    """float16 halves the bytes and rounds each score by about one part in a thousand."""
+    search: Literal["flat", "hnsw", "ivfpq"] = "flat"
+    """flat is exact; hnsw and ivfpq are approximate, faster, and score what they find exactly."""
+    device: Literal["cpu", "gpu"] = "cpu"
+    """Where FAISS searches; gpu needs faiss-gpu and serves flat and ivfpq."""
+    memory_gib: Annotated[float, Field(gt=0)] | None = None
+    """Memory to plan with; None takes what this machine or its control group has left."""
+    hnsw_links: Annotated[int, Field(ge=2)] = 32
+    """Neighbours of a vector in the graph (M)."""
+    hnsw_effort: Annotated[int, Field(ge=1)] = 200
+    """Candidates considered for a vector while the graph is built (efConstruction)."""
+    hnsw_depth: Annotated[int, Field(ge=1)] = 128
+    """Candidates kept during a search (efSearch)."""
+    build_threads: Annotated[int, Field(ge=1)] = 1
+    """hnsw: more threads build the graph sooner, but then no two builds are equal."""
+    ivf_lists: Annotated[int, Field(ge=1)] | None = None
+    """Lists of ivfpq; None takes 4·√documents."""
+    ivf_probes: Annotated[int, Field(ge=1)] = 32
+    """Lists that a search reads."""
+    pq_bytes: Annotated[int, Field(ge=1)] | None = None
+    """Bytes of a compressed vector, a divisor of its dimensions; None takes a quarter of them."""
+
+
 class EnvironmentConfig(Section):
     """One environment: retriever × corpus × questions × qrels, and how it is served."""
 
@@ -141,6 +168,9 @@ class EnvironmentConfig(Section):
     """Which BM25 implementation scores; rank_bm25 is the slow reference."""
     index: str = "indexes/demo-bm25"
     """The index folder that `querylect index build` writes and `querylect serve` opens."""
+    block_mib: Annotated[float, Field(gt=0)] = 8.0
+    """MiB of corpus.jsonl in one part of a build: what a killed process loses at most."""
+    vectors: VectorsConfig = VectorsConfig()
     gain: Literal["linear", "exponential"] = "linear"
     """nDCG gain: grade, or 2^grade − 1."""
     host: str = "127.0.0.1"

@@ -8,12 +8,12 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..errors import DataError, StorageError
-from .jsonl import read_lines, read_records
+from .jsonl import WHOLE, Span, identifier_of, read_lines, read_records, text_of
 from .types import Dataset, Document, Question, Split
 
 _QREL_FILES = {"train": "train", "dev": "validation", "validation": "validation", "test": "test"}
@@ -21,8 +21,13 @@ _HEADER = ("query-id", "corpus-id", "score")
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 
 
-def load_beir(path: str | Path, splits: Iterable[str] | None = None) -> Dataset:
+def load_beir(
+    path: str | Path, splits: Iterable[str] | None = None, documents: Container[str] | None = None
+) -> Dataset:
     """Read a BEIR folder. `splits` names those to read ("train", "validation", "test"); None reads all there are.
+
+    With `documents`, the ids of a corpus that is kept elsewhere (in an index), `corpus.jsonl` is not read and
+    `Dataset.corpus` is empty; every judged document must be among them.
 
     The qrel files are tab-separated; a header line is passed over where there is one. Grades of 0 or less mean "not
     relevant" and are dropped. Name and licence come from an optional `meta.json`.
@@ -30,16 +35,12 @@ def load_beir(path: str | Path, splits: Iterable[str] | None = None) -> Dataset:
     Raises DataError for a missing file or split, an empty corpus, a broken line, a duplicate id, and a judgement whose
     document or question does not exist.
     """
-    folder = Path(path).expanduser()
-    if not folder.is_dir():
-        raise DataError(
-            f"dataset folder {folder} does not exist or is not a folder; "
-            "expected one with corpus.jsonl, queries.jsonl and qrels/. Check dataset.path."
-        )
+    folder = beir_folder(path)
     files = _qrel_files(folder / "qrels", splits)
-    corpus = _read_corpus(folder / "corpus.jsonl")
+    corpus = _read_whole(folder / "corpus.jsonl") if documents is None else ()
     questions = _read_questions(folder / "queries.jsonl")
-    documents = {document.id for document in corpus}
+    if documents is None:
+        documents = {document.id for document in corpus}
     notes: list[str] = []
     loaded = {name: _read_split(name, file, questions, documents, folder.name, notes) for name, file in files.items()}
     unjudged = len(questions.keys() - {question.id for split in loaded.values() for question in split.questions})
@@ -48,14 +49,25 @@ def load_beir(path: str | Path, splits: Iterable[str] | None = None) -> Dataset:
             f"{folder.name}: {unjudged} of {len(questions)} questions have no relevant document in {_and(loaded)} "
             "and are skipped."
         )
+    name, licence = name_and_licence(folder)
+    return Dataset(name=name, corpus=corpus, splits=loaded, notes=tuple(notes), licence=licence)
+
+
+def beir_folder(path: str | Path) -> Path:
+    """The folder of that path. Raises DataError where there is none."""
+    folder = Path(path).expanduser()
+    if not folder.is_dir():
+        raise DataError(
+            f"dataset folder {folder} does not exist or is not a folder; "
+            "expected one with corpus.jsonl, queries.jsonl and qrels/. Check dataset.path."
+        )
+    return folder
+
+
+def name_and_licence(folder: Path) -> tuple[str, str]:
+    """What the folder's `meta.json` says, or its own name and no licence."""
     meta = _read_meta(folder / "meta.json")
-    return Dataset(
-        name=meta.get("name") or folder.resolve().name,
-        corpus=tuple(corpus),
-        splits=loaded,
-        notes=tuple(notes),
-        licence=meta.get("licence") or meta.get("license") or "",
-    )
+    return meta.get("name") or folder.resolve().name, meta.get("licence") or meta.get("license") or ""
 
 
 def save_beir(dataset: Dataset, path: str | Path) -> None:
@@ -117,27 +129,39 @@ def _qrel_files(folder: Path, splits: Iterable[str] | None) -> dict[str, Path]:
     return {split: file for split, file in found.items() if split in wanted}
 
 
-def _read_corpus(path: Path) -> list[Document]:
+def read_corpus(path: Path, span: Span = WHOLE) -> Iterator[tuple[int, Document]]:
+    """Yield (line number, document) for the lines of a `corpus.jsonl`, one at a time; ids may repeat.
+
+    Raises DataError for a missing file and for a line that is no document.
+    """
+    for number, record in read_records(path, "the corpus, one document per line", span):
+        title, text = text_of(record, "title", path, number, ""), text_of(record, "text", path, number, None)
+        yield number, Document(identifier_of(record, path, number), title, text)
+
+
+def no_document(path: Path) -> DataError:
+    """The error of an empty corpus."""
+    return DataError(f'{path} holds no document; expected lines like {{"_id": …, "title": …, "text": …}}. Fill it.')
+
+
+def _read_whole(path: Path) -> tuple[Document, ...]:
     corpus: list[Document] = []
     lines: dict[str, int] = {}
-    for number, record in read_records(path, "the corpus, one document per line"):
-        identifier = _identifier(record, path, number)
-        _refuse_second(identifier, number, lines, path, "document")
-        corpus.append(
-            Document(identifier, _text(record, "title", path, number, ""), _text(record, "text", path, number, None))
-        )
+    for number, document in read_corpus(path):
+        _refuse_second(document.id, number, lines, path, "document")
+        corpus.append(document)
     if not corpus:
-        raise DataError(f'{path} holds no document; expected lines like {{"_id": …, "title": …, "text": …}}. Fill it.')
-    return corpus
+        raise no_document(path)
+    return tuple(corpus)
 
 
 def _read_questions(path: Path) -> dict[str, Question]:
     questions: dict[str, Question] = {}
     lines: dict[str, int] = {}
     for number, record in read_records(path, "the questions, one per line"):
-        identifier = _identifier(record, path, number)
+        identifier = identifier_of(record, path, number)
         _refuse_second(identifier, number, lines, path, "question")
-        text = _text(record, "text", path, number, None)
+        text = text_of(record, "text", path, number, None)
         if not text.strip():
             raise DataError(
                 f"{path}, line {number}: question {identifier!r} has no text. Fill it in or remove the line."
@@ -150,7 +174,7 @@ def _read_questions(path: Path) -> dict[str, Question]:
 
 
 def _read_split(
-    name: str, path: Path, questions: Mapping[str, Question], documents: set[str], dataset: str, notes: list[str]
+    name: str, path: Path, questions: Mapping[str, Question], documents: Container[str], dataset: str, notes: list[str]
 ) -> Split:
     qrels: dict[str, dict[str, int]] = {}
     no_document: list[str] = []
@@ -203,33 +227,6 @@ def _read_meta(path: Path) -> dict[str, str]:
     if not isinstance(meta, dict):
         raise DataError(f"{path} is a JSON {type(meta).__name__}; expected an object. Mend or remove it.")
     return {key: value for key, value in meta.items() if isinstance(value, str)}
-
-
-def _identifier(record: Mapping[str, Any], path: Path, number: int) -> str:
-    identifier = record.get("_id")
-    if isinstance(identifier, int) and not isinstance(identifier, bool):
-        return str(identifier)
-    if not isinstance(identifier, str) or not identifier:
-        raise DataError(
-            f"{path}, line {number}: '_id' is {identifier!r}; expected a string that is not empty. Add one."
-        )
-    return identifier
-
-
-def _text(record: Mapping[str, Any], key: str, path: Path, number: int, default: str | None) -> str:
-    value = record.get(key, default)
-    if not isinstance(value, str):
-        raise DataError(f"{path}, line {number}: {key!r} is {value!r}; expected a string. Add or mend it.")
-    return _unicode(value, key, path, number)
-
-
-def _unicode(text: str, key: str, path: Path, number: int) -> str:
-    """JSON can spell half a character (a lone surrogate), which no tokenizer and no file takes."""
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise DataError(f"{path}, line {number}: {key!r} is not valid Unicode ({error}). Mend the text.") from error
-    return text
 
 
 def _refuse_second(identifier: str, number: int, lines: dict[str, int], path: Path, what: str) -> None:

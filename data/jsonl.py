@@ -1,39 +1,92 @@
-"""Reads JSON-lines files with errors that name the file and the line."""
+"""Reads JSON-lines files, whole or in blocks of bytes, with errors that name the file and the line."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from ..errors import DataError
 
+_AT_ONCE = 4 * 2**20
 
-def read_lines(path: Path, what: str) -> Iterator[tuple[int, str]]:
-    """Yield (line number from 1, line without its end) for each line of a UTF-8 file that is not blank.
 
-    `what` says in the errors what the file is for. Raises DataError for a missing or unreadable file and for bytes
-    that are not UTF-8.
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The lines that begin at byte `start` or later and before byte `end`; `line` is the number of the first one.
+
+    Spans that meet end to start give every line of a file exactly once.
     """
+
+    start: int = 0
+    end: int | None = None
+    line: int = 1
+
+
+WHOLE = Span()
+"""A whole file."""
+
+
+def spans(path: Path, size: int, what: str) -> tuple[list[Span], int]:
+    """Spans of at most `size` bytes that together are the file, and how many lines it has, blank ones included.
+
+    Reads the file once and parses nothing. Raises DataError as `read_lines`.
+    """
+    breaks, last = [0], b"\n"
     try:
         with path.open("rb") as file:
-            for number, raw in enumerate(file, start=1):
+            ends_with_break = [True]
+            while True:
+                seen, left = 0, size
+                while left and (part := file.read(min(left, _AT_ONCE))):
+                    seen, left, last = seen + part.count(b"\n"), left - len(part), part[-1:]
+                if left == size:
+                    break
+                breaks.append(breaks[-1] + seen)
+                ends_with_break.append(last == b"\n")
+            length = file.tell()
+    except OSError as error:
+        raise _unreadable(path, what, error) from error
+    edges = [*range(0, length, size), length] if length else [0, 0]
+    found = [
+        Span(start, end, breaks[number] + (1 if ends_with_break[number] else 2))
+        for number, (start, end) in enumerate(pairwise(edges))
+    ]
+    return found, breaks[-1] + (last != b"\n")
+
+
+def read_lines(path: Path, what: str, span: Span = WHOLE) -> Iterator[tuple[int, str]]:
+    """Yield (line number from 1, line without its end) for each line of a UTF-8 file that is not blank.
+
+    `what` says in the errors what the file is for; `span` limits what is read. Raises DataError for a missing or
+    unreadable file and for bytes that are not UTF-8.
+    """
+    number = span.line
+    try:
+        with path.open("rb") as file:
+            if span.start:
+                file.seek(span.start - 1)
+                file.readline()
+            position = file.tell()
+            while (span.end is None or position < span.end) and (raw := file.readline()):
                 line = raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
                 if line.strip():
                     yield number, line
-    except FileNotFoundError:
-        raise DataError(f"{path} does not exist; expected {what}. Check the path or add the file.") from None
+                position += len(raw)
+                number += 1
     except UnicodeDecodeError as error:
         raise DataError(f"{path}, line {number}: not UTF-8 ({error}). Save the file as UTF-8.") from error
     except OSError as error:
-        raise DataError(f"{path} cannot be read ({error}); expected {what}.") from error
+        raise _unreadable(path, what, error) from error
 
 
-def read_records(path: Path, what: str) -> Iterator[tuple[int, dict[str, Any]]]:
+def read_records(path: Path, what: str, span: Span = WHOLE) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield (line number from 1, object) for each line of a JSON-lines file; blank lines are passed over.
 
     Raises DataError as `read_lines`, and where a line is not one JSON object.
     """
-    for number, line in read_lines(path, what):
+    for number, line in read_lines(path, what, span):
         try:
             record = json.loads(line)
         except ValueError as error:
@@ -47,3 +100,38 @@ def read_records(path: Path, what: str) -> Iterator[tuple[int, dict[str, Any]]]:
                 "Mend or remove the line."
             )
         yield number, record
+
+
+def identifier_of(record: Mapping[str, Any], path: Path, number: int) -> str:
+    """The `_id` of a record, as text. Raises DataError where it has none."""
+    identifier = record.get("_id")
+    if isinstance(identifier, int) and not isinstance(identifier, bool):
+        return str(identifier)
+    if not isinstance(identifier, str) or not identifier:
+        raise DataError(
+            f"{path}, line {number}: '_id' is {identifier!r}; expected a string that is not empty. Add one."
+        )
+    return _unicode(identifier, "_id", path, number)
+
+
+def text_of(record: Mapping[str, Any], key: str, path: Path, number: int, default: str | None) -> str:
+    """A text field of a record. Raises DataError where it is no text and `default` is None."""
+    value = record.get(key, default)
+    if not isinstance(value, str):
+        raise DataError(f"{path}, line {number}: {key!r} is {value!r}; expected a string. Add or mend it.")
+    return _unicode(value, key, path, number)
+
+
+def _unicode(text: str, key: str, path: Path, number: int) -> str:
+    """JSON can spell half a character (a lone surrogate), which no tokenizer and no file takes."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise DataError(f"{path}, line {number}: {key!r} is not valid Unicode ({error}). Mend the text.") from error
+    return text
+
+
+def _unreadable(path: Path, what: str, error: OSError) -> DataError:
+    if isinstance(error, FileNotFoundError):
+        return DataError(f"{path} does not exist; expected {what}. Check the path or add the file.")
+    return DataError(f"{path} cannot be read ({error}); expected {what}.")

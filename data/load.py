@@ -21,6 +21,11 @@ def load_dataset(config: DatasetConfig) -> Dataset:
         dataset = load_beir(config.path)
     else:
         dataset = load_hpo(config.path)
+    return with_overlap(dataset)
+
+
+def with_overlap(dataset: Dataset) -> Dataset:
+    """The dataset, its notes also telling which questions stand in two splits."""
     return replace(dataset, notes=(*dataset.notes, *overlap(dataset)))
 
 
@@ -31,8 +36,11 @@ def corpus_hash(corpus: Iterable[Document]) -> str:
     """
     digest = hashlib.sha256()
     for document in corpus:
-        for text in (document.id, document.title, document.text):
-            encoded = text.encode("utf-8", "surrogatepass")
-            digest.update(len(encoded).to_bytes(8, "big"))
-            digest.update(encoded)
+        digest.update(document_record(document))
     return digest.hexdigest()
+
+
+def document_record(document: Document) -> bytes:
+    """Id, title and text of a document, each preceded by its length in 8 bytes (big-endian)."""
+    fields = [text.encode("utf-8", "surrogatepass") for text in (document.id, document.title, document.text)]
+    return b"".join(part for field in fields for part in (len(field).to_bytes(8, "big"), field))

@@ -5,10 +5,8 @@ idf(w) · tf / (tf + k1·(1 − b + b·|d| / mean |d|)) with idf(w) = ln(1 + (N 
 Words are lower-cased, English stopwords are dropped, the rest is stemmed (Snowball).
 """
 
-import json
 from collections import Counter
 from collections.abc import Callable, Sequence
-from itertools import chain
 from math import log
 from pathlib import Path
 from typing import Literal, Protocol
@@ -20,6 +18,8 @@ import Stemmer
 from rank_bm25 import BM25Okapi
 
 from ..errors import DataError
+from . import postings
+from .arrays import NpyWriter, Words, mapped, read_words, write_words
 from .fusion import Scored, best
 from .plan import Probe
 
@@ -34,6 +34,8 @@ Engine = Literal["bm25s", "rank_bm25"]
 Progress = Callable[[int, int], None]
 
 K1, B = 1.2, 0.75
+LENGTHS = "lengths.npy"
+_TOKENS = "tokens.npy"
 _CHUNK = 1000
 
 
@@ -87,47 +89,84 @@ def tokenise(texts: Sequence[str]) -> list[list[str]]:
     return tokens
 
 
-def write(folder: Path, texts: Sequence[str], engine: Engine, progress: Progress | None = None) -> None:
-    """Write what `load` needs: arrays as .npy, the vocabulary as JSON. DataError where no text holds a word."""
+def write_part(folder: Path, texts: Sequence[str], engine: Engine, progress: Progress | None = None) -> None:
+    """Write what `merge` needs of a block of the corpus."""
     documents: list[list[str]] = []
     for start in range(0, len(texts), _CHUNK):
         documents += tokenise(texts[start : start + _CHUNK])
         if progress:
             progress(len(documents), len(texts))
-    vocabulary: dict[str, int] = {}
-    ids = [[vocabulary.setdefault(word, len(vocabulary)) for word in document] for document in documents]
-    if not vocabulary:
+    np.save(folder / LENGTHS, np.array([len(document) for document in documents], dtype=np.int32))
+    if engine == "bm25s":
+        postings.write_part(folder, documents)
+        return
+    words = sorted({word for document in documents for word in document})
+    place = {word: number for number, word in enumerate(words)}
+    write_words(folder, [word.encode("utf-8", "surrogatepass") for word in words])
+    np.save(folder / _TOKENS, np.array([place[word] for document in documents for word in document], dtype=np.int32))
+
+
+def merge(parts: Sequence[Path], folder: Path, engine: Engine) -> None:
+    """Write what `load` needs: arrays as .npy, the words as one text. DataError where no document holds a word."""
+    each = [np.load(part / LENGTHS, allow_pickle=False) for part in parts]
+    lengths = np.concatenate(each)
+    np.save(folder / LENGTHS, lengths)
+    if not lengths.any():
         raise DataError(
-            f"none of the {len(texts)} documents holds a word that BM25 could index "
+            f"none of the {len(lengths)} documents holds a word that BM25 could index "
             "(stopwords and single letters do not count). Check the title and text fields of the corpus."
         )
     if engine == "bm25s":
-        model = bm25s.BM25(method="lucene", k1=K1, b=B)
-        model.index((ids, vocabulary), show_progress=False)
-        model.save(str(folder), show_progress=False)
+        postings.merge(parts, [len(part) for part in each], folder, _lucene(lengths))
         return
-    np.save(folder / "words.npy", np.fromiter(chain.from_iterable(ids), dtype=np.int32))
-    np.save(folder / "ends.npy", np.cumsum([len(document) for document in ids], dtype=np.int64))
-    (folder / "vocabulary.json").write_text(json.dumps(list(vocabulary), ensure_ascii=False), encoding="utf-8")
+    _, places = postings.join_words(parts, folder)
+    with NpyWriter(folder / _TOKENS, np.int32, (int(lengths.sum(dtype=np.int64)),)) as tokens:
+        for part, place in zip(parts, places, strict=True):
+            tokens.write(place[np.load(part / _TOKENS, allow_pickle=False)])
+
+
+def _lucene(lengths: npt.NDArray[np.int32]) -> postings.Weigh:
+    """The formula, rounded as bm25s rounds it: equal scores to the last bit."""
+    total = len(lengths)
+    soft = K1 * (1 - B + B * lengths / lengths.mean())
+
+    def weigh(
+        frequencies: npt.NDArray[np.int64], documents: npt.NDArray[np.int64], counts: npt.NDArray[np.int32]
+    ) -> npt.NDArray[np.float32]:
+        known, which = np.unique(frequencies, return_inverse=True)
+        idf = np.array([log(1 + (total - df + 0.5) / (df + 0.5)) for df in known.tolist()], dtype=np.float32)
+        often = counts.astype(np.float32)
+        weights: npt.NDArray[np.float32] = (idf[which] * (often / (soft[documents] + often))).astype(np.float32)
+        return weights
+
+    return weigh
 
 
 def load(folder: Path, engine: Engine) -> Bm25:
-    """Open what `write` wrote; arrays stay on disk (memory-mapped) with bm25s."""
+    """Open what `merge` wrote; with bm25s everything stays on disk (memory-mapped)."""
     return Bm25(_Bm25s(folder) if engine == "bm25s" else _RankBm25(folder))
 
 
 class _Bm25s:
     def __init__(self, folder: Path) -> None:
-        self._model = model = bm25s.BM25.load(str(folder), mmap=True, allow_pickle=False)
+        self._words = Words(folder)
+        documents = len(mapped(folder / LENGTHS))
+        self._model = bm25s.BM25(method="lucene", k1=K1, b=B)
+        self._model.load_scores(folder, num_docs=documents, mmap=True, allow_pickle=False)
+        self._model.nonoccurrence_array = None  # only BM25L and BM25+ have one
+        arrays = self._model.scores
+        if len(arrays["indptr"]) != len(self._words) + 1 or not (
+            len(arrays["data"]) == len(arrays["indices"]) == arrays["indptr"][-1]
+        ):
+            raise ValueError("its postings, word offsets and words do not fit together")
         # numpy makes each slice of a memory map another memory map, which costs more than the sum of the slice
-        model.scores.update({name: np.asarray(model.scores[name]) for name in ("data", "indices", "indptr")})
+        arrays.update({name: np.asarray(arrays[name]) for name in ("data", "indices", "indptr")})
         self.batch: BatchSearch | None = None
         if BatchSearch is not None:
-            vocabulary = Vocabulary(model.vocab_dict, tokenise)
-            self.batch = BatchSearch(model.scores, int(model.scores["num_docs"]), vocabulary)
+            self.batch = BatchSearch(arrays, documents, Vocabulary(self._words.place, tokenise))
 
     def scores(self, words: Sequence[str]) -> npt.NDArray[np.float64]:
-        known = self._model.get_tokens_ids(words)
+        known = [place for place in map(self._words.place, words) if place >= 0]
         return np.asarray(self._model.get_scores_from_ids(known), dtype=np.float64)
 
 
@@ -142,9 +181,9 @@ class _RankBm25:
     batch: "BatchSearch | None" = None
 
     def __init__(self, folder: Path) -> None:
-        vocabulary = np.array(json.loads((folder / "vocabulary.json").read_text(encoding="utf-8")), dtype=object)
-        words = vocabulary[np.load(folder / "words.npy", allow_pickle=False)]
-        ends = np.load(folder / "ends.npy", allow_pickle=False)
+        vocabulary = np.array([word.decode("utf-8", "surrogatepass") for word in read_words(folder)], dtype=object)
+        words = vocabulary[np.load(folder / _TOKENS, allow_pickle=False)]
+        ends = np.cumsum(np.load(folder / LENGTHS, allow_pickle=False), dtype=np.int64)
         self._model = _LuceneOkapi([part.tolist() for part in np.split(words, ends[:-1])], k1=K1, b=B)
 
     def scores(self, words: Sequence[str]) -> npt.NDArray[np.float64]:

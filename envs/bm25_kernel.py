@@ -26,8 +26,9 @@ _KNOWN_WORDS = 500_000
 class Vocabulary:
     """Word numbers of query texts. Every distinct word is stemmed once, not once per query."""
 
-    def __init__(self, numbers: Mapping[str, int], tokenise: Tokenise) -> None:
-        self._numbers = numbers
+    def __init__(self, number: Callable[[str], int], tokenise: Tokenise) -> None:
+        """`number` of a stemmed word among those of the index, -1 where it is not there."""
+        self._number = number
         self._tokenise = tokenise
         self._known: dict[str, int] = {}
 
@@ -40,7 +41,7 @@ class Vocabulary:
                 self._known.clear()
                 new = list(set(words))
             for word, stems in zip(new, self._tokenise(new), strict=True):
-                self._known[word] = self._numbers.get(stems[0], -1) if stems else -1
+                self._known[word] = self._number(stems[0]) if stems else -1
         return [number for word in words if (number := self._known[word]) >= 0]
 
 

@@ -9,8 +9,9 @@ import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..data.types import Dataset, Document
+from ..data.types import Document
 from ..errors import ConfigError
+from .documents import Documents
 from .hashing import file_sha256
 from .kinds import Progress, Retriever
 from .recipes import PYTHON, RetrieverRecipe
@@ -44,7 +45,7 @@ class Custom:
     def merge(self, parts: Sequence[Path], folder: Path) -> None:
         """Nothing, for the same reason."""
 
-    def load(self, folder: Path, dataset: Dataset) -> Retriever:
+    def load(self, folder: Path, documents: Documents) -> Retriever:
         """Build the retriever from the corpus."""
-        retriever: Retriever = self._retriever(dataset.corpus)
+        retriever: Retriever = self._retriever([documents.at(place) for place in range(len(documents))])
         return retriever

@@ -12,11 +12,15 @@ from typing import Any
 
 import numpy as np
 
+from ..configs.schema import VectorsConfig
 from ..errors import ModelError
+from . import nearest
+from .arrays import NpyWriter, mapped
 from .caches import ByteCache
 from .encoder import Encoder as Encoder
 from .encoder import Vectors
 from .fusion import NOTHING, Scored, best
+from .nearest import VectorStore
 from .plan import Probe, speaks
 from .recipes import Content
 
@@ -30,11 +34,11 @@ _CACHE_BYTES = 128 * 2**20
 class Dense:
     """Ranks probes by the inner product of Σ wᵢ·e(tᵢ) with every document vector."""
 
-    def __init__(self, encoder: Encoder, vectors: Vectors) -> None:
-        """`vectors`: (documents, d) float32, may be memory-mapped; FAISS reads it where it lies."""
-        self._faiss = import_faiss()
+    def __init__(self, encoder: Encoder, vectors: nearest.Vectors, near: nearest.Nearest | None = None) -> None:
+        """`vectors`: (documents, d) of float32 or float16, may be memory-mapped. `near` gives candidates, None all."""
         self._encoder = encoder
         self._vectors = vectors
+        self._near = near or nearest.flat(vectors, import_faiss())
         self.embeddings: ByteCache[str, Vectors] = ByteCache(_CACHE_BYTES, _embedding_bytes)
         """Vectors of query texts, as the encoder gave them."""
         self.caches = {"embeddings": self.embeddings}
@@ -55,11 +59,9 @@ class Dense:
         rows: list[int] = np.flatnonzero(sums.any(axis=1)).tolist()
         if not rows:
             return rankings
-        depth = min(max(limits[row] for row in rows) + _SPARE, len(self._vectors))
-        _, near = self._faiss.knn(
-            sums[rows].astype(np.float32), self._vectors, depth, metric=self._faiss.METRIC_INNER_PRODUCT
-        )
-        for row, found in zip(rows, near, strict=True):
+        near = self._near(sums[rows].astype(np.float32), max(limits[row] for row in rows) + _SPARE)
+        for row, candidates in zip(rows, near, strict=True):
+            found = candidates[candidates >= 0]
             scores = np.einsum("nd,d->n", self._vectors[found].astype(np.float64), sums[row])
             rankings[row] = best(found, scores.astype(np.float32).astype(np.float64), limits[row])
         return rankings
@@ -74,14 +76,39 @@ class Dense:
         return found
 
 
-def write(folder: Path, texts: Sequence[Content], encoder: Encoder, progress: Progress | None = None) -> None:
-    """Embed all documents and write their vectors."""
-    np.save(folder / VECTORS, encoder.documents(texts, progress))
+def write_part(
+    folder: Path, texts: Sequence[Content], encoder: Encoder, dtype: str, progress: Progress | None = None
+) -> None:
+    """Embed a block of the corpus and write its vectors. ModelError where they do not fit into `dtype`."""
+    with np.errstate(over="ignore"):
+        vectors = encoder.documents(texts, progress).astype(dtype)
+    if not np.isfinite(vectors).all():
+        raise ModelError(
+            f"retriever {encoder.recipe.name!r} gives embeddings too large for {dtype}. Use env.vectors.dtype=float32."
+        )
+    np.save(folder / VECTORS, vectors)
 
 
-def load(folder: Path, encoder: Encoder) -> Dense:
-    """Open what `write` wrote, memory-mapped."""
-    return Dense(encoder, np.load(folder / VECTORS, mmap_mode="r", allow_pickle=False))
+def dimension_of(part: Path) -> int:
+    """The length of the vectors of a part."""
+    return int(mapped(part / VECTORS).shape[1])
+
+
+def merge(parts: Sequence[Path], folder: Path, store: VectorStore, config: VectorsConfig) -> None:
+    """Write what `load` needs: all vectors in corpus order, and the FAISS index where the search is not flat."""
+    pieces = [mapped(part / VECTORS) for part in parts]
+    with NpyWriter(folder / VECTORS, store.dtype, (sum(map(len, pieces)), store.dimension)) as file:
+        for piece in pieces:
+            file.write(piece)
+    nearest.build(folder, mapped(folder / VECTORS), store, config, import_faiss())
+
+
+def load(folder: Path, encoder: Encoder, store: VectorStore, config: VectorsConfig) -> Dense:
+    """Open what `merge` wrote; vectors stay on disk (memory-mapped)."""
+    vectors = mapped(folder / VECTORS)
+    if vectors.dtype.name != store.dtype or vectors.shape[1:] != (encoder.dimension,):
+        raise ValueError(f"{VECTORS} holds {vectors.dtype} of shape {vectors.shape}; expected {store}")
+    return Dense(encoder, vectors, nearest.open_nearest(folder, vectors, store, config, import_faiss()))
 
 
 def import_faiss() -> Any:

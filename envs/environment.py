@@ -9,14 +9,14 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from ..configs.schema import EnvironmentConfig
-from ..data.load import load_dataset
+from ..data.corpus import open_corpus
 from ..data.types import Dataset, Document, Question
 from ..errors import DataError, RequestError
 from ..rewards.measure import measure
 from . import bm25
 from .caches import ByteCache
 from .fusion import Scored, fuse
-from .index import Index, open_index, open_retriever
+from .index import Index, check_corpus, open_index, open_retriever
 from .kinds import Retriever
 from .plan import Probe, SearchPlan, Term
 from .rerank import Reranked, Reranker
@@ -51,7 +51,7 @@ class Environment:
         self.name = config.name or f"{dataset.name}/{manifest.recipe.name}"
         self.card: dict[str, Any] = _card(config, index)
         """How the retriever works, for prompts and clients: name, kind, trained, query_template, …"""
-        self.corpus_size = len(dataset.corpus)
+        self.corpus_size = manifest.documents
         self.corpus_hash = manifest.corpus_hash
         self.index_hash = manifest.index_hash
         self.gain = config.gain
@@ -65,24 +65,25 @@ class Environment:
         if reranker is not None:
             self.card = reranker.describe(self.card)
             self.index_hash = reranker.hash_over(self.index_hash)
-            self._retriever = Reranked(retriever, reranker, dataset.corpus)
+            self._retriever = Reranked(retriever, reranker, index.documents)
         self.caches: Mapping[str, ByteCache] = getattr(self._retriever, "caches", {})
         """The retriever's own caches, by name."""
         for cache in self.caches.values():
             cache.room = config.embedding_cache_bytes
-        self._documents = {document.id: document for document in dataset.corpus}
+        self._documents = index.documents
         self._judged = _judgements(dataset)
 
     @classmethod
     def open(cls, config: EnvironmentConfig) -> "Environment":
-        """Load the dataset and open and verify its index.
+        """Open the index, and load the questions and judgements of its dataset; documents stay in the index.
 
-        Raises DataError for the dataset, ConfigError for an unknown retriever, ModelError for its models,
-        IndexFolderError where the index folder is missing, corrupt, or was built from another corpus or for another
-        retriever.
+        Raises DataError for the dataset, also where a judged document is not in the index, ConfigError for an unknown
+        retriever, ModelError for its models, IndexFolderError where the index folder is missing, corrupt, or was
+        built from another corpus or for another retriever.
         """
-        index = open_index(config.index)
-        dataset = load_dataset(config.dataset)
+        index, corpus = open_index(config.index), open_corpus(config.dataset)
+        check_corpus(index, corpus)
+        dataset = corpus.questions(index.documents)
         reranker = Reranker.open(config.rerank) if config.rerank else None
         return cls(config, dataset, index, open_retriever(index, config, dataset), reranker)
 
@@ -99,7 +100,7 @@ class Environment:
 
     def document(self, doc_id: str) -> Document:
         """The document of that id. KeyError where the corpus has none."""
-        return self._documents[doc_id]
+        return self._documents.at(self._documents.position(doc_id))
 
     def search(self, plans: Sequence[SearchPlan]) -> list[Ranking]:
         """Rank every plan, at most `plan.k` documents each; all plans go to the retriever as one batch.
@@ -138,7 +139,7 @@ class Environment:
         parts = [found[probe.terms].cut(probe.k or plan.k) for probe in plan.probes]
         fused = fuse(parts, plan.fuse, plan.k)
         return [
-            RankedHit(self._dataset.corpus[position].id, score)
+            RankedHit(self._documents.id(position), score)
             for position, score in zip(fused.documents.tolist(), fused.scores.tolist(), strict=True)
         ]
 

@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..configs.schema import EnvironmentConfig
-from ..data.types import Dataset, Document
+from ..data.types import Document
+from ..errors import IndexFolderError
+from .documents import Documents
 from .fusion import Scored, fuse
 from .index import open_index, open_retriever
 from .kinds import Progress, Retriever, check_depth
@@ -30,6 +32,11 @@ class Hybrid:
         self._members = members
         self._depth = depth
         self._indexes = [open_index(member.index) for member in members]
+        if len({index.manifest.corpus_hash for index in self._indexes}) > 1:
+            raise IndexFolderError(
+                f"the members {', '.join(member.index for member in members)} hold different corpora. "
+                "Build them again from one: querylect index build --overwrite."
+            )
         recipes = [recipe_of(member) for member in members]
         said = " ".join(f"({number}) {each.trained}" for number, each in enumerate(recipes, start=1))
         trained = f"{len(members)} retrievers whose rankings are merged by reciprocal rank: {said}"
@@ -43,11 +50,11 @@ class Hybrid:
     def merge(self, parts: Sequence[Path], folder: Path) -> None:
         """Nothing: the manifest's fingerprint names the members' indexes."""
 
-    def load(self, folder: Path, dataset: Dataset) -> "Merged":
+    def load(self, folder: Path, documents: Documents) -> "Merged":
         """Open every member."""
         opened = zip(self._indexes, self._members, strict=True)
-        members = [open_retriever(index, config, dataset) for index, config in opened]
-        return Merged(members, self._depth, len(dataset.corpus))
+        members = [open_retriever(index, config) for index, config in opened]
+        return Merged(members, self._depth, len(documents))
 
 
 class Merged:

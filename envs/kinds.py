@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Protocol
 
 from ..configs.schema import EnvironmentConfig
-from ..data.types import Dataset, Document
+from ..data.types import Document
 from ..errors import RequestError
+from .documents import Documents
 from .fusion import Scored
 from .plan import Probe
 from .recipes import RetrieverRecipe
@@ -43,8 +44,8 @@ class Kind(Protocol):
     def merge(self, parts: Sequence[Path], folder: Path) -> None:
         """Write what `load` needs, from the blocks in corpus order: .npy arrays and JSON, no pickles."""
 
-    def load(self, folder: Path, dataset: Dataset) -> Retriever:
-        """Open what `merge` wrote; positions in `dataset.corpus` are those of rankings."""
+    def load(self, folder: Path, documents: Documents) -> Retriever:
+        """Open what `merge` wrote; the positions of `documents` are those of rankings."""
 
 
 def open_kind(config: EnvironmentConfig, recipe: RetrieverRecipe) -> Kind | None:

@@ -18,9 +18,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ..configs.schema import RemoteConfig
-from ..data.types import Dataset, Document
+from ..data.types import Document
 from ..errors import ConfigError, IndexFolderError
 from .caches import ByteCache, remembered
+from .documents import Documents
 from .encoder import Encoder, Vectors
 from .fusion import NOTHING, Scored, best
 from .kinds import Progress
@@ -79,24 +80,23 @@ class Remote:
     def merge(self, parts: Sequence[Path], folder: Path) -> None:
         """Nothing, for the same reason."""
 
-    def load(self, folder: Path, dataset: Dataset) -> "RemoteWords | RemoteVectors":
+    def load(self, folder: Path, documents: Documents) -> "RemoteWords | RemoteVectors":
         """The retriever. IndexFolderError where the service holds another number of documents than the corpus."""
-        if self.count != len(dataset.corpus):
+        if self.count != len(documents):
             raise IndexFolderError(
                 f"{self._config.index!r} at {self._config.url} holds {self.count} documents; the corpus "
-                f"{dataset.name!r} has {len(dataset.corpus)}. Fill it with this corpus, under its ids."
+                f"has {len(documents)}. Fill it with this corpus, under its ids."
             )
-        places = {document.id: place for place, document in enumerate(dataset.corpus)}
         if self._encoder is None:
-            return RemoteWords(self._service, self._config, places)
-        return RemoteVectors(self._service, self._config, places, self._encoder)
+            return RemoteWords(self._service, self._config, documents)
+        return RemoteVectors(self._service, self._config, documents, self._encoder)
 
 
 class RemoteWords:
     """Ranks probes by Σ wᵢ·BM25(tᵢ) with `match` queries."""
 
-    def __init__(self, service: OpenSearch, config: RemoteConfig, places: Mapping[str, int]) -> None:
-        """`places`: the position in the corpus of every document id."""
+    def __init__(self, service: OpenSearch, config: RemoteConfig, places: Documents) -> None:
+        """`places`: the documents, for the position of an id."""
         self._service, self._config, self._places = service, config, places
 
     def rank(self, probes: Sequence[Probe], limits: Sequence[int]) -> list[Scored]:
@@ -153,8 +153,8 @@ class RemoteWords:
 class RemoteVectors:
     """Ranks probes by the inner product with Σ wᵢ·e(tᵢ), among the neighbours that the service finds."""
 
-    def __init__(self, service: OpenSearch, config: RemoteConfig, places: Mapping[str, int], encoder: Encoder) -> None:
-        """`places`: the position in the corpus of every document id."""
+    def __init__(self, service: OpenSearch, config: RemoteConfig, places: Documents, encoder: Encoder) -> None:
+        """`places`: the documents, for the position of an id."""
         self._service, self._config, self._places, self._encoder = service, config, places, encoder
         self._known: ByteCache[str, Vectors] = ByteCache(
             _CACHE_BYTES, lambda text, vector: sys.getsizeof(text) + vector.nbytes
@@ -194,9 +194,9 @@ def _complete(ranking: Scored, limit: int, bound: float) -> bool:
     return len(ranking.scores) == limit and bool(ranking.scores[-1] > bound)
 
 
-def _placed(hits: Hits, places: Mapping[str, int], config: RemoteConfig) -> npt.NDArray[np.int64]:
+def _placed(hits: Hits, places: Documents, config: RemoteConfig) -> npt.NDArray[np.int64]:
     try:
-        return np.array([places[id_] for id_, _ in hits], dtype=np.int64)
+        return np.array([places.position(id_) for id_, _ in hits], dtype=np.int64)
     except KeyError as error:
         raise IndexFolderError(
             f"{config.index!r} at {config.url} holds a document {error}, which the corpus does not have. "

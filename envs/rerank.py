@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from ..configs.schema import RerankConfig
-from ..data.types import Document
 from ..errors import ModelError
 from ..sources import resolve_model
 from .caches import ByteCache, remembered
+from .documents import Documents
 from .encoder import fingerprint_of, loading_kwargs
 from .fusion import Scored, best
 from .kinds import Retriever, check_depth
@@ -95,8 +95,8 @@ class Reranker:
 class Reranked:
     """A retriever with a cross-encoder behind it."""
 
-    def __init__(self, retriever: Retriever, reranker: Reranker, documents: Sequence[Document]) -> None:
-        """`documents`: the corpus of the retriever, by position."""
+    def __init__(self, retriever: Retriever, reranker: Reranker, documents: Documents) -> None:
+        """`documents`: those of the retriever's index."""
         self._retriever = retriever
         self._reranker = reranker
         self._documents = documents
@@ -118,7 +118,7 @@ class Reranked:
                 for term in filter(speaks, probe.terms)
                 for document in candidates.documents.tolist()
             ],
-            lambda keys: self._reranker.scores([(text, self._documents[place].contents) for text, place in keys]),
+            lambda keys: self._reranker.scores([(text, self._documents.at(place).contents) for text, place in keys]),
         )
         rankings = []
         for probe, candidates, limit in zip(probes, found, limits, strict=True):

@@ -13,10 +13,11 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from ..data.types import Dataset, Document
+from ..data.types import Document
 from ..errors import ModelError
 from ..sources import resolve_model
 from .caches import ByteCache, remembered
+from .documents import Documents
 from .encoder import fingerprint_of, loading_kwargs
 from .fusion import NOTHING, Scored, best
 from .kinds import Progress
@@ -26,7 +27,8 @@ from .recipes import TEXT, RetrieverRecipe
 Words = tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]
 """One text: places in the vocabulary, rising, and their weights; both of shape (words,)."""
 
-WEIGHTS, DOCUMENTS, ENDS = "weights.npy", "documents.npy", "ends.npy"
+WEIGHTS, DOCUMENTS, ENDS = "words.weights.npy", "words.documents.npy", "words.ends.npy"
+_NO_PLACES, _NO_WEIGHTS = np.empty(0, dtype=np.int32), np.empty(0, dtype=np.float32)
 _CHUNK = 128
 _BATCH = 32
 _CACHE_BYTES = 128 * 2**20
@@ -79,7 +81,8 @@ class Splade:
                 progress(len(found), len(texts))
         words = [found[i] for i in range(len(texts))]
         ends = np.cumsum([0, *(len(places) for places, _ in words)], dtype=np.int64)
-        _save(folder, np.concatenate([w for _, w in words]), np.concatenate([p for p, _ in words]), ends)
+        weights = np.concatenate([_NO_WEIGHTS, *(each for _, each in words)])
+        _save(folder, weights, np.concatenate([_NO_PLACES, *(each for each, _ in words)]), ends)
 
     def merge(self, parts: Sequence[Path], folder: Path) -> None:
         """Turn documents × vocabulary into vocabulary × documents."""
@@ -93,12 +96,12 @@ class Splade:
         columns = vstack(rows, format="csr").tocsc()
         _save(folder, columns.data, columns.indices.astype(np.int32), columns.indptr.astype(np.int64))
 
-    def load(self, folder: Path, dataset: Dataset) -> "SpladeIndex":
+    def load(self, folder: Path, documents: Documents) -> "SpladeIndex":
         """Open what `merge` wrote, memory-mapped. ValueError where the arrays do not fit together."""
-        weights, documents, ends = _arrays(folder)
-        if not len(weights) == len(documents) == ends[-1]:
+        weights, places, ends = _arrays(folder)
+        if not len(weights) == len(places) == ends[-1]:
             raise ValueError(f"{WEIGHTS}, {DOCUMENTS} and {ENDS} do not fit together")
-        return SpladeIndex(self, weights, documents, ends, len(dataset.corpus))
+        return SpladeIndex(self, weights, places, ends, len(documents))
 
     def _width(self) -> int:
         return int(self._model.get_embedding_dimension() or 0)

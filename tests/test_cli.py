@@ -27,7 +27,7 @@ HEAVY = {
     "wandb",
     "numpy",
 }
-COMMANDS = ["index build", "index verify", "serve", "train", "eval", "rewrite"]
+COMMANDS = ["index build", "index merge", "index verify", "serve", "train", "eval", "rewrite"]
 
 
 @pytest.fixture(autouse=True)

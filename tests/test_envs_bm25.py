@@ -1,6 +1,7 @@
 """BM25: the formula by hand, both engines against each other and against bm25s itself on Cranfield."""
 
 import os
+from itertools import pairwise
 from math import log
 from pathlib import Path
 
@@ -28,10 +29,20 @@ def plain(text):
     return probe((text, 1.0))
 
 
-def opened(folder, texts, engine):
+def opened(folder, texts, engine, cuts=()):
+    """A retriever over the texts, built in one part or cut at the given places."""
     folder.mkdir()
-    bm25.write(folder, texts, engine)
+    bm25.merge(parts_of(folder, texts, engine, cuts), folder, engine)
     return bm25.load(folder, engine)
+
+
+def parts_of(folder, texts, engine, cuts):
+    parts = []
+    for start, end in pairwise([0, *cuts, len(texts)]):
+        parts.append(folder.with_name(f"{folder.name}.{start}"))
+        parts[-1].mkdir()
+        bm25.write_part(parts[-1], texts[start:end], engine)
+    return parts
 
 
 @pytest.fixture(scope="module", params=ENGINES)
@@ -118,7 +129,7 @@ def test_a_probe_is_the_weighted_sum_of_its_texts_and_a_batch_is_one_by_one(retr
 
 def test_a_corpus_without_words_is_refused(tmp_path):
     with pytest.raises(DataError, match="none of the 2 documents holds a word"):
-        bm25.write(tmp_path, ["of the", "!"], "bm25s")
+        opened(tmp_path / "index", ["of the", "!"], "bm25s")
 
 
 @pytest.fixture(scope="module")

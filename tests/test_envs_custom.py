@@ -33,7 +33,8 @@ def block(language, holding):
 def config(small_environment, tmp_path):
     file = tmp_path / "trigrams.py"
     file.write_text(block("python", "class Retriever"), encoding="utf-8")
-    return small_environment.model_copy(update={"retriever": f"python:{file}", "index": str(tmp_path / "index")})
+    cut = {"index": str(tmp_path / "index"), "block_mib": 1e-4}
+    return small_environment.model_copy(update={"retriever": f"python:{file}", **cut})
 
 
 def trigrams(text):

@@ -1,11 +1,11 @@
-"""Index folders: what is refused, what is replaced, and what a failed build leaves behind (nothing)."""
+"""Index folders: what is refused, what is replaced, and what a failed build leaves behind (finished parts at most)."""
 
-import hashlib
-import json
 import os
+import pickle
 import resource
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +13,9 @@ from querylect.configs.schema import DatasetConfig, EnvironmentConfig
 from querylect.data.beir import save_beir
 from querylect.data.load import load_dataset
 from querylect.data.types import Dataset, Document, Question, Split
+from querylect.envs.hashing import file_sha256
 from querylect.envs.index import build_index, open_index, open_retriever, verify_index
+from querylect.envs.manifest import FileEntry
 from querylect.envs.plan import Probe, Term
 from querylect.errors import IndexFolderError, StorageError
 
@@ -66,11 +68,13 @@ def test_every_file_is_in_the_manifest_and_none_is_a_pickle(config):
     manifest = build_index(config)
     assert {*manifest.files, "manifest.json"} == set(os.listdir(config.index))
     for name in manifest.files:
+        path = os.path.join(config.index, name)
         if name.endswith(".npy"):
-            assert np.load(os.path.join(config.index, name), allow_pickle=False).dtype != object
+            assert np.load(path, allow_pickle=False).dtype != object
         else:
-            with open(os.path.join(config.index, name), encoding="utf-8") as file:
-                json.load(file)
+            assert name in ("documents.bin", "words.bin")
+            with open(path, "rb") as file, pytest.raises(pickle.UnpicklingError):
+                pickle.load(file)
 
 
 @pytest.mark.parametrize("harm", ["flip", "cut", "remove"])
@@ -85,13 +89,13 @@ def test_harm_to_any_file_is_found_and_the_file_is_named(config, harm):
             with open(path, "wb") as file:
                 file.write(good[:-1] + bytes([good[-1] ^ 1]) if harm == "flip" else good[:-1])
         with pytest.raises(IndexFolderError, match=f"corrupt: {name} .*querylect index build"):
-            open_index(config.index)
+            (verify_index if harm == "flip" else open_index)(config.index)
         with open(path, "wb") as file:
             file.write(good)
     verify_index(config.index)
 
 
-@pytest.mark.parametrize(("engine", "array"), [("bm25s", "data.csc.index.npy"), ("rank_bm25", "words.npy")])
+@pytest.mark.parametrize(("engine", "array"), [("bm25s", "data.csc.index.npy"), ("rank_bm25", "tokens.npy")])
 def test_a_pickle_is_not_loaded_even_with_a_fitting_manifest(config, tmp_path, engine, array):
     class Payload:
         def __reduce__(self):
@@ -101,12 +105,9 @@ def test_a_pickle_is_not_loaded_even_with_a_fitting_manifest(config, tmp_path, e
     manifest = build_index(config)
     path = os.path.join(config.index, array)
     np.save(path, np.array([Payload()], dtype=object), allow_pickle=True)
-    with open(path, "rb") as file:
-        content = file.read()
-    said = manifest.model_dump()
-    said["files"][array] = {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)}
-    with open(os.path.join(config.index, "manifest.json"), "w", encoding="utf-8") as file:
-        json.dump(said, file)
+    entry = FileEntry(sha256=file_sha256(Path(path)), size=os.path.getsize(path))
+    manifest.model_copy(update={"files": manifest.files | {array: entry}}).write(Path(config.index))
+    verify_index(config.index)
     with pytest.raises(IndexFolderError, match="cannot be read"):
         reopened(config)
     assert not (tmp_path / "ran").exists()
@@ -127,14 +128,22 @@ def test_a_folder_without_manifest_is_no_index(tmp_path):
     [
         ("{", "not readable JSON"),
         ("[]", "format None"),
-        ('{"format": 2}', "format 2; this version reads format 1"),
-        ('{"format": 1}', "manifest.json is not valid: recipe"),
+        ('{"format": 1}', "format 1; this version reads format 2"),
+        ('{"format": 2}', "manifest.json is not valid: recipe"),
     ],
 )
 def test_a_broken_manifest_is_refused(tmp_path, content, said):
     (tmp_path / "manifest.json").write_text(content)
     with pytest.raises(IndexFolderError, match=said):
         open_index(tmp_path)
+
+
+def test_a_manifest_that_was_changed_is_refused(config):
+    build_index(config)
+    path = Path(config.index, "manifest.json")
+    path.write_text(path.read_text().replace('"documents": 40', '"documents": 41'))
+    with pytest.raises(IndexFolderError, match=r"manifest\.json does not bear its own hash"):
+        open_index(config.index)
 
 
 def test_an_index_of_another_corpus_is_refused(config, tmp_path):
@@ -193,7 +202,7 @@ def test_a_disk_that_takes_no_more_leaves_nothing_new_and_the_old_index_whole(co
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (600, hard))
     try:
-        with pytest.raises(StorageError, match=r"could not be written.*nothing was left behind"):
+        with pytest.raises(StorageError, match=r"could not be written.*nothing half-written was left behind"):
             build_index(config, overwrite=True)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -203,8 +212,6 @@ def test_a_disk_that_takes_no_more_leaves_nothing_new_and_the_old_index_whole(co
 
 
 def test_a_rename_that_fails_puts_the_old_index_back(config, monkeypatch):
-    from pathlib import Path
-
     before = build_index(config)
     rename = Path.rename
 
@@ -213,10 +220,13 @@ def test_a_rename_that_fails_puts_the_old_index_back(config, monkeypatch):
             raise OSError(5, "Input/output error")
         return rename(self, target)
 
-    monkeypatch.setattr(Path, "rename", failing)
-    with pytest.raises(StorageError):
-        build_index(config, overwrite=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", failing)
+        with pytest.raises(StorageError):
+            build_index(config, overwrite=True)
     assert verify_index(config.index) == before
+    assert left_in(config) == [".it.parts", "it"]
+    assert build_index(config, overwrite=True) == before
     assert left_in(config) == ["it"]
 
 

@@ -18,6 +18,7 @@ from querylect.configs.schema import (
 from querylect.data.beir import save_beir
 from querylect.data.types import Dataset, Document, Question, Split
 from querylect.envs.bm25 import tokenise
+from querylect.envs.build import build_shard, merge_index
 from querylect.envs.environment import Environment
 from querylect.envs.index import build_index, open_index
 from querylect.envs.plan import Probe, SearchPlan, Term
@@ -135,6 +136,9 @@ KINDS = {
     ),
     "splade": (splade_by_hand, lambda models: {"retriever": "splade", "model": models["mlm"]}),
 }
+BLOCK = 1e-4
+"""About one document in a part."""
+POSTINGS = ("words.weights.npy", "words.documents.npy", "words.ends.npy")
 ONLY_ABOVE_0 = {"bm25", "splade"}
 
 
@@ -208,6 +212,17 @@ def test_a_cross_encoder_scores_the_best_documents_of_any_kind(kind, activation,
     environment = opened(config)
     check(environment, expected, k=4)
     check(environment, expected, k=2)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_shards_of_every_kind_make_the_index_that_one_process_makes(kind, models, dataset, tmp_path):
+    config = EnvironmentConfig(
+        dataset=dataset, index=str(tmp_path / "index"), block_mib=BLOCK, **KINDS[kind][1](models)
+    )
+    cut = config.model_copy(update={"index": str(tmp_path / "cut")})
+    assert sum(build_shard(cut, shard, 2) for shard in (2, 1)) > 2
+    assert merge_index(cut).index_hash == build_index(config).index_hash
+    check(Environment.open(cut), [scores_by_hand(kind, models, terms) for terms in PROBES])
 
 
 def test_the_hash_and_the_card_tell_every_second_stage_apart(models, dataset, tmp_path):
@@ -302,6 +317,27 @@ def test_a_hybrid_keeps_the_indexes_that_fit_and_notices_those_that_changed(mode
     assert build_index(config, overwrite=True).index_hash == environment.index_hash
 
 
+def test_a_hybrid_is_built_by_several_workers_but_not_in_shards(dataset, tmp_path):
+    hashes = []
+    for workers in (1, 2):
+        folder = tmp_path / str(workers)
+        members = [
+            MemberConfig(retriever="bm25", engine=engine, index=str(folder / engine))
+            for engine in ("bm25s", "rank_bm25")
+        ]
+        config = EnvironmentConfig(
+            dataset=dataset,
+            retriever="hybrid",
+            index=str(folder / "both"),
+            block_mib=BLOCK,
+            hybrid=HybridConfig(members=members),
+        )
+        hashes.append(build_index(config, workers=workers).index_hash)
+    assert hashes[0] == hashes[1]
+    with pytest.raises(ConfigError, match="no shards of its own"):
+        build_shard(config, 1, 2)
+
+
 def test_a_hybrid_of_other_depth_is_another_index_and_gives_no_more_than_its_depth(models, dataset, tmp_path):
     environment = opened(hybrid(dataset, models, tmp_path, depth=3))
     with pytest.raises(RequestError, match=r"asks for 7 documents.*env\.hybrid\.depth"):
@@ -320,10 +356,8 @@ def test_a_hybrid_and_its_members_go_together():
 def test_an_index_of_words_holds_arrays_without_pickles_in_compressed_rows(models, dataset, tmp_path):
     config = EnvironmentConfig(dataset=dataset, index=str(tmp_path / "index"), **KINDS["splade"][1](models))
     manifest = build_index(config)
-    assert set(manifest.files) == {"weights.npy", "documents.npy", "ends.npy", "ids.json"}
-    weights, documents, ends = (
-        np.load(tmp_path / "index" / name, allow_pickle=False) for name in ("weights.npy", "documents.npy", "ends.npy")
-    )
+    assert set(POSTINGS) < set(manifest.files)
+    weights, documents, ends = (np.load(tmp_path / "index" / name, allow_pickle=False) for name in POSTINGS)
     matrix = np.zeros((len(ends) - 1, len(CORPUS)))
     for word in range(len(ends) - 1):
         part = slice(ends[word], ends[word + 1])
@@ -346,7 +380,7 @@ def test_blocks_of_an_index_of_words_make_the_same_index_as_one(models, tmp_path
         splade.write_part(part, documents)
     splade.merge([whole], tmp_path / "one")
     splade.merge(parts, tmp_path / "three")
-    for name in ("weights.npy", "documents.npy", "ends.npy"):
+    for name in POSTINGS:
         one, three = (np.load(tmp_path / folder / name) for folder in ("one", "three"))
         np.testing.assert_allclose(one, three, atol=1e-6)
 

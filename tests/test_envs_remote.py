@@ -161,7 +161,8 @@ def stand_in(run_app):
 
 def settings(dataset, folder, url, **changes):
     remote = {"url": url, "index": "mine", "timeout": 5.0, "deadline": 20.0, **changes}
-    return EnvironmentConfig(dataset=dataset, index=str(folder / "index"), remote=RemoteConfig(**remote))
+    cut = {"index": str(folder / "index"), "block_mib": 1e-3}
+    return EnvironmentConfig(dataset=dataset, remote=RemoteConfig(**remote), **cut)
 
 
 @pytest.fixture

@@ -1,0 +1,139 @@
+"""A corpus that is read in blocks, never as a whole: what an index is built from.
+
+The blocks of a corpus follow from its content and the block size alone, so that any number of processes can share
+them and the results, put in order, are always the same. `Origin` recognises the corpus later without reading it all.
+"""
+
+import hashlib
+from collections.abc import Container, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..configs.schema import DatasetConfig
+from ..errors import DataError
+from .beir import beir_folder, load_beir, name_and_licence, no_document, read_corpus
+from .hpo import load_hpo
+from .jsonl import Span, spans
+from .load import corpus_hash, with_overlap
+from .types import Dataset, Document
+
+_WHOLE = 64 * 2**20
+_SAMPLES, _SAMPLE = 1024, 2**16
+_LOADED_BLOCK = 4096
+"""Documents in a block of a corpus that is in memory anyway."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What a corpus is recognised by."""
+
+    size: int
+    """Bytes of the corpus file; documents where there is no such file."""
+    modified: int
+    """Its time of last change in nanoseconds; 0 where there is no such file."""
+    fingerprint: str
+    """sha256 of the file up to 64 MiB, of 1024 samples of it beyond; the corpus hash where there is no such file."""
+
+
+class BeirCorpus:
+    """The `corpus.jsonl` of a BEIR folder."""
+
+    def __init__(self, path: str) -> None:
+        """Raises DataError where there is no such folder."""
+        self._folder = beir_folder(path)
+        self._file = self._folder / "corpus.jsonl"
+        self.name, self.licence = name_and_licence(self._folder)
+
+    def blocks(self, size: int) -> tuple[list[Span], int]:
+        """Blocks of about `size` bytes, and how many documents they hold at most."""
+        blocks, lines = spans(self._file, size, "the corpus, one document per line")
+        if not lines:
+            raise no_document(self._file)
+        return blocks, lines
+
+    def read(self, block: Span) -> Iterator[Document]:
+        """The documents of a block, one at a time."""
+        return (document for _, document in read_corpus(self._file, block))
+
+    def origin(self) -> Origin:
+        """Reads at most 64 MiB of the file. Raises DataError where it is missing."""
+        try:
+            state = self._file.stat()
+            return Origin(state.st_size, state.st_mtime_ns, _fingerprint(self._file, state.st_size))
+        except OSError as error:
+            raise DataError(f"{self._file} cannot be read ({error}). Check dataset.path.") from error
+
+    def differs(self, origin: Origin) -> str | None:
+        """What tells this corpus from the one of that origin; None where nothing does.
+
+        Size and time of last change decide alone where both are equal. A corpus file that is gone differs from none:
+        an index brings its documents along.
+        """
+        try:
+            state = self._file.stat()
+        except FileNotFoundError:
+            return None
+        if state.st_size != origin.size:
+            return f"{self._file.name} has {state.st_size} bytes, not {origin.size}"
+        if state.st_mtime_ns == origin.modified or self.origin().fingerprint == origin.fingerprint:
+            return None
+        return f"{self._file.name} has other content"
+
+    def questions(self, documents: Container[str]) -> Dataset:
+        """The dataset without its corpus; every judged document must be among `documents`."""
+        return with_overlap(load_beir(self._folder, documents=documents))
+
+
+class LoadedCorpus:
+    """The corpus of a dataset that is small and made in memory."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        self._dataset = dataset
+        self.name, self.licence = dataset.name, dataset.licence
+
+    def blocks(self, size: int) -> tuple[list[Span], int]:
+        """Blocks of 4096 documents, whatever `size` is, and how many documents they hold."""
+        total = len(self._dataset.corpus)
+        starts = range(0, total, _LOADED_BLOCK)
+        return [Span(start, min(start + _LOADED_BLOCK, total)) for start in starts], total
+
+    def read(self, block: Span) -> Iterator[Document]:
+        """The documents of a block."""
+        return iter(self._dataset.corpus[block.start : block.end])
+
+    def origin(self) -> Origin:
+        """Size and hash of the corpus."""
+        return Origin(len(self._dataset.corpus), 0, corpus_hash(self._dataset.corpus))
+
+    def differs(self, origin: Origin) -> str | None:
+        """What tells this corpus from the one of that origin; None where nothing does."""
+        mine = self.origin()
+        return None if mine == origin else f"{mine.size} documents, hash {mine.fingerprint[:12]}"
+
+    def questions(self, documents: Container[str]) -> Dataset:
+        """The dataset."""
+        return with_overlap(self._dataset)
+
+
+Corpus = BeirCorpus | LoadedCorpus
+
+
+def open_corpus(config: DatasetConfig) -> Corpus:
+    """The corpus of the configured dataset. Raises DataError where it is missing or cannot be made."""
+    if config.kind == "beir":
+        assert config.path is not None, "DatasetConfig demands a path for kind 'beir'"
+        return BeirCorpus(config.path)
+    return LoadedCorpus(load_hpo(config.path))
+
+
+def _fingerprint(path: Path, size: int) -> str:
+    digest = hashlib.sha256(size.to_bytes(8, "big"))
+    with path.open("rb") as file:
+        if size <= _WHOLE:
+            while part := file.read(2**20):
+                digest.update(part)
+        else:
+            for number in range(_SAMPLES):
+                file.seek(number * (size - _SAMPLE) // (_SAMPLES - 1))
+                digest.update(file.read(_SAMPLE))
+    return digest.hexdigest()
