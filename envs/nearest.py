@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 NEAREST = "nearest.faiss"
 _ROWS = 2**16
 """Vectors converted, added or compared at once."""
-_TRAINED_ON = 256
+_TRAINED_ON = 64
 """Vectors for each list that an IVF-PQ index learns from."""
 _SPARE = 4
 """Candidates that an approximate search gives for each place asked for."""

