@@ -8,11 +8,13 @@ from querylect.envs.client import SyncEnvironmentClient
 from querylect.envs.plan import SearchPlan
 from querylect.envs.wire import Step
 from querylect.errors import ConfigError, EnvironmentUnavailableError
+from querylect.rollouts.checkpoints import find_checkpoint
 from querylect.rollouts.policy import load_policy
 from querylect.rollouts.use import make_grower
 from querylect.train.run import train, worth_training
 from querylect.train.run_folder import RunFolder
 from querylect.train.warm_start import Lesson, _lessons, _turns, imitation_loss, warm_start
+from safetensors.torch import load_file
 
 from .lessons import change, lesson_url, lessons, records, settings, speaking, without_seconds  # noqa: F401 (fixtures)
 
@@ -130,6 +132,10 @@ def test_imitating_makes_the_answer_likelier(warm, grower, client, tmp_path):
 def test_a_run_may_begin_warm_and_one_turn_cannot(warm):
     folder = train(change(warm, **{"train.steps": 1}))
     assert len(records(folder / "warm_start.jsonl")) == 1
+    warmed, trained = (load_file(folder / name / "adapter_model.safetensors") for name in ("warm_start", "final"))
+    assert warmed.keys() == trained.keys()
+    assert any((warmed[name] != trained[name]).any() for name in warmed), "GRPO went on from it"
+    assert find_checkpoint(folder) == folder / "final"
     assert len(records(folder / "metrics.jsonl")) == 1
     single = change(warm, **{"name": "single", "rollout": RolloutConfig(branching=[4]).model_dump()})
     with pytest.raises(ConfigError, match="imitates a second turn"):

@@ -100,6 +100,9 @@ def _train(
         from .warm_start import warm_start
 
         warm_start(config, policy, grower, asked, folder)
+        with staged(folder.warm) as place:
+            policy.save_pretrained(str(place))  # type: ignore[operator]
+            tokenizer.save_pretrained(str(place))
     _learn(config, folder, checkpoint, environment, policy, tokenizer, grower, sampler, questions)
     return folder.path
 

@@ -3,7 +3,7 @@
 config.yaml       the resolved settings            metrics.jsonl     one record per step
 environment.json  what was searched, with hashes   rollouts.jsonl    sampled trees
 checkpoints/      checkpoint-N, complete or absent  warm_start.jsonl  loss per step before GRPO, where there was one
-final/            the trained policy
+final/            the trained policy                warm_start/       the policy before GRPO, where there was one
 """
 
 import json
@@ -48,6 +48,7 @@ class RunFolder:
         self.metrics = path / "metrics.jsonl"
         self.rollouts = path / "rollouts.jsonl"
         self.warm_start = path / "warm_start.jsonl"
+        self.warm = path / "warm_start"
 
     @classmethod
     def create(cls, config: RunConfig) -> "RunFolder":

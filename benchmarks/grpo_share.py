@@ -1,0 +1,61 @@
+"""What GRPO adds to the warm start: one run, and its policy after each of the two on the validation questions.
+
+    querylect index build demo --overwrite
+    python benchmarks/grpo_share.py [KEY=VALUE …]
+
+Settings are those of the demo. Prints nDCG@10 of the last turn, greedy, and the paired permutation test between the two
+and against the raw question.
+"""
+
+import sys
+import tempfile
+from statistics import fmean
+
+from machine import describe
+from querylect.configs.load import load_config
+from querylect.data.types import Question
+from querylect.envs.connect import open_environment
+from querylect.eval.compare import run_raw
+from querylect.eval.records import METRICS
+from querylect.eval.statistics import compare_paired
+from querylect.eval.systems import PolicySystem
+from querylect.logs import set_up_logging
+from querylect.train.run import train
+
+
+def main(*overrides: str) -> None:
+    """Train into a temporary folder, evaluate both policies and print the table."""
+    set_up_logging()
+    with tempfile.TemporaryDirectory() as folder:
+        config = load_config("demo", [f"output={folder}", "tracking.wandb=disabled", *overrides])
+        run = train(config)
+        with open_environment(config) as client:
+            questions = client.questions("validation")
+            scores = {"raw question": [record.metrics[METRICS[0]] for record in run_raw(client, questions)]}
+            for name, checkpoint in (("after the warm start", "warm_start"), ("after GRPO", "final")):
+                scores[name] = answered(PolicySystem(name, config, client, run / checkpoint), questions)
+    print(describe())
+    print(f"{config.train.warm_start.questions} lessons, {config.train.steps} steps; {len(questions)} questions")
+    for name, values in scores.items():
+        print(f"  {name:20} {fmean(value for value in values if value is not None):.4f}")
+    pairs = (
+        ("after GRPO", "after the warm start"),
+        ("after the warm start", "raw question"),
+        ("after GRPO", "raw question"),
+    )
+    for better, than in pairs:
+        test = compare_paired(scores[better], scores[than], resamples=10_000, permutations=10_000, seed=config.seed)
+        print(
+            f"  {better} against {than}: {test.difference:+.4f}, p = {test.p:.4f}, "
+            f"{test.wins} better, {test.losses} worse"
+        )
+
+
+def answered(system: PolicySystem, questions: list[Question]) -> list[float | None]:
+    """nDCG@10 of the last turn; None where it is unscorable."""
+    last = [next(iter(tree.paths()))[-1] for tree in system(questions)]
+    return [node.metrics.get(METRICS[0]) if node.reward is not None else None for node in last]
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
