@@ -44,19 +44,15 @@ def open_index(path: str | Path) -> Index:
     Raises IndexFolderError for a missing folder, a manifest that is missing, unreadable, changed or of an unknown
     format, and for a file that is missing or has another size than the manifest says.
     """
-    folder = Path(path).expanduser()
-    if not folder.is_dir():
-        raise IndexFolderError(f"index folder {folder} does not exist. Build it: querylect index build.")
-    manifest = read_manifest(folder)
-    check_sizes(folder, manifest.files)
+    folder, manifest = _described(path)
     return Index(folder, manifest, _opened(folder, partial(Documents, folder)))
 
 
 def verify_index(path: str | Path) -> Manifest:
     """Read every file of an index folder and compare its sha256. Raises IndexFolderError as `open_index`."""
-    index = open_index(path)
-    check_content(index.path, index.manifest.files)
-    return index.manifest
+    folder, manifest = _described(path)
+    check_content(folder, manifest.files)
+    return manifest
 
 
 def check_corpus(index: Index, corpus: Corpus) -> None:
@@ -94,6 +90,15 @@ def open_retriever(index: Index, config: EnvironmentConfig, dataset: Dataset | N
     encoder = dense.Encoder.open(recipe)
     _check_fingerprint(index, encoder.fingerprint, encoder.recipe)
     return _opened(index.path, partial(dense.load, index.path, encoder, manifest.vectors, config.vectors))
+
+
+def _described(path: str | Path) -> tuple[Path, Manifest]:
+    folder = Path(path).expanduser()
+    if not folder.is_dir():
+        raise IndexFolderError(f"index folder {folder} does not exist. Build it: querylect index build.")
+    manifest = read_manifest(folder)
+    check_sizes(folder, manifest.files)
+    return folder, manifest
 
 
 def _opened(folder: Path, load: Callable[[], Opened]) -> Opened:

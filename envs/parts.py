@@ -11,7 +11,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -77,8 +77,14 @@ class Parts:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
         temporary = self.folder / f"{_PLAN}.{secrets.token_hex(4)}"
-        temporary.write_text(plan.model_dump_json(), encoding="utf-8")
-        temporary.rename(self.folder / _PLAN)
+        try:
+            temporary.write_text(plan.model_dump_json(), encoding="utf-8")
+            temporary.rename(self.folder / _PLAN)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            with suppress(OSError):  # another process may have begun
+                self.folder.rmdir()
+            raise
 
     def path(self, number: int) -> Path:
         """The folder of a part."""

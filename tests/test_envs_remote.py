@@ -374,7 +374,7 @@ def test_an_index_that_is_missing_or_of_another_corpus_or_changed_is_refused(con
     assert opened(config).index_hash != first
     stand_in.count = 79
     build_index(config, overwrite=True)
-    with pytest.raises(IndexFolderError, match=r"holds 79 documents; the corpus 'mine' has 80"):
+    with pytest.raises(IndexFolderError, match=r"holds 79 documents; the corpus has 80"):
         Environment.open(config)
 
 
