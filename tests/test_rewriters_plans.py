@@ -1,5 +1,7 @@
 """From a sampled answer to a search plan, for every rewriter; and that only the sampled answer counts."""
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,8 +19,12 @@ ASKED = Question("q", "Big head")
 every_rewriter = pytest.mark.parametrize("name", sorted(REWRITERS))
 
 
+WHOLE = str(Path(__file__).with_name("plain_prompt.yaml"))
+"""Of `small`: a prompt that leaves the whole answer to the model, as the other rewriters do."""
+
+
 def make(name="small", k=10, **settings):
-    return make_rewriter(RewriterConfig(name=name, **settings), BM25, k)
+    return make_rewriter(RewriterConfig(name=name, prompt=WHOLE, **settings), BM25, k)
 
 
 @every_rewriter

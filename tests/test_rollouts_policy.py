@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -335,11 +336,12 @@ def test_the_packaged_gguf_model_answers(packaged, tmp_path):
     assert "quantization_config" not in json.loads((tmp_path / "config.json").read_text())
 
 
-def test_a_gguf_file_is_read_once(packaged, monkeypatch):
-    from querylect.rollouts import gguf
-
+def test_a_gguf_file_is_read_once(packaged, caplog):
     first = load_policy(packaged)[0].state_dict()
-    monkeypatch.setattr(gguf.transformers, "AutoModelForCausalLM", None)
+    caplog.clear()
+    caplog.set_level("INFO", "querylect")
+    assert load_policy(packaged)[0].config._name_or_path.endswith(f"transformers-{version('transformers')}")
+    assert "de-quantising" not in caplog.text
     for name, weights in load_policy(packaged)[0].state_dict().items():
         assert torch.equal(weights, first[name])
 
