@@ -241,11 +241,11 @@ def test_a_local_environment_is_started_asked_and_stopped(tmp_path, monkeypatch)
     """Against the real service in its child process: a system that repeats the question scores what raw scores."""
     config = beir(beir_folder(tmp_path / "beir"))
     build_index(config.env)
-    services = []
+    services, before = [], psutil.Process().children()
 
     def systems(config, client, checkpoint):
         assert checkpoint is None
-        services.extend(psutil.Process().children())
+        services.extend(child for child in psutil.Process().children() if child not in before)
         return {"untrained": lambda questions: [repeat(client, question) for question in questions]}
 
     monkeypatch.setattr(compare, "policy_systems", systems)
