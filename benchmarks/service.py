@@ -20,7 +20,7 @@ import multiprocessing
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import count, islice
@@ -195,53 +195,61 @@ def measure_dense(config: EnvironmentConfig, texts: list[str], model: str, round
     print("dense: all-MiniLM-L6-v2, queries are the training questions")
     uncached = config.model_copy(update={"cache_bytes": 0, "embedding_cache_bytes": 0})
     plans = [SearchPlan.of(text, k=K) for text in texts[:320]]
-    with local_service(uncached) as url:
+    with local_service(uncached) as url, clients(url, 33) as (many, run):
+
+        def each_alone() -> None:
+            run(*(ask(client, plans[start::32], 1) for start, client in enumerate(many[:32])))
+
+        def one_for_all() -> None:
+            run(ask(many[32], plans, 32))
+
         rates = in_turns(
-            {
-                "32 clients, one plan each": lambda: asyncio.run(many_clients(url, plans, 32)),
-                "one client, 32 plans each": lambda: asyncio.run(one_client(url, plans, 32)),
-            },
-            len(plans),
-            rounds,
+            {"32 clients, one plan each": each_alone, "one client, 32 plans each": one_for_all}, len(plans), rounds
         )
     report(rates, "32 clients, one plan each")
 
     fresh = (f"{texts[n % len(texts)]} {n // len(texts)}" for n in count())
-    with local_service(config) as url:
+    with local_service(config) as url, clients(url, 1) as ((client,), run):
         before: list[SearchPlan] = []
 
-        def step(half_known: bool) -> Callable[[], object]:
-            def call() -> None:
-                nonlocal before
-                size = 12 * 20
-                known = before[: size // 2] if half_known else []
-                new = [SearchPlan.of(text, k=K) for text in islice(fresh, size - len(known))]
-                before = new + known
-                asyncio.run(one_client(url, [*known, *new], 128))
+        def step(half_known: bool) -> None:
+            nonlocal before
+            size = 12 * 20
+            known = before[: size // 2] if half_known else []
+            new = [SearchPlan.of(text, k=K) for text in islice(fresh, size - len(known))]
+            before = new + known
+            run(ask(client, [*known, *new], 128))
 
-            return call
-
-        step(False)()
-        rates = in_turns({"half of it known": step(True), "all of it new": step(False)}, 240, rounds)
+        step(False)
+        calls = {"half of it known": lambda: step(True), "all of it new": lambda: step(False)}
+        rates = in_turns(calls, 240, rounds)
     report(rates, "half of it known")
 
 
-async def many_clients(url: str, plans: Sequence[SearchPlan], clients: int) -> None:
-    """Each client asks its share of the plans one by one."""
+@contextmanager
+def clients(url: str, number: int) -> Iterator[tuple[list[EnvironmentClient], Callable[..., None]]]:
+    """Connected clients, and how calls of them are run side by side."""
+    config = ClientConfig(urls=[url], timeout=300, deadline=600)
+    with asyncio.Runner() as runner:
+        made = [EnvironmentClient(config) for _ in range(number)]
 
-    async def ask(share: Sequence[SearchPlan]) -> None:
-        async with EnvironmentClient(ClientConfig(urls=[url])) as client:
-            for plan in share:
-                await client.search([plan], with_text=False)
+        async def together(*calls: Coroutine) -> None:
+            await asyncio.gather(*calls)
 
-    await asyncio.gather(*(ask(plans[start::clients]) for start in range(clients)))
+        def run(*calls: Coroutine) -> None:
+            runner.run(together(*calls))
+
+        run(*(client.environment() for client in made))
+        try:
+            yield made, run
+        finally:
+            run(*(client.close() for client in made))
 
 
-async def one_client(url: str, plans: Sequence[SearchPlan], size: int) -> None:
-    """One client asks all plans, `size` at a time."""
-    async with EnvironmentClient(ClientConfig(urls=[url])) as client:
-        for start in range(0, len(plans), size):
-            await client.search(plans[start : start + size], with_text=False)
+async def ask(client: EnvironmentClient, plans: Sequence[SearchPlan], size: int) -> None:
+    """Ask for all plans, `size` at a time."""
+    for start in range(0, len(plans), size):
+        await client.search(plans[start : start + size], with_text=False)
 
 
 def ensure(config: EnvironmentConfig) -> None:

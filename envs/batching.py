@@ -29,10 +29,10 @@ RANKING_BYTES, HIT_BYTES = 100, 104
 """What a ranking and each of its hits take; the document ids are the corpus' own."""
 MAX_EXTRA_SEARCHES = 64
 """How many searches may be spent on finding the plans that make a batch fail."""
-LINGER_SECONDS = 0.003
-LINGER_SHARE = 0.1
-"""The first plan of a batch waits for others this share of the time that the last search took, at most
-LINGER_SECONDS: waiting costs a fast retriever little, and lets a slow one work on fuller batches."""
+LINGER_SECONDS, LINGER_SHARE = 0.02, 0.25
+"""A batch waits until as many requests are there as the last one answered, since their clients will soon ask again,
+but at most LINGER_SECONDS and this share of the last search's time: a lone client never waits, a slow encoder gets full
+batches from many clients, and a fast retriever is not held up."""
 
 
 class OverloadedError(Exception):
@@ -91,8 +91,7 @@ class Batcher:
         linger: float = LINGER_SECONDS,
         metrics: Metrics | None = None,
     ) -> None:
-        """`linger` is in seconds: how long the first plan of a batch waits for others at most; it never waits once
-        `max_batch` plans are there."""
+        """`linger` is in seconds: how long the first plan of a batch waits for others at most."""
         self._search = search
         self._index_digest = hashlib.blake2b(index_hash.encode() + b"\0", digest_size=24)
         self._max_pending = max_pending
@@ -104,6 +103,8 @@ class Batcher:
         self._pending: dict[Key, _Waiting] = {}
         self._arrived = asyncio.Event()
         self._full = asyncio.Event()
+        self._asking = 0
+        self._answered = 1
         self._seconds_per_plan = 0.001
         self._seconds = 0.0
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="querylect-search")
@@ -159,8 +160,9 @@ class Batcher:
             waiting.requests.append(request)
         if fresh:
             self._metrics.queue.set(len(self._pending))
+            self._asking += 1
             self._arrived.set()
-            if len(self._queue) >= self._max_batch:
+            if self._asking >= self._answered or len(self._queue) >= self._max_batch:
                 self._full.set()
         await request.done
         return [cached[key] if key in cached else awaited[key].ranking for key in keys]
@@ -181,6 +183,7 @@ class Batcher:
                         await asyncio.wait_for(self._full.wait(), min(self._linger, LINGER_SHARE * self._seconds))
                 batch = [self._queue.popleft() for _ in range(min(self._max_batch, len(self._queue)))]
                 self._full.clear()
+                self._asking = 0
                 if not self._queue:
                     self._arrived.clear()
                 started = time.perf_counter()
@@ -192,6 +195,7 @@ class Batcher:
                 self._metrics.plans.labels("searched").inc(len(batch))
                 self._metrics.batches.observe(len(batch))
                 self._metrics.search_seconds.observe(self._seconds)
+                self._answered = len({id(request) for waiting in batch for request in waiting.requests})
                 for waiting, outcome in zip(batch, outcomes, strict=True):
                     self._settle(waiting, outcome)
                 self._metrics.queue.set(len(self._pending))

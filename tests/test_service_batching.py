@@ -7,6 +7,7 @@ import tracemalloc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from querylect.envs import batching
 from querylect.envs.batching import HIT_BYTES, RANKING_BYTES, Batcher, OverloadedError, ranking_cache
 from querylect.envs.caches import ENTRY_BYTES
 from querylect.envs.environment import RankedHit
@@ -94,6 +95,34 @@ def test_requests_that_wait_together_are_searched_together_and_equal_plans_once(
 
     assert using(search, body) == [[[f"t{i % 3}-0"]] for i in range(9)]
     assert search.batches == [["first"], ["t0", "t1", "t2"]]
+
+
+def test_a_batch_waits_for_as_many_requests_as_the_last_one_answered(monkeypatch):
+    """Three clients that ask again one after the other, once they are answered, share every search."""
+    monkeypatch.setattr(batching, "LINGER_SHARE", 10.0**6)
+    search = Recorder()
+
+    async def body(batcher):
+        async def client(number):
+            for n in range(4):
+                for _ in range(20 * number if n else 0):
+                    await asyncio.sleep(0)
+                await batcher.search([SearchPlan.of(f"{number}-{n}", k=1)])
+
+        await asyncio.gather(*(client(number) for number in range(3)))
+
+    using(search, body, linger=5.0)
+    assert [len(batch) for batch in search.batches] == [3, 3, 3, 3]
+
+
+def test_a_lone_client_never_waits_for_others(monkeypatch):
+    monkeypatch.setattr(batching, "LINGER_SHARE", 10.0**6)
+
+    async def body(batcher):
+        for n in range(5):
+            await batcher.search([SearchPlan.of(f"{n}", k=1)])
+
+    using(Recorder(), body, linger=1000.0)
 
 
 def test_a_batch_is_never_longer_than_allowed_and_all_are_answered_in_order():
