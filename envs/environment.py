@@ -138,10 +138,8 @@ class Environment:
     def _ranking(self, plan: SearchPlan, found: Mapping[tuple[Term, ...], Scored]) -> Ranking:
         parts = [found[probe.terms].cut(probe.k or plan.k) for probe in plan.probes]
         fused = fuse(parts, plan.fuse, plan.k)
-        return [
-            RankedHit(self._documents.id(position), score)
-            for position, score in zip(fused.documents.tolist(), fused.scores.tolist(), strict=True)
-        ]
+        ids = map(self._documents.id, fused.documents.tolist())
+        return list(map(RankedHit._make, zip(ids, fused.scores.tolist(), strict=True)))
 
 
 def _card(config: EnvironmentConfig, index: Index) -> dict[str, Any]:

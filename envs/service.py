@@ -5,6 +5,7 @@ event loop stays free. `serve` listens only when the index is open and has answe
 """
 
 import asyncio
+import gc
 import math
 import socket
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -118,10 +119,10 @@ class _Room:
 
     def ranking(self, hits: Hits, with_text: bool) -> list[dict[str, Any]]:
         """The wire form of a ranking (wire.HitBody), as what JSON is written from."""
-        if not all(math.isfinite(hit.score) for hit in hits):
+        if not all(map(math.isfinite, [score for _, score in hits])):
             raise ValueError("a ranking holds a score that is no finite number")
         if not with_text:
-            return [{"id": hit.id, "score": hit.score} for hit in hits]
+            return [{"id": name, "score": score} for name, score in hits]
         documents = [self.environment.document(hit.id) for hit in hits]
         return [
             {"id": hit.id, "score": hit.score, "title": document.title, "text": document.text}
@@ -317,6 +318,7 @@ def run(
     environment.search([SearchPlan.of("warm up")])
     app = create_app(environment, config, token, writer)
     room: _Room = app.state.room
+    gc.freeze()  # what is open now stays open: the collector need not walk it again
     server = Server(
         app,
         door=room.door,
