@@ -9,6 +9,8 @@ class QuerylectError(Exception):
     """Base of every error that this project raises on purpose."""
 
     exit_code = 1
+    told_elsewhere = False
+    """Whether another process of the same run tells it to the user."""
 
 
 class UserError(QuerylectError):

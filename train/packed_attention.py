@@ -49,7 +49,7 @@ def take_packed_rows(model: nn.Module) -> None:
 
     The setting stays, so that layers that are computed again in a backward pass attend as they did before.
     """
-    config: Any = model.config
+    config: Any = getattr(model, "module", model).config  # under the wrapper of several processes
     if config._attn_implementation != NAME:
         config._attn_implementation = NAME
 

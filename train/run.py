@@ -2,7 +2,6 @@
 
 import json
 import logging
-import os
 from collections.abc import Sequence
 from math import prod
 from pathlib import Path
@@ -12,38 +11,56 @@ from typing import Any
 from ..configs.schema import RunConfig
 from ..data.types import Question
 from ..envs.client import SyncEnvironmentClient
-from ..envs.connect import open_environment
 from ..envs.plan import SearchPlan
 from ..envs.wire import Step
 from ..errors import CheckpointError, ConfigError, EnvironmentUnavailableError, QuerylectError, RequestError
 from .grading import grade
+from .processes import Processes, deepspeed_asked, launched, zero_stage
 from .run_folder import RunFolder, staged, step_of, write_atomically
 
 log = logging.getLogger(__name__)
 
 
 def train(config: RunConfig, resume: bool = False) -> Path:
-    """Train the policy of `config` and return the run folder.
+    """Train the policy of `config` and return the run folder; every process of a launcher calls this.
 
     Raises ConfigError, ModelError, CheckpointError for what the user can mend before anything is written;
     EnvironmentUnavailableError with a checkpoint where the environment goes away; StorageError on a full disk.
     """
-    check_shape(config)
-    if not resume and (Path(config.output) / config.name / "config.yaml").exists():
-        RunFolder.create(config)  # refuses, before minutes are spent on loading
-    folder, checkpoint = RunFolder.reopen(config) if resume else (None, None)
-    if folder is not None and checkpoint is None:
+    with launched() as processes:
+        if not processes.is_first:
+            logging.getLogger(__package__.partition(".")[0]).setLevel(logging.WARNING)
+        processes.together(lambda: check_shape(config, processes.count))
+        folder, checkpoint = processes.first(lambda: _reopen(config, resume))
+        from .together import shared_environment
+
+        with shared_environment(config, processes) as client:
+            asked = processes.together(lambda: client.questions("train"))
+            questions = processes.first(lambda: worth_training(config, client, asked))
+            processes.together(lambda: check_enough(config, questions))
+            return _train(config, processes, client, asked, questions, folder, checkpoint)
+
+
+def _reopen(config: RunConfig, resume: bool) -> tuple[RunFolder | None, Path | None]:
+    """The run to go on with and its newest checkpoint; None and None for a new one."""
+    if not resume:
+        if (Path(config.output) / config.name / "config.yaml").exists():
+            RunFolder.create(config)  # refuses, before minutes are spent on loading
+        return None, None
+    folder, checkpoint = RunFolder.reopen(config)
+    if checkpoint is None:
         log.info("%s was stopped before its first checkpoint and begins again", folder.path)
-    with open_environment(config) as client:
-        asked = client.questions("train")
-        questions = worth_training(config, client, asked)
-        if len(questions) < config.train.questions_per_step:
-            raise ConfigError(
-                f"{len(questions)} training questions are left after train.raw_reward {config.train.raw_reward}, and "
-                f"train.questions_per_step is {config.train.questions_per_step}. Lower it, widen train.raw_reward, "
-                "or add questions to the train split."
-            )
-        return _train(config, client, asked, questions, folder, checkpoint)
+    return folder, checkpoint
+
+
+def check_enough(config: RunConfig, questions: Sequence[Question]) -> None:
+    """Raise ConfigError where the questions do not fill a step."""
+    if len(questions) < config.train.questions_per_step:
+        raise ConfigError(
+            f"{len(questions)} training questions are left after train.raw_reward {config.train.raw_reward}, and "
+            f"train.questions_per_step is {config.train.questions_per_step}. Lower it, widen train.raw_reward, "
+            "or add questions to the train split."
+        )
 
 
 def worth_training(config: RunConfig, client: SyncEnvironmentClient, questions: Sequence[Question]) -> list[Question]:
@@ -68,47 +85,65 @@ def worth_training(config: RunConfig, client: SyncEnvironmentClient, questions: 
 
 def _train(
     config: RunConfig,
+    processes: Processes,
     client: SyncEnvironmentClient,
     asked: list[Question],
     questions: list[Question],
     folder: RunFolder | None,
     checkpoint: Path | None,
 ) -> Path:
-    import torch
     from transformers import set_seed
 
     from ..rollouts.policy import MergedCopy, add_lora, load_policy
     from ..rollouts.use import make_grower
 
-    environment = client.environment().model_dump(mode="json")
-    if folder is not None:
-        folder.same_environment(environment)
-    set_seed(config.seed)
-    model, tokenizer = load_policy(trainable_dtype(config).policy)
-    model.to("cuda" if torch.cuda.is_available() else "cpu")
-    policy = add_lora(model, config.policy)
-    sampler = MergedCopy(policy)
-    grower = make_grower(config, client, sampler.model, tokenizer)
+    def load() -> tuple[Any, Any, MergedCopy, Any]:
+        set_seed(config.seed)
+        model, tokenizer = load_policy(trainable_dtype(config).policy)
+        model.to(processes.device)
+        policy = add_lora(model, config.policy, one_type=zero == 3)
+        sampler = MergedCopy(policy, apart=zero == 3)
+        return policy, tokenizer, sampler, make_grower(config, client, sampler.model, tokenizer)
 
-    folder = folder or RunFolder.create(config)
-    write_atomically(folder.path / "environment.json", json.dumps(environment, indent=2) + "\n")
+    def describe_environment() -> dict[str, Any]:
+        environment = client.environment().model_dump(mode="json")
+        if folder is not None:
+            folder.same_environment(environment)
+        return environment
+
+    def open_folder() -> RunFolder:
+        opened = folder or RunFolder.create(config)
+        write_atomically(opened.path / "environment.json", json.dumps(environment, indent=2) + "\n")
+        opened.forget_after(step)
+        return opened
+
+    def warm() -> None:
+        from .warm_start import warm_start
+
+        warm_start(config, policy, grower, asked, opened)
+        with staged(opened.warm) as place:
+            policy.save_pretrained(str(place))
+            tokenizer.save_pretrained(str(place))
+
+    # Before DeepSpeed is told of: it would split the weights while they are loaded, and every process needs all of
+    # them once, to warm up and for the copy that it samples from.
     step = step_of(checkpoint) if checkpoint is not None else 0
-    folder.forget_after(step)
+    zero = zero_stage()
+    environment = processes.first(describe_environment)
+    policy, tokenizer, sampler, grower = processes.together(load)
+    opened = processes.first(open_folder)
     if checkpoint is not None:
         log.info("continuing from step %d (%s)", step, checkpoint)
     elif config.train.warm_start.questions:
-        from .warm_start import warm_start
-
-        warm_start(config, policy, grower, asked, folder)
-        with staged(folder.warm) as place:
-            policy.save_pretrained(str(place))  # type: ignore[operator]
-            tokenizer.save_pretrained(str(place))
-    _learn(config, folder, checkpoint, environment, policy, tokenizer, grower, sampler, questions)
-    return folder.path
+        processes.first(warm)
+        processes.share_weights(policy)
+    _learn(config, processes, opened, checkpoint, environment, policy, tokenizer, grower, sampler, questions)
+    return opened.path
 
 
 def _learn(
     config: RunConfig,
+    processes: Processes,
     folder: RunFolder,
     checkpoint: Path | None,
     environment: dict[str, Any],
@@ -121,23 +156,28 @@ def _learn(
     from datasets import Dataset
     from transformers import PrinterCallback
 
+    from .together import callbacks_of
     from .tracking import open_tracker
     from .trainer import TreeTrainer
-    from .watch import StopOnSignal, Watcher
+    from .watch import Watcher
 
-    tracker = open_tracker(config, folder.path, environment)
-    watcher, stopper = Watcher(folder, config.train.log_rollouts, tracker), StopOnSignal()
+    tracker = processes.together(
+        lambda: open_tracker(config, folder.path, environment) if processes.is_first else None
+    )
+    watcher = Watcher(folder, config.train.log_rollouts, tracker)
+    callbacks, stopper = callbacks_of(processes, watcher)
     trainer = TreeTrainer(
         run=config,
         folder=folder,
         grower=grower,
         sampler=sampler,
         questions={question.id: question for question in questions},
+        processes=processes,
         model=policy,
-        args=grpo_config(config, folder.checkpoints),
+        args=grpo_config(config, folder.checkpoints, processes.count),
         train_dataset=Dataset.from_dict({"prompt": [question.id for question in questions]}),
         processing_class=tokenizer,
-        callbacks=[watcher, stopper],
+        callbacks=callbacks,
     )
     trainer.remove_callback(PrinterCallback)
     watcher.trainer = trainer
@@ -159,23 +199,19 @@ def _learn(
         stopper.restore()
         if tracker is not None:
             tracker.finish()
-    if stopper.received == SIGINT:
+    received = [number for number in processes.all(stopper.received) if number is not None]
+    if SIGINT in received:
         raise KeyboardInterrupt
-    if stopper.received is None:
-        with staged(folder.final) as place:
+    if not received:
+        with processes.staged(folder.final) as place:
             trainer.save_model(str(place))
-            tokenizer.save_pretrained(str(place))
+            if processes.is_first:
+                tokenizer.save_pretrained(str(place))
 
 
-def check_shape(config: RunConfig) -> None:
+def check_shape(config: RunConfig, processes: int = 1) -> None:
     """Raise ConfigError where the questions of a step cannot be compared or laid out, or the run not be trained."""
     settings, branching = config.train, config.rollout.branching
-    processes = os.environ.get("WORLD_SIZE", "1")
-    if processes not in ("", "1"):
-        raise ConfigError(
-            f"WORLD_SIZE is {processes}, and one process trains a run: the others would repeat its steps. Start "
-            "querylect without a launcher such as torchrun or accelerate."
-        )
     if prod(branching) < 2:
         raise ConfigError(f"rollout.branching {branching} has one leaf; GRPO compares at least two, e.g. [4, 4].")
     if settings.warm_start.questions and len(branching) < 2:
@@ -188,6 +224,12 @@ def check_shape(config: RunConfig) -> None:
             f"train.questions_per_step {settings.questions_per_step} is no multiple of train.questions_per_micro_batch "
             f"{settings.questions_per_micro_batch}. Make it one."
         )
+    if settings.questions_per_step % (settings.questions_per_micro_batch * processes):
+        raise ConfigError(
+            f"train.questions_per_step {settings.questions_per_step} is shared by {processes} processes in micro-batches "
+            f"of {settings.questions_per_micro_batch}, and a tree is never split: make it a multiple of "
+            f"{settings.questions_per_micro_batch * processes}, or start fewer processes."
+        )
 
 
 def trainable_dtype(config: RunConfig) -> RunConfig:
@@ -197,8 +239,8 @@ def trainable_dtype(config: RunConfig) -> RunConfig:
     return config
 
 
-def grpo_config(config: RunConfig, output: Path) -> Any:
-    """TRL's settings for this run: one optimizer step per rollout, whole trees in every micro-batch."""
+def grpo_config(config: RunConfig, output: Path, processes: int = 1) -> Any:
+    """TRL's settings for this run: one optimizer step per rollout, whole trees in every micro-batch of a process."""
     import torch
     from trl import GRPOConfig
 
@@ -209,12 +251,14 @@ def grpo_config(config: RunConfig, output: Path) -> Any:
     cpu = not torch.cuda.is_available()
     return GRPOConfig(
         output_dir=str(output),
-        use_cpu=cpu,
+        use_cpu=cpu and not deepspeed_asked(),  # accelerate leaves DeepSpeed out where it is told of a CPU
+        ddp_backend="gloo" if cpu and processes > 1 else None,
+        ddp_find_unused_parameters=False if processes > 1 else None,
         bf16=torch_dtype(config.policy) == torch.bfloat16,
         seed=config.seed,
         max_steps=settings.steps,
         per_device_train_batch_size=leaves * settings.questions_per_micro_batch,
-        gradient_accumulation_steps=settings.questions_per_step // settings.questions_per_micro_batch,
+        gradient_accumulation_steps=settings.questions_per_step // (settings.questions_per_micro_batch * processes),
         num_generations=leaves,
         max_completion_length=len(rollout.branching) * rollout.max_new_tokens,
         temperature=rollout.temperature,

@@ -24,11 +24,14 @@ from ..data.types import Question
 from ..errors import EnvironmentUnavailableError
 from ..rollouts.grow import Grower
 from ..rollouts.policy import MergedCopy
+from ..rollouts.streams import stream
 from ..rollouts.tree import Node, Tree
 from .credit import Credit, assign_credit
 from .metrics import step_metrics
 from .packing import packed_logps
-from .run_folder import RunFolder, staged
+from .processes import Processes
+from .run_folder import RunFolder
+from .together import all_trees
 
 
 class TreeTrainer(GRPOTrainer):
@@ -42,8 +45,10 @@ class TreeTrainer(GRPOTrainer):
         grower: Grower,
         sampler: MergedCopy,
         questions: Mapping[str, Question],
+        processes: Processes | None = None,
         **kwargs: Any,
     ) -> None:
+        self.processes = processes or Processes()
         self.run, self.folder, self.grower, self.sampler, self.questions = run, folder, grower, sampler, questions
         self.trees: list[Tree] = []
         self.last_metrics: dict[str, float] = {}
@@ -82,16 +87,17 @@ class TreeTrainer(GRPOTrainer):
         output = super()._generate_and_score_completions(inputs)
         started = time.perf_counter()
         config = self.run
+        own, self.trees = self.trees, all_trees(self.processes, self.trees)
         credit = assign_credit(self.trees, config.train.credit, config.reward.turn_weights, config.train.scale)
         keep_all = config.train.beta > 0 or config.train.entropy_coef > 0
         completion_mask = output["completion_mask"]
-        advantages, mask = token_advantages(self.trees, credit, completion_mask.shape[1], keep_all)
+        advantages, mask = token_advantages(own, credit, completion_mask.shape[1], keep_all)
         output["advantages"] = advantages.to(completion_mask.device)
         output["tool_mask"] = mask.to(completion_mask.device) * completion_mask
         output["num_items_in_batch"] = self.accelerator.gather(output["tool_mask"].sum()).sum()
         self.last_metrics = step_metrics(self.trees, credit, self.grower.chat)
         self.grower.clock.add("score", started)
-        self._refuse_silence()
+        self.processes.together(self._refuse_silence)
         return output
 
     def _refuse_silence(self) -> None:
@@ -114,17 +120,19 @@ class TreeTrainer(GRPOTrainer):
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         """TRL's checkpoint, written aside and renamed: it is complete or not there."""
         target = self.folder.checkpoints / f"checkpoint-{self.state.global_step}"
-        with staged(target) as place:
+        with self.processes.staged(target) as place:
             self._staging = place
             try:
                 super()._save_checkpoint(model, trial)
             finally:
                 self._staging = None
-            written = place / target.name
-            for path in written.iterdir():
-                path.rename(place / path.name)
-            written.rmdir()
-        self.folder.keep_newest(self.run.train.keep_checkpoints)
+            self.processes.all(None)
+            if self.processes.is_first:
+                written = place / target.name
+                for path in written.iterdir():
+                    path.rename(place / path.name)
+                written.rmdir()
+        self.processes.first(lambda: self.folder.keep_newest(self.run.train.keep_checkpoints))
 
     def save_now(self) -> None:
         """Save a checkpoint of the last finished step, unless there is one or none was finished.
@@ -132,10 +140,18 @@ class TreeTrainer(GRPOTrainer):
         What the unfinished step drew from the random streams is put back: a resumed run samples it again.
         """
         done = self.state.global_step
-        if done and not (self.folder.checkpoints / f"checkpoint-{done}").exists():
+        saved = self.folder.checkpoints / f"checkpoint-{done}"
+        if done and not self.processes.first(saved.exists):
             if self._before_step is not None and self._before_step[0] == done:
                 _set_random_streams(self._before_step[1])
             self._save_checkpoint(self.model, trial=None)
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """TRL's log; what was counted is that of all processes."""
+        if "loss" in logs:
+            counted = self.processes.all((self.packed_tokens, self.flat_tokens))
+            self.packed_tokens, self.flat_tokens = map(sum, zip(*counted, strict=True))
+        super().log(logs, start_time)
 
     def create_model_card(self, *_: Any, **__: Any) -> None:
         """A run folder describes itself; TRL's card would name datasets and links that do not apply."""
@@ -173,6 +189,9 @@ class TreeTrainer(GRPOTrainer):
         wanted = attention_mask[:, -logits_to_keep:].bool()
         if self._wanted is not None and self._wanted.shape == wanted.shape:
             wanted = self._wanted
+            if self.processes.count > 1 and not wanted.any():
+                # The others wait for this process's gradient: compute one token, which the loss multiplies by zero.
+                wanted = _first_token(wanted)
         parts = []
         for start in range(0, len(input_ids), batch_size):
             at = slice(start, start + batch_size)
@@ -192,6 +211,13 @@ class TreeTrainer(GRPOTrainer):
         self._wanted = None
         entropies = torch.cat([e for _, e in parts if e is not None]) if compute_entropy else None
         return torch.cat([logps for logps, _ in parts]), entropies, None
+
+
+def _first_token(cells: Tensor) -> Tensor:
+    """True in the first cell of the first row and nowhere else."""
+    only = torch.zeros_like(cells)
+    only[0, 0] = True
+    return only
 
 
 def _random_streams() -> tuple[Any, ...]:
@@ -266,7 +292,10 @@ def _rollout(prompts: Sequence[str], trainer: TreeTrainer) -> dict[str, list[Any
     started = time.perf_counter()
     trainer.sampler.refresh()
     trainer.grower.clock.add("generate", started)
-    trainer.trees = trainer.grower.grow([trainer.questions[question] for question in ids], branching)
+    step = trainer.state.global_step
+    streams = [stream(trainer.run.seed, step, question) for question in ids]
+    questions = [trainer.questions[question] for question in ids]
+    trainer.trees = trainer.processes.together(lambda: trainer.grower.grow(questions, branching, streams=streams))
     rows: dict[str, list[Any]] = {"prompt_ids": [], "completion_ids": [], "env_mask": [], "path_reward": []}
     for tree in trainer.trees:
         for path in tree.paths():
