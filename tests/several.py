@@ -18,6 +18,12 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
+def places(count: int) -> list[dict[str, str]]:
+    """What a launcher tells each of its processes."""
+    shared = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    return [{**shared, "RANK": str(rank), "LOCAL_RANK": str(rank), "OMP_NUM_THREADS": "1"} for rank in range(count)]
+
+
 class Started:
     """`count` processes of `python -m querylect train` on one config; killed at the end of the block."""
 
@@ -26,19 +32,15 @@ class Started:
         folder.mkdir(exist_ok=True)
         written = folder / "run.yaml"
         written.write_text(yaml.safe_dump(config.model_dump(mode="json")))
-        shared = {"WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
         self.processes = [
             subprocess.Popen(
                 [sys.executable, "-m", "querylect", "train", str(written), *arguments],
-                env=os.environ
-                | {key: str(value) for key, value in shared.items()}
-                | {"RANK": str(rank), "LOCAL_RANK": str(rank), "OMP_NUM_THREADS": "1"}
-                | surroundings,
+                env=os.environ | place | surroundings,
                 stdout=(folder / f"out-{rank}").open("w"),
                 stderr=(folder / f"err-{rank}").open("w"),
                 preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
             )
-            for rank in range(count)
+            for rank, place in enumerate(places(count))
         ]
 
     def __enter__(self) -> "Started":

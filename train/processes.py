@@ -88,7 +88,7 @@ class Processes:
             self.interruptible = True
             result = what()
             self.interruptible = False
-        except (Exception, KeyboardInterrupt) as error:
+        except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 (raised at the meeting)
             self.interruptible = False
             return None, error
         return result, None

@@ -161,9 +161,7 @@ def _learn(
     from .trainer import TreeTrainer
     from .watch import Watcher
 
-    tracker = processes.together(
-        lambda: open_tracker(config, folder.path, environment) if processes.is_first else None
-    )
+    tracker = processes.together(lambda: open_tracker(config, folder.path, environment) if processes.is_first else None)
     watcher = Watcher(folder, config.train.log_rollouts, tracker)
     callbacks, stopper = callbacks_of(processes, watcher)
     trainer = TreeTrainer(
@@ -226,8 +224,8 @@ def check_shape(config: RunConfig, processes: int = 1) -> None:
         )
     if settings.questions_per_step % (settings.questions_per_micro_batch * processes):
         raise ConfigError(
-            f"train.questions_per_step {settings.questions_per_step} is shared by {processes} processes in micro-batches "
-            f"of {settings.questions_per_micro_batch}, and a tree is never split: make it a multiple of "
+            f"train.questions_per_step {settings.questions_per_step} is shared by {processes} processes, in "
+            f"micro-batches of {settings.questions_per_micro_batch} whole trees: make it a multiple of "
             f"{settings.questions_per_micro_batch * processes}, or start fewer processes."
         )
 
