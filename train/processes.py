@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from .. import errors
 from ..errors import ConfigError, QuerylectError
 from .run_folder import staged
+from .zero import check_deepspeed, deepspeed_asked
 
 T = TypeVar("T")
 
@@ -117,20 +118,6 @@ class Processes:
             self.first(folder.close)
 
 
-def deepspeed_asked() -> bool:
-    """Whether the launcher asked for DeepSpeed (accelerate launch --use_deepspeed)."""
-    return os.environ.get("ACCELERATE_USE_DEEPSPEED", "false").lower() == "true"
-
-
-def zero_stage() -> int:
-    """The stage of DeepSpeed's ZeRO that the launcher asked for; 0 for none."""
-    if not deepspeed_asked():
-        return 0
-    from accelerate.utils import DeepSpeedPlugin
-
-    return int(DeepSpeedPlugin().zero_stage)
-
-
 @contextmanager
 def launched() -> Iterator[Processes]:
     """The processes that a launcher started together with this one; this one alone without a launcher.
@@ -159,7 +146,7 @@ def launched() -> Iterator[Processes]:
 
     cpu = not torch.cuda.is_available()
     if deepspeed_asked():
-        _check_deepspeed()
+        check_deepspeed()
         state = PartialState(cpu=False, timeout=LONGEST_WAIT, **({"backend": "gloo"} if cpu else {}))
     else:
         state = PartialState(cpu=cpu, timeout=LONGEST_WAIT)
@@ -169,16 +156,6 @@ def launched() -> Iterator[Processes]:
         torch.distributed.destroy_process_group()
         raise
     torch.distributed.destroy_process_group()
-
-
-def _check_deepspeed() -> None:
-    try:
-        import deepspeed  # noqa: F401
-    except ImportError as error:
-        raise ConfigError(
-            f"accelerate asked for DeepSpeed, and it cannot be imported ({error}). Install querylect[gpu], or launch "
-            "without --use_deepspeed."
-        ) from error
 
 
 def _rebuilt(rank: int, kind: str, message: str) -> BaseException:

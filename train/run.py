@@ -15,8 +15,9 @@ from ..envs.plan import SearchPlan
 from ..envs.wire import Step
 from ..errors import CheckpointError, ConfigError, EnvironmentUnavailableError, QuerylectError, RequestError
 from .grading import grade
-from .processes import Processes, deepspeed_asked, launched, zero_stage
+from .processes import Processes, launched
 from .run_folder import RunFolder, staged, step_of, write_atomically
+from .zero import deepspeed_asked, zero_stage
 
 log = logging.getLogger(__name__)
 
