@@ -121,12 +121,14 @@ def _learn(
     from datasets import Dataset
     from transformers import PrinterCallback
 
+    from .reference import name_reference
     from .tracking import open_tracker
     from .trainer import TreeTrainer
     from .watch import StopOnSignal, Watcher
 
     tracker = open_tracker(config, folder.path, environment)
     watcher, stopper = Watcher(folder, config.train.log_rollouts, tracker), StopOnSignal()
+    name_reference(config, folder, policy)
     trainer = TreeTrainer(
         run=config,
         folder=folder,
@@ -216,16 +218,15 @@ def grpo_config(config: RunConfig, output: Path) -> Any:
         per_device_train_batch_size=leaves * settings.questions_per_micro_batch,
         gradient_accumulation_steps=settings.questions_per_step // settings.questions_per_micro_batch,
         num_generations=leaves,
-        max_completion_length=len(rollout.branching) * rollout.max_new_tokens,
+        max_completion_length=sum(rollout.new_tokens(turn) for turn in range(1, len(rollout.branching) + 1)),
         temperature=rollout.temperature,
         top_p=rollout.top_p,
         learning_rate=settings.learning_rate,
         lr_scheduler_type={"constant": "constant_with_warmup"}.get(settings.lr_schedule, settings.lr_schedule),
         warmup_steps=settings.warmup_steps,
-        beta=settings.beta,
-        epsilon=settings.epsilon,
-        loss_type=settings.loss_type,
-        entropy_coef=settings.entropy_coef,
+        **settings.trl_settings(),
+        router_aux_loss_coef=0.0,  # packed rows return no router logits
+        trust_remote_code=config.policy.trust_remote_code,
         max_grad_norm=settings.max_grad_norm,
         logging_nan_inf_filter=False,
         scale_rewards="none",

@@ -50,7 +50,8 @@ class Watcher(TrainerCallback):
         """TRL logs before `on_step_end` of the same step in no fixed order: keep its figures for the record."""
         if self.trainer is None or not logs or "loss" not in logs:
             return
-        names = ("loss", "grad_norm", "entropy", "learning_rate", "kl", "clip_ratio/region_mean")
+        names = ("loss", "grad_norm", "entropy", "learning_rate", "kl", "clip_ratio/region_mean",
+                 "cispo_clip_ratio", "vespo/phi_seq_mean", "entropy_coef")  # fmt: skip
         self._write(state.global_step, {name: float(logs[name]) for name in names if name in logs})
 
     def _write(self, step: int, losses: Mapping[str, float]) -> None:
