@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(_interrupted())
     except QuerylectError as error:
         log.debug("where the error arose", exc_info=error)
-        _tell(f"error: {error}")
+        _tell(f"{error.label}: {error}")
         sys.exit(error.exit_code)
     except Exception as error:  # noqa: BLE001 (the last stop of every error)
         sys.exit(_unexpected(error))
