@@ -325,6 +325,24 @@ class WarmStartConfig(Section):
     """Share kept of the questions for which no title does; they are answered with the question itself."""
 
 
+class GuardConfig(Section):
+    """Signs that a policy collapses, looked for in the means of the newest steps (train/guard.py)."""
+
+    action: Literal["off", "warn", "stop"] = "stop"
+    """warn: say it. stop: say it, and end the run where the sign is still there `patience` steps later."""
+    window: Annotated[int, Field(ge=1)] = 10
+    """Steps that are averaged; nothing is judged before there are as many."""
+    patience: Annotated[int, Field(ge=1)] = 10
+    reward_drop: Annotated[float, Field(gt=0, le=1)] | None = 0.5
+    """Share of its best window's reward that the last turn may lose; None does not look."""
+    entropy_floor: Annotated[float, Field(ge=0)] | None = 0.01
+    """Nats per sampled token that one turn at least must reach; None does not look."""
+    copy_share: Annotated[float, Field(gt=0, le=1)] | None = 0.95
+    """Share of rewrites that repeat the question or an earlier turn, reached in every turn; None does not look."""
+    zero_variance: Annotated[float, Field(gt=0, le=1)] | None = 0.95
+    """Share of groups without signal, reached in every turn; None does not look."""
+
+
 class TrainConfig(Section, LossConfig):
     """How trees become a better policy."""
 
@@ -347,6 +365,16 @@ class TrainConfig(Section, LossConfig):
     """Compute every shared prefix of a tree once under an ancestor mask."""
     save_steps: Annotated[int, Field(ge=1)] = 10
     keep_checkpoints: Annotated[int, Field(ge=1)] = 2
+    """The newest ones that stay; `best/` and `final/` are kept besides."""
+    grace_seconds: Annotated[float, Field(ge=0)] = 25.0
+    """After SIGTERM: how long until SIGKILL. A step that cannot end in time is given up and sampled again on resume."""
+    usr1_grace_seconds: Annotated[float, Field(ge=0)] = 540.0
+    """After SIGUSR1, what a cluster sends ahead of its time limit (Slurm: --signal=USR1@600)."""
+    validate_steps: Annotated[int, Field(ge=0)] = 0
+    """Answer validation questions before the first step, after every so many and after the last; 0 never does."""
+    validation_questions: Annotated[int, Field(ge=1)] = 100
+    """How many, at even distances through the validation split; greedy, one answer per turn."""
+    guard: GuardConfig = GuardConfig()
     warm_start: WarmStartConfig = WarmStartConfig()
     log_rollouts: Annotated[int, Field(ge=0)] = 4
     """Trees written to rollouts.jsonl at every step."""
@@ -358,6 +386,8 @@ class TrackingConfig(Section):
     wandb: Literal["auto", "online", "offline", "disabled"] = "auto"
     """auto: online where the user is logged in, else offline."""
     project: str = "querylect"
+    table_steps: Annotated[int, Field(ge=0)] = 10
+    """Weights & Biases: a table of sampled trees every so many steps; 0 logs none."""
 
 
 class EvalConfig(Section):

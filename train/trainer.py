@@ -5,14 +5,12 @@ after TRL has scored them, advantages and the loss mask are replaced by per-toke
 are computed on packed trees. Everything else (optimizer, clipping, KL, schedules, checkpoints) is TRL's own.
 """
 
-import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-import numpy
 import torch
 from torch import Tensor
 from torch.utils.data import Sampler
@@ -28,6 +26,7 @@ from ..rollouts.tree import Node, Tree
 from .credit import Credit, assign_credit
 from .metrics import step_metrics
 from .packing import packed_logps
+from .randomness import random_streams, set_random_streams
 from .resampling import resample
 from .reuse import load_rollout, save_rollout
 from .run_folder import RunFolder, staged
@@ -57,6 +56,8 @@ class TreeTrainer(GRPOTrainer):
         self._before_step: tuple[int, Any] | None = None
         self.packed_tokens = self.flat_tokens = 0
         self.update_seconds = 0.0
+        self.saving_seconds: float | None = None
+        """How long the last checkpoint took to save; None before the first."""
         super().__init__(reward_funcs=_path_reward, rollout_func=_rollout, **kwargs)
 
     @property
@@ -84,7 +85,7 @@ class TreeTrainer(GRPOTrainer):
 
     def _begin_step(self) -> None:
         self.update_seconds, self.packed_tokens, self.flat_tokens = 0.0, 0, 0
-        self._before_step = self.state.global_step, _random_streams()
+        self._before_step = self.state.global_step, random_streams()
 
     def _generate_and_score_completions(self, inputs: Any) -> Any:
         """Sample trees, then replace TRL's per-row advantages by one per token and the mask by the tree's."""
@@ -128,6 +129,7 @@ class TreeTrainer(GRPOTrainer):
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         """TRL's checkpoint, written aside and renamed: it is complete or not there."""
+        started = time.perf_counter()
         target = self.folder.checkpoints / f"checkpoint-{self.state.global_step}"
         with staged(target) as place:
             self._staging = place
@@ -142,6 +144,7 @@ class TreeTrainer(GRPOTrainer):
             if self._unfinished_rollout:
                 save_rollout(place, self.accelerator.process_index, self._buffered_inputs, self.last_metrics)
         self.folder.keep_newest(self.run.train.keep_checkpoints)
+        self.saving_seconds = time.perf_counter() - started
 
     @property
     def _unfinished_rollout(self) -> int:
@@ -164,7 +167,7 @@ class TreeTrainer(GRPOTrainer):
         done = self.state.global_step
         if done and not (self.folder.checkpoints / f"checkpoint-{done}").exists():
             if self._before_step is not None and self._before_step[0] == done:
-                _set_random_streams(self._before_step[1])
+                set_random_streams(self._before_step[1])
             self._save_checkpoint(self.model, trial=None)
 
     def create_model_card(self, *_: Any, **__: Any) -> None:
@@ -224,18 +227,6 @@ class TreeTrainer(GRPOTrainer):
         self._wanted = None
         entropies = torch.cat([e for _, e in parts if e is not None]) if compute_entropy else None
         return torch.cat([logps for logps, _ in parts]), entropies, None
-
-
-def _random_streams() -> tuple[Any, ...]:
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
-    return random.getstate(), numpy.random.get_state(), torch.get_rng_state(), cuda
-
-
-def _set_random_streams(streams: tuple[Any, ...]) -> None:
-    random.setstate(streams[0])
-    numpy.random.set_state(streams[1])
-    torch.set_rng_state(streams[2])
-    torch.cuda.set_rng_state_all(streams[3])
 
 
 class WholeRun(Sampler[int]):
