@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from .. import errors
 from ..errors import ConfigError, QuerylectError
+from .leaving import LeaveNow
 from .run_folder import staged
 from .zero import check_deepspeed, deepspeed_asked
 
@@ -89,7 +90,7 @@ class Processes:
             self.interruptible = True
             result = what()
             self.interruptible = False
-        except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 (raised at the meeting)
+        except (Exception, KeyboardInterrupt, LeaveNow) as error:  # noqa: BLE001 (raised at the meeting)
             self.interruptible = False
             return None, error
         return result, None
@@ -160,8 +161,9 @@ def launched() -> Iterator[Processes]:
 
 def _rebuilt(rank: int, kind: str, message: str) -> BaseException:
     """The error of another process, of the same class where it is one of ours; it is told there and not here."""
-    if kind == "KeyboardInterrupt":
-        return KeyboardInterrupt()
+    for leaving in (KeyboardInterrupt, LeaveNow):
+        if kind == leaving.__name__:
+            return leaving()
     known = getattr(errors, kind, None)
     if isinstance(known, type) and issubclass(known, QuerylectError):
         error = known(message)

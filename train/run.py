@@ -13,7 +13,15 @@ from ..data.types import Question
 from ..envs.client import SyncEnvironmentClient
 from ..envs.plan import SearchPlan
 from ..envs.wire import Step
-from ..errors import CheckpointError, ConfigError, EnvironmentUnavailableError, QuerylectError, RequestError
+from ..errors import (
+    CheckpointError,
+    CollapseError,
+    ConfigError,
+    EnvironmentUnavailableError,
+    QuerylectError,
+    RequestError,
+    StoppedError,
+)
 from .grading import grade
 from .processes import Processes, launched
 from .run_folder import RunFolder, staged, step_of, write_atomically
@@ -26,32 +34,49 @@ def train(config: RunConfig, resume: bool = False) -> Path:
     """Train the policy of `config` and return the run folder; every process of a launcher calls this.
 
     Raises ConfigError, ModelError, CheckpointError for what the user can mend before anything is written;
-    EnvironmentUnavailableError with a checkpoint where the environment goes away; StorageError on a full disk.
+    EnvironmentUnavailableError with a checkpoint where the environment goes away; StorageError on a full disk;
+    StoppedError where SIGTERM or SIGUSR1 ended it before its last step; CollapseError where the guard did.
     """
+    from .stopping import LeaveNow
+    from .together import stopper_of
+
     with launched() as processes:
         if not processes.is_first:
             logging.getLogger(__package__.partition(".")[0]).setLevel(logging.WARNING)
-        processes.together(lambda: check_shape(config, processes.count))
-        folder, checkpoint = processes.first(lambda: _reopen(config, resume))
-        from .together import shared_environment
+        stopper = stopper_of(config, processes)
+        with stopper.listening():
+            try:
+                return _prepare(config, resume, processes, stopper)
+            except LeaveNow:
+                error = stopped(config, stopper.name)
+                error.told_elsewhere = not processes.is_first
+                raise error from None
 
-        with shared_environment(config, processes) as client:
-            asked = processes.together(lambda: client.questions("train"))
-            questions = processes.first(lambda: worth_training(config, client, asked))
-            processes.together(lambda: check_enough(config, questions))
-            return _train(config, processes, client, asked, questions, folder, checkpoint)
+
+def stopped(config: RunConfig, signal_name: str) -> StoppedError:
+    """The error of a run that a signal ended; it says what is left."""
+    checkpoint = RunFolder(Path(config.output) / config.name).newest_checkpoint()
+    left = f"{checkpoint} holds its last finished step" if checkpoint else "no step was finished yet"
+    return StoppedError(f"{signal_name} came before the run had ended; {left}. Go on with --resume.")
 
 
-def _reopen(config: RunConfig, resume: bool) -> tuple[RunFolder | None, Path | None]:
-    """The run to go on with and its newest checkpoint; None and None for a new one."""
-    if not resume:
-        if (Path(config.output) / config.name / "config.yaml").exists():
+def _prepare(config: RunConfig, resume: bool, processes: Processes, stopper: Any) -> Path:
+    from .together import shared_environment
+
+    def reopen() -> tuple[RunFolder | None, Path | None]:
+        if not resume and (Path(config.output) / config.name / "config.yaml").exists():
             RunFolder.create(config)  # refuses, before minutes are spent on loading
-        return None, None
-    folder, checkpoint = RunFolder.reopen(config)
-    if checkpoint is None:
+        return RunFolder.reopen(config) if resume else (None, None)
+
+    processes.together(lambda: check_shape(config, processes.count))
+    folder, checkpoint = processes.first(reopen)
+    if folder is not None and checkpoint is None:
         log.info("%s was stopped before its first checkpoint and begins again", folder.path)
-    return folder, checkpoint
+    with shared_environment(config, processes) as client:
+        asked = processes.together(lambda: client.questions("train"))
+        questions = processes.first(lambda: worth_training(config, client, asked))
+        processes.together(lambda: check_enough(config, questions))
+        return _train(config, processes, client, asked, questions, folder, checkpoint, stopper)
 
 
 def check_enough(config: RunConfig, questions: Sequence[Question]) -> None:
@@ -92,19 +117,14 @@ def _train(
     questions: list[Question],
     folder: RunFolder | None,
     checkpoint: Path | None,
+    stopper: Any,
 ) -> Path:
     from transformers import set_seed
 
     from ..rollouts.policy import MergedCopy, add_lora, load_policy
     from ..rollouts.use import make_grower
-
-    def load() -> tuple[Any, Any, MergedCopy, Any]:
-        set_seed(config.seed)
-        model, tokenizer = load_policy(trainable_dtype(config).policy)
-        model.to(processes.device)
-        policy = add_lora(model, config.policy, one_type=zero == 3)
-        sampler = MergedCopy(policy, apart=zero == 3)
-        return policy, tokenizer, sampler, make_grower(config, client, sampler.model, tokenizer)
+    from .fingerprint import fingerprint
+    from .validation import validation_questions
 
     def describe_environment() -> dict[str, Any]:
         environment = client.environment().model_dump(mode="json")
@@ -112,8 +132,20 @@ def _train(
             folder.same_environment(environment)
         return environment
 
+    # DeepSpeed is told of later: it would split the weights while they are loaded, and every process needs all of
+    # them once, to warm up and for the copy that it samples from.
+    def load() -> tuple[Any, Any, MergedCopy, Any, str]:
+        set_seed(config.seed)
+        model, tokenizer = load_policy(trainable_dtype(config).policy)
+        base = fingerprint(model) if processes.is_first else ""
+        model.to(processes.device)
+        policy = add_lora(model, config.policy, one_type=zero == 3)
+        sampler = MergedCopy(policy, apart=zero == 3)
+        return policy, tokenizer, sampler, make_grower(config, client, sampler.model, tokenizer), base
+
     def open_folder() -> RunFolder:
         opened = folder or RunFolder.create(config)
+        opened.same_base(config.policy.model, base, folder is not None and checkpoint is not None)
         write_atomically(opened.path / "environment.json", json.dumps(environment, indent=2) + "\n")
         opened.forget_after(step)
         return opened
@@ -126,19 +158,21 @@ def _train(
             policy.save_pretrained(str(place))
             tokenizer.save_pretrained(str(place))
 
-    # Before DeepSpeed is told of: it would split the weights while they are loaded, and every process needs all of
-    # them once, to warm up and for the copy that it samples from.
-    step = step_of(checkpoint) if checkpoint is not None else 0
     zero = zero_stage()
+    step = step_of(checkpoint) if checkpoint is not None else 0
+    validation = processes.first(lambda: validation_questions(config, client, asked))
     environment = processes.first(describe_environment)
-    policy, tokenizer, sampler, grower = processes.together(load)
+    policy, tokenizer, sampler, grower, base = processes.together(load)
     opened = processes.first(open_folder)
     if checkpoint is not None:
         log.info("continuing from step %d (%s)", step, checkpoint)
     elif config.train.warm_start.questions:
         processes.first(warm)
         processes.share_weights(policy)
-    _learn(config, processes, opened, checkpoint, environment, policy, tokenizer, grower, sampler, questions)
+    _learn(
+        config, processes, opened, checkpoint, environment, policy, tokenizer, grower, sampler, questions, validation,
+        stopper,
+    )  # fmt: skip
     return opened.path
 
 
@@ -153,18 +187,51 @@ def _learn(
     grower: Any,
     sampler: Any,
     questions: list[Question],
+    validation: list[Question],
+    stopper: Any,
 ) -> None:
     from datasets import Dataset
     from transformers import PrinterCallback
 
-    from .together import callbacks_of
+    from .guard import CollapseGuard, best_known
+    from .reference import name_reference
+    from .stopping import LeaveNow
+    from .together import watched_together
     from .tracking import open_tracker
     from .trainer import TreeTrainer
+    from .validation import Validator
+    from .view import open_view
     from .watch import Watcher
 
-    tracker = processes.together(lambda: open_tracker(config, folder.path, environment) if processes.is_first else None)
-    watcher = Watcher(folder, config.train.log_rollouts, tracker)
-    callbacks, stopper = callbacks_of(processes, watcher)
+    def watch() -> tuple[Any, Any, Watcher | None]:
+        name_reference(config, folder, policy)
+        if not processes.is_first:
+            return None, None, None
+        tracker = open_tracker(config, folder.path, environment)
+        view = open_view(f"{config.name} · {environment['name']}")
+        return tracker, view, Watcher(folder, config, view, guard, tracker)
+
+    guard = CollapseGuard(config.train.guard)
+    tracker, view, watcher = processes.together(watch)
+
+    def save(place: Path) -> None:
+        trainer.save_model(str(place))
+        if processes.is_first:
+            tokenizer.save_pretrained(str(place))
+
+    def refuse_collapse() -> None:
+        if guard.collapsed is not None:
+            best = best_known(folder.numbered(), folder.best, folder.read(folder.metrics), config.train.guard.window)
+            raise CollapseError(
+                f"the policy collapsed and the run stops at step {trainer.state.global_step}: {guard.collapsed.said}; "
+                f"{best}. Evaluate it with `querylect eval {folder.path} --checkpoint NAME`; to train on all the same: "
+                "--resume train.guard.action=warn."
+            )
+
+    callbacks = watched_together(processes, stopper, watcher)
+    if validation:
+        told = watcher.validated if watcher is not None else None
+        callbacks.append(Validator(config, folder, validation, grower, stopper, sampler.refresh, save, told, processes))
     trainer = TreeTrainer(
         run=config,
         folder=folder,
@@ -179,10 +246,12 @@ def _learn(
         callbacks=callbacks,
     )
     trainer.remove_callback(PrinterCallback)
-    watcher.trainer = trainer
+    stopper.trainer = trainer
+    if watcher is not None:
+        watcher.trainer = trainer
     try:
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-    except (EnvironmentUnavailableError, RequestError, KeyboardInterrupt):
+    except (EnvironmentUnavailableError, RequestError, KeyboardInterrupt, LeaveNow):
         trainer.save_now()
         raise
     except Exception as error:
@@ -194,18 +263,17 @@ def _learn(
             "from the one before, or start a new run."
         ) from error
     finally:
-        watcher.close()
-        stopper.restore()
+        if view is not None:
+            view.close()
         if tracker is not None:
             tracker.finish()
-    received = [number for number in processes.all(stopper.received) if number is not None]
-    if SIGINT in received:
-        raise KeyboardInterrupt
-    if not received:
-        with processes.staged(folder.final) as place:
-            trainer.save_model(str(place))
-            if processes.is_first:
-                tokenizer.save_pretrained(str(place))
+    processes.first(refuse_collapse)
+    if trainer.state.global_step < config.train.steps:
+        if stopper.received == SIGINT:
+            raise KeyboardInterrupt
+        raise LeaveNow
+    with processes.staged(folder.final) as place:
+        save(place)
 
 
 def check_shape(config: RunConfig, processes: int = 1) -> None:
@@ -259,16 +327,15 @@ def grpo_config(config: RunConfig, output: Path, processes: int = 1) -> Any:
         per_device_train_batch_size=leaves * settings.questions_per_micro_batch,
         gradient_accumulation_steps=settings.questions_per_step // (settings.questions_per_micro_batch * processes),
         num_generations=leaves,
-        max_completion_length=len(rollout.branching) * rollout.max_new_tokens,
+        max_completion_length=sum(rollout.new_tokens(turn) for turn in range(1, len(rollout.branching) + 1)),
         temperature=rollout.temperature,
         top_p=rollout.top_p,
         learning_rate=settings.learning_rate,
         lr_scheduler_type={"constant": "constant_with_warmup"}.get(settings.lr_schedule, settings.lr_schedule),
         warmup_steps=settings.warmup_steps,
-        beta=settings.beta,
-        epsilon=settings.epsilon,
-        loss_type=settings.loss_type,
-        entropy_coef=settings.entropy_coef,
+        **settings.trl_settings(),
+        router_aux_loss_coef=0.0,  # packed rows return no router logits
+        trust_remote_code=config.policy.trust_remote_code,
         max_grad_norm=settings.max_grad_norm,
         logging_nan_inf_filter=False,
         scale_rewards="none",

@@ -3,7 +3,8 @@
 import os
 import signal
 import socket
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partialmethod
@@ -12,14 +13,14 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from ..configs.schema import RunConfig
+from ..configs.schema import RunConfig, TrainConfig
 from ..envs.client import SyncEnvironmentClient
 from ..envs.connect import open_environment
 from ..envs.local import local_service
 from ..rollouts.memory import give_back_freed_memory
 from ..rollouts.tree import Hit, Node, Tree
 from .processes import Processes
-from .watch import StopOnSignal
+from .stopping import StopOnSignal
 
 
 @contextmanager
@@ -56,21 +57,29 @@ def _light(node: Node) -> Node:
 
 
 class StopTogether(StopOnSignal):
-    """A signal to one process ends all of them after the step; Ctrl-C at once only while nobody waits for this one."""
+    """A signal to one process ends all of them; a step is given up only while nobody waits for this process."""
 
-    def __init__(self, processes: Processes) -> None:
-        super().__init__()
+    def __init__(self, settings: TrainConfig, processes: Processes) -> None:
+        super().__init__(settings)
         self.processes = processes
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self.received is not None:  # launchers repeat what the terminal has sent
             return
         self.received = number
-        if number == signal.SIGINT and self.processes.interruptible:
-            raise KeyboardInterrupt
+        if self.processes.interruptible:
+            if number == signal.SIGINT:
+                raise KeyboardInterrupt
+            self._finish_or_leave(self.grace[number])
+
+    def _out_of_time(self, number: int, frame: FrameType | None) -> None:
+        if self.processes.interruptible:
+            super()._out_of_time(number, frame)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """What has been received since the last meeting waits for the next."""
+        """Note the time. What has been received since the last meeting waits for the next."""
+        self._changing = False
+        self._began = time.perf_counter()
 
     def meet(self, control: Any) -> None:
         """Let all processes stop, and save, where one of them has to. A meeting, after every step.
@@ -92,8 +101,8 @@ class Together(TrainerCallback):
     Where one of them fails, the error waits for the meeting and is raised in all processes.
     """
 
-    def __init__(self, processes: Processes, callbacks: Sequence[TrainerCallback], stopper: StopTogether) -> None:
-        self.processes, self.callbacks, self.stopper = processes, [*callbacks, stopper], stopper
+    def __init__(self, processes: Processes, stopper: StopTogether, watcher: TrainerCallback) -> None:
+        self.processes, self.stopper, self.callbacks = processes, stopper, [stopper, watcher]
         self._failure: BaseException | None = None
 
     def _pass_on(self, event: str, args: Any, state: Any, control: Any, **details: Any) -> Any:
@@ -109,6 +118,10 @@ class Together(TrainerCallback):
         return control
 
 
+for _event in [name for name in vars(TrainerCallback) if name.startswith("on_")]:
+    setattr(Together, _event, partialmethod(Together._pass_on, _event))
+
+
 class Unwatched(TrainerCallback):
     """A process that nobody watches: between steps it gives freed memory back, as the watcher does."""
 
@@ -117,14 +130,26 @@ class Unwatched(TrainerCallback):
         give_back_freed_memory()
 
 
-def callbacks_of(processes: Processes, watcher: TrainerCallback) -> tuple[list[TrainerCallback], StopOnSignal]:
-    """What watches and ends a run, in this process; the first alone has the watcher."""
-    if processes.count == 1:
-        alone = StopOnSignal()
-        return [watcher, alone], alone
-    stopper = StopTogether(processes)
-    return [Together(processes, [watcher if processes.is_first else Unwatched()], stopper)], stopper
+def stopper_of(config: RunConfig, processes: Processes) -> StopOnSignal:
+    """What listens to signals in this process."""
+    return StopOnSignal(config.train) if processes.count == 1 else StopTogether(config.train, processes)
 
 
-for _event in [name for name in vars(TrainerCallback) if name.startswith("on_")]:
-    setattr(Together, _event, partialmethod(Together._pass_on, _event))
+def watched_together(
+    processes: Processes, stopper: StopOnSignal, watcher: TrainerCallback | None
+) -> list[TrainerCallback]:
+    """The callbacks that end and watch a run; the first process alone has a `watcher`."""
+    if not isinstance(stopper, StopTogether):
+        return [stopper, watcher or Unwatched()]
+    return [Together(processes, stopper, watcher or Unwatched())]
+
+
+def all_resampled(processes: Processes, record: dict[str, float]) -> dict[str, float]:
+    """What dynamic sampling took in all processes (see resampling.Resampled.record). A meeting."""
+    records = [each for each in processes.all(record) if each]
+    if processes.count == 1 or not records:
+        return record
+    asked = sum(each["resample/asked"] for each in records)
+    silent = sum(each["resample/asked"] * each["resample/silent_share"] for each in records)
+    rounds = max(each["resample/rounds"] for each in records)
+    return {"resample/rounds": rounds, "resample/asked": asked, "resample/silent_share": silent / asked}

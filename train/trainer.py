@@ -5,14 +5,12 @@ after TRL has scored them, advantages and the loss mask are replaced by per-toke
 are computed on packed trees. Everything else (optimizer, clipping, KL, schedules, checkpoints) is TRL's own.
 """
 
-import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-import numpy
 import torch
 from torch import Tensor
 from torch.utils.data import Sampler
@@ -30,8 +28,11 @@ from .credit import Credit, assign_credit
 from .metrics import step_metrics
 from .packing import packed_logps
 from .processes import Processes
+from .randomness import random_streams, set_random_streams
+from .resampling import resample
+from .reuse import load_rollout, save_rollout
 from .run_folder import RunFolder
-from .together import all_trees
+from .together import all_resampled, all_trees
 
 
 class TreeTrainer(GRPOTrainer):
@@ -52,12 +53,16 @@ class TreeTrainer(GRPOTrainer):
         self.run, self.folder, self.grower, self.sampler, self.questions = run, folder, grower, sampler, questions
         self.trees: list[Tree] = []
         self.last_metrics: dict[str, float] = {}
+        self.resampled: dict[str, float] = {}
         self._wanted: Tensor | None = None
+        self._sampled: Tensor | None = None
         self._buffered_inputs: Any = None
         self._staging: Path | None = None
         self._before_step: tuple[int, Any] | None = None
         self.packed_tokens = self.flat_tokens = 0
         self.update_seconds = 0.0
+        self.saving_seconds: float | None = None
+        """How long the last checkpoint took to save; None before the first."""
         super().__init__(reward_funcs=_path_reward, rollout_func=_rollout, **kwargs)
 
     @property
@@ -78,24 +83,36 @@ class TreeTrainer(GRPOTrainer):
         if self._step % every == 0 or self._buffered_inputs is None:
             batch = self._generate_and_score_completions(generation_batch)
             self._buffered_inputs = split_tensor_dict(batch, self.args.steps_per_generation)
+        elif self._step % self.args.steps_per_generation == 0:
+            self._begin_step()
+            self.trees = []  # logged with the step that sampled them
         return self._buffered_inputs[self._step % self.args.steps_per_generation]
+
+    def _begin_step(self) -> None:
+        self.update_seconds, self.packed_tokens, self.flat_tokens = 0.0, 0, 0
+        self._before_step = self.state.global_step, random_streams()
 
     def _generate_and_score_completions(self, inputs: Any) -> Any:
         """Sample trees, then replace TRL's per-row advantages by one per token and the mask by the tree's."""
-        self.update_seconds, self.packed_tokens, self.flat_tokens = 0.0, 0, 0
-        self._before_step = self.state.global_step, _random_streams()
+        self._begin_step()
         output = super()._generate_and_score_completions(inputs)
         started = time.perf_counter()
         config = self.run
         own, self.trees = self.trees, all_trees(self.processes, self.trees)
         credit = assign_credit(self.trees, config.train.credit, config.reward.turn_weights, config.train.scale)
-        keep_all = config.train.beta > 0 or config.train.entropy_coef > 0
         completion_mask = output["completion_mask"]
-        advantages, mask = token_advantages(own, credit, completion_mask.shape[1], keep_all)
+        advantages, mask = token_advantages(
+            own,
+            credit,
+            completion_mask.shape[1],
+            config.train.acts_without_advantage,
+            config.train.mask_truncated_completions,
+        )
         output["advantages"] = advantages.to(completion_mask.device)
         output["tool_mask"] = mask.to(completion_mask.device) * completion_mask
         output["num_items_in_batch"] = self.accelerator.gather(output["tool_mask"].sum()).sum()
-        self.last_metrics = step_metrics(self.trees, credit, self.grower.chat)
+        resampled = all_resampled(self.processes, self.resampled)
+        self.last_metrics = {**step_metrics(self.trees, credit, self.grower.chat), **resampled}
         self.grower.clock.add("score", started)
         self.processes.together(self._refuse_silence)
         return output
@@ -119,6 +136,7 @@ class TreeTrainer(GRPOTrainer):
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         """TRL's checkpoint, written aside and renamed: it is complete or not there."""
+        started = time.perf_counter()
         target = self.folder.checkpoints / f"checkpoint-{self.state.global_step}"
         with self.processes.staged(target) as place:
             self._staging = place
@@ -132,7 +150,23 @@ class TreeTrainer(GRPOTrainer):
                 for path in written.iterdir():
                     path.rename(place / path.name)
                 written.rmdir()
+            if self._unfinished_rollout:
+                save_rollout(place, self.processes.rank, self._buffered_inputs, self.last_metrics)
         self.processes.first(lambda: self.folder.keep_newest(self.run.train.keep_checkpoints))
+        self.saving_seconds = time.perf_counter() - started
+
+    @property
+    def _unfinished_rollout(self) -> int:
+        """How many optimizer steps the rollout in use has had; 0 where the next step samples anew."""
+        return int(self.state.global_step % self.num_iterations)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        """TRL's, and where the run was stopped in the middle of a rollout, that rollout."""
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is not None and self._unfinished_rollout:
+            loaded = load_rollout(Path(checkpoint), self.processes.rank, self.processes.count, self.accelerator.device)
+            self._buffered_inputs, self.last_metrics = loaded
+            self._step = self._unfinished_rollout * self.args.gradient_accumulation_steps
 
     def save_now(self) -> None:
         """Save a checkpoint of the last finished step, unless there is one or none was finished.
@@ -143,7 +177,7 @@ class TreeTrainer(GRPOTrainer):
         saved = self.folder.checkpoints / f"checkpoint-{done}"
         if done and not self.processes.first(saved.exists):
             if self._before_step is not None and self._before_step[0] == done:
-                _set_random_streams(self._before_step[1])
+                set_random_streams(self._before_step[1])
             self._save_checkpoint(self.model, trial=None)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
@@ -187,11 +221,14 @@ class TreeTrainer(GRPOTrainer):
             return result
         batch_size = batch_size or len(input_ids)
         wanted = attention_mask[:, -logits_to_keep:].bool()
-        if self._wanted is not None and self._wanted.shape == wanted.shape:
-            wanted = self._wanted
-            if self.processes.count > 1 and not wanted.any():
-                # The others wait for this process's gradient: compute one token, which the loss multiplies by zero.
-                wanted = _first_token(wanted)
+        for known in (self._wanted, self._sampled):
+            if known is not None and known.shape == wanted.shape:
+                wanted = known.to(wanted.device)
+                break
+        if self.processes.count > 1 and not wanted.any():
+            # The others wait for this process's gradient: compute one token, which the loss multiplies by zero.
+            wanted = torch.zeros_like(wanted)
+            wanted[0, 0] = True
         parts = []
         for start in range(0, len(input_ids), batch_size):
             at = slice(start, start + batch_size)
@@ -203,7 +240,7 @@ class TreeTrainer(GRPOTrainer):
                     wanted[at],
                     self.temperature,
                     compute_entropy,
-                    entropy_gradient=self.run.train.entropy_coef > 0,
+                    entropy_gradient=self.run.train.rewards_entropy,
                 )
             self.packed_tokens += tokens
             self.flat_tokens += int(attention_mask[at][wanted[at].any(1)].sum())
@@ -211,25 +248,6 @@ class TreeTrainer(GRPOTrainer):
         self._wanted = None
         entropies = torch.cat([e for _, e in parts if e is not None]) if compute_entropy else None
         return torch.cat([logps for logps, _ in parts]), entropies, None
-
-
-def _first_token(cells: Tensor) -> Tensor:
-    """True in the first cell of the first row and nowhere else."""
-    only = torch.zeros_like(cells)
-    only[0, 0] = True
-    return only
-
-
-def _random_streams() -> tuple[Any, ...]:
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
-    return random.getstate(), numpy.random.get_state(), torch.get_rng_state(), cuda
-
-
-def _set_random_streams(streams: tuple[Any, ...]) -> None:
-    random.setstate(streams[0])
-    numpy.random.set_state(streams[1])
-    torch.set_rng_state(streams[2])
-    torch.cuda.set_rng_state_all(streams[3])
 
 
 class WholeRun(Sampler[int]):
@@ -249,12 +267,13 @@ class WholeRun(Sampler[int]):
 
 
 def token_advantages(
-    trees: Sequence[Tree], credit: Credit, width: int, keep_all: bool = False
+    trees: Sequence[Tree], credit: Credit, width: int, keep_all: bool = False, mask_truncated: bool = False
 ) -> tuple[Tensor, Tensor]:
     """Per-token advantages and loss mask, both (leaves, width), rows in the order of the trees' paths.
 
     A turn that several leaves share carries its advantage and its mask in the first of their rows only. Observation
-    tokens are masked. Turns without advantage are masked too, unless `keep_all` (a KL or entropy term acts on them).
+    tokens are masked. Turns without signal are masked too, unless `keep_all` (a KL or entropy term acts on them).
+    `mask_truncated` masks turns that were cut, whatever else.
     """
     paths = [path for tree in trees for path in tree.paths()]
     advantages, mask = torch.zeros(len(paths), width), torch.zeros(len(paths), width, dtype=torch.long)
@@ -265,12 +284,11 @@ def token_advantages(
             if id(node) in seen:
                 continue
             seen.add(id(node))
-            advantage = credit.of(node)
-            if advantage == 0 and not keep_all:
+            if not (keep_all or credit.teaches(node)) or (mask_truncated and not node.finished):
                 continue
             begin = len(node.prompt_ids) - start
             cells = slice(begin, begin + len(node.completion_ids))
-            advantages[row, cells] = advantage
+            advantages[row, cells] = credit.of(node)
             mask[row, cells] = 1
     return advantages, mask
 
@@ -282,7 +300,6 @@ def _path_reward(completions: Sequence[Any], path_reward: Sequence[float | None]
 
 def _rollout(prompts: Sequence[str], trainer: TreeTrainer) -> dict[str, list[Any]]:
     """TRL's rollout function: grow one tree per distinct question and return a row per leaf."""
-    branching = trainer.run.rollout.branching
     leaves = trainer.num_generations
     ids = list(prompts[::leaves])
     if [question for question in ids for _ in range(leaves)] != list(prompts):
@@ -292,10 +309,7 @@ def _rollout(prompts: Sequence[str], trainer: TreeTrainer) -> dict[str, list[Any
     started = time.perf_counter()
     trainer.sampler.refresh()
     trainer.grower.clock.add("generate", started)
-    step = trainer.state.global_step
-    streams = [stream(trainer.run.seed, step, question) for question in ids]
-    questions = [trainer.questions[question] for question in ids]
-    trainer.trees = trainer.processes.together(lambda: trainer.grower.grow(questions, branching, streams=streams))
+    trainer.trees = trainer.processes.together(lambda: _grow(trainer, ids))
     rows: dict[str, list[Any]] = {"prompt_ids": [], "completion_ids": [], "env_mask": [], "path_reward": []}
     for tree in trainer.trees:
         for path in tree.paths():
@@ -304,7 +318,29 @@ def _rollout(prompts: Sequence[str], trainer: TreeTrainer) -> dict[str, list[Any
             rows["completion_ids"].append(completion)
             rows["env_mask"].append(mask)
             rows["path_reward"].append(path[-1].reward)
+    # What old and reference log-probabilities are asked for: every sampled token, shared turns once.
+    width = max(map(len, rows["completion_ids"]))
+    trainer._sampled = token_advantages(trainer.trees, Credit({}, []), width, keep_all=True)[1].bool()
     return {**rows, "logprobs": None}  # type: ignore[dict-item]
+
+
+def _grow(trainer: TreeTrainer, ids: Sequence[str]) -> list[Tree]:
+    """The trees of a step of this process, those without signal replaced by others where the run asks for it.
+
+    A random stream is named by what is sampled, so that neither a resumed run nor another number of processes samples
+    anything else; questions that processes draw themselves may meet, and are told apart.
+    """
+    run, step, rank = trainer.run, trainer.state.global_step, trainer.processes.rank
+
+    def grow(questions: Sequence[Question], *drawn_by: object) -> list[Tree]:
+        streams = [stream(run.seed, step, question.id, *drawn_by) for question in questions]
+        return trainer.grower.grow(questions, run.rollout.branching, streams=streams)
+
+    trees = grow([trainer.questions[name] for name in ids])
+    if run.train.resample_rounds:
+        found = resample(run, trees, trainer.questions, lambda others: grow(others, rank), step, rank)
+        trees, trainer.resampled = found.trees, found.record()
+    return trees
 
 
 def flatten(path: Sequence[Node]) -> tuple[list[int], list[int], list[int]]:
