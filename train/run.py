@@ -37,7 +37,7 @@ def train(config: RunConfig, resume: bool = False) -> Path:
     EnvironmentUnavailableError with a checkpoint where the environment goes away; StorageError on a full disk;
     StoppedError where SIGTERM or SIGUSR1 ended it before its last step; CollapseError where the guard did.
     """
-    from .stopping import LeaveNow
+    from .leaving import LeaveNow
     from .together import stopper_of
 
     with launched() as processes:
@@ -194,8 +194,8 @@ def _learn(
     from transformers import PrinterCallback
 
     from .guard import CollapseGuard, best_known
+    from .leaving import LeaveNow
     from .reference import name_reference
-    from .stopping import LeaveNow
     from .together import watched_together
     from .tracking import open_tracker
     from .trainer import TreeTrainer
