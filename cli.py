@@ -184,12 +184,12 @@ def _shard(written: str) -> tuple[int, int]:
 def index_verify(
     config: Config = "demo", overrides: Overrides = None, dry_run: DryRun = False, verbose: Verbose = False
 ) -> None:
-    """Check every file of CONFIG's index against its manifest."""
+    """Check every file of CONFIG's index, and of a hybrid's members, against its manifest."""
     settings = _resolve(config, overrides, verbose, dry_run)
-    from .envs.index import verify_index
+    from .envs.index import verify_indexes
 
-    manifest = verify_index(Path(settings.env.index))
-    typer.echo(f"{settings.env.index}: {manifest.documents} documents, every file as its manifest says")
+    for folder, manifest in verify_indexes(settings.env).items():
+        typer.echo(f"{folder}: {manifest.documents} documents, every file as its manifest says")
 
 
 @env_app.command("export-trec")
