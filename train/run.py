@@ -15,7 +15,14 @@ from ..envs.client import SyncEnvironmentClient
 from ..envs.connect import open_environment
 from ..envs.plan import SearchPlan
 from ..envs.wire import Step
-from ..errors import CheckpointError, ConfigError, EnvironmentUnavailableError, QuerylectError, RequestError
+from ..errors import (
+    CheckpointError,
+    ConfigError,
+    EngineUnavailableError,
+    EnvironmentUnavailableError,
+    QuerylectError,
+    RequestError,
+)
 from .grading import grade
 from .run_folder import RunFolder, staged, step_of, write_atomically
 
@@ -77,7 +84,8 @@ def _train(
     import torch
     from transformers import set_seed
 
-    from ..rollouts.policy import MergedCopy, add_lora, load_policy
+    from ..rollouts.engines import open_engine
+    from ..rollouts.policy import add_lora, load_policy
     from ..rollouts.use import make_grower
 
     environment = client.environment().model_dump(mode="json")
@@ -87,8 +95,8 @@ def _train(
     model, tokenizer = load_policy(trainable_dtype(config).policy)
     model.to("cuda" if torch.cuda.is_available() else "cpu")
     policy = add_lora(model, config.policy)
-    sampler = MergedCopy(policy)
-    grower = make_grower(config, client, sampler.model, tokenizer)
+    engine, sampler = open_engine(config, policy, tokenizer)
+    grower = make_grower(config, client, engine)
 
     folder = folder or RunFolder.create(config)
     write_atomically(folder.path / "environment.json", json.dumps(environment, indent=2) + "\n")
@@ -143,7 +151,7 @@ def _learn(
     watcher.trainer = trainer
     try:
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-    except (EnvironmentUnavailableError, RequestError, KeyboardInterrupt):
+    except (EnvironmentUnavailableError, EngineUnavailableError, RequestError, KeyboardInterrupt):
         trainer.save_now()
         raise
     except Exception as error:
@@ -182,6 +190,11 @@ def check_shape(config: RunConfig) -> None:
         raise ConfigError(
             f"train.warm_start imitates a second turn, and rollout.branching is {branching}. Use two turns, or set "
             "train.warm_start.questions to 0."
+        )
+    if config.rollout.engine == "vllm_server" and not config.rollout.server.sync:
+        raise ConfigError(
+            "rollout.server.sync is false: the server would go on sampling from the policy as it was before the first "
+            "step. Set it to true to train; false is for evaluating and rewriting with a policy that the server holds."
         )
     if settings.questions_per_step % settings.questions_per_micro_batch:
         raise ConfigError(

@@ -57,7 +57,7 @@ class Watcher(TrainerCallback):
         trainer = self.trainer
         now = time.perf_counter()
         seconds = trainer.grower.clock.read()
-        record: dict[str, float] = {"step": step, **trainer.last_metrics, **losses}
+        record: dict[str, float] = {"step": step, **trainer.last_metrics, **trainer.mismatch.read(), **losses}
         for activity in ("generate", "retrieve", "score"):
             record[f"seconds/{activity}"] = seconds.get(activity, 0.0)
         record["seconds/update"] = trainer.update_seconds
