@@ -18,6 +18,9 @@ PER_TURN = (
 ONCE = (
     "step", "loss", "grad_norm", "entropy", "learning_rate", "clip_ratio/region_mean", "tokens/packed", "tokens/flat",
     "seconds/generate", "seconds/retrieve", "seconds/score", "seconds/update", "seconds/step",
+    "sampling/importance_sampling_ratio/min", "sampling/importance_sampling_ratio/mean",
+    "sampling/importance_sampling_ratio/max", "sampling/sampling_logp_difference/mean",
+    "sampling/sampling_logp_difference/max", "sampling/kl", "sampling/clipped",
 )  # fmt: skip
 
 
