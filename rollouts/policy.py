@@ -170,7 +170,8 @@ def merged_weights(
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """Every weight under the name it has in a checkpoint, one at a time, with LoRA adapters merged in.
 
-    What is yielded is of `dtype` and on `device` (None: where it lies). The trained weights are not touched.
+    What is yielded is of `dtype` and on `device` (None: where it lies). The trained weights are not touched. Raises
+    ConfigError for weights of which this process holds only a part.
     """
     lora: list[Any] = [module for module in policy.modules() if hasattr(module, "get_delta_weight")]
     adapted = {id(module.get_base_layer().weight): module for module in lora}
@@ -179,6 +180,11 @@ def merged_weights(
     for name, parameter in policy.named_parameters():
         if id(parameter) in adapters:
             continue
+        if not parameter.numel():
+            raise ConfigError(
+                f"weight {name} has no elements here: ZeRO-3 has split it over the processes, and only whole weights "
+                "can be sent to vLLM. Train with ZeRO-2, or with rollout.engine=transformers."
+            )
         weight = parameter.detach()
         module = adapted.get(id(parameter))
         for adapter in module.active_adapters if module is not None else ():

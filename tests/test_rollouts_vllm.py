@@ -366,3 +366,12 @@ def test_a_probability_that_is_no_number_stops_the_run():
 
 def test_no_prompts_are_no_requests(opened):
     assert opened[0].generate([], 4, HOT) == []
+
+
+def test_weights_that_are_split_over_processes_are_not_sent(config, vllm):
+    policy, tokenizer = trained(config)
+    _, weights = open_engine(change(config, **{"rollout.engine": "vllm"}), policy, tokenizer)
+    split = next(weight for name, weight in policy.named_parameters() if "embed_tokens" in name)
+    split.data = split.data.new_empty(0)
+    with pytest.raises(ConfigError, match=r"embed_tokens\.weight has no elements here: ZeRO-3"):
+        weights.refresh()

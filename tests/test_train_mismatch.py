@@ -290,3 +290,19 @@ def test_questions_are_rewritten_with_the_engine_of_the_config(served):
     given = list(rewrite_lines(config, None, lines))
     assert given == list(rewrite_lines(change(config, **{"rollout.engine": "transformers"}), None, lines))
     assert len(server.asked) == (2 if config.rollout.engine == "vllm_server" else 0)
+
+
+def test_policies_are_evaluated_with_the_engine_of_the_config(served):
+    from querylect.data.types import Question
+    from querylect.envs.connect import open_environment
+    from querylect.eval.systems import policy_systems
+
+    config, _ = served
+    questions = [Question("head", "my head hurts"), Question("gums", "bleeding gums")]
+    said = []
+    with open_environment(config) as client:
+        for each in (config, change(config, **{"rollout.engine": "transformers"})):
+            (system,) = policy_systems(each, client, None).values()
+            said.append([[node.text for node in tree.walk()] for tree in system(questions)])
+    assert said[0] == said[1]
+    assert [len(turns) for turns in said[0]] == [2, 2]
