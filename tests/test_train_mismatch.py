@@ -306,3 +306,12 @@ def test_policies_are_evaluated_with_the_engine_of_the_config(served):
             said.append([[node.text for node in tree.walk()] for tree in system(questions)])
     assert said[0] == said[1]
     assert [len(turns) for turns in said[0]] == [2, 2]
+
+
+def test_a_resumed_run_may_find_its_engine_elsewhere_but_not_have_another(settings):
+    from querylect.train.run_folder import changed_keys
+
+    elsewhere = {"rollout.server.base_url": "http://node-b:8000", "rollout.vllm.gpu_memory_utilization": 0.5}
+    assert changed_keys(settings, change(settings, **elsewhere)) == []
+    (said,) = changed_keys(settings, change(settings, **{"rollout.engine": "vllm"}))
+    assert said == "rollout.engine: 'transformers' → 'vllm'"
