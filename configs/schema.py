@@ -264,6 +264,35 @@ class RewriterConfig(Section):
     """`small` only: the few-shot prompt, by its packaged name or as the path of a YAML file."""
 
 
+class VllmConfig(Section):
+    """A vLLM engine in the training process (rollout.engine: vllm)."""
+
+    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.3
+    """Share of the GPU that vLLM may hold for weights, activations and its cache; training needs the rest."""
+    tensor_parallel_size: Annotated[int, Field(ge=1)] = 1
+    """GPUs, and training processes, that share one engine; a divisor of the number of training processes."""
+    max_model_len: Annotated[int, Field(ge=16)] | None = None
+    """Longest prompt and answer together; None takes rollout.max_prompt_tokens + rollout.max_new_tokens."""
+    enable_sleep_mode: bool = False
+    """Give the GPU memory of the engine back between rollouts; its weights are sent anew before the next."""
+
+
+class VllmServerConfig(Section):
+    """A vLLM server on other GPUs or another node (rollout.engine: vllm_server)."""
+
+    base_url: str = "http://127.0.0.1:8000"
+    """Where `trl vllm-serve` listens."""
+    group_port: Annotated[int, Field(ge=1, le=65535)] = 51216
+    """Port of this machine over which server and trainer find each other to pass weights."""
+    timeout: Annotated[float, Field(ge=0)] = 240.0
+    """Seconds to wait for a server that is still starting."""
+    concurrency: Annotated[int, Field(ge=1)] = 64
+    """Requests under way at once; every prompt is one request."""
+    sync: bool = True
+    """Send the policy's weights to the server (NCCL; needs a CUDA device here). False: the server already holds exactly
+    the policy that is used, which training never allows."""
+
+
 class RolloutConfig(Section):
     """How a question grows into a tree of turns."""
 
@@ -281,7 +310,11 @@ class RolloutConfig(Section):
     observation_tokens: Annotated[int, Field(ge=1)] | None = None
     """Tokens of all documents that one turn is shown, the best ranked first; None: documents × document_tokens."""
     micro_batch: Annotated[int, Field(ge=1)] = 256
-    """Sequences that generate side by side."""
+    """Sequences that generate side by side (engine transformers; vLLM packs its batches itself)."""
+    engine: Literal["transformers", "vllm", "vllm_server"] = "transformers"
+    """What generates: the policy itself, vLLM on the same GPUs, or a vLLM server (docs/rollouts.md)."""
+    vllm: VllmConfig = VllmConfig()
+    server: VllmServerConfig = VllmServerConfig()
 
     def new_tokens(self, turn: int) -> int:
         """How many tokens the answer of a turn may have, 1 for the first; turns beyond the list have its last."""
@@ -378,6 +411,23 @@ class TrainConfig(Section, LossConfig):
     warm_start: WarmStartConfig = WarmStartConfig()
     log_rollouts: Annotated[int, Field(ge=0)] = 4
     """Trees written to rollouts.jsonl at every step."""
+    importance_sampling_correction: bool = True
+    """Weigh every token by p_trainer / p_sampler where the engine that sampled differs from the model that is trained.
+    These four are TRL's settings of the same names after `vllm_`; the mismatch is logged with any of them."""
+    importance_sampling_mode: Literal["token_truncate", "token_mask"] = "token_truncate"
+    """Ratios outside the bounds are set to the bound, or their tokens are dropped."""
+    importance_sampling_clip_max: Annotated[float, Field(gt=0)] | None = 3.0
+    importance_sampling_clip_min: Annotated[float, Field(ge=0)] | None = None
+    """Bounds of the ratio; None is no bound."""
+
+    @model_validator(mode="after")
+    def _bounds_in_order(self) -> "TrainConfig":
+        least, most = self.importance_sampling_clip_min, self.importance_sampling_clip_max
+        if least is not None and most is not None and least >= most:
+            raise ValueError(
+                f"train.importance_sampling_clip_min {least:g} is not below train.importance_sampling_clip_max {most:g}"
+            )
+        return self
 
 
 class TrackingConfig(Section):

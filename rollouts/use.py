@@ -4,9 +4,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import nn
-
 from ..configs.schema import RunConfig
 from ..data.types import Question
 from ..envs.connect import open_environment
@@ -14,17 +11,13 @@ from ..errors import UserError
 from ..rewriters.card import RetrieverCard
 from ..rewriters.registry import make_rewriter
 from .checkpoints import find_checkpoint
-from .engine import Sampling
+from .engine import Engine, Sampling
+from .engines import load_engine
 from .grow import Grower
-from .policy import load_policy
-from .transformers_engine import TransformersEngine
 
 
-def make_grower(
-    config: RunConfig, client: Any, model: nn.Module, tokenizer: Any, extra_metrics: Sequence[str] = ()
-) -> Grower:
-    """Engine and rewriter of `config` around a loaded model; the environment says which retriever it is."""
-    engine = TransformersEngine(model, tokenizer, config.rollout.micro_batch)
+def make_grower(config: RunConfig, client: Any, engine: Engine, extra_metrics: Sequence[str] = ()) -> Grower:
+    """The rewriter of `config` around an engine; the environment says which retriever it is."""
     card = RetrieverCard.from_service(client.environment().retriever)
     rewriter = make_rewriter(config.rewriter, card, k=max(10, config.rollout.documents))
     return Grower(engine, rewriter, client, config.rollout, config.reward, extra_metrics)
@@ -32,9 +25,7 @@ def make_grower(
 
 def load_grower(config: RunConfig, client: Any, checkpoint: Path | None, extra_metrics: Sequence[str] = ()) -> Grower:
     """A grower around the policy of a checkpoint; None is the untrained policy."""
-    model, tokenizer = load_policy(config.policy, checkpoint)
-    model.to("cuda" if torch.cuda.is_available() else "cpu")
-    return make_grower(config, client, model, tokenizer, extra_metrics)
+    return make_grower(config, client, load_engine(config, checkpoint), extra_metrics)
 
 
 def rewrite_lines(config: RunConfig, run: Path | None, lines: Sequence[str]) -> Iterator[dict[str, Any]]:

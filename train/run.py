@@ -19,6 +19,7 @@ from ..errors import (
     CheckpointError,
     CollapseError,
     ConfigError,
+    EngineUnavailableError,
     EnvironmentUnavailableError,
     QuerylectError,
     RequestError,
@@ -105,7 +106,8 @@ def _train(
     import torch
     from transformers import set_seed
 
-    from ..rollouts.policy import MergedCopy, add_lora, load_policy
+    from ..rollouts.engines import open_engine
+    from ..rollouts.policy import add_lora, load_policy
     from ..rollouts.use import make_grower
     from .fingerprint import fingerprint
     from .validation import validation_questions
@@ -119,8 +121,8 @@ def _train(
     base = fingerprint(model)
     model.to("cuda" if torch.cuda.is_available() else "cpu")
     policy = add_lora(model, config.policy)
-    sampler = MergedCopy(policy)
-    grower = make_grower(config, client, sampler.model, tokenizer)
+    engine, sampler = open_engine(config, policy, tokenizer)
+    grower = make_grower(config, client, engine)
 
     resumed = folder is not None and checkpoint is not None
     folder = folder or RunFolder.create(config)
@@ -195,7 +197,7 @@ def _learn(
     watcher.trainer = stopper.trainer = trainer
     try:
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-    except (EnvironmentUnavailableError, RequestError, KeyboardInterrupt, LeaveNow):
+    except (EnvironmentUnavailableError, EngineUnavailableError, RequestError, KeyboardInterrupt, LeaveNow):
         trainer.save_now()
         raise
     except Exception as error:
@@ -240,6 +242,11 @@ def check_shape(config: RunConfig) -> None:
         raise ConfigError(
             f"train.warm_start imitates a second turn, and rollout.branching is {branching}. Use two turns, or set "
             "train.warm_start.questions to 0."
+        )
+    if config.rollout.engine == "vllm_server" and not config.rollout.server.sync:
+        raise ConfigError(
+            "rollout.server.sync is false: the server would go on sampling from the policy as it was before the first "
+            "step. Set it to true to train; false is for evaluating and rewriting with a policy that the server holds."
         )
     if settings.questions_per_step % settings.questions_per_micro_batch:
         raise ConfigError(

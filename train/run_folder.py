@@ -30,7 +30,8 @@ FREE_TO_CHANGE = ("tracking", "eval", "client", "env.host", "env.port", "env.max
                   "env.max_terms", "env.max_characters", "env.max_body_bytes", "env.read_seconds", "env.drain_seconds",
                   "env.cache_bytes", "env.embedding_cache_bytes", "env.workers", "env.log", "train.save_steps",
                   "train.grace_seconds", "train.usr1_grace_seconds", "train.validate_steps", "train.guard",
-                  "train.keep_checkpoints", "train.log_rollouts", "rollout.micro_batch")  # fmt: skip
+                  "train.keep_checkpoints", "train.log_rollouts", "rollout.micro_batch", "rollout.vllm",
+                  "rollout.server")  # fmt: skip
 """Settings that do not change what a run learns: a resumed run may have other ones."""
 
 

@@ -20,11 +20,12 @@ from trl.trainer.utils import split_tensor_dict
 from ..configs.schema import RunConfig
 from ..data.types import Question
 from ..errors import EnvironmentUnavailableError
+from ..rollouts.engine import Weights
 from ..rollouts.grow import Grower
-from ..rollouts.policy import MergedCopy
 from ..rollouts.tree import Node, Tree
 from .credit import Credit, assign_credit
 from .metrics import step_metrics
+from .mismatch import Mismatch, sampled_logprobs
 from .packing import packed_logps
 from .randomness import random_streams, set_random_streams
 from .resampling import resample
@@ -41,7 +42,7 @@ class TreeTrainer(GRPOTrainer):
         run: RunConfig,
         folder: RunFolder,
         grower: Grower,
-        sampler: MergedCopy,
+        sampler: Weights,
         questions: Mapping[str, Question],
         **kwargs: Any,
     ) -> None:
@@ -51,6 +52,7 @@ class TreeTrainer(GRPOTrainer):
         self.resampled: dict[str, float] = {}
         self._wanted: Tensor | None = None
         self._sampled: Tensor | None = None
+        self._loss_inputs: dict[str, Any] | None = None
         self._buffered_inputs: Any = None
         self._staging: Path | None = None
         self._before_step: tuple[int, Any] | None = None
@@ -59,6 +61,7 @@ class TreeTrainer(GRPOTrainer):
         self.saving_seconds: float | None = None
         """How long the last checkpoint took to save; None before the first."""
         super().__init__(reward_funcs=_path_reward, rollout_func=_rollout, **kwargs)
+        self.mismatch = Mismatch(run.train, self.accelerator.gather)
 
     @property
     def began(self) -> bool:
@@ -184,7 +187,21 @@ class TreeTrainer(GRPOTrainer):
 
     def _compute_loss(self, model: Any, inputs: Any) -> Tensor:
         self._wanted = (inputs["completion_mask"] * inputs["tool_mask"]).bool()
-        return super()._compute_loss(model, inputs)  # type: ignore[no-any-return]
+        # TRL multiplies the loss by `importance_sampling_ratio` where it takes itself to run vLLM.
+        self._loss_inputs, self.use_vllm = dict(inputs), self.run.train.importance_sampling_correction
+        try:
+            return super()._compute_loss(model, self._loss_inputs)  # type: ignore[no-any-return]
+        finally:
+            self._loss_inputs, self.use_vllm = None, False
+
+    def _weigh(self, logps: Tensor) -> None:
+        """Put into the inputs of the loss under way how likelier its tokens are now than where they were sampled."""
+        if self._loss_inputs is not None:
+            inputs = self._loss_inputs
+            now = inputs.get("old_per_token_logps")
+            mask = inputs["completion_mask"] * inputs["tool_mask"]
+            sampler = inputs["sampling_per_token_logps"]
+            inputs["importance_sampling_ratio"] = self.mismatch.weigh(logps if now is None else now, sampler, mask)
 
     def _get_per_token_logps_and_entropies(
         self,
@@ -201,6 +218,7 @@ class TreeTrainer(GRPOTrainer):
             result: tuple[Tensor, Tensor | None, Tensor | None] = super()._get_per_token_logps_and_entropies(
                 model, input_ids, attention_mask, logits_to_keep, batch_size, compute_entropy, **kwargs
             )
+            self._weigh(result[0])
             return result
         batch_size = batch_size or len(input_ids)
         wanted = attention_mask[:, -logits_to_keep:].bool()
@@ -226,7 +244,9 @@ class TreeTrainer(GRPOTrainer):
             parts.append((logps, entropies))
         self._wanted = None
         entropies = torch.cat([e for _, e in parts if e is not None]) if compute_entropy else None
-        return torch.cat([logps for logps, _ in parts]), entropies, None
+        logps = torch.cat([logps for logps, _ in parts])
+        self._weigh(logps)
+        return logps, entropies, None
 
 
 class WholeRun(Sampler[int]):
@@ -300,18 +320,23 @@ def _rollout(prompts: Sequence[str], trainer: TreeTrainer) -> dict[str, list[Any
             trainer.accelerator.process_index,
         )
         trainer.trees, trainer.resampled = found.trees, found.record()
-    rows: dict[str, list[Any]] = {"prompt_ids": [], "completion_ids": [], "env_mask": [], "path_reward": []}
+    started = time.perf_counter()
+    trainer.sampler.rest()
+    trainer.grower.clock.add("generate", started)
+    names = ("prompt_ids", "completion_ids", "env_mask", "logprobs", "path_reward")
+    rows: dict[str, list[Any]] = {name: [] for name in names}
     for tree in trainer.trees:
         for path in tree.paths():
             prompt, completion, mask = flatten(path)
             rows["prompt_ids"].append(prompt)
             rows["completion_ids"].append(completion)
             rows["env_mask"].append(mask)
+            rows["logprobs"].append(sampled_logprobs(path, len(completion)))
             rows["path_reward"].append(path[-1].reward)
     # What old and reference log-probabilities are asked for: every sampled token, shared turns once.
     width = max(map(len, rows["completion_ids"]))
     trainer._sampled = token_advantages(trainer.trees, Credit({}, []), width, keep_all=True)[1].bool()
-    return {**rows, "logprobs": None}  # type: ignore[dict-item]
+    return rows
 
 
 def flatten(path: Sequence[Node]) -> tuple[list[int], list[int], list[int]]:

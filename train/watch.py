@@ -47,7 +47,7 @@ class Watcher(TrainerCallback):
         trainer = self.trainer
         now = time.perf_counter()
         seconds, searched = trainer.grower.clock.read(), trainer.grower.searched.read()
-        record: dict[str, float] = {"step": step, **trainer.last_metrics, **losses}
+        record: dict[str, float] = {"step": step, **trainer.last_metrics, **trainer.mismatch.read(), **losses}
         for activity in ("generate", "retrieve", "score"):
             record[f"seconds/{activity}"] = seconds.get(activity, 0.0)
         record |= {f"seconds/retrieve/{turn}": spent for turn, spent in searched.items()}
