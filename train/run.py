@@ -11,12 +11,13 @@ from typing import Any
 
 from ..configs.schema import RunConfig
 from ..data.types import Question
-from ..envs.client import SyncEnvironmentClient
-from ..envs.connect import open_environment
+from ..envs.connect import AnyClient, open_environments
+from ..envs.mixture import MixedClient
 from ..envs.plan import SearchPlan
 from ..envs.wire import Step
 from ..errors import CheckpointError, ConfigError, EnvironmentUnavailableError, QuerylectError, RequestError
 from .grading import grade
+from .mix import Mixture
 from .run_folder import RunFolder, staged, step_of, write_atomically
 
 log = logging.getLogger(__name__)
@@ -34,7 +35,7 @@ def train(config: RunConfig, resume: bool = False) -> Path:
     folder, checkpoint = RunFolder.reopen(config) if resume else (None, None)
     if folder is not None and checkpoint is None:
         log.info("%s was stopped before its first checkpoint and begins again", folder.path)
-    with open_environment(config) as client:
+    with open_environments(config) as client:
         asked = client.questions("train")
         questions = worth_training(config, client, asked)
         if len(questions) < config.train.questions_per_step:
@@ -43,10 +44,11 @@ def train(config: RunConfig, resume: bool = False) -> Path:
                 f"train.questions_per_step is {config.train.questions_per_step}. Lower it, widen train.raw_reward, "
                 "or add questions to the train split."
             )
-        return _train(config, client, asked, questions, folder, checkpoint)
+        mixture = Mixture(config, questions) if config.mix is not None else None
+        return _train(config, client, asked, questions, folder, checkpoint, mixture)
 
 
-def worth_training(config: RunConfig, client: SyncEnvironmentClient, questions: Sequence[Question]) -> list[Question]:
+def worth_training(config: RunConfig, client: AnyClient, questions: Sequence[Question]) -> list[Question]:
     """The questions whose un-rewritten search is worth `train.raw_reward`; all of them where that is [0, 1].
 
     Raises EnvironmentUnavailableError where a question could not be scored: a guess would change the training set.
@@ -66,13 +68,21 @@ def worth_training(config: RunConfig, client: SyncEnvironmentClient, questions: 
     return kept
 
 
+def described(client: AnyClient) -> dict[str, Any]:
+    """What is searched, as plain data; by name under `environments` where it is a mix."""
+    if isinstance(client, MixedClient):
+        return {"environments": {name: info.model_dump(mode="json") for name, info in client.environments().items()}}
+    return client.environment().model_dump(mode="json")
+
+
 def _train(
     config: RunConfig,
-    client: SyncEnvironmentClient,
+    client: AnyClient,
     asked: list[Question],
     questions: list[Question],
     folder: RunFolder | None,
     checkpoint: Path | None,
+    mixture: Mixture | None,
 ) -> Path:
     import torch
     from transformers import set_seed
@@ -80,7 +90,7 @@ def _train(
     from ..rollouts.policy import MergedCopy, add_lora, load_policy
     from ..rollouts.use import make_grower
 
-    environment = client.environment().model_dump(mode="json")
+    environment = described(client)
     if folder is not None:
         folder.same_environment(environment)
     set_seed(config.seed)
@@ -103,7 +113,7 @@ def _train(
         with staged(folder.warm) as place:
             policy.save_pretrained(str(place))  # type: ignore[operator]
             tokenizer.save_pretrained(str(place))
-    _learn(config, folder, checkpoint, environment, policy, tokenizer, grower, sampler, questions)
+    _learn(config, folder, checkpoint, environment, policy, tokenizer, grower, sampler, questions, mixture)
     return folder.path
 
 
@@ -117,6 +127,7 @@ def _learn(
     grower: Any,
     sampler: Any,
     questions: list[Question],
+    mixture: Mixture | None,
 ) -> None:
     from datasets import Dataset
     from transformers import PrinterCallback
@@ -125,6 +136,9 @@ def _learn(
     from .trainer import TreeTrainer
     from .watch import StopOnSignal, Watcher
 
+    if mixture is not None and checkpoint is not None:
+        mixture.load(checkpoint)
+    prompts = mixture.slots if mixture is not None else [question.id for question in questions]
     tracker = open_tracker(config, folder.path, environment)
     watcher, stopper = Watcher(folder, config.train.log_rollouts, tracker), StopOnSignal()
     trainer = TreeTrainer(
@@ -133,9 +147,10 @@ def _learn(
         grower=grower,
         sampler=sampler,
         questions={question.id: question for question in questions},
+        mixture=mixture,
         model=policy,
         args=grpo_config(config, folder.checkpoints),
-        train_dataset=Dataset.from_dict({"prompt": [question.id for question in questions]}),
+        train_dataset=Dataset.from_dict({"prompt": prompts}),
         processing_class=tokenizer,
         callbacks=[watcher, stopper],
     )
@@ -230,6 +245,7 @@ def grpo_config(config: RunConfig, output: Path) -> Any:
         logging_nan_inf_filter=False,
         scale_rewards="none",
         gradient_checkpointing=False,
+        shuffle_dataset=config.mix is None,
         optim="adamw_torch",
         logging_steps=1,
         save_strategy="steps",
