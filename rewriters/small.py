@@ -126,7 +126,7 @@ def load_prompt(name: str) -> FewShotPrompt:
 
 @dataclass(frozen=True)
 class SmallRewriter:
-    """Few-shot rewriter; the examples carry the strategy. The retriever is named where the prompt has a place for it."""
+    """Few-shot rewriter; the examples carry the strategy. The retriever is named where the prompt has room for it."""
 
     reader: AnswerReader
     prompt: FewShotPrompt

@@ -160,13 +160,16 @@ def test_train_prints_the_run_folder(room, capsys):
 
 
 def test_eval_reads_the_config_of_the_run_folder(room, tmp_path, capsys):
-    calls = room("eval.compare", "evaluate", Path("report.html"))
+    calls = room("eval.mixed", "evaluate_each", [Path("report.html")])
     config = load_config("tiny", ["seed=5"])
     (tmp_path / "config.yaml").write_text(dump_config(config))
     assert end("eval", str(tmp_path), "eval.limit=3", "--output", "elsewhere") == 0
     assert end("eval", "tiny") == 0
     changed = config.model_copy(update={"eval": config.eval.model_copy(update={"limit": 3})})
-    assert calls == [((changed, tmp_path, Path("elsewhere")), {}), ((load_config("tiny", []), None, None), {})]
+    assert calls == [
+        ((changed, tmp_path, Path("elsewhere"), None), {}),
+        ((load_config("tiny", []), None, None, None), {}),
+    ]
     assert capsys.readouterr().out == "report.html\nreport.html\n"
 
 

@@ -95,17 +95,20 @@ class Curriculum:
             drawn.append(mixed_id)
         return drawn, Progress(positions, progress.environments, progress.questions)
 
-    def learn(self, progress: Progress, outcomes: Mapping[str, float]) -> Progress:
-        """The progress after a step: `outcomes` is the success of each question that was scored, by mixed id."""
+    def learn(self, progress: Progress, outcomes: Sequence[tuple[str, float]]) -> Progress:
+        """The progress after a step: `outcomes` are mixed id and success of every question that was scored."""
         by_environment: dict[str, list[float]] = {}
-        for mixed_id, success in outcomes.items():
+        by_question: dict[str, list[float]] = {}
+        for mixed_id, success in outcomes:
             by_environment.setdefault(split_id(mixed_id)[0], []).append(success)
+            by_question.setdefault(mixed_id, []).append(success)
         environments = dict(progress.environments)
         for name, values in by_environment.items():
             now = fmean(values)
             kept = self.settings.memory
             environments[name] = kept * environments[name] + (1 - kept) * now if name in environments else now
-        return Progress(progress.positions, environments, {**progress.questions, **outcomes})
+        asked = {mixed_id: fmean(values) for mixed_id, values in by_question.items()}
+        return Progress(progress.positions, environments, {**progress.questions, **asked})
 
     def _next(self, name: str, position: int, progress: Progress, random: Random) -> tuple[str, int]:
         """The next question of an environment that is not passed over, and the position after it."""

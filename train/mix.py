@@ -24,8 +24,8 @@ from .curriculum import Curriculum, Progress
 from .metrics import step_metrics
 from .run_folder import MIX_FILE, write_atomically
 
-Gather = Callable[[Any], list[Any]]
-"""Collects one object of every process, in their order; with one process a list of that object."""
+Gather = Callable[[list[Any]], list[Any]]
+"""Joins the lists of all processes, in their order; with one process it gives back its list."""
 
 
 class Mixture:
@@ -67,9 +67,8 @@ class Mixture:
 
     def learn(self, trees: Sequence[Tree], finished: int, gather: Gather) -> None:
         """Take in what the trees of that step succeeded at, those of all processes."""
-        outcomes: dict[str, float] = {}
-        for part in gather([{tree.question.id: s for tree in trees if (s := success(tree, self._metric)) is not None}]):
-            outcomes |= part
+        mine = [(tree.question.id, value) for tree in trees if (value := success(tree, self._metric)) is not None]
+        outcomes = gather(mine)
         self._ahead = finished + 1, self._curriculum.learn(self._drawn, outcomes)
 
     def progress(self, finished: int) -> Progress:
