@@ -17,7 +17,7 @@ import typer
 
 from . import __version__
 from .configs.load import dump_config, known_configs, load_config
-from .configs.mix import chosen, only
+from .configs.mix import chosen, environments, only
 from .configs.schema import RunConfig
 from .errors import ConfigError, QuerylectError
 from .logs import progress_bar, set_up_logging
@@ -247,7 +247,7 @@ def serve(
         policy, run = _resolve_run(rewriter, None, verbose, dry_run=False)
         from .rollouts.writer import PolicyWriter
 
-        writer = PolicyWriter(policy, run, name=rewriter)
+        writer = PolicyWriter(environments(policy).get(env or "", policy), run, name=rewriter)
     from .envs.service import serve as serve_environment
 
     token = os.environ.get(settings.client.token_env) or None

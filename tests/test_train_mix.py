@@ -10,7 +10,7 @@ import shutil
 import pytest
 from querylect.configs.schema import EnvironmentConfig, RunConfig
 from querylect.data.types import Dataset, Document, Question, Split
-from querylect.errors import CheckpointError, ConfigError, EnvironmentUnavailableError
+from querylect.errors import CheckpointError, ConfigError, DataError, EnvironmentUnavailableError
 from querylect.rollouts.grow import Grower
 from querylect.train.run import train
 
@@ -38,6 +38,14 @@ HERBS = {
 ANSWERS = {"head": "willow", "sugar": "cinnamon", "gums": "lemon", "fat": "garlic"}
 
 
+def renamed(split):
+    """The split under other question ids."""
+    return Split(
+        [Question(f"t-{question.id}", question.text) for question in split.questions],
+        {f"t-{name}": grades for name, grades in split.qrels.items()},
+    )
+
+
 @pytest.fixture(scope="session")
 def herbs(tmp_path_factory) -> EnvironmentConfig:
     """Four documents and four questions, under ids that BM25's questions have too; a random BERT with FAISS."""
@@ -48,10 +56,8 @@ def herbs(tmp_path_factory) -> EnvironmentConfig:
     corpus = [Document(name, f"About {name}", text) for name, text in HERBS.items()]
     questions = [Question(name, f"herbs: {ASKED[name][0]}") for name in ANSWERS]
     split = Split(questions, {name: {herb: 1} for name, herb in ANSWERS.items()})
-    held_out = Split([Question(f"t-{each.id}", f"{each.text}?!") for each in questions], {
-        f"t-{name}": {herb: 1} for name, herb in ANSWERS.items()
-    })  # fmt: skip
-    save_beir(Dataset("herbs", corpus, {"train": split, "test": held_out}), folder / "data")
+    held_out = Split([Question(name, f"which herb for {ASKED[name][0]}") for name in ANSWERS], split.qrels)
+    save_beir(Dataset("herbs", corpus, {"train": split, "test": renamed(held_out)}), folder / "data")
     config = EnvironmentConfig.model_validate(
         {
             "dataset": {"kind": "beir", "path": str(folder / "data")},
@@ -313,3 +319,53 @@ def test_an_environment_without_questions_is_refused_before_a_folder_is_made(mix
     with pytest.raises(ConfigError, match=r"no training question of bm25 is left after train\.raw_reward"):
         train(config)
     assert not (tmp_path / "runs").exists()
+
+
+def served(config, url):
+    """A member of a mix that is served at `url`."""
+    return {"env": config.model_dump(), "client": {"urls": [url]}}
+
+
+def test_a_run_is_evaluated_on_each_environment(straight, small_environment, herbs, herbs_url, run_app, tmp_path):
+    """Under plain ids, with the prompts of training; `--env` takes one of them."""
+    from querylect.eval.mixed import evaluate_each
+    from querylect.eval.records import read_records
+
+    config, folder, _ = straight
+    quick = {"permutations": 50, "bootstrap": 50, "examples": 2, "turns": 1}
+    with run_app(app_of(small_environment)) as url:
+        members = {"bm25": served(small_environment, url), "dense": served(herbs, herbs_url)}
+        plain = {**config.model_dump(), "mix": {"environments": members}, "eval": quick}
+        config = RunConfig.model_validate(plain)
+        reports = list(evaluate_each(config, folder, tmp_path / "out"))
+        assert reports == [tmp_path / "out" / f"eval-{name}" / "report.html" for name in ("bm25", "dense")]
+        held_out = {"q-head", "q-sugar", "q-hidden"}, {f"t-{name}" for name in ANSWERS}
+        for report, asked in zip(reports, held_out, strict=True):
+            rows = read_records(report.parent / "eval.jsonl")
+            assert {row.question_id for row in rows} == asked
+            assert {row.system for row in rows} == {"raw", "untrained", "trained"}
+            assert report.is_file()
+        assert list(evaluate_each(config, folder, tmp_path / "one", "dense")) == [
+            tmp_path / "one" / "eval-dense" / "report.html"
+        ]
+        with pytest.raises(ConfigError, match="--env is 'minilm'; the config mixes bm25, dense"):
+            list(evaluate_each(config, folder, tmp_path / "two", "minilm"))
+
+
+def test_a_question_that_another_member_trains_on_is_not_held_out(straight, herbs, herbs_url, run_app, tmp_path):
+    from querylect.data.beir import save_beir
+    from querylect.envs.index import build_index
+    from querylect.eval.mixed import evaluate_each
+
+    asked = Split([Question("x", "Which herb for my head HURTS?")], {"x": {"d": 1}})
+    save_beir(Dataset("leaky", [Document("d", "willow", "bark")], {"train": asked}), tmp_path / "data")
+    leaky = EnvironmentConfig.model_validate(
+        {"dataset": {"kind": "beir", "path": str(tmp_path / "data")}, "index": str(tmp_path / "index")}
+    )
+    build_index(leaky)
+    with run_app(app_of(leaky)) as url:
+        members = {"leaky": served(leaky, url), "dense": served(herbs, herbs_url)}
+        config = RunConfig.model_validate({**straight[0].model_dump(), "mix": {"environments": members}})
+        with pytest.raises(DataError, match="dense with leaky: 0 question ids and 1 question texts stand in both"):
+            list(evaluate_each(config, None, tmp_path / "out", "dense"))
+    assert not (tmp_path / "out").exists()
