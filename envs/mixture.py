@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from ..data.mixed_ids import join_id, joined, split_id
 from ..data.types import Question
 from .client import SyncEnvironmentClient
-from .wire import EnvironmentInfo, Step, StepResult
+from .wire import EnvironmentInfo, Limits, Step, StepResult
 
 
 class MixedClient:
@@ -28,6 +28,29 @@ class MixedClient:
     def environments(self) -> dict[str, EnvironmentInfo]:
         """What each of them serves. Raises as SyncEnvironmentClient.environment."""
         return {name: client.environment() for name, client in self.clients.items()}
+
+    def environment(self) -> EnvironmentInfo:
+        """All of them as one: sizes added up, cards by name, hashes that change where one of theirs does.
+
+        Raises as SyncEnvironmentClient.environment.
+        """
+        infos = self.environments()
+
+        def each(field: str) -> str:
+            return ", ".join(f"{name}: {getattr(info, field)}" for name, info in infos.items())
+
+        limits = [info.limits.model_dump() for info in infos.values()]
+        splits = sorted({split for info in infos.values() for split in info.splits})
+        return EnvironmentInfo(
+            name=" + ".join(infos),
+            retriever={name: info.retriever for name, info in infos.items()},
+            corpus_size=sum(info.corpus_size for info in infos.values()),
+            corpus_hash=each("corpus_hash"),
+            index_hash=each("index_hash"),
+            gain=each("gain"),
+            splits={split: sum(info.splits.get(split, 0) for info in infos.values()) for split in splits},
+            limits=Limits(**{name: min(limit[name] for limit in limits) for name in limits[0]}),
+        )
 
     def questions(self, split: str) -> list[Question]:
         """The questions of that split in all environments, one after the other, under mixed ids.

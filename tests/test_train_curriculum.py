@@ -54,6 +54,16 @@ def test_every_question_comes_once_a_pass_and_passes_differ():
     assert len({tuple(each) for each in passes}) == 6
 
 
+def test_no_question_comes_twice_in_a_step_while_there_are_others():
+    """Seven questions, four places a step: passes end in the middle of steps."""
+    steps, _ = drawn(curriculum({"dense": 1.0}, {"dense": QUESTIONS["dense"]}), 200, 4)
+    assert all(len(set(step)) == 4 for step in steps)
+    seen = Counter(mixed for step in steps for mixed in step)
+    assert max(seen.values()) - min(seen.values()) < 40, "what was passed over for it comes again"
+    (step,), _ = drawn(curriculum({"dense": 1.0}, {"dense": ["a", "b"]}), 1, 5)
+    assert sorted(Counter(step).values()) == [2, 3]
+
+
 def test_another_seed_asks_in_another_order():
     one, other = (drawn(curriculum(seed=seed), 3, 8)[0] for seed in (0, 1))
     assert one != other

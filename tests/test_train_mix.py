@@ -260,10 +260,11 @@ def test_settings_and_indexes_of_every_member_are_held_to_on_resume(straight, tm
         train(RunConfig.model_validate(plain), resume=True)
     assert "other settings: mix.environments.dense.weight: 1.0 → 2.0. " in str(refused.value)
     served = json.loads((copy / "environment.json").read_text())
-    assert list(served["environments"]) == ["bm25", "dense"]
-    served["environments"]["dense"]["index_hash"] = "0" * 64
+    assert (served["name"], list(served["retriever"])) == ("bm25 + dense", ["bm25", "dense"])
+    assert (served["corpus_size"], served["splits"]["train"]) == (5 + 4, 5 + 4)
+    served["index_hash"] = served["index_hash"].partition(", ")[0] + ", dense: 0000"
     (copy / "environment.json").write_text(json.dumps(served))
-    with pytest.raises(CheckpointError, match=r"started on another environment: dense\.index_hash: '0000"):
+    with pytest.raises(CheckpointError, match=r"started on another environment: index_hash: 'bm25: \w+, dense: 0000"):
         train(config, resume=True)
 
 

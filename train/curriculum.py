@@ -80,7 +80,8 @@ class Curriculum:
         """The mixed ids of the `count` questions of a step, and the progress with what was asked or passed over.
 
         The number from an environment is its share of `count`, rounded up or down, and equals it in the mean over
-        steps (systematic sampling). A question comes twice in one step only where a pass ends in it.
+        steps (systematic sampling). A question comes twice in one step only where an environment has fewer questions
+        than places in it.
         """
         random = Random(f"{self.seed}/{step}")
         shares = self.shares(progress)
@@ -89,9 +90,13 @@ class Curriculum:
         picked = [names[min(bisect_right(edges, (start + slot) / count), len(names) - 1)] for slot in range(count)]
         random.shuffle(picked)
         positions = {name: progress.positions.get(name, 0) for name in names}
-        drawn = []
+        drawn: list[str] = []
+        taken: dict[str, set[str]] = {name: set() for name in names}
         for name in picked:
-            mixed_id, positions[name] = self._next(name, positions[name], progress, random)
+            if len(taken[name]) == len(self._questions[name]):
+                taken[name].clear()
+            mixed_id, positions[name] = self._next(name, positions[name], progress, random, taken[name])
+            taken[name].add(mixed_id)
             drawn.append(mixed_id)
         return drawn, Progress(positions, progress.environments, progress.questions)
 
@@ -110,13 +115,13 @@ class Curriculum:
         asked = {mixed_id: fmean(values) for mixed_id, values in by_question.items()}
         return Progress(progress.positions, environments, {**progress.questions, **asked})
 
-    def _next(self, name: str, position: int, progress: Progress, random: Random) -> tuple[str, int]:
-        """The next question of an environment that is not passed over, and the position after it."""
+    def _next(self, name: str, position: int, progress: Progress, random: Random, taken: set[str]) -> tuple[str, int]:
+        """The next question of an environment that is neither taken nor passed over, and the position after it."""
         size = len(self._questions[name])
         while True:
             mixed_id = join_id(name, self._order(name, position // size)[position % size])
             position += 1
-            if random.random() < self.chance(progress.questions.get(mixed_id)):
+            if mixed_id not in taken and random.random() < self.chance(progress.questions.get(mixed_id)):
                 return mixed_id, position
 
     def _order(self, name: str, number: int) -> list[str]:

@@ -6,7 +6,7 @@ whatever step holds exactly what a resumed run needs.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean
@@ -23,9 +23,6 @@ from .credit import Credit
 from .curriculum import Curriculum, Progress
 from .metrics import step_metrics
 from .run_folder import MIX_FILE, write_atomically
-
-Gather = Callable[[list[Any]], list[Any]]
-"""Joins the lists of all processes, in their order; with one process it gives back its list."""
 
 
 class Mixture:
@@ -65,10 +62,9 @@ class Mixture:
         self.shares = self._curriculum.shares(progress)
         return [{**row, "prompt": drawn[int(row["prompt"])]} for row in rows]
 
-    def learn(self, trees: Sequence[Tree], finished: int, gather: Gather) -> None:
-        """Take in what the trees of that step succeeded at, those of all processes."""
-        mine = [(tree.question.id, value) for tree in trees if (value := success(tree, self._metric)) is not None]
-        outcomes = gather(mine)
+    def learn(self, trees: Sequence[Tree], finished: int) -> None:
+        """Take in what all trees of that step succeeded at."""
+        outcomes = [(tree.question.id, value) for tree in trees if (value := success(tree, self._metric)) is not None]
         self._ahead = finished + 1, self._curriculum.learn(self._drawn, outcomes)
 
     def progress(self, finished: int) -> Progress:

@@ -12,7 +12,6 @@ from typing import Any
 from ..configs.schema import RunConfig
 from ..data.types import Question
 from ..envs.connect import AnyClient, open_environments
-from ..envs.mixture import MixedClient
 from ..envs.plan import SearchPlan
 from ..envs.wire import Step
 from ..errors import CheckpointError, ConfigError, EnvironmentUnavailableError, QuerylectError, RequestError
@@ -68,13 +67,6 @@ def worth_training(config: RunConfig, client: AnyClient, questions: Sequence[Que
     return kept
 
 
-def described(client: AnyClient) -> dict[str, Any]:
-    """What is searched, as plain data; by name under `environments` where it is a mix."""
-    if isinstance(client, MixedClient):
-        return {"environments": {name: info.model_dump(mode="json") for name, info in client.environments().items()}}
-    return client.environment().model_dump(mode="json")
-
-
 def _train(
     config: RunConfig,
     client: AnyClient,
@@ -90,7 +82,7 @@ def _train(
     from ..rollouts.policy import MergedCopy, add_lora, load_policy
     from ..rollouts.use import make_grower
 
-    environment = described(client)
+    environment = client.environment().model_dump(mode="json")
     if folder is not None:
         folder.same_environment(environment)
     set_seed(config.seed)

@@ -113,15 +113,8 @@ class RunFolder:
         path = self.path / "environment.json"
         before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else now
         names = ("retriever", "corpus_hash", "index_hash", "gain")
-        members = now.get("environments")
-        pairs = {"": (before, now)}
-        if members is not None:
-            pairs = {f"{name}.": (before.get("environments", {}).get(name, {}), info) for name, info in members.items()}
         changed = [
-            f"{above}{name}: {was.get(name)!r} → {is_now.get(name)!r}"
-            for above, (was, is_now) in pairs.items()
-            for name in names
-            if was.get(name) != is_now[name]
+            f"{name}: {before.get(name)!r} → {now.get(name)!r}" for name in names if before.get(name) != now[name]
         ]
         if changed:
             raise CheckpointError(

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy
 import torch
-from accelerate.utils import gather_object
 from torch import Tensor
 from torch.utils.data import Sampler
 from trl import GRPOTrainer
@@ -97,7 +96,7 @@ class TreeTrainer(GRPOTrainer):
         output["num_items_in_batch"] = self.accelerator.gather(output["tool_mask"].sum()).sum()
         self.last_metrics = step_metrics(self.trees, credit, self.grower.chat)
         if self.mixture is not None:
-            self.mixture.learn(self.trees, self.state.global_step, gather_object)
+            self.mixture.learn(self.trees, self.state.global_step)
             self.last_metrics |= self.mixture.metrics(self.trees, credit, self.grower.chat)
         self.grower.clock.add("score", started)
         self._refuse_silence()
