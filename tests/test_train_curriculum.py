@@ -115,7 +115,7 @@ def test_questions_are_passed_over_by_their_own_success():
     ids = [f"q{n}" for n in range(20)]
     course = curriculum({"a": 1.0}, {"a": ids}, prefer="hard", floor=0.25)
     progress = Progress(questions={join_id("a", each): float(n < 10) for n, each in enumerate(ids)})
-    steps, after = drawn(course, 500, 10, progress)
+    steps, after = drawn(course, 5000, 1, progress)
     seen = Counter(mixed for step in steps for mixed in step)
     solved = sum(seen[join_id("a", each)] for each in ids[:10])
     assert solved / (5000 - solved) == pytest.approx(0.25, abs=0.02)
@@ -126,7 +126,7 @@ def test_nothing_starves_at_the_floor():
     ids = ["solved", "half"]
     course = curriculum({"a": 1.0}, {"a": ids}, prefer="learnable", floor=0.05)
     progress = Progress(questions={"a/solved": 1.0, "a/half": 0.5})
-    seen = Counter(mixed for step in drawn(course, 400, 10, progress)[0] for mixed in step)
+    seen = Counter(mixed for step in drawn(course, 4000, 1, progress)[0] for mixed in step)
     assert seen["a/solved"] / seen["a/half"] == pytest.approx(0.05, abs=0.015)
 
 
