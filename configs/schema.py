@@ -1,10 +1,12 @@
 """Every setting of a run, validated. An unknown key is an error that names the nearest known key."""
 
-from typing import Annotated, Literal
+import re
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from .loss import LossConfig
+from .mix import filled_in
 
 
 class Section(BaseModel):
@@ -316,6 +318,12 @@ class RolloutConfig(Section):
     vllm: VllmConfig = VllmConfig()
     server: VllmServerConfig = VllmServerConfig()
 
+    @property
+    def longest_sequence(self) -> int:
+        """Most tokens of a prompt and an answer together."""
+        budget = self.max_new_tokens
+        return self.max_prompt_tokens + (max(budget) if isinstance(budget, list) else budget)
+
     def new_tokens(self, turn: int) -> int:
         """How many tokens the answer of a turn may have, 1 for the first; turns beyond the list have its last."""
         budget = self.max_new_tokens
@@ -453,6 +461,52 @@ class EvalConfig(Section):
     """Rewrites shown before and after training in the report."""
 
 
+class MixMemberConfig(Section):
+    """One environment of a mix; what is not said here is as in the run's own `env`, `client` and `rewriter`."""
+
+    weight: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    """Its share of the questions of a step is its weight over the sum of all weights, before the curriculum."""
+    env: EnvironmentConfig = EnvironmentConfig()
+    client: ClientConfig = ClientConfig()
+    rewriter: RewriterConfig = RewriterConfig()
+    """What is asked where this environment's retriever will search, such as another prompt level."""
+
+
+class CurriculumConfig(Section):
+    """Which environments and questions are asked more often, by the success seen so far (train/curriculum.py)."""
+
+    prefer: Literal["none", "hard", "learnable"] = "none"
+    """none: weights alone. hard: what succeeds least. learnable: what succeeds half of the time, 4·s·(1 − s)."""
+    floor: Annotated[float, Field(ge=0.05, le=1)] = 0.2
+    """What the least preferred environment or question keeps of its chance; 1 prefers none."""
+    memory: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    """Share of an environment's success that stays from step to step; the rest is what the step measured."""
+
+
+class MixConfig(Section):
+    """One policy for several environments: the questions of a step are drawn from all of them (docs/mix.md)."""
+
+    environments: Annotated[dict[str, MixMemberConfig], Field(min_length=1)]
+    """By a name of lower-case letters, digits, - and _: it stands in question ids and in the names of metrics."""
+    curriculum: CurriculumConfig = CurriculumConfig()
+
+    @field_validator("environments")
+    @classmethod
+    def _told_apart(cls, members: dict[str, MixMemberConfig]) -> dict[str, MixMemberConfig]:
+        for name in members:
+            if not re.fullmatch(r"[a-z0-9][a-z0-9_-]*", name):
+                raise ValueError(f"the environment name {name!r} must be of lower-case letters, digits, - and _")
+        seen: dict[str, str] = {}
+        for name, member in members.items():
+            same = seen.setdefault(repr((member.env, member.client)), name)
+            if same != name:
+                raise ValueError(
+                    f"the environments {same!r} and {name!r} are one and the same; let them differ in env or client, "
+                    "or keep one and give it the weight of both"
+                )
+        return members
+
+
 class RunConfig(Section):
     """A whole run: environment, policy, rewriter, rollouts, reward, training, evaluation."""
 
@@ -469,6 +523,13 @@ class RunConfig(Section):
     train: TrainConfig = TrainConfig()
     tracking: TrackingConfig = TrackingConfig()
     eval: EvalConfig = EvalConfig()
+    mix: MixConfig | None = None
+    """Several environments instead of one; then `env`, `client` and `rewriter` are what their members share."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _members_take_over(cls, values: Any) -> Any:
+        return filled_in(values)
 
     @model_validator(mode="after")
     def _one_weight_per_turn(self) -> "RunConfig":

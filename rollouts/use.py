@@ -1,26 +1,51 @@
 """Using a policy outside of training and evaluation: questions in, rewrites and plans out."""
 
+import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..configs.mix import environments
 from ..configs.schema import RunConfig
 from ..data.types import Question
 from ..envs.connect import open_environment
+from ..envs.mixture import MixedClient
 from ..errors import UserError
+from ..rewriters.base import Rewriter
 from ..rewriters.card import RetrieverCard
+from ..rewriters.mixed import MixedRewriter
 from ..rewriters.registry import make_rewriter
 from .checkpoints import find_checkpoint
 from .engine import Engine, Sampling
 from .engines import load_engine
 from .grow import Grower
 
+log = logging.getLogger(__name__)
+
 
 def make_grower(config: RunConfig, client: Any, engine: Engine, extra_metrics: Sequence[str] = ()) -> Grower:
     """The rewriter of `config` around an engine; the environment says which retriever it is."""
-    card = RetrieverCard.from_service(client.environment().retriever)
-    rewriter = make_rewriter(config.rewriter, card, k=max(10, config.rollout.documents))
-    return Grower(engine, rewriter, client, config.rollout, config.reward, extra_metrics)
+    return Grower(engine, rewriter_for(config, client), client, config.rollout, config.reward, extra_metrics)
+
+
+def rewriter_for(config: RunConfig, client: Any) -> Rewriter:
+    """The rewriter of `config`; the environment says which retriever it speaks to, each question's own in a mix."""
+    k = max(10, config.rollout.documents)
+    if not isinstance(client, MixedClient):
+        return make_rewriter(config.rewriter, RetrieverCard.from_service(client.environment().retriever), k)
+    settings = environments(config)
+    members = {
+        name: make_rewriter(settings[name].rewriter, RetrieverCard.from_service(info.retriever), k)
+        for name, info in client.environments().items()
+    }
+    mixed = MixedRewriter(members)
+    if alike := mixed.alike():
+        log.warning(
+            "the prompts for %s read like those of another environment of the mix: the policy cannot tell its "
+            "retriever. rewriter.name explore and direct name it, and so does a few-shot prompt with {retriever}",
+            ", ".join(alike),
+        )
+    return mixed
 
 
 def load_grower(config: RunConfig, client: Any, checkpoint: Path | None, extra_metrics: Sequence[str] = ()) -> Grower:

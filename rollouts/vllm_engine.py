@@ -133,7 +133,7 @@ def open_vllm(config: RunConfig, tokenizer: Any, stop_ids: set[int], source: Sou
         "seed": config.seed,
         "gpu_memory_utilization": chosen.gpu_memory_utilization,
         "tensor_parallel_size": chosen.tensor_parallel_size,
-        "max_model_len": chosen.max_model_len or rollout.max_prompt_tokens + rollout.max_new_tokens,
+        "max_model_len": chosen.max_model_len or rollout.longest_sequence,
         "enable_sleep_mode": chosen.enable_sleep_mode,
         "enable_prefix_caching": True,
         "logprobs_mode": "processed_logprobs",

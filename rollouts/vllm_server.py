@@ -50,7 +50,7 @@ class VllmServerEngine:
     def _check(self, config: RunConfig) -> None:
         with self._asking():
             info = self.client.get_server_info()
-        needed = config.rollout.max_prompt_tokens + config.rollout.max_new_tokens
+        needed = config.rollout.longest_sequence
         wrong = []
         if info["model_config"]["logprobs_mode"] != "processed_logprobs":
             wrong.append(f"--logprobs-mode is {info['model_config']['logprobs_mode']}, expected processed_logprobs")

@@ -11,8 +11,7 @@ from typing import Any
 
 from ..configs.schema import RunConfig
 from ..data.types import Question
-from ..envs.client import SyncEnvironmentClient
-from ..envs.connect import open_environment
+from ..envs.connect import AnyClient, open_environments
 from ..envs.plan import SearchPlan
 from ..envs.wire import Step
 from ..errors import (
@@ -26,6 +25,7 @@ from ..errors import (
     StoppedError,
 )
 from .grading import grade
+from .mix import Mixture
 from .run_folder import RunFolder, staged, step_of, write_atomically
 
 log = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ def _prepare(config: RunConfig, resume: bool, stopper: Any) -> Path:
     folder, checkpoint = RunFolder.reopen(config) if resume else (None, None)
     if folder is not None and checkpoint is None:
         log.info("%s was stopped before its first checkpoint and begins again", folder.path)
-    with open_environment(config) as client:
+    with open_environments(config) as client:
         asked = client.questions("train")
         questions = worth_training(config, client, asked)
         if len(questions) < config.train.questions_per_step:
@@ -71,10 +71,11 @@ def _prepare(config: RunConfig, resume: bool, stopper: Any) -> Path:
                 f"train.questions_per_step is {config.train.questions_per_step}. Lower it, widen train.raw_reward, "
                 "or add questions to the train split."
             )
-        return _train(config, client, asked, questions, folder, checkpoint, stopper)
+        mixture = Mixture(config, questions) if config.mix is not None else None
+        return _train(config, client, asked, questions, folder, checkpoint, stopper, mixture)
 
 
-def worth_training(config: RunConfig, client: SyncEnvironmentClient, questions: Sequence[Question]) -> list[Question]:
+def worth_training(config: RunConfig, client: AnyClient, questions: Sequence[Question]) -> list[Question]:
     """The questions whose un-rewritten search is worth `train.raw_reward`; all of them where that is [0, 1].
 
     Raises EnvironmentUnavailableError where a question could not be scored: a guess would change the training set.
@@ -96,12 +97,13 @@ def worth_training(config: RunConfig, client: SyncEnvironmentClient, questions: 
 
 def _train(
     config: RunConfig,
-    client: SyncEnvironmentClient,
+    client: AnyClient,
     asked: list[Question],
     questions: list[Question],
     folder: RunFolder | None,
     checkpoint: Path | None,
     stopper: Any,
+    mixture: Mixture | None,
 ) -> Path:
     import torch
     from transformers import set_seed
@@ -139,7 +141,10 @@ def _train(
         with staged(folder.warm) as place:
             policy.save_pretrained(str(place))  # type: ignore[operator]
             tokenizer.save_pretrained(str(place))
-    _learn(config, folder, checkpoint, environment, policy, tokenizer, grower, sampler, questions, validation, stopper)
+    _learn(
+        config, folder, checkpoint, environment, policy, tokenizer, grower, sampler, questions, validation, stopper,
+        mixture,
+    )  # fmt: skip
     return folder.path
 
 
@@ -155,6 +160,7 @@ def _learn(
     questions: list[Question],
     validation: list[Question],
     stopper: Any,
+    mixture: Mixture | None,
 ) -> None:
     from datasets import Dataset
     from transformers import PrinterCallback
@@ -168,6 +174,9 @@ def _learn(
     from .view import open_view
     from .watch import Watcher
 
+    if mixture is not None and checkpoint is not None:
+        mixture.load(checkpoint)
+    prompts = mixture.slots if mixture is not None else [question.id for question in questions]
     tracker = open_tracker(config, folder.path, environment)
     guard, view = CollapseGuard(config.train.guard), open_view(f"{config.name} · {environment['name']}")
     watcher = Watcher(folder, config, view, guard, tracker)
@@ -187,9 +196,10 @@ def _learn(
         grower=grower,
         sampler=sampler,
         questions={question.id: question for question in questions},
+        mixture=mixture,
         model=policy,
         args=grpo_config(config, folder.checkpoints),
-        train_dataset=Dataset.from_dict({"prompt": [question.id for question in questions]}),
+        train_dataset=Dataset.from_dict({"prompt": prompts}),
         processing_class=tokenizer,
         callbacks=callbacks,
     )
@@ -294,6 +304,7 @@ def grpo_config(config: RunConfig, output: Path) -> Any:
         logging_nan_inf_filter=False,
         scale_rewards="none",
         gradient_checkpointing=False,
+        shuffle_dataset=config.mix is None,
         optim="adamw_torch",
         logging_steps=1,
         save_strategy="steps",

@@ -26,6 +26,7 @@ from ..rollouts.tree import Node, Tree
 from .credit import Credit, assign_credit
 from .metrics import step_metrics
 from .mismatch import Mismatch, sampled_logprobs
+from .mix import Mixture, unanswered
 from .packing import packed_logps
 from .randomness import random_streams, set_random_streams
 from .resampling import resample
@@ -44,9 +45,11 @@ class TreeTrainer(GRPOTrainer):
         grower: Grower,
         sampler: Weights,
         questions: Mapping[str, Question],
+        mixture: Mixture | None = None,
         **kwargs: Any,
     ) -> None:
         self.run, self.folder, self.grower, self.sampler, self.questions = run, folder, grower, sampler, questions
+        self.mixture = mixture
         self.trees: list[Tree] = []
         self.last_metrics: dict[str, float] = {}
         self.resampled: dict[str, float] = {}
@@ -93,6 +96,8 @@ class TreeTrainer(GRPOTrainer):
     def _generate_and_score_completions(self, inputs: Any) -> Any:
         """Sample trees, then replace TRL's per-row advantages by one per token and the mask by the tree's."""
         self._begin_step()
+        if self.mixture is not None:
+            inputs = self.mixture.fill(inputs, self.state.global_step)
         output = super()._generate_and_score_completions(inputs)
         started = time.perf_counter()
         config = self.run
@@ -109,21 +114,22 @@ class TreeTrainer(GRPOTrainer):
         output["tool_mask"] = mask.to(completion_mask.device) * completion_mask
         output["num_items_in_batch"] = self.accelerator.gather(output["tool_mask"].sum()).sum()
         self.last_metrics = {**step_metrics(self.trees, credit, self.grower.chat), **self.resampled}
+        if self.mixture is not None:
+            self.mixture.learn(self.trees, self.state.global_step)
+            self.last_metrics |= self.mixture.metrics(self.trees, credit, self.grower.chat)
         self.grower.clock.add("score", started)
         self._refuse_silence()
         return output
 
     def _refuse_silence(self) -> None:
-        """An outage is never a reward: where no search of a whole step was answered, there is nothing to learn from.
-
-        Turns that failed the format are scored without a search; they do not hide an outage.
-        """
-        searched = [node for tree in self.trees for node in tree.walk() if node.rewrite.plan is not None]
-        if searched and all(node.reward is None for node in searched):
-            failure = getattr(self.grower.client, "last_failure", None)
+        """Stop where an environment answered nothing in a whole step: there is nothing to learn from."""
+        silent = unanswered(self.run, self.trees)
+        if silent is not None:
+            environment, deadline = silent
             raise EnvironmentUnavailableError(
-                f"no rollout of step {self.state.global_step + 1} could be scored: the environment did not answer "
-                f"before client.deadline ({self.run.client.deadline:g} s). Last failure: {failure}. "
+                f"no rollout of step {self.state.global_step + 1} could be scored: {environment} did not answer "
+                f"before client.deadline ({deadline:g} s). "
+                f"Last failure: {getattr(self.grower.client, 'last_failure', None)}. "
                 "The run stops with a checkpoint; bring the service back and continue with: querylect train … --resume"
             )
 
@@ -146,6 +152,8 @@ class TreeTrainer(GRPOTrainer):
             written.rmdir()
             if self._unfinished_rollout:
                 save_rollout(place, self.accelerator.process_index, self._buffered_inputs, self.last_metrics)
+            if self.mixture is not None:
+                self.mixture.save(place, self.state.global_step)
         self.folder.keep_newest(self.run.train.keep_checkpoints)
         self.saving_seconds = time.perf_counter() - started
 
