@@ -196,13 +196,13 @@ def index_verify(
     dry_run: DryRun = False,
     verbose: Verbose = False,
 ) -> None:
-    """Check every file of CONFIG's index against its manifest."""
+    """Check every file of CONFIG's index, and of a hybrid's members, against its manifest."""
     settings = _resolve(config, overrides, verbose, dry_run)
-    from .envs.index import verify_index
+    from .envs.index import verify_indexes
 
     for one in chosen(settings, env).values():
-        manifest = verify_index(Path(one.env.index))
-        typer.echo(f"{one.env.index}: {manifest.documents} documents, every file as its manifest says")
+        for folder, manifest in verify_indexes(one.env).items():
+            typer.echo(f"{folder}: {manifest.documents} documents, every file as its manifest says")
 
 
 @env_app.command("export-trec")

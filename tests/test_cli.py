@@ -131,10 +131,12 @@ def test_index_build_passes_environment_and_overwrite(room, capsys):
     assert "some/where: 9000 documents" in capsys.readouterr().out
 
 
-def test_index_verify_passes_the_folder(room):
-    calls = room("envs.index", "verify_index", SimpleNamespace(documents=9000))
+def test_index_verify_passes_the_environment_and_names_each_folder(room, capsys):
+    folders = {"some/member": SimpleNamespace(documents=9000), "some/where": SimpleNamespace(documents=9000)}
+    calls = room("envs.index", "verify_indexes", folders)
     assert end("index", "verify", "tiny", "env.index=some/where") == 0
-    assert calls == [((Path("some/where"),), {})]
+    assert calls == [((load_config("tiny", ["env.index=some/where"]).env,), {})]
+    assert [line.split(":")[0] for line in capsys.readouterr().out.splitlines()] == list(folders)
 
 
 @pytest.mark.parametrize(("secret", "token"), [("s3cret", "s3cret"), ("", None), (None, None)])
