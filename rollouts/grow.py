@@ -68,6 +68,8 @@ class Grower:
         self.rollout, self.reward, self.extra_metrics = rollout, reward, extra_metrics
         self.chat = Chat(engine.tokenizer, getattr(engine, "stop_ids", {engine.tokenizer.eos_token_id}))
         self.clock = Clock()
+        self.searched = Clock()
+        """The seconds of `clock`'s retrieve, by turn."""
 
     def grow(self, questions: Sequence[Question], branching: Sequence[int], greedy: bool = False) -> list[Tree]:
         """One tree per question, in order; `branching[t]` samples under every node of turn t + 1.
@@ -122,6 +124,7 @@ class Grower:
         started = time.perf_counter()
         results = self.client.step(steps, with_text=True, metrics=[metric, *self.extra_metrics]) if steps else []
         self.clock.add("retrieve", started)
+        self.searched.add(f"turn{grown[0][1].turn}", started)
         for node, result in zip(asked, results, strict=True):
             if result is None:
                 continue

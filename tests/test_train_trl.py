@@ -48,7 +48,12 @@ def test_what_is_overridden_has_the_signature_that_is_expected(name, parameters)
 def with_trainer(config, monkeypatch, act):
     """Set up the trainer of a run exactly as `train` does, and call `act(trainer)` in the place of training."""
     results = []
-    monkeypatch.setattr(TreeTrainer, "train", lambda self, **_: results.append(act(self)))
+
+    def at_once(trainer, **_):
+        results.append(act(trainer))
+        trainer.state.global_step = trainer.args.max_steps
+
+    monkeypatch.setattr(TreeTrainer, "train", at_once)
     train(config)
     return results[0]
 
