@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(_interrupted())
     except QuerylectError as error:
         log.debug("where the error arose", exc_info=error)
-        _tell(f"error: {error}")
+        _tell(f"{error.label}: {error}")
         sys.exit(error.exit_code)
     except Exception as error:  # noqa: BLE001 (the last stop of every error)
         sys.exit(_unexpected(error))
@@ -196,13 +196,13 @@ def index_verify(
     dry_run: DryRun = False,
     verbose: Verbose = False,
 ) -> None:
-    """Check every file of CONFIG's index against its manifest."""
+    """Check every file of CONFIG's index, and of a hybrid's members, against its manifest."""
     settings = _resolve(config, overrides, verbose, dry_run)
-    from .envs.index import verify_index
+    from .envs.index import verify_indexes
 
     for one in chosen(settings, env).values():
-        manifest = verify_index(Path(one.env.index))
-        typer.echo(f"{one.env.index}: {manifest.documents} documents, every file as its manifest says")
+        for folder, manifest in verify_indexes(one.env).items():
+            typer.echo(f"{folder}: {manifest.documents} documents, every file as its manifest says")
 
 
 @env_app.command("export-trec")
@@ -274,6 +274,9 @@ def evaluate(
     run: RunOrConfig,
     overrides: Overrides = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Folder of the report; RUN itself.")] = None,
+    checkpoint: Annotated[
+        str | None, typer.Option("--checkpoint", help="best, final or checkpoint-N of RUN; the first there is.")
+    ] = None,
     env: Env = None,
     dry_run: DryRun = False,
     verbose: Verbose = False,
@@ -283,10 +286,27 @@ def evaluate(
     Of a run that mixes environments, one report for each of them, in a folder of its own.
     """
     settings, folder = _resolve_run(run, overrides, verbose, dry_run)
+    if checkpoint is not None and folder is None:
+        raise ConfigError(f"--checkpoint {checkpoint} needs a run folder, and {run!r} is a config.")
     from .eval.mixed import evaluate_each
 
-    for report in evaluate_each(settings, folder, output, env):
-        typer.echo(report)
+    for written in evaluate_each(settings, folder, output, env, checkpoint):
+        typer.echo(written)
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Run folders, finished or not.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The file; training.html in RUN, or in the folder of several.")
+    ] = None,
+    verbose: Verbose = False,
+) -> None:
+    """Draw the training curves of one run, or of several side by side, on one page; print its path."""
+    set_up_logging(verbose)
+    from .eval.curves import write_curves
+
+    typer.echo(write_curves(runs, output))
 
 
 @app.command()

@@ -13,7 +13,13 @@ from .compare import evaluate, evaluate_systems, held_out_questions, refuse_over
 from .systems import policy_systems
 
 
-def evaluate_each(config: RunConfig, run: Path | None, output: Path | None, name: str | None = None) -> Iterator[Path]:
+def evaluate_each(
+    config: RunConfig,
+    run: Path | None,
+    output: Path | None,
+    name: str | None = None,
+    checkpoint_name: str | None = None,
+) -> Iterator[Path]:
     """Evaluate on the environment called `name`, or on every one of them; gives the reports as they are written.
 
     A run of one environment is evaluated by `evaluate`. Of a mix, each report and its files lie in `eval-NAME` of the
@@ -22,10 +28,10 @@ def evaluate_each(config: RunConfig, run: Path | None, output: Path | None, name
     """
     asked = chosen(config, name)
     if config.mix is None:
-        yield evaluate(config, run, output)
+        yield evaluate(config, run, output, checkpoint_name)
         return
     refuse_training_split(config)
-    checkpoint = find_checkpoint(run) if run is not None else None
+    checkpoint = find_checkpoint(run, checkpoint_name) if run is not None else None
     folder = output or run or Path(config.output) / f"{config.name}-untrained"
     with open_environments(config) as mixed:
         assert isinstance(mixed, MixedClient), "a mix is opened as one"
