@@ -11,6 +11,7 @@ import threading
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from concurrent.futures import Future
 from random import Random
 from typing import Any, Self, TypeVar
 
@@ -321,6 +322,12 @@ class SyncEnvironmentClient:
     def plan_outcomes(self) -> dict[str, float] | None:
         """As EnvironmentClient.plan_outcomes."""
         return self._wait(self._client.plan_outcomes())
+
+    def step_soon(
+        self, steps: Sequence[Step], with_text: bool = False, metrics: Sequence[str] = ()
+    ) -> Future[list[StepResult | None]]:
+        """`step` without waiting for it: take the future's result, or cancel it."""
+        return asyncio.run_coroutine_threadsafe(self._client.step(steps, with_text, metrics), self._loop)
 
     def _wait(self, call: Coroutine[Any, Any, Value]) -> Value:
         future = asyncio.run_coroutine_threadsafe(call, self._loop)

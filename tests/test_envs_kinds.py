@@ -20,7 +20,7 @@ from querylect.data.types import Dataset, Document, Question, Split
 from querylect.envs.bm25 import tokenise
 from querylect.envs.build import build_shard, merge_index
 from querylect.envs.environment import Environment
-from querylect.envs.index import build_index, open_index
+from querylect.envs.index import build_index, open_index, verify_indexes
 from querylect.envs.plan import Probe, SearchPlan, Term
 from querylect.errors import ConfigError, IndexFolderError, ModelError, RequestError
 from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification
@@ -315,6 +315,22 @@ def test_a_hybrid_keeps_the_indexes_that_fit_and_notices_those_that_changed(mode
     with pytest.raises(IndexFolderError, match="engine 'rank_bm25'"):
         build_index(config.model_copy(update={"index": str(tmp_path / "other")}))
     assert build_index(config, overwrite=True).index_hash == environment.index_hash
+
+
+def test_a_hybrid_is_verified_with_its_members(models, dataset, tmp_path):
+    config = hybrid(dataset, models, tmp_path)
+    build_index(config)
+    folders = [str(tmp_path / name) for name in ("bm25", "medcpt", "splade", "hybrid")]
+    assert list(verify_indexes(config)) == folders
+    vectors = tmp_path / "medcpt" / "vectors.npy"
+    content = vectors.read_bytes()
+    vectors.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(IndexFolderError, match=r"medcpt is corrupt: vectors\.npy has sha256"):
+        verify_indexes(config)
+    vectors.write_bytes(content)
+    build_index(EnvironmentConfig(dataset=dataset, index=str(tmp_path / "bm25"), engine="rank_bm25"), overwrite=True)
+    with pytest.raises(IndexFolderError, match=r"hybrid was built over the best .*; its members are now the best"):
+        verify_indexes(config)
 
 
 def test_a_hybrid_is_built_by_several_workers_but_not_in_shards(dataset, tmp_path):

@@ -19,6 +19,9 @@ ONCE = (
     "step", "loss", "grad_norm", "entropy", "learning_rate", "clip_ratio/region_mean", "tokens/packed", "tokens/flat",
     "seconds/generate", "seconds/retrieve", "seconds/score", "seconds/update", "seconds/step",
     "memory/peak_gib", "cache/hits",
+    "sampling/importance_sampling_ratio/min", "sampling/importance_sampling_ratio/mean",
+    "sampling/importance_sampling_ratio/max", "sampling/sampling_logp_difference/mean",
+    "sampling/sampling_logp_difference/max", "sampling/kl", "sampling/clipped",
 )  # fmt: skip
 
 

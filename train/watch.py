@@ -36,7 +36,8 @@ class Watcher(TrainerCallback):
         """TRL logs before `on_step_end` of the same step in no fixed order: keep its figures for the record."""
         if self.trainer is None or not logs or "loss" not in logs:
             return control
-        names = ("loss", "grad_norm", "entropy", "learning_rate", "kl", "clip_ratio/region_mean")
+        names = ("loss", "grad_norm", "entropy", "learning_rate", "kl", "clip_ratio/region_mean",
+                 "cispo_clip_ratio", "vespo/phi_seq_mean", "entropy_coef")  # fmt: skip
         record = self._write(state.global_step, {name: float(logs[name]) for name in names if name in logs})
         for sign in self.guard.look(record):
             self.view.warn(f"step {state.global_step}: {sign.said}")
@@ -48,7 +49,7 @@ class Watcher(TrainerCallback):
         trainer = self.trainer
         now = time.perf_counter()
         seconds, searched = trainer.grower.clock.read(), trainer.grower.searched.read()
-        record: dict[str, float] = {"step": step, **trainer.last_metrics, **losses}
+        record: dict[str, float] = {"step": step, **trainer.last_metrics, **trainer.mismatch.read(), **losses}
         for activity in ("generate", "retrieve", "score"):
             record[f"seconds/{activity}"] = seconds.get(activity, 0.0)
         record |= {f"seconds/retrieve/{turn}": spent for turn, spent in searched.items()}
