@@ -326,8 +326,15 @@ class TrainConfig(Section):
     loss_type: Literal["grpo", "bnpo", "dr_grpo", "dapo"] = "dapo"
     entropy_coef: Annotated[float, Field(ge=0)] = 0.0
     max_grad_norm: Annotated[float, Field(gt=0)] = 1.0
-    packing: bool = True
-    """Compute every shared prefix of a tree once under an ancestor mask."""
+    packing: bool | Literal["auto"] = True
+    """Compute every shared prefix of a tree once under an ancestor mask. A policy that cannot be trained so is refused;
+    `auto` says why and trains every leaf in a row of its own, as false does."""
+    packed_attention: Literal["auto", "sdpa", "flex"] = "auto"
+    """What computes the ancestor mask: PyTorch's scaled dot product in blocks, or FlexAttention, which needs a GPU.
+    `auto` is flex on a GPU."""
+    gradient_checkpointing: bool | Literal["reentrant"] = False
+    """Keep only the inputs of each layer and compute the rest again in the backward pass: less memory, more time.
+    `reentrant` uses PyTorch's older kind, which some launchers want."""
     save_steps: Annotated[int, Field(ge=1)] = 10
     keep_checkpoints: Annotated[int, Field(ge=1)] = 2
     warm_start: WarmStartConfig = WarmStartConfig()

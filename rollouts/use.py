@@ -17,6 +17,7 @@ from .checkpoints import find_checkpoint
 from .engine import Sampling
 from .grow import Grower
 from .policy import load_policy
+from .shared_prefix import longest_sequence
 from .transformers_engine import TransformersEngine
 
 
@@ -24,7 +25,7 @@ def make_grower(
     config: RunConfig, client: Any, model: nn.Module, tokenizer: Any, extra_metrics: Sequence[str] = ()
 ) -> Grower:
     """Engine and rewriter of `config` around a loaded model; the environment says which retriever it is."""
-    engine = TransformersEngine(model, tokenizer, config.rollout.micro_batch)
+    engine = TransformersEngine(model, tokenizer, config.rollout.micro_batch, longest_sequence(config.rollout))
     card = RetrieverCard.from_service(client.environment().retriever)
     rewriter = make_rewriter(config.rewriter, card, k=max(10, config.rollout.documents))
     return Grower(engine, rewriter, client, config.rollout, config.reward, extra_metrics)

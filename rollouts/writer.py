@@ -15,6 +15,7 @@ from ..rewriters.registry import make_rewriter
 from .chat import Chat
 from .checkpoints import find_checkpoint
 from .engine import Sampling
+from .shared_prefix import longest_sequence
 
 if TYPE_CHECKING:
     from .transformers_engine import TransformersEngine
@@ -65,4 +66,5 @@ class PolicyWriter:
 
         model, tokenizer = load_policy(self._config.policy, self._checkpoint)
         model.to("cuda" if torch.cuda.is_available() else "cpu")
-        return TransformersEngine(model, tokenizer, self._config.rollout.micro_batch)
+        rollout = self._config.rollout
+        return TransformersEngine(model, tokenizer, rollout.micro_batch, longest_sequence(rollout))

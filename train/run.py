@@ -79,6 +79,7 @@ def _train(
 
     from ..rollouts.policy import MergedCopy, add_lora, load_policy
     from ..rollouts.use import make_grower
+    from .packing_check import settle_packing
 
     environment = client.environment().model_dump(mode="json")
     if folder is not None:
@@ -87,6 +88,7 @@ def _train(
     model, tokenizer = load_policy(trainable_dtype(config).policy)
     model.to("cuda" if torch.cuda.is_available() else "cpu")
     policy = add_lora(model, config.policy)
+    settled = settle_packing(config, policy)
     sampler = MergedCopy(policy)
     grower = make_grower(config, client, sampler.model, tokenizer)
 
@@ -103,7 +105,7 @@ def _train(
         with staged(folder.warm) as place:
             policy.save_pretrained(str(place))  # type: ignore[operator]
             tokenizer.save_pretrained(str(place))
-    _learn(config, folder, checkpoint, environment, policy, tokenizer, grower, sampler, questions)
+    _learn(settled, folder, checkpoint, environment, policy, tokenizer, grower, sampler, questions)
     return folder.path
 
 
@@ -229,7 +231,8 @@ def grpo_config(config: RunConfig, output: Path) -> Any:
         max_grad_norm=settings.max_grad_norm,
         logging_nan_inf_filter=False,
         scale_rewards="none",
-        gradient_checkpointing=False,
+        gradient_checkpointing=bool(settings.gradient_checkpointing),
+        gradient_checkpointing_kwargs={"use_reentrant": settings.gradient_checkpointing == "reentrant"},
         optim="adamw_torch",
         logging_steps=1,
         save_strategy="steps",

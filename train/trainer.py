@@ -28,6 +28,7 @@ from ..rollouts.tree import Node, Tree
 from .credit import Credit, assign_credit
 from .metrics import step_metrics
 from .packing import packed_logps
+from .packing_check import attention_kind
 from .run_folder import RunFolder, staged
 
 
@@ -185,6 +186,7 @@ class TreeTrainer(GRPOTrainer):
                     self.temperature,
                     compute_entropy,
                     entropy_gradient=self.run.train.entropy_coef > 0,
+                    attention=attention_kind(self.run.train.packed_attention, input_ids.device),
                 )
             self.packed_tokens += tokens
             self.flat_tokens += int(attention_mask[at][wanted[at].any(1)].sum())
