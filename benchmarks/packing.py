@@ -4,12 +4,11 @@
     python benchmarks/packing.py single [FACTOR] [ROUNDS] [DTYPE]
 
 `tree` is the paper's shape, 4 × 4: prompt 600, first turn 300, documents 900, second turn 300 tokens. `single` is 16
-answers of 300 tokens to a prompt of 600. All lengths are divided by FACTOR (4). Both trainers hold the same weights
+answers of 300 tokens to a prompt of 600. All lengths are divided by FACTOR (10). Both trainers hold the same weights
 (SmolLM2-135M, all trained) and get the same batch: log-probabilities, entropies, loss and backward pass, in turns for
 ROUNDS (3) rounds. Peak memory is that of a process of its own for each.
 """
 
-import resource
 import subprocess
 import sys
 from statistics import median
@@ -30,12 +29,12 @@ def measured(shape: str, factor: int, dtype: str, who: str) -> tuple[float, floa
     return float(told[-2]), float(told[-1])
 
 
-def peak() -> float:
-    """The largest resident memory of this process so far, in GiB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+def memory(name: str) -> float:
+    """Resident memory of this process in GiB: VmRSS now, VmHWM at its highest. (ru_maxrss would be the parent's.)"""
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith(name)) / 2**20
 
 
-def main(shape: str = "tree", factor: str = "4", rounds: str = "3", dtype: str = "bfloat16", alone: str = "") -> None:
+def main(shape: str = "tree", factor: str = "10", rounds: str = "3", dtype: str = "bfloat16", alone: str = "") -> None:
     """Time both in turns, measure memory in children, and print the ratios."""
     set_up_logging()
     scale = int(factor)
@@ -48,9 +47,9 @@ def main(shape: str = "tree", factor: str = "4", rounds: str = "3", dtype: str =
     config = settings(dtype, "train.warm_start.questions=0", *changes)
     stock, tree = trainers(config, ours=alone != "stock")
     if alone:
-        before = peak()
+        before = memory("VmRSS")
         update(stock if tree is None else tree, batch)
-        print(peak(), before)
+        print(memory("VmHWM"), before)
         return
     assert tree is not None
     found = {}
@@ -59,14 +58,17 @@ def main(shape: str = "tree", factor: str = "4", rounds: str = "3", dtype: str =
         found[name] = loss, torch.cat([p.grad.flatten() for p in trainer.model.parameters() if p.grad is not None])
     apart = float((found["packed"][1] - found["stock"][1]).norm() / found["stock"][1].norm())
     flat = batch["prompt_ids"].numel() + batch["completion_ids"].numel()
-    tokens = flat / tree.packed_tokens
+    packed = tree.packed_tokens
+    tokens = flat / packed
     losses = [float(found[name][0]) for name in ("packed", "stock")]
     taken = [(seconds(lambda: update(tree, batch)), seconds(lambda: update(stock, batch))) for _ in range(int(rounds))]
     print(describe())
-    print(f"{shape}: {ROWS} rows of {flat // ROWS} tokens, all lengths divided by {scale}, {dtype}, all weights, ", end="")
+    print(
+        f"{shape}: {ROWS} rows of {flat // ROWS} tokens, all lengths divided by {scale}, {dtype}, all weights, ", end=""
+    )
     print(f"{torch.get_num_threads()} threads, {rounds} rounds in turns")
     print(f"  loss {losses[0]:.6f} packed, {losses[1]:.6f} stock; gradients differ by {apart:.1e}")
-    print(f"  tokens  {tree.packed_tokens // 1:6d} packed  {flat:6d} stock  ratio {tokens:.2f}")
+    print(f"  tokens  {packed:6d} packed  {flat:6d} stock  ratio {tokens:.2f}")
     ours, theirs = median(a for a, _ in taken), median(b for _, b in taken)
     ratio = median(b / a for a, b in taken)
     need = 0.8 * tokens if shape == "tree" else 1.5

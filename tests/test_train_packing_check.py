@@ -29,6 +29,7 @@ TAKEN = [
     ("gpt2", GPT2),
     ("phi3", {}),
     ("olmo2", {}),
+    ("smollm3", {}),
     ("qwen3_moe", {**EXPERTS, "router_aux_loss_coef": 0.0}),
 ]
 
