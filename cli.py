@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(_interrupted())
     except QuerylectError as error:
         log.debug("where the error arose", exc_info=error)
-        _tell(f"error: {error}")
+        _tell(f"{error.label}: {error}")
         sys.exit(error.exit_code)
     except Exception as error:  # noqa: BLE001 (the last stop of every error)
         sys.exit(_unexpected(error))
@@ -255,14 +255,34 @@ def evaluate(
     run: RunOrConfig,
     overrides: Overrides = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Folder of the report; RUN itself.")] = None,
+    checkpoint: Annotated[
+        str | None, typer.Option("--checkpoint", help="best, final or checkpoint-N of RUN; the first there is.")
+    ] = None,
     dry_run: DryRun = False,
     verbose: Verbose = False,
 ) -> None:
     """Compare raw question, untrained policy and trained policy on held-out questions; print the report's path."""
     settings, folder = _resolve_run(run, overrides, verbose, dry_run)
+    if checkpoint is not None and folder is None:
+        raise ConfigError(f"--checkpoint {checkpoint} needs a run folder, and {run!r} is a config.")
     from .eval.compare import evaluate as compare
 
-    typer.echo(compare(settings, folder, output))
+    typer.echo(compare(settings, folder, output, checkpoint))
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Run folders, finished or not.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The file; training.html in RUN, or in the folder of several.")
+    ] = None,
+    verbose: Verbose = False,
+) -> None:
+    """Draw the training curves of one run, or of several side by side, on one page; print its path."""
+    set_up_logging(verbose)
+    from .eval.curves import write_curves
+
+    typer.echo(write_curves(runs, output))
 
 
 @app.command()

@@ -4,6 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from .loss import LossConfig
+
 
 class Section(BaseModel):
     """Base of all sections: unknown keys are refused, values are immutable."""
@@ -269,15 +271,32 @@ class RolloutConfig(Section):
     """Samples per node and turn: [4, 4] is 4 first turns and 4 second turns under each; [16] is single-turn."""
     temperature: Annotated[float, Field(gt=0)] = 1.0
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    max_new_tokens: Annotated[int, Field(ge=1)] = 64
-    """Sampled tokens per turn."""
+    max_new_tokens: Annotated[int, Field(ge=1)] | Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)] = 64
+    """Sampled tokens per turn: a number, or one per turn."""
     max_prompt_tokens: Annotated[int, Field(ge=16)] = 2048
     documents: Annotated[int, Field(ge=1)] = 10
     """Documents of the ranking shown to the next turn."""
     document_tokens: Annotated[int, Field(ge=1)] = 24
     """Tokens kept of each shown document."""
+    observation_tokens: Annotated[int, Field(ge=1)] | None = None
+    """Tokens of all documents that one turn is shown, the best ranked first; None: documents × document_tokens."""
     micro_batch: Annotated[int, Field(ge=1)] = 256
     """Sequences that generate side by side."""
+
+    def new_tokens(self, turn: int) -> int:
+        """How many tokens the answer of a turn may have, 1 for the first; turns beyond the list have its last."""
+        budget = self.max_new_tokens
+        return budget if isinstance(budget, int) else budget[min(turn, len(budget)) - 1]
+
+    @model_validator(mode="after")
+    def _one_budget_per_turn(self) -> "RolloutConfig":
+        budget, turns = self.max_new_tokens, len(self.branching)
+        if not isinstance(budget, int) and len(budget) != turns:
+            raise ValueError(
+                f"rollout.max_new_tokens has {len(budget)} budgets for {turns} turns (rollout.branching "
+                f"{self.branching}); give one per turn, or one number"
+            )
+        return self
 
 
 class RewardConfig(Section):
@@ -288,6 +307,8 @@ class RewardConfig(Section):
     """w_f: reward = (1 − w_f)·metric + w_f·format; only the format part where the format fails."""
     turn_weights: list[float] = [0.5, 1.0]
     """λ per turn, first to last."""
+    truncation_penalty: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Taken off the reward of a turn that was cut at max_new_tokens; the reward may so fall below 0."""
 
 
 class WarmStartConfig(Section):
@@ -304,7 +325,25 @@ class WarmStartConfig(Section):
     """Share kept of the questions for which no title does; they are answered with the question itself."""
 
 
-class TrainConfig(Section):
+class GuardConfig(Section):
+    """Signs that a policy collapses, looked for in the means of the newest steps (train/guard.py)."""
+
+    action: Literal["off", "warn", "stop"] = "stop"
+    """warn: say it. stop: say it, and end the run where the sign is still there `patience` steps later."""
+    window: Annotated[int, Field(ge=1)] = 10
+    """Steps that are averaged; nothing is judged before there are as many."""
+    patience: Annotated[int, Field(ge=1)] = 10
+    reward_drop: Annotated[float, Field(gt=0, le=1)] | None = 0.5
+    """Share of its best window's reward that the last turn may lose; None does not look."""
+    entropy_floor: Annotated[float, Field(ge=0)] | None = 0.01
+    """Nats per sampled token that one turn at least must reach; None does not look."""
+    copy_share: Annotated[float, Field(gt=0, le=1)] | None = 0.95
+    """Share of rewrites that repeat the question or an earlier turn, reached in every turn; None does not look."""
+    zero_variance: Annotated[float, Field(gt=0, le=1)] | None = 0.95
+    """Share of groups without signal, reached in every turn; None does not look."""
+
+
+class TrainConfig(Section, LossConfig):
     """How trees become a better policy."""
 
     credit: Literal["turn", "trajectory"] = "turn"
@@ -316,15 +355,11 @@ class TrainConfig(Section):
     raw_reward: Annotated[list[Annotated[float, Field(ge=0, le=1)]], Field(min_length=2, max_length=2)] = [0.0, 1.0]
     """Train only on questions whose un-rewritten search is worth this much, [lowest, highest] by the reward's metric.
     A question that finds nothing as it stands is one that few samples ever save: it costs time and gives no signal."""
+    resample_rounds: Annotated[int, Field(ge=0)] = 0
+    """Extra rollouts in a step, each of which asks other questions in place of those whose whole tree has no signal."""
     learning_rate: Annotated[float, Field(gt=0)] = 1e-6
     warmup_steps: Annotated[int, Field(ge=0)] = 0
     lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
-    beta: Annotated[float, Field(ge=0)] = 0.0
-    """Weight of the KL term (k3) against the reference model."""
-    epsilon: Annotated[float, Field(gt=0)] = 0.2
-    """Clip range of the probability ratio."""
-    loss_type: Literal["grpo", "bnpo", "dr_grpo", "dapo"] = "dapo"
-    entropy_coef: Annotated[float, Field(ge=0)] = 0.0
     max_grad_norm: Annotated[float, Field(gt=0)] = 1.0
     packing: bool | Literal["auto"] = True
     """Compute every shared prefix of a tree once under an ancestor mask. A policy that cannot be trained so is refused;
@@ -337,6 +372,16 @@ class TrainConfig(Section):
     `reentrant` uses PyTorch's older kind, which some launchers want."""
     save_steps: Annotated[int, Field(ge=1)] = 10
     keep_checkpoints: Annotated[int, Field(ge=1)] = 2
+    """The newest ones that stay; `best/` and `final/` are kept besides."""
+    grace_seconds: Annotated[float, Field(ge=0)] = 25.0
+    """After SIGTERM: how long until SIGKILL. A step that cannot end in time is given up and sampled again on resume."""
+    usr1_grace_seconds: Annotated[float, Field(ge=0)] = 540.0
+    """After SIGUSR1, what a cluster sends ahead of its time limit (Slurm: --signal=USR1@600)."""
+    validate_steps: Annotated[int, Field(ge=0)] = 0
+    """Answer validation questions before the first step, after every so many and after the last; 0 never does."""
+    validation_questions: Annotated[int, Field(ge=1)] = 100
+    """How many, at even distances through the validation split; greedy, one answer per turn."""
+    guard: GuardConfig = GuardConfig()
     warm_start: WarmStartConfig = WarmStartConfig()
     log_rollouts: Annotated[int, Field(ge=0)] = 4
     """Trees written to rollouts.jsonl at every step."""
@@ -348,6 +393,8 @@ class TrackingConfig(Section):
     wandb: Literal["auto", "online", "offline", "disabled"] = "auto"
     """auto: online where the user is logged in, else offline."""
     project: str = "querylect"
+    table_steps: Annotated[int, Field(ge=0)] = 10
+    """Weights & Biases: a table of sampled trees every so many steps; 0 logs none."""
 
 
 class EvalConfig(Section):
@@ -387,5 +434,16 @@ class RunConfig(Section):
             raise ValueError(
                 f"reward.turn_weights has {weights} weights for {turns} turns "
                 f"(rollout.branching {self.rollout.branching}); give one weight per turn"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _rows_are_turns(self) -> "RunConfig":
+        rows = self.train.weighs_rows
+        if rows and len(self.rollout.branching) > 1:
+            raise ValueError(
+                f"{', '.join(rows)} weighs a row of the batch as one, and with rollout.branching "
+                f"{self.rollout.branching} a row is several turns with advantages of their own; use one turn, such as "
+                "[16], or another setting"
             )
         return self

@@ -23,8 +23,10 @@ from .systems import System, policy_systems
 from .table import Results, explanation, headline, tabulate
 
 
-def evaluate(config: RunConfig, run: Path | None, output: Path | None) -> Path:
+def evaluate(config: RunConfig, run: Path | None, output: Path | None, checkpoint_name: str | None = None) -> Path:
     """Evaluate a run, or the untrained policy alone where `run` is None, and return the path of report.html.
+
+    `checkpoint_name` takes that checkpoint of the run instead of the one that `find_checkpoint` prefers.
 
     Writes eval.jsonl, results.json and report.html into `output`; by default the run folder, or OUTPUT/NAME-untrained
     where `run` is None, so that a trained run's report is never replaced by one without it. Raises ConfigError for
@@ -32,7 +34,7 @@ def evaluate(config: RunConfig, run: Path | None, output: Path | None) -> Path:
     EnvironmentUnavailableError where the environment answers no question.
     """
     _refuse_training_split(config)
-    checkpoint = find_checkpoint(run) if run is not None else None
+    checkpoint = find_checkpoint(run, checkpoint_name) if run is not None else None
     folder = output or run or Path(config.output) / f"{config.name}-untrained"
     with open_environment(config) as client:
         systems = policy_systems(config, client, checkpoint)

@@ -52,7 +52,7 @@ def rewrite_lines(config: RunConfig, run: Path | None, lines: Sequence[str]) -> 
         questions = [Question(f"line-{number}", chat.plain(line)) for number, line in enumerate(lines, start=1)]
         prompts = [chat.first(grower.rewriter.first(question), grower.rewriter.opening) for question in questions]
         grower.check_length(prompts)
-        sampling = Sampling(temperature=0.0, max_new_tokens=config.rollout.max_new_tokens)
+        sampling = Sampling(temperature=0.0, max_new_tokens=config.rollout.new_tokens(1))
         for question, line, samples in zip(questions, lines, grower.engine.generate(prompts, 1, sampling), strict=True):
             rewrite = grower.rewriter.parse(question, chat.text(samples[0].ids), 1)
             plan = rewrite.plan.model_dump(mode="json") if rewrite.plan is not None else None

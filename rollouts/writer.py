@@ -53,7 +53,7 @@ class PolicyWriter:
                     f"the prompt has {len(prompt)} tokens and rollout.max_prompt_tokens of {self.name} is "
                     f"{rollout.max_prompt_tokens}. Shorten the question."
                 )
-            sampling = Sampling(temperature=0.0, max_new_tokens=rollout.max_new_tokens)
+            sampling = Sampling(temperature=0.0, max_new_tokens=rollout.new_tokens(1))
             text = chat.text(engine.generate([prompt], 1, sampling)[0][0].ids)
             rewrite = rewriter.parse(question, text, 1)
             return Written(text=text, plan=rewrite.plan, think=rewrite.think, failure=rewrite.failure)

@@ -14,11 +14,12 @@ from .lessons import ANSWER_TOKENS, change, lesson_url, lessons, records, settin
 
 PER_TURN = (
     "reward", "ndcg", "format", "truncated", "think_tokens", "rewrite_tokens", "completion_tokens", "zero_variance",
-    "best_of_group", "unscorable", "advantage_spread",
+    "best_of_group", "unscorable", "advantage_spread", "entropy", "copy", "seconds/retrieve",
 )  # fmt: skip
 ONCE = (
     "step", "loss", "grad_norm", "entropy", "learning_rate", "clip_ratio/region_mean", "tokens/packed", "tokens/flat",
     "seconds/generate", "seconds/retrieve", "seconds/score", "seconds/update", "seconds/step",
+    "memory/peak_gib",
 )  # fmt: skip
 
 
@@ -45,7 +46,7 @@ def copy_of(straight, tmp_path, upto):
 def test_a_run_folder_is_complete(straight):
     config, folder = straight
     assert sorted(path.name for path in folder.iterdir()) == [
-        "checkpoints", "config.yaml", "environment.json", "final", "metrics.jsonl", "rollouts.jsonl",
+        "base.json", "checkpoints", "config.yaml", "environment.json", "final", "metrics.jsonl", "rollouts.jsonl",
     ]  # fmt: skip
     metrics = records(folder / "metrics.jsonl")
     assert [line["step"] for line in metrics] == [1, 2, 3, 4, 5]
@@ -277,8 +278,40 @@ def test_a_checkpoint_of_another_policy_is_refused(straight, tmp_path, speaking)
     config = change(config, **{"policy.model": str(other)})
     written = (copy / "config.yaml").read_text().replace(str(speaking), str(other))
     (copy / "config.yaml").write_text(written)
+    with pytest.raises(CheckpointError, match=rf"started on other weights than '{other}' holds now .*{speaking}"):
+        train(config, resume=True)
+    (copy / "base.json").unlink()  # a run from before there were fingerprints
     with pytest.raises(CheckpointError, match=r"could not be continued.*size mismatch.*of another policy"):
         train(config, resume=True)
+
+
+def test_base_weights_that_were_swapped_under_an_adapter_are_refused(straight, tmp_path, speaking):  # noqa: F811
+    """Same name, same shapes, other values: the adapter would go on over weights that it was not trained on."""
+    from safetensors.torch import load_file, save_file
+
+    config, copy = copy_of(straight, tmp_path, 2)
+    model = shutil.copytree(speaking, tmp_path / "model")
+    config = change(config, **{"policy.model": str(model)})
+    (copy / "config.yaml").write_text((copy / "config.yaml").read_text().replace(str(speaking), str(model)))
+    weights = load_file(model / "model.safetensors")
+    changed = {name: tensor * 1.02 if "q_proj" in name else tensor for name, tensor in weights.items()}
+    save_file(changed, model / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(CheckpointError, match="was started on other weights"):
+        train(config, resume=True)
+
+
+def test_a_fingerprint_is_of_the_weights_and_not_of_their_precision(speaking):  # noqa: F811
+    import torch
+    from querylect.configs.schema import PolicyConfig
+    from querylect.rollouts.policy import load_policy
+    from querylect.train.fingerprint import fingerprint
+
+    exact, half = (load_policy(PolicyConfig(model=str(speaking), dtype=dtype))[0] for dtype in ("float32", "bfloat16"))
+    before = fingerprint(exact)
+    assert fingerprint(half) == before
+    with torch.no_grad():
+        exact.model.norm.weight[-1] += 0.5
+    assert fingerprint(exact) != before
 
 
 def test_a_log_line_that_was_cut_is_written_again(straight, tmp_path):
@@ -332,3 +365,23 @@ def test_wandb_that_cannot_be_reached_is_not_in_the_way(settings, monkeypatch, t
     open_tracker(change(settings, **{"tracking.wandb": "online"}), tmp_path, {})
     assert modes == ["online", "offline"]
     assert "no route to host" in caplog.text
+
+
+def test_wandb_gets_sampled_trees_as_a_table(settings, monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    folder = train(
+        change(
+            settings, **{"tracking.wandb": "auto", "tracking.table_steps": 3, "train.steps": 3, "train.log_rollouts": 1}
+        )
+    )
+    tables = sorted(folder.glob("wandb/offline-run-*/files/media/table/rollouts_*.table.json"))
+    found = {table["data"][0][0]: table for table in map(json.loads, (path.read_text() for path in tables))}
+    assert sorted(found) == [1, 3], "the first step and every third"
+    logged = next(tree for tree in records(folder / "rollouts.jsonl") if tree["step"] == 3)
+    rows = [dict(zip(found[3]["columns"], row, strict=True)) for row in found[3]["data"]]
+    assert [row["branch"] for row in rows] == ["1", "1.1", "1.2", "2", "2.1", "2.2"]
+    assert {row["question"] for row in rows} == {logged["question"]}
+    nodes = [node for root in logged["turns"] for node in (root, *root["children"])]
+    for row, node in zip(rows, nodes, strict=True):
+        assert (row["turn"], row["said"], row["reward"]) == (node["turn"], node["text"], node["reward"])
+        assert row["rewrites"] == " · ".join(node["rewrites"])

@@ -15,7 +15,15 @@ from ..envs.client import SyncEnvironmentClient
 from ..envs.connect import open_environment
 from ..envs.plan import SearchPlan
 from ..envs.wire import Step
-from ..errors import CheckpointError, ConfigError, EnvironmentUnavailableError, QuerylectError, RequestError
+from ..errors import (
+    CheckpointError,
+    CollapseError,
+    ConfigError,
+    EnvironmentUnavailableError,
+    QuerylectError,
+    RequestError,
+    StoppedError,
+)
 from .grading import grade
 from .run_folder import RunFolder, staged, step_of, write_atomically
 
@@ -26,8 +34,27 @@ def train(config: RunConfig, resume: bool = False) -> Path:
     """Train the policy of `config` and return the run folder.
 
     Raises ConfigError, ModelError, CheckpointError for what the user can mend before anything is written;
-    EnvironmentUnavailableError with a checkpoint where the environment goes away; StorageError on a full disk.
+    EnvironmentUnavailableError with a checkpoint where the environment goes away; StorageError on a full disk;
+    StoppedError where SIGTERM or SIGUSR1 ended it before its last step; CollapseError where the guard did.
     """
+    from .stopping import LeaveNow, StopOnSignal
+
+    stopper = StopOnSignal(config.train)
+    with stopper.listening():
+        try:
+            return _prepare(config, resume, stopper)
+        except LeaveNow:
+            raise stopped(config, stopper.name) from None
+
+
+def stopped(config: RunConfig, signal_name: str) -> StoppedError:
+    """The error of a run that a signal ended; it says what is left."""
+    checkpoint = RunFolder(Path(config.output) / config.name).newest_checkpoint()
+    left = f"{checkpoint} holds its last finished step" if checkpoint else "no step was finished yet"
+    return StoppedError(f"{signal_name} came before the run had ended; {left}. Go on with --resume.")
+
+
+def _prepare(config: RunConfig, resume: bool, stopper: Any) -> Path:
     check_shape(config)
     if not resume and (Path(config.output) / config.name / "config.yaml").exists():
         RunFolder.create(config)  # refuses, before minutes are spent on loading
@@ -43,7 +70,7 @@ def train(config: RunConfig, resume: bool = False) -> Path:
                 f"train.questions_per_step is {config.train.questions_per_step}. Lower it, widen train.raw_reward, "
                 "or add questions to the train split."
             )
-        return _train(config, client, asked, questions, folder, checkpoint)
+        return _train(config, client, asked, questions, folder, checkpoint, stopper)
 
 
 def worth_training(config: RunConfig, client: SyncEnvironmentClient, questions: Sequence[Question]) -> list[Question]:
@@ -73,26 +100,33 @@ def _train(
     questions: list[Question],
     folder: RunFolder | None,
     checkpoint: Path | None,
+    stopper: Any,
 ) -> Path:
     import torch
     from transformers import set_seed
 
     from ..rollouts.policy import MergedCopy, add_lora, load_policy
     from ..rollouts.use import make_grower
+    from .fingerprint import fingerprint
     from .packing_check import settle_packing
+    from .validation import validation_questions
 
+    validation = validation_questions(config, client, asked)
     environment = client.environment().model_dump(mode="json")
     if folder is not None:
         folder.same_environment(environment)
     set_seed(config.seed)
     model, tokenizer = load_policy(trainable_dtype(config).policy)
+    base = fingerprint(model)
     model.to("cuda" if torch.cuda.is_available() else "cpu")
     policy = add_lora(model, config.policy)
     settled = settle_packing(config, policy)
     sampler = MergedCopy(policy)
     grower = make_grower(config, client, sampler.model, tokenizer)
 
+    resumed = folder is not None and checkpoint is not None
     folder = folder or RunFolder.create(config)
+    folder.same_base(config.policy.model, base, resumed)
     write_atomically(folder.path / "environment.json", json.dumps(environment, indent=2) + "\n")
     step = step_of(checkpoint) if checkpoint is not None else 0
     folder.forget_after(step)
@@ -105,7 +139,7 @@ def _train(
         with staged(folder.warm) as place:
             policy.save_pretrained(str(place))  # type: ignore[operator]
             tokenizer.save_pretrained(str(place))
-    _learn(settled, folder, checkpoint, environment, policy, tokenizer, grower, sampler, questions)
+    _learn(settled, folder, checkpoint, environment, policy, tokenizer, grower, sampler, questions, validation, stopper)
     return folder.path
 
 
@@ -119,16 +153,34 @@ def _learn(
     grower: Any,
     sampler: Any,
     questions: list[Question],
+    validation: list[Question],
+    stopper: Any,
 ) -> None:
     from datasets import Dataset
     from transformers import PrinterCallback
 
+    from .guard import CollapseGuard, best_known
+    from .reference import name_reference
+    from .stopping import LeaveNow
     from .tracking import open_tracker
     from .trainer import TreeTrainer
-    from .watch import StopOnSignal, Watcher
+    from .validation import Validator
+    from .view import open_view
+    from .watch import Watcher
 
     tracker = open_tracker(config, folder.path, environment)
-    watcher, stopper = Watcher(folder, config.train.log_rollouts, tracker), StopOnSignal()
+    guard, view = CollapseGuard(config.train.guard), open_view(f"{config.name} · {environment['name']}")
+    watcher = Watcher(folder, config, view, guard, tracker)
+    name_reference(config, folder, policy)
+
+    def save(place: Path) -> None:
+        trainer.save_model(str(place))
+        tokenizer.save_pretrained(str(place))
+
+    callbacks = [stopper, watcher]
+    if validation:
+        validator = Validator(config, folder, validation, grower, stopper, sampler.refresh, save, watcher.validated)
+        callbacks.append(validator)
     trainer = TreeTrainer(
         run=config,
         folder=folder,
@@ -139,13 +191,13 @@ def _learn(
         args=grpo_config(config, folder.checkpoints),
         train_dataset=Dataset.from_dict({"prompt": [question.id for question in questions]}),
         processing_class=tokenizer,
-        callbacks=[watcher, stopper],
+        callbacks=callbacks,
     )
     trainer.remove_callback(PrinterCallback)
-    watcher.trainer = trainer
+    watcher.trainer = stopper.trainer = trainer
     try:
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-    except (EnvironmentUnavailableError, RequestError, KeyboardInterrupt):
+    except (EnvironmentUnavailableError, RequestError, KeyboardInterrupt, LeaveNow):
         trainer.save_now()
         raise
     except Exception as error:
@@ -157,16 +209,22 @@ def _learn(
             "from the one before, or start a new run."
         ) from error
     finally:
-        watcher.close()
-        stopper.restore()
+        view.close()
         if tracker is not None:
             tracker.finish()
-    if stopper.received == SIGINT:
-        raise KeyboardInterrupt
-    if stopper.received is None:
-        with staged(folder.final) as place:
-            trainer.save_model(str(place))
-            tokenizer.save_pretrained(str(place))
+    if guard.collapsed is not None:
+        best = best_known(folder.numbered(), folder.best, folder.read(folder.metrics), config.train.guard.window)
+        raise CollapseError(
+            f"the policy collapsed and the run stops at step {trainer.state.global_step}: {guard.collapsed.said}; "
+            f"{best}. Evaluate it with `querylect eval {folder.path} --checkpoint NAME`; to train on all the same: "
+            "--resume train.guard.action=warn."
+        )
+    if trainer.state.global_step < config.train.steps:
+        if stopper.received == SIGINT:
+            raise KeyboardInterrupt
+        raise LeaveNow
+    with staged(folder.final) as place:
+        save(place)
 
 
 def check_shape(config: RunConfig) -> None:
@@ -218,16 +276,15 @@ def grpo_config(config: RunConfig, output: Path) -> Any:
         per_device_train_batch_size=leaves * settings.questions_per_micro_batch,
         gradient_accumulation_steps=settings.questions_per_step // settings.questions_per_micro_batch,
         num_generations=leaves,
-        max_completion_length=len(rollout.branching) * rollout.max_new_tokens,
+        max_completion_length=sum(rollout.new_tokens(turn) for turn in range(1, len(rollout.branching) + 1)),
         temperature=rollout.temperature,
         top_p=rollout.top_p,
         learning_rate=settings.learning_rate,
         lr_scheduler_type={"constant": "constant_with_warmup"}.get(settings.lr_schedule, settings.lr_schedule),
         warmup_steps=settings.warmup_steps,
-        beta=settings.beta,
-        epsilon=settings.epsilon,
-        loss_type=settings.loss_type,
-        entropy_coef=settings.entropy_coef,
+        **settings.trl_settings(),
+        router_aux_loss_coef=0.0,  # packed rows return no router logits
+        trust_remote_code=config.policy.trust_remote_code,
         max_grad_norm=settings.max_grad_norm,
         logging_nan_inf_filter=False,
         scale_rewards="none",

@@ -148,6 +148,6 @@ def _turns(grower: Grower, lesson: Lesson) -> tuple[list[int], list[int], list[i
     question = grower.plain(lesson.question)
     messages = rewriter.first(question)
     first = chat.answer(render("", [question.text.lower()]).removeprefix(opening))
-    message = rewriter.follow_up(question, [grower.shorten(document) for document in lesson.documents], 2)
+    message = rewriter.follow_up(question, grower.shown(lesson.documents), 2)
     second = chat.answer(render("", [chat.plain(lesson.answer)]).removeprefix(opening))
     return chat.first(messages, opening), first, chat.continuation(messages, message, first, opening), second
