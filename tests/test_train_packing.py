@@ -193,6 +193,17 @@ def test_one_block_gives_what_many_give(model, monkeypatch):
     torch.testing.assert_close(one, many, rtol=1e-5, atol=1e-5)
 
 
+def test_rows_by_themselves_give_the_values_and_gradients_of_flat_rows(model):
+    rows, wanted = tree_rows()
+    wanted[1] = [0] * len(wanted[1])
+    ids, mask, wanted = batch(rows, wanted, left=2, right=3)
+    parameters = dict(model.named_parameters())
+    found = packing.row_logps(model, ids, mask, wanted, TEMPERATURE)
+    expected, _ = flat_logps(model, ids, mask, wanted, TEMPERATURE)
+    assert relative(found, expected) < 1e-6
+    assert relative(gradient(parameters, found.sum()), gradient(parameters, expected.sum())) < 1e-5
+
+
 @pytest.mark.parametrize(("left", "right"), [(0, 0), (9, 0), (0, 9), (4, 5)])
 def test_padding_on_either_side_does_not_matter(model, left, right):
     rows, wanted = tree_rows()

@@ -131,6 +131,24 @@ def packed_logps(
     return logps, entropy, tokens
 
 
+def row_logps(
+    model: nn.Module, input_ids: Tensor, attention_mask: Tensor, wanted: Tensor, temperature: float
+) -> Tensor:
+    """What `packed_logps` gives, for policies that cannot be packed: every row by itself, without its padding."""
+    offset = input_ids.shape[1] - wanted.shape[1]
+    logps = input_ids.new_zeros(wanted.shape, dtype=torch.float32)
+    for row in range(len(input_ids)):
+        columns = attention_mask[row].nonzero()[:, 0]
+        ids = input_ids[row, columns]
+        at = ((columns >= offset) & wanted[row, (columns - offset).clamp_min(0)]).nonzero()[:, 0]
+        if len(at):
+            logits = model(input_ids=ids[None], use_cache=False).logits[0, at - 1]
+            slot = torch.arange(len(at), device=at.device)
+            values, _ = _read(logits, slot, ids[at], temperature, entropies=False, entropy_gradient=False)
+            logps = logps.index_put((at.new_tensor(row), columns[at] - offset), values)
+    return logps
+
+
 def _logits(model: nn.Module, packed: Packed, places: Tensor, attention: Kind) -> Tensor:
     """(places, vocabulary) next-token logits of the packed row at `places`."""
     take_packed_rows(model)

@@ -135,7 +135,7 @@ def _train(
     elif config.train.warm_start.questions:
         from .warm_start import warm_start
 
-        warm_start(config, policy, grower, asked, folder)
+        warm_start(settled, policy, grower, asked, folder)
         with staged(folder.warm) as place:
             policy.save_pretrained(str(place))  # type: ignore[operator]
             tokenizer.save_pretrained(str(place))
