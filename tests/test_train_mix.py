@@ -317,7 +317,9 @@ def test_one_environment_can_be_a_mix_of_its_own(mix):
 def test_an_environment_without_questions_is_refused_by_name(mix):
     from querylect.train.mix import Mixture
 
-    with pytest.raises(ConfigError, match=r"no training question of bm25 is left after train\.raw_reward \[0\.0, 1\.0\]"):
+    with pytest.raises(
+        ConfigError, match=r"no training question of bm25 is left after train\.raw_reward \[0\.0, 1\.0\]"
+    ):
         Mixture(mix, [Question("dense/head", "a question of the other one")])
 
 
