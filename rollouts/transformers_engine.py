@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from ..errors import ModelError
 from .engine import Sample, Sampling
 from .sequences import common_length
+from .shared_prefix import obstacle
 from .streams import below, uniforms
 from .tree_attention import TreeCache, tree_attention
 
@@ -22,10 +23,10 @@ from .tree_attention import TreeCache, tree_attention
 class TransformersEngine:
     """Samples from a causal language model that is held in this process, possibly under training."""
 
-    def __init__(self, model: nn.Module, tokenizer: Any, micro_batch: int = 256) -> None:
+    def __init__(self, model: nn.Module, tokenizer: Any, micro_batch: int = 256, longest: int | None = None) -> None:
         self.model, self.tokenizer, self.micro_batch = model, tokenizer, micro_batch
         self.stop_ids = stop_ids(model, tokenizer)
-        refuse_special_attention(model)
+        refuse_special_attention(model, longest)
         self._compare_with_plain_forward()
 
     @torch.inference_mode()
@@ -96,8 +97,8 @@ class TransformersEngine:
         rows = torch.arange(prompts * slots)
         alive = torch.ones(prompts * slots, dtype=torch.bool)
         for step in range(sampling.max_new_tokens):
-            drawn = uniforms(streams, step)[:, None] if streams is not None else None
-            token, logprob = _sample(self._logits(hidden), sampling, drawn)
+            uniform = uniforms(streams, step)[:, None] if streams is not None else None
+            token, logprob = _sample(self._logits(hidden), sampling, uniform)
             stopped = torch.isin(token, stop).cpu()
             for at, (row, live, one, lp) in enumerate(
                 zip(rows.tolist(), alive.tolist(), token.tolist(), logprob.tolist(), strict=True)
@@ -177,10 +178,10 @@ def _decoder(model: nn.Module) -> nn.Module:
     return causal.get_decoder()  # type: ignore[no-any-return]
 
 
-def _sample(logits: Tensor, sampling: Sampling, drawn: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """One token per row (rows, vocabulary) → ids (rows,) and their log-probabilities at the sampling temperature.
+def _sample(logits: Tensor, sampling: Sampling, uniform: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """One token per row (rows, vocabulary) → ids (rows,) and the log-probabilities with which they were drawn.
 
-    drawn: (rows, 1) random numbers in [0, 1); None draws them here.
+    uniform: (rows, 1) random numbers in [0, 1); None draws them here.
     """
     if sampling.temperature == 0:
         token = logits.argmax(-1)
@@ -195,8 +196,9 @@ def _sample(logits: Tensor, sampling: Sampling, drawn: Tensor | None = None) -> 
         ranked, order = probabilities.sort(-1, descending=True)
         ranked[ranked.cumsum(-1) - ranked >= sampling.top_p] = 0
         kept = torch.zeros_like(probabilities).scatter(-1, order, ranked)
-    token = _draw(kept, drawn=drawn)
-    return token, probabilities.gather(-1, token[:, None])[:, 0].log()
+    token = _draw(kept, uniform=uniform)
+    drawn = kept.gather(-1, token[:, None])[:, 0]
+    return token, (drawn if sampling.top_p == 1 else drawn / kept.sum(-1)).log()
 
 
 def _refuse_nan(values: Tensor) -> None:
@@ -207,7 +209,7 @@ def _refuse_nan(values: Tensor) -> None:
         )
 
 
-def _draw(weights: Tensor, block: int = 256, drawn: Tensor | None = None) -> Tensor:
+def _draw(weights: Tensor, block: int = 256, uniform: Tensor | None = None) -> Tensor:
     """Draw one column per row (rows, columns) in proportion to its weight, by inverse transform.
 
     One random number per row picks a block of columns and then the column in it, so that the weights are read once;
@@ -216,8 +218,8 @@ def _draw(weights: Tensor, block: int = 256, drawn: Tensor | None = None) -> Ten
     rows, columns = weights.shape
     weights = torch.nn.functional.pad(weights, (0, -columns % block)).view(rows, -1, block)
     by_block = weights.sum(-1).cumsum(-1)
-    drawn = torch.rand(rows, 1, device=weights.device) if drawn is None else drawn
-    drawn = drawn * by_block[:, -1:]
+    uniform = torch.rand(rows, 1, device=weights.device) if uniform is None else uniform
+    drawn = uniform * by_block[:, -1:]
     chosen = torch.searchsorted(by_block, drawn, right=True).clamp_max(by_block.shape[1] - 1)
     before = torch.where(chosen > 0, by_block.gather(1, (chosen - 1).clamp_min(0)), 0.0)
     inside = weights.gather(1, chosen[:, :, None].expand(-1, -1, block))[:, 0]
@@ -260,19 +262,10 @@ def stop_ids(model: nn.Module, tokenizer: Any) -> set[int]:
     return found
 
 
-def refuse_special_attention(model: nn.Module) -> None:
-    """Raise ModelError where shared-prefix attention would be wrong: sliding windows, soft-capping, learned biases."""
+def refuse_special_attention(model: nn.Module, longest: int | None = None) -> None:
+    """Raise ModelError where shared prefixes would be wrong for sequences of `longest` tokens (None: any length)."""
     config: Any = model.config.get_text_config()  # type: ignore[union-attr, operator]
-    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
-    reason = ""
-    if kinds != {"full_attention"}:
-        reason = f"layers of kind {sorted(kinds - {'full_attention'})}"
-    elif getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True):
-        reason = f"a sliding window of {config.sliding_window} tokens"
-    elif getattr(config, "attn_logit_softcapping", None):
-        reason = "soft-capped attention scores"
-    elif getattr(config, "alibi", False):
-        reason = "ALiBi position biases"
+    reason = obstacle(config, longest)
     if reason:
         raise ModelError(
             f"policy {getattr(config, 'model_type', '?')!r} uses {reason}, which trees with shared prefixes cannot "

@@ -10,19 +10,21 @@ from typing import Any
 
 from ..configs.schema import RunConfig
 from ..data.types import Question
-from ..envs.client import SyncEnvironmentClient
+from ..envs.connect import AnyClient
 from ..envs.plan import SearchPlan
 from ..envs.wire import Step
 from ..errors import (
     CheckpointError,
     CollapseError,
     ConfigError,
+    EngineUnavailableError,
     EnvironmentUnavailableError,
     QuerylectError,
     RequestError,
     StoppedError,
 )
 from .grading import grade
+from .mix import Mixture
 from .processes import Processes, launched
 from .run_folder import RunFolder, staged, step_of, write_atomically
 from .zero import deepspeed_asked, zero_stage
@@ -61,7 +63,7 @@ def stopped(config: RunConfig, signal_name: str) -> StoppedError:
 
 
 def _prepare(config: RunConfig, resume: bool, processes: Processes, stopper: Any) -> Path:
-    from .together import shared_environment
+    from .together import shared_environments
 
     def reopen() -> tuple[RunFolder | None, Path | None]:
         if not resume and (Path(config.output) / config.name / "config.yaml").exists():
@@ -72,24 +74,25 @@ def _prepare(config: RunConfig, resume: bool, processes: Processes, stopper: Any
     folder, checkpoint = processes.first(reopen)
     if folder is not None and checkpoint is None:
         log.info("%s was stopped before its first checkpoint and begins again", folder.path)
-    with shared_environment(config, processes) as client:
+    with shared_environments(config, processes) as client:
         asked = processes.together(lambda: client.questions("train"))
         questions = processes.first(lambda: worth_training(config, client, asked))
-        processes.together(lambda: check_enough(config, questions))
-        return _train(config, processes, client, asked, questions, folder, checkpoint, stopper)
+        mixture = processes.together(lambda: _enough(config, questions))
+        return _train(config, processes, client, asked, questions, folder, checkpoint, stopper, mixture)
 
 
-def check_enough(config: RunConfig, questions: Sequence[Question]) -> None:
-    """Raise ConfigError where the questions do not fill a step."""
+def _enough(config: RunConfig, questions: Sequence[Question]) -> Mixture | None:
+    """The mixture of a run that mixes environments. Raises ConfigError where the questions do not fill a step."""
     if len(questions) < config.train.questions_per_step:
         raise ConfigError(
             f"{len(questions)} training questions are left after train.raw_reward {config.train.raw_reward}, and "
             f"train.questions_per_step is {config.train.questions_per_step}. Lower it, widen train.raw_reward, "
             "or add questions to the train split."
         )
+    return Mixture(config, questions) if config.mix is not None else None
 
 
-def worth_training(config: RunConfig, client: SyncEnvironmentClient, questions: Sequence[Question]) -> list[Question]:
+def worth_training(config: RunConfig, client: AnyClient, questions: Sequence[Question]) -> list[Question]:
     """The questions whose un-rewritten search is worth `train.raw_reward`; all of them where that is [0, 1].
 
     Raises EnvironmentUnavailableError where a question could not be scored: a guess would change the training set.
@@ -112,18 +115,21 @@ def worth_training(config: RunConfig, client: SyncEnvironmentClient, questions: 
 def _train(
     config: RunConfig,
     processes: Processes,
-    client: SyncEnvironmentClient,
+    client: AnyClient,
     asked: list[Question],
     questions: list[Question],
     folder: RunFolder | None,
     checkpoint: Path | None,
     stopper: Any,
+    mixture: Mixture | None,
 ) -> Path:
     from transformers import set_seed
 
-    from ..rollouts.policy import MergedCopy, add_lora, load_policy
+    from ..rollouts.engines import open_engine
+    from ..rollouts.policy import add_lora, load_policy
     from ..rollouts.use import make_grower
     from .fingerprint import fingerprint
+    from .packing_check import settle_packing
     from .validation import validation_questions
 
     def describe_environment() -> dict[str, Any]:
@@ -134,14 +140,15 @@ def _train(
 
     # DeepSpeed is told of later: it would split the weights while they are loaded, and every process needs all of
     # them once, to warm up and for the copy that it samples from.
-    def load() -> tuple[Any, Any, MergedCopy, Any, str]:
+    def load() -> tuple[Any, Any, RunConfig, Any, Any, str]:
         set_seed(config.seed)
         model, tokenizer = load_policy(trainable_dtype(config).policy)
         base = fingerprint(model) if processes.is_first else ""
         model.to(processes.device)
         policy = add_lora(model, config.policy, one_type=zero == 3)
-        sampler = MergedCopy(policy, apart=zero == 3)
-        return policy, tokenizer, sampler, make_grower(config, client, sampler.model, tokenizer), base
+        settled = settle_packing(config, policy)
+        engine, sampler = open_engine(config, policy, tokenizer, apart=zero == 3)
+        return policy, tokenizer, settled, sampler, make_grower(config, client, engine), base
 
     def open_folder() -> RunFolder:
         opened = folder or RunFolder.create(config)
@@ -153,7 +160,7 @@ def _train(
     def warm() -> None:
         from .warm_start import warm_start
 
-        warm_start(config, policy, grower, asked, opened)
+        warm_start(settled, policy, grower, asked, opened)
         with staged(opened.warm) as place:
             policy.save_pretrained(str(place))
             tokenizer.save_pretrained(str(place))
@@ -162,7 +169,7 @@ def _train(
     step = step_of(checkpoint) if checkpoint is not None else 0
     validation = processes.first(lambda: validation_questions(config, client, asked))
     environment = processes.first(describe_environment)
-    policy, tokenizer, sampler, grower, base = processes.together(load)
+    policy, tokenizer, settled, sampler, grower, base = processes.together(load)
     opened = processes.first(open_folder)
     if checkpoint is not None:
         log.info("continuing from step %d (%s)", step, checkpoint)
@@ -170,8 +177,8 @@ def _train(
         processes.first(warm)
         processes.share_weights(policy)
     _learn(
-        config, processes, opened, checkpoint, environment, policy, tokenizer, grower, sampler, questions, validation,
-        stopper,
+        settled, processes, opened, checkpoint, environment, policy, tokenizer, grower, sampler, questions, validation,
+        stopper, mixture,
     )  # fmt: skip
     return opened.path
 
@@ -189,6 +196,7 @@ def _learn(
     questions: list[Question],
     validation: list[Question],
     stopper: Any,
+    mixture: Mixture | None,
 ) -> None:
     from datasets import Dataset
     from transformers import PrinterCallback
@@ -204,6 +212,8 @@ def _learn(
     from .watch import Watcher
 
     def watch() -> tuple[Any, Any, Watcher | None]:
+        if mixture is not None and checkpoint is not None:
+            mixture.load(checkpoint)
         name_reference(config, folder, policy)
         if not processes.is_first:
             return None, None, None
@@ -211,6 +221,7 @@ def _learn(
         view = open_view(f"{config.name} · {environment['name']}")
         return tracker, view, Watcher(folder, config, view, guard, tracker)
 
+    prompts = mixture.slots if mixture is not None else [question.id for question in questions]
     guard = CollapseGuard(config.train.guard)
     tracker, view, watcher = processes.together(watch)
 
@@ -238,10 +249,11 @@ def _learn(
         grower=grower,
         sampler=sampler,
         questions={question.id: question for question in questions},
+        mixture=mixture,
         processes=processes,
         model=policy,
         args=grpo_config(config, folder.checkpoints, processes.count),
-        train_dataset=Dataset.from_dict({"prompt": [question.id for question in questions]}),
+        train_dataset=Dataset.from_dict({"prompt": prompts}),
         processing_class=tokenizer,
         callbacks=callbacks,
     )
@@ -251,7 +263,7 @@ def _learn(
         watcher.trainer = trainer
     try:
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-    except (EnvironmentUnavailableError, RequestError, KeyboardInterrupt, LeaveNow):
+    except (EnvironmentUnavailableError, EngineUnavailableError, RequestError, KeyboardInterrupt, LeaveNow):
         trainer.save_now()
         raise
     except Exception as error:
@@ -285,6 +297,11 @@ def check_shape(config: RunConfig, processes: int = 1) -> None:
         raise ConfigError(
             f"train.warm_start imitates a second turn, and rollout.branching is {branching}. Use two turns, or set "
             "train.warm_start.questions to 0."
+        )
+    if config.rollout.engine == "vllm_server" and not config.rollout.server.sync:
+        raise ConfigError(
+            "rollout.server.sync is false: the server would go on sampling from the policy as it was before the first "
+            "step. Set it to true to train; false is for evaluating and rewriting with a policy that the server holds."
         )
     if settings.questions_per_step % settings.questions_per_micro_batch:
         raise ConfigError(
@@ -339,7 +356,9 @@ def grpo_config(config: RunConfig, output: Path, processes: int = 1) -> Any:
         max_grad_norm=settings.max_grad_norm,
         logging_nan_inf_filter=False,
         scale_rewards="none",
-        gradient_checkpointing=False,
+        shuffle_dataset=config.mix is None,
+        gradient_checkpointing=bool(settings.gradient_checkpointing),
+        gradient_checkpointing_kwargs={"use_reentrant": settings.gradient_checkpointing == "reentrant"},
         optim="adamw_torch",
         logging_steps=1,
         save_strategy="steps",
