@@ -54,7 +54,7 @@ class Started:
 
     def codes(self) -> list[int]:
         """Their exit codes, once all have ended."""
-        return [process.wait(240) for process in self.processes]
+        return [process.wait(400) for process in self.processes]
 
     def said(self, rank: int) -> str:
         """What one of them wrote to stderr."""

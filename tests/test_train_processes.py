@@ -36,7 +36,8 @@ def assert_same_run(two: Path, one: Path, learning_rate: float) -> None:
         assert mine.keys() == theirs.keys()
         for name in mine:
             if not name.startswith(PER_MICRO_BATCH):
-                assert mine[name] == pytest.approx(theirs[name], rel=2e-3, abs=1e-6), name
+                rounding = 1e-4 if name.startswith("sampling/") else 1e-6
+                assert mine[name] == pytest.approx(theirs[name], rel=2e-3, abs=rounding), name
     before, after = weights_of(one), weights_of(two)
     assert before.keys() == after.keys()
     for name, weights in before.items():
