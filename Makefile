@@ -1,6 +1,6 @@
-# `make help` lists the targets. Everything is installed into .venv, at the exact versions of constraints.txt, which are
-# those of the extras cpu and dev, and of what browser, ranx and verifiers add. For GPUs, in an environment of your own
-# and without them: pip install -e '.[gpu]'
+# `make help` lists the targets. Everything is installed into .venv, at the exact versions of constraints.txt: the extras
+# cpu and dev, and for `make test` also browser, ranx and verifiers. For GPUs, in an environment of your own and without
+# them: pip install -e '.[gpu]'
 
 PY ?= python3
 ARGS ?=

@@ -308,6 +308,7 @@ def test_a_hybrid_keeps_the_indexes_that_fit_and_notices_those_that_changed(mode
     assert build_index(config, overwrite=True).index_hash == environment.index_hash
     assert built == {name: (tmp_path / name / "manifest.json").stat().st_ino for name in built}
     assert "medcpt" not in environment.card
+    assert list(environment.caches) == ["embeddings_2", "embeddings_3"], "each member's own, BM25 has none"
     assert "(1) BM25" in environment.card["trained"]
     build_index(EnvironmentConfig(dataset=dataset, index=str(tmp_path / "bm25"), engine="rank_bm25"), overwrite=True)
     with pytest.raises(IndexFolderError, match="hybrid was built with other weights"):
@@ -414,6 +415,24 @@ def test_a_splade_model_of_the_users_own_is_named_by_its_kind(models, dataset, t
     pooled = {"index": str(tmp_path / "other"), "recipe": RecipeConfig(kind="splade", pooling="cls")}
     with pytest.raises(ModelError, match="brings its own pooling"):
         build_index(config.model_copy(update=pooled))
+
+
+def test_a_splade_query_is_cut_at_its_own_length_and_a_document_at_none(models, tmp_path):
+    from querylect.envs.recipes import find_recipe
+    from querylect.envs.splade import Splade
+
+    recipe = find_recipe("splade", models["mlm"]).model_copy(update={"query_max_length": 4})
+    splade = Splade.open(recipe)
+    ((places, weights),) = splade.queries([CORPUS[1].contents])
+    with torch.no_grad():
+        cut = loaded(models["mlm"], AutoModelForMaskedLM)(CORPUS[1].contents, truncation=True, max_length=4).logits[0]
+    expected = torch.log1p(torch.relu(cut)).max(dim=0).values.numpy()
+    found = np.zeros_like(expected)
+    found[places] = weights
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+    splade.write_part(tmp_path, [CORPUS[1]])
+    whole = words_by_hand(models["mlm"], CORPUS[1].contents)
+    np.testing.assert_allclose(np.load(tmp_path / POSTINGS[0]), whole[whole > 0], atol=1e-4)
 
 
 def test_what_the_index_was_built_with_must_be_what_the_settings_say(models, dataset, tmp_path):

@@ -160,6 +160,20 @@ def told(connection):
     return b"".join(parts)
 
 
+def test_a_body_that_trickles_has_no_more_time_than_one_that_stops(impatient):
+    address, _ = impatient
+    with socket.create_connection(address, timeout=0.1) as sender:
+        sender.sendall(b"POST /v1/search HTTP/1.1\r\nHost: x\r\nContent-Length: 900\r\n\r\n")
+        answer, sent = b"", 0
+        while not answer and sent < 100:
+            sender.sendall(b" ")
+            sent += 1
+            with suppress(TimeoutError):
+                answer = sender.recv(65536)
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert b"did not arrive within 0.5 s" in answer
+
+
 def test_a_body_that_never_ends_is_a_408_and_holds_nothing(impatient):
     (host, port), _ = impatient
     head = b"POST /v1/search HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 900\r\n\r\n"

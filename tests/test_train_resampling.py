@@ -132,6 +132,9 @@ def test_a_run_that_resamples_counts_it_and_resumes_exactly(settings):  # noqa: 
     lines = without_seconds(folder / "metrics.jsonl")
     assert any(line["resample/rounds"] for line in lines)
     assert all(line["resample/rounds"] <= 2 and line["resample/asked"] <= 5 for line in lines)
+    for line in lines:
+        silent, replaced = round(line["resample/silent_share"] * line["resample/asked"]), line["resample/asked"] - 2
+        assert silent - replaced == 2 * line["zero_variance/turn1"], "every replaced tree had no signal"
     plain = without_seconds(train(change(config, **{"name": "plain", "train.resample_rounds": 0})) / "metrics.jsonl")
     assert lines[0]["resample/rounds"] > 0, "the first steps of both sample from the same weights"
     assert lines[0]["zero_variance/turn1"] < plain[0]["zero_variance/turn1"]

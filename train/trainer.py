@@ -28,6 +28,7 @@ from .metrics import step_metrics
 from .mismatch import Mismatch, sampled_logprobs
 from .mix import Mixture, unanswered
 from .packing import packed_logps
+from .packing_check import attention_kind
 from .randomness import random_streams, set_random_streams
 from .resampling import resample
 from .reuse import load_rollout, save_rollout
@@ -247,6 +248,7 @@ class TreeTrainer(GRPOTrainer):
                     self.temperature,
                     compute_entropy,
                     entropy_gradient=self.run.train.rewards_entropy,
+                    attention=attention_kind(self.run.train.packed_attention, input_ids.device),
                 )
             self.packed_tokens += tokens
             self.flat_tokens += int(attention_mask[at][wanted[at].any(1)].sum())
