@@ -1,7 +1,8 @@
 """One flat family of errors, named by the boundary that was crossed.
 
 Every message says what was seen, what was expected and what to do. The command line turns a `UserError` into exit
-code 2 (the user can mend it) and any other `QuerylectError` into exit code 1 (something outside failed).
+code 2 (the user can mend it), a `StoppedError` into 75 (going on later will do) and any other `QuerylectError` into
+exit code 1 (something outside failed).
 """
 
 
@@ -9,6 +10,8 @@ class QuerylectError(Exception):
     """Base of every error that this project raises on purpose."""
 
     exit_code = 1
+    label = "error"
+    """What the command line writes before the message."""
 
 
 class UserError(QuerylectError):
@@ -49,5 +52,22 @@ class EnvironmentUnavailableError(QuerylectError):
     """No replica of the environment service answered before the deadline."""
 
 
+class EngineUnavailableError(QuerylectError):
+    """The server that generates did not answer, or answered with an error."""
+
+
 class StorageError(QuerylectError):
     """The disk did not take what had to be written; nothing half-written was left behind."""
+
+
+class StoppedError(QuerylectError):
+    """A signal ended a run before its last step; it goes on with --resume. 75 is EX_TEMPFAIL of sysexits.h."""
+
+    exit_code = 75
+    label = "stopped"
+
+
+class CollapseError(QuerylectError):
+    """The policy under training collapsed and the guard ended the run."""
+
+    label = "collapsed"

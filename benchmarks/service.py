@@ -6,8 +6,9 @@
 bm25: batches of 256 plans. In-process is bm25s' own batch call on the same index, tokenisation included. The plain
 server is FastAPI as one writes it: a route that takes a list of queries, tokenises and retrieves one after the other.
 Both servers get the same texts from the same four connections and answer ids and scores; nothing is cached.
-dense: 32 clients that ask one plan each against one client that asks 32 at once, without caches; then steps of 4×4
-trees (20 plans a question) of which half of the rewrites stood in the step before, against steps of new rewrites only.
+dense: 32 connections that ask one plan each against one that asks 32 at once, without caches, both by a bare client: in
+use the clients run on other machines, and their time is not the service's. Then, with querylect's own client, steps of
+4×4 trees (20 plans a question) of which half of the rewrites stood in the step before, against steps of new ones only.
 
 What is compared runs in turns, round after round, so that a load from outside meets all; the ratio is the median over
 the rounds. Without --beir the demo's corpus and training questions are used.
@@ -194,22 +195,19 @@ def measure_dense(config: EnvironmentConfig, texts: list[str], model: str, round
     ensure(config)
     print("dense: all-MiniLM-L6-v2, queries are the training questions")
     uncached = config.model_copy(update={"cache_bytes": 0, "embedding_cache_bytes": 0})
-    plans = [SearchPlan.of(text, k=K) for text in texts[:320]]
-    with local_service(uncached) as url, clients(url, 33) as (many, run):
-
-        def each_alone() -> None:
-            run(*(ask(client, plans[start::32], 1) for start, client in enumerate(many[:32])))
-
-        def one_for_all() -> None:
-            run(ask(many[32], plans, 32))
-
-        rates = in_turns(
-            {"32 clients, one plan each": each_alone, "one client, 32 plans each": one_for_all}, len(plans), rounds
-        )
-    report(rates, "32 clients, one plan each")
+    asked = texts[:640]
+    alone = [[ours([text]) for text in asked[start::32]] for start in range(32)]
+    together = [ours(asked[start : start + 32]) for start in range(0, len(asked), 32)]
+    with local_service(uncached) as url, asyncio.Runner() as runner:
+        calls = {
+            "32 connections, one plan each": lambda: runner.run(post_in_turn(url, alone)),
+            "one connection, 32 plans each": lambda: runner.run(post_in_turn(url, [together])),
+        }
+        rates = in_turns(calls, len(asked), rounds)
+    report(rates, "32 connections, one plan each")
 
     fresh = (f"{texts[n % len(texts)]} {n // len(texts)}" for n in count())
-    with local_service(config) as url, clients(url, 1) as ((client,), run):
+    with local_service(config) as url, connected(url) as (client, run):
         before: list[SearchPlan] = []
 
         def step(half_known: bool) -> None:
@@ -226,24 +224,35 @@ def measure_dense(config: EnvironmentConfig, texts: list[str], model: str, round
     report(rates, "half of it known")
 
 
+async def post_in_turn(url: str, bodies: Sequence[Sequence[str]]) -> None:
+    """Post the bodies of each list one after the other, every list over a connection of its own, side by side."""
+    place = httpx.URL(url)
+
+    async def connection(mine: Sequence[str]) -> None:
+        reader, writer = await asyncio.open_connection(place.host, place.port)
+        for body in mine:
+            content = body.encode()
+            head = f"POST /v1/search HTTP/1.1\r\nHost: {place.host}\r\nContent-Type: application/json\r\n"
+            writer.write(f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content)
+            answer = (await reader.readuntil(b"\r\n\r\n")).lower()
+            assert answer.startswith(b"http/1.1 200 "), answer
+            await reader.readexactly(int(answer.partition(b"content-length: ")[2].split(b"\r\n")[0]))
+        writer.close()
+        await writer.wait_closed()
+
+    await asyncio.gather(*map(connection, bodies))
+
+
 @contextmanager
-def clients(url: str, number: int) -> Iterator[tuple[list[EnvironmentClient], Callable[..., None]]]:
-    """Connected clients, and how calls of them are run side by side."""
-    config = ClientConfig(urls=[url], timeout=300, deadline=600)
+def connected(url: str) -> Iterator[tuple[EnvironmentClient, Callable[[Coroutine], None]]]:
+    """A connected client, and how a call of it is run."""
     with asyncio.Runner() as runner:
-        made = [EnvironmentClient(config) for _ in range(number)]
-
-        async def together(*calls: Coroutine) -> None:
-            await asyncio.gather(*calls)
-
-        def run(*calls: Coroutine) -> None:
-            runner.run(together(*calls))
-
-        run(*(client.environment() for client in made))
+        client = EnvironmentClient(ClientConfig(urls=[url], timeout=300, deadline=600))
+        runner.run(client.environment())
         try:
-            yield made, run
+            yield client, runner.run
         finally:
-            run(*(client.close() for client in made))
+            runner.run(client.close())
 
 
 async def ask(client: EnvironmentClient, plans: Sequence[SearchPlan], size: int) -> None:

@@ -1,8 +1,12 @@
 """Every setting of a run, validated. An unknown key is an error that names the nearest known key."""
 
-from typing import Annotated, Literal
+import re
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from .loss import LossConfig
+from .mix import filled_in
 
 
 class Section(BaseModel):
@@ -262,6 +266,35 @@ class RewriterConfig(Section):
     """`small` only: the few-shot prompt, by its packaged name or as the path of a YAML file."""
 
 
+class VllmConfig(Section):
+    """A vLLM engine in the training process (rollout.engine: vllm)."""
+
+    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.3
+    """Share of the GPU that vLLM may hold for weights, activations and its cache; training needs the rest."""
+    tensor_parallel_size: Annotated[int, Field(ge=1)] = 1
+    """GPUs, and training processes, that share one engine; a divisor of the number of training processes."""
+    max_model_len: Annotated[int, Field(ge=16)] | None = None
+    """Longest prompt and answer together; None takes rollout.max_prompt_tokens + rollout.max_new_tokens."""
+    enable_sleep_mode: bool = False
+    """Give the GPU memory of the engine back between rollouts; its weights are sent anew before the next."""
+
+
+class VllmServerConfig(Section):
+    """A vLLM server on other GPUs or another node (rollout.engine: vllm_server)."""
+
+    base_url: str = "http://127.0.0.1:8000"
+    """Where `trl vllm-serve` listens."""
+    group_port: Annotated[int, Field(ge=1, le=65535)] = 51216
+    """Port of this machine over which server and trainer find each other to pass weights."""
+    timeout: Annotated[float, Field(ge=0)] = 240.0
+    """Seconds to wait for a server that is still starting."""
+    concurrency: Annotated[int, Field(ge=1)] = 64
+    """Requests under way at once; every prompt is one request."""
+    sync: bool = True
+    """Send the policy's weights to the server (NCCL; needs a CUDA device here). False: the server already holds exactly
+    the policy that is used, which training never allows."""
+
+
 class RolloutConfig(Section):
     """How a question grows into a tree of turns."""
 
@@ -269,15 +302,42 @@ class RolloutConfig(Section):
     """Samples per node and turn: [4, 4] is 4 first turns and 4 second turns under each; [16] is single-turn."""
     temperature: Annotated[float, Field(gt=0)] = 1.0
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    max_new_tokens: Annotated[int, Field(ge=1)] = 64
-    """Sampled tokens per turn."""
+    max_new_tokens: Annotated[int, Field(ge=1)] | Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)] = 64
+    """Sampled tokens per turn: a number, or one per turn."""
     max_prompt_tokens: Annotated[int, Field(ge=16)] = 2048
     documents: Annotated[int, Field(ge=1)] = 10
     """Documents of the ranking shown to the next turn."""
     document_tokens: Annotated[int, Field(ge=1)] = 24
     """Tokens kept of each shown document."""
+    observation_tokens: Annotated[int, Field(ge=1)] | None = None
+    """Tokens of all documents that one turn is shown, the best ranked first; None: documents × document_tokens."""
     micro_batch: Annotated[int, Field(ge=1)] = 256
-    """Sequences that generate side by side."""
+    """Sequences that generate side by side (engine transformers; vLLM packs its batches itself)."""
+    engine: Literal["transformers", "vllm", "vllm_server"] = "transformers"
+    """What generates: the policy itself, vLLM on the same GPUs, or a vLLM server (docs/rollouts.md)."""
+    vllm: VllmConfig = VllmConfig()
+    server: VllmServerConfig = VllmServerConfig()
+
+    @property
+    def longest_sequence(self) -> int:
+        """Tokens of the longest sequence that a policy is asked to sample or is trained on."""
+        budget = self.max_new_tokens
+        return self.max_prompt_tokens + (max(budget) if isinstance(budget, list) else budget)
+
+    def new_tokens(self, turn: int) -> int:
+        """How many tokens the answer of a turn may have, 1 for the first; turns beyond the list have its last."""
+        budget = self.max_new_tokens
+        return budget if isinstance(budget, int) else budget[min(turn, len(budget)) - 1]
+
+    @model_validator(mode="after")
+    def _one_budget_per_turn(self) -> "RolloutConfig":
+        budget, turns = self.max_new_tokens, len(self.branching)
+        if not isinstance(budget, int) and len(budget) != turns:
+            raise ValueError(
+                f"rollout.max_new_tokens has {len(budget)} budgets for {turns} turns (rollout.branching "
+                f"{self.branching}); give one per turn, or one number"
+            )
+        return self
 
 
 class RewardConfig(Section):
@@ -288,6 +348,8 @@ class RewardConfig(Section):
     """w_f: reward = (1 − w_f)·metric + w_f·format; only the format part where the format fails."""
     turn_weights: list[float] = [0.5, 1.0]
     """λ per turn, first to last."""
+    truncation_penalty: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Taken off the reward of a turn that was cut at max_new_tokens; the reward may so fall below 0."""
 
 
 class WarmStartConfig(Section):
@@ -304,7 +366,25 @@ class WarmStartConfig(Section):
     """Share kept of the questions for which no title does; they are answered with the question itself."""
 
 
-class TrainConfig(Section):
+class GuardConfig(Section):
+    """Signs that a policy collapses, looked for in the means of the newest steps (train/guard.py)."""
+
+    action: Literal["off", "warn", "stop"] = "stop"
+    """warn: say it. stop: say it, and end the run where the sign is still there `patience` steps later."""
+    window: Annotated[int, Field(ge=1)] = 10
+    """Steps that are averaged; nothing is judged before there are as many."""
+    patience: Annotated[int, Field(ge=1)] = 10
+    reward_drop: Annotated[float, Field(gt=0, le=1)] | None = 0.5
+    """Share of its best window's reward that the last turn may lose; None does not look."""
+    entropy_floor: Annotated[float, Field(ge=0)] | None = 0.01
+    """Nats per sampled token that one turn at least must reach; None does not look."""
+    copy_share: Annotated[float, Field(gt=0, le=1)] | None = 0.95
+    """Share of rewrites that repeat the question or an earlier turn, reached in every turn; None does not look."""
+    zero_variance: Annotated[float, Field(gt=0, le=1)] | None = 0.95
+    """Share of groups without signal, reached in every turn; None does not look."""
+
+
+class TrainConfig(Section, LossConfig):
     """How trees become a better policy."""
 
     credit: Literal["turn", "trajectory"] = "turn"
@@ -316,23 +396,53 @@ class TrainConfig(Section):
     raw_reward: Annotated[list[Annotated[float, Field(ge=0, le=1)]], Field(min_length=2, max_length=2)] = [0.0, 1.0]
     """Train only on questions whose un-rewritten search is worth this much, [lowest, highest] by the reward's metric.
     A question that finds nothing as it stands is one that few samples ever save: it costs time and gives no signal."""
+    resample_rounds: Annotated[int, Field(ge=0)] = 0
+    """Extra rollouts in a step, each of which asks other questions in place of those whose whole tree has no signal."""
     learning_rate: Annotated[float, Field(gt=0)] = 1e-6
     warmup_steps: Annotated[int, Field(ge=0)] = 0
     lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
-    beta: Annotated[float, Field(ge=0)] = 0.0
-    """Weight of the KL term (k3) against the reference model."""
-    epsilon: Annotated[float, Field(gt=0)] = 0.2
-    """Clip range of the probability ratio."""
-    loss_type: Literal["grpo", "bnpo", "dr_grpo", "dapo"] = "dapo"
-    entropy_coef: Annotated[float, Field(ge=0)] = 0.0
     max_grad_norm: Annotated[float, Field(gt=0)] = 1.0
-    packing: bool = True
-    """Compute every shared prefix of a tree once under an ancestor mask."""
+    packing: bool | Literal["auto"] = True
+    """Compute every shared prefix of a tree once under an ancestor mask. A policy that cannot be trained so is refused;
+    `auto` says why and trains every leaf in a row of its own, as false does."""
+    packed_attention: Literal["auto", "sdpa", "flex"] = "auto"
+    """What computes the ancestor mask: PyTorch's scaled dot product in blocks, or FlexAttention, which needs a GPU.
+    `auto` is flex on a GPU."""
+    gradient_checkpointing: bool | Literal["reentrant"] = False
+    """Keep only the inputs of each layer and compute the rest again in the backward pass: less memory, more time.
+    `reentrant` uses PyTorch's older kind, which some launchers want."""
     save_steps: Annotated[int, Field(ge=1)] = 10
     keep_checkpoints: Annotated[int, Field(ge=1)] = 2
+    """The newest ones that stay; `best/` and `final/` are kept besides."""
+    grace_seconds: Annotated[float, Field(ge=0)] = 25.0
+    """After SIGTERM: how long until SIGKILL. A step that cannot end in time is given up and sampled again on resume."""
+    usr1_grace_seconds: Annotated[float, Field(ge=0)] = 540.0
+    """After SIGUSR1, what a cluster sends ahead of its time limit (Slurm: --signal=USR1@600)."""
+    validate_steps: Annotated[int, Field(ge=0)] = 0
+    """Answer validation questions before the first step, after every so many and after the last; 0 never does."""
+    validation_questions: Annotated[int, Field(ge=1)] = 100
+    """How many, at even distances through the validation split; greedy, one answer per turn."""
+    guard: GuardConfig = GuardConfig()
     warm_start: WarmStartConfig = WarmStartConfig()
     log_rollouts: Annotated[int, Field(ge=0)] = 4
     """Trees written to rollouts.jsonl at every step."""
+    importance_sampling_correction: bool = True
+    """Weigh every token by p_trainer / p_sampler where the engine that sampled differs from the model that is trained.
+    These four are TRL's settings of the same names after `vllm_`; the mismatch is logged with any of them."""
+    importance_sampling_mode: Literal["token_truncate", "token_mask"] = "token_truncate"
+    """Ratios outside the bounds are set to the bound, or their tokens are dropped."""
+    importance_sampling_clip_max: Annotated[float, Field(gt=0)] | None = 3.0
+    importance_sampling_clip_min: Annotated[float, Field(ge=0)] | None = None
+    """Bounds of the ratio; None is no bound."""
+
+    @model_validator(mode="after")
+    def _bounds_in_order(self) -> "TrainConfig":
+        least, most = self.importance_sampling_clip_min, self.importance_sampling_clip_max
+        if least is not None and most is not None and least >= most:
+            raise ValueError(
+                f"train.importance_sampling_clip_min {least:g} is not below train.importance_sampling_clip_max {most:g}"
+            )
+        return self
 
 
 class TrackingConfig(Section):
@@ -341,6 +451,8 @@ class TrackingConfig(Section):
     wandb: Literal["auto", "online", "offline", "disabled"] = "auto"
     """auto: online where the user is logged in, else offline."""
     project: str = "querylect"
+    table_steps: Annotated[int, Field(ge=0)] = 10
+    """Weights & Biases: a table of sampled trees every so many steps; 0 logs none."""
 
 
 class EvalConfig(Section):
@@ -354,6 +466,52 @@ class EvalConfig(Section):
     bootstrap: Annotated[int, Field(ge=1)] = 10_000
     examples: Annotated[int, Field(ge=0)] = 12
     """Rewrites shown before and after training in the report."""
+
+
+class MixMemberConfig(Section):
+    """One environment of a mix; what is not said here is as in the run's own `env`, `client` and `rewriter`."""
+
+    weight: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    """Its share of the questions of a step is its weight over the sum of all weights, before the curriculum."""
+    env: EnvironmentConfig = EnvironmentConfig()
+    client: ClientConfig = ClientConfig()
+    rewriter: RewriterConfig = RewriterConfig()
+    """What is asked where this environment's retriever will search, such as another prompt level."""
+
+
+class CurriculumConfig(Section):
+    """Which environments and questions are asked more often, by the success seen so far (train/curriculum.py)."""
+
+    prefer: Literal["none", "hard", "learnable"] = "none"
+    """none: weights alone. hard: what succeeds least. learnable: what succeeds half of the time, 4·s·(1 − s)."""
+    floor: Annotated[float, Field(ge=0.05, le=1)] = 0.2
+    """What the least preferred environment or question keeps of its chance; 1 prefers none."""
+    memory: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    """Share of an environment's success that stays from step to step; the rest is what the step measured."""
+
+
+class MixConfig(Section):
+    """One policy for several environments: the questions of a step are drawn from all of them (docs/mix.md)."""
+
+    environments: Annotated[dict[str, MixMemberConfig], Field(min_length=1)]
+    """By a name of lower-case letters, digits, - and _: it stands in question ids and in the names of metrics."""
+    curriculum: CurriculumConfig = CurriculumConfig()
+
+    @field_validator("environments")
+    @classmethod
+    def _told_apart(cls, members: dict[str, MixMemberConfig]) -> dict[str, MixMemberConfig]:
+        for name in members:
+            if not re.fullmatch(r"[a-z0-9][a-z0-9_-]*", name):
+                raise ValueError(f"the environment name {name!r} must be of lower-case letters, digits, - and _")
+        seen: dict[str, str] = {}
+        for name, member in members.items():
+            same = seen.setdefault(repr((member.env, member.client)), name)
+            if same != name:
+                raise ValueError(
+                    f"the environments {same!r} and {name!r} are one and the same; let them differ in env or client, "
+                    "or keep one and give it the weight of both"
+                )
+        return members
 
 
 class RunConfig(Section):
@@ -372,6 +530,13 @@ class RunConfig(Section):
     train: TrainConfig = TrainConfig()
     tracking: TrackingConfig = TrackingConfig()
     eval: EvalConfig = EvalConfig()
+    mix: MixConfig | None = None
+    """Several environments instead of one; then `env`, `client` and `rewriter` are what their members share."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _members_take_over(cls, values: Any) -> Any:
+        return filled_in(values)
 
     @model_validator(mode="after")
     def _one_weight_per_turn(self) -> "RunConfig":
@@ -380,5 +545,16 @@ class RunConfig(Section):
             raise ValueError(
                 f"reward.turn_weights has {weights} weights for {turns} turns "
                 f"(rollout.branching {self.rollout.branching}); give one weight per turn"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _rows_are_turns(self) -> "RunConfig":
+        rows = self.train.weighs_rows
+        if rows and len(self.rollout.branching) > 1:
+            raise ValueError(
+                f"{', '.join(rows)} weighs a row of the batch as one, and with rollout.branching "
+                f"{self.rollout.branching} a row is several turns with advantages of their own; use one turn, such as "
+                "[16], or another setting"
             )
         return self

@@ -6,7 +6,9 @@ those of the old.
 """
 
 import importlib.util
-from collections.abc import Sequence
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from ..data.types import Document
@@ -21,20 +23,21 @@ class Custom:
     """A loaded file."""
 
     def __init__(self, recipe: RetrieverRecipe) -> None:
-        """Run the file. ConfigError where it holds no class `Retriever`; what it raises itself passes through."""
+        """Run the file. ConfigError where it raises, or holds no class `Retriever`."""
         assert recipe.model is not None, "a custom recipe names its file"
         file = Path(recipe.model)
         spec = importlib.util.spec_from_file_location(f"querylect_custom_{file.stem}", file)
         if spec is None or spec.loader is None:
             raise ConfigError(f"env.retriever is '{PYTHON}{file}'; expected a Python file that ends in .py.")
         module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
+        with _users_code(file):
+            spec.loader.exec_module(module)
         if not isinstance(getattr(module, "Retriever", None), type):
             raise ConfigError(
                 f"{file} holds no class Retriever. Write one with __init__(documents) and rank(probes, limits): "
                 "docs/add-a-retriever.md."
             )
-        self._retriever = module.Retriever
+        self._file, self._retriever = file, module.Retriever
         trained = getattr(module, "TRAINED", None)
         self.recipe = recipe.model_copy(update={"trained": trained}) if trained else recipe
         self.fingerprint = f"code {file_sha256(file)}"
@@ -46,6 +49,17 @@ class Custom:
         """Nothing, for the same reason."""
 
     def load(self, folder: Path, documents: Documents) -> Retriever:
-        """Build the retriever from the corpus."""
-        retriever: Retriever = self._retriever([documents.at(place) for place in range(len(documents))])
+        """Build the retriever from the corpus. ConfigError where its `__init__` raises."""
+        with _users_code(self._file):
+            retriever: Retriever = self._retriever([documents.at(place) for place in range(len(documents))])
         return retriever
+
+
+@contextmanager
+def _users_code(file: Path) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == file]
+        where = f", line {lines[-1]}" if lines else ""
+        raise ConfigError(f"{file}{where}: {type(error).__name__}: {error}. Mend it there.") from error

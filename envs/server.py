@@ -18,7 +18,7 @@ from types import FrameType
 from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from ..errors import UserError
 from .gate import Door
@@ -31,6 +31,8 @@ GIVE_UP_SECONDS = 4.0
 """When those that still wait for a search are told that there will be none."""
 KEEP_ALIVE_SECONDS = 30
 """How long a connection without a request stays open; longer than clients keep theirs, so that they close first."""
+MAX_HEAD_BYTES = 65_536
+"""Longest request line and headers that are taken."""
 _BIND_REMEDIES = {
     errno.EADDRINUSE: "Stop the program that has the port, or set env.port to another one (0 takes a free one).",
     errno.EADDRNOTAVAIL: "Set env.host to a name or address of this machine.",
@@ -39,26 +41,35 @@ _BIND_REMEDIES = {
 
 
 def protocol(head_seconds: float) -> type[asyncio.Protocol]:
-    """uvicorn's HTTP/1.1 with a limit to how long the head of a request may take; then the connection is closed."""
+    """uvicorn's HTTP/1.1 with limits to the head of a request: a connection is closed that takes too long to send it,
+    or sends more than MAX_HEAD_BYTES."""
 
-    class TimedHead(H11Protocol):
+    class BoundedHead(HttpToolsProtocol):
         """Closes connections that never come to the end of their request's head."""
 
         _timer: asyncio.TimerHandle | None = None
+        _head_bytes = 0
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
             self._timer = self.loop.call_later(head_seconds, transport.close)
 
-        def handle_events(self) -> None:
-            super().handle_events()
-            if self.cycle is not None and not self.cycle.response_complete:
-                self._stop_timer()
+        def data_received(self, data: bytes) -> None:
+            self._head_bytes += len(data)
+            super().data_received(data)
+            if self._timer is not None and self._head_bytes > MAX_HEAD_BYTES:
+                self.send_400_response(f"The head of a request may have {MAX_HEAD_BYTES} bytes.")
+
+        def on_headers_complete(self) -> None:
+            super().on_headers_complete()
+            self._stop_timer()
 
         def on_response_complete(self) -> None:
-            self._stop_timer()
-            self._timer = self.loop.call_later(max(head_seconds, KEEP_ALIVE_SECONDS), self.transport.close)
             super().on_response_complete()
+            self._head_bytes = 0
+            if self.cycle.response_complete:  # no further request has arrived
+                self._stop_timer()
+                self._timer = self.loop.call_later(max(head_seconds, KEEP_ALIVE_SECONDS), self.transport.close)
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._stop_timer()
@@ -69,7 +80,7 @@ def protocol(head_seconds: float) -> type[asyncio.Protocol]:
                 self._timer.cancel()
                 self._timer = None
 
-    return TimedHead
+    return BoundedHead
 
 
 class Server(uvicorn.Server):

@@ -21,14 +21,15 @@ from matplotlib.ticker import MaxNLocator
 
 from ..errors import DataError
 
-_INK, _LINE = "#010101", "#020202"
-_SERIES = ("#030301", "#030302", "#030303", "#030304")
+INK, LINE = "#010101", "#020202"
+SERIES = tuple(f"#03030{number}" for number in range(1, 9))
+"""Stand-ins that `inline` replaces by the page's colours."""
 _VARIABLES = {
-    _INK: "var(--ink)",
-    _LINE: "var(--line)",
-    **{colour: f"var(--series-{number})" for number, colour in enumerate(_SERIES, start=1)},
+    INK: "var(--ink)",
+    LINE: "var(--line)",
+    **{colour: f"var(--series-{number})" for number, colour in enumerate(SERIES, start=1)},
 }
-_DASHES = ("-", "--", "-.", ":")
+DASHES = ("-", "--", "-.", ":")
 _WIDTH, _HEIGHT = 5.2, 2.9
 """Inches; the page scales the drawing to its column."""
 
@@ -81,12 +82,14 @@ PLOTS = (
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """Read metrics.jsonl, one object per training step, in the order of steps.
 
-    A step that was written twice, by a run stopped and resumed, counts as its last line. Raises DataError for a line
-    that is not an object with a `step`.
+    A step that was written twice, by a run stopped and resumed, counts as its last line. A last line without its end,
+    which a run is writing or died writing, is left out. Raises DataError for another line that is no object with a
+    `step`.
     """
     steps: dict[int, dict[str, Any]] = {}
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
+        whole, _, _ = path.read_bytes().rpartition(b"\n")
+        lines = whole.decode().split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"training metrics {path} cannot be read ({error}).") from error
     for number, line in enumerate(lines, start=1):
@@ -118,11 +121,11 @@ def draw(plot: Plot, metrics: Sequence[Mapping[str, Any]]) -> Drawing | None:
             "svg.hashsalt": plot.id,
             "font.family": "sans-serif",
             "font.size": 10,
-            "text.color": _INK,
-            "axes.labelcolor": _INK,
-            "xtick.color": _INK,
-            "ytick.color": _INK,
-            "axes.edgecolor": _LINE,
+            "text.color": INK,
+            "axes.labelcolor": INK,
+            "xtick.color": INK,
+            "ytick.color": INK,
+            "axes.edgecolor": LINE,
         }
     ):
         figure = Figure(figsize=(_WIDTH, _HEIGHT), layout="constrained")
@@ -134,7 +137,7 @@ def draw(plot: Plot, metrics: Sequence[Mapping[str, Any]]) -> Drawing | None:
             window = max(_lines(axes, found), window)
         axes.set_xlabel("step")
         axes.set_ylabel(plot.unit)
-        axes.grid(axis="y", color=_LINE, linewidth=0.6)
+        axes.grid(axis="y", color=LINE, linewidth=0.6)
         axes.set_axisbelow(True)
         axes.spines[["top", "right", "left"]].set_visible(False)
         axes.tick_params(length=0)
@@ -148,7 +151,7 @@ def draw(plot: Plot, metrics: Sequence[Mapping[str, Any]]) -> Drawing | None:
         svg = io.StringIO()
         figure.savefig(svg, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     caption = _caption(plot, found, window)
-    return Drawing(plot.title, caption, _inline(svg.getvalue(), plot.id, f"{plot.title}. {caption}"))
+    return Drawing(plot.title, caption, inline(svg.getvalue(), plot.id, f"{plot.title}. {caption}"))
 
 
 def smooth(values: Sequence[float], window: int) -> list[float]:
@@ -170,7 +173,7 @@ def _series(metrics: Sequence[Mapping[str, Any]], key: str) -> list[tuple[int, f
 def _lines(axes: Any, found: Mapping[str, list[tuple[int, float]]]) -> int:
     """Light raw points and a smoothed line for each series; returns the widest smoothing window."""
     widest = 1
-    for colour, dash, (name, series) in zip(_SERIES, _DASHES, found.items(), strict=False):
+    for colour, dash, (name, series) in zip(SERIES, DASHES, found.items(), strict=False):
         steps, values = zip(*series, strict=True)
         window = max(1, len(series) // 10) | 1
         widest = max(widest, window)
@@ -182,7 +185,7 @@ def _lines(axes: Any, found: Mapping[str, list[tuple[int, float]]]) -> int:
 def _stack(axes: Any, found: Mapping[str, list[tuple[int, float]]]) -> None:
     steps = sorted({step for series in found.values() for step, _ in series})
     columns = [[dict(series).get(step, 0.0) for step in steps] for series in found.values()]
-    axes.stackplot(steps, columns, colors=_SERIES[: len(found)], labels=list(found), alpha=0.85, linewidth=0)
+    axes.stackplot(steps, columns, colors=SERIES[: len(found)], labels=list(found), alpha=0.85, linewidth=0)
 
 
 def _caption(plot: Plot, found: Mapping[str, list[tuple[int, float]]], window: int) -> str:
@@ -197,7 +200,7 @@ def _caption(plot: Plot, found: Mapping[str, list[tuple[int, float]]], window: i
     return said + (f" Points: single steps; line: mean over {window} steps." if window > 1 else "")
 
 
-def _inline(svg: str, prefix: str, label: str) -> str:
+def inline(svg: str, prefix: str, label: str) -> str:
     """Cut matplotlib's file down to an <svg> element that can stand inside a page beside others."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.S)

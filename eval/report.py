@@ -24,6 +24,31 @@ def render(
     results: Results, *, provenance: Provenance, drawings: Sequence[Drawing], examples: Examples, created: str
 ) -> str:
     """The page as HTML. `created` is the time of the evaluation, as text."""
+    return (
+        page_environment()
+        .get_template("report.html.j2")
+        .render(
+            headline=headline(results),
+            explanation=explanation(results, provenance.split),
+            mood=_mood(results),
+            tiles=_tiles(results),
+            results=results,
+            rows=[_row(row, results) for row in results.rows],
+            metrics=[_LABELS[name] for name in METRICS],
+            has_trained=any(row.arm.system == TRAINED for row in results.rows),
+            drawings=[{"title": d.title, "caption": d.caption, "svg": Markup(d.svg)} for d in drawings],
+            examples=examples,
+            has_gold=any(row.gold for row in examples.rows),
+            provenance=provenance,
+            environment=_flatten(provenance.environment),
+            alpha=ALPHA,
+            created=created,
+        )
+    )
+
+
+def page_environment() -> Environment:
+    """The templates of this folder: every value is escaped, a missing one is an error."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -32,23 +57,7 @@ def render(
         lstrip_blocks=True,
     )
     environment.filters.update(signed=signed, p_cell=lambda p: format_p(p).removeprefix("= "))
-    return environment.get_template("report.html.j2").render(
-        headline=headline(results),
-        explanation=explanation(results, provenance.split),
-        mood=_mood(results),
-        tiles=_tiles(results),
-        results=results,
-        rows=[_row(row, results) for row in results.rows],
-        metrics=[_LABELS[name] for name in METRICS],
-        has_trained=any(row.arm.system == TRAINED for row in results.rows),
-        drawings=[{"title": d.title, "caption": d.caption, "svg": Markup(d.svg)} for d in drawings],
-        examples=examples,
-        has_gold=any(row.gold for row in examples.rows),
-        provenance=provenance,
-        environment=_flatten(provenance.environment),
-        alpha=ALPHA,
-        created=created,
-    )
+    return environment
 
 
 def _mood(results: Results) -> str:

@@ -6,17 +6,23 @@ from pathlib import Path
 from ..errors import CheckpointError
 
 
-def find_checkpoint(run: Path) -> Path:
+def find_checkpoint(run: Path, name: str | None = None) -> Path:
     """The policy of a run: `best` where training marked one, else `final`, else the checkpoint of the highest step.
 
-    Raises CheckpointError where the folder holds no complete checkpoint.
+    `name` asks for one of them: best, final, checkpoint-40. Raises CheckpointError where the folder holds no complete
+    checkpoint, or none of that name.
     """
     found = [folder for base in (run, run / "checkpoints") if base.is_dir() for folder in base.iterdir()]
     complete = {folder.name: folder for folder in found if _is_policy(folder)}
-    for name in ("best", "final"):
-        if name in complete:
-            return complete[name]
-    numbered = {int(match[1]): folder for name, folder in complete.items() if (match := re.search(r"-(\d+)$", name))}
+    if name is not None:
+        if name not in complete:
+            there = ", ".join(sorted(complete)) or "none"
+            raise CheckpointError(f"run folder {run} holds no checkpoint {name!r}; complete ones are: {there}.")
+        return complete[name]
+    for kept in ("best", "final"):
+        if kept in complete:
+            return complete[kept]
+    numbered = {int(match[1]): folder for place, folder in complete.items() if (match := re.search(r"-(\d+)$", place))}
     if not numbered:
         raise CheckpointError(
             f"run folder {run} holds no checkpoint with adapter_config.json or config.json and safetensors. "

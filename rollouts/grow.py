@@ -68,6 +68,8 @@ class Grower:
         self.rollout, self.reward, self.extra_metrics = rollout, reward, extra_metrics
         self.chat = Chat(engine.tokenizer, getattr(engine, "stop_ids", {engine.tokenizer.eos_token_id}))
         self.clock = Clock()
+        self.searched = Clock()
+        """The seconds of `clock`'s retrieve, by turn."""
 
     def grow(self, questions: Sequence[Question], branching: Sequence[int], greedy: bool = False) -> list[Tree]:
         """One tree per question, in order; `branching[t]` samples under every node of turn t + 1.
@@ -75,11 +77,6 @@ class Grower:
         A turn whose text fails the format is searched with nothing, earns only the format part, and still grows: its
         follow-up shows no documents. So does an unscorable turn.
         """
-        sampling = Sampling(
-            temperature=0.0 if greedy else self.rollout.temperature,
-            top_p=1.0 if greedy else self.rollout.top_p,
-            max_new_tokens=self.rollout.max_new_tokens,
-        )
         trees = [Tree(question, []) for question in questions]
         places: list[_Growing] = []
         for tree in trees:
@@ -88,6 +85,11 @@ class Grower:
         for turn, width in enumerate(branching, start=1):
             prompts = [place.prompt_ids for place in places]
             self.check_length(prompts)
+            sampling = Sampling(
+                temperature=0.0 if greedy else self.rollout.temperature,
+                top_p=1.0 if greedy else self.rollout.top_p,
+                max_new_tokens=self.rollout.new_tokens(turn),
+            )
             started = time.perf_counter()
             samples = self.engine.generate(prompts, width, sampling)
             self.clock.add("generate", started)
@@ -115,22 +117,28 @@ class Grower:
         for place, node in grown:
             if node.rewrite.plan is None:
                 node.metrics = {metric: 0.0}
-                node.reward = node_reward(0.0, False, self.reward.format_weight)
+                node.reward = self._worth(node, 0.0)
             else:
                 asked.append(node)
                 steps.append(Step(question_id=place.tree.question.id, plan=node.rewrite.plan))
         started = time.perf_counter()
         results = self.client.step(steps, with_text=True, metrics=[metric, *self.extra_metrics]) if steps else []
         self.clock.add("retrieve", started)
+        self.searched.add(f"turn{grown[0][1].turn}", started)
         for node, result in zip(asked, results, strict=True):
             if result is None:
                 continue
             node.ranking = [Hit(hit.document, hit.score) for hit in result.ranking]
             node.metrics = dict(result.metrics)
-            node.reward = node_reward(result.metrics[metric], True, self.reward.format_weight)
+            node.reward = self._worth(node, result.metrics[metric])
+
+    def _worth(self, node: Node, metric: float) -> float | None:
+        """The reward of a turn; one that was cut pays `reward.truncation_penalty`."""
+        reward = node_reward(metric, node.rewrite.plan is not None, self.reward.format_weight)
+        return reward if reward is None or node.finished else reward - self.reward.truncation_penalty
 
     def _next(self, place: _Growing, node: Node, turn: int) -> _Growing:
-        documents = [self.shorten(hit.document) for hit in node.ranking[: self.rollout.documents]]
+        documents = self.shown([hit.document for hit in node.ranking[: self.rollout.documents]])
         message = self.rewriter.follow_up(self.plain(place.tree.question), documents, turn)
         ids = self.chat.continuation(place.messages, message, node.completion_ids, self.rewriter.opening)
         messages: list[Message] = [
@@ -145,10 +153,25 @@ class Grower:
         options = tuple(map(self.chat.plain, question.options))
         return Question(question.id, self.chat.plain(question.text), options)
 
-    def shorten(self, document: Document) -> Document:
-        """Title and text cut so that both together keep to the token budget of one document."""
-        title = self.chat.cut(document.title, self.rollout.document_tokens)
-        left = self.rollout.document_tokens - self.chat.count(title)
+    def shown(self, documents: Sequence[Document]) -> list[Document]:
+        """The documents as a turn sees them, each and all together within their token budgets; the last may be cut."""
+        left = self.rollout.observation_tokens
+        if left is None:
+            return [self.shorten(document) for document in documents]
+        kept = []
+        for document in documents:
+            short = self.shorten(document, left)
+            if not (short.title or short.text):
+                break
+            kept.append(short)
+            left -= self.chat.count(short.title) + self.chat.count(short.text)
+        return kept
+
+    def shorten(self, document: Document, most: int | None = None) -> Document:
+        """Title and text cut so that both together keep to the token budget of one document, and to `most` tokens."""
+        budget = self.rollout.document_tokens if most is None else min(most, self.rollout.document_tokens)
+        title = self.chat.cut(document.title, budget)
+        left = budget - self.chat.count(title)
         return Document(document.id, title, self.chat.cut(document.text, left) if left > 0 else "")
 
     def check_length(self, prompts: Sequence[Sequence[int]]) -> None:
@@ -157,5 +180,6 @@ class Grower:
         if longest > self.rollout.max_prompt_tokens:
             raise ConfigError(
                 f"a prompt has {longest} tokens and rollout.max_prompt_tokens is {self.rollout.max_prompt_tokens}. "
-                "Raise it, show fewer documents (rollout.documents) or fewer tokens of each (rollout.document_tokens)."
+                "Raise it, show fewer documents (rollout.documents), or fewer tokens of each (rollout.document_tokens) "
+                "or of all (rollout.observation_tokens)."
             )

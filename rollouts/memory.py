@@ -34,5 +34,19 @@ def give_back_freed_memory() -> None:
         libc.malloc_trim(0)
 
 
+def peak_memory_gib() -> float:
+    """The most memory held: of the GPU since the last call, or of this process since its start where there is none."""
+    import resource
+
+    import torch
+
+    if torch.cuda.is_available():
+        most = torch.cuda.max_memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        return most / 2**30
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30
+
+
 def _libc() -> Any:
     return ctypes.CDLL(None) if sys.platform == "linux" else None

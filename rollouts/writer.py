@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..configs.schema import RunConfig
 from ..data.types import Question
@@ -14,10 +14,7 @@ from ..rewriters.card import RetrieverCard
 from ..rewriters.registry import make_rewriter
 from .chat import Chat
 from .checkpoints import find_checkpoint
-from .engine import Sampling
-
-if TYPE_CHECKING:
-    from .transformers_engine import TransformersEngine
+from .engine import Engine, Sampling
 
 
 class PolicyWriter:
@@ -28,7 +25,7 @@ class PolicyWriter:
         self.name = name
         self._config = config
         self._checkpoint = find_checkpoint(run) if run is not None else None
-        self._engine: TransformersEngine | None = None
+        self._engine: Engine | None = None
         self._lock = threading.Lock()
 
     def __call__(self, question: Question, card: Mapping[str, Any]) -> Written:
@@ -52,17 +49,12 @@ class PolicyWriter:
                     f"the prompt has {len(prompt)} tokens and rollout.max_prompt_tokens of {self.name} is "
                     f"{rollout.max_prompt_tokens}. Shorten the question."
                 )
-            sampling = Sampling(temperature=0.0, max_new_tokens=rollout.max_new_tokens)
+            sampling = Sampling(temperature=0.0, max_new_tokens=rollout.new_tokens(1))
             text = chat.text(engine.generate([prompt], 1, sampling)[0][0].ids)
             rewrite = rewriter.parse(question, text, 1)
             return Written(text=text, plan=rewrite.plan, think=rewrite.think, failure=rewrite.failure)
 
-    def _load(self) -> "TransformersEngine":
-        import torch
+    def _load(self) -> Engine:
+        from .engines import load_engine
 
-        from .policy import load_policy
-        from .transformers_engine import TransformersEngine
-
-        model, tokenizer = load_policy(self._config.policy, self._checkpoint)
-        model.to("cuda" if torch.cuda.is_available() else "cpu")
-        return TransformersEngine(model, tokenizer, self._config.rollout.micro_batch)
+        return load_engine(self._config, self._checkpoint)

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Train a rewriter for Contriever on one node:  sbatch slurm/grpo_contriever.sh [CONFIG] [KEY=VALUE …]
 #
-# The retriever runs as a child of the job. Submitting the same run again continues it. Before the time limit Slurm
-# sends USR1, and the run saves a checkpoint after the step under way. Without Slurm:  bash slurm/grpo_contriever.sh
+# The retriever runs as a child of the job. Submitting the same run again continues it. Ten minutes before the time
+# limit Slurm sends USR1: the run saves a checkpoint (train.usr1_grace_seconds says how long it may take) and ends with
+# exit code 75, and the job puts itself back into the queue. Without Slurm:  bash slurm/grpo_contriever.sh
 #SBATCH --job-name=grpo-contriever
 #SBATCH --nodes=1
 #SBATCH --ntasks=1
@@ -11,6 +12,8 @@
 #SBATCH --mem=128G
 #SBATCH --time=24:00:00
 #SBATCH --signal=B:USR1@600
+#SBATCH --requeue
+#SBATCH --open-mode=append
 #SBATCH --output=%x-%j.log
 set -euo pipefail
 
@@ -31,10 +34,14 @@ resume=()
 
 "$querylect" train "$config" "$@" "${resume[@]}" &
 trainer=$!
-trap 'kill -USR1 "$trainer"' USR1
+warned=
+trap 'warned=1; kill -USR1 "$trainer"' USR1
 trap 'kill -TERM "$trainer"' TERM INT
 # `wait` returns when a signal comes; go on until the trainer has really ended.
 while true; do
     wait "$trainer" && status=0 || status=$?
-    kill -0 "$trainer" 2>/dev/null || exit "$status"
+    kill -0 "$trainer" 2>/dev/null || break
 done
+# 75: a signal came before the run had ended. Who cancels a job (TERM) does not want it back.
+if [ "$status" = 75 ] && [ -n "$warned" ] && [ -n "${SLURM_JOB_ID:-}" ]; then scontrol requeue "$SLURM_JOB_ID"; fi
+exit "$status"

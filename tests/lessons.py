@@ -171,5 +171,6 @@ def records(path: Path) -> list[dict]:
 
 
 def without_seconds(path: Path) -> list[dict]:
-    """metrics.jsonl without what depends on the clock."""
-    return [{key: value for key, value in line.items() if not key.startswith("seconds")} for line in records(path)]
+    """A log without what depends on the clock and on the process."""
+    leave_out = ("seconds", "memory", "cache")
+    return [{key: value for key, value in line.items() if not key.startswith(leave_out)} for line in records(path)]

@@ -92,7 +92,7 @@ def test_help_version_and_dry_run_load_nothing_heavy(arguments):
 def test_help_names_every_command(capsys):
     assert end("--help") == 0
     shown = capsys.readouterr().out
-    for command in ("index", "env", "serve", "train", "eval", "rewrite"):
+    for command in ("index", "env", "serve", "train", "eval", "report", "rewrite"):
         assert f" {command} " in shown
 
 
@@ -131,10 +131,12 @@ def test_index_build_passes_environment_and_overwrite(room, capsys):
     assert "some/where: 9000 documents" in capsys.readouterr().out
 
 
-def test_index_verify_passes_the_folder(room):
-    calls = room("envs.index", "verify_index", SimpleNamespace(documents=9000))
+def test_index_verify_passes_the_environment_and_names_each_folder(room, capsys):
+    folders = {"some/member": SimpleNamespace(documents=9000), "some/where": SimpleNamespace(documents=9000)}
+    calls = room("envs.index", "verify_indexes", folders)
     assert end("index", "verify", "tiny", "env.index=some/where") == 0
-    assert calls == [((Path("some/where"),), {})]
+    assert calls == [((load_config("tiny", ["env.index=some/where"]).env,), {})]
+    assert [line.split(":")[0] for line in capsys.readouterr().out.splitlines()] == list(folders)
 
 
 @pytest.mark.parametrize(("secret", "token"), [("s3cret", "s3cret"), ("", None), (None, None)])
@@ -160,14 +162,29 @@ def test_train_prints_the_run_folder(room, capsys):
 
 
 def test_eval_reads_the_config_of_the_run_folder(room, tmp_path, capsys):
-    calls = room("eval.compare", "evaluate", Path("report.html"))
+    calls = room("eval.mixed", "evaluate_each", [Path("report.html")])
     config = load_config("tiny", ["seed=5"])
     (tmp_path / "config.yaml").write_text(dump_config(config))
     assert end("eval", str(tmp_path), "eval.limit=3", "--output", "elsewhere") == 0
     assert end("eval", "tiny") == 0
     changed = config.model_copy(update={"eval": config.eval.model_copy(update={"limit": 3})})
-    assert calls == [((changed, tmp_path, Path("elsewhere")), {}), ((load_config("tiny", []), None, None), {})]
-    assert capsys.readouterr().out == "report.html\nreport.html\n"
+    assert end("eval", str(tmp_path), "eval.limit=3", "--checkpoint", "checkpoint-20") == 0
+    assert calls == [
+        ((changed, tmp_path, Path("elsewhere"), None, None), {}),
+        ((load_config("tiny", []), None, None, None, None), {}),
+        ((changed, tmp_path, None, None, "checkpoint-20"), {}),
+    ]
+    assert capsys.readouterr().out == "report.html\n" * 3
+    assert end("eval", "tiny", "--checkpoint", "best") == 2
+    assert "--checkpoint best needs a run folder, and 'tiny' is a config" in capsys.readouterr().err
+
+
+def test_report_passes_the_run_folders(room, capsys):
+    calls = room("eval.curves", "write_curves", Path("training.html"))
+    assert end("report", "runs/a", "runs/b", "-o", "both.html") == 0
+    assert calls == [(([Path("runs/a"), Path("runs/b")], Path("both.html")), {})]
+    assert capsys.readouterr().out == "training.html\n"
+    assert end("report") == 2
 
 
 def test_eval_of_a_folder_without_a_config_is_the_users_mistake(tmp_path, capsys):

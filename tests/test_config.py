@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from math import prod
 from pathlib import Path
 
 import pytest
@@ -9,9 +10,15 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from querylect.configs.load import dump_config, known_configs, load_config
+from querylect.configs.mix import environments
 from querylect.configs.schema import LoraConfig, RunConfig
 from querylect.configs.yaml12 import parse_yaml, write_yaml
 from querylect.errors import ConfigError
+
+PACKAGED = [
+    "demo", "mix_bm25_minilm", "paper_bm25", "paper_branching", "paper_contriever", "paper_independent", "paper_mix",
+    "paper_single", "tiny",
+]  # fmt: skip
 
 
 @pytest.fixture
@@ -37,26 +44,77 @@ def test_no_file_gives_the_defaults_of_the_schema():
     assert load_config(None, []) == RunConfig()
 
 
-@pytest.mark.parametrize("name", ["demo", "paper_bm25", "paper_contriever", "tiny"])
+@pytest.mark.parametrize("name", PACKAGED)
 def test_packaged_configs_load_and_survive_a_round_trip(name, written):
     config = load_config(name, [])
     assert load_config(written(dump_config(config)), []) == config
 
 
+def test_mixed_configs_name_every_retriever_in_its_prompt():
+    """Each member has an index of its own, and a prompt that tells which retriever will search."""
+    for name, retrievers in (
+        ("mix_bm25_minilm", ["bm25", "all-minilm-l6-v2"]),
+        ("paper_mix", ["bm25", "contriever", "all-minilm-l6-v2", "qwen3-embedding-0.6b"]),
+    ):
+        members = list(environments(load_config(name, [])).values())
+        assert [member.env.retriever for member in members] == retrievers
+        assert len({member.env.index for member in members}) == len(members)
+        assert len({repr(member.env.dataset) for member in members}) == 1
+        for member in members:
+            assert member.rewriter.name in ("explore", "direct") or member.rewriter.prompt == "hpo_mix"
+
+
 def test_every_packaged_config_is_in_the_list_above():
-    assert known_configs() == ["demo", "paper_bm25", "paper_contriever", "tiny"]
+    assert known_configs() == PACKAGED
 
 
 def test_paper_configs_have_the_released_settings():
-    for name in ("paper_bm25", "paper_contriever"):
+    for name in ("paper_bm25", "paper_contriever", "paper_mix"):
         config = load_config(name, [])
         assert config.rollout.branching == [4, 4]
         assert (config.rollout.temperature, config.rollout.top_p) == (1.0, 1.0)
         assert (config.rollout.max_prompt_tokens, config.rollout.max_new_tokens) == (2048, 4096)
         assert (config.train.learning_rate, config.train.beta, config.train.questions_per_step) == (1e-6, 1e-3, 512)
         assert (config.reward.format_weight, config.reward.turn_weights) == (0.1, [0.5, 1.0])
+        assert not config.train.use_bias_correction_kl
     assert load_config("paper_bm25", []).env.retriever == "bm25"
     assert load_config("paper_contriever", []).env.retriever == "contriever"
+
+
+MODES = {
+    "paper_single": ([16], "turn"),
+    "paper_independent": ([16, 1], "trajectory"),
+    "paper_branching": ([4, 4], "turn"),
+}
+
+
+def test_the_modes_of_the_paper_differ_in_nothing_else():
+    """Sixteen leaves each, the released settings, and the same environment, prompt and policy."""
+    of_the_mode = {
+        "name", "rollout.branching", "reward.turn_weights", "train.credit", "train.scale", "train.loss_type",
+        "eval.turns",
+    }  # fmt: skip
+    plain = {name: dict(flat(load_config(name, []).model_dump())) for name in MODES}
+    for name, (branching, credit) in MODES.items():
+        config = load_config(name, [])
+        assert prod(config.rollout.branching) == 16
+        assert (config.rollout.branching, config.train.credit) == (branching, credit)
+        assert config.eval.turns == len(branching)
+        assert (config.rollout.temperature, config.rollout.top_p) == (1.0, 1.0)
+        assert (config.rollout.max_prompt_tokens, config.rollout.max_new_tokens) == (2048, 4096)
+        assert (config.train.learning_rate, config.train.beta, config.train.questions_per_step) == (1e-6, 1e-3, 512)
+        assert (config.reward.format_weight, config.reward.metric) == (0.1, "ndcg@10")
+        assert config.reward.turn_weights == [0.5, 1.0][-len(branching) :]
+        different = {key for key in plain[name] if plain[name][key] != plain["paper_single"].get(key)}
+        assert different <= of_the_mode, different - of_the_mode
+
+
+def flat(values, above=""):
+    for key, value in values.items():
+        if isinstance(value, dict):
+            yield from flat(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", value
 
 
 def test_overrides_win_over_the_file_and_later_over_earlier(written):
@@ -100,7 +158,7 @@ def test_a_missing_file_names_the_packaged_configs():
     message = refusal("configs/demmo.yaml")
     assert "'configs/demmo.yaml' not found" in message
     assert "Did you mean 'demo'?" in message
-    assert "demo, paper_bm25, paper_contriever, tiny" in message
+    assert ", ".join(PACKAGED) in message
 
 
 def test_a_folder_is_not_a_config(tmp_path):
@@ -177,7 +235,8 @@ def test_an_unknown_key_like_no_other_lists_the_keys_beside_it(written):
         ("train: {learning_rate: fast}", 'train.learning_rate is "fast"; expected a number.'),
         ("train: {learning_rate: .nan}", 'train.learning_rate is ".nan"; expected a number.'),
         ("train: {beta: .inf}", 'train.beta is ".inf"; expected a number.'),
-        ("train: {packing: 1}", "train.packing is 1; expected true or false."),
+        ("train: {packing: 1}", "train.packing is 1; expected true or false or 'auto'."),
+        ("env: {playground: 1}", "env.playground is 1; expected true or false."),
         ("train: {credit: leaf}", "train.credit is \"leaf\"; expected 'turn' or 'trajectory'."),
         ("name: 5", "name is 5; expected text (quote it to make it text)."),
         ("client: {urls: 5}", "client.urls is 5; expected a list or 'local'."),
@@ -188,6 +247,18 @@ def test_an_unknown_key_like_no_other_lists_the_keys_beside_it(written):
         ("env: null", "env is null; expected a section with the keys name, dataset, retriever"),
         ("env: {dataset: {kind: beir}}", "dataset.path is needed for kind 'beir'"),
         ("rollout: {branching: [2, 2, 2]}", "reward.turn_weights has 2 weights for 3 turns"),
+        ("rollout: {max_new_tokens: [8]}", "rollout.max_new_tokens has 1 budgets for 2 turns"),
+        ("train: {loss_type: cispo}", "train.epsilon_high is None and loss_type 'cispo' clips the ratio itself"),
+        ("train: {delta: 1.1}", "train.delta is 1.1 and cuts into the clip range; give more than 1 + epsilon = 1.2"),
+        ("train: {loss_type: luspo}", "loss_type 'luspo' is defined for whole sequences"),
+        (
+            "train: {loss_type: vespo, importance_sampling_level: sequence}\nrollout: {branching: [4]}",
+            "loss_type 'vespo' weighs sequences by itself",
+        ),
+        ("train: {loss_type: vespo}", "train.loss_type=vespo weighs a row of the batch as one"),
+        ("train: {importance_sampling_level: sequence}", "train.importance_sampling_level=sequence weighs a row"),
+        ("train: {off_policy_mask_threshold: 0.5}", "train.off_policy_mask_threshold=0.5 weighs a row"),
+        ("rollout: {max_new_tokens: many}", 'rollout.max_new_tokens is "many"; expected a whole number or a list.'),
     ],
 )
 def test_a_wrong_value_says_key_value_and_expectation(text, sentence, written):

@@ -13,6 +13,7 @@ import sys
 import textwrap
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -22,7 +23,7 @@ from querylect.configs.schema import ClientConfig, EnvironmentConfig
 from querylect.envs.client import EnvironmentClient, Step
 from querylect.envs.environment import Environment
 from querylect.envs.plan import Probe, SearchPlan, Term
-from querylect.envs.server import Server
+from querylect.envs.server import MAX_HEAD_BYTES, Server
 from querylect.envs.service import create_app, serve
 from querylect.errors import IndexFolderError
 
@@ -159,6 +160,20 @@ def told(connection):
     return b"".join(parts)
 
 
+def test_a_body_that_trickles_has_no_more_time_than_one_that_stops(impatient):
+    address, _ = impatient
+    with socket.create_connection(address, timeout=0.1) as sender:
+        sender.sendall(b"POST /v1/search HTTP/1.1\r\nHost: x\r\nContent-Length: 900\r\n\r\n")
+        answer, sent = b"", 0
+        while not answer and sent < 100:
+            sender.sendall(b" ")
+            sent += 1
+            with suppress(TimeoutError):
+                answer = sender.recv(65536)
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert b"did not arrive within 0.5 s" in answer
+
+
 def test_a_body_that_never_ends_is_a_408_and_holds_nothing(impatient):
     (host, port), _ = impatient
     head = b"POST /v1/search HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 900\r\n\r\n"
@@ -198,6 +213,46 @@ def test_a_head_that_never_ends_is_closed(impatient, sent):
     with socket.create_connection((host, port), timeout=10) as sender:
         sender.sendall(sent)
         assert told(sender) == b""
+
+
+def test_a_head_that_is_too_long_is_closed_with_a_400(impatient):
+    (host, port), _ = impatient
+    with socket.create_connection((host, port), timeout=10) as sender:
+        sender.sendall(b"GET /healthz HTTP/1.1\r\nX-Long: ")
+        with suppress(ConnectionError):
+            for _ in range(2000):
+                sender.sendall(b"x" * 1000)
+            pytest.fail("two million bytes were taken")
+        with suppress(ConnectionError):
+            assert told(sender).startswith(b"HTTP/1.1 400 ")
+    assert search(f"http://{host}:{port}", "headache").status_code == 200
+
+
+def test_a_short_head_before_a_long_body_and_a_second_request_are_taken(impatient):
+    (host, port), _ = impatient
+    body = json.dumps({"plans": [plan("headache", k=1)] * 2000}).encode()
+    head = (
+        f"POST /v1/search HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    assert len(body) > MAX_HEAD_BYTES
+    with socket.create_connection((host, port), timeout=10) as sender:
+        for _ in range(2):
+            sender.sendall(head.encode() + body)
+            answer = sender.recv(65536)
+            assert answer.startswith(b"HTTP/1.1 200 ")
+            wanted = int(re.search(rb"content-length: (\d+)", answer)[1])
+            while len(answer.partition(b"\r\n\r\n")[2]) < wanted:
+                answer += sender.recv(65536)
+
+
+def test_a_second_request_sent_before_the_first_answer_is_answered_too(impatient):
+    (host, port), _ = impatient
+    with socket.create_connection((host, port), timeout=10) as sender:
+        sender.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n" + b"GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n")
+        answer = b""
+        while b"ready" not in answer:
+            answer += sender.recv(65536)
+    assert answer.index(b'{"status":"ok"}') < answer.index(b'{"status":"ready"}')
 
 
 def test_a_connection_without_a_request_stays_open_longer_than_a_request_may_take(impatient):

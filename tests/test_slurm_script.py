@@ -26,7 +26,10 @@ def job(settings, tmp_path):  # noqa: F811
 
     def start(*overrides: str) -> subprocess.Popen:
         log = (tmp_path / f"job-{len(started) + 1}.log").open("w")
-        surroundings = os.environ | {"SLURM_SUBMIT_DIR": str(tmp_path), "QUERYLECT": str(command)}
+        surroundings = os.environ | {"SLURM_SUBMIT_DIR": str(tmp_path), "QUERYLECT": str(command), "SLURM_JOB_ID": "41"}
+        surroundings["PATH"] = f"{tmp_path}:{surroundings['PATH']}"
+        (tmp_path / "scontrol").write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/scontrol.log\n')
+        (tmp_path / "scontrol").chmod(0o755)
         process = subprocess.Popen(
             ["bash", SCRIPT, "run.yaml", *overrides], env=surroundings, stdout=log, stderr=log, start_new_session=True
         )
@@ -53,7 +56,8 @@ def test_a_job_saves_on_the_cluster_s_signal_and_the_same_job_goes_on(job, tmp_p
     first = job()
     trained(run, first, 1)
     first.send_signal(signal.SIGUSR1)
-    assert first.wait(120) == 0, (tmp_path / "job-1.log").read_text()
+    assert first.wait(120) == 75, (tmp_path / "job-1.log").read_text()
+    assert (tmp_path / "scontrol.log").read_text() == "requeue 41\n"
     assert (tmp_path / "index" / "manifest.json").exists()
     reached = len(records(run / "metrics.jsonl"))
     assert [path.name for path in (run / "checkpoints").iterdir()][-1:] == [f"checkpoint-{reached}"]
@@ -62,7 +66,8 @@ def test_a_job_saves_on_the_cluster_s_signal_and_the_same_job_goes_on(job, tmp_p
     second = job()
     trained(run, second, reached + 1)
     second.terminate()
-    assert second.wait(120) == 0
+    assert second.wait(120) == 75
+    assert (tmp_path / "scontrol.log").read_text() == "requeue 41\n", "a cancelled job does not come back"
     assert f"continuing from step {reached}" in (tmp_path / "job-2.log").read_text()
     assert [line["step"] for line in records(run / "metrics.jsonl")] == list(
         range(1, len(records(run / "metrics.jsonl")) + 1)

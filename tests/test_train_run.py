@@ -3,9 +3,10 @@
 import json
 import logging
 import shutil
+from pathlib import Path
 
 import pytest
-from querylect.errors import CheckpointError, ConfigError
+from querylect.errors import CheckpointError, ConfigError, ModelError
 from querylect.rollouts.checkpoints import find_checkpoint
 from querylect.train.run import train
 
@@ -13,11 +14,15 @@ from .lessons import ANSWER_TOKENS, change, lesson_url, lessons, records, settin
 
 PER_TURN = (
     "reward", "ndcg", "format", "truncated", "think_tokens", "rewrite_tokens", "completion_tokens", "zero_variance",
-    "best_of_group", "unscorable", "advantage_spread",
+    "best_of_group", "unscorable", "advantage_spread", "entropy", "copy", "seconds/retrieve",
 )  # fmt: skip
 ONCE = (
     "step", "loss", "grad_norm", "entropy", "learning_rate", "clip_ratio/region_mean", "tokens/packed", "tokens/flat",
     "seconds/generate", "seconds/retrieve", "seconds/score", "seconds/update", "seconds/step",
+    "memory/peak_gib", "cache/hits",
+    "sampling/importance_sampling_ratio/min", "sampling/importance_sampling_ratio/mean",
+    "sampling/importance_sampling_ratio/max", "sampling/sampling_logp_difference/mean",
+    "sampling/sampling_logp_difference/max", "sampling/kl", "sampling/clipped",
 )  # fmt: skip
 
 
@@ -44,7 +49,7 @@ def copy_of(straight, tmp_path, upto):
 def test_a_run_folder_is_complete(straight):
     config, folder = straight
     assert sorted(path.name for path in folder.iterdir()) == [
-        "checkpoints", "config.yaml", "environment.json", "final", "metrics.jsonl", "rollouts.jsonl",
+        "base.json", "checkpoints", "config.yaml", "environment.json", "final", "metrics.jsonl", "rollouts.jsonl",
     ]  # fmt: skip
     metrics = records(folder / "metrics.jsonl")
     assert [line["step"] for line in metrics] == [1, 2, 3, 4, 5]
@@ -53,6 +58,8 @@ def test_a_run_folder_is_complete(straight):
     assert all(0 < line["tokens/packed"] < line["tokens/flat"] for line in metrics if line["grad_norm"])
     assert metrics[0]["completion_tokens/turn1"] <= config.rollout.max_new_tokens
     assert metrics[0]["rewrite_tokens/turn1"] == ANSWER_TOKENS - 3
+    assert all(0 <= line["cache/hits"] <= 1 for line in metrics)
+    assert metrics[-1]["cache/hits"] > 0, "eight words make fewer plans than were asked"
     served = json.loads((folder / "environment.json").read_text())
     assert served["corpus_size"] == 5
     assert len(served["index_hash"]) >= 32
@@ -143,6 +150,45 @@ def test_full_training_and_kl_run_and_resume(settings, lora):
     train(config, resume=True)
     assert without_seconds(folder / "metrics.jsonl") == whole
     assert find_checkpoint(folder).name == "final"
+
+
+@pytest.mark.parametrize("changes", [{}, {"policy.lora": None}], ids=["lora", "full"])
+@pytest.mark.parametrize("kind", [True, "reentrant"])
+def test_layers_computed_again_give_the_same_run(settings, changes, kind, monkeypatch):
+    """And they are computed again: a packed layer attends in the forward pass and once more in the backward pass."""
+    from querylect.train import packed_attention
+
+    attended = []
+    inner = packed_attention._refuse_more_than_a_mask
+    monkeypatch.setattr(packed_attention, "_refuse_more_than_a_mask", lambda *args: attended.append(1) or inner(*args))
+    runs = []
+    for name, setting in (("plain", False), ("again", kind)):
+        attended.clear()
+        config = change(settings, name=name, **{"train.steps": 2, "train.gradient_checkpointing": setting, **changes})
+        runs.append((without_seconds(train(config) / "metrics.jsonl"), len(attended)))
+    (plain, once), (again, twice) = runs
+    assert twice > 1.5 * once
+    assert len(plain) == len(again) == 2
+    for one, other in zip(plain, again, strict=True):
+        assert other == pytest.approx(one, rel=1e-4, abs=1e-7)
+    assert any(line["grad_norm"] > 0 for line in plain)
+
+
+def test_a_policy_that_cannot_be_packed_is_refused_before_a_folder_is_made_or_trained_flat(settings, tmp_path, caplog):
+    """Experts that are balanced by a loss over rows: sampled with shared prefixes, trained in rows of their own."""
+    from .tiny import save_tiny
+
+    experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+    folder = save_tiny(tmp_path / "experts", "qwen3_moe", **experts)
+    asked = change(settings, **{"policy.model": str(folder), "policy.lora": None, "train.steps": 1})
+    with pytest.raises(ModelError, match=r"router_aux_loss_coef 0\.001.* Set train\.packing to auto or false"):
+        train(asked)
+    assert not (Path(asked.output) / asked.name).exists()
+    run = train(change(asked, **{"train.packing": "auto", "train.beta": 0.01}))
+    assert "every leaf is trained in a row of its own, because 'qwen3_moe' balances its experts" in caplog.text
+    (line,) = records(run / "metrics.jsonl")
+    assert line.get("tokens/packed", 0) == 0
+    assert "packing: auto" in (run / "config.yaml").read_text(), "what was asked for is kept, so that it can be resumed"
 
 
 def test_a_small_learning_rate_is_not_logged_as_zero(settings):
@@ -237,8 +283,40 @@ def test_a_checkpoint_of_another_policy_is_refused(straight, tmp_path, speaking)
     config = change(config, **{"policy.model": str(other)})
     written = (copy / "config.yaml").read_text().replace(str(speaking), str(other))
     (copy / "config.yaml").write_text(written)
+    with pytest.raises(CheckpointError, match=rf"started on other weights than '{other}' holds now .*{speaking}"):
+        train(config, resume=True)
+    (copy / "base.json").unlink()  # a run from before there were fingerprints
     with pytest.raises(CheckpointError, match=r"could not be continued.*size mismatch.*of another policy"):
         train(config, resume=True)
+
+
+def test_base_weights_that_were_swapped_under_an_adapter_are_refused(straight, tmp_path, speaking):  # noqa: F811
+    """Same name, same shapes, other values: the adapter would go on over weights that it was not trained on."""
+    from safetensors.torch import load_file, save_file
+
+    config, copy = copy_of(straight, tmp_path, 2)
+    model = shutil.copytree(speaking, tmp_path / "model")
+    config = change(config, **{"policy.model": str(model)})
+    (copy / "config.yaml").write_text((copy / "config.yaml").read_text().replace(str(speaking), str(model)))
+    weights = load_file(model / "model.safetensors")
+    changed = {name: tensor * 1.02 if "q_proj" in name else tensor for name, tensor in weights.items()}
+    save_file(changed, model / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(CheckpointError, match="was started on other weights"):
+        train(config, resume=True)
+
+
+def test_a_fingerprint_is_of_the_weights_and_not_of_their_precision(speaking):  # noqa: F811
+    import torch
+    from querylect.configs.schema import PolicyConfig
+    from querylect.rollouts.policy import load_policy
+    from querylect.train.fingerprint import fingerprint
+
+    exact, half = (load_policy(PolicyConfig(model=str(speaking), dtype=dtype))[0] for dtype in ("float32", "bfloat16"))
+    before = fingerprint(exact)
+    assert fingerprint(half) == before
+    with torch.no_grad():
+        exact.model.norm.weight[-1] += 0.5
+    assert fingerprint(exact) != before
 
 
 def test_a_log_line_that_was_cut_is_written_again(straight, tmp_path):
@@ -292,3 +370,34 @@ def test_wandb_that_cannot_be_reached_is_not_in_the_way(settings, monkeypatch, t
     open_tracker(change(settings, **{"tracking.wandb": "online"}), tmp_path, {})
     assert modes == ["online", "offline"]
     assert "no route to host" in caplog.text
+
+
+def test_wandb_gets_sampled_trees_as_a_table(settings, monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    folder = train(
+        change(
+            settings, **{"tracking.wandb": "auto", "tracking.table_steps": 3, "train.steps": 3, "train.log_rollouts": 1}
+        )
+    )
+    tables = sorted(folder.glob("wandb/offline-run-*/files/media/table/rollouts_*.table.json"))
+    found = {table["data"][0][0]: table for table in map(json.loads, (path.read_text() for path in tables))}
+    assert sorted(found) == [1, 3], "the first step and every third"
+    logged = next(tree for tree in records(folder / "rollouts.jsonl") if tree["step"] == 3)
+    rows = [dict(zip(found[3]["columns"], row, strict=True)) for row in found[3]["data"]]
+    assert [row["branch"] for row in rows] == ["1", "1.1", "1.2", "2", "2.1", "2.2"]
+    assert {row["question"] for row in rows} == {logged["question"]}
+    nodes = [node for root in logged["turns"] for node in (root, *root["children"])]
+    for row, node in zip(rows, nodes, strict=True):
+        assert (row["turn"], row["said"], row["reward"]) == (node["turn"], node["text"], node["reward"])
+        assert row["rewrites"] == " · ".join(node["rewrites"])
+
+
+def test_cache_hits_are_the_plans_that_were_not_searched():
+    from querylect.train.watch import share_without_search
+
+    before = {"searched": 10.0, "cached": 5.0}
+    assert share_without_search(before, {"searched": 12.0, "cached": 10.0, "joined": 1.0, "refused": 9.0}) == 0.75
+    assert share_without_search(before, before) is None, "nothing was asked"
+    assert share_without_search(before, {"searched": 1.0}) is None, "the service was started anew"
+    assert share_without_search({}, {"searched": 3.0, "joined": 1.0}) == 0.25
+    assert share_without_search(None, before) is share_without_search(before, None) is None

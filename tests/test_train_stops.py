@@ -11,13 +11,14 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
+from querylect.configs.schema import TrainConfig
 from querylect.data.types import Question
-from querylect.errors import EnvironmentUnavailableError, StorageError, TokenError
+from querylect.errors import EnvironmentUnavailableError, StoppedError, StorageError, TokenError
 from querylect.rewriters.base import Rewrite
 from querylect.rollouts.tree import Node, Tree
 from querylect.train.run import train
 from querylect.train.run_folder import RunFolder
-from querylect.train.watch import StopOnSignal
+from querylect.train.stopping import StopOnSignal
 
 from .lessons import change, lesson_url, lessons, records, settings, speaking, without_seconds  # noqa: F401
 
@@ -184,15 +185,104 @@ def test_ctrl_c_at_any_point_leaves_a_whole_step(settings, straight, monkeypatch
     assert without_seconds(folder.metrics) == straight
 
 
+GRACE = "train.grace_seconds"
+
+
+@pytest.mark.parametrize(("where", "grace", "left"), [("first", 60, 0), ("rollout", 0, 2), ("rollout", 600, 3)])
+def test_a_step_is_finished_where_the_grace_period_is_long_enough(settings, straight, monkeypatch, where, grace, left):
+    """SIGTERM in the rollout of the third step, and in that of the first, which nobody knows how long it takes."""
+    from querylect.rollouts.grow import Grower
+
+    original, calls = Grower.grow, []
+
+    def interrupted(*args, **kwargs):
+        calls.append(1)
+        if len(calls) == {"first": 1, "rollout": 3}[where]:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return original(*args, **kwargs)
+
+    config = change(settings, **{"train.save_steps": 100, GRACE: grace})
+    before = signal.getsignal(signal.SIGTERM)
+    with monkeypatch.context() as patch:
+        patch.setattr(Grower, "grow", interrupted)
+        with pytest.raises(StoppedError, match=r"^SIGTERM came before the run had ended; .*--resume") as stopped:
+            train(config)
+    assert stopped.value.exit_code == 75
+    assert signal.getsignal(signal.SIGTERM) == before
+    folder = RunFolder(settings_folder(config))
+    assert checkpoints(folder.path) == ([f"checkpoint-{left}"] if left else [])
+    assert not folder.final.exists()
+    train(config, resume=True)
+    assert without_seconds(folder.metrics) == straight
+
+
+def test_a_step_that_takes_longer_than_it_used_to_is_given_up_when_the_time_is_over(settings, straight, monkeypatch):
+    from querylect.rollouts.grow import Grower
+
+    original, calls = Grower.grow, []
+
+    def stuck(*args, **kwargs):
+        calls.append(1)
+        if len(calls) == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+            signal.pause()  # nothing but the alarm ends this
+        return original(*args, **kwargs)
+
+    config = change(settings, **{"train.save_steps": 1, "train.steps": 4})
+    monkeypatch.setattr(StopOnSignal, "_finish_or_leave", soon(StopOnSignal._finish_or_leave))
+    with monkeypatch.context() as patch:
+        patch.setattr(Grower, "grow", stuck)
+        with pytest.raises(StoppedError):
+            train(config)
+    folder = RunFolder(settings_folder(config))
+    assert folder.newest_checkpoint().name == "checkpoint-2"
+    train(config, resume=True)
+    assert without_seconds(folder.metrics) == straight
+
+
+def soon(decide):
+    """The decision with 50 ms left, for steps that are believed to take 10."""
+
+    def decided(self, grace):
+        self.trainer.saving_seconds = 0.0
+        self._steps.clear()
+        self._steps.append(time.perf_counter() - self._began + 0.01)
+        decide(self, 0.05)
+
+    return decided
+
+
+def test_a_signal_while_the_last_step_is_recorded_leaves_a_finished_run(settings, straight, monkeypatch):
+    from querylect.train.watch import Watcher
+
+    original = Watcher._write
+
+    def interrupted(self, step, losses):
+        if step == 4:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return original(self, step, losses)
+
+    monkeypatch.setattr(Watcher, "_write", interrupted)
+    folder = RunFolder(train(settings))
+    assert folder.final.exists()
+    assert without_seconds(folder.metrics) == straight
+
+
+def test_a_signal_before_training_has_begun_is_told_apart_as_well(settings, monkeypatch):
+    from querylect.rollouts import policy
+
+    monkeypatch.setattr(policy, "load_policy", lambda _: os.kill(os.getpid(), signal.SIGUSR1))
+    with pytest.raises(StoppedError, match="SIGUSR1 came before the run had ended; no step was finished yet"):
+        train(settings)
+
+
 def test_an_ignored_ctrl_c_stays_ignored():
     """As under nohup: who started the run said so."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    stopper = StopOnSignal()
     try:
-        stopper.on_train_begin(None, None, None)
-        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+        with StopOnSignal(TrainConfig()).listening():
+            assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
     finally:
-        stopper.restore()
         signal.signal(signal.SIGINT, before)
 
 
@@ -271,8 +361,8 @@ def test_killed_terminated_and_interrupted_it_logs_every_step_once(settings, les
     wait_for_step(process, folder.metrics, reached + 3)
     process.terminate()
     told, code = end(process)
-    assert (told, code) == (f"{folder.path}\n", 0), "standard output is the run folder and nothing else"
-    assert "received SIGTERM: saving a checkpoint and stopping" in (tmp_path / "stderr").read_text()
+    assert (told, code) == ("", 75), "its caller can tell it from a run that is done"
+    assert "stopped: SIGTERM came before the run had ended" in (tmp_path / "stderr").read_text()
     steps = [line["step"] for line in records(folder.metrics)]
     assert steps == list(range(1, len(steps) + 1))
     assert folder.newest_checkpoint().name == f"checkpoint-{steps[-1]}"

@@ -2,14 +2,14 @@
 
 import pytest
 import torch
-from querylect.configs.schema import ClientConfig, RolloutConfig
+from querylect.configs.schema import ClientConfig, RolloutConfig, TrainConfig
 from querylect.data.types import Question
 from querylect.envs.client import SyncEnvironmentClient
 from querylect.envs.plan import SearchPlan
 from querylect.envs.wire import Step
 from querylect.errors import ConfigError, EnvironmentUnavailableError
 from querylect.rollouts.checkpoints import find_checkpoint
-from querylect.rollouts.policy import load_policy
+from querylect.rollouts.engines import load_engine
 from querylect.rollouts.use import make_grower
 from querylect.train.run import train, worth_training
 from querylect.train.run_folder import RunFolder
@@ -32,7 +32,7 @@ def warm(settings):  # noqa: F811
 
 @pytest.fixture
 def grower(warm, client):
-    return make_grower(warm, client, *load_policy(warm.policy))
+    return make_grower(warm, client, load_engine(warm, None))
 
 
 class Graded:
@@ -103,7 +103,8 @@ def test_an_outage_stops_the_warm_start(warm, grower, client):
         list(_lessons(warm, grower, client.questions("train")))
 
 
-def test_the_loss_is_that_of_the_answers_alone(grower):
+@pytest.mark.parametrize("packing", [True, False])
+def test_the_loss_is_that_of_the_answers_alone(grower, packing):
     lesson = Lesson(Question("q", "Aspirin headache"), [], "statin")
     prompt, first, shown, second = _turns(grower, lesson)
     ids = torch.tensor([prompt + first + shown + second])
@@ -112,7 +113,8 @@ def test_the_loss_is_that_of_the_answers_alone(grower):
     length = ids.shape[1]
     said = [*range(len(prompt), len(prompt) + len(first)), *range(length - len(second), length)]
     answers = [place - 1 for place in said]
-    torch.testing.assert_close(imitation_loss(grower.engine.model, grower, [lesson]), -logps[answers].mean())
+    loss = imitation_loss(grower.engine.model, grower, [lesson], TrainConfig(packing=packing))
+    torch.testing.assert_close(loss, -logps[answers].mean())
 
 
 def test_imitating_makes_the_answer_likelier(warm, grower, client, tmp_path):

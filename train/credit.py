@@ -45,12 +45,16 @@ class Credit:
     """Advantages by node identity, and the groups that they came from."""
 
     advantages: Mapping[int, float]
-    """id(node) → advantage; 0 for ties and groups of one; unscorable turns have no entry."""
+    """id(node) → advantage. Unscorable turns and groups without signal (ties, groups of one) have no entry."""
     groups: Sequence[Group]
 
     def of(self, node: Node) -> float:
         """The advantage of one node."""
         return self.advantages.get(id(node), 0.0)
+
+    def teaches(self, node: Node) -> bool:
+        """Whether a node was compared with others that did better or worse; its own advantage may still be 0."""
+        return id(node) in self.advantages
 
 
 def assign_credit(
@@ -64,12 +68,13 @@ def assign_credit(
     spread = _spreads(groups, scale)
     advantages: dict[int, float] = {}
     for group in groups:
-        divisor = spread(group)
-        mean = fmean(group.scored) if group.scored else 0.0
+        if not group.has_signal:
+            continue
+        divisor, mean = spread(group), fmean(group.scored)
         for member, value in zip(group.members, group.values, strict=True):
             if value is not None:
                 ahead = value - mean
-                advantages[id(member)] = ahead / divisor if group.has_signal and abs(ahead) > TIE else 0.0
+                advantages[id(member)] = ahead / divisor if abs(ahead) > TIE else 0.0
     if credit == "trajectory":
         advantages = _shared_by_paths(trees, advantages)
     return Credit(advantages, groups)

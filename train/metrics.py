@@ -1,19 +1,24 @@
 """What a training step is described by: one flat record per step, per turn where that makes a difference."""
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from statistics import fmean, pstdev
 
 from ..rollouts.chat import Chat
 from ..rollouts.tree import Node, Tree
 from .credit import Credit
 
+_WORD = re.compile(r"\w+")
+
 
 def step_metrics(trees: Sequence[Tree], credit: Credit, chat: Chat) -> dict[str, float]:
     """Means over the nodes of each turn; unscorable turns are counted and left out of the means."""
     by_turn: dict[int, list[Node]] = {}
+    nodes_said: dict[int, list[tuple[Node, set[str]]]] = {}
     for tree in trees:
-        for node in tree.walk():
+        for node, said in _with_what_was_said(tree):
             by_turn.setdefault(node.turn, []).append(node)
+            nodes_said.setdefault(node.turn, []).append((node, said))
     record: dict[str, float] = {}
     for turn, nodes in sorted(by_turn.items()):
         scored = [node for node in nodes if node.reward is not None]
@@ -34,9 +39,36 @@ def step_metrics(trees: Sequence[Tree], credit: Credit, chat: Chat) -> dict[str,
         put("zero_variance", [float(not group.has_signal) for group in groups])
         put("best_of_group", [max(group.scored) for group in groups if group.scored])
         put("unscorable", [float(node.reward is None) for node in nodes])
+        put("entropy", [-logprob for node in nodes for logprob in node.logprobs])
+        put("copy", [float(copies(node, said)) for node, said in nodes_said[turn] if node.rewrite.rewrites])
         record[f"advantage_spread/turn{turn}"] = pstdev([credit.of(node) for node in nodes])
     return record
 
 
 def _tokens(count: Callable[[str], int], node: Node) -> float:
     return float(sum(count(rewrite) for rewrite in node.rewrite.rewrites))
+
+
+def copies(node: Node, said: set[str]) -> bool:
+    """Whether every rewrite of a turn has the words of the question or of an earlier turn, case and punctuation aside.
+
+    `said` are those, as `words` gives them.
+    """
+    return all(words(rewrite) in said for rewrite in node.rewrite.rewrites)
+
+
+def words(text: str) -> str:
+    """The words of a text without case and punctuation."""
+    return " ".join(_WORD.findall(text.casefold()))
+
+
+def _with_what_was_said(tree: Tree) -> Iterator[tuple[Node, set[str]]]:
+    """Every node, depth first, with the question and the rewrites of the turns above it."""
+
+    def below(node: Node, said: set[str]) -> Iterator[tuple[Node, set[str]]]:
+        yield node, said
+        for child in node.children:
+            yield from below(child, said | {words(rewrite) for rewrite in node.rewrite.rewrites})
+
+    for root in tree.roots:
+        yield from below(root, {words(tree.question.text)})

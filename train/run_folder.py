@@ -4,6 +4,8 @@ config.yaml       the resolved settings            metrics.jsonl     one record 
 environment.json  what was searched, with hashes   rollouts.jsonl    sampled trees
 checkpoints/      checkpoint-N, complete or absent  warm_start.jsonl  loss per step before GRPO, where there was one
 final/            the trained policy                warm_start/       the policy before GRPO, where there was one
+base.json         what the adapter rests on         validation.jsonl  one record per validation, where there is one
+                                                    best/             the policy that was best in validation
 """
 
 import json
@@ -27,7 +29,9 @@ log = logging.getLogger(__name__)
 FREE_TO_CHANGE = ("tracking", "eval", "client", "env.host", "env.port", "env.max_pending", "env.max_plans",
                   "env.max_terms", "env.max_characters", "env.max_body_bytes", "env.read_seconds", "env.drain_seconds",
                   "env.cache_bytes", "env.embedding_cache_bytes", "env.workers", "env.log", "train.save_steps",
-                  "train.keep_checkpoints", "train.log_rollouts", "rollout.micro_batch")  # fmt: skip
+                  "train.grace_seconds", "train.usr1_grace_seconds", "train.validate_steps", "train.guard",
+                  "train.keep_checkpoints", "train.log_rollouts", "rollout.micro_batch", "rollout.vllm",
+                  "rollout.server")  # fmt: skip
 """Settings that do not change what a run learns: a resumed run may have other ones."""
 
 
@@ -36,6 +40,9 @@ _TORCH_WRITING = ("inline_container", "PytorchStreamWriter", "iostream")
 
 CHECKPOINT_FILES = ("*.safetensors", "optimizer.pt", "scheduler.pt", "rng_state*.pth", "trainer_state.json")
 """What a run needs to go on exactly where it was; without one of them the trainer would quietly begin it anew."""
+
+MIX_FILE = "mix.json"
+"""In the checkpoints of a run that mixes environments: how far its curriculum was."""
 
 
 class RunFolder:
@@ -49,6 +56,8 @@ class RunFolder:
         self.rollouts = path / "rollouts.jsonl"
         self.warm_start = path / "warm_start.jsonl"
         self.warm = path / "warm_start"
+        self.validation = path / "validation.jsonl"
+        self.best = path / "best"
 
     @classmethod
     def create(cls, config: RunConfig) -> "RunFolder":
@@ -93,14 +102,14 @@ class RunFolder:
 
     def newest_checkpoint(self) -> Path | None:
         """The complete checkpoint of the highest step, or None."""
-        for path in reversed(self._numbered()):
+        for path in reversed(self.numbered()):
             missing = [pattern for pattern in CHECKPOINT_FILES if not any(path.glob(pattern))]
             if not missing:
                 return path
             log.warning("%s is passed over: it has no %s", path, ", ".join(missing))
         return None
 
-    def _numbered(self) -> list[Path]:
+    def numbered(self) -> list[Path]:
         """All checkpoints in the order of their steps."""
         found = self.checkpoints.glob("checkpoint-*")
         return sorted((path for path in found if re.fullmatch(r"checkpoint-\d+", path.name)), key=step_of)
@@ -119,6 +128,22 @@ class RunFolder:
                 "Serve the one it was started on, or start a new run under another name."
             )
 
+    def same_base(self, model: str, now: str, resumed: bool) -> None:
+        """Write down the fingerprint of the weights that training starts from.
+
+        Raises CheckpointError where a resumed run began on others.
+        """
+        path = self.path / "base.json"
+        if resumed and path.exists():
+            before = json.loads(path.read_text(encoding="utf-8"))
+            if before["fingerprint"] != now:
+                raise CheckpointError(
+                    f"{self.path} was started on other weights than {model!r} holds now (fingerprint "
+                    f"{before['fingerprint'][:12]} → {now[:12]}): its checkpoints do not fit them. Bring back what "
+                    f"{before['model']!r} was then, or start a new run under another name."
+                )
+        write_atomically(path, json.dumps({"model": model, "fingerprint": now}, indent=2) + "\n")
+
     def forget_after(self, step: int) -> None:
         """Drop what was logged after `step`, and a last line that was cut, so that a resumed run logs no step twice.
 
@@ -126,9 +151,11 @@ class RunFolder:
         """
         if step == 0:
             self.warm_start.unlink(missing_ok=True)
-        for path in (self.metrics, self.rollouts):
+            self.validation.unlink(missing_ok=True)
+            shutil.rmtree(self.best, ignore_errors=True)
+        for path in (self.metrics, self.rollouts, self.validation):
             if path.exists():
-                kept = [line for line in path.read_bytes().split(b"\n") if 0 < _logged_step(line) <= step]
+                kept = [line for line in path.read_bytes().split(b"\n") if 0 <= _logged_step(line) <= step]
                 write_atomically(path, "".join(f"{line.decode()}\n" for line in kept))
 
     def append(self, path: Path, record: Mapping[str, Any]) -> None:
@@ -139,9 +166,14 @@ class RunFolder:
         except OSError as error:
             raise storage_error(path, error) from error
 
+    def read(self, path: Path) -> list[dict[str, Any]]:
+        """The records of a log of this folder, a line that was cut left out; none where there is no such log."""
+        lines = path.read_bytes().split(b"\n") if path.exists() else []
+        return [json.loads(line) for line in lines if _logged_step(line) >= 0]
+
     def keep_newest(self, count: int) -> None:
         """Remove all but the newest `count` checkpoints."""
-        for path in self._numbered()[:-count]:
+        for path in self.numbered()[:-count]:
             shutil.rmtree(path)
 
 
@@ -151,11 +183,11 @@ def step_of(checkpoint: Path) -> int:
 
 
 def _logged_step(line: bytes) -> int:
-    """The step of a logged line; 0 for a line that was cut."""
+    """The step of a logged line; -1 for a line that was cut."""
     try:
         return int(json.loads(line)["step"])
     except (ValueError, KeyError, TypeError):
-        return 0
+        return -1
 
 
 @contextmanager
@@ -205,8 +237,14 @@ def changed_keys(before: RunConfig, now: RunConfig) -> list[str]:
     return [
         f"{key}: {old.get(key)!r} → {new.get(key)!r}"
         for key in sorted({*old, *new})
-        if old.get(key) != new.get(key) and not any(key == name or key.startswith(f"{name}.") for name in free)
+        if old.get(key) != new.get(key)
+        and not any(own == name or own.startswith(f"{name}.") for name in free for own in [_in_section(key)])
     ]
+
+
+def _in_section(key: str) -> str:
+    """A setting of a member of a mix as it is called in a run of one environment."""
+    return re.sub(r"^mix\.environments\.[^.]+\.", "", key)
 
 
 def _flat(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:

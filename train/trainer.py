@@ -5,14 +5,12 @@ after TRL has scored them, advantages and the loss mask are replaced by per-toke
 are computed on packed trees. Everything else (optimizer, clipping, KL, schedules, checkpoints) is TRL's own.
 """
 
-import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-import numpy
 import torch
 from torch import Tensor
 from torch.utils.data import Sampler
@@ -22,12 +20,18 @@ from trl.trainer.utils import split_tensor_dict
 from ..configs.schema import RunConfig
 from ..data.types import Question
 from ..errors import EnvironmentUnavailableError
+from ..rollouts.engine import Weights
 from ..rollouts.grow import Grower
-from ..rollouts.policy import MergedCopy
 from ..rollouts.tree import Node, Tree
 from .credit import Credit, assign_credit
 from .metrics import step_metrics
+from .mismatch import Mismatch, sampled_logprobs
+from .mix import Mixture, unanswered
 from .packing import packed_logps
+from .packing_check import attention_kind
+from .randomness import random_streams, set_random_streams
+from .resampling import resample
+from .reuse import load_rollout, save_rollout
 from .run_folder import RunFolder, staged
 
 
@@ -40,20 +44,28 @@ class TreeTrainer(GRPOTrainer):
         run: RunConfig,
         folder: RunFolder,
         grower: Grower,
-        sampler: MergedCopy,
+        sampler: Weights,
         questions: Mapping[str, Question],
+        mixture: Mixture | None = None,
         **kwargs: Any,
     ) -> None:
         self.run, self.folder, self.grower, self.sampler, self.questions = run, folder, grower, sampler, questions
+        self.mixture = mixture
         self.trees: list[Tree] = []
         self.last_metrics: dict[str, float] = {}
+        self.resampled: dict[str, float] = {}
         self._wanted: Tensor | None = None
+        self._sampled: Tensor | None = None
+        self._loss_inputs: dict[str, Any] | None = None
         self._buffered_inputs: Any = None
         self._staging: Path | None = None
         self._before_step: tuple[int, Any] | None = None
         self.packed_tokens = self.flat_tokens = 0
         self.update_seconds = 0.0
+        self.saving_seconds: float | None = None
+        """How long the last checkpoint took to save; None before the first."""
         super().__init__(reward_funcs=_path_reward, rollout_func=_rollout, **kwargs)
+        self.mismatch = Mismatch(run.train, self.accelerator.gather)
 
     @property
     def began(self) -> bool:
@@ -73,38 +85,52 @@ class TreeTrainer(GRPOTrainer):
         if self._step % every == 0 or self._buffered_inputs is None:
             batch = self._generate_and_score_completions(generation_batch)
             self._buffered_inputs = split_tensor_dict(batch, self.args.steps_per_generation)
+        elif self._step % self.args.steps_per_generation == 0:
+            self._begin_step()
+            self.trees = []  # logged with the step that sampled them
         return self._buffered_inputs[self._step % self.args.steps_per_generation]
+
+    def _begin_step(self) -> None:
+        self.update_seconds, self.packed_tokens, self.flat_tokens = 0.0, 0, 0
+        self._before_step = self.state.global_step, random_streams()
 
     def _generate_and_score_completions(self, inputs: Any) -> Any:
         """Sample trees, then replace TRL's per-row advantages by one per token and the mask by the tree's."""
-        self.update_seconds, self.packed_tokens, self.flat_tokens = 0.0, 0, 0
-        self._before_step = self.state.global_step, _random_streams()
+        self._begin_step()
+        if self.mixture is not None:
+            inputs = self.mixture.fill(inputs, self.state.global_step)
         output = super()._generate_and_score_completions(inputs)
         started = time.perf_counter()
         config = self.run
         credit = assign_credit(self.trees, config.train.credit, config.reward.turn_weights, config.train.scale)
-        keep_all = config.train.beta > 0 or config.train.entropy_coef > 0
         completion_mask = output["completion_mask"]
-        advantages, mask = token_advantages(self.trees, credit, completion_mask.shape[1], keep_all)
+        advantages, mask = token_advantages(
+            self.trees,
+            credit,
+            completion_mask.shape[1],
+            config.train.acts_without_advantage,
+            config.train.mask_truncated_completions,
+        )
         output["advantages"] = advantages.to(completion_mask.device)
         output["tool_mask"] = mask.to(completion_mask.device) * completion_mask
         output["num_items_in_batch"] = self.accelerator.gather(output["tool_mask"].sum()).sum()
-        self.last_metrics = step_metrics(self.trees, credit, self.grower.chat)
+        self.last_metrics = {**step_metrics(self.trees, credit, self.grower.chat), **self.resampled}
+        if self.mixture is not None:
+            self.mixture.learn(self.trees, self.state.global_step)
+            self.last_metrics |= self.mixture.metrics(self.trees, credit, self.grower.chat)
         self.grower.clock.add("score", started)
         self._refuse_silence()
         return output
 
     def _refuse_silence(self) -> None:
-        """An outage is never a reward: where no search of a whole step was answered, there is nothing to learn from.
-
-        Turns that failed the format are scored without a search; they do not hide an outage.
-        """
-        searched = [node for tree in self.trees for node in tree.walk() if node.rewrite.plan is not None]
-        if searched and all(node.reward is None for node in searched):
-            failure = getattr(self.grower.client, "last_failure", None)
+        """Stop where an environment answered nothing in a whole step: there is nothing to learn from."""
+        silent = unanswered(self.run, self.trees)
+        if silent is not None:
+            environment, deadline = silent
             raise EnvironmentUnavailableError(
-                f"no rollout of step {self.state.global_step + 1} could be scored: the environment did not answer "
-                f"before client.deadline ({self.run.client.deadline:g} s). Last failure: {failure}. "
+                f"no rollout of step {self.state.global_step + 1} could be scored: {environment} did not answer "
+                f"before client.deadline ({deadline:g} s). "
+                f"Last failure: {getattr(self.grower.client, 'last_failure', None)}. "
                 "The run stops with a checkpoint; bring the service back and continue with: querylect train … --resume"
             )
 
@@ -113,6 +139,7 @@ class TreeTrainer(GRPOTrainer):
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         """TRL's checkpoint, written aside and renamed: it is complete or not there."""
+        started = time.perf_counter()
         target = self.folder.checkpoints / f"checkpoint-{self.state.global_step}"
         with staged(target) as place:
             self._staging = place
@@ -124,7 +151,25 @@ class TreeTrainer(GRPOTrainer):
             for path in written.iterdir():
                 path.rename(place / path.name)
             written.rmdir()
+            if self._unfinished_rollout:
+                save_rollout(place, self.accelerator.process_index, self._buffered_inputs, self.last_metrics)
+            if self.mixture is not None:
+                self.mixture.save(place, self.state.global_step)
         self.folder.keep_newest(self.run.train.keep_checkpoints)
+        self.saving_seconds = time.perf_counter() - started
+
+    @property
+    def _unfinished_rollout(self) -> int:
+        """How many optimizer steps the rollout in use has had; 0 where the next step samples anew."""
+        return int(self.state.global_step % self.num_iterations)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        """TRL's, and where the run was stopped in the middle of a rollout, that rollout."""
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is not None and self._unfinished_rollout:
+            loaded = load_rollout(Path(checkpoint), self.accelerator.process_index, self.accelerator.device)
+            self._buffered_inputs, self.last_metrics = loaded
+            self._step = self._unfinished_rollout * self.args.gradient_accumulation_steps
 
     def save_now(self) -> None:
         """Save a checkpoint of the last finished step, unless there is one or none was finished.
@@ -134,7 +179,7 @@ class TreeTrainer(GRPOTrainer):
         done = self.state.global_step
         if done and not (self.folder.checkpoints / f"checkpoint-{done}").exists():
             if self._before_step is not None and self._before_step[0] == done:
-                _set_random_streams(self._before_step[1])
+                set_random_streams(self._before_step[1])
             self._save_checkpoint(self.model, trial=None)
 
     def create_model_card(self, *_: Any, **__: Any) -> None:
@@ -151,7 +196,21 @@ class TreeTrainer(GRPOTrainer):
 
     def _compute_loss(self, model: Any, inputs: Any) -> Tensor:
         self._wanted = (inputs["completion_mask"] * inputs["tool_mask"]).bool()
-        return super()._compute_loss(model, inputs)  # type: ignore[no-any-return]
+        # TRL multiplies the loss by `importance_sampling_ratio` where it takes itself to run vLLM.
+        self._loss_inputs, self.use_vllm = dict(inputs), self.run.train.importance_sampling_correction
+        try:
+            return super()._compute_loss(model, self._loss_inputs)  # type: ignore[no-any-return]
+        finally:
+            self._loss_inputs, self.use_vllm = None, False
+
+    def _weigh(self, logps: Tensor) -> None:
+        """Put into the inputs of the loss under way how likelier its tokens are now than where they were sampled."""
+        if self._loss_inputs is not None:
+            inputs = self._loss_inputs
+            now = inputs.get("old_per_token_logps")
+            mask = inputs["completion_mask"] * inputs["tool_mask"]
+            sampler = inputs["sampling_per_token_logps"]
+            inputs["importance_sampling_ratio"] = self.mismatch.weigh(logps if now is None else now, sampler, mask)
 
     def _get_per_token_logps_and_entropies(
         self,
@@ -168,11 +227,14 @@ class TreeTrainer(GRPOTrainer):
             result: tuple[Tensor, Tensor | None, Tensor | None] = super()._get_per_token_logps_and_entropies(
                 model, input_ids, attention_mask, logits_to_keep, batch_size, compute_entropy, **kwargs
             )
+            self._weigh(result[0])
             return result
         batch_size = batch_size or len(input_ids)
         wanted = attention_mask[:, -logits_to_keep:].bool()
-        if self._wanted is not None and self._wanted.shape == wanted.shape:
-            wanted = self._wanted
+        for known in (self._wanted, self._sampled):
+            if known is not None and known.shape == wanted.shape:
+                wanted = known.to(wanted.device)
+                break
         parts = []
         for start in range(0, len(input_ids), batch_size):
             at = slice(start, start + batch_size)
@@ -184,26 +246,17 @@ class TreeTrainer(GRPOTrainer):
                     wanted[at],
                     self.temperature,
                     compute_entropy,
-                    entropy_gradient=self.run.train.entropy_coef > 0,
+                    entropy_gradient=self.run.train.rewards_entropy,
+                    attention=attention_kind(self.run.train.packed_attention, input_ids.device),
                 )
             self.packed_tokens += tokens
             self.flat_tokens += int(attention_mask[at][wanted[at].any(1)].sum())
             parts.append((logps, entropies))
         self._wanted = None
         entropies = torch.cat([e for _, e in parts if e is not None]) if compute_entropy else None
-        return torch.cat([logps for logps, _ in parts]), entropies, None
-
-
-def _random_streams() -> tuple[Any, ...]:
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
-    return random.getstate(), numpy.random.get_state(), torch.get_rng_state(), cuda
-
-
-def _set_random_streams(streams: tuple[Any, ...]) -> None:
-    random.setstate(streams[0])
-    numpy.random.set_state(streams[1])
-    torch.set_rng_state(streams[2])
-    torch.cuda.set_rng_state_all(streams[3])
+        logps = torch.cat([logps for logps, _ in parts])
+        self._weigh(logps)
+        return logps, entropies, None
 
 
 class WholeRun(Sampler[int]):
@@ -223,12 +276,13 @@ class WholeRun(Sampler[int]):
 
 
 def token_advantages(
-    trees: Sequence[Tree], credit: Credit, width: int, keep_all: bool = False
+    trees: Sequence[Tree], credit: Credit, width: int, keep_all: bool = False, mask_truncated: bool = False
 ) -> tuple[Tensor, Tensor]:
     """Per-token advantages and loss mask, both (leaves, width), rows in the order of the trees' paths.
 
     A turn that several leaves share carries its advantage and its mask in the first of their rows only. Observation
-    tokens are masked. Turns without advantage are masked too, unless `keep_all` (a KL or entropy term acts on them).
+    tokens are masked. Turns without signal are masked too, unless `keep_all` (a KL or entropy term acts on them).
+    `mask_truncated` masks turns that were cut, whatever else.
     """
     paths = [path for tree in trees for path in tree.paths()]
     advantages, mask = torch.zeros(len(paths), width), torch.zeros(len(paths), width, dtype=torch.long)
@@ -239,12 +293,11 @@ def token_advantages(
             if id(node) in seen:
                 continue
             seen.add(id(node))
-            advantage = credit.of(node)
-            if advantage == 0 and not keep_all:
+            if not (keep_all or credit.teaches(node)) or (mask_truncated and not node.finished):
                 continue
             begin = len(node.prompt_ids) - start
             cells = slice(begin, begin + len(node.completion_ids))
-            advantages[row, cells] = advantage
+            advantages[row, cells] = credit.of(node)
             mask[row, cells] = 1
     return advantages, mask
 
@@ -267,15 +320,33 @@ def _rollout(prompts: Sequence[str], trainer: TreeTrainer) -> dict[str, list[Any
     trainer.sampler.refresh()
     trainer.grower.clock.add("generate", started)
     trainer.trees = trainer.grower.grow([trainer.questions[question] for question in ids], branching)
-    rows: dict[str, list[Any]] = {"prompt_ids": [], "completion_ids": [], "env_mask": [], "path_reward": []}
+    if trainer.run.train.resample_rounds:
+        found = resample(
+            trainer.run,
+            trainer.trees,
+            trainer.questions,
+            lambda others: trainer.grower.grow(others, branching),
+            trainer.state.global_step,
+            trainer.accelerator.process_index,
+        )
+        trainer.trees, trainer.resampled = found.trees, found.record()
+    started = time.perf_counter()
+    trainer.sampler.rest()
+    trainer.grower.clock.add("generate", started)
+    names = ("prompt_ids", "completion_ids", "env_mask", "logprobs", "path_reward")
+    rows: dict[str, list[Any]] = {name: [] for name in names}
     for tree in trainer.trees:
         for path in tree.paths():
             prompt, completion, mask = flatten(path)
             rows["prompt_ids"].append(prompt)
             rows["completion_ids"].append(completion)
             rows["env_mask"].append(mask)
+            rows["logprobs"].append(sampled_logprobs(path, len(completion)))
             rows["path_reward"].append(path[-1].reward)
-    return {**rows, "logprobs": None}  # type: ignore[dict-item]
+    # What old and reference log-probabilities are asked for: every sampled token, shared turns once.
+    width = max(map(len, rows["completion_ids"]))
+    trainer._sampled = token_advantages(trainer.trees, Credit({}, []), width, keep_all=True)[1].bool()
+    return rows
 
 
 def flatten(path: Sequence[Node]) -> tuple[list[int], list[int], list[int]]:

@@ -1,83 +1,91 @@
-"""Watching a run: metrics.jsonl, rollouts.jsonl, the progress bar, Weights & Biases, and a clean stop on a signal."""
+"""Watching a run: metrics.jsonl, rollouts.jsonl, the view, the collapse guard, Weights & Biases."""
 
-import logging
-import signal
-import sys
-import threading
 import time
 from collections.abc import Mapping
-from types import FrameType
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from transformers import TrainerCallback
 
-from ..rollouts.memory import give_back_freed_memory
+from ..configs.schema import RunConfig
+from ..rollouts.memory import give_back_freed_memory, peak_memory_gib
 from ..rollouts.tree import Node, Tree
+from .guard import CollapseGuard
 from .run_folder import RunFolder
-
-log = logging.getLogger(__name__)
+from .tables import log_table
+from .view import View
 
 
 class Watcher(TrainerCallback):
     """Records every optimizer step and shows how the run goes. `trainer` is set once it exists."""
 
-    def __init__(self, folder: RunFolder, rollouts_per_step: int, tracker: Any = None) -> None:
-        self.folder, self.rollouts_per_step, self.tracker = folder, rollouts_per_step, tracker
+    def __init__(self, folder: RunFolder, run: RunConfig, view: View, guard: CollapseGuard, tracker: Any) -> None:
+        self.folder, self.run, self.view, self.guard, self.tracker = folder, run, view, guard, tracker
         self.trainer: Any = None
         self._started = time.perf_counter()
-        self._losses: dict[str, float] = {}
-        self._bar = Progress(
-            TextColumn("training"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[said]}"),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-            console=Console(stderr=True),
-            disable=not sys.stderr.isatty(),
-        )
+        self._outcomes: Mapping[str, float] | None = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Show the bar from where the run starts or goes on."""
+        """Show where the run starts or goes on; the guard reads what it has read before."""
+        for record in self.folder.read(self.folder.metrics):
+            self.guard.look(record)
+        self._outcomes = self._plan_outcomes()
         self._started = time.perf_counter()
-        self._bar.start()
-        self._task = self._bar.add_task("", total=state.max_steps, completed=state.global_step, said="first rollout …")
+        self.view.begin(state.global_step, state.max_steps)
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, float] | None = None, **_: Any) -> None:
+    def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, float] | None = None, **_: Any) -> Any:
         """TRL logs before `on_step_end` of the same step in no fixed order: keep its figures for the record."""
         if self.trainer is None or not logs or "loss" not in logs:
-            return
-        names = ("loss", "grad_norm", "entropy", "learning_rate", "kl", "clip_ratio/region_mean")
-        self._write(state.global_step, {name: float(logs[name]) for name in names if name in logs})
+            return control
+        names = ("loss", "grad_norm", "entropy", "learning_rate", "kl", "clip_ratio/region_mean",
+                 "cispo_clip_ratio", "vespo/phi_seq_mean", "entropy_coef")  # fmt: skip
+        record = self._write(state.global_step, {name: float(logs[name]) for name in names if name in logs})
+        for sign in self.guard.look(record):
+            self.view.warn(f"step {state.global_step}: {sign.said}")
+        if self.guard.collapsed is not None:
+            control.should_save = control.should_training_stop = True
+        return control
 
-    def _write(self, step: int, losses: Mapping[str, float]) -> None:
+    def _write(self, step: int, losses: Mapping[str, float]) -> dict[str, float]:
         trainer = self.trainer
         now = time.perf_counter()
-        seconds = trainer.grower.clock.read()
-        record: dict[str, float] = {"step": step, **trainer.last_metrics, **losses}
+        seconds, searched = trainer.grower.clock.read(), trainer.grower.searched.read()
+        record: dict[str, float] = {"step": step, **trainer.last_metrics, **trainer.mismatch.read(), **losses}
         for activity in ("generate", "retrieve", "score"):
             record[f"seconds/{activity}"] = seconds.get(activity, 0.0)
+        record |= {f"seconds/retrieve/{turn}": spent for turn, spent in searched.items()}
         record["seconds/update"] = trainer.update_seconds
         record["seconds/step"] = now - self._started
         record["tokens/packed"], record["tokens/flat"] = trainer.packed_tokens, trainer.flat_tokens
+        before, self._outcomes = self._outcomes, self._plan_outcomes()
+        if (hits := share_without_search(before, self._outcomes)) is not None:
+            record["cache/hits"] = hits
+        record["memory/peak_gib"] = peak_memory_gib()
         self._started = now
         record = {name: float(f"{value:.6g}") if isinstance(value, float) else value for name, value in record.items()}
         self.folder.append(self.folder.metrics, record)
-        for tree in trainer.trees[: self.rollouts_per_step]:
+        shown = trainer.trees[: self.run.train.log_rollouts]
+        for tree in shown:
             self.folder.append(self.folder.rollouts, {"step": step, **describe(tree)})
         if self.tracker is not None:
             self.tracker.log({name: value for name, value in record.items() if name != "step"}, step=step)
-        said = "  ".join(
-            f"turn {turn} reward {record[key]:.3f}" for turn in (1, 2, 3, 4) if (key := f"reward/turn{turn}") in record
-        )
-        self._bar.update(self._task, completed=step, said=f"{said}  {record['seconds/step']:.1f} s/step")
-        log.log(
-            logging.DEBUG if sys.stderr.isatty() else logging.INFO,
-            "step %d/%d  %s  %.1f s", step, trainer.state.max_steps, said, record["seconds/step"],
-        )  # fmt: skip
+            every = self.run.tracking.table_steps
+            if every and shown and (step == 1 or step % every == 0):
+                log_table(self.tracker, step, shown, self.run.reward.metric)
+        self.view.step(record, trainer.trees[0] if trainer.trees else None)
+        return record
+
+    def _plan_outcomes(self) -> Mapping[str, float] | None:
+        """What became of the plans that the environment was asked; None for one that does not say."""
+        asked = getattr(self.trainer.grower.client, "plan_outcomes", None)
+        return asked() if asked is not None else None
+
+    def validated(self, record: Mapping[str, Any]) -> None:
+        """Show a validation; it is not part of the next step's seconds."""
+        self.view.validated(record)
+        if self.tracker is not None:
+            figures = {f"validation/{name}": value for name, value in record.items() if name != "step"}
+            self.tracker.log(figures, step=record["step"])
+        self._started = time.perf_counter()
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Saving is not part of the next step's seconds."""
@@ -87,58 +95,14 @@ class Watcher(TrainerCallback):
         """Start every step without the gaps that the one before left in memory."""
         give_back_freed_memory()
 
-    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Close the bar."""
-        self.close()
 
-    def close(self) -> None:
-        """Close the bar, whatever ended the run."""
-        self._bar.stop()
-
-
-class StopOnSignal(TrainerCallback):
-    """Ends a run so that it can go on: SIGTERM and SIGUSR1, what a cluster sends before it takes the node, after the
-    step with a checkpoint; Ctrl-C at once, except between the first changed weight of a step and the step's record."""
-
-    def __init__(self) -> None:
-        self.received: int | None = None
-        self._changing = False
-        self._before: dict[int, Any] = {}
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Listen while training runs; only the main thread of a process can."""
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):
-                if signal.getsignal(number) != signal.SIG_IGN:
-                    self._before[number] = signal.signal(number, self._note)
-
-    def _note(self, number: int, _frame: FrameType | None) -> None:
-        if number == signal.SIGINT and not self._changing:
-            raise KeyboardInterrupt
-        self.received = number
-
-    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """From here on the weights are those of neither step."""
-        self._changing = True
-
-    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """The step before is whole: weights, record and, where one was due, checkpoint."""
-        self._changing = False
-        if self.received == signal.SIGINT:
-            raise KeyboardInterrupt
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
-        """Ask the trainer to save and stop."""
-        if self.received is not None:
-            log.warning("received %s: saving a checkpoint and stopping", signal.Signals(self.received).name)
-            control.should_save = control.should_training_stop = True
-        return control
-
-    def restore(self) -> None:
-        """Give the signals back to who had them."""
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-        self._before = {}
+def share_without_search(before: Mapping[str, float] | None, now: Mapping[str, float] | None) -> float | None:
+    """Share of the plans between two counts that were cached or joined with an equal one; None where nobody knows."""
+    if before is None or now is None:
+        return None
+    new = {name: now.get(name, 0.0) - before.get(name, 0.0) for name in ("searched", "joined", "cached")}
+    total = sum(new.values())
+    return 1 - new["searched"] / total if total > 0 and min(new.values()) >= 0 else None
 
 
 def describe(tree: Tree) -> dict[str, Any]:

@@ -1,0 +1,207 @@
+"""Training curves of one run, or of several side by side, on one page that needs nothing from elsewhere.
+
+Runs that differ in nothing but their seed (and in what does not change learning) are one *group*: at every step that
+all of them have reached, the mean over the seeds is drawn, in a band from the lowest seed to the highest. Runs under
+way and runs that were stopped are read like finished ones; a last line that is half written is left out.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from ..configs.load import load_config
+from ..configs.schema import RunConfig
+from ..errors import ConfigError, DataError
+from .curve_figures import FIGURES, Curve, draw_curves
+from .figures import read_metrics
+from .records import write_text
+from .report import page_environment
+
+SAME = ("name", "output", "seed", "client", "tracking", "eval", "train.steps", "train.guard", "train.save_steps",
+        "train.keep_checkpoints", "train.log_rollouts", "train.grace_seconds", "train.usr1_grace_seconds",
+        "env.host", "env.port", "env.workers", "env.log", "env.playground")  # fmt: skip
+"""Settings in which the runs of a group may differ."""
+SHOWN_DIFFERENCES = 24
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingRun:
+    """What a run folder says about its training."""
+
+    path: Path
+    config: RunConfig
+    metrics: Sequence[Mapping[str, Any]]
+    validation: Sequence[Mapping[str, Any]]
+    finished: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Runs of one configuration, one per seed."""
+
+    label: str
+    runs: Sequence[TrainingRun]
+
+
+def write_curves(paths: Sequence[Path], output: Path | None) -> Path:
+    """Write the page about the runs in `paths` and return its path.
+
+    By default it is training.html in the run folder, for several runs in the folder above them all. Raises ConfigError
+    for a folder that holds no run, DataError for a log that cannot be read or has no step yet.
+    """
+    runs = [read_run(path) for path in dict.fromkeys(path.resolve() for path in paths)]
+    if not any(run.metrics for run in runs):
+        raise DataError(f"{', '.join(map(str, paths))}: no step was logged yet; there is no curve to draw.")
+    above = Path(os.path.commonpath([run.path for run in runs]))
+    target = output or above / "training.html"
+    if target.is_dir():
+        target = target / "training.html"
+    write_text(target, render_curves(runs, datetime.now(UTC).isoformat(sep=" ", timespec="seconds")))
+    return target
+
+
+def read_run(path: Path) -> TrainingRun:
+    """A run folder, whatever state it is in. Raises ConfigError, DataError."""
+    written = path / "config.yaml"
+    if not written.is_file():
+        raise ConfigError(f"{path} is no run folder: it holds no config.yaml. Give one that `querylect train` wrote.")
+    logs = [path / "metrics.jsonl", path / "validation.jsonl"]
+    metrics, validation = (read_metrics(log) if log.exists() else [] for log in logs)
+    return TrainingRun(path, load_config(str(written)), metrics, validation, (path / "final").is_dir())
+
+
+def render_curves(runs: Sequence[TrainingRun], created: str) -> str:
+    """The page as HTML. `created` is the time, as text."""
+    groups = grouped(runs)
+    drawings = []
+    for figure in FIGURES:
+        curves = curves_of(groups, figure.name, figure.source)
+        if curves:
+            drawings.append(draw_curves(figure, curves, [group.label for group in groups]))
+    return (
+        page_environment()
+        .get_template("curves.html.j2")
+        .render(
+            title=" · ".join(group.label for group in groups) if len(groups) < 4 else f"{len(groups)} configurations",
+            groups=groups,
+            rows=[_row(number, group, run) for number, group in enumerate(groups, start=1) for run in group.runs],
+            turns=sorted({turn for run in runs for turn in _turns(run.metrics, "reward")}),
+            differences=differences(groups),
+            drawings=drawings,
+            validated=any(run.validation for run in runs),
+            seeds=any(len(group.runs) > 1 for group in groups),
+            created=created,
+        )
+    )
+
+
+def grouped(runs: Sequence[TrainingRun]) -> list[Group]:
+    """The runs by configuration, in the order in which they were given."""
+    found: dict[tuple[tuple[str, str], ...], list[TrainingRun]] = {}
+    for run in runs:
+        key = tuple((name, value) for name, value in _settings(run.config) if not _same(name))
+        found.setdefault(key, []).append(run)
+    labels: list[str] = []
+    for members in found.values():
+        label = _label(members)
+        labels.append(label if label not in labels else f"{label} ({len(labels) + 1})")
+    return [Group(label, members) for label, members in zip(labels, found.values(), strict=True)]
+
+
+def curves_of(groups: Sequence[Group], name: str, source: str) -> list[Curve]:
+    """A figure's curves, one for each group and turn; `name` without turns has turn 0."""
+    curves = []
+    for place, group in enumerate(groups):
+        logs = [run.metrics if source == "metrics" else run.validation for run in group.runs]
+        logs = [log for log in logs if log]
+        for turn in sorted({turn for log in logs for turn in _turns(log, name)}):
+            key = f"{name}/turn{turn}" if turn else name
+            series = [{int(row["step"]): float(row[key]) for row in log if _finite(row.get(key))} for log in logs]
+            series = [values for values in series if values]
+            steps = sorted(set.intersection(*(set(values) for values in series)))
+            columns = [[values[step] for values in series] for step in steps]
+            if steps:
+                curve = Curve(
+                    group=place,
+                    turn=turn,
+                    steps=steps,
+                    mean=[fmean(column) for column in columns],
+                    low=[min(column) for column in columns],
+                    high=[max(column) for column in columns],
+                    seeds=len(series),
+                )
+                curves.append(curve)
+    return curves
+
+
+def differences(groups: Sequence[Group]) -> list[tuple[str, list[str]]]:
+    """The settings in which groups differ, each with its value in every group."""
+    flat = [dict(_settings(group.runs[0].config)) for group in groups]
+    names = sorted({name for settings in flat for name in settings if not _same(name)})
+    found = [(name, [settings.get(name, "–") for settings in flat]) for name in names]
+    return [(name, values) for name, values in found if len(set(values)) > 1][:SHOWN_DIFFERENCES]
+
+
+def _row(number: int, group: Group, run: TrainingRun) -> dict[str, Any]:
+    """A run's line in the table, numbers as text."""
+    tenth = run.metrics[-max(1, len(run.metrics) // 10) :]
+    last = run.metrics[-1]["step"] if run.metrics else 0
+    key = f"{run.config.reward.metric.split('@')[0]}/turn{len(run.config.rollout.branching)}"
+    judged = [row for row in run.validation if _finite(row.get(key))]
+    best = max(judged, key=lambda row: row[key], default=None)
+    return {
+        "group": (number - 1) % 8 + 1,
+        "label": group.label,
+        "name": run.path.name,
+        "seed": run.config.seed,
+        "steps": f"{last} of {run.config.train.steps}" + ("" if run.finished else ", not finished"),
+        "rewards": {turn: _mean(tenth, f"reward/turn{turn}") for turn in _turns(run.metrics, "reward")},
+        "best": "–" if best is None else f"{best[key]:.3f} at step {best['step']}",
+        "seconds": _mean(run.metrics, "seconds/step", "{:.1f}"),
+    }
+
+
+def _mean(rows: Sequence[Mapping[str, Any]], key: str, form: str = "{:.3f}") -> str:
+    values = [row[key] for row in rows if _finite(row.get(key))]
+    return form.format(fmean(values)) if values else "–"
+
+
+def _turns(rows: Sequence[Mapping[str, Any]], name: str) -> list[int]:
+    """The turns for which a figure was logged; [0] where it was logged once a step; none where it was not."""
+    ends = {key.removeprefix(name) for row in rows for key in row if key == name or key.startswith(f"{name}/turn")}
+    turns = sorted(int(end.removeprefix("/turn")) for end in ends if end)
+    return turns or ([0] if ends else [])
+
+
+def _finite(value: Any) -> bool:
+    return isinstance(value, int | float) and abs(value) < float("inf")
+
+
+def _settings(config: RunConfig) -> list[tuple[str, str]]:
+    def flat(values: Mapping[str, Any], above: str) -> list[tuple[str, str]]:
+        pairs: list[tuple[str, str]] = []
+        for key, value in values.items():
+            pairs += flat(value, f"{above}{key}.") if isinstance(value, Mapping) else [(f"{above}{key}", str(value))]
+        return pairs
+
+    return flat(config.model_dump(mode="json"), "")
+
+
+def _same(name: str) -> bool:
+    return any(name == free or name.startswith(f"{free}.") for free in SAME)
+
+
+def _label(runs: Sequence[TrainingRun]) -> str:
+    """The run's name; for several what their names begin with."""
+    names = [run.path.name for run in runs]
+    if len(names) == 1:
+        return names[0]
+    common = os.path.commonprefix(names)  # noqa: RUF071 (letters are meant)
+    common = common.rstrip("0123456789").rstrip("-_. ")
+    for ending in ("seed", "-s", "_s"):
+        common = common.removesuffix(ending).rstrip("-_. ")
+    return common or names[0]

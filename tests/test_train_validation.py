@@ -1,0 +1,131 @@
+"""Validation inside a run: what is asked, what is kept as best, and that training does not notice."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from querylect.configs.schema import DatasetConfig, EnvironmentConfig
+from querylect.data.beir import load_beir, save_beir
+from querylect.data.types import Question, Split
+from querylect.errors import CheckpointError, ConfigError, DataError, StoppedError
+from querylect.rollouts.checkpoints import find_checkpoint
+from querylect.train.run import train
+from querylect.train.run_folder import RunFolder
+
+from .lessons import change, lesson_url, lessons, records, settings, speaking, without_seconds  # noqa: F401
+
+
+def environment(lessons, folder, validation):  # noqa: F811
+    """The lessons with a validation split, their index used as it is."""
+    dataset = load_beir(lessons.dataset.path)
+    asked = [Question(f"v{number}", text) for number, text in enumerate(validation)]
+    split = Split(asked, {question.id: {"aspirin": 1} for question in asked})
+    save_beir(replace(dataset, splits={**dataset.splits, "validation": split}), folder)
+    changed = {"dataset": DatasetConfig(kind="beir", path=str(folder))}
+    return EnvironmentConfig.model_validate({**lessons.model_dump(), **{k: v.model_dump() for k, v in changed.items()}})
+
+
+@pytest.fixture
+def served(lessons, tmp_path, run_app):  # noqa: F811
+    """A function: validation questions in, `with` it the URL of the environment that has them."""
+    from querylect.envs.environment import Environment
+    from querylect.envs.service import create_app
+
+    def serve(validation):
+        config = environment(lessons, tmp_path / "validated", validation)
+        return run_app(create_app(Environment.open(config), config))
+
+    return serve
+
+
+ASKED = ["a sore head", "no sugar please", "pain in the temples", "what helps my brow", "my skull aches"]
+
+
+def test_validation_is_logged_keeps_the_best_and_does_not_change_training(settings, served, monkeypatch):  # noqa: F811
+    """Without it and with it, training logs the same figures; the best is the first of the highest values."""
+    plain = without_seconds(train(settings) / "metrics.jsonl")
+    with served(ASKED) as url:
+        config = change(
+            settings,
+            name="validated",
+            **{"client.urls": [url], "train.validate_steps": 2, "train.validation_questions": 3},
+            **{"train.keep_checkpoints": 1, "train.save_steps": 1},
+        )
+        folder = RunFolder(train(config))
+        logged = records(folder.validation)
+        assert without_seconds(folder.metrics) == plain
+        assert [row["step"] for row in logged] == [0, 2, 4]
+        assert all(row["questions"] == 3 and row["unscorable"] == 0 for row in logged)
+        assert set(logged[0]) == {
+            "step", "questions", "unscorable", "seconds",
+            *(f"{name}/turn{turn}" for name in ("reward", "ndcg", "format") for turn in (1, 2)),
+        }  # fmt: skip
+        kept = json.loads((folder.best / "best.json").read_text())
+        assert kept == max(logged, key=lambda row: (row["ndcg/turn2"], -row["step"]))
+        assert find_checkpoint(folder.path) == folder.best
+        assert find_checkpoint(folder.path, "final") == folder.final
+        with pytest.raises(CheckpointError, match=r"no checkpoint 'checkpoint-1'; .*: best, checkpoint-4, final"):
+            find_checkpoint(folder.path, "checkpoint-1")
+
+        stop_in_validation(monkeypatch, at=2)
+        again = change(config, name="again")
+        with pytest.raises(StoppedError, match="checkpoint-2"):
+            train(again)
+        monkeypatch.undo()
+        resumed = RunFolder(train(again, resume=True))
+    assert without_seconds(resumed.validation) == without_seconds(folder.validation)
+    assert without_seconds(resumed.metrics) == plain
+    assert json.loads((resumed.best / "best.json").read_text())["step"] == kept["step"]
+    one, other = (each / "best" / "adapter_model.safetensors" for each in (folder.path, resumed.path))
+    assert one.read_bytes() == other.read_bytes()
+
+
+def stop_in_validation(monkeypatch, at):
+    """SIGTERM while the validation after step `at` is answered, with hours of grace: the step is whole, so it stops."""
+    import os
+    import signal
+
+    from querylect.train import validation
+
+    original = validation.Validator._measure
+
+    def interrupted(self, step):
+        if step == at:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return original(self, step)
+
+    monkeypatch.setattr(validation.Validator, "_measure", interrupted)
+
+
+def test_the_best_policy_is_replaced_by_a_better_one_only_and_never_by_a_guess(tmp_path):
+    from types import SimpleNamespace
+
+    from querylect.configs.schema import RunConfig
+    from querylect.train.validation import Validator, best_of
+
+    folder = RunFolder(tmp_path)
+    saved = []
+    validator = SimpleNamespace(config=RunConfig(), folder=folder, save=saved.append)
+    for step, value, unscorable in ((0, 0.3, 0), (5, 0.5, 0), (10, 0.5, 0), (15, 0.9, 1), (20, 0.4, 0)):
+        Validator._keep_best(validator, step, {"step": step, "ndcg/turn2": value, "unscorable": unscorable})
+    assert len(saved) == 2
+    assert best_of(folder)["step"] == 5
+
+
+def test_validation_questions_are_spread_over_the_split(settings, served):  # noqa: F811
+    from querylect.envs.client import SyncEnvironmentClient
+    from querylect.train.validation import validation_questions
+
+    with served(ASKED) as url:
+        config = change(settings, **{"client.urls": [url], "train.validate_steps": 1, "train.validation_questions": 2})
+        with SyncEnvironmentClient(config.client) as client:
+            assert [each.text for each in validation_questions(config, client, [])] == [ASKED[0], ASKED[2]]
+            everything = change(config, **{"train.validation_questions": 99})
+            assert [each.text for each in validation_questions(everything, client, [])] == ASKED
+            with pytest.raises(DataError, match=r"stand in both train and validation"):
+                validation_questions(config, client, [Question("other", "A sore head?")])
+
+
+def test_validation_without_its_split_is_refused(settings):  # noqa: F811
+    with pytest.raises(ConfigError, match=r"validate_steps is 3 and the environment has no validation questions"):
+        train(change(settings, **{"train.validate_steps": 3}))

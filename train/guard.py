@@ -1,0 +1,106 @@
+"""The collapse guard: signs, in the log of a run, that the policy stops being one.
+
+Four signs, each judged by the mean over the newest `window` steps: the last turn's reward against the best such mean
+so far; entropy, copies and groups without signal in *every* turn (a first turn that always repeats the question is a
+habit, a policy that does it in all turns has stopped searching). A sign is told when it appears; one that is still
+there `patience` steps later ends the run where `action` is `stop`. The guard only reads records, so a resumed run has
+the guard of the run that was not stopped once it has seen the same records.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+from ..configs.schema import GuardConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Sign:
+    """One sign in the newest window."""
+
+    name: str
+    """reward_drop, entropy_floor, copy_share or zero_variance: the setting that holds its limit."""
+    said: str
+    """One sentence: what was seen, and the limit."""
+
+
+class CollapseGuard:
+    """Reads one record of metrics.jsonl after the other."""
+
+    def __init__(self, config: GuardConfig) -> None:
+        self.config = config
+        self.collapsed: Sign | None = None
+        """The sign that outlasted the patience, where `action` is stop."""
+        self._rows: deque[Mapping[str, float]] = deque(maxlen=config.window)
+        self._best: tuple[float, int] | None = None
+        self._since: dict[str, int] = {}
+
+    def look(self, record: Mapping[str, float]) -> list[Sign]:
+        """Take in the record of one step; returns the signs that have newly appeared."""
+        if self.config.action == "off":
+            return []
+        self._rows.append(record)
+        if len(self._rows) < self.config.window:
+            return []
+        step = int(record["step"])
+        signs = {sign.name: sign for sign in self._signs(step)}
+        fresh = [sign for name, sign in signs.items() if name not in self._since]
+        self._since = {name: self._since.get(name, step) for name in signs}
+        if self.config.action == "stop":
+            lasting = [name for name, since in self._since.items() if step - since >= self.config.patience]
+            self.collapsed = signs[lasting[0]] if lasting else None
+        return fresh
+
+    def _signs(self, step: int) -> Iterator[Sign]:
+        config, over = self.config, f"over the last {self.config.window} steps"
+        reward = self._means("reward")[-1:]
+        if config.reward_drop is not None and reward:
+            if self._best is None or reward[0] > self._best[0]:
+                self._best = reward[0], step
+            best, when = self._best
+            if reward[0] < (1 - config.reward_drop) * best:
+                yield Sign(
+                    "reward_drop",
+                    f"the last turn's mean reward {over} is {reward[0]:.3f}; it was {best:.3f} at step {when} "
+                    f"(limit: a loss of {config.reward_drop:.0%})",
+                )
+        entropy = self._means("entropy")
+        if config.entropy_floor is not None and entropy and max(entropy) < config.entropy_floor:
+            yield Sign(
+                "entropy_floor",
+                f"no turn's entropy {over} is above {max(entropy):.2g} nats per token "
+                f"(limit: {config.entropy_floor:g}): the policy always says the same",
+            )
+        for name, limit, what in (
+            ("copy", config.copy_share, "of the rewrites repeat the question or an earlier turn"),
+            ("zero_variance", config.zero_variance, "of the groups have no signal to learn from"),
+        ):
+            shares = self._means(name)
+            if limit is not None and shares and min(shares) >= limit:
+                setting = "copy_share" if name == "copy" else name
+                yield Sign(setting, f"{min(shares):.1%} {what} in every turn {over} (limit: {limit:.0%})")
+
+    def _means(self, name: str) -> list[float]:
+        """The window's mean of a per-turn figure, first turn to last; turns without a figure are left out."""
+        turns = sorted({key for row in self._rows for key in row if key.startswith(f"{name}/turn")})
+        return [fmean(row[key] for row in self._rows if key in row) for key in turns]
+
+
+def best_known(checkpoints: Sequence[Path], best: Path, records: Sequence[Mapping[str, float]], window: int) -> str:
+    """Which policy of a collapsed run to take, as text: the one that validation chose, else the checkpoint that stood
+    where the last turn's mean reward over `window` steps was highest."""
+    if best.exists():
+        return f"the best by validation is {best}"
+    values: dict[Path, float] = {}
+    for path in checkpoints:
+        step = int(path.name.rsplit("-", 1)[-1])
+        rows = [row for row in records if step - window < row["step"] <= step]
+        turns = sorted({key for row in rows for key in row if key.startswith("reward/turn")})
+        if turns:
+            values[path] = fmean(row[turns[-1]] for row in rows if turns[-1] in row)
+    if not values:
+        return "no checkpoint is left from before"
+    path = max(values, key=lambda each: values[each])
+    return f"of the checkpoints that are left the best by training reward ({values[path]:.3f}) is {path}"

@@ -1,0 +1,144 @@
+"""Answering validation questions while a run goes on, and keeping the policy that answers them best.
+
+Greedy, one answer per turn, as `querylect eval` does; questions of the validation split only, at even distances. What
+counts is the reward's metric at the last turn. A policy that is ahead of every one before it is saved as `best/`, which
+no later checkpoint removes. The random streams of training are left as they were found.
+"""
+
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from transformers import TrainerCallback
+
+from ..configs.schema import RunConfig
+from ..data.leakage import overlap
+from ..data.types import Dataset, Question, Split
+from ..envs.connect import AnyClient
+from ..errors import ConfigError, DataError
+from ..rollouts.grow import Clock, Grower
+from ..rollouts.tree import Tree
+from .randomness import random_streams, set_random_streams
+from .run_folder import RunFolder, staged, write_atomically
+from .stopping import StopOnSignal
+
+log = logging.getLogger(__name__)
+
+CHUNK = 192
+"""Questions answered at once."""
+
+
+def validation_questions(config: RunConfig, client: AnyClient, train: Sequence[Question]) -> list[Question]:
+    """The questions that this run is validated on; none where `train.validate_steps` is 0.
+
+    Raises ConfigError where the environment has no validation split, DataError where it shares questions with `train`.
+    """
+    if not config.train.validate_steps:
+        return []
+    splits = client.environment().splits
+    if not splits.get("validation"):
+        raise ConfigError(
+            f"train.validate_steps is {config.train.validate_steps} and the environment has no validation questions "
+            f"(its splits: {splits}). Add the split (BEIR: qrels/dev.tsv), or set train.validate_steps to 0."
+        )
+    asked = client.questions("validation")
+    splits_seen = {"train": Split(train, {}), "validation": Split(asked, {})}
+    if shared := overlap(Dataset(client.environment().name, (), splits_seen)):
+        raise DataError(f"{shared[0]} Take these questions out of one of the two, or set train.validate_steps to 0.")
+    count = min(config.train.validation_questions, len(asked))
+    return [asked[index * len(asked) // count] for index in range(count)]
+
+
+class Validator(TrainerCallback):
+    """Validates a step before the next one begins, and the last one at the end.
+
+    `save` writes the policy into a folder, `refresh` brings the sampling policy up to date, `told` gets every record.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        folder: RunFolder,
+        questions: Sequence[Question],
+        grower: Grower,
+        stopper: StopOnSignal,
+        refresh: Callable[[], object],
+        save: Callable[[Path], None],
+        told: Callable[[Mapping[str, Any]], None],
+    ) -> None:
+        self.config, self.folder, self.questions, self.grower = config, folder, questions, grower
+        self.stopper, self.refresh, self.save, self.told = stopper, refresh, save, told
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Validate the step that has just ended, or that the run goes on from, where it is due."""
+        if state.global_step % self.config.train.validate_steps == 0:
+            self._validate(state.global_step)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Validate the last step; a run that was stopped earlier does so when it goes on."""
+        if state.global_step >= state.max_steps:
+            self._validate(state.global_step)
+
+    def _validate(self, step: int) -> None:
+        if any(row["step"] == step for row in self.folder.read(self.folder.validation)):
+            return
+        with self.stopper.between_steps():
+            record = self._measure(step)
+            self._keep_best(step, record)
+            self.folder.append(self.folder.validation, record)
+            self.told(record)
+
+    def _measure(self, step: int) -> dict[str, Any]:
+        started = time.perf_counter()
+        streams, clock, searched = random_streams(), self.grower.clock, self.grower.searched
+        self.grower.clock, self.grower.searched = Clock(), Clock()
+        branching = [1] * len(self.config.rollout.branching)
+        trees: list[Tree] = []
+        try:
+            self.refresh()
+            for start in range(0, len(self.questions), CHUNK):
+                trees += self.grower.grow(self.questions[start : start + CHUNK], branching, greedy=True)
+        finally:
+            set_random_streams(streams)
+            self.grower.clock, self.grower.searched = clock, searched
+        record = {"step": step, **validation_metrics(trees), "seconds": time.perf_counter() - started}
+        return {name: float(f"{value:.6g}") if isinstance(value, float) else value for name, value in record.items()}
+
+    def _keep_best(self, step: int, record: Mapping[str, Any]) -> None:
+        name = f"{self.config.reward.metric.split('@')[0]}/turn{len(self.config.rollout.branching)}"
+        if record["unscorable"]:
+            log.warning(
+                "%d validation answers of step %d could not be scored: it does not count for best/",
+                record["unscorable"], step,
+            )  # fmt: skip
+            return
+        before = best_of(self.folder)
+        if before is None or record[name] > before[name]:
+            with staged(self.folder.best) as place:
+                self.save(place)
+                write_atomically(place / "best.json", json.dumps(record, indent=2) + "\n")
+
+
+def best_of(folder: RunFolder) -> dict[str, Any] | None:
+    """The validation record of the policy in `best/`, or None."""
+    path = folder.best / "best.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+
+def validation_metrics(trees: Sequence[Tree]) -> dict[str, Any]:
+    """Means per turn over the answers that were scored, and how many were not."""
+    nodes = [node for tree in trees for node in tree.walk()]
+    record: dict[str, Any] = {"questions": len(trees), "unscorable": sum(node.reward is None for node in nodes)}
+    for turn in sorted({node.turn for node in nodes}):
+        scored = [node for node in nodes if node.turn == turn and node.reward is not None]
+        if scored:
+            record[f"reward/turn{turn}"] = fmean(node.reward or 0.0 for node in scored)
+            for metric in sorted({name for node in scored for name in node.metrics}):
+                values = [node.metrics.get(metric, 0.0) for node in scored]
+                record[f"{metric.split('@')[0]}/turn{turn}"] = fmean(values)
+            record[f"format/turn{turn}"] = fmean(node.rewrite.format_ok for node in scored)
+    return record

@@ -1,0 +1,250 @@
+"""What a person sees of a run under way: a live view in a terminal, one line per step elsewhere.
+
+Text that a model wrote is shown as plain text: no control character of it reaches the terminal, no markup is read.
+"""
+
+import logging
+import sys
+import time
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from ..rollouts.tree import Node, Tree
+
+log = logging.getLogger(__name__)
+
+BLOCKS = "▁▂▃▄▅▆▇█"
+POINTS = 32
+"""Width of a sparkline in characters."""
+TIMED_STEPS = 20
+"""The time left is reckoned from so many of the newest steps."""
+WARNINGS = 3
+"""Warnings that stay in view; the log above has them all."""
+
+
+class View(Protocol):
+    """What a run tells about itself."""
+
+    def begin(self, done: int, total: int) -> None:
+        """Training starts, or goes on after step `done`."""
+
+    def step(self, record: Mapping[str, float], tree: Tree | None) -> None:
+        """A step was recorded; `tree` is one of those that it sampled."""
+
+    def validated(self, record: Mapping[str, Any]) -> None:
+        """Validation questions were answered."""
+
+    def warn(self, text: str) -> None:
+        """Something needs attention."""
+
+    def close(self) -> None:
+        """The run ended, whatever ended it."""
+
+
+def open_view(title: str) -> View:
+    """The live view where stderr is a terminal, else lines of the log."""
+    return LiveView(title, Console(stderr=True)) if sys.stderr.isatty() else LineView()
+
+
+class _Pace:
+    """How long steps take, and how long it will go on."""
+
+    def __init__(self) -> None:
+        self.done = self.total = 0
+        self._seconds: deque[float] = deque(maxlen=TIMED_STEPS)
+
+    def take(self, record: Mapping[str, float]) -> None:
+        self.done = int(record["step"])
+        self._seconds.append(record["seconds/step"])
+
+    @property
+    def left(self) -> str:
+        """Time left as h:mm:ss or m:ss; unknown before the first step."""
+        if not self._seconds:
+            return "?"
+        return clock(sum(self._seconds) / len(self._seconds) * (self.total - self.done))
+
+
+class LineView:
+    """One line of the log per step."""
+
+    def __init__(self) -> None:
+        self._pace = _Pace()
+
+    def begin(self, done: int, total: int) -> None:
+        """Note where the run starts."""
+        self._pace.done, self._pace.total = done, total
+
+    def step(self, record: Mapping[str, float], tree: Tree | None) -> None:
+        """Log reward per turn, seconds and what is left."""
+        pace = self._pace
+        pace.take(record)
+        rewards = "  ".join(f"turn {turn} reward {record[key]:.3f}" for turn, key in turns_of(record, "reward"))
+        said = f"{rewards}  {record['seconds/step']:.1f} s  left {pace.left}"
+        log.info("step %d/%d  %s", pace.done, pace.total, said)
+
+    def validated(self, record: Mapping[str, Any]) -> None:
+        """Log what validation found."""
+        log.info("%s", validation_line(record))
+
+    def warn(self, text: str) -> None:
+        """Log a warning."""
+        log.warning("%s", text)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class LiveView:
+    """A panel that is drawn anew: per turn reward with its curve, lengths and format; pace; the latest rewrite."""
+
+    def __init__(self, title: str, console: Console) -> None:
+        self._title, self._console = title, console
+        self._pace = _Pace()
+        self._started = time.monotonic()
+        self._record: Mapping[str, float] = {}
+        self._rewards: dict[int, list[float]] = {}
+        self._tree: Tree | None = None
+        self._validated: Mapping[str, Any] | None = None
+        self._warnings: deque[str] = deque(maxlen=WARNINGS)
+        self._live = Live(get_renderable=self.draw, console=console, refresh_per_second=2)
+
+    def begin(self, done: int, total: int) -> None:
+        """Show the panel."""
+        self._pace.done, self._pace.total = done, total
+        self._live.start()
+
+    def step(self, record: Mapping[str, float], tree: Tree | None) -> None:
+        """Take in a step."""
+        self._pace.take(record)
+        self._record, self._tree = record, tree or self._tree
+        for turn, key in turns_of(record, "reward"):
+            self._rewards.setdefault(turn, []).append(record[key])
+        log.debug("step %d/%d", self._pace.done, self._pace.total)
+
+    def validated(self, record: Mapping[str, Any]) -> None:
+        """Take in a validation."""
+        self._validated = record
+        log.info("%s", validation_line(record))
+
+    def warn(self, text: str) -> None:
+        """Log a warning above the panel and keep it in view."""
+        self._warnings.append(text)
+        log.warning("%s", text)
+
+    def close(self) -> None:
+        """Leave the last picture standing."""
+        self._live.stop()
+
+    def draw(self) -> RenderableType:
+        """The panel as it is now."""
+        rows: list[RenderableType] = [self._pace_line()]
+        if self._record:
+            rows.append(self._turns())
+        else:
+            rows.append(Text("the first rollout is under way …", style="dim"))
+        if self._validated is not None:
+            rows.append(Text(validation_line(self._validated), style="cyan", no_wrap=True, overflow="ellipsis"))
+        if self._tree is not None:
+            rows.append(self._latest(self._tree))
+        rows += [Text(f"! {printable(text)}", style="bold yellow") for text in self._warnings]
+        return Panel(Group(*rows), title=Text(printable(self._title)), title_align="left", border_style="dim")
+
+    def _pace_line(self) -> RenderableType:
+        line = Table.grid(padding=(0, 2))
+        pace, elapsed = self._pace, clock(time.monotonic() - self._started)
+        speed = f"{self._record['seconds/step']:.1f} s/step" if self._record else ""
+        line.add_row(
+            Text(f"step {pace.done}/{pace.total}", style="bold"),
+            ProgressBar(total=max(1, pace.total), completed=pace.done, width=24),
+            Text(speed),
+            Text(f"{elapsed} elapsed", style="dim"),
+            Text(f"{pace.left} left"),
+        )
+        return line
+
+    def _turns(self) -> RenderableType:
+        table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+        for name in ("", "reward", "", "format", "rewrite", "entropy", "no signal", "copies"):
+            table.add_column(name, justify="left" if not name else "right", no_wrap=True)
+        record = self._record
+        for turn, values in sorted(self._rewards.items()):
+
+            def figure(name: str, form: str, turn: int = turn) -> str:
+                value = record.get(f"{name}/turn{turn}")
+                return "–" if value is None else form.format(value)
+
+            table.add_row(
+                Text(f"turn {turn}", style="bold"),
+                Text(figure("reward", "{:.3f}"), style="bold green"),
+                Text(sparkline(values), style="green"),
+                figure("format", "{:.0%}"),
+                figure("rewrite_tokens", "{:.0f} tokens"),
+                figure("entropy", "{:.2f} nats"),
+                figure("zero_variance", "{:.0%}"),
+                figure("copy", "{:.0%}"),
+            )
+        return table
+
+    def _latest(self, tree: Tree) -> RenderableType:
+        table = Table.grid(padding=(0, 2))
+        table.add_column(no_wrap=True, style="dim")
+        table.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
+        table.add_column(no_wrap=True, justify="right")
+        table.add_row("question", Text(printable(tree.question.text), overflow="ellipsis"), "")
+        for node in next(iter(tree.paths()), []):
+            table.add_row(f"turn {node.turn}", Text(printable(rewritten(node)), overflow="ellipsis"), earned(node))
+        return table
+
+
+def turns_of(record: Mapping[str, Any], name: str) -> list[tuple[int, str]]:
+    """(turn, key) of a per-turn figure, in the order of the turns."""
+    keys = [key for key in record if key.startswith(f"{name}/turn")]
+    return sorted((int(key.removeprefix(f"{name}/turn")), key) for key in keys)
+
+
+def validation_line(record: Mapping[str, Any]) -> str:
+    """A validation record as one line."""
+    values = "  ".join(f"turn {turn} reward {record[key]:.3f}" for turn, key in turns_of(record, "reward"))
+    return f"validation at step {record['step']}: {values}  ({record['questions']} questions)"
+
+
+def rewritten(node: Node) -> str:
+    """What a turn said to the retriever, or why it said nothing."""
+    return " · ".join(node.rewrite.rewrites) if node.rewrite.plan is not None else f"({node.rewrite.failure})"
+
+
+def earned(node: Node) -> str:
+    """A turn's reward as text."""
+    return "unscorable" if node.reward is None else f"{node.reward:.3f}"
+
+
+def sparkline(values: list[float]) -> str:
+    """The newest values as blocks between their least and their greatest; means of neighbours where there are many."""
+    size = max(1, -(-len(values) // POINTS))
+    parts = [values[at : at + size] for at in range(0, len(values), size)]
+    means = [sum(part) / len(part) for part in parts]
+    low, high = min(means), max(means)
+    if high - low < 1e-9:
+        return BLOCKS[3] * len(means)
+    return "".join(BLOCKS[min(7, int(8 * (mean - low) / (high - low)))] for mean in means)
+
+
+def printable(text: str) -> str:
+    """One line without control characters, which a terminal would obey."""
+    return "".join(letter if letter.isprintable() else " " for letter in " ".join(text.split()))
+
+
+def clock(seconds: float) -> str:
+    """Seconds as m:ss, from an hour on as h:mm:ss."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
