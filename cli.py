@@ -64,7 +64,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(_interrupted())
     except QuerylectError as error:
         log.debug("where the error arose", exc_info=error)
-        _tell(f"{error.label}: {error}")
+        if not error.told_elsewhere:
+            _tell(f"{error.label}: {error}")
         sys.exit(error.exit_code)
     except Exception as error:  # noqa: BLE001 (the last stop of every error)
         sys.exit(_unexpected(error))
@@ -266,7 +267,9 @@ def train(
     settings = _resolve(config, overrides, verbose, dry_run)
     from .train.run import train as train_policy
 
-    typer.echo(train_policy(settings, resume))
+    folder = train_policy(settings, resume)
+    if os.environ.get("RANK", "0") == "0":
+        typer.echo(folder)
 
 
 @app.command("eval")

@@ -10,6 +10,8 @@ class QuerylectError(Exception):
     """Base of every error that this project raises on purpose."""
 
     exit_code = 1
+    told_elsewhere = False
+    """Whether another process of the same run tells it to the user."""
     label = "error"
     """What the command line writes before the message."""
 

@@ -26,6 +26,8 @@ class Sampling:
     temperature: float = 1.0
     top_p: float = 1.0
     max_new_tokens: int = 64
+    streams: tuple[int, ...] = ()
+    """The random stream of each prompt (rollouts/streams.py); empty draws from torch's global one."""
 
 
 class Weights(Protocol):

@@ -13,15 +13,17 @@ from .policy import MergedCopy, load_policy, merged_weights, torch_dtype
 from .transformers_engine import TransformersEngine, stop_ids
 
 
-def open_engine(config: RunConfig, policy: nn.Module, tokenizer: Any) -> tuple[Engine, Weights]:
+def open_engine(config: RunConfig, policy: nn.Module, tokenizer: Any, apart: bool = False) -> tuple[Engine, Weights]:
     """The engine of `rollout.engine`, and what keeps it at the weights of `policy`: refresh it before sampling.
+
+    `apart`: the trained weights will be split over processes, so transformers samples from a copy (policy.MergedCopy).
 
     Raises ConfigError where the engine is not installed or does not fit, EngineUnavailableError for a server that does
     not answer, ModelError for a policy that transformers cannot sample with shared prefixes.
     """
     kind = config.rollout.engine
     if kind == "transformers":
-        sampler = MergedCopy(policy)
+        sampler = MergedCopy(policy, apart)
         rollout = config.rollout
         return TransformersEngine(sampler.model, tokenizer, rollout.micro_batch, rollout.longest_sequence), sampler
     stops = stop_ids(policy, tokenizer)

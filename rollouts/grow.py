@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from ..configs.schema import RewardConfig, RolloutConfig
@@ -13,6 +13,7 @@ from ..rewards.node import node_reward
 from ..rewriters.base import Message, Rewriter
 from .chat import Chat
 from .engine import Engine, Sample, Sampling
+from .streams import stream
 from .tree import Hit, Node, Tree
 
 
@@ -50,6 +51,8 @@ class _Growing:
     messages: list[Message]
     prompt_ids: list[int]
     parent: Node | None
+    stream: int = 0
+    """Where the random numbers of its samples come from."""
 
 
 class Grower:
@@ -71,17 +74,26 @@ class Grower:
         self.searched = Clock()
         """The seconds of `clock`'s retrieve, by turn."""
 
-    def grow(self, questions: Sequence[Question], branching: Sequence[int], greedy: bool = False) -> list[Tree]:
+    def grow(
+        self,
+        questions: Sequence[Question],
+        branching: Sequence[int],
+        greedy: bool = False,
+        streams: Sequence[int] | None = None,
+    ) -> list[Tree]:
         """One tree per question, in order; `branching[t]` samples under every node of turn t + 1.
+
+        `streams` gives every question a random stream of its own (rollouts/streams.py): its tree then does not depend
+        on the other questions. None draws from torch's global stream.
 
         A turn whose text fails the format is searched with nothing, earns only the format part, and still grows: its
         follow-up shows no documents. So does an unscorable turn.
         """
         trees = [Tree(question, []) for question in questions]
         places: list[_Growing] = []
-        for tree in trees:
+        for tree, own in zip(trees, streams or [0] * len(trees), strict=True):
             messages = self.rewriter.first(self.plain(tree.question))
-            places.append(_Growing(tree, messages, self.chat.first(messages, self.rewriter.opening), None))
+            places.append(_Growing(tree, messages, self.chat.first(messages, self.rewriter.opening), None, own))
         for turn, width in enumerate(branching, start=1):
             prompts = [place.prompt_ids for place in places]
             self.check_length(prompts)
@@ -91,6 +103,8 @@ class Grower:
                 max_new_tokens=self.rollout.new_tokens(turn),
             )
             started = time.perf_counter()
+            if streams is not None:
+                sampling = replace(sampling, streams=tuple(place.stream for place in places))
             samples = self.engine.generate(prompts, width, sampling)
             self.clock.add("generate", started)
             grown = [
@@ -103,6 +117,8 @@ class Grower:
             self._search(grown)
             if turn < len(branching):
                 places = [self._next(place, node, turn + 1) for place, node in grown]
+                for number, (place, (parent, _)) in enumerate(zip(places, grown, strict=True)):
+                    place.stream = stream(parent.stream, number % width)
         return trees
 
     def _node(self, place: _Growing, sample: Sample, turn: int) -> Node:

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -95,9 +96,11 @@ def cpu_has_bfloat16() -> bool:
     return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
 
 
-def add_lora(model: nn.Module, config: PolicyConfig) -> nn.Module:
+def add_lora(model: nn.Module, config: PolicyConfig, one_type: bool = False) -> nn.Module:
     """The model with fresh trainable LoRA weights, or unchanged with all weights trainable where `lora` is None.
 
+    LoRA weights are float32, or, `one_type`, of the model's type: ZeRO-3 gathers weights of one type only, and keeps
+    float32 copies for its optimizer.
     Raises ConfigError where `lora.target_modules` names no part of the model.
     """
     if config.lora is None:
@@ -123,7 +126,7 @@ def add_lora(model: nn.Module, config: PolicyConfig) -> nn.Module:
         task_type="CAUSAL_LM",
     )
     try:
-        return get_peft_model(model, adapters)  # type: ignore[no-any-return]
+        return get_peft_model(model, adapters, autocast_adapter_dtype=not one_type)  # type: ignore[no-any-return]
     except ValueError as error:
         raise ConfigError(
             f"policy.lora.target_modules {lora.target_modules!r} does not fit the policy ({_first_line(error)}). "
@@ -135,10 +138,12 @@ class MergedCopy:
     """A copy of a LoRA policy with the adapter merged in, refreshed from the trained weights before each rollout.
 
     Sampling from it costs no adapter arithmetic, and the trained base weights are never rounded by merging and
-    unmerging. Without an adapter the copy is the policy itself.
+    unmerging. Without an adapter the copy is the policy itself, unless it must stand `apart`: where ZeRO-3 splits the
+    trained weights over processes, each process samples from a whole copy, refreshed weight by weight. There `refresh`
+    is a meeting of all processes.
     """
 
-    def __init__(self, policy: nn.Module) -> None:
+    def __init__(self, policy: nn.Module, apart: bool = False) -> None:
         self.policy = policy
         self.lora = [(name, module) for name, module in policy.named_modules() if hasattr(module, "get_delta_weight")]
         self.model = policy
@@ -148,16 +153,27 @@ class MergedCopy:
             self.model.requires_grad_(False)
             self._targets = dict(self.model.named_parameters())
             self._base = {name: module.get_base_layer().weight for name, module in self.lora}
+        elif apart:
+            self.model = copy.deepcopy(policy)
+            self.model.requires_grad_(False)
 
     @torch.no_grad()
     def refresh(self) -> nn.Module:
         """Bring the copy up to date and return it."""
         for name, module in self.lora:
-            target = self._targets[name.removeprefix(_PEFT_PREFIX) + ".weight"]
-            weight: torch.Tensor = self._base[name]
-            for adapter in module.active_adapters:
-                weight = weight + module.get_delta_weight(adapter).to(weight.dtype)
-            target.copy_(weight)
+            with _whole(module):
+                target = self._targets[name.removeprefix(_PEFT_PREFIX) + ".weight"]
+                weight: torch.Tensor = self._base[name]
+                for adapter in module.active_adapters:
+                    weight = weight + module.get_delta_weight(adapter).to(weight.dtype)
+                target.copy_(weight)
+        if self.model is not self.policy and not self.lora:
+            for mine, theirs in zip(self.model.modules(), self.policy.modules(), strict=True):
+                own = list(theirs.parameters(recurse=False))
+                if own:
+                    with _whole(theirs):
+                        for target, weight in zip(mine.parameters(recurse=False), own, strict=True):
+                            target.copy_(weight)
         return self.model
 
     def rest(self) -> None:
@@ -190,6 +206,16 @@ def merged_weights(
         for adapter in module.active_adapters if module is not None else ():
             weight = weight + module.get_delta_weight(adapter).to(weight.dtype)  # type: ignore[union-attr]
         yield name.removeprefix(_PEFT_PREFIX).replace(".base_layer.", "."), weight.to(device=device, dtype=dtype)
+
+
+def _whole(module: nn.Module) -> AbstractContextManager[Any]:
+    """The module's own weights, gathered from all processes while the block runs where ZeRO-3 has split them."""
+    split = [weight for weight in module.parameters() if hasattr(weight, "ds_id")]
+    if not split:
+        return nullcontext()
+    import deepspeed
+
+    return deepspeed.zero.GatheredParameters(split)  # type: ignore[no-any-return]
 
 
 def _merge_adapter(model: nn.Module, adapter: Path) -> nn.Module:

@@ -1,8 +1,8 @@
 """Generation with a transformers model: common prefixes once, every distinct prompt once, samples side by side.
 
 Simplifications against a serving engine: prompts of a micro-batch are padded on the right to the longest, and finished
-rows are dropped from the grid only when that shrinks it. Sampling draws from torch's global random stream, so a
-checkpoint that restores the stream continues with the same samples.
+rows are dropped from the grid only when that shrinks it. With a random stream per prompt (`Sampling.streams`) a sample
+depends on its prompt and its place under it alone; without, sampling draws from torch's global stream.
 """
 
 from collections import Counter
@@ -16,6 +16,7 @@ from ..errors import ModelError
 from .engine import Sample, Sampling
 from .sequences import common_length
 from .shared_prefix import obstacle
+from .streams import below, uniforms
 from .tree_attention import TreeCache, tree_attention
 
 
@@ -34,12 +35,16 @@ class TransformersEngine:
         if not prompts:
             return []
         sampled: dict[tuple[int, ...], list[list[Sample]]] = {tuple(prompt): [] for prompt in prompts}
+        streams: dict[tuple[int, ...], list[int]] = {tuple(prompt): [] for prompt in prompts}
+        for prompt, stream in zip(prompts, sampling.streams, strict=False):
+            streams[tuple(prompt)].append(stream)
         was_training = self.model.training
         self.model.eval()
         try:
             with tree_attention(self.model):
                 for batch in self._batches(prompts, n):
-                    for prompt, samples in zip(batch, self._batch(batch, n, sampling), strict=True):
+                    own = [streams[prompt].pop(0) for prompt in batch] if sampling.streams else None
+                    for prompt, samples in zip(batch, self._batch(batch, n, sampling, own), strict=True):
                         sampled[prompt].append(samples)
         finally:
             self.model.train(was_training)
@@ -54,7 +59,9 @@ class TransformersEngine:
             batches[-1] += [prompt] * copies
         return batches
 
-    def _batch(self, grid: list[tuple[int, ...]], slots: int, sampling: Sampling) -> list[list[Sample]]:
+    def _batch(
+        self, grid: list[tuple[int, ...]], slots: int, sampling: Sampling, streams: list[int] | None
+    ) -> list[list[Sample]]:
         device = next(self.model.parameters()).device
         place = {prompt: row for row, prompt in enumerate(dict.fromkeys(grid))}
         prompts, order = list(place), torch.tensor([place[prompt] for prompt in grid], device=device)
@@ -73,10 +80,16 @@ class TransformersEngine:
         hidden = hidden[torch.arange(len(prompts), device=device), lengths - 1]
         cache.begin_samples(order)
         rows = order.repeat_interleave(slots)
-        return self._decode(hidden[rows], (lengths + shared)[rows], cache, sampling)
+        own_streams = below(torch.tensor(streams, device=device), slots).view(-1) if streams is not None else None
+        return self._decode(hidden[rows], (lengths + shared)[rows], cache, sampling, own_streams)
 
-    def _decode(self, hidden: Tensor, positions: Tensor, cache: TreeCache, sampling: Sampling) -> list[list[Sample]]:
-        """Sample until every row has stopped. hidden: (rows, width) of the last prompt token; positions: (rows,)."""
+    def _decode(
+        self, hidden: Tensor, positions: Tensor, cache: TreeCache, sampling: Sampling, streams: Tensor | None
+    ) -> list[list[Sample]]:
+        """Sample until every row has stopped.
+
+        hidden: (rows, width) of the last prompt token; positions: (rows,); streams: (rows,) or None.
+        """
         prompts, slots = cache.prompts, cache.slots
         stop = torch.tensor(sorted(self.stop_ids), device=hidden.device)
         ids: list[list[int]] = [[] for _ in range(prompts * slots)]
@@ -84,7 +97,8 @@ class TransformersEngine:
         rows = torch.arange(prompts * slots)
         alive = torch.ones(prompts * slots, dtype=torch.bool)
         for step in range(sampling.max_new_tokens):
-            token, logprob = _sample(self._logits(hidden), sampling)
+            drawn = uniforms(streams, step)[:, None] if streams is not None else None
+            token, logprob = _sample(self._logits(hidden), sampling, drawn)
             stopped = torch.isin(token, stop).cpu()
             for at, (row, live, one, lp) in enumerate(
                 zip(rows.tolist(), alive.tolist(), token.tolist(), logprob.tolist(), strict=True)
@@ -100,6 +114,7 @@ class TransformersEngine:
                 rows, alive = rows[kept], alive[kept]
                 on_device = kept.to(token.device)
                 token, positions = token[on_device], positions[on_device]
+                streams = streams[on_device] if streams is not None else None
             hidden = self._hidden(token[:, None], positions[:, None], cache)[:, 0]
             cache.length += 1
             positions = positions + 1
@@ -163,8 +178,11 @@ def _decoder(model: nn.Module) -> nn.Module:
     return causal.get_decoder()  # type: ignore[no-any-return]
 
 
-def _sample(logits: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
-    """One token per row (rows, vocabulary) → ids (rows,) and the log-probabilities with which they were drawn."""
+def _sample(logits: Tensor, sampling: Sampling, drawn: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """One token per row (rows, vocabulary) → ids (rows,) and the log-probabilities with which they were drawn.
+
+    drawn: (rows, 1) random numbers in [0, 1); None draws them here.
+    """
     if sampling.temperature == 0:
         token = logits.argmax(-1)
         logprob = torch.log_softmax(logits, -1, dtype=torch.float32).gather(-1, token[:, None])[:, 0]
@@ -178,9 +196,9 @@ def _sample(logits: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
         ranked, order = probabilities.sort(-1, descending=True)
         ranked[ranked.cumsum(-1) - ranked >= sampling.top_p] = 0
         kept = torch.zeros_like(probabilities).scatter(-1, order, ranked)
-    token = _draw(kept)
-    drawn = kept.gather(-1, token[:, None])[:, 0]
-    return token, (drawn if sampling.top_p == 1 else drawn / kept.sum(-1)).log()
+    token = _draw(kept, drawn=drawn)
+    likely = kept.gather(-1, token[:, None])[:, 0]
+    return token, (likely if sampling.top_p == 1 else likely / kept.sum(-1)).log()
 
 
 def _refuse_nan(values: Tensor) -> None:
@@ -191,7 +209,7 @@ def _refuse_nan(values: Tensor) -> None:
         )
 
 
-def _draw(weights: Tensor, block: int = 256) -> Tensor:
+def _draw(weights: Tensor, block: int = 256, drawn: Tensor | None = None) -> Tensor:
     """Draw one column per row (rows, columns) in proportion to its weight, by inverse transform.
 
     One random number per row picks a block of columns and then the column in it, so that the weights are read once;
@@ -200,7 +218,8 @@ def _draw(weights: Tensor, block: int = 256) -> Tensor:
     rows, columns = weights.shape
     weights = torch.nn.functional.pad(weights, (0, -columns % block)).view(rows, -1, block)
     by_block = weights.sum(-1).cumsum(-1)
-    drawn = torch.rand(rows, 1, device=weights.device) * by_block[:, -1:]
+    drawn = torch.rand(rows, 1, device=weights.device) if drawn is None else drawn
+    drawn = drawn * by_block[:, -1:]
     chosen = torch.searchsorted(by_block, drawn, right=True).clamp_max(by_block.shape[1] - 1)
     before = torch.where(chosen > 0, by_block.gather(1, (chosen - 1).clamp_min(0)), 0.0)
     inside = weights.gather(1, chosen[:, :, None].expand(-1, -1, block))[:, 0]

@@ -228,12 +228,6 @@ def test_resuming_nothing_is_refused(settings):
         train(settings, resume=True)
 
 
-def test_several_processes_are_refused(settings, monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ConfigError, match="WORLD_SIZE is 2, and one process trains a run"):
-        train(settings)
-
-
 def test_a_run_that_was_stopped_before_its_first_checkpoint_begins_again(straight, tmp_path):
     config, copy = copy_of(straight, tmp_path, 1)
     shutil.rmtree(copy / "checkpoints" / "checkpoint-1")

@@ -14,6 +14,8 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from ..errors import CheckpointError
+
 
 def save_rollout(
     checkpoint: Path, process: int, batches: Sequence[Mapping[str, Any]], metrics: Mapping[str, float]
@@ -31,9 +33,16 @@ def save_rollout(
 
 
 def load_rollout(
-    checkpoint: Path, process: int, device: torch.device
+    checkpoint: Path, process: int, processes: int, device: torch.device
 ) -> tuple[list[dict[str, Tensor]], dict[str, float]]:
-    """What `save_rollout` wrote. Raises OSError where it is missing, SafetensorError where it is damaged."""
+    """What `save_rollout` wrote. Raises OSError where it is missing, SafetensorError where it is damaged,
+    CheckpointError where another number of processes had it."""
+    had = len(list((checkpoint / "rollout").glob("process-*.safetensors")))
+    if had not in (0, processes):
+        raise CheckpointError(
+            f"{checkpoint} lies between two steps on one rollout, which {had} processes had, and {processes} would go "
+            f"on with it. Start {had}."
+        )
     batches: dict[int, dict[str, Tensor]] = {}
     with safe_open(checkpoint / "rollout" / f"process-{process}.safetensors", "pt", device=str(device)) as saved:
         for key in saved.keys():  # noqa: SIM118 (no mapping)

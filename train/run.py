@@ -2,8 +2,8 @@
 
 import json
 import logging
-import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from signal import SIGINT
@@ -11,7 +11,7 @@ from typing import Any
 
 from ..configs.schema import RunConfig
 from ..data.types import Question
-from ..envs.connect import AnyClient, open_environments
+from ..envs.connect import AnyClient
 from ..envs.plan import SearchPlan
 from ..envs.wire import Step
 from ..errors import (
@@ -26,26 +26,34 @@ from ..errors import (
 )
 from .grading import grade
 from .mix import Mixture
+from .processes import Processes, launched
 from .run_folder import RunFolder, staged, step_of, write_atomically
+from .zero import deepspeed_asked, zero_stage
 
 log = logging.getLogger(__name__)
 
 
 def train(config: RunConfig, resume: bool = False) -> Path:
-    """Train the policy of `config` and return the run folder.
+    """Train the policy of `config` and return the run folder; every process of a launcher calls this.
 
     Raises ConfigError, ModelError, CheckpointError for what the user can mend before anything is written;
     EnvironmentUnavailableError with a checkpoint where the environment goes away; StorageError on a full disk;
     StoppedError where SIGTERM or SIGUSR1 ended it before its last step; CollapseError where the guard did.
     """
-    from .stopping import LeaveNow, StopOnSignal
+    from .leaving import LeaveNow
+    from .together import stopper_of
 
-    stopper = StopOnSignal(config.train)
-    with stopper.listening():
-        try:
-            return _prepare(config, resume, stopper)
-        except LeaveNow:
-            raise stopped(config, stopper.name) from None
+    with launched() as processes:
+        if not processes.is_first:
+            logging.getLogger(__package__.partition(".")[0]).setLevel(logging.WARNING)
+        stopper = stopper_of(config, processes)
+        with stopper.listening():
+            try:
+                return _prepare(config, resume, processes, stopper)
+            except LeaveNow:
+                error = stopped(config, stopper.name)
+                error.told_elsewhere = not processes.is_first
+                raise error from None
 
 
 def stopped(config: RunConfig, signal_name: str) -> StoppedError:
@@ -55,24 +63,34 @@ def stopped(config: RunConfig, signal_name: str) -> StoppedError:
     return StoppedError(f"{signal_name} came before the run had ended; {left}. Go on with --resume.")
 
 
-def _prepare(config: RunConfig, resume: bool, stopper: Any) -> Path:
-    check_shape(config)
-    if not resume and (Path(config.output) / config.name / "config.yaml").exists():
-        RunFolder.create(config)  # refuses, before minutes are spent on loading
-    folder, checkpoint = RunFolder.reopen(config) if resume else (None, None)
+def _prepare(config: RunConfig, resume: bool, processes: Processes, stopper: Any) -> Path:
+    from .together import shared_environment
+
+    def reopen() -> tuple[RunFolder | None, Path | None]:
+        if not resume and (Path(config.output) / config.name / "config.yaml").exists():
+            RunFolder.create(config)  # refuses, before minutes are spent on loading
+        return RunFolder.reopen(config) if resume else (None, None)
+
+    processes.together(lambda: check_shape(config, processes.count))
+    folder, checkpoint = processes.first(reopen)
     if folder is not None and checkpoint is None:
         log.info("%s was stopped before its first checkpoint and begins again", folder.path)
-    with open_environments(config) as client:
-        asked = client.questions("train")
-        questions = worth_training(config, client, asked)
-        if len(questions) < config.train.questions_per_step:
-            raise ConfigError(
-                f"{len(questions)} training questions are left after train.raw_reward {config.train.raw_reward}, and "
-                f"train.questions_per_step is {config.train.questions_per_step}. Lower it, widen train.raw_reward, "
-                "or add questions to the train split."
-            )
-        mixture = Mixture(config, questions) if config.mix is not None else None
-        return _train(config, client, asked, questions, folder, checkpoint, stopper, mixture)
+    with shared_environment(config, processes) as client:
+        asked = processes.together(lambda: client.questions("train"))
+        questions = processes.first(lambda: worth_training(config, client, asked))
+        processes.together(lambda: check_enough(config, questions))
+        mixture = processes.together(lambda: Mixture(config, questions) if config.mix is not None else None)
+        return _train(config, processes, client, asked, questions, mixture, folder, checkpoint, stopper)
+
+
+def check_enough(config: RunConfig, questions: Sequence[Question]) -> None:
+    """Raise ConfigError where the questions do not fill a step."""
+    if len(questions) < config.train.questions_per_step:
+        raise ConfigError(
+            f"{len(questions)} training questions are left after train.raw_reward {config.train.raw_reward}, and "
+            f"train.questions_per_step is {config.train.questions_per_step}. Lower it, widen train.raw_reward, "
+            "or add questions to the train split."
+        )
 
 
 def worth_training(config: RunConfig, client: AnyClient, questions: Sequence[Question]) -> list[Question]:
@@ -97,15 +115,15 @@ def worth_training(config: RunConfig, client: AnyClient, questions: Sequence[Que
 
 def _train(
     config: RunConfig,
+    processes: Processes,
     client: AnyClient,
     asked: list[Question],
     questions: list[Question],
+    mixture: Mixture | None,
     folder: RunFolder | None,
     checkpoint: Path | None,
     stopper: Any,
-    mixture: Mixture | None,
 ) -> Path:
-    import torch
     from transformers import set_seed
 
     from ..rollouts.engines import open_engine
@@ -115,83 +133,126 @@ def _train(
     from .packing_check import settle_packing
     from .validation import validation_questions
 
-    validation = validation_questions(config, client, asked)
-    environment = client.environment().model_dump(mode="json")
-    if folder is not None:
-        folder.same_environment(environment)
-    set_seed(config.seed)
-    model, tokenizer = load_policy(trainable_dtype(config).policy)
-    base = fingerprint(model)
-    model.to("cuda" if torch.cuda.is_available() else "cpu")
-    policy = add_lora(model, config.policy)
-    settled = settle_packing(config, policy)
-    engine, sampler = open_engine(config, policy, tokenizer)
-    grower = make_grower(config, client, engine)
+    def describe_environment() -> dict[str, Any]:
+        environment = client.environment().model_dump(mode="json")
+        if folder is not None:
+            folder.same_environment(environment)
+        return environment
 
-    resumed = folder is not None and checkpoint is not None
-    folder = folder or RunFolder.create(config)
-    folder.same_base(config.policy.model, base, resumed)
-    write_atomically(folder.path / "environment.json", json.dumps(environment, indent=2) + "\n")
+    # DeepSpeed is told of later: it would split the weights while they are loaded, and every process needs all of
+    # them once, to warm up and for the copy that it samples from.
+    def load() -> _Loaded:
+        set_seed(config.seed)
+        model, tokenizer = load_policy(trainable_dtype(config).policy)
+        base = fingerprint(model) if processes.is_first else ""
+        model.to(processes.device)
+        policy = add_lora(model, config.policy, one_type=zero == 3)
+        settled = settle_packing(config, policy)
+        engine, sampler = open_engine(config, policy, tokenizer, apart=zero == 3)
+        return _Loaded(settled, policy, tokenizer, sampler, make_grower(config, client, engine), base)
+
+    def open_folder() -> RunFolder:
+        opened = folder or RunFolder.create(config)
+        opened.same_base(config.policy.model, loaded.base, folder is not None and checkpoint is not None)
+        write_atomically(opened.path / "environment.json", json.dumps(environment, indent=2) + "\n")
+        opened.forget_after(step)
+        return opened
+
+    def warm() -> None:
+        from .warm_start import warm_start
+
+        warm_start(loaded.config, loaded.policy, loaded.grower, asked, opened)
+        with staged(opened.warm) as place:
+            loaded.policy.save_pretrained(str(place))
+            loaded.tokenizer.save_pretrained(str(place))
+
+    zero = zero_stage()
     step = step_of(checkpoint) if checkpoint is not None else 0
-    folder.forget_after(step)
+    validation = processes.first(lambda: validation_questions(config, client, asked))
+    environment = processes.first(describe_environment)
+    loaded = processes.together(load)
+    opened = processes.first(open_folder)
     if checkpoint is not None:
         log.info("continuing from step %d (%s)", step, checkpoint)
     elif config.train.warm_start.questions:
-        from .warm_start import warm_start
+        processes.first(warm)
+        processes.share_weights(loaded.policy)
+    _learn(loaded, processes, opened, checkpoint, environment, questions, mixture, validation, stopper)
+    return opened.path
 
-        warm_start(settled, policy, grower, asked, folder)
-        with staged(folder.warm) as place:
-            policy.save_pretrained(str(place))  # type: ignore[operator]
-            tokenizer.save_pretrained(str(place))
-    _learn(
-        settled, folder, checkpoint, environment, policy, tokenizer, grower, sampler, questions, validation, stopper,
-        mixture,
-    )  # fmt: skip
-    return folder.path
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    config: RunConfig
+    """The run's settings, with packing as this policy takes it."""
+    policy: Any
+    tokenizer: Any
+    sampler: Any
+    grower: Any
+    base: str
+    """Fingerprint of the weights before training, in the first process."""
 
 
 def _learn(
-    config: RunConfig,
+    loaded: _Loaded,
+    processes: Processes,
     folder: RunFolder,
     checkpoint: Path | None,
     environment: dict[str, Any],
-    policy: Any,
-    tokenizer: Any,
-    grower: Any,
-    sampler: Any,
     questions: list[Question],
+    mixture: Mixture | None,
     validation: list[Question],
     stopper: Any,
-    mixture: Mixture | None,
 ) -> None:
     from datasets import Dataset
     from transformers import PrinterCallback
 
     from .guard import CollapseGuard, best_known
+    from .leaving import LeaveNow
     from .reference import name_reference
-    from .stopping import LeaveNow
+    from .together import watched_together
     from .tracking import open_tracker
     from .trainer import TreeTrainer
     from .validation import Validator
     from .view import open_view
     from .watch import Watcher
 
+    config, policy, tokenizer, grower, sampler = (
+        loaded.config, loaded.policy, loaded.tokenizer, loaded.grower, loaded.sampler
+    )  # fmt: skip
     if mixture is not None and checkpoint is not None:
-        mixture.load(checkpoint)
+        processes.together(lambda: mixture.load(checkpoint))
     prompts = mixture.slots if mixture is not None else [question.id for question in questions]
-    tracker = open_tracker(config, folder.path, environment)
-    guard, view = CollapseGuard(config.train.guard), open_view(f"{config.name} · {environment['name']}")
-    watcher = Watcher(folder, config, view, guard, tracker)
-    name_reference(config, folder, policy)
+
+    def watch() -> tuple[Any, Any, Watcher | None]:
+        name_reference(config, folder, policy)
+        if not processes.is_first:
+            return None, None, None
+        tracker = open_tracker(config, folder.path, environment)
+        view = open_view(f"{config.name} · {environment['name']}")
+        return tracker, view, Watcher(folder, config, view, guard, tracker)
+
+    guard = CollapseGuard(config.train.guard)
+    tracker, view, watcher = processes.together(watch)
 
     def save(place: Path) -> None:
         trainer.save_model(str(place))
-        tokenizer.save_pretrained(str(place))
+        if processes.is_first:
+            tokenizer.save_pretrained(str(place))
 
-    callbacks = [stopper, watcher]
+    def refuse_collapse() -> None:
+        if guard.collapsed is not None:
+            best = best_known(folder.numbered(), folder.best, folder.read(folder.metrics), config.train.guard.window)
+            raise CollapseError(
+                f"the policy collapsed and the run stops at step {trainer.state.global_step}: {guard.collapsed.said}; "
+                f"{best}. Evaluate it with `querylect eval {folder.path} --checkpoint NAME`; to train on all the same: "
+                "--resume train.guard.action=warn."
+            )
+
+    callbacks = watched_together(processes, stopper, watcher)
     if validation:
-        validator = Validator(config, folder, validation, grower, stopper, sampler.refresh, save, watcher.validated)
-        callbacks.append(validator)
+        told = watcher.validated if watcher is not None else None
+        callbacks.append(Validator(config, folder, validation, grower, stopper, sampler.refresh, save, told, processes))
     trainer = TreeTrainer(
         run=config,
         folder=folder,
@@ -199,14 +260,17 @@ def _learn(
         sampler=sampler,
         questions={question.id: question for question in questions},
         mixture=mixture,
-        model=policy,
-        args=grpo_config(config, folder.checkpoints),
         train_dataset=Dataset.from_dict({"prompt": prompts}),
+        processes=processes,
+        model=policy,
+        args=grpo_config(config, folder.checkpoints, processes.count),
         processing_class=tokenizer,
         callbacks=callbacks,
     )
     trainer.remove_callback(PrinterCallback)
-    watcher.trainer = stopper.trainer = trainer
+    stopper.trainer = trainer
+    if watcher is not None:
+        watcher.trainer = trainer
     try:
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     except (EnvironmentUnavailableError, EngineUnavailableError, RequestError, KeyboardInterrupt, LeaveNow):
@@ -221,33 +285,22 @@ def _learn(
             "from the one before, or start a new run."
         ) from error
     finally:
-        view.close()
+        if view is not None:
+            view.close()
         if tracker is not None:
             tracker.finish()
-    if guard.collapsed is not None:
-        best = best_known(folder.numbered(), folder.best, folder.read(folder.metrics), config.train.guard.window)
-        raise CollapseError(
-            f"the policy collapsed and the run stops at step {trainer.state.global_step}: {guard.collapsed.said}; "
-            f"{best}. Evaluate it with `querylect eval {folder.path} --checkpoint NAME`; to train on all the same: "
-            "--resume train.guard.action=warn."
-        )
+    processes.first(refuse_collapse)
     if trainer.state.global_step < config.train.steps:
         if stopper.received == SIGINT:
             raise KeyboardInterrupt
         raise LeaveNow
-    with staged(folder.final) as place:
+    with processes.staged(folder.final) as place:
         save(place)
 
 
-def check_shape(config: RunConfig) -> None:
+def check_shape(config: RunConfig, processes: int = 1) -> None:
     """Raise ConfigError where the questions of a step cannot be compared or laid out, or the run not be trained."""
     settings, branching = config.train, config.rollout.branching
-    processes = os.environ.get("WORLD_SIZE", "1")
-    if processes not in ("", "1"):
-        raise ConfigError(
-            f"WORLD_SIZE is {processes}, and one process trains a run: the others would repeat its steps. Start "
-            "querylect without a launcher such as torchrun or accelerate."
-        )
     if prod(branching) < 2:
         raise ConfigError(f"rollout.branching {branching} has one leaf; GRPO compares at least two, e.g. [4, 4].")
     if settings.warm_start.questions and len(branching) < 2:
@@ -265,6 +318,12 @@ def check_shape(config: RunConfig) -> None:
             f"train.questions_per_step {settings.questions_per_step} is no multiple of train.questions_per_micro_batch "
             f"{settings.questions_per_micro_batch}. Make it one."
         )
+    if settings.questions_per_step % (settings.questions_per_micro_batch * processes):
+        raise ConfigError(
+            f"train.questions_per_step {settings.questions_per_step} is shared by {processes} processes, in "
+            f"micro-batches of {settings.questions_per_micro_batch} whole trees: make it a multiple of "
+            f"{settings.questions_per_micro_batch * processes}, or start fewer processes."
+        )
 
 
 def trainable_dtype(config: RunConfig) -> RunConfig:
@@ -274,8 +333,8 @@ def trainable_dtype(config: RunConfig) -> RunConfig:
     return config
 
 
-def grpo_config(config: RunConfig, output: Path) -> Any:
-    """TRL's settings for this run: one optimizer step per rollout, whole trees in every micro-batch."""
+def grpo_config(config: RunConfig, output: Path, processes: int = 1) -> Any:
+    """TRL's settings for this run: one optimizer step per rollout, whole trees in every micro-batch of a process."""
     import torch
     from trl import GRPOConfig
 
@@ -286,12 +345,14 @@ def grpo_config(config: RunConfig, output: Path) -> Any:
     cpu = not torch.cuda.is_available()
     return GRPOConfig(
         output_dir=str(output),
-        use_cpu=cpu,
+        use_cpu=cpu and not deepspeed_asked(),  # accelerate leaves DeepSpeed out where it is told of a CPU
+        ddp_backend="gloo" if cpu and processes > 1 else None,
+        ddp_find_unused_parameters=False if processes > 1 else None,
         bf16=torch_dtype(config.policy) == torch.bfloat16,
         seed=config.seed,
         max_steps=settings.steps,
         per_device_train_batch_size=leaves * settings.questions_per_micro_batch,
-        gradient_accumulation_steps=settings.questions_per_step // settings.questions_per_micro_batch,
+        gradient_accumulation_steps=settings.questions_per_step // (settings.questions_per_micro_batch * processes),
         num_generations=leaves,
         max_completion_length=sum(rollout.new_tokens(turn) for turn in range(1, len(rollout.branching) + 1)),
         temperature=rollout.temperature,

@@ -23,6 +23,7 @@ from safetensors import SafetensorError
 from ..configs.load import dump_config, load_config
 from ..configs.schema import RunConfig
 from ..errors import CheckpointError, ConfigError, StorageError
+from .zero import OPTIMIZER_PARTS, deepspeed_asked
 
 log = logging.getLogger(__name__)
 
@@ -101,9 +102,19 @@ class RunFolder:
         return folder, checkpoint
 
     def newest_checkpoint(self) -> Path | None:
-        """The complete checkpoint of the highest step, or None."""
+        """The complete checkpoint of the highest step, or None.
+
+        Raises CheckpointError where DeepSpeed wrote it and does not train now, or the other way round.
+        """
+        wanted = {"optimizer.pt": OPTIMIZER_PARTS} if deepspeed_asked() else {}
+        unwanted = "optimizer.pt" if deepspeed_asked() else OPTIMIZER_PARTS
         for path in reversed(self.numbered()):
-            missing = [pattern for pattern in CHECKPOINT_FILES if not any(path.glob(pattern))]
+            if any(path.glob(unwanted)):
+                raise CheckpointError(
+                    f"{path} holds {unwanted}: it was written {'without' if deepspeed_asked() else 'with'} DeepSpeed. "
+                    "Go on with the launcher that the run was started with."
+                )
+            missing = [name for name in CHECKPOINT_FILES if not any(path.glob(wanted.get(name, name)))]
             if not missing:
                 return path
             log.warning("%s is passed over: it has no %s", path, ", ".join(missing))

@@ -19,6 +19,7 @@ from typing import Any
 from transformers import TrainerCallback
 
 from ..configs.schema import TrainConfig
+from .leaving import LeaveNow
 
 log = logging.getLogger(__name__)
 
@@ -26,10 +27,6 @@ REMEMBERED_STEPS = 5
 """The longest of so many steps is what the step under way is expected to take."""
 UNKNOWN_SAVING = 1 / 3
 """Share of the grace period that is kept for the checkpoint before one has been timed."""
-
-
-class LeaveNow(BaseException):
-    """The step under way is given up. Like KeyboardInterrupt it passes every `except Exception`."""
 
 
 class StopOnSignal(TrainerCallback):

@@ -22,6 +22,7 @@ from ..data.types import Question
 from ..errors import EnvironmentUnavailableError
 from ..rollouts.engine import Weights
 from ..rollouts.grow import Grower
+from ..rollouts.streams import stream
 from ..rollouts.tree import Node, Tree
 from .credit import Credit, assign_credit
 from .metrics import step_metrics
@@ -29,10 +30,12 @@ from .mismatch import Mismatch, sampled_logprobs
 from .mix import Mixture, unanswered
 from .packing import packed_logps
 from .packing_check import attention_kind
+from .processes import Processes
 from .randomness import random_streams, set_random_streams
 from .resampling import resample
 from .reuse import load_rollout, save_rollout
-from .run_folder import RunFolder, staged
+from .run_folder import RunFolder
+from .together import all_resampled, all_trees
 
 
 class TreeTrainer(GRPOTrainer):
@@ -47,8 +50,10 @@ class TreeTrainer(GRPOTrainer):
         sampler: Weights,
         questions: Mapping[str, Question],
         mixture: Mixture | None = None,
+        processes: Processes | None = None,
         **kwargs: Any,
     ) -> None:
+        self.processes = processes or Processes()
         self.run, self.folder, self.grower, self.sampler, self.questions = run, folder, grower, sampler, questions
         self.mixture = mixture
         self.trees: list[Tree] = []
@@ -103,10 +108,11 @@ class TreeTrainer(GRPOTrainer):
         output = super()._generate_and_score_completions(inputs)
         started = time.perf_counter()
         config = self.run
+        own, self.trees = self.trees, all_trees(self.processes, self.trees)
         credit = assign_credit(self.trees, config.train.credit, config.reward.turn_weights, config.train.scale)
         completion_mask = output["completion_mask"]
         advantages, mask = token_advantages(
-            self.trees,
+            own,
             credit,
             completion_mask.shape[1],
             config.train.acts_without_advantage,
@@ -115,12 +121,14 @@ class TreeTrainer(GRPOTrainer):
         output["advantages"] = advantages.to(completion_mask.device)
         output["tool_mask"] = mask.to(completion_mask.device) * completion_mask
         output["num_items_in_batch"] = self.accelerator.gather(output["tool_mask"].sum()).sum()
-        self.last_metrics = {**step_metrics(self.trees, credit, self.grower.chat), **self.resampled}
+        resampled = all_resampled(self.processes, self.resampled)
+        self.last_metrics = {**step_metrics(self.trees, credit, self.grower.chat), **resampled}
         if self.mixture is not None:
-            self.mixture.learn([*self.trees, *self.dropped], self.state.global_step)
+            dropped = all_trees(self.processes, list(self.dropped))
+            self.mixture.learn([*self.trees, *dropped], self.state.global_step)
             self.last_metrics |= self.mixture.metrics(self.trees, credit, self.grower.chat)
         self.grower.clock.add("score", started)
-        self._refuse_silence()
+        self.processes.together(self._refuse_silence)
         return output
 
     def _refuse_silence(self) -> None:
@@ -142,21 +150,23 @@ class TreeTrainer(GRPOTrainer):
         """TRL's checkpoint, written aside and renamed: it is complete or not there."""
         started = time.perf_counter()
         target = self.folder.checkpoints / f"checkpoint-{self.state.global_step}"
-        with staged(target) as place:
+        with self.processes.staged(target) as place:
             self._staging = place
             try:
                 super()._save_checkpoint(model, trial)
             finally:
                 self._staging = None
-            written = place / target.name
-            for path in written.iterdir():
-                path.rename(place / path.name)
-            written.rmdir()
+            self.processes.all(None)
+            if self.processes.is_first:
+                written = place / target.name
+                for path in written.iterdir():
+                    path.rename(place / path.name)
+                written.rmdir()
             if self._unfinished_rollout:
-                save_rollout(place, self.accelerator.process_index, self._buffered_inputs, self.last_metrics)
-            if self.mixture is not None:
+                save_rollout(place, self.processes.rank, self._buffered_inputs, self.last_metrics)
+            if self.mixture is not None and self.processes.is_first:
                 self.mixture.save(place, self.state.global_step)
-        self.folder.keep_newest(self.run.train.keep_checkpoints)
+        self.processes.first(lambda: self.folder.keep_newest(self.run.train.keep_checkpoints))
         self.saving_seconds = time.perf_counter() - started
 
     @property
@@ -168,7 +178,7 @@ class TreeTrainer(GRPOTrainer):
         """TRL's, and where the run was stopped in the middle of a rollout, that rollout."""
         super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is not None and self._unfinished_rollout:
-            loaded = load_rollout(Path(checkpoint), self.accelerator.process_index, self.accelerator.device)
+            loaded = load_rollout(Path(checkpoint), self.processes.rank, self.processes.count, self.accelerator.device)
             self._buffered_inputs, self.last_metrics = loaded
             self._step = self._unfinished_rollout * self.args.gradient_accumulation_steps
 
@@ -178,10 +188,18 @@ class TreeTrainer(GRPOTrainer):
         What the unfinished step drew from the random streams is put back: a resumed run samples it again.
         """
         done = self.state.global_step
-        if done and not (self.folder.checkpoints / f"checkpoint-{done}").exists():
+        saved = self.folder.checkpoints / f"checkpoint-{done}"
+        if done and not self.processes.first(saved.exists):
             if self._before_step is not None and self._before_step[0] == done:
                 set_random_streams(self._before_step[1])
             self._save_checkpoint(self.model, trial=None)
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """TRL's log; what was counted is that of all processes."""
+        if "loss" in logs:
+            counted = self.processes.all((self.packed_tokens, self.flat_tokens))
+            self.packed_tokens, self.flat_tokens = map(sum, zip(*counted, strict=True))
+        super().log(logs, start_time)
 
     def create_model_card(self, *_: Any, **__: Any) -> None:
         """A run folder describes itself; TRL's card would name datasets and links that do not apply."""
@@ -236,6 +254,10 @@ class TreeTrainer(GRPOTrainer):
             if known is not None and known.shape == wanted.shape:
                 wanted = known.to(wanted.device)
                 break
+        if self.processes.count > 1 and not wanted.any():
+            # The others wait for this process's gradient: compute one token, which the loss multiplies by zero.
+            wanted = torch.zeros_like(wanted)
+            wanted[0, 0] = True
         parts = []
         for start in range(0, len(input_ids), batch_size):
             at = slice(start, start + batch_size)
@@ -310,7 +332,6 @@ def _path_reward(completions: Sequence[Any], path_reward: Sequence[float | None]
 
 def _rollout(prompts: Sequence[str], trainer: TreeTrainer) -> dict[str, list[Any]]:
     """TRL's rollout function: grow one tree per distinct question and return a row per leaf."""
-    branching = trainer.run.rollout.branching
     leaves = trainer.num_generations
     ids = list(prompts[::leaves])
     if [question for question in ids for _ in range(leaves)] != list(prompts):
@@ -320,17 +341,7 @@ def _rollout(prompts: Sequence[str], trainer: TreeTrainer) -> dict[str, list[Any
     started = time.perf_counter()
     trainer.sampler.refresh()
     trainer.grower.clock.add("generate", started)
-    trainer.trees = trainer.grower.grow([trainer.questions[question] for question in ids], branching)
-    if trainer.run.train.resample_rounds:
-        found = resample(
-            trainer.run,
-            trainer.trees,
-            trainer.questions,
-            lambda others: trainer.grower.grow(others, branching),
-            trainer.state.global_step,
-            trainer.accelerator.process_index,
-        )
-        trainer.trees, trainer.dropped, trainer.resampled = found.trees, found.dropped, found.record()
+    trainer.trees = trainer.processes.together(lambda: _grow(trainer, ids))
     started = time.perf_counter()
     trainer.sampler.rest()
     trainer.grower.clock.add("generate", started)
@@ -348,6 +359,25 @@ def _rollout(prompts: Sequence[str], trainer: TreeTrainer) -> dict[str, list[Any
     width = max(map(len, rows["completion_ids"]))
     trainer._sampled = token_advantages(trainer.trees, Credit({}, []), width, keep_all=True)[1].bool()
     return rows
+
+
+def _grow(trainer: TreeTrainer, ids: Sequence[str]) -> list[Tree]:
+    """The trees of a step of this process, those without signal replaced by others where the run asks for it.
+
+    A random stream is named by what is sampled, so that neither a resumed run nor another number of processes samples
+    anything else; questions that processes draw themselves may meet, and are told apart.
+    """
+    run, step, rank = trainer.run, trainer.state.global_step, trainer.processes.rank
+
+    def grow(questions: Sequence[Question], *drawn_by: object) -> list[Tree]:
+        streams = [stream(run.seed, step, question.id, *drawn_by) for question in questions]
+        return trainer.grower.grow(questions, run.rollout.branching, streams=streams)
+
+    trees = grow([trainer.questions[name] for name in ids])
+    if run.train.resample_rounds:
+        found = resample(run, trees, trainer.questions, lambda others: grow(others, rank), step, rank)
+        trees, trainer.dropped, trainer.resampled = found.trees, found.dropped, found.record()
+    return trees
 
 
 def flatten(path: Sequence[Node]) -> tuple[list[int], list[int], list[int]]:

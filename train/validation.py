@@ -22,9 +22,11 @@ from ..envs.connect import AnyClient
 from ..errors import ConfigError, DataError
 from ..rollouts.grow import Clock, Grower
 from ..rollouts.tree import Tree
+from .processes import Processes
 from .randomness import random_streams, set_random_streams
-from .run_folder import RunFolder, staged, write_atomically
+from .run_folder import RunFolder, write_atomically
 from .stopping import StopOnSignal
+from .together import all_trees
 
 log = logging.getLogger(__name__)
 
@@ -68,8 +70,10 @@ class Validator(TrainerCallback):
         stopper: StopOnSignal,
         refresh: Callable[[], object],
         save: Callable[[Path], None],
-        told: Callable[[Mapping[str, Any]], None],
+        told: Callable[[Mapping[str, Any]], None] | None,
+        processes: Processes | None = None,
     ) -> None:
+        self.processes = processes or Processes()
         self.config, self.folder, self.questions, self.grower = config, folder, questions, grower
         self.stopper, self.refresh, self.save, self.told = stopper, refresh, save, told
 
@@ -84,12 +88,19 @@ class Validator(TrainerCallback):
             self._validate(state.global_step)
 
     def _validate(self, step: int) -> None:
-        if any(row["step"] == step for row in self.folder.read(self.folder.validation)):
+        if self.processes.first(lambda: self._measured(step)):
             return
         with self.stopper.between_steps():
             record = self._measure(step)
             self._keep_best(step, record)
-            self.folder.append(self.folder.validation, record)
+            self.processes.first(lambda: self._tell(record))
+
+    def _measured(self, step: int) -> bool:
+        return any(row["step"] == step for row in self.folder.read(self.folder.validation))
+
+    def _tell(self, record: Mapping[str, Any]) -> None:
+        self.folder.append(self.folder.validation, record)
+        if self.told is not None:
             self.told(record)
 
     def _measure(self, step: int) -> dict[str, Any]:
@@ -97,11 +108,17 @@ class Validator(TrainerCallback):
         streams, clock, searched = random_streams(), self.grower.clock, self.grower.searched
         self.grower.clock, self.grower.searched = Clock(), Clock()
         branching = [1] * len(self.config.rollout.branching)
-        trees: list[Tree] = []
+        own = self.questions[self.processes.rank :: self.processes.count]
+
+        def answer() -> list[Tree]:
+            trees: list[Tree] = []
+            for start in range(0, len(own), CHUNK):
+                trees += self.grower.grow(own[start : start + CHUNK], branching, greedy=True)
+            return trees
+
         try:
             self.refresh()
-            for start in range(0, len(self.questions), CHUNK):
-                trees += self.grower.grow(self.questions[start : start + CHUNK], branching, greedy=True)
+            trees = all_trees(self.processes, self.processes.together(answer))
         finally:
             set_random_streams(streams)
             self.grower.clock, self.grower.searched = clock, searched
@@ -116,11 +133,12 @@ class Validator(TrainerCallback):
                 record["unscorable"], step,
             )  # fmt: skip
             return
-        before = best_of(self.folder)
+        before = self.processes.first(lambda: best_of(self.folder))
         if before is None or record[name] > before[name]:
-            with staged(self.folder.best) as place:
+            with self.processes.staged(self.folder.best) as place:
                 self.save(place)
-                write_atomically(place / "best.json", json.dumps(record, indent=2) + "\n")
+                if self.processes.is_first:
+                    write_atomically(place / "best.json", json.dumps(record, indent=2) + "\n")
 
 
 def best_of(folder: RunFolder) -> dict[str, Any] | None:

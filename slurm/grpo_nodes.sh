@@ -1,0 +1,69 @@
+#!/usr/bin/env bash
+# Train one run on all GPUs of several nodes:  sbatch --nodes=2 slurm/grpo_nodes.sh [CONFIG] [KEY=VALUE …]
+#
+# One `accelerate launch` per node, one process per GPU. ZERO=2 or ZERO=3 splits optimizer, gradients and, with 3,
+# weights by DeepSpeed; unset, every GPU holds all of them (DDP). Each node runs the retriever as a child, unless
+# client.urls names a service. The run folder must lie where all nodes see it. Submitting the same run again continues
+# it. Before the time limit Slurm sends USR1, and the run saves a checkpoint after the step under way.
+#SBATCH --job-name=grpo-nodes
+#SBATCH --nodes=1
+#SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task=64
+#SBATCH --gpus-per-node=8
+#SBATCH --mem=0
+#SBATCH --time=24:00:00
+#SBATCH --signal=B:USR1@600
+#SBATCH --output=%x-%j.log
+set -euo pipefail
+
+cd "${SLURM_SUBMIT_DIR:-$(dirname "${BASH_SOURCE[0]}")/..}"
+querylect="${QUERYLECT:-.venv/bin/querylect}"
+python="${querylect%/*}/python"
+srun="${SRUN:-srun}"
+config="${1:-paper_contriever}"
+shift || true
+
+settings="$("$querylect" train "$config" "$@" --dry-run)"
+setting() { "$python" -c 'import sys, functools, yaml
+print(functools.reduce(dict.get, sys.argv[1].split("."), yaml.safe_load(sys.stdin)))' "$1" <<<"$settings"; }
+index="$(setting env.index)"
+run="$(setting output)/$(setting name)"
+
+[ -e "$index/manifest.json" ] || "$querylect" index build "$config" "$@"
+resume=()
+[ ! -e "$run/config.yaml" ] || resume=(--resume)
+
+nodes="${SLURM_NNODES:-1}"
+per_node="${GPUS_PER_NODE:-${SLURM_GPUS_ON_NODE:-1}}"
+address="$(scontrol show hostnames "${SLURM_JOB_NODELIST:-}" 2>/dev/null | head -n 1 || true)"
+launch=(--num_machines "$nodes" --num_processes "$((nodes * per_node))" --mixed_precision no --dynamo_backend no
+    --main_process_ip "${address:-127.0.0.1}" --main_process_port "${MASTER_PORT:-29500}")
+if [ -n "${ZERO:-}" ]; then
+    folder="$("$python" -c 'from importlib.resources import files; print(files("querylect.configs") / "deepspeed")')"
+    launch+=(--use_deepspeed --deepspeed_config_file "$folder/zero$ZERO.json" --deepspeed_multinode_launcher standard)
+else
+    launch+=(--multi_gpu)
+fi
+
+# The launcher hands both signals on to the processes and waits for the step under way: longer than its own 30 seconds.
+export PET_SIGNALS_TO_HANDLE=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1 PET_SHUTDOWN_TIMEOUT="${GRACE_SECONDS:-540}"
+export OMP_NUM_THREADS="${OMP_NUM_THREADS:-$((${SLURM_CPUS_PER_TASK:-1} / per_node > 0 ? ${SLURM_CPUS_PER_TASK:-1} / per_node : 1))}"
+
+# shellcheck disable=SC2016  # SLURM_NODEID is another one on every node
+"$srun" bash -c 'exec "$0" -m accelerate.commands.launch --machine_rank "${SLURM_NODEID:-0}" "$@"' \
+    "$python" "${launch[@]}" -m querylect train "$config" "$@" "${resume[@]}" &
+launcher=$!
+asked="$(mktemp)"
+stopped=
+stop() { stopped=yes; touch "$asked"; kill "-$1" "$launcher"; }
+trap 'stop USR1' USR1
+trap 'stop TERM' TERM INT
+# `wait` returns when a signal comes; go on until the launcher has really ended.
+while true; do
+    wait "$launcher" && status=0 || status=$?
+    kill -0 "$launcher" 2>/dev/null || break
+done
+# A launcher that was sent a signal calls itself failed. What counts is the checkpoint that was saved after it.
+if [ -n "$stopped" ] && [ "$run/checkpoints" -nt "$asked" ]; then status=0; fi
+rm -f "$asked"
+exit "$status"

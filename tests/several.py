@@ -1,0 +1,69 @@
+"""Real processes that train one run together, as a launcher starts them."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import yaml
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def places(count: int) -> list[dict[str, str]]:
+    """What a launcher tells each of its processes."""
+    shared = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    return [{**shared, "RANK": str(rank), "LOCAL_RANK": str(rank), "OMP_NUM_THREADS": "1"} for rank in range(count)]
+
+
+class Started:
+    """`count` processes of `python -m querylect train` on one config; killed at the end of the block."""
+
+    def __init__(self, config, folder: Path, count: int, *arguments: str, **surroundings: str) -> None:
+        self.folder = folder
+        folder.mkdir(exist_ok=True)
+        written = folder / "run.yaml"
+        written.write_text(yaml.safe_dump(config.model_dump(mode="json")))
+        self.processes = [
+            subprocess.Popen(
+                [sys.executable, "-m", "querylect", "train", str(written), *arguments],
+                env=os.environ | place | surroundings,
+                stdout=(folder / f"out-{rank}").open("w"),
+                stderr=(folder / f"err-{rank}").open("w"),
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+            )
+            for rank, place in enumerate(places(count))
+        ]
+
+    def __enter__(self) -> "Started":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self.processes:
+            with suppress(ProcessLookupError):
+                process.kill()
+            process.wait()
+
+    def codes(self) -> list[int]:
+        """Their exit codes, once all have ended."""
+        return [process.wait(240) for process in self.processes]
+
+    def said(self, rank: int) -> str:
+        """What one of them wrote to stderr."""
+        return (self.folder / f"err-{rank}").read_text()
+
+    def wait_for_step(self, metrics: Path, step: int) -> int:
+        until = time.monotonic() + 240
+        while not (metrics.exists() and len(metrics.read_bytes().splitlines()) >= step):
+            assert all(process.poll() is None for process in self.processes), "one ended by itself:\n" + self.said(0)
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        return len(metrics.read_bytes().splitlines())

@@ -1,0 +1,91 @@
+"""DeepSpeed's ZeRO with two processes against one process without it. Skipped where DeepSpeed is not installed."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from querylect.errors import CheckpointError, ConfigError
+from querylect.train.run import train
+from querylect.train.run_folder import RunFolder
+
+from .lessons import change, lesson_url, lessons, records, settings, speaking  # noqa: F401
+from .several import free_port, places
+from .test_train_processes import weights_of
+
+CONFIGS = Path(__file__).parents[1] / "configs" / "deepspeed"
+
+
+def zero(stage: int, config, folder: Path, *arguments: str) -> subprocess.CompletedProcess:
+    written = folder / "zero.yaml"
+    written.write_text(yaml.safe_dump(config.model_dump(mode="json")))
+    launch = [sys.executable, "-m", "accelerate.commands.launch", "--use_deepspeed", "--num_processes", "2"]
+    launch += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
+    launch += ["--main_process_port", str(free_port()), "--deepspeed_config_file", str(CONFIGS / f"zero{stage}.json")]
+    return subprocess.run(
+        [*launch, "-m", "querylect", "train", str(written), *arguments],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=500,
+    )
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize(
+    ("stage", "changes"),
+    [(2, {}), (3, {}), (3, {"policy.lora": None, "train.learning_rate": 1e-3})],
+    ids=["zero-2 lora", "zero-3 lora", "zero-3 full"],
+)
+def test_zero_trains_what_one_process_trains_and_resumes(settings, tmp_path, stage, changes):  # noqa: F811
+    """Two steps, the second after a resume: samples as of the whole weights, and the weights themselves."""
+    pytest.importorskip("deepspeed", reason="DeepSpeed is not installed: pip install 'querylect[gpu]'")
+    common = {"train.questions_per_step": 2, "train.save_steps": 1, "train.steps": 1, **changes}
+    split = change(settings, output=str(tmp_path / "split"), **common)
+    for arguments in ([], ["--resume", "train.steps=2"]):
+        ended = zero(stage, split, tmp_path, *arguments)
+        assert ended.returncode == 0, ended.stderr[-4000:]
+    two = tmp_path / "split" / "run"
+    one = train(change(settings, output=str(tmp_path / "one"), **{**common, "train.steps": 2}))
+    assert records(two / "rollouts.jsonl") == records(one / "rollouts.jsonl")
+    before, after = weights_of(one), weights_of(two)
+    assert before.keys() == after.keys()
+    for name, weights in before.items():
+        assert (weights - after[name]).abs().max() < 1e-2 * split.train.learning_rate, name
+
+
+def test_the_packaged_configs_leave_to_the_run_what_the_run_decides():
+    for stage in (2, 3):
+        config = json.loads((CONFIGS / f"zero{stage}.json").read_text())
+        assert config["zero_optimization"]["stage"] == stage
+        assert {key for key, value in config.items() if value == "auto"} == {
+            "gradient_accumulation_steps", "gradient_clipping", "train_batch_size", "train_micro_batch_size_per_gpu",
+        }  # fmt: skip
+
+
+def test_a_checkpoint_of_another_launcher_is_refused(tmp_path, monkeypatch):
+    """It lacks the optimizer that this launcher reads: going on would begin it anew without a word."""
+    checkpoint = tmp_path / "checkpoints" / "checkpoint-3"
+    (checkpoint / "global_step3").mkdir(parents=True)
+    (checkpoint / "global_step3" / "zero_pp_rank_0_mp_rank_00_optim_states.pt").touch()
+    for name in ("adapter_model.safetensors", "scheduler.pt", "rng_state_0.pth", "trainer_state.json"):
+        (checkpoint / name).touch()
+    with pytest.raises(CheckpointError, match="written with DeepSpeed"):
+        RunFolder(tmp_path).newest_checkpoint()
+    monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
+    assert RunFolder(tmp_path).newest_checkpoint() == checkpoint
+    (checkpoint / "optimizer.pt").touch()
+    with pytest.raises(CheckpointError, match="written without DeepSpeed"):
+        RunFolder(tmp_path).newest_checkpoint()
+
+
+def test_deepspeed_that_is_not_installed_is_an_error_that_says_so(settings, monkeypatch):  # noqa: F811
+    monkeypatch.setitem(sys.modules, "deepspeed", None)
+    monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
+    for name, value in places(1)[0].items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError, match=r"querylect\[gpu\]"):
+        train(settings)
