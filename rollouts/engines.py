@@ -16,8 +16,7 @@ from .transformers_engine import TransformersEngine, stop_ids
 def open_engine(config: RunConfig, policy: nn.Module, tokenizer: Any, apart: bool = False) -> tuple[Engine, Weights]:
     """The engine of `rollout.engine`, and what keeps it at the weights of `policy`: refresh it before sampling.
 
-    `apart`: the trained weights will be split over processes, so transformers samples from a copy (policy.MergedCopy).
-
+    `apart`: several processes will split the weights of `policy`, so the engine needs its own (see MergedCopy).
     Raises ConfigError where the engine is not installed or does not fit, EngineUnavailableError for a server that does
     not answer, ModelError for a policy that transformers cannot sample with shared prefixes.
     """

@@ -209,7 +209,7 @@ def merged_weights(
 
 
 def _whole(module: nn.Module) -> AbstractContextManager[Any]:
-    """The module's own weights, gathered from all processes while the block runs where ZeRO-3 has split them."""
+    """The module's weights, gathered from all processes while the block runs where ZeRO-3 has split them."""
     split = [weight for weight in module.parameters() if hasattr(weight, "ds_id")]
     if not split:
         return nullcontext()

@@ -97,8 +97,8 @@ class TransformersEngine:
         rows = torch.arange(prompts * slots)
         alive = torch.ones(prompts * slots, dtype=torch.bool)
         for step in range(sampling.max_new_tokens):
-            drawn = uniforms(streams, step)[:, None] if streams is not None else None
-            token, logprob = _sample(self._logits(hidden), sampling, drawn)
+            uniform = uniforms(streams, step)[:, None] if streams is not None else None
+            token, logprob = _sample(self._logits(hidden), sampling, uniform)
             stopped = torch.isin(token, stop).cpu()
             for at, (row, live, one, lp) in enumerate(
                 zip(rows.tolist(), alive.tolist(), token.tolist(), logprob.tolist(), strict=True)
@@ -178,10 +178,10 @@ def _decoder(model: nn.Module) -> nn.Module:
     return causal.get_decoder()  # type: ignore[no-any-return]
 
 
-def _sample(logits: Tensor, sampling: Sampling, drawn: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def _sample(logits: Tensor, sampling: Sampling, uniform: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """One token per row (rows, vocabulary) → ids (rows,) and the log-probabilities with which they were drawn.
 
-    drawn: (rows, 1) random numbers in [0, 1); None draws them here.
+    uniform: (rows, 1) random numbers in [0, 1); None draws them here.
     """
     if sampling.temperature == 0:
         token = logits.argmax(-1)
@@ -196,9 +196,9 @@ def _sample(logits: Tensor, sampling: Sampling, drawn: Tensor | None = None) -> 
         ranked, order = probabilities.sort(-1, descending=True)
         ranked[ranked.cumsum(-1) - ranked >= sampling.top_p] = 0
         kept = torch.zeros_like(probabilities).scatter(-1, order, ranked)
-    token = _draw(kept, drawn=drawn)
-    likely = kept.gather(-1, token[:, None])[:, 0]
-    return token, (likely if sampling.top_p == 1 else likely / kept.sum(-1)).log()
+    token = _draw(kept, uniform=uniform)
+    drawn = kept.gather(-1, token[:, None])[:, 0]
+    return token, (drawn if sampling.top_p == 1 else drawn / kept.sum(-1)).log()
 
 
 def _refuse_nan(values: Tensor) -> None:
@@ -209,7 +209,7 @@ def _refuse_nan(values: Tensor) -> None:
         )
 
 
-def _draw(weights: Tensor, block: int = 256, drawn: Tensor | None = None) -> Tensor:
+def _draw(weights: Tensor, block: int = 256, uniform: Tensor | None = None) -> Tensor:
     """Draw one column per row (rows, columns) in proportion to its weight, by inverse transform.
 
     One random number per row picks a block of columns and then the column in it, so that the weights are read once;
@@ -218,8 +218,8 @@ def _draw(weights: Tensor, block: int = 256, drawn: Tensor | None = None) -> Ten
     rows, columns = weights.shape
     weights = torch.nn.functional.pad(weights, (0, -columns % block)).view(rows, -1, block)
     by_block = weights.sum(-1).cumsum(-1)
-    drawn = torch.rand(rows, 1, device=weights.device) if drawn is None else drawn
-    drawn = drawn * by_block[:, -1:]
+    uniform = torch.rand(rows, 1, device=weights.device) if uniform is None else uniform
+    drawn = uniform * by_block[:, -1:]
     chosen = torch.searchsorted(by_block, drawn, right=True).clamp_max(by_block.shape[1] - 1)
     before = torch.where(chosen > 0, by_block.gather(1, (chosen - 1).clamp_min(0)), 0.0)
     inside = weights.gather(1, chosen[:, :, None].expand(-1, -1, block))[:, 0]

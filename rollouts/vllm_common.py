@@ -19,11 +19,14 @@ def require_vllm(engine: str) -> None:
         )
 
 
-def draw_seeds(prompts: int, n: int) -> list[int]:
-    """A seed for each prompt. vLLM gives sample j of a prompt the seed + j, so they lie `n` apart.
+def draw_seeds(prompts: int, n: int, streams: Sequence[int] = ()) -> list[int]:
+    """A seed for each prompt: of its random stream where there is one (rollouts/streams.py).
 
-    They come from torch's random stream on the CPU, which a checkpoint holds: a resumed run draws the same.
+    Else they come from torch's random stream on the CPU, which a checkpoint holds: a resumed run draws the same. vLLM
+    gives sample j of a prompt the seed + j, so these lie `n` apart.
     """
+    if streams:
+        return [stream % 2**62 for stream in streams]
     start = int(torch.randint(2**62, ()).item())
     return [start + n * place for place in range(prompts)]
 

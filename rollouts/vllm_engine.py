@@ -51,9 +51,8 @@ class VllmEngine:
         """Return `n` samples per prompt in the order of the prompts."""
         if self._started.asleep:
             self.refresh()
-        asked = [
-            (list(map(int, prompt)), seed) for prompt, seed in zip(prompts, draw_seeds(len(prompts), n), strict=True)
-        ]
+        seeds = draw_seeds(len(prompts), n, sampling.streams)
+        asked = [(list(map(int, prompt)), seed) for prompt, seed in zip(prompts, seeds, strict=True)]
         if self._group is None:
             return self._generate(asked, n, sampling)
         # Every process of the group has a slice of the model: all answer the questions of all, in one order.

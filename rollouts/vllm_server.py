@@ -86,7 +86,7 @@ class VllmServerEngine:
             ]
             return samples * (n if greedy else 1)
 
-        seeds = draw_seeds(len(prompts), n)
+        seeds = draw_seeds(len(prompts), n, sampling.streams)
         with self._asking(), ThreadPoolExecutor(min(self.settings.concurrency, len(prompts))) as pool:
             return list(pool.map(ask, prompts, seeds))
 

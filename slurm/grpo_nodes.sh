@@ -4,7 +4,7 @@
 # One `accelerate launch` per node, one process per GPU. ZERO=2 or ZERO=3 splits optimizer, gradients and, with 3,
 # weights by DeepSpeed; unset, every GPU holds all of them (DDP). Each node runs the retriever as a child, unless
 # client.urls names a service. The run folder must lie where all nodes see it. Submitting the same run again continues
-# it. Before the time limit Slurm sends USR1, and the run saves a checkpoint after the step under way.
+# it. Before the time limit Slurm sends USR1: the run saves a checkpoint and goes back into the queue.
 #SBATCH --job-name=grpo-nodes
 #SBATCH --nodes=1
 #SBATCH --ntasks-per-node=1
@@ -13,6 +13,7 @@
 #SBATCH --mem=0
 #SBATCH --time=24:00:00
 #SBATCH --signal=B:USR1@600
+#SBATCH --requeue
 #SBATCH --output=%x-%j.log
 set -euo pipefail
 
@@ -55,7 +56,7 @@ export OMP_NUM_THREADS="${OMP_NUM_THREADS:-$((${SLURM_CPUS_PER_TASK:-1} / per_no
 launcher=$!
 asked="$(mktemp)"
 stopped=
-stop() { stopped=yes; touch "$asked"; kill "-$1" "$launcher"; }
+stop() { stopped="$1"; touch "$asked"; kill "-$1" "$launcher"; }
 trap 'stop USR1' USR1
 trap 'stop TERM' TERM INT
 # `wait` returns when a signal comes; go on until the launcher has really ended.
@@ -63,7 +64,9 @@ while true; do
     wait "$launcher" && status=0 || status=$?
     kill -0 "$launcher" 2>/dev/null || break
 done
-# A launcher that was sent a signal calls itself failed. What counts is the checkpoint that was saved after it.
-if [ -n "$stopped" ] && [ "$run/checkpoints" -nt "$asked" ]; then status=0; fi
+# A launcher that was sent a signal calls itself failed. What counts is the checkpoint that was saved after it: 75, go on.
+if [ -n "$stopped" ] && [ "$status" != 0 ] && [ "$run/checkpoints" -nt "$asked" ]; then status=75; fi
 rm -f "$asked"
+# Who cancels a job (TERM) does not want it back.
+if [ "$status" = 75 ] && [ "$stopped" = USR1 ] && [ -n "${SLURM_JOB_ID:-}" ]; then scontrol requeue "$SLURM_JOB_ID"; fi
 exit "$status"

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from .lessons import change, lesson_url, lessons, records, settings, speaking  # noqa: F401 (fixtures)
+from .several import free_port
 
 SCRIPT = Path(__file__).parents[1] / "slurm" / "grpo_contriever.sh"
 
@@ -24,14 +25,15 @@ def job(settings, tmp_path):  # noqa: F811
     command = Path(sys.executable).parent / "querylect"
     started = []
 
-    def start(*overrides: str) -> subprocess.Popen:
+    def start(*overrides: str, script: Path = SCRIPT, **more: str) -> subprocess.Popen:
         log = (tmp_path / f"job-{len(started) + 1}.log").open("w")
         surroundings = os.environ | {"SLURM_SUBMIT_DIR": str(tmp_path), "QUERYLECT": str(command), "SLURM_JOB_ID": "41"}
+        surroundings |= more
         surroundings["PATH"] = f"{tmp_path}:{surroundings['PATH']}"
         (tmp_path / "scontrol").write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/scontrol.log\n')
         (tmp_path / "scontrol").chmod(0o755)
         process = subprocess.Popen(
-            ["bash", SCRIPT, "run.yaml", *overrides], env=surroundings, stdout=log, stderr=log, start_new_session=True
+            ["bash", script, "run.yaml", *overrides], env=surroundings, stdout=log, stderr=log, start_new_session=True
         )
         started.append(process)
         return process
@@ -77,3 +79,24 @@ def test_a_job_saves_on_the_cluster_s_signal_and_the_same_job_goes_on(job, tmp_p
 def test_a_job_that_fails_says_why_and_hands_on_the_exit_code(job, tmp_path):
     assert job("train.stps=5").wait(120) == 2
     assert "train.steps" in (tmp_path / "job-1.log").read_text()
+
+
+@pytest.mark.parametrize("script", sorted(SCRIPT.parent.glob("*.sh")), ids=lambda path: path.name)
+def test_every_job_script_is_bash(script):
+    subprocess.run(["bash", "-n", script], check=True)
+
+
+def test_a_job_on_several_nodes_launches_its_processes_and_hands_signals_on(job, tmp_path):
+    """A stand-in for srun runs the launcher of one node; two processes train, and the signal reaches both."""
+    (tmp_path / "srun").write_text('#!/bin/sh\nSLURM_NODEID=0 exec "$@"\n')
+    (tmp_path / "srun").chmod(0o755)
+    run = tmp_path / "runs" / "run"
+    surroundings = {"GPUS_PER_NODE": "2", "MASTER_PORT": str(free_port()), "OMP_NUM_THREADS": "1"}
+    process = job(script=SCRIPT.parent / "grpo_nodes.sh", **surroundings)
+    trained(run, process, 1)
+    process.send_signal(signal.SIGUSR1)
+    assert process.wait(240) == 75, (tmp_path / "job-1.log").read_text()
+    assert "requeue 41" in (tmp_path / "scontrol.log").read_text()
+    reached = len(records(run / "metrics.jsonl"))
+    (newest,) = (run / "checkpoints").glob(f"checkpoint-{reached}")
+    assert sorted(path.name for path in newest.glob("rng_state*")) == ["rng_state_0.pth", "rng_state_1.pth"]

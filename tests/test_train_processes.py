@@ -69,8 +69,9 @@ def test_a_signal_to_one_ends_all_and_another_number_of_processes_goes_on(settin
         started.wait_for_step(folder / "metrics.jsonl", 2)
         services = [len(psutil.Process(process.pid).children()) for process in started.processes]
         started.processes[1].send_signal(signal.SIGTERM)
-        assert started.codes() == [0, 0], started.said(0) + started.said(1)
+        assert started.codes() == [75, 75], started.said(0) + started.said(1)
     assert services == [1, 0]
+    assert ["stopped: SIGTERM came before" in started.said(rank) for rank in (0, 1)] == [True, False]
     reached = len(records(folder / "metrics.jsonl"))
     checkpoint = folder / "checkpoints" / f"checkpoint-{reached}"
     assert {path.name for path in checkpoint.glob("rng_state*")} == {"rng_state_0.pth", "rng_state_1.pth"}

@@ -56,11 +56,14 @@ class Processes:
         torch.distributed.all_gather_object(values, value)
         return values
 
-    def together(self, what: Callable[[], T]) -> T:
-        """Run `what` in every process; where it fails in one, all of them raise. A meeting."""
+    def together(self, what: Callable[[], T], interruptible: bool = True) -> T:
+        """Run `what` in every process; where it fails in one, all of them raise. A meeting.
+
+        What meets others itself is not `interruptible`: they would wait for a process that a signal took out of it.
+        """
         if self.count == 1:
             return what()
-        result, failure = self._attempt(what)
+        result, failure = self._attempt(what, interruptible)
         self.raise_any(failure)
         return result  # type: ignore[return-value]
 
@@ -85,9 +88,9 @@ class Processes:
                     raise failure
                 raise _rebuilt(rank, *error) from failure
 
-    def _attempt(self, what: Callable[[], T]) -> tuple[T | None, BaseException | None]:
+    def _attempt(self, what: Callable[[], T], interruptible: bool = True) -> tuple[T | None, BaseException | None]:
         try:
-            self.interruptible = True
+            self.interruptible = interruptible
             result = what()
             self.interruptible = False
         except (Exception, KeyboardInterrupt, LeaveNow) as error:  # noqa: BLE001 (raised at the meeting)
