@@ -341,7 +341,8 @@ def _rollout(prompts: Sequence[str], trainer: TreeTrainer) -> dict[str, list[Any
     started = time.perf_counter()
     trainer.sampler.refresh()
     trainer.grower.clock.add("generate", started)
-    trainer.trees = trainer.processes.together(lambda: _grow(trainer, ids))
+    alone = trainer.run.rollout.engine != "vllm"  # whose processes may share one model
+    trainer.trees = trainer.processes.together(lambda: _grow(trainer, ids), interruptible=alone)
     started = time.perf_counter()
     trainer.sampler.rest()
     trainer.grower.clock.add("generate", started)
