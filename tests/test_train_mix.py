@@ -113,8 +113,8 @@ def straight(tmp_path_factory, lessons, lesson_url, speaking, herbs, herbs_url):
     config = mixed(plain, herbs, herbs_url, folder, prefer="learnable", floor=0.1, memory=0.5)
     grown, grow = [], Grower.grow
 
-    def kept(self, questions, branching, greedy=False):
-        grown.append((self, grow(self, questions, branching, greedy)))
+    def kept(self, questions, branching, **how):
+        grown.append((self, grow(self, questions, branching, **how)))
         return grown[-1][1]
 
     with pytest.MonkeyPatch.context() as patch:
