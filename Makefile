@@ -1,11 +1,12 @@
-# `make help` lists the targets. Everything is installed into .venv, at the exact versions of constraints.txt, which are
-# those of the extras cpu and dev, and of what browser, ranx and verifiers add. For GPUs, in an environment of your own
-# and without them: pip install -e '.[gpu]'
+# `make help` lists the targets. Everything is installed into .venv, at the exact versions of constraints.txt: the extras
+# cpu and dev, and for `make test` also browser, ranx and verifiers. For GPUs, in an environment of your own and without
+# them: pip install -e '.[gpu]'
 
 PY ?= python3
 ARGS ?=
 BIN := .venv/bin
 STAMP := .venv/.stamp
+TESTED := .venv/.stamp-extras
 # Intel's OpenMP runtime wakes its threads faster than the one in PyTorch's wheel, most of all on a shared machine
 RUN = env LD_PRELOAD="$$(realpath -q .venv/lib/libiomp5.so)$${LD_PRELOAD:+:$$LD_PRELOAD}" $(BIN)/querylect
 
@@ -16,10 +17,10 @@ help:
 	@echo 'make demo      build the index, train, evaluate; ends with the path of report.html (a second one starts anew)'
 	@echo 'make test      run the tests; ARGS="-k config" goes to pytest'
 	@echo 'make lint      ruff check, ruff format --check, mypy'
-	@echo 'make install   only make .venv; PY=python3.12 chooses the interpreter'
+	@echo 'make install   only make .venv, for demo, test and lint; PY=python3.12 chooses the interpreter'
 	@echo 'make clean     remove .venv and caches; indexes/ and runs/ stay'
 
-install: $(STAMP)
+install: $(TESTED)
 
 $(STAMP): pyproject.toml constraints.txt requirements-demo.txt
 	@$(PY) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -30,6 +31,11 @@ $(STAMP): pyproject.toml constraints.txt requirements-demo.txt
 	$(BIN)/python -m pip install --no-deps -r requirements-demo.txt
 	@touch $@
 
+# What only tests need: other programs that read our files, serve our environment or show our page
+$(TESTED): $(STAMP)
+	$(BIN)/python -m pip install -c constraints.txt -e '.[browser,ranx,verifiers]'
+	@touch $@
+
 # Starts anew each time; the run before it is kept as runs/demo.previous. To go on with an interrupted one:
 # .venv/bin/querylect train demo --resume
 demo: $(STAMP)
@@ -38,7 +44,7 @@ demo: $(STAMP)
 	$(RUN) train demo $(ARGS)
 	$(RUN) eval runs/demo
 
-test: $(STAMP)
+test: $(TESTED)
 	$(BIN)/pytest $(ARGS)
 
 # mypy finds the package through a link of its name, whatever the folder of this checkout is called

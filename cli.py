@@ -17,6 +17,7 @@ import typer
 
 from . import __version__
 from .configs.load import dump_config, known_configs, load_config
+from .configs.mix import chosen, environments, only
 from .configs.schema import RunConfig
 from .errors import ConfigError, QuerylectError
 from .logs import progress_bar, set_up_logging
@@ -38,6 +39,9 @@ Config = Annotated[str, typer.Argument(metavar="CONFIG", help="A packaged config
 RunOrConfig = Annotated[str, typer.Argument(metavar="RUN", help="A run folder, or a config for the untrained policy.")]
 Overrides = Annotated[
     list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings to change, such as train.steps=5.")
+]
+Env = Annotated[
+    str | None, typer.Option("--env", metavar="NAME", help="One environment of a config that mixes several.")
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an index that stands there.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the resolved config and stop.")]
@@ -135,26 +139,29 @@ def index_build(
         str | None, typer.Option("--shard", metavar="i/n", help="Only write shard i of n; then `index merge`.")
     ] = None,
     restart: Annotated[bool, typer.Option("--restart", help="Discard what an interrupted build has finished.")] = False,
+    env: Env = None,
     dry_run: DryRun = False,
     verbose: Verbose = False,
 ) -> None:
     """Build the index of CONFIG's corpus for its retriever; go on where an interrupted build stopped."""
     settings = _resolve(config, overrides, verbose, dry_run)
-    chosen = _shard(shard) if shard else None
-    if chosen and (overwrite or restart or workers > 1):
+    part = _shard(shard) if shard else None
+    if part and (overwrite or restart or workers > 1):
         raise ConfigError("--shard writes parts and nothing else: leave out --overwrite, --restart and --workers.")
-    if chosen:
+    if part:
         from .envs.index import build_shard
 
+        settings = only(settings, env)
         with progress_bar("indexing") as progress:
-            parts = build_shard(settings.env, *chosen, progress=progress)
+            parts = build_shard(settings.env, *part, progress=progress)
         typer.echo(f"{settings.env.index}: shard {shard} is written ({parts} parts)")
         return
     from .envs.index import build_index
 
-    with progress_bar("indexing") as progress:
-        manifest = build_index(settings.env, overwrite=overwrite, progress=progress, workers=workers, restart=restart)
-    typer.echo(f"{settings.env.index}: {manifest.documents} documents")
+    for one in chosen(settings, env).values():
+        with progress_bar("indexing") as progress:
+            manifest = build_index(one.env, overwrite=overwrite, progress=progress, workers=workers, restart=restart)
+        typer.echo(f"{one.env.index}: {manifest.documents} documents")
 
 
 @index_app.command("merge")
@@ -162,11 +169,12 @@ def index_merge(
     config: Config = "demo",
     overrides: Overrides = None,
     overwrite: Overwrite = False,
+    env: Env = None,
     dry_run: DryRun = False,
     verbose: Verbose = False,
 ) -> None:
     """Put the shards of CONFIG's index together, once `index build --shard` has written them all."""
-    settings = _resolve(config, overrides, verbose, dry_run)
+    settings = only(_resolve(config, overrides, verbose, dry_run), env)
     from .envs.index import merge_index
 
     manifest = merge_index(settings.env, overwrite=overwrite)
@@ -182,14 +190,19 @@ def _shard(written: str) -> tuple[int, int]:
 
 @index_app.command("verify")
 def index_verify(
-    config: Config = "demo", overrides: Overrides = None, dry_run: DryRun = False, verbose: Verbose = False
+    config: Config = "demo",
+    overrides: Overrides = None,
+    env: Env = None,
+    dry_run: DryRun = False,
+    verbose: Verbose = False,
 ) -> None:
-    """Check every file of CONFIG's index against its manifest."""
+    """Check every file of CONFIG's index, and of a hybrid's members, against its manifest."""
     settings = _resolve(config, overrides, verbose, dry_run)
-    from .envs.index import verify_index
+    from .envs.index import verify_indexes
 
-    manifest = verify_index(Path(settings.env.index))
-    typer.echo(f"{settings.env.index}: {manifest.documents} documents, every file as its manifest says")
+    for one in chosen(settings, env).values():
+        for folder, manifest in verify_indexes(one.env).items():
+            typer.echo(f"{folder}: {manifest.documents} documents, every file as its manifest says")
 
 
 @env_app.command("export-trec")
@@ -199,13 +212,18 @@ def env_export_trec(
     overrides: Overrides = None,
     split: Annotated[str, typer.Option("--split", help="Which questions.")] = "test",
     depth: Annotated[int, typer.Option("--depth", min=1, help="Documents of each raw ranking.")] = 1000,
+    env: Env = None,
     dry_run: DryRun = False,
     verbose: Verbose = False,
 ) -> None:
     """Write a split of CONFIG as topics, qrels and runs that trec_eval reads; print nDCG@10 of each run."""
     settings, folder = _resolve_run(run, overrides, verbose, dry_run)
     from .eval.export import export_trec
+    from .eval.mixed import report_folder
 
+    if folder is not None and env is not None:
+        folder = report_folder(folder, env)
+    settings = only(settings, env)
     for name, value in export_trec(settings, folder, split, to, depth).items():
         typer.echo(f"{to / name}.run: ndcg@10 {value:.4f}")
 
@@ -218,17 +236,18 @@ def serve(
         str | None,
         typer.Option("--rewriter", metavar="RUN", help="Let the page at / generate rewrites with this run or config."),
     ] = None,
+    env: Env = None,
     dry_run: DryRun = False,
     verbose: Verbose = False,
 ) -> None:
     """Serve CONFIG's environment over HTTP until Ctrl-C; print its URL once it answers."""
-    settings = _resolve(config, overrides, verbose, dry_run)
+    settings = only(_resolve(config, overrides, verbose, dry_run), env)
     writer = None
     if rewriter is not None:
         policy, run = _resolve_run(rewriter, None, verbose, dry_run=False)
         from .rollouts.writer import PolicyWriter
 
-        writer = PolicyWriter(policy, run, name=rewriter)
+        writer = PolicyWriter(environments(policy).get(env or "", policy), run, name=rewriter)
     from .envs.service import serve as serve_environment
 
     token = os.environ.get(settings.client.token_env) or None
@@ -258,16 +277,21 @@ def evaluate(
     checkpoint: Annotated[
         str | None, typer.Option("--checkpoint", help="best, final or checkpoint-N of RUN; the first there is.")
     ] = None,
+    env: Env = None,
     dry_run: DryRun = False,
     verbose: Verbose = False,
 ) -> None:
-    """Compare raw question, untrained policy and trained policy on held-out questions; print the report's path."""
+    """Compare raw question, untrained policy and trained policy on held-out questions; print the report's path.
+
+    Of a run that mixes environments, one report for each of them, in a folder of its own.
+    """
     settings, folder = _resolve_run(run, overrides, verbose, dry_run)
     if checkpoint is not None and folder is None:
         raise ConfigError(f"--checkpoint {checkpoint} needs a run folder, and {run!r} is a config.")
-    from .eval.compare import evaluate as compare
+    from .eval.mixed import evaluate_each
 
-    typer.echo(compare(settings, folder, output, checkpoint))
+    for written in evaluate_each(settings, folder, output, env, checkpoint):
+        typer.echo(written)
 
 
 @app.command()
@@ -292,6 +316,7 @@ def rewrite(
     question: Annotated[
         list[str] | None, typer.Option("--question", "-q", help="A question; repeat it. Else one per line of stdin.")
     ] = None,
+    env: Env = None,
     dry_run: DryRun = False,
     verbose: Verbose = False,
 ) -> None:
@@ -299,6 +324,7 @@ def rewrite(
     settings, folder = _resolve_run(run, overrides, verbose, dry_run)
     from .rollouts.use import rewrite_lines
 
+    settings = only(settings, env)
     lines = [line for line in map(str.strip, question or sys.stdin) if line]
     for record in rewrite_lines(settings, folder, lines):
         typer.echo(json.dumps(record, ensure_ascii=False))

@@ -52,6 +52,10 @@ class EnvironmentUnavailableError(QuerylectError):
     """No replica of the environment service answered before the deadline."""
 
 
+class EngineUnavailableError(QuerylectError):
+    """The server that generates did not answer, or answered with an error."""
+
+
 class StorageError(QuerylectError):
     """The disk did not take what had to be written; nothing half-written was left behind."""
 

@@ -15,6 +15,7 @@ import yaml
 from pydantic import ValidationError
 
 from ..errors import ConfigError
+from .mix import PLACE, has_member, members, schema_key, shortened, taken_over
 from .schema import RunConfig, Section
 from .yaml12 import parse_yaml, write_yaml
 
@@ -45,6 +46,11 @@ def load_config(path_or_name: str | None, overrides: Sequence[str] = ()) -> RunC
     typed: dict[Key, str] = {}
     for override in overrides:
         key, value = _parse_override(override)
+        if len(key) > 3 and not has_member(values, key):
+            raise ConfigError(
+                f"override {override!r}: there is no environment {key[2]!r}; {where} mixes "
+                f"{', '.join(members(values) or {}) or 'none'}. Give a whole one as mix.environments.{key[2]}={{…}}."
+            )
         _set(values, key, value)
         typed[key] = override
     try:
@@ -55,7 +61,7 @@ def load_config(path_or_name: str | None, overrides: Sequence[str] = ()) -> RunC
 
 def dump_config(config: RunConfig) -> str:
     """Return the whole configuration as YAML; `load_config` reads it back to an equal one."""
-    return write_yaml(config.model_dump(mode="json"))
+    return write_yaml(shortened(config.model_dump(mode="json")))
 
 
 def _find(path_or_name: str) -> Path:
@@ -106,7 +112,7 @@ def _parse_override(override: str) -> tuple[Key, Any]:
     if not equals or not name:
         raise ConfigError(f"override {override!r} has no key and value; write it as key=value, such as train.steps=5.")
     key: Key = tuple(name.split("."))
-    if key not in dict(_known_keys(RunConfig)):
+    if schema_key(key) not in dict(_known_keys(RunConfig)):
         raise ConfigError(f"override {override!r}: {_unknown_key(key)}")
     try:
         return key, parse_yaml(text)
@@ -154,13 +160,15 @@ def _unknown_key(key: Key) -> str:
     known = dict(_known_keys(RunConfig))
     nearest = max(known, key=likeness)
     if likeness(nearest)[0] >= 0.6:
+        if nearest[:2] == PLACE == key[:2]:
+            nearest = (*key[:3], *nearest[2:])
         return f"unknown key {_dotted(key)}; did you mean {_dotted(nearest)}?"
-    above = key[:-1]
+    above = schema_key(key[:-1])
     if above in known and known[above] is None:
-        return f"unknown key {_dotted(key)}; {_dotted(above)} is a single setting."
+        return f"unknown key {_dotted(key)}; {_dotted(key[:-1])} is a single setting."
     beside = [str(candidate[-1]) for candidate in known if candidate[:-1] == above]
     if above and beside:
-        return f"unknown key {_dotted(key)}; {_dotted(above)} has {', '.join(beside)}."
+        return f"unknown key {_dotted(key)}; {_dotted(key[:-1])} has {', '.join(beside)}."
     return f"unknown key {_dotted(key)}; known are {', '.join(RunConfig.model_fields)}."
 
 
@@ -171,6 +179,8 @@ def _complaints(
     expected: dict[Key, list[str]] = {}
     sentences: list[tuple[Key, str]] = []
     for problem in error.errors(include_url=False, include_context=False):
+        if taken_over(problem["loc"], values):
+            continue
         key = _place(problem["loc"], values)
         message = problem["msg"]
         if problem["type"] == "extra_forbidden":
@@ -227,9 +237,9 @@ def _expectation(kind: str, message: str, key: Key) -> str:
     if kind in plain:
         return plain[kind]
     if kind == "model_type":
-        section = dict(_known_keys(RunConfig)).get(key)
+        section = dict(_known_keys(RunConfig)).get(schema_key(key))
         return f"a section with the keys {', '.join(section.model_fields)}" if section else "a section"
     if kind == "too_short":
-        return "a list with at least one item"
+        return "a list with at least one item" if message.startswith("List") else "at least one entry"
     expected = message.removeprefix("Input should be ").replace("a valid ", "a ")
     return f"a number {expected}" if expected.startswith(("greater", "less")) else expected

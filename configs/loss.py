@@ -92,9 +92,13 @@ class LossConfig(BaseModel):
                 "that under 1 all of it is cut; give at least 1, such as 5.0"
             )
         if self.loss_type == "luspo" and self.importance_sampling_level != "sequence":
-            raise ValueError("loss_type 'luspo' is defined for whole sequences; set importance_sampling_level=sequence")
+            raise ValueError(
+                "loss_type 'luspo' is defined for whole sequences; set train.importance_sampling_level to sequence"
+            )
         if self.loss_type == "vespo" and self.importance_sampling_level != "token":
-            raise ValueError("loss_type 'vespo' weighs sequences by itself; set importance_sampling_level=token")
+            raise ValueError(
+                "loss_type 'vespo' weighs sequences by itself; set train.importance_sampling_level to token"
+            )
         if self.delta is not None and self.delta <= 1 + self.epsilon:
             raise ValueError(
                 f"train.delta is {self.delta} and cuts into the clip range; give more than 1 + epsilon = "

@@ -1,10 +1,12 @@
 """Every setting of a run, validated. An unknown key is an error that names the nearest known key."""
 
-from typing import Annotated, Literal
+import re
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from .loss import LossConfig
+from .mix import filled_in
 
 
 class Section(BaseModel):
@@ -264,6 +266,35 @@ class RewriterConfig(Section):
     """`small` only: the few-shot prompt, by its packaged name or as the path of a YAML file."""
 
 
+class VllmConfig(Section):
+    """A vLLM engine in the training process (rollout.engine: vllm)."""
+
+    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.3
+    """Share of the GPU that vLLM may hold for weights, activations and its cache; training needs the rest."""
+    tensor_parallel_size: Annotated[int, Field(ge=1)] = 1
+    """GPUs, and training processes, that share one engine; a divisor of the number of training processes."""
+    max_model_len: Annotated[int, Field(ge=16)] | None = None
+    """Longest prompt and answer together; None takes rollout.max_prompt_tokens + rollout.max_new_tokens."""
+    enable_sleep_mode: bool = False
+    """Give the GPU memory of the engine back between rollouts; its weights are sent anew before the next."""
+
+
+class VllmServerConfig(Section):
+    """A vLLM server on other GPUs or another node (rollout.engine: vllm_server)."""
+
+    base_url: str = "http://127.0.0.1:8000"
+    """Where `trl vllm-serve` listens."""
+    group_port: Annotated[int, Field(ge=1, le=65535)] = 51216
+    """Port of this machine over which server and trainer find each other to pass weights."""
+    timeout: Annotated[float, Field(ge=0)] = 240.0
+    """Seconds to wait for a server that is still starting."""
+    concurrency: Annotated[int, Field(ge=1)] = 64
+    """Requests under way at once; every prompt is one request."""
+    sync: bool = True
+    """Send the policy's weights to the server (NCCL; needs a CUDA device here). False: the server already holds exactly
+    the policy that is used, which training never allows."""
+
+
 class RolloutConfig(Section):
     """How a question grows into a tree of turns."""
 
@@ -281,7 +312,17 @@ class RolloutConfig(Section):
     observation_tokens: Annotated[int, Field(ge=1)] | None = None
     """Tokens of all documents that one turn is shown, the best ranked first; None: documents × document_tokens."""
     micro_batch: Annotated[int, Field(ge=1)] = 256
-    """Sequences that generate side by side."""
+    """Sequences that generate side by side (engine transformers; vLLM packs its batches itself)."""
+    engine: Literal["transformers", "vllm", "vllm_server"] = "transformers"
+    """What generates: the policy itself, vLLM on the same GPUs, or a vLLM server (docs/rollouts.md)."""
+    vllm: VllmConfig = VllmConfig()
+    server: VllmServerConfig = VllmServerConfig()
+
+    @property
+    def longest_sequence(self) -> int:
+        """Tokens of the longest sequence that a policy is asked to sample or is trained on."""
+        budget = self.max_new_tokens
+        return self.max_prompt_tokens + (max(budget) if isinstance(budget, list) else budget)
 
     def new_tokens(self, turn: int) -> int:
         """How many tokens the answer of a turn may have, 1 for the first; turns beyond the list have its last."""
@@ -385,6 +426,23 @@ class TrainConfig(Section, LossConfig):
     warm_start: WarmStartConfig = WarmStartConfig()
     log_rollouts: Annotated[int, Field(ge=0)] = 4
     """Trees written to rollouts.jsonl at every step."""
+    importance_sampling_correction: bool = True
+    """Weigh every token by p_trainer / p_sampler where the engine that sampled differs from the model that is trained.
+    These four are TRL's settings of the same names after `vllm_`; the mismatch is logged with any of them."""
+    importance_sampling_mode: Literal["token_truncate", "token_mask"] = "token_truncate"
+    """Ratios outside the bounds are set to the bound, or their tokens are dropped."""
+    importance_sampling_clip_max: Annotated[float, Field(gt=0)] | None = 3.0
+    importance_sampling_clip_min: Annotated[float, Field(ge=0)] | None = None
+    """Bounds of the ratio; None is no bound."""
+
+    @model_validator(mode="after")
+    def _bounds_in_order(self) -> "TrainConfig":
+        least, most = self.importance_sampling_clip_min, self.importance_sampling_clip_max
+        if least is not None and most is not None and least >= most:
+            raise ValueError(
+                f"train.importance_sampling_clip_min {least:g} is not below train.importance_sampling_clip_max {most:g}"
+            )
+        return self
 
 
 class TrackingConfig(Section):
@@ -410,6 +468,52 @@ class EvalConfig(Section):
     """Rewrites shown before and after training in the report."""
 
 
+class MixMemberConfig(Section):
+    """One environment of a mix; what is not said here is as in the run's own `env`, `client` and `rewriter`."""
+
+    weight: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    """Its share of the questions of a step is its weight over the sum of all weights, before the curriculum."""
+    env: EnvironmentConfig = EnvironmentConfig()
+    client: ClientConfig = ClientConfig()
+    rewriter: RewriterConfig = RewriterConfig()
+    """What is asked where this environment's retriever will search, such as another prompt level."""
+
+
+class CurriculumConfig(Section):
+    """Which environments and questions are asked more often, by the success seen so far (train/curriculum.py)."""
+
+    prefer: Literal["none", "hard", "learnable"] = "none"
+    """none: weights alone. hard: what succeeds least. learnable: what succeeds half of the time, 4·s·(1 − s)."""
+    floor: Annotated[float, Field(ge=0.05, le=1)] = 0.2
+    """What the least preferred environment or question keeps of its chance; 1 prefers none."""
+    memory: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    """Share of an environment's success that stays from step to step; the rest is what the step measured."""
+
+
+class MixConfig(Section):
+    """One policy for several environments: the questions of a step are drawn from all of them (docs/mix.md)."""
+
+    environments: Annotated[dict[str, MixMemberConfig], Field(min_length=1)]
+    """By a name of lower-case letters, digits, - and _: it stands in question ids and in the names of metrics."""
+    curriculum: CurriculumConfig = CurriculumConfig()
+
+    @field_validator("environments")
+    @classmethod
+    def _told_apart(cls, members: dict[str, MixMemberConfig]) -> dict[str, MixMemberConfig]:
+        for name in members:
+            if not re.fullmatch(r"[a-z0-9][a-z0-9_-]*", name):
+                raise ValueError(f"the environment name {name!r} must be of lower-case letters, digits, - and _")
+        seen: dict[str, str] = {}
+        for name, member in members.items():
+            same = seen.setdefault(repr((member.env, member.client)), name)
+            if same != name:
+                raise ValueError(
+                    f"the environments {same!r} and {name!r} are one and the same; let them differ in env or client, "
+                    "or keep one and give it the weight of both"
+                )
+        return members
+
+
 class RunConfig(Section):
     """A whole run: environment, policy, rewriter, rollouts, reward, training, evaluation."""
 
@@ -426,6 +530,13 @@ class RunConfig(Section):
     train: TrainConfig = TrainConfig()
     tracking: TrackingConfig = TrackingConfig()
     eval: EvalConfig = EvalConfig()
+    mix: MixConfig | None = None
+    """Several environments instead of one; then `env`, `client` and `rewriter` are what their members share."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _members_take_over(cls, values: Any) -> Any:
+        return filled_in(values)
 
     @model_validator(mode="after")
     def _one_weight_per_turn(self) -> "RunConfig":

@@ -6,10 +6,12 @@ the service calls wrong is an error at once, and so are answers from two differe
 
 import asyncio
 import logging
+import re
 import threading
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from concurrent.futures import Future
 from random import Random
 from typing import Any, Self, TypeVar
 
@@ -182,6 +184,19 @@ class EnvironmentClient:
             log.warning("%d of %d steps are unscorable; last failure: %s", missing, len(results), self.last_failure)
         return results
 
+    async def plan_outcomes(self) -> dict[str, float] | None:
+        """Plans asked of all replicas by anyone, by outcome (searched, joined, cached, refused), an outcome that never
+        came left out; None where a replica does not say. It never raises: these are figures to look at."""
+        found: dict[str, float] = {}
+        for replica in self._transport.replicas:
+            text = await self._transport.text(replica, "/metrics")
+            counts = re.findall(r'^querylect_plans_total\{outcome="(\w+)"\} (\S+)$', text or "", flags=re.M)
+            if text is None:
+                return None
+            for outcome, count in counts:
+                found[outcome] = found.get(outcome, 0.0) + float(count)
+        return found
+
     def _unavailable(self, outage: OutageError) -> EnvironmentUnavailableError:
         return EnvironmentUnavailableError(
             f"no environment service answers at {self._transport.urls}; the last error was {outage}. "
@@ -303,6 +318,16 @@ class SyncEnvironmentClient:
     ) -> list[StepResult | None]:
         """As EnvironmentClient.step."""
         return self._wait(self._client.step(steps, with_text, metrics))
+
+    def plan_outcomes(self) -> dict[str, float] | None:
+        """As EnvironmentClient.plan_outcomes."""
+        return self._wait(self._client.plan_outcomes())
+
+    def step_soon(
+        self, steps: Sequence[Step], with_text: bool = False, metrics: Sequence[str] = ()
+    ) -> Future[list[StepResult | None]]:
+        """`step` without waiting for it: take the future's result, or cancel it."""
+        return asyncio.run_coroutine_threadsafe(self._client.step(steps, with_text, metrics), self._loop)
 
     def _wait(self, call: Coroutine[Any, Any, Value]) -> Value:
         future = asyncio.run_coroutine_threadsafe(call, self._loop)

@@ -14,6 +14,7 @@ from .documents import Documents
 from .fusion import Scored, fuse
 from .index import open_index, open_retriever
 from .kinds import Progress, Retriever, check_depth
+from .manifest import Manifest
 from .plan import Probe
 from .recipes import RetrieverRecipe, recipe_of
 
@@ -23,6 +24,11 @@ def member_settings(config: EnvironmentConfig) -> list[EnvironmentConfig]:
     assert config.hybrid is not None, "the settings of a hybrid name its members"
     shared = {"hybrid": None, "rerank": None}
     return [config.model_copy(update={**shared, **dict(member)}) for member in config.hybrid.members]
+
+
+def fingerprint_of(members: Sequence[Manifest], depth: int) -> str:
+    """What a hybrid is recognised by: the indexes of its members and how far down each is read."""
+    return f"the best {depth} of {', '.join(member.index_hash for member in members)}"
 
 
 class Hybrid:
@@ -41,8 +47,7 @@ class Hybrid:
         said = " ".join(f"({number}) {each.trained}" for number, each in enumerate(recipes, start=1))
         trained = f"{len(members)} retrievers whose rankings are merged by reciprocal rank: {said}"
         self.recipe = recipe.model_copy(update={"trained": trained})
-        hashes = ", ".join(index.manifest.index_hash for index in self._indexes)
-        self.fingerprint = f"the best {depth} of {hashes}"
+        self.fingerprint = fingerprint_of([index.manifest for index in self._indexes], depth)
 
     def write_part(self, folder: Path, documents: Sequence[Document], progress: Progress | None) -> None:
         """Nothing: the members' own indexes hold the documents."""

@@ -24,7 +24,7 @@ from .manifest import Manifest, check_content, check_sizes, read_manifest
 from .recipes import RetrieverRecipe, content_fields, recipe_of
 
 __all__ = ["Index", "build_index", "build_shard", "check_corpus", "merge_index", "open_index", "open_retriever"]
-__all__ += ["verify_index"]
+__all__ += ["verify_index", "verify_indexes"]
 
 Opened = TypeVar("Opened")
 
@@ -53,6 +53,28 @@ def verify_index(path: str | Path) -> Manifest:
     folder, manifest = _described(path)
     check_content(folder, manifest.files)
     return manifest
+
+
+def verify_indexes(config: EnvironmentConfig) -> dict[str, Manifest]:
+    """Verify the index of a configuration, behind those of its members where it is a hybrid; manifests by folder.
+
+    Raises IndexFolderError as `verify_index`, also where a member is not the index that the hybrid was built over.
+    """
+    if config.hybrid is None:
+        return {config.index: verify_index(config.index)}
+    from .hybrid import fingerprint_of, member_settings
+
+    members: dict[str, Manifest] = {}
+    for member in member_settings(config):
+        members |= verify_indexes(member)
+    manifest = verify_index(config.index)
+    found = fingerprint_of(list(members.values()), config.hybrid.depth)
+    if manifest.model_fingerprint != found:
+        raise IndexFolderError(
+            f"index {config.index} was built over {manifest.model_fingerprint}; its members are now {found}. "
+            "Build it again (querylect index build --overwrite) or point env.hybrid to the members that it had."
+        )
+    return {**members, config.index: manifest}
 
 
 def check_corpus(index: Index, corpus: Corpus) -> None:

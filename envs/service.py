@@ -14,6 +14,7 @@ from functools import partial
 from typing import Annotated, Any
 
 from fastapi import FastAPI, HTTPException, Query, Request, Response
+from fastapi.responses import PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic_core import to_json
 
@@ -24,6 +25,7 @@ from .batching import Batcher, Hits, OverloadedError
 from .environment import Environment
 from .gate import Door, Gate, note
 from .metrics import Metrics
+from .openapi import declare_errors
 from .page.router import Writer, page_router
 from .plan import SearchPlan, is_unicode
 from .problems import add_problem_handlers
@@ -195,6 +197,7 @@ def create_app(
         log_requests=config.log != "none",
     )
     add_problem_handlers(app)
+    declare_errors(app, token=bool(token))
     app.include_router(page_router(environment, config, writer))
 
     @app.get("/healthz")
@@ -209,7 +212,7 @@ def create_app(
             raise OverloadedError("the service starts up or goes down; ask again later or ask another replica")
         return Health(status="ready")
 
-    @app.get("/metrics", include_in_schema=False)
+    @app.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:
         """Figures for Prometheus."""
         return Response(room.figures(), media_type=CONTENT_TYPE_LATEST)

@@ -33,7 +33,7 @@ def evaluate(config: RunConfig, run: Path | None, output: Path | None, checkpoin
     the training split, DataError where test questions were trained on, CheckpointError where the run has no policy,
     EnvironmentUnavailableError where the environment answers no question.
     """
-    _refuse_training_split(config)
+    refuse_training_split(config)
     checkpoint = find_checkpoint(run, checkpoint_name) if run is not None else None
     folder = output or run or Path(config.output) / f"{config.name}-untrained"
     with open_environment(config) as client:
@@ -51,7 +51,7 @@ def evaluate_systems(
     checkpoint: Path | None = None,
 ) -> Path:
     """`evaluate` with the environment client and the systems given; `run` only adds training curves to the report."""
-    _refuse_training_split(config)
+    refuse_training_split(config)
     info = _plain(client.environment())
     questions = held_out_questions(client, info, config)
     dataset = _local_dataset(config)
@@ -84,7 +84,7 @@ def held_out_questions(client: Any, info: Mapping[str, Any], config: RunConfig) 
         raise ConfigError(f"the environment has no questions in split {split!r}; it has {splits}. Change eval.split.")
     questions: list[Question] = list(client.questions(split))[: config.eval.limit]
     if splits.get("train"):
-        _refuse_overlap(str(info.get("name", "environment")), split, questions, list(client.questions("train")))
+        refuse_overlap(str(info.get("name", "environment")), split, questions, list(client.questions("train")))
     return questions
 
 
@@ -142,7 +142,8 @@ def results_json(results: Results, said: Provenance, created: str) -> dict[str, 
     }
 
 
-def _refuse_training_split(config: RunConfig) -> None:
+def refuse_training_split(config: RunConfig) -> None:
+    """ConfigError where the split to evaluate is the one that is trained on."""
     if config.eval.split not in ("validation", "test"):
         raise ConfigError(
             f"eval.split is {config.eval.split!r}; expected validation or test: a table of questions that were "
@@ -157,7 +158,8 @@ def _refuse_unwritable(folder: Path) -> None:
         raise StorageError(f"{folder} cannot be written: {here} is no writable folder. Give another with --output.")
 
 
-def _refuse_overlap(name: str, split: str, questions: Sequence[Question], train: Sequence[Question]) -> None:
+def refuse_overlap(name: str, split: str, questions: Sequence[Question], train: Sequence[Question]) -> None:
+    """DataError where a question to evaluate has the id or the text of one that is trained on."""
     from ..data.leakage import overlap
 
     splits = {"train": Split(train, {}), split: Split(questions, {})}

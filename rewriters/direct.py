@@ -1,13 +1,15 @@
 """The direct level: the retriever is named, and one strategy that suits it is prescribed.
 
-Which form of query suits which retriever is seed 003's finding (section 4.2 and figure 6): keywords for BM25, a
-hypothetical document for Contriever, a question for Qwen3-Embedding; a plain sentence for all-MiniLM-L6-v2.
+Which form of query suits which retriever is seed 003's finding (section 4.2 and figure 6) where it has one: keywords
+for BM25, a hypothetical document for Contriever, a question for Qwen3-Embedding. For the others the form follows from
+what they were trained on or made of. A retriever of the user's own has no prescribed form, and none is made up for it.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..configs.schema import RewriterConfig
+from ..errors import ConfigError
 from .card import RetrieverCard
 from .levels import LevelRewriter, introduce
 from .plans import AnswerReader
@@ -48,10 +50,27 @@ SENTENCE = QueryForm(
     "question words.",
 )
 
+SEARCH = QueryForm(
+    "a short literature search",
+    "It learned from what people typed into a literature search engine and which article they then opened, so type "
+    "what an expert would: one line of a few biomedical concepts, such as condition, substance, method and population, "
+    "each under its indexed name instead of an everyday word or an abbreviation. Only some forty words of it are read, "
+    "so leave out whole sentences, question words and whatever does not tell one article from another.",
+)
+STATEMENT = QueryForm(
+    "a statement full of exact terms",
+    "Part of it counts common words and part of it compares meanings, and a document comes out on top where both "
+    "agree, so serve both at once. Write one statement of what the answering document says, and put into it, spelled "
+    "as documents spell them, the rare names and technical terms that only this document would hold. A bare list of "
+    "words loses the part that reads meaning; a loose paraphrase loses the part that counts words.",
+)
+
 FORM_OF_RETRIEVER: Mapping[str, QueryForm] = {
     "contriever": PASSAGE,
     "all-minilm": SENTENCE,
     "qwen3-embedding": QUESTION,
+    "medcpt": SEARCH,
+    "bge-": QUESTION,
 }
 """By the start of the retriever's name, without the owner of a Hub id; other retrievers go by their kind."""
 
@@ -59,16 +78,24 @@ FORM_OF_KIND: Mapping[str, QueryForm] = {
     "bm25": KEYWORDS,
     "dense": PASSAGE,
     "splade": SENTENCE,
-    "hybrid": SENTENCE,
-    "custom": SENTENCE,
+    "hybrid": STATEMENT,
 }
+"""A kind that is missing here has no prescribed form."""
 
 
 def query_form(card: RetrieverCard) -> QueryForm:
-    """The form of query that suits the retriever of `card`."""
+    """The form of query that suits the retriever of `card`. Raises ConfigError where none is known."""
     name = card.name.lower().rsplit("/", maxsplit=1)[-1]
-    known = (form for start, form in FORM_OF_RETRIEVER.items() if name.startswith(start))
-    return next(known, FORM_OF_KIND[card.kind])
+    for start, form in FORM_OF_RETRIEVER.items():
+        if name.startswith(start):
+            return form
+    if card.kind not in FORM_OF_KIND:
+        raise ConfigError(
+            f"rewriter.name is 'direct', and no form of query is known to suit the retriever {card.name!r} of kind "
+            f"{card.kind!r}; known are the kinds {', '.join(FORM_OF_KIND)}. Use rewriter.name=explore, which names the "
+            "retriever and lets the policy find the form."
+        )
+    return FORM_OF_KIND[card.kind]
 
 
 def direct(config: RewriterConfig, card: RetrieverCard, k: int) -> LevelRewriter:
@@ -79,4 +106,5 @@ def direct(config: RewriterConfig, card: RetrieverCard, k: int) -> LevelRewriter
         reader=AnswerReader(config, k),
         instructions=f"{introduce(card)} {form.advice}\n\nRewrite the question as {form.name}.",
         again=f"Write {form.name} again, and a better one: take up what helps in these results, drop what led astray.",
+        reason="what the documents that answer the question hold, and how to word this form of query after them",
     )

@@ -24,4 +24,5 @@ def explore(config: RewriterConfig, card: RetrieverCard, k: int) -> LevelRewrite
         reader=AnswerReader(config, k),
         instructions=f"{introduce(card)}\n\n{TASK}",
         again=AGAIN,
+        reason="what you know of this retriever, what it therefore ranks high, and what to write for it",
     )

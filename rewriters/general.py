@@ -60,5 +60,6 @@ def general(config: RewriterConfig, card: RetrieverCard, k: int) -> LevelRewrite
         reader=AnswerReader(config, k),
         instructions=f"{TASK}\n{listed}",
         again=AGAIN,
+        reason="which strategy you choose, why this one, and how you apply it",
         count=count if several else ONE_REWRITE,
     )

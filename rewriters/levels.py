@@ -38,32 +38,35 @@ class LevelRewriter:
     """The task and the help that this level gives."""
     again: str
     """What a later turn is reminded of after it has seen the documents."""
+    reason: str
+    """What the think part is to be about."""
     count: str = ONE_REWRITE
     """How many rewrites an answer should hold."""
     opening: str = field(default="", init=False)
 
     def first(self, question: Question) -> list[Message]:
         """One user message: instructions, output format, question."""
-        content = f"{self.instructions}\n\n{output_format(self.count)}\n\nQuestion: {question_text(question)}"
-        return [Message(role="user", content=content)]
+        parts = [self.instructions, output_format(self.reason, self.count), f"Question: {question_text(question)}"]
+        return [Message(role="user", content="\n\n".join(parts))]
 
     def follow_up(self, question: Question, documents: Sequence[Document], turn: int) -> str:
         """The ranked documents, numbered from 1, and the request for a better rewrite."""
         asked = f"Question: {question_text(question)}"
         seen = [found(documents), self.again] if documents else [NOTHING_FOUND]
-        return "\n\n".join([*seen, output_format(self.count), asked])
+        return "\n\n".join([*seen, output_format(self.reason, self.count), asked])
 
     def parse(self, question: Question, text: str, turn: int) -> Rewrite:
         """Read the text sampled in one turn."""
         return self.reader.read(question, text)
 
 
-def output_format(count: str) -> str:
-    """The form of an answer, the same at every level and turn."""
+def output_format(reason: str, count: str) -> str:
+    """The form of an answer, the same at every turn; the levels differ in what is reasoned about."""
     form = render("how you arrive at the rewrite", ["what the retriever gets"])
     return (
-        f"Reason first, between {THINK_OPEN} and {THINK_CLOSE}. Then write the query between {REWRITE_OPEN} and "
-        f"{REWRITE_CLOSE}: only the query, none of the reasoning. {count} Write nothing outside of these parts:\n{form}"
+        f"Reason first, between {THINK_OPEN} and {THINK_CLOSE}: {reason}. Then write the query between {REWRITE_OPEN} "
+        f"and {REWRITE_CLOSE}: only the query, none of the reasoning. {count} Write nothing outside of these parts:\n"
+        f"{form}"
     )
 
 

@@ -53,6 +53,8 @@ class Example(_Strict):
     """One example conversation, of one turn or more."""
 
     question: str
+    retriever: str = ""
+    """Whose query it shows, as the retriever's card names it; for a prompt with a place for {retriever}."""
     turns: tuple[ExampleTurn, ...] = Field(min_length=1)
 
 
@@ -61,7 +63,7 @@ class FewShotPrompt(_Strict):
 
     system: str
     question: str = "{question}"
-    """Template of the first user message."""
+    """Template of the first user message; `{retriever}` in it becomes the name of the retriever that will search."""
     documents: str
     """Template of a later user message; `{documents}` becomes one title per line, best first."""
     no_documents: str
@@ -75,14 +77,22 @@ class FewShotPrompt(_Strict):
         for name in ("question", "documents"):
             if f"{{{name}}}" not in getattr(self, name):
                 raise ValueError(f"the template {name!r} must hold {{{name}}} where the text goes")
+        placed = "{retriever}" in self.question
+        for example in self.examples:
+            if placed != bool(example.retriever):
+                seen = "names no retriever" if placed else f"names the retriever {example.retriever!r}"
+                raise ValueError(
+                    f"the example {example.question!r} {seen}, and the template {self.question!r} has "
+                    f"{'a' if placed else 'no'} place for {{retriever}}; the two go together"
+                )
         for turn in (turn for example in self.examples for turn in example.turns):
             if not turn.answer.startswith(self.opening):
                 raise ValueError(f"the example answer {turn.answer!r} does not begin with the opening {self.opening!r}")
         return self
 
-    def ask(self, question: str) -> str:
+    def ask(self, question: str, retriever: str) -> str:
         """The user message of a first turn."""
-        return self.question.replace("{question}", question)
+        return self.question.replace("{retriever}", retriever).replace("{question}", question)
 
     def show(self, titles: Sequence[str]) -> str:
         """The user message of a later turn."""
@@ -93,7 +103,7 @@ class FewShotPrompt(_Strict):
         chat = [Message(role="system", content=self.system)]
         for example in self.examples:
             for number, turn in enumerate(example.turns, start=1):
-                shown = self.ask(example.question) if number == 1 else self.show(turn.documents)
+                shown = self.ask(example.question, example.retriever) if number == 1 else self.show(turn.documents)
                 chat.append(Message(role="user", content=shown))
                 chat.append(Message(role="assistant", content=turn.answer))
         return chat
@@ -116,10 +126,11 @@ def load_prompt(name: str) -> FewShotPrompt:
 
 @dataclass(frozen=True)
 class SmallRewriter:
-    """Few-shot rewriter; the examples carry the strategy, so the retriever's card is not shown."""
+    """Few-shot rewriter; the examples carry the strategy. The retriever is named where the prompt has room for it."""
 
     reader: AnswerReader
     prompt: FewShotPrompt
+    retriever: str = ""
     name: str = field(default="small", init=False)
 
     @property
@@ -129,7 +140,7 @@ class SmallRewriter:
 
     def first(self, question: Question) -> list[Message]:
         """The shared examples, then the question."""
-        return [*self.prompt.messages(), Message(role="user", content=self.prompt.ask(question.text))]
+        return [*self.prompt.messages(), Message(role="user", content=self.prompt.ask(question.text, self.retriever))]
 
     def follow_up(self, question: Question, documents: Sequence[Document], turn: int) -> str:
         """One title per line (the text of a document that has no title), best first."""
@@ -142,4 +153,4 @@ class SmallRewriter:
 
 def small(config: RewriterConfig, card: RetrieverCard, k: int) -> SmallRewriter:
     """Build the rewriter from the prompt that `config.prompt` names."""
-    return SmallRewriter(AnswerReader(config, k), load_prompt(config.prompt))
+    return SmallRewriter(AnswerReader(config, k), load_prompt(config.prompt), card.name)

@@ -1,4 +1,8 @@
-"""The contract of a generation engine: prompt ids in, sampled ids out."""
+"""The contract of a generation engine: prompt ids in, sampled ids out.
+
+Log-probabilities are those with which the ids were really drawn: after temperature and after top_p, normalised over
+what was left ("processed" in vLLM). At top_p 1 they are what a forward pass of the trainer gives.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,10 +28,24 @@ class Sampling:
     max_new_tokens: int = 64
 
 
+class Weights(Protocol):
+    """Keeps an engine at the weights under training."""
+
+    def refresh(self) -> object:
+        """Bring the engine up to date; to be called before the rollouts of a step."""
+        ...
+
+    def rest(self) -> None:
+        """There is no rollout for a while: the engine may give memory back until it is refreshed or asked."""
+        ...
+
+
 class Engine(Protocol):
     """Generates `n` completions for every prompt; each distinct prompt is prefilled once."""
 
     tokenizer: Any
+    stop_ids: set[int]
+    """Ids that end a turn."""
 
     def generate(self, prompts: Sequence[Sequence[int]], n: int, sampling: Sampling) -> list[list[Sample]]:
         """Return `n` samples for each prompt, in the order of the prompts."""

@@ -1,6 +1,7 @@
 """Loading the policy: a folder of safetensors, one GGUF file (de-quantised), or a Hub id; an adapter is merged in."""
 
 import copy
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,9 @@ from ..sources import resolve_model
 from .gguf import dequantised
 from .memory import keep_freed_memory
 
+_PEFT_PREFIX = "base_model.model."
+"""What peft puts before the names of the model it wraps."""
+
 
 def load_policy(config: PolicyConfig, adapter: Path | None = None) -> tuple[nn.Module, Any]:
     """Return (causal language model in evaluation mode, tokenizer).
@@ -24,14 +28,13 @@ def load_policy(config: PolicyConfig, adapter: Path | None = None) -> tuple[nn.M
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     keep_freed_memory()
-    place = resolve_model(config.model)
     where = f"policy.model {config.model!r}"
     full = adapter is not None and not (adapter / "adapter_config.json").exists()
-    source: dict[str, Any] = {"pretrained_model_name_or_path": str(adapter) if full else place}
+    source: dict[str, Any] = {"pretrained_model_name_or_path": str(adapter) if full else resolve_model(config.model)}
     source["trust_remote_code"] = config.trust_remote_code
     try:
-        if not full and (gguf := _gguf_file(config.model, Path(place))):
-            source["pretrained_model_name_or_path"] = str(dequantised(gguf, torch_dtype(config)))
+        if not full:
+            source["pretrained_model_name_or_path"] = safetensors_place(config)
         tokenizer = AutoTokenizer.from_pretrained(**source)
         model, loaded = AutoModelForCausalLM.from_pretrained(
             **source,
@@ -57,6 +60,16 @@ def load_policy(config: PolicyConfig, adapter: Path | None = None) -> tuple[nn.M
         model = _merge_adapter(model, adapter)
     model.eval()
     return model, tokenizer
+
+
+def safetensors_place(config: PolicyConfig) -> str:
+    """The folder or Hub id that holds `policy.model` as safetensors; a GGUF file is de-quantised first.
+
+    Raises ModelError for a name without a place, ValueError for a GGUF file that cannot be read.
+    """
+    place = resolve_model(config.model)
+    gguf = _gguf_file(config.model, Path(place))
+    return str(dequantised(gguf, torch_dtype(config))) if gguf else place
 
 
 def _gguf_file(name: str, folder: Path) -> Path | None:
@@ -139,14 +152,44 @@ class MergedCopy:
     @torch.no_grad()
     def refresh(self) -> nn.Module:
         """Bring the copy up to date and return it."""
-        prefix = "base_model.model."
         for name, module in self.lora:
-            target = self._targets[name.removeprefix(prefix) + ".weight"]
+            target = self._targets[name.removeprefix(_PEFT_PREFIX) + ".weight"]
             weight: torch.Tensor = self._base[name]
             for adapter in module.active_adapters:
                 weight = weight + module.get_delta_weight(adapter).to(weight.dtype)
             target.copy_(weight)
         return self.model
+
+    def rest(self) -> None:
+        """The copy stays where it is."""
+
+
+@torch.no_grad()
+def merged_weights(
+    policy: nn.Module, dtype: torch.dtype, device: torch.device | str | None = None
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Every weight under the name it has in a checkpoint, one at a time, with LoRA adapters merged in.
+
+    What is yielded is of `dtype` and on `device` (None: where it lies). The trained weights are not touched. Raises
+    ConfigError for weights of which this process holds only a part.
+    """
+    lora: list[Any] = [module for module in policy.modules() if hasattr(module, "get_delta_weight")]
+    adapted = {id(module.get_base_layer().weight): module for module in lora}
+    base = {id(weight) for module in lora for weight in module.get_base_layer().parameters()}
+    adapters = {id(weight) for module in lora for weight in module.parameters()} - base
+    for name, parameter in policy.named_parameters():
+        if id(parameter) in adapters:
+            continue
+        if not parameter.numel():
+            raise ConfigError(
+                f"weight {name} has no elements here: ZeRO-3 has split it over the processes, and only whole weights "
+                "can be sent to vLLM. Train with ZeRO-2, or with rollout.engine=transformers."
+            )
+        weight = parameter.detach()
+        module = adapted.get(id(parameter))
+        for adapter in module.active_adapters if module is not None else ():
+            weight = weight + module.get_delta_weight(adapter).to(weight.dtype)  # type: ignore[union-attr]
+        yield name.removeprefix(_PEFT_PREFIX).replace(".base_layer.", "."), weight.to(device=device, dtype=dtype)
 
 
 def _merge_adapter(model: nn.Module, adapter: Path) -> nn.Module:

@@ -7,14 +7,7 @@ forward pass has to find.
 
 from typing import Any
 
-from ..configs.schema import RolloutConfig
-
 ATTENDING = {"full_attention", "sliding_attention", "chunked_attention"}
-
-
-def longest_sequence(rollout: RolloutConfig) -> int:
-    """Tokens of the longest sequence that a policy is asked to sample or is trained on."""
-    return rollout.max_prompt_tokens + max(map(rollout.new_tokens, range(1, len(rollout.branching) + 1)))
 
 
 def obstacle(config: Any, longest: int | None = None) -> str:

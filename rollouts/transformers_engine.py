@@ -164,7 +164,7 @@ def _decoder(model: nn.Module) -> nn.Module:
 
 
 def _sample(logits: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
-    """One token per row (rows, vocabulary) → ids (rows,) and their log-probabilities at the sampling temperature."""
+    """One token per row (rows, vocabulary) → ids (rows,) and the log-probabilities with which they were drawn."""
     if sampling.temperature == 0:
         token = logits.argmax(-1)
         logprob = torch.log_softmax(logits, -1, dtype=torch.float32).gather(-1, token[:, None])[:, 0]
@@ -179,7 +179,8 @@ def _sample(logits: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
         ranked[ranked.cumsum(-1) - ranked >= sampling.top_p] = 0
         kept = torch.zeros_like(probabilities).scatter(-1, order, ranked)
     token = _draw(kept)
-    return token, probabilities.gather(-1, token[:, None])[:, 0].log()
+    drawn = kept.gather(-1, token[:, None])[:, 0]
+    return token, (drawn if sampling.top_p == 1 else drawn / kept.sum(-1)).log()
 
 
 def _refuse_nan(values: Tensor) -> None:

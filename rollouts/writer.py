@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..configs.schema import RunConfig
 from ..data.types import Question
@@ -14,11 +14,7 @@ from ..rewriters.card import RetrieverCard
 from ..rewriters.registry import make_rewriter
 from .chat import Chat
 from .checkpoints import find_checkpoint
-from .engine import Sampling
-from .shared_prefix import longest_sequence
-
-if TYPE_CHECKING:
-    from .transformers_engine import TransformersEngine
+from .engine import Engine, Sampling
 
 
 class PolicyWriter:
@@ -29,7 +25,7 @@ class PolicyWriter:
         self.name = name
         self._config = config
         self._checkpoint = find_checkpoint(run) if run is not None else None
-        self._engine: TransformersEngine | None = None
+        self._engine: Engine | None = None
         self._lock = threading.Lock()
 
     def __call__(self, question: Question, card: Mapping[str, Any]) -> Written:
@@ -58,13 +54,7 @@ class PolicyWriter:
             rewrite = rewriter.parse(question, text, 1)
             return Written(text=text, plan=rewrite.plan, think=rewrite.think, failure=rewrite.failure)
 
-    def _load(self) -> "TransformersEngine":
-        import torch
+    def _load(self) -> Engine:
+        from .engines import load_engine
 
-        from .policy import load_policy
-        from .transformers_engine import TransformersEngine
-
-        model, tokenizer = load_policy(self._config.policy, self._checkpoint)
-        model.to("cuda" if torch.cuda.is_available() else "cpu")
-        rollout = self._config.rollout
-        return TransformersEngine(model, tokenizer, rollout.micro_batch, longest_sequence(rollout))
+        return load_engine(self._config, self._checkpoint)

@@ -1,12 +1,16 @@
 """The environment in the real library *verifiers*: its loader, its harness, its episodes, with a scripted model server.
 
-Skipped where verifiers (the extra `verifiers`) or `uv`, which its harness runs with, is missing.
+Skipped where verifiers (the extra `verifiers`) or `uv`, which its harness runs with, is missing. `uv` comes with the
+extra and is found beside the interpreter, also where the environment that holds both is not activated.
 """
 
 import asyncio
 import json
+import os
 import shutil
+import sys
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from fastapi import FastAPI, Request, Response
@@ -14,9 +18,17 @@ from querylect.envs.environment import Environment
 from querylect.envs.service import create_app
 
 vf = pytest.importorskip("verifiers.v1", reason="no verifiers: install querylect[verifiers]")
-pytestmark = pytest.mark.skipif(shutil.which("uv") is None, reason="no uv, which verifiers runs its harness with")
+PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+pytestmark = pytest.mark.skipif(
+    shutil.which("uv", path=PATH) is None, reason="no uv, which verifiers runs its harness with"
+)
 
 TASKSET = "querylect-retrieval"
+
+
+@pytest.fixture(autouse=True)
+def _uv(monkeypatch):
+    monkeypatch.setenv("PATH", PATH)
 
 
 @pytest.fixture(scope="module")

@@ -131,10 +131,12 @@ def test_index_build_passes_environment_and_overwrite(room, capsys):
     assert "some/where: 9000 documents" in capsys.readouterr().out
 
 
-def test_index_verify_passes_the_folder(room):
-    calls = room("envs.index", "verify_index", SimpleNamespace(documents=9000))
+def test_index_verify_passes_the_environment_and_names_each_folder(room, capsys):
+    folders = {"some/member": SimpleNamespace(documents=9000), "some/where": SimpleNamespace(documents=9000)}
+    calls = room("envs.index", "verify_indexes", folders)
     assert end("index", "verify", "tiny", "env.index=some/where") == 0
-    assert calls == [((Path("some/where"),), {})]
+    assert calls == [((load_config("tiny", ["env.index=some/where"]).env,), {})]
+    assert [line.split(":")[0] for line in capsys.readouterr().out.splitlines()] == list(folders)
 
 
 @pytest.mark.parametrize(("secret", "token"), [("s3cret", "s3cret"), ("", None), (None, None)])
@@ -160,7 +162,7 @@ def test_train_prints_the_run_folder(room, capsys):
 
 
 def test_eval_reads_the_config_of_the_run_folder(room, tmp_path, capsys):
-    calls = room("eval.compare", "evaluate", Path("report.html"))
+    calls = room("eval.mixed", "evaluate_each", [Path("report.html")])
     config = load_config("tiny", ["seed=5"])
     (tmp_path / "config.yaml").write_text(dump_config(config))
     assert end("eval", str(tmp_path), "eval.limit=3", "--output", "elsewhere") == 0
@@ -168,9 +170,9 @@ def test_eval_reads_the_config_of_the_run_folder(room, tmp_path, capsys):
     changed = config.model_copy(update={"eval": config.eval.model_copy(update={"limit": 3})})
     assert end("eval", str(tmp_path), "eval.limit=3", "--checkpoint", "checkpoint-20") == 0
     assert calls == [
-        ((changed, tmp_path, Path("elsewhere"), None), {}),
-        ((load_config("tiny", []), None, None, None), {}),
-        ((changed, tmp_path, None, "checkpoint-20"), {}),
+        ((changed, tmp_path, Path("elsewhere"), None, None), {}),
+        ((load_config("tiny", []), None, None, None, None), {}),
+        ((changed, tmp_path, None, None, "checkpoint-20"), {}),
     ]
     assert capsys.readouterr().out == "report.html\n" * 3
     assert end("eval", "tiny", "--checkpoint", "best") == 2

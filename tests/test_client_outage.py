@@ -3,10 +3,13 @@
 import asyncio
 import json
 import socket
+import threading
 import time
+from contextlib import contextmanager
 from random import Random
 from types import SimpleNamespace
 
+import httpx
 import pytest
 from querylect.configs.schema import ClientConfig
 from querylect.data.types import Question
@@ -58,6 +61,24 @@ def dead():
 @pytest.fixture(autouse=True)
 def _quick_back_off(monkeypatch):
     monkeypatch.setattr(transport, "BACKOFF_SECONDS", 0.02)
+
+
+@contextmanager
+def dying_server(behave):
+    """The URL of a server that hands each connection to `behave`, in a thread of its own, and closes it."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def accept():
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    return
+                threading.Thread(target=behave, args=(connection,), daemon=True).start()
+
+        threading.Thread(target=accept, daemon=True).start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        listener.shutdown(socket.SHUT_RDWR)
 
 
 class Flapping:
@@ -194,6 +215,45 @@ def test_no_failure_becomes_a_reward(scripted, behaviour, reason):
     assert reason in stats.last_failure.reason
     assert stats.retries >= 2
     assert seconds < 3
+
+
+JSON_200 = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+
+
+@pytest.mark.parametrize(
+    ("framing", "share"),
+    [
+        (b"Content-Length: %d\r\n\r\n", 0.0),
+        (b"Content-Length: %d\r\n\r\n", 0.99),
+        (b"Transfer-Encoding: chunked\r\n\r\n%x\r\n", 0.5),
+        (b"Connection: close\r\n\r\n", 0.5),
+    ],
+)
+def test_an_answer_that_ends_in_the_middle_is_no_reward(url, framing, share):
+    """As from a process that dies while it sends: whatever the framing, what arrived is not used."""
+    body = {"steps": [step.model_dump() for step in steps("triptan headache")], "with_text": True}
+    answer = httpx.post(f"{url}/v1/step", json=body).content
+    about = httpx.get(f"{url}/v1/environment").content
+    assert json.loads(answer)["results"][0]["reward"] == 1.0
+    cut = answer[: int(share * len(answer))]
+
+    def die(connection):
+        with connection:
+            asked = connection.recv(65536)
+            if asked.startswith(b"GET"):
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(about) + about)
+                asked = connection.recv(65536)
+            if asked:
+                connection.sendall(JSON_200 + (framing % len(answer) if b"%" in framing else framing) + cut)
+
+    with dying_server(die) as dying_url:
+        results, stats, _ = stepping(
+            [dying_url], steps("triptan headache"), SHORT.model_copy(update={"deadline": 1.0}), with_text=True
+        )
+        assert results == [None]
+        assert stats.last_failure.url == dying_url
+        results, stats, _ = stepping([dying_url, url], steps("triptan headache"), PATIENT, with_text=True)
+    assert [result.reward for result in results] == [1.0], "another replica answers for it"
 
 
 def results_with(**changes):

@@ -10,12 +10,14 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from querylect.configs.load import dump_config, known_configs, load_config
+from querylect.configs.mix import environments
 from querylect.configs.schema import LoraConfig, RunConfig
 from querylect.configs.yaml12 import parse_yaml, write_yaml
 from querylect.errors import ConfigError
 
 PACKAGED = [
-    "demo", "paper_bm25", "paper_branching", "paper_contriever", "paper_independent", "paper_single", "tiny",
+    "demo", "mix_bm25_minilm", "paper_bm25", "paper_branching", "paper_contriever", "paper_independent", "paper_mix",
+    "paper_single", "tiny",
 ]  # fmt: skip
 
 
@@ -48,12 +50,26 @@ def test_packaged_configs_load_and_survive_a_round_trip(name, written):
     assert load_config(written(dump_config(config)), []) == config
 
 
+def test_mixed_configs_name_every_retriever_in_its_prompt():
+    """Each member has an index of its own, and a prompt that tells which retriever will search."""
+    for name, retrievers in (
+        ("mix_bm25_minilm", ["bm25", "all-minilm-l6-v2"]),
+        ("paper_mix", ["bm25", "contriever", "all-minilm-l6-v2", "qwen3-embedding-0.6b"]),
+    ):
+        members = list(environments(load_config(name, [])).values())
+        assert [member.env.retriever for member in members] == retrievers
+        assert len({member.env.index for member in members}) == len(members)
+        assert len({repr(member.env.dataset) for member in members}) == 1
+        for member in members:
+            assert member.rewriter.name in ("explore", "direct") or member.rewriter.prompt == "hpo_mix"
+
+
 def test_every_packaged_config_is_in_the_list_above():
     assert known_configs() == PACKAGED
 
 
 def test_paper_configs_have_the_released_settings():
-    for name in ("paper_bm25", "paper_contriever"):
+    for name in ("paper_bm25", "paper_contriever", "paper_mix"):
         config = load_config(name, [])
         assert config.rollout.branching == [4, 4]
         assert (config.rollout.temperature, config.rollout.top_p) == (1.0, 1.0)

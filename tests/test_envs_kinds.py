@@ -20,7 +20,7 @@ from querylect.data.types import Dataset, Document, Question, Split
 from querylect.envs.bm25 import tokenise
 from querylect.envs.build import build_shard, merge_index
 from querylect.envs.environment import Environment
-from querylect.envs.index import build_index, open_index
+from querylect.envs.index import build_index, open_index, verify_indexes
 from querylect.envs.plan import Probe, SearchPlan, Term
 from querylect.errors import ConfigError, IndexFolderError, ModelError, RequestError
 from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification
@@ -308,6 +308,7 @@ def test_a_hybrid_keeps_the_indexes_that_fit_and_notices_those_that_changed(mode
     assert build_index(config, overwrite=True).index_hash == environment.index_hash
     assert built == {name: (tmp_path / name / "manifest.json").stat().st_ino for name in built}
     assert "medcpt" not in environment.card
+    assert list(environment.caches) == ["embeddings_2", "embeddings_3"], "each member's own, BM25 has none"
     assert "(1) BM25" in environment.card["trained"]
     build_index(EnvironmentConfig(dataset=dataset, index=str(tmp_path / "bm25"), engine="rank_bm25"), overwrite=True)
     with pytest.raises(IndexFolderError, match="hybrid was built with other weights"):
@@ -315,6 +316,22 @@ def test_a_hybrid_keeps_the_indexes_that_fit_and_notices_those_that_changed(mode
     with pytest.raises(IndexFolderError, match="engine 'rank_bm25'"):
         build_index(config.model_copy(update={"index": str(tmp_path / "other")}))
     assert build_index(config, overwrite=True).index_hash == environment.index_hash
+
+
+def test_a_hybrid_is_verified_with_its_members(models, dataset, tmp_path):
+    config = hybrid(dataset, models, tmp_path)
+    build_index(config)
+    folders = [str(tmp_path / name) for name in ("bm25", "medcpt", "splade", "hybrid")]
+    assert list(verify_indexes(config)) == folders
+    vectors = tmp_path / "medcpt" / "vectors.npy"
+    content = vectors.read_bytes()
+    vectors.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(IndexFolderError, match=r"medcpt is corrupt: vectors\.npy has sha256"):
+        verify_indexes(config)
+    vectors.write_bytes(content)
+    build_index(EnvironmentConfig(dataset=dataset, index=str(tmp_path / "bm25"), engine="rank_bm25"), overwrite=True)
+    with pytest.raises(IndexFolderError, match=r"hybrid was built over the best .*; its members are now the best"):
+        verify_indexes(config)
 
 
 def test_a_hybrid_is_built_by_several_workers_but_not_in_shards(dataset, tmp_path):
@@ -398,6 +415,24 @@ def test_a_splade_model_of_the_users_own_is_named_by_its_kind(models, dataset, t
     pooled = {"index": str(tmp_path / "other"), "recipe": RecipeConfig(kind="splade", pooling="cls")}
     with pytest.raises(ModelError, match="brings its own pooling"):
         build_index(config.model_copy(update=pooled))
+
+
+def test_a_splade_query_is_cut_at_its_own_length_and_a_document_at_none(models, tmp_path):
+    from querylect.envs.recipes import find_recipe
+    from querylect.envs.splade import Splade
+
+    recipe = find_recipe("splade", models["mlm"]).model_copy(update={"query_max_length": 4})
+    splade = Splade.open(recipe)
+    ((places, weights),) = splade.queries([CORPUS[1].contents])
+    with torch.no_grad():
+        cut = loaded(models["mlm"], AutoModelForMaskedLM)(CORPUS[1].contents, truncation=True, max_length=4).logits[0]
+    expected = torch.log1p(torch.relu(cut)).max(dim=0).values.numpy()
+    found = np.zeros_like(expected)
+    found[places] = weights
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+    splade.write_part(tmp_path, [CORPUS[1]])
+    whole = words_by_hand(models["mlm"], CORPUS[1].contents)
+    np.testing.assert_allclose(np.load(tmp_path / POSTINGS[0]), whole[whole > 0], atol=1e-4)
 
 
 def test_what_the_index_was_built_with_must_be_what_the_settings_say(models, dataset, tmp_path):

@@ -203,6 +203,15 @@ def test_signed_probes_score_as_computed_by_hand(config, fields, k):
     assert rankings == [environment.search([plan(terms, k)])[0] for terms in PROBES]
 
 
+def test_more_probes_than_one_request_takes_are_all_ranked(config, stand_in):
+    environment = opened(config)
+    terms = [[("heat", 1 + number / 100), ("wing", 1.0)] for number in range(130)]
+    rankings = environment.search([plan(each, 3) for each in terms])
+    assert [len(searches) for searches in stand_in.asked] == [64, 64, 2]
+    for ranking, each in zip(rankings, terms, strict=True):
+        check(ranking, scores_by_hand(each), 3)
+
+
 def test_more_documents_are_fetched_until_no_other_can_belong_to_the_ranking(config, stand_in):
     environment = opened(config)
     terms = [("heat", 1.0), ("heat", -0.999), ("slab", 0.001)]

@@ -115,6 +115,12 @@ def test_scores_fall_strictly_in_single_precision_and_hardly_change(scores):
     np.testing.assert_allclose(values, scores, rtol=1e-5, atol=1e-5)
 
 
+def test_a_question_of_several_lines_is_one_topic(tmp_path):
+    split = Split([Question("q", " one\ntwo\t three\u2028four")], {"q": {"a": 1}})
+    write_trec(tmp_path / "out", split, {}, {})
+    assert (tmp_path / "out" / "topics.tsv").read_text() == "q\tone two three four\n"
+
+
 def test_equal_scores_keep_our_order(tmp_path):
     """trec_eval would put the last id first."""
     ranking = [RankedHit(name, 1.5) for name in ("a", "b", "c")]

@@ -1,5 +1,6 @@
 """Builds in parts: any number of shards and workers and any kill -9 in between give the same bytes."""
 
+import fcntl
 import json
 import os
 import shutil
@@ -217,6 +218,24 @@ def test_a_merge_without_all_parts_says_which_is_missing(tmp_path):
     for shard in (0, 4):
         with pytest.raises(ConfigError, match=rf"shard {shard}/3 does not exist"):
             build_shard(config, shard, 3)
+
+
+def test_two_merges_at_once_do_not_meet(tmp_path):
+    config = EnvironmentConfig(dataset=write_corpus(tmp_path / "a"), index=str(tmp_path / "it"), block_mib=BLOCK)
+    build_shard(config, 1, 1)
+    with (tmp_path / ".it.parts" / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(IndexFolderError, match="another process puts the parts"):
+            merge_index(config)
+    assert merge_index(config).documents == DOCUMENTS
+
+
+def test_an_index_that_was_set_aside_when_the_build_was_killed_is_put_back_by_the_next(tmp_path):
+    config = EnvironmentConfig(dataset=write_corpus(tmp_path / "a"), index=str(tmp_path / "it"), block_mib=BLOCK)
+    built = build_index(config)
+    (tmp_path / "it").rename(tmp_path / ".it.replaced")
+    build_shard(config, 1, 2)
+    assert open_index(config.index).manifest.index_hash == built.index_hash
 
 
 @pytest.mark.parametrize("harm", ["cut", "remove", "foreign"])

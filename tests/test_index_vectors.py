@@ -85,6 +85,24 @@ def test_every_kind_finds_what_exact_search_finds_and_scores_it_exactly(tmp_path
     assert found == 400 if "search" not in kind else found > 360
 
 
+@pytest.mark.parametrize(
+    ("kind", "depth", "shallow", "deep"),
+    [
+        ({"search": "hnsw", "hnsw_links": 2, "hnsw_effort": 4}, "hnsw_depth", 1, 1000),
+        ({"search": "ivfpq", "ivf_lists": 20, "pq_bytes": 8}, "ivf_probes", 1, 20),
+    ],
+)
+def test_a_deeper_search_finds_more(tmp_path, vectors, kind, depth, shallow, deep):
+    probes = [Probe(terms=(Term(text=written(row)),)) for row in vectors[:60]]
+    found = []
+    for value in (shallow, deep):
+        rankings = opened(tmp_path / str(value), vectors, **kind, **{depth: value}).rank(probes, [10] * 60)
+        nearest_ten = np.argsort(-(vectors @ vectors[:60].T), axis=0)[:10].T
+        pairs = zip(rankings, nearest_ten.tolist(), strict=True)
+        found.append(sum(len(set(ranking.documents.tolist()) & set(ten)) for ranking, ten in pairs))
+    assert found[0] < found[1]
+
+
 def test_float16_is_searched_piece_by_piece_like_one_piece(tmp_path, vectors, monkeypatch):
     probes = [Probe(terms=(Term(text=written(row)),)) for row in vectors[:20]]
     whole = opened(tmp_path / "a", vectors, dtype="float16").rank(probes, [30] * 20)

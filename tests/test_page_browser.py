@@ -1,7 +1,7 @@
 """The playground in a real headless Chromium against a real service: what people see, type, hear and copy.
 
-Skipped where playwright (the extra `browser`) or a Chromium is missing: a `chromium` on the PATH, Debian's package of
-that name for instance, or its path in QUERYLECT_CHROMIUM.
+Skipped where playwright (the extra `browser`) or a Chromium is missing. It may be named by QUERYLECT_CHROMIUM, stand on
+the PATH under one of its usual names (Debian's package `chromium` does), or be playwright's own.
 """
 
 import json
@@ -22,24 +22,56 @@ from querylect.envs.service import create_app
 
 playwright = pytest.importorskip("playwright.sync_api", reason="no playwright: install querylect[browser]")
 
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "chrome-headless-shell")
 HOSTILE = "<script>window.hurt = true</script><img src=x onerror='window.hurt = true'> headache"
 
 
 @pytest.fixture(scope="module")
 def browser():
-    names = ("chromium", "chromium-browser", "google-chrome")
-    path = os.environ.get("QUERYLECT_CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
-    if path is None:
-        pytest.skip("no Chromium on the PATH: install Debian's chromium, or name one in QUERYLECT_CHROMIUM")
     with playwright.sync_playwright() as driver:
+        path = installed_chromium(driver.chromium.executable_path)
+        if path is None:
+            pytest.skip(
+                f"no Chromium: QUERYLECT_CHROMIUM is unset, none of {', '.join(NAMES)} is on the PATH, and "
+                "playwright has none. Install Debian's package chromium, or run `playwright install chromium`"
+            )
         chromium = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])
         yield chromium
         chromium.close()
 
 
+def installed_chromium(own):
+    """The path of a Chromium: the one that is named, the first on the PATH, or playwright's `own`; None without any."""
+    named = os.environ.get("QUERYLECT_CHROMIUM")
+    if named and not shutil.which(named):
+        pytest.fail(f"QUERYLECT_CHROMIUM is {named!r}, which is no program")
+    return named or next(filter(None, map(shutil.which, NAMES)), shutil.which(own))
+
+
+def test_the_chromium_that_is_named_comes_first_then_one_on_the_path_then_playwrights_own(tmp_path, monkeypatch):
+    def program(name):
+        path = tmp_path / name
+        path.write_text("#!/bin/sh\n")
+        path.chmod(0o755)
+        return str(path)
+
+    monkeypatch.delenv("QUERYLECT_CHROMIUM", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    own = str(tmp_path / "own")
+    assert installed_chromium(own) is None
+    assert installed_chromium(program("own")) == own
+    on_the_path = program("chrome")
+    assert installed_chromium(own) == on_the_path
+    monkeypatch.setenv("QUERYLECT_CHROMIUM", program("named"))
+    assert installed_chromium(own) == str(tmp_path / "named")
+    monkeypatch.setenv("QUERYLECT_CHROMIUM", str(tmp_path / "missing"))
+    with pytest.raises(pytest.fail.Exception, match=r"missing.*no program"):
+        installed_chromium(own)
+
+
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory):
-    """Eight documents, one of them hostile and one long; two test questions and one for training."""
+    """Eight documents, one of them hostile and one long; two test questions and two for training."""
     folder = tmp_path_factory.mktemp("page")
     texts = {
         "aspirin": "aspirin relieves headache",
@@ -54,7 +86,8 @@ def environment(tmp_path_factory):
     corpus = [Document(name, "" if name == "hostile" else f"About {name}", text) for name, text in texts.items()]
     questions = [Question("q-head", "headache & <b>pain</b>"), Question("q-sugar", "too much glucose")]
     qrels = {"q-head": {"triptan": 2, "hidden": 1}, "q-sugar": {"insulin": 1}}
-    train = Split([Question("q-light", "what gives light")], {"q-light": {"lamp": 1}})
+    choice = Question("q-choice", "which of these is baked", ("<b>bread</b>", "a lamp"))
+    train = Split([Question("q-light", "what gives light"), choice], {"q-light": {"lamp": 1}, "q-choice": {"bread": 1}})
     save_beir(Dataset("page", corpus, {"test": Split(questions, qrels), "train": train}), folder / "data")
     config = EnvironmentConfig(
         dataset=DatasetConfig(kind="beir", path=str(folder / "data")), index=str(folder / "index"), name="<i>page</i>"
@@ -197,7 +230,7 @@ def test_questions_are_picked_by_number_and_split_and_typed(visit):
         page.locator("#which", has_text="q-sugar").wait_for()
         page.locator("#status", has_text="1.000").wait_for()
         page.get_by_role("button", name="Next question").click()
-        page.wait_for_function("document.body.getAttribute('aria-busy') === null")
+        page.locator("body:not([aria-busy])").wait_for()
         assert page.get_by_label("Number").input_value() == "2"
         page.get_by_label("Split").select_option("train")
         page.locator("#which", has_text="q-light").wait_for()
@@ -260,10 +293,35 @@ class Says:
     name = "runs/<demo>"
 
     def __init__(self, *answers):
-        self.answers = list(answers)
+        self.answers, self.asked = list(answers), []
 
     def __call__(self, question, card):
+        self.asked.append((question.text, *question.options))
         return self.answers.pop(0)
+
+
+def test_options_stand_below_their_question_and_go_to_the_rewriter(visit):
+    writer = Says(*[Written("…", SearchPlan.of("bread"))] * 2)
+    with visit(writer=writer) as page:
+        ready(page)
+        options = page.get_by_role("list", name="Options of the question")
+        assert options.count() == 0
+        page.get_by_label("Split").select_option("train")
+        page.locator("#which", has_text="q-light").wait_for()
+        page.get_by_role("button", name="Next question").click()
+        page.locator("#which", has_text="q-choice").wait_for()
+        assert options.get_by_role("listitem").all_inner_texts() == ["<b>bread</b>", "a lamp"]
+        assert page.evaluate("getComputedStyle(document.getElementById('options')).listStyleType") == "upper-alpha"
+        page.get_by_role("button", name="Generate").click()
+        page.get_by_role("status").filter(has_text="rewrite").wait_for()
+        page.get_by_label("Text, picked or typed").fill("baked")
+        assert options.count() == 0
+        page.get_by_role("button", name="Generate").click()
+        page.get_by_role("status").filter(has_text="Compared").wait_for()
+        page.get_by_role("button", name="Previous question").click()
+        page.locator("#which", has_text="q-light").wait_for()
+        assert options.count() == 0
+    assert writer.asked == [("which of these is baked", "<b>bread</b>", "a lamp"), ("baked",)]
 
 
 def test_a_generated_rewrite_is_compared_and_can_be_edited(visit):
@@ -287,7 +345,7 @@ def test_a_generated_rewrite_is_compared_and_can_be_edited(visit):
         assert shown == plan.model_copy(update={"k": 100})
         lines.fill("aspirin")
         page.get_by_role("button", name="Compare").click()
-        page.wait_for_function("document.getElementById('plan').textContent.includes('aspirin')")
+        page.locator("#plan", has_text="aspirin").wait_for()
         assert titles(page, "new") == ["About aspirin"]
         generate.click()
         page.get_by_role("status").filter(has_text="did not keep the format").wait_for()

@@ -15,7 +15,7 @@ from querylect.data.types import Question
 from querylect.envs.client import SyncEnvironmentClient
 from querylect.envs.environment import Environment
 from querylect.envs.local import local_service
-from querylect.envs.page.router import Written
+from querylect.envs.page.router import MAX_OPTIONS, MAX_QUESTION, Written
 from querylect.envs.plan import SearchPlan
 from querylect.envs.service import create_app
 from querylect.errors import CheckpointError, ModelError, RequestError
@@ -107,7 +107,7 @@ class Saying:
         self.answer, self.asked = answer, []
 
     def __call__(self, question, card):
-        self.asked.append((question.text, card["kind"]))
+        self.asked.append((question.text, *question.options, card["kind"]))
         if isinstance(self.answer, Exception):
             raise self.answer
         return self.answer
@@ -123,7 +123,8 @@ def test_a_generated_rewrite_is_a_plan_or_says_what_was_wrong(service):
         assert (told["think"], told["failure"]) == ("why", "")
         assert SearchPlan.model_validate(told["plan"]) == plan
         writer.answer = Written(text="<b>", plan=None, failure="missing think")
-        failed = http.post("/page/rewrite", json={"question": "x"}).json()
+        failed = http.post("/page/rewrite", json={"question": "x", "options": ["yes", "no"]}).json()
+        assert writer.asked[-1] == ("x", "yes", "no", "bm25")
         assert (failed["text"], failed["plan"], failed["failure"]) == ("<b>", None, "missing think")
 
 
@@ -146,7 +147,16 @@ def test_without_a_rewriter_the_page_says_how_to_have_one(service):
 
 
 @pytest.mark.parametrize(
-    "body", [rb'{"question": ""}', rb'{"question": "\ud800"}', rb'{"question": "x", "n": 2}', b"x"]
+    "body",
+    [
+        rb'{"question": ""}',
+        rb'{"question": "\ud800"}',
+        rb'{"question": "x", "options": ["\ud800"]}',
+        b'{"question": "x", "options": ["%s"]}' % (b"y" * (MAX_QUESTION + 1)),
+        b'{"question": "x", "options": [%s]}' % b",".join([b'"y"'] * (MAX_OPTIONS + 1)),
+        rb'{"question": "x", "n": 2}',
+        b"x",
+    ],
 )
 def test_a_question_that_is_none_never_reaches_the_rewriter(service, body):
     writer = Saying(Written("", None))

@@ -1,19 +1,22 @@
 """The three prompt levels: what each tells the model, and that the next turn shows what was found."""
 
+import re
+from pathlib import Path
+
 import pytest
 from querylect.configs.schema import RewriterConfig
 from querylect.data.types import Document, Question
 from querylect.envs.recipes import RECIPES
 from querylect.errors import ConfigError
 from querylect.rewriters.card import RetrieverCard
-from querylect.rewriters.direct import KEYWORDS, PASSAGE, QUESTION, SENTENCE, query_form
+from querylect.rewriters.direct import KEYWORDS, PASSAGE, QUESTION, SEARCH, SENTENCE, STATEMENT, query_form
 from querylect.rewriters.general import DECOMPOSE, ENRICH, IMAGINE, REPHRASE, UNDERSTAND
 from querylect.rewriters.parse import REWRITE_OPEN
 from querylect.rewriters.registry import make_rewriter
 
 LEVELS = ("general", "explore", "direct")
 STRATEGIES = (UNDERSTAND, ENRICH, DECOMPOSE, REPHRASE, IMAGINE)
-FORMS = (KEYWORDS, PASSAGE, QUESTION, SENTENCE)
+FORMS = (KEYWORDS, PASSAGE, QUESTION, SENTENCE, SEARCH, STATEMENT)
 BM25 = RetrieverCard("bm25", "bm25", "BM25, which counts matching words.")
 CONTRIEVER = RetrieverCard("contriever", "dense", "Contriever, trained on pairs of spans of one document.")
 QUESTION_ASKED = Question("q", "Who discovered polonium?")
@@ -63,12 +66,52 @@ def test_direct_introduces_the_retriever_and_prescribes_one_form(card, form):
         ("all-minilm-l6-v2", "dense", SENTENCE),
         ("sentence-transformers/all-MiniLM-L12-v2", "dense", SENTENCE),
         ("Qwen/Qwen3-Embedding-4B", "dense", QUESTION),
+        ("medcpt", "dense", SEARCH),
+        ("hybrid", "hybrid", STATEMENT),
+        ("BAAI/bge-base-en-v1.5", "dense", QUESTION),
+        ("splade", "splade", SENTENCE),
         ("somebody/some-encoder", "dense", PASSAGE),
-        ("bm25+contriever", "hybrid", SENTENCE),
+        ("bm25+contriever", "hybrid", STATEMENT),
     ],
 )
 def test_direct_knows_the_form_that_suits_a_retriever(name, kind, form):
     assert query_form(RetrieverCard(name, kind)) is form
+
+
+def test_direct_makes_up_no_strategy_for_a_retriever_of_the_users_own():
+    mine = RetrieverCard("mine", "custom", "mine, a retriever of the user's own.")
+    with pytest.raises(ConfigError, match=r"no form of query is known to suit the retriever 'mine'.*explore"):
+        chat("direct", mine)
+    assert chat("explore", mine)[0].startswith("Documents are found by mine, a retriever of the user's own.")
+
+
+SIX = ("bm25", "contriever", "all-minilm-l6-v2", "qwen3-embedding-0.6b", "medcpt", "hybrid")
+
+
+def test_the_six_retrievers_have_six_direct_and_six_exploring_prompts_and_one_general_one():
+    cards = [RetrieverCard.from_service(RECIPES[name].model_dump()) for name in SIX]
+    assert [len({chat(level, card) for card in cards}) for level in LEVELS] == [1, 6, 6]
+    assert len({query_form(card) for card in cards}) == 6
+
+
+def test_each_level_asks_for_the_reasoning_of_its_own_task():
+    asked = {level: re.search(r"</think>: (.*?)\. Then", chat(level, CONTRIEVER)[0])[1] for level in LEVELS}
+    assert "which strategy you choose" in asked["general"]
+    assert "what you know of this retriever" in asked["explore"]
+    assert "this form of query" in asked["direct"]
+
+
+def test_the_manual_shows_the_prompts_as_they_are():
+    """Every level of the manual's examples, and the direct advice for each of the six retrievers."""
+    manual = " ".join((Path(__file__).parents[1] / "docs" / "rewriters.md").read_text(encoding="utf-8").split())
+    for level in LEVELS:
+        first = chat(level, RetrieverCard.from_service(RECIPES["bm25"].model_dump()))[0]
+        assert " ".join(first.split()) in manual, level
+    for name in SIX:
+        card = RetrieverCard.from_service(RECIPES[name].model_dump())
+        form = query_form(card)
+        assert f"| {form.name} | {form.advice} |" in manual, name
+        assert card.trained in manual, name
 
 
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=lambda recipe: recipe.name)

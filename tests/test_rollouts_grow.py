@@ -198,6 +198,13 @@ def test_greedy_asks_for_greedy_and_sampling_for_what_is_configured(client):
     assert asked == [(0.0, 1.0, 33), (0.7, 0.9, 33)]
 
 
+def test_every_turn_has_its_own_budget_and_later_turns_the_last(client):
+    engine = Script(*[say("a")] * 3)
+    grown = grower(client, engine, branching=[1, 1], max_new_tokens=[33, 7])
+    grown.grow([HEAD], [1, 1, 1], greedy=True)
+    assert [sampling.max_new_tokens for _, _, sampling in engine.calls] == [33, 7, 7]
+
+
 def test_the_clock_counts_and_forgets(client):
     grown = grower(client, Script(say("a")))
     grown.grow([HEAD], [1])
@@ -297,3 +304,42 @@ def test_shown_documents_keep_to_their_budget(hostile, tokens):
     for document in shown:
         assert grown.chat.count(document.title) + grown.chat.count(document.text) <= tokens
         assert document.title or document.text
+
+
+@pytest.mark.parametrize("together", [None, 60, 30, 7])
+def test_all_documents_of_a_turn_keep_to_one_budget(hostile, together):
+    """In every turn, the best ranked first; what is left over for the last cuts it."""
+    client, question = hostile
+    shown = []
+
+    class Watched:
+        def __init__(self, inner):
+            self.inner, self.first, self.parse, self.opening = inner, inner.first, inner.parse, inner.opening
+
+        def follow_up(self, question, documents, turn):
+            shown.append(documents)
+            return self.inner.follow_up(question, documents, turn)
+
+    grown = grower(client, Script(*[say("fever")] * 3), document_tokens=24, documents=3, observation_tokens=together)
+    grown.rewriter = Watched(grown.rewriter)
+    (tree,) = grown.grow([question], [1, 1, 1])
+    assert len(shown) == 2
+    best = [hit.document.id for hit in tree.roots[0].ranking]
+    for documents in shown:
+        tokens = [grown.chat.count(one.title) + grown.chat.count(one.text) for one in documents]
+        assert max(tokens) <= 24
+        assert sum(tokens) <= (together or 72)
+        assert [one.id for one in documents] == best[: len(documents)]
+        assert len(documents) == {None: 3, 60: 3, 30: 2, 7: 1}[together]
+
+
+def test_a_turn_that_was_cut_pays_the_penalty_and_a_whole_one_does_not(client):
+    for finished in (True, False):
+        engine = Script(say("statin"), "no tags", finished=finished)
+        grown = grower(client, engine)
+        grown.reward = RewardConfig(truncation_penalty=0.5)
+        (tree,) = grown.grow([HEAD], [2])
+        good, bad = tree.roots
+        cut = 0.0 if finished else 0.5
+        assert good.reward == pytest.approx(0.9 * good.metrics["ndcg@10"] + 0.1 - cut)
+        assert bad.reward == -cut

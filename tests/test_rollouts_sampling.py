@@ -63,14 +63,15 @@ def test_a_column_without_weight_is_never_drawn(weights, uniform, block):
 
 
 def test_the_nucleus_is_the_fewest_tokens_that_reach_top_p():
-    """Probabilities .4 .3 .2 .1: at top_p .65 the two likeliest remain, in the ratio 4 : 3."""
+    """Probabilities .4 .3 .2 .1: at top_p .65 the two likeliest remain, in the ratio 4 : 3; recorded is the draw's."""
     logits = torch.tensor([0.2, 0.4, 0.1, 0.3]).log().expand(20_000, -1)
     torch.manual_seed(0)
     token, logprob = _sample(logits, Sampling(1.0, 0.65, 1))
     counts = torch.bincount(token, minlength=4).tolist()
     assert (counts[0], counts[2]) == (0, 0)
     assert chisquare([counts[1], counts[3]], [20_000 * 4 / 7, 20_000 * 3 / 7]).pvalue > 1e-3
-    assert logprob[token == 1][0].item() == pytest.approx(math.log(0.4))
+    assert logprob[token == 1][0].item() == pytest.approx(math.log(4 / 7))
+    assert logprob[token == 3][0].item() == pytest.approx(math.log(3 / 7))
 
 
 def test_a_tiny_top_p_is_greedy_and_top_p_1_keeps_all():

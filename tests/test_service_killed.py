@@ -8,6 +8,8 @@ import sys
 import textwrap
 import threading
 
+from querylect.envs.environment import Environment
+from querylect.envs.plan import SearchPlan
 from querylect.train.run import train
 
 from .lessons import change, lesson_url, lessons, records, settings, speaking, without_seconds  # noqa: F401
@@ -70,3 +72,12 @@ def test_a_killed_service_that_comes_back_changes_nothing_but_the_time(settings,
     assert without_seconds(run / "metrics.jsonl") == without_seconds(straight / "metrics.jsonl")
     kept = [[tree["turns"] for tree in records(folder / "rollouts.jsonl")] for folder in (run, straight)]
     assert kept[0] == kept[1], "the same samples with the same rewards, none twice and none missing"
+    here, graded = Environment.open(lessons), 0
+    for tree in records(run / "rollouts.jsonl"):
+        for node in [*tree["turns"], *(child for turn in tree["turns"] for child in turn["children"])]:
+            if not node["failure"]:
+                (ranking,) = here.search([SearchPlan.of(node["rewrites"][0])])
+                assert node["ranking"] == [hit.id for hit in ranking]
+                assert node["metrics"]["ndcg@10"] == here.score(tree["question_id"], ranking, ["ndcg@10"])["ndcg@10"]
+                graded += 1
+    assert graded > 20, "and they are what those rankings are worth"

@@ -1,10 +1,12 @@
 """What an operator relies on: figures, log lines, limits, slow senders, draining, and workers behind one port."""
 
 import asyncio
+import errno
 import json
 import logging
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -13,15 +15,18 @@ import textwrap
 import threading
 import time
 from contextlib import suppress
+from pathlib import Path
 
 import httpx
 import psutil
 import pytest
-from querylect.configs.schema import EnvironmentConfig
+from querylect.configs.schema import ClientConfig, EnvironmentConfig
+from querylect.envs.client import EnvironmentClient, Step
 from querylect.envs.environment import Environment
 from querylect.envs.plan import Probe, SearchPlan, Term
 from querylect.envs.server import MAX_HEAD_BYTES, Server
-from querylect.envs.service import create_app
+from querylect.envs.service import create_app, serve
+from querylect.errors import IndexFolderError
 
 
 @pytest.fixture(scope="module")
@@ -156,6 +161,20 @@ def told(connection):
     return b"".join(parts)
 
 
+def test_a_body_that_trickles_has_no_more_time_than_one_that_stops(impatient):
+    address, _ = impatient
+    with socket.create_connection(address, timeout=0.1) as sender:
+        sender.sendall(b"POST /v1/search HTTP/1.1\r\nHost: x\r\nContent-Length: 900\r\n\r\n")
+        answer, sent = b"", 0
+        while not answer and sent < 100:
+            sender.sendall(b" ")
+            sent += 1
+            with suppress(TimeoutError):
+                answer = sender.recv(65536)
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert b"did not arrive within 0.5 s" in answer
+
+
 def test_a_body_that_never_ends_is_a_408_and_holds_nothing(impatient):
     (host, port), _ = impatient
     head = b"POST /v1/search HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 900\r\n\r\n"
@@ -169,6 +188,24 @@ def test_a_body_that_never_ends_is_a_408_and_holds_nothing(impatient):
         assert b"did not arrive within 0.5 s (11 bytes did)" in answer
         sender.close()
     assert figures(f"http://{host}:{port}")["querylect_requests_under_way"] == 1, "only the one that asks"
+
+
+def test_a_body_that_drips_is_a_408_too(impatient):
+    """The limit is on the whole body: a byte now and then does not buy time."""
+    address, _ = impatient
+    head = b"POST /v1/search HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 900\r\n\r\n{"
+    with socket.create_connection(address, timeout=0.05) as sender:
+        sender.sendall(head)
+        answer, dripped, until = b"", 1, time.monotonic() + 20
+        while not answer:
+            assert time.monotonic() < until
+            try:
+                answer = sender.recv(65536)
+            except TimeoutError:
+                sender.sendall(b" ")
+                dripped += 1
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert 1 < dripped < 900
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /hea", b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Slow: "])
@@ -230,6 +267,35 @@ def test_a_connection_without_a_request_stays_open_longer_than_a_request_may_tak
             sender.settimeout(0.8)
             with pytest.raises(TimeoutError):
                 sender.recv(1)
+
+
+def test_a_client_that_never_reads_its_answer_is_let_go(monkeypatch):
+    """Its connection holds the answer in memory; it is closed by the service, not kept until the client is gone."""
+    from querylect.envs import server as module
+
+    monkeypatch.setattr(module, "STALLED_SECONDS", 0.5)
+
+    async def endless(reader, writer):
+        try:
+            while True:
+                writer.write(b"x" * 2**16)
+                await writer.drain()
+        except OSError as error:
+            gone.set_result(error.errno)
+        finally:
+            writer.transport.abort()
+
+    async def serve_one():
+        nonlocal gone
+        gone = asyncio.get_running_loop().create_future()
+        with module.bound("127.0.0.1", 0) as listener, socket.socket() as deaf:
+            async with await asyncio.start_server(endless, sock=listener):
+                deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                deaf.connect(listener.getsockname())
+                return await asyncio.wait_for(gone, 20)
+
+    gone = None
+    assert asyncio.run(serve_one()) == errno.ETIMEDOUT
 
 
 class Held:
@@ -366,27 +432,22 @@ def test_workers_are_gone_after_their_parent_was_killed(two_workers):
 
 
 def test_what_a_worker_cannot_open_is_the_users_error(small_environment):
-    from querylect.envs.service import serve
-    from querylect.errors import IndexFolderError
-
     missing = small_environment.model_copy(update={"workers": 2, "index": "/nonexistent/index"})
     with pytest.raises(IndexFolderError, match="/nonexistent/index does not exist"):
         serve(missing)
 
 
-def test_a_truncated_file_of_the_index_is_refused_by_name(small_environment, tmp_path):
-    import shutil
-
-    from querylect.envs.service import serve
-    from querylect.errors import IndexFolderError
-
-    folder = tmp_path / "index"
-    shutil.copytree(small_environment.index, folder)
-    largest = max((path for path in folder.iterdir() if path.suffix == ".npy"), key=lambda path: path.stat().st_size)
-    with largest.open("r+b") as file:
-        file.truncate(largest.stat().st_size - 1)
-    with pytest.raises(IndexFolderError, match=rf"corrupt: {largest.name} has \d+ bytes"):
-        serve(small_environment.model_copy(update={"index": str(folder)}))
+@pytest.mark.parametrize("left", [0.0, 0.5, 1.0])
+def test_a_truncated_file_of_the_index_is_refused_by_name(small_environment, tmp_path, left):
+    """Whichever it is, and whether all of it is gone, half of it, or the last byte."""
+    files = sorted(path for path in Path(small_environment.index).iterdir() if path.stat().st_size)
+    assert {"manifest.json", "documents.bin", "words.bin"} < {file.name for file in files}
+    for file in files:
+        folder = tmp_path / file.name
+        shutil.copytree(small_environment.index, folder)
+        os.truncate(folder / file.name, min(int(left * file.stat().st_size), file.stat().st_size - 1))
+        with pytest.raises(IndexFolderError, match=rf"corrupt: {file.name} (has \d+ bytes|is not readable JSON)"):
+            serve(small_environment.model_copy(update={"index": str(folder)}))
 
 
 def test_a_storm_of_requests_is_answered_in_full_with_200_or_503(environment, small_environment, run_app):
@@ -413,3 +474,36 @@ def test_a_storm_of_requests_is_answered_in_full_with_200_or_503(environment, sm
     assert all(int(answer.headers["retry-after"]) >= 1 for answer in refused)
     assert seen['querylect_plans_total{outcome="refused"}'] == 4 * len(refused)
     assert (seen["querylect_queue_plans"], seen["querylect_requests_under_way"]) == (0, 1)
+
+
+def test_clients_in_a_storm_get_every_sample_scored_right_or_not_at_all(environment, small_environment, run_app):
+    """Each client's samples add up to what it asked for, and no 503 has become a reward."""
+    config = EnvironmentConfig.model_validate({**small_environment.model_dump(), "max_pending": 4, "max_plans": 4})
+    words = ["headache", "blood", "glucose", "scurvy", "migraine"]
+    asked = [Step(question_id="q-head", plan=SearchPlan.of(f"{word} {n}")) for n in range(8) for word in words]
+    worth = [
+        environment.score("q-head", ranking, ["ndcg@10"])["ndcg@10"]
+        for ranking in environment.search([step.plan for step in asked])
+    ]
+    assert len(set(worth)) > 2
+
+    async def storm(url):
+        settings = ClientConfig(urls=[url], timeout=5.0, deadline=3.0)
+        clients = [EnvironmentClient(settings) for _ in range(6)]
+        try:
+            return await asyncio.gather(*(client.step(asked) for client in clients)), [c.stats for c in clients]
+        finally:
+            await asyncio.gather(*(client.close() for client in clients))
+
+    held = Held(environment)
+    threading.Timer(0.5, held.free.set).start()  # the queue is full for as long
+    with run_app(create_app(held, config)) as url:
+        outcomes, stats = asyncio.run(storm(url))
+        assert search(url, "after").status_code == 200
+        seen = figures(url)
+    assert seen['querylect_requests_total{route="/v1/step",status="503"}'] > 0
+    for results, counted in zip(outcomes, stats, strict=True):
+        scored = [n for n, result in enumerate(results) if result is not None]
+        assert len(scored) + counted.unscorable == len(asked)
+        assert [results[n].reward for n in scored] == [worth[n] for n in scored]
+    assert any(result is not None for results in outcomes for result in results)

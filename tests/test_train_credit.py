@@ -65,6 +65,37 @@ def test_three_turns_by_hand():
     assert third == pytest.approx([-0.5, 0.5, 0, 0, 0, 0, -0.2, 0.2], abs=1e-12)
 
 
+def test_three_turns_of_trajectories_by_hand():
+    """R = r1/4 + r2/2 + r3 over all paths; a shared turn has the mean of its paths."""
+    one = tree(node(0.4, node(0.2, 0.0, 1.0), node(0.6, 0.5)), node(0.0, node(1.0, 0.3), node(0.0, 0.1)))
+    first, second, third = advantages(one, "trajectory", weights=(0.25, 0.5, 1.0))
+    # R = .2, 1.2, .9, .8, .1; their mean is .64
+    assert third == pytest.approx([-0.44, 0.56, 0.26, 0.16, -0.54], abs=1e-12)
+    assert second == pytest.approx([0.06, 0.26, 0.16, -0.54], abs=1e-12)
+    assert first == pytest.approx([0.38 / 3, -0.19], abs=1e-12)
+
+
+def test_a_weight_acts_on_its_own_turn_and_on_those_before_it(four_by_four):
+    """λ₁ moves first turns by r₁ − mean r₁, λ₂ by the mean of what followed; last turns are compared unweighted."""
+    plain = advantages(four_by_four, weights=(0.5, 1.0))
+    first = advantages(four_by_four, weights=(1.5, 1.0))
+    second = advantages(four_by_four, weights=(0.5, 3.0))
+    assert plain[1] == first[1] == second[1]
+    own = [root.reward for root in four_by_four.roots]
+    later = [fmean(leaf.reward for leaf in root.children) for root in four_by_four.roots]
+    for found, values, step in ((first, own, 1.0), (second, later, 2.0)):
+        moved = [after - before for after, before in zip(found[0], plain[0], strict=True)]
+        assert moved == pytest.approx([step * (value - fmean(values)) for value in values], abs=1e-12)
+
+
+def test_a_member_at_the_mean_teaches_and_a_tied_group_does_not():
+    """TRL counts the former among the tokens of a step; the latter has nothing to say."""
+    one, tied = tree(0.0, 0.5, 1.0), tree(0.4, 0.4, 0.4, name="tied")
+    found = assign_credit([one, tied], "turn", [1.0], "none")
+    assert [found.teaches(root) for root in [*one.roots, *tied.roots]] == [True] * 3 + [False] * 3
+    assert found.of(one.roots[1]) == 0
+
+
 def test_sixteen_single_turns_are_one_group_with_weight_one():
     rewards = [i / 16 for i in range(16)]
     assert advantages(tree(*rewards), weights=HALF_AND_ONE) == [

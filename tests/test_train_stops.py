@@ -13,7 +13,7 @@ import pytest
 import yaml
 from querylect.configs.schema import TrainConfig
 from querylect.data.types import Question
-from querylect.errors import EnvironmentUnavailableError, StoppedError, StorageError
+from querylect.errors import EnvironmentUnavailableError, StoppedError, StorageError, TokenError
 from querylect.rewriters.base import Rewrite
 from querylect.rollouts.tree import Node, Tree
 from querylect.train.run import train
@@ -34,14 +34,17 @@ def checkpoints(folder):
     return sorted(path.name for path in (folder / "checkpoints").iterdir())
 
 
-def breaking(app, after):
-    """The service until it has answered `after` requests for steps; then it answers none of them."""
+def breaking(app, after, instead=None):
+    """The service until it has answered `after` requests for steps; then `instead` gets them, or nobody does."""
     answered = 0
 
     async def wrapped(scope, receive, send):
         nonlocal answered
         if scope["type"] == "http" and scope["path"] == "/v1/step":
             answered += 1
+            if answered > after and instead is not None:
+                await instead(scope, receive, send)
+                return
             if answered > after:
                 await send({"type": "http.response.start", "status": 503, "headers": []})
                 await send({"type": "http.response.body", "body": b""})
@@ -72,6 +75,23 @@ def test_a_dead_environment_stops_the_run_with_a_checkpoint_and_it_goes_on_exact
     assert checkpoints(folder.path) == ["checkpoint-2"]
     assert not folder.final.exists()
     assert without_seconds(folder.metrics) == straight[:2], "the step without rewards was neither trained nor logged"
+    train(config, resume=True)
+    assert without_seconds(folder.metrics) == straight
+
+
+def test_a_token_that_changes_in_the_middle_of_a_run_stops_it_with_a_checkpoint(settings, straight, lessons, run_app):  # noqa: F811
+    """A refusal is no outage: it is neither waited out nor worth 0, and the run goes on where it was."""
+    from querylect.envs.environment import Environment
+    from querylect.envs.service import create_app
+
+    environment = Environment.open(lessons)
+    changed = breaking(create_app(environment, lessons), 5, instead=create_app(environment, lessons, token="new"))
+    config = change(settings, **{"train.save_steps": 100})
+    with run_app(changed) as url, pytest.raises(TokenError, match=r"401.*client\.token_env"):
+        train(change(config, **{"client.urls": [url]}))
+    folder = RunFolder(settings_folder(config))
+    assert checkpoints(folder.path) == ["checkpoint-2"]
+    assert without_seconds(folder.metrics) == straight[:2]
     train(config, resume=True)
     assert without_seconds(folder.metrics) == straight
 

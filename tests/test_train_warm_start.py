@@ -9,7 +9,7 @@ from querylect.envs.plan import SearchPlan
 from querylect.envs.wire import Step
 from querylect.errors import ConfigError, EnvironmentUnavailableError
 from querylect.rollouts.checkpoints import find_checkpoint
-from querylect.rollouts.policy import load_policy
+from querylect.rollouts.engines import load_engine
 from querylect.rollouts.use import make_grower
 from querylect.train.run import train, worth_training
 from querylect.train.run_folder import RunFolder
@@ -32,7 +32,7 @@ def warm(settings):  # noqa: F811
 
 @pytest.fixture
 def grower(warm, client):
-    return make_grower(warm, client, *load_policy(warm.policy))
+    return make_grower(warm, client, load_engine(warm, None))
 
 
 class Graded:

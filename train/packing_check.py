@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ..configs.schema import RunConfig
 from ..errors import ConfigError, ModelError
-from ..rollouts.shared_prefix import longest_sequence, obstacle
+from ..rollouts.shared_prefix import obstacle
 from .packed_attention import Kind
 from .packing import packed_logps
 
@@ -55,7 +55,7 @@ def settle_packing(config: RunConfig, model: nn.Module) -> RunConfig:
             f"train.packed_attention is flex and the policy is on {device.type}: FlexAttention has no backward pass "
             "there. Set it to auto or sdpa."
         )
-    reason = why_not(model, longest_sequence(config.rollout), kind)
+    reason = why_not(model, config.rollout.longest_sequence, kind)
     if not reason:
         return _with_packing(config, True)
     if wish != "auto":

@@ -11,20 +11,21 @@ from typing import Any
 
 from ..configs.schema import RunConfig
 from ..data.types import Question
-from ..envs.client import SyncEnvironmentClient
-from ..envs.connect import open_environment
+from ..envs.connect import AnyClient, open_environments
 from ..envs.plan import SearchPlan
 from ..envs.wire import Step
 from ..errors import (
     CheckpointError,
     CollapseError,
     ConfigError,
+    EngineUnavailableError,
     EnvironmentUnavailableError,
     QuerylectError,
     RequestError,
     StoppedError,
 )
 from .grading import grade
+from .mix import Mixture
 from .run_folder import RunFolder, staged, step_of, write_atomically
 
 log = logging.getLogger(__name__)
@@ -61,7 +62,7 @@ def _prepare(config: RunConfig, resume: bool, stopper: Any) -> Path:
     folder, checkpoint = RunFolder.reopen(config) if resume else (None, None)
     if folder is not None and checkpoint is None:
         log.info("%s was stopped before its first checkpoint and begins again", folder.path)
-    with open_environment(config) as client:
+    with open_environments(config) as client:
         asked = client.questions("train")
         questions = worth_training(config, client, asked)
         if len(questions) < config.train.questions_per_step:
@@ -70,10 +71,11 @@ def _prepare(config: RunConfig, resume: bool, stopper: Any) -> Path:
                 f"train.questions_per_step is {config.train.questions_per_step}. Lower it, widen train.raw_reward, "
                 "or add questions to the train split."
             )
-        return _train(config, client, asked, questions, folder, checkpoint, stopper)
+        mixture = Mixture(config, questions) if config.mix is not None else None
+        return _train(config, client, asked, questions, folder, checkpoint, stopper, mixture)
 
 
-def worth_training(config: RunConfig, client: SyncEnvironmentClient, questions: Sequence[Question]) -> list[Question]:
+def worth_training(config: RunConfig, client: AnyClient, questions: Sequence[Question]) -> list[Question]:
     """The questions whose un-rewritten search is worth `train.raw_reward`; all of them where that is [0, 1].
 
     Raises EnvironmentUnavailableError where a question could not be scored: a guess would change the training set.
@@ -95,17 +97,19 @@ def worth_training(config: RunConfig, client: SyncEnvironmentClient, questions: 
 
 def _train(
     config: RunConfig,
-    client: SyncEnvironmentClient,
+    client: AnyClient,
     asked: list[Question],
     questions: list[Question],
     folder: RunFolder | None,
     checkpoint: Path | None,
     stopper: Any,
+    mixture: Mixture | None,
 ) -> Path:
     import torch
     from transformers import set_seed
 
-    from ..rollouts.policy import MergedCopy, add_lora, load_policy
+    from ..rollouts.engines import open_engine
+    from ..rollouts.policy import add_lora, load_policy
     from ..rollouts.use import make_grower
     from .fingerprint import fingerprint
     from .packing_check import settle_packing
@@ -121,8 +125,8 @@ def _train(
     model.to("cuda" if torch.cuda.is_available() else "cpu")
     policy = add_lora(model, config.policy)
     settled = settle_packing(config, policy)
-    sampler = MergedCopy(policy)
-    grower = make_grower(config, client, sampler.model, tokenizer)
+    engine, sampler = open_engine(config, policy, tokenizer)
+    grower = make_grower(config, client, engine)
 
     resumed = folder is not None and checkpoint is not None
     folder = folder or RunFolder.create(config)
@@ -139,7 +143,10 @@ def _train(
         with staged(folder.warm) as place:
             policy.save_pretrained(str(place))  # type: ignore[operator]
             tokenizer.save_pretrained(str(place))
-    _learn(settled, folder, checkpoint, environment, policy, tokenizer, grower, sampler, questions, validation, stopper)
+    _learn(
+        settled, folder, checkpoint, environment, policy, tokenizer, grower, sampler, questions, validation, stopper,
+        mixture,
+    )  # fmt: skip
     return folder.path
 
 
@@ -155,6 +162,7 @@ def _learn(
     questions: list[Question],
     validation: list[Question],
     stopper: Any,
+    mixture: Mixture | None,
 ) -> None:
     from datasets import Dataset
     from transformers import PrinterCallback
@@ -168,6 +176,9 @@ def _learn(
     from .view import open_view
     from .watch import Watcher
 
+    if mixture is not None and checkpoint is not None:
+        mixture.load(checkpoint)
+    prompts = mixture.slots if mixture is not None else [question.id for question in questions]
     tracker = open_tracker(config, folder.path, environment)
     guard, view = CollapseGuard(config.train.guard), open_view(f"{config.name} · {environment['name']}")
     watcher = Watcher(folder, config, view, guard, tracker)
@@ -187,9 +198,10 @@ def _learn(
         grower=grower,
         sampler=sampler,
         questions={question.id: question for question in questions},
+        mixture=mixture,
         model=policy,
         args=grpo_config(config, folder.checkpoints),
-        train_dataset=Dataset.from_dict({"prompt": [question.id for question in questions]}),
+        train_dataset=Dataset.from_dict({"prompt": prompts}),
         processing_class=tokenizer,
         callbacks=callbacks,
     )
@@ -197,7 +209,7 @@ def _learn(
     watcher.trainer = stopper.trainer = trainer
     try:
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-    except (EnvironmentUnavailableError, RequestError, KeyboardInterrupt, LeaveNow):
+    except (EnvironmentUnavailableError, EngineUnavailableError, RequestError, KeyboardInterrupt, LeaveNow):
         trainer.save_now()
         raise
     except Exception as error:
@@ -242,6 +254,11 @@ def check_shape(config: RunConfig) -> None:
         raise ConfigError(
             f"train.warm_start imitates a second turn, and rollout.branching is {branching}. Use two turns, or set "
             "train.warm_start.questions to 0."
+        )
+    if config.rollout.engine == "vllm_server" and not config.rollout.server.sync:
+        raise ConfigError(
+            "rollout.server.sync is false: the server would go on sampling from the policy as it was before the first "
+            "step. Set it to true to train; false is for evaluating and rewriting with a policy that the server holds."
         )
     if settings.questions_per_step % settings.questions_per_micro_batch:
         raise ConfigError(
@@ -288,6 +305,7 @@ def grpo_config(config: RunConfig, output: Path) -> Any:
         max_grad_norm=settings.max_grad_norm,
         logging_nan_inf_filter=False,
         scale_rewards="none",
+        shuffle_dataset=config.mix is None,
         gradient_checkpointing=bool(settings.gradient_checkpointing),
         gradient_checkpointing_kwargs={"use_reentrant": settings.gradient_checkpointing == "reentrant"},
         optim="adamw_torch",

@@ -30,7 +30,8 @@ FREE_TO_CHANGE = ("tracking", "eval", "client", "env.host", "env.port", "env.max
                   "env.max_terms", "env.max_characters", "env.max_body_bytes", "env.read_seconds", "env.drain_seconds",
                   "env.cache_bytes", "env.embedding_cache_bytes", "env.workers", "env.log", "train.save_steps",
                   "train.grace_seconds", "train.usr1_grace_seconds", "train.validate_steps", "train.guard",
-                  "train.keep_checkpoints", "train.log_rollouts", "rollout.micro_batch")  # fmt: skip
+                  "train.keep_checkpoints", "train.log_rollouts", "rollout.micro_batch", "rollout.vllm",
+                  "rollout.server")  # fmt: skip
 """Settings that do not change what a run learns: a resumed run may have other ones."""
 
 
@@ -39,6 +40,9 @@ _TORCH_WRITING = ("inline_container", "PytorchStreamWriter", "iostream")
 
 CHECKPOINT_FILES = ("*.safetensors", "optimizer.pt", "scheduler.pt", "rng_state*.pth", "trainer_state.json")
 """What a run needs to go on exactly where it was; without one of them the trainer would quietly begin it anew."""
+
+MIX_FILE = "mix.json"
+"""In the checkpoints of a run that mixes environments: how far its curriculum was."""
 
 
 class RunFolder:
@@ -233,8 +237,14 @@ def changed_keys(before: RunConfig, now: RunConfig) -> list[str]:
     return [
         f"{key}: {old.get(key)!r} → {new.get(key)!r}"
         for key in sorted({*old, *new})
-        if old.get(key) != new.get(key) and not any(key == name or key.startswith(f"{name}.") for name in free)
+        if old.get(key) != new.get(key)
+        and not any(own == name or own.startswith(f"{name}.") for name in free for own in [_in_section(key)])
     ]
+
+
+def _in_section(key: str) -> str:
+    """A setting of a member of a mix as it is called in a run of one environment."""
+    return re.sub(r"^mix\.environments\.[^.]+\.", "", key)
 
 
 def _flat(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:

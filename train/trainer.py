@@ -20,11 +20,13 @@ from trl.trainer.utils import split_tensor_dict
 from ..configs.schema import RunConfig
 from ..data.types import Question
 from ..errors import EnvironmentUnavailableError
+from ..rollouts.engine import Weights
 from ..rollouts.grow import Grower
-from ..rollouts.policy import MergedCopy
 from ..rollouts.tree import Node, Tree
 from .credit import Credit, assign_credit
 from .metrics import step_metrics
+from .mismatch import Mismatch, sampled_logprobs
+from .mix import Mixture, unanswered
 from .packing import packed_logps
 from .packing_check import attention_kind
 from .randomness import random_streams, set_random_streams
@@ -42,16 +44,20 @@ class TreeTrainer(GRPOTrainer):
         run: RunConfig,
         folder: RunFolder,
         grower: Grower,
-        sampler: MergedCopy,
+        sampler: Weights,
         questions: Mapping[str, Question],
+        mixture: Mixture | None = None,
         **kwargs: Any,
     ) -> None:
         self.run, self.folder, self.grower, self.sampler, self.questions = run, folder, grower, sampler, questions
+        self.mixture = mixture
         self.trees: list[Tree] = []
         self.last_metrics: dict[str, float] = {}
+        self.dropped: Sequence[Tree] = ()
         self.resampled: dict[str, float] = {}
         self._wanted: Tensor | None = None
         self._sampled: Tensor | None = None
+        self._loss_inputs: dict[str, Any] | None = None
         self._buffered_inputs: Any = None
         self._staging: Path | None = None
         self._before_step: tuple[int, Any] | None = None
@@ -60,6 +66,7 @@ class TreeTrainer(GRPOTrainer):
         self.saving_seconds: float | None = None
         """How long the last checkpoint took to save; None before the first."""
         super().__init__(reward_funcs=_path_reward, rollout_func=_rollout, **kwargs)
+        self.mismatch = Mismatch(run.train, self.accelerator.gather)
 
     @property
     def began(self) -> bool:
@@ -91,6 +98,8 @@ class TreeTrainer(GRPOTrainer):
     def _generate_and_score_completions(self, inputs: Any) -> Any:
         """Sample trees, then replace TRL's per-row advantages by one per token and the mask by the tree's."""
         self._begin_step()
+        if self.mixture is not None:
+            inputs = self.mixture.fill(inputs, self.state.global_step)
         output = super()._generate_and_score_completions(inputs)
         started = time.perf_counter()
         config = self.run
@@ -107,21 +116,22 @@ class TreeTrainer(GRPOTrainer):
         output["tool_mask"] = mask.to(completion_mask.device) * completion_mask
         output["num_items_in_batch"] = self.accelerator.gather(output["tool_mask"].sum()).sum()
         self.last_metrics = {**step_metrics(self.trees, credit, self.grower.chat), **self.resampled}
+        if self.mixture is not None:
+            self.mixture.learn([*self.trees, *self.dropped], self.state.global_step)
+            self.last_metrics |= self.mixture.metrics(self.trees, credit, self.grower.chat)
         self.grower.clock.add("score", started)
         self._refuse_silence()
         return output
 
     def _refuse_silence(self) -> None:
-        """An outage is never a reward: where no search of a whole step was answered, there is nothing to learn from.
-
-        Turns that failed the format are scored without a search; they do not hide an outage.
-        """
-        searched = [node for tree in self.trees for node in tree.walk() if node.rewrite.plan is not None]
-        if searched and all(node.reward is None for node in searched):
-            failure = getattr(self.grower.client, "last_failure", None)
+        """Stop where an environment answered nothing in a whole step: there is nothing to learn from."""
+        silent = unanswered(self.run, self.trees)
+        if silent is not None:
+            environment, deadline = silent
             raise EnvironmentUnavailableError(
-                f"no rollout of step {self.state.global_step + 1} could be scored: the environment did not answer "
-                f"before client.deadline ({self.run.client.deadline:g} s). Last failure: {failure}. "
+                f"no rollout of step {self.state.global_step + 1} could be scored: {environment} did not answer "
+                f"before client.deadline ({deadline:g} s). "
+                f"Last failure: {getattr(self.grower.client, 'last_failure', None)}. "
                 "The run stops with a checkpoint; bring the service back and continue with: querylect train … --resume"
             )
 
@@ -144,6 +154,8 @@ class TreeTrainer(GRPOTrainer):
             written.rmdir()
             if self._unfinished_rollout:
                 save_rollout(place, self.accelerator.process_index, self._buffered_inputs, self.last_metrics)
+            if self.mixture is not None:
+                self.mixture.save(place, self.state.global_step)
         self.folder.keep_newest(self.run.train.keep_checkpoints)
         self.saving_seconds = time.perf_counter() - started
 
@@ -185,7 +197,21 @@ class TreeTrainer(GRPOTrainer):
 
     def _compute_loss(self, model: Any, inputs: Any) -> Tensor:
         self._wanted = (inputs["completion_mask"] * inputs["tool_mask"]).bool()
-        return super()._compute_loss(model, inputs)  # type: ignore[no-any-return]
+        # TRL multiplies the loss by `importance_sampling_ratio` where it takes itself to run vLLM.
+        self._loss_inputs, self.use_vllm = dict(inputs), self.run.train.importance_sampling_correction
+        try:
+            return super()._compute_loss(model, self._loss_inputs)  # type: ignore[no-any-return]
+        finally:
+            self._loss_inputs, self.use_vllm = None, False
+
+    def _weigh(self, logps: Tensor) -> None:
+        """Put into the inputs of the loss under way how likelier its tokens are now than where they were sampled."""
+        if self._loss_inputs is not None:
+            inputs = self._loss_inputs
+            now = inputs.get("old_per_token_logps")
+            mask = inputs["completion_mask"] * inputs["tool_mask"]
+            sampler = inputs["sampling_per_token_logps"]
+            inputs["importance_sampling_ratio"] = self.mismatch.weigh(logps if now is None else now, sampler, mask)
 
     def _get_per_token_logps_and_entropies(
         self,
@@ -202,6 +228,7 @@ class TreeTrainer(GRPOTrainer):
             result: tuple[Tensor, Tensor | None, Tensor | None] = super()._get_per_token_logps_and_entropies(
                 model, input_ids, attention_mask, logits_to_keep, batch_size, compute_entropy, **kwargs
             )
+            self._weigh(result[0])
             return result
         batch_size = batch_size or len(input_ids)
         wanted = attention_mask[:, -logits_to_keep:].bool()
@@ -228,7 +255,9 @@ class TreeTrainer(GRPOTrainer):
             parts.append((logps, entropies))
         self._wanted = None
         entropies = torch.cat([e for _, e in parts if e is not None]) if compute_entropy else None
-        return torch.cat([logps for logps, _ in parts]), entropies, None
+        logps = torch.cat([logps for logps, _ in parts])
+        self._weigh(logps)
+        return logps, entropies, None
 
 
 class WholeRun(Sampler[int]):
@@ -301,19 +330,24 @@ def _rollout(prompts: Sequence[str], trainer: TreeTrainer) -> dict[str, list[Any
             trainer.state.global_step,
             trainer.accelerator.process_index,
         )
-        trainer.trees, trainer.resampled = found.trees, found.record()
-    rows: dict[str, list[Any]] = {"prompt_ids": [], "completion_ids": [], "env_mask": [], "path_reward": []}
+        trainer.trees, trainer.dropped, trainer.resampled = found.trees, found.dropped, found.record()
+    started = time.perf_counter()
+    trainer.sampler.rest()
+    trainer.grower.clock.add("generate", started)
+    names = ("prompt_ids", "completion_ids", "env_mask", "logprobs", "path_reward")
+    rows: dict[str, list[Any]] = {name: [] for name in names}
     for tree in trainer.trees:
         for path in tree.paths():
             prompt, completion, mask = flatten(path)
             rows["prompt_ids"].append(prompt)
             rows["completion_ids"].append(completion)
             rows["env_mask"].append(mask)
+            rows["logprobs"].append(sampled_logprobs(path, len(completion)))
             rows["path_reward"].append(path[-1].reward)
     # What old and reference log-probabilities are asked for: every sampled token, shared turns once.
     width = max(map(len, rows["completion_ids"]))
     trainer._sampled = token_advantages(trainer.trees, Credit({}, []), width, keep_all=True)[1].bool()
-    return {**rows, "logprobs": None}  # type: ignore[dict-item]
+    return rows
 
 
 def flatten(path: Sequence[Node]) -> tuple[list[int], list[int], list[int]]:

@@ -18,7 +18,7 @@ from transformers import TrainerCallback
 from ..configs.schema import RunConfig
 from ..data.leakage import overlap
 from ..data.types import Dataset, Question, Split
-from ..envs.client import SyncEnvironmentClient
+from ..envs.connect import AnyClient
 from ..errors import ConfigError, DataError
 from ..rollouts.grow import Clock, Grower
 from ..rollouts.tree import Tree
@@ -32,7 +32,7 @@ CHUNK = 192
 """Questions answered at once."""
 
 
-def validation_questions(config: RunConfig, client: SyncEnvironmentClient, train: Sequence[Question]) -> list[Question]:
+def validation_questions(config: RunConfig, client: AnyClient, train: Sequence[Question]) -> list[Question]:
     """The questions that this run is validated on; none where `train.validate_steps` is 0.
 
     Raises ConfigError where the environment has no validation split, DataError where it shares questions with `train`.

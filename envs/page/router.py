@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 from fastapi import APIRouter, HTTPException, Response
 from pydantic import Field
@@ -31,7 +31,9 @@ log = logging.getLogger(__name__)
 
 PAGE = Path(__file__).parent / "page.html"
 MAX_QUESTION = 4000
-"""Most characters of a question that a rewrite is generated for."""
+"""Most characters of a question, and of each of its options, that a rewrite is generated for."""
+MAX_OPTIONS = 26
+"""Most options of a question that a rewrite is generated for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,7 @@ class RewriteRequest(Ask):
     """Body of `POST /page/rewrite`."""
 
     question: str = Field(min_length=1, max_length=MAX_QUESTION)
+    options: list[Annotated[str, Field(max_length=MAX_QUESTION)]] = Field([], max_length=MAX_OPTIONS)
 
 
 class RewriteResponse(Wire):
@@ -139,13 +142,14 @@ def page_router(environment: Environment, config: EnvironmentConfig, writer: Wri
             raise HTTPException(
                 404, "no rewriter is configured here; start the service with `querylect serve CONFIG --rewriter RUN`."
             )
-        if not is_unicode(request.question):
+        question = Question("page", request.question, tuple(request.options))
+        if not all(map(is_unicode, (question.text, *question.options))):
             raise HTTPException(422, "the question holds half of a surrogate pair, which is no text.")
         if writing.locked():
             raise OverloadedError("another rewrite is being generated; ask again when it is done")
         async with writing:
             try:
-                written = await asyncio.to_thread(writer, Question("page", request.question), environment.card)
+                written = await asyncio.to_thread(writer, question, environment.card)
             except RequestError:
                 raise
             except QuerylectError as error:

@@ -1,0 +1,59 @@
+"""Evaluating a run that mixes environments: one report for each, of the policy that was trained on all."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from ..configs.mix import chosen
+from ..configs.schema import RunConfig
+from ..data.mixed_ids import joined
+from ..envs.connect import open_environments
+from ..envs.mixture import MixedClient
+from ..rollouts.checkpoints import find_checkpoint
+from .compare import evaluate, evaluate_systems, held_out_questions, refuse_overlap, refuse_training_split
+from .systems import policy_systems
+
+
+def evaluate_each(
+    config: RunConfig,
+    run: Path | None,
+    output: Path | None,
+    name: str | None = None,
+    checkpoint_name: str | None = None,
+) -> Iterator[Path]:
+    """Evaluate on the environment called `name`, or on every one of them; gives the reports as they are written.
+
+    A run of one environment is evaluated by `evaluate`. Of a mix, each report and its files lie in `eval-NAME` of the
+    folder where that would have put them. Raises as `evaluate`, ConfigError for an unknown name, and DataError where a
+    question to evaluate on one environment was trained on in another.
+    """
+    asked = chosen(config, name)
+    if config.mix is None:
+        yield evaluate(config, run, output, checkpoint_name)
+        return
+    refuse_training_split(config)
+    checkpoint = find_checkpoint(run, checkpoint_name) if run is not None else None
+    folder = output or run or Path(config.output) / f"{config.name}-untrained"
+    with open_environments(config) as mixed:
+        assert isinstance(mixed, MixedClient), "a mix is opened as one"
+        for environment, one in asked.items():
+            _refuse_trained_elsewhere(one, mixed, environment)
+        for environment, one in asked.items():
+            client = mixed.clients[environment]
+            systems = policy_systems(one, client, checkpoint)
+            place = report_folder(folder, environment)
+            yield evaluate_systems(one, client, systems, place, run=run, checkpoint=checkpoint)
+
+
+def report_folder(run: Path, environment: str) -> Path:
+    """Where the evaluation on one environment of a mix lies in a run folder."""
+    return run / f"eval-{environment}"
+
+
+def _refuse_trained_elsewhere(config: RunConfig, mixed: MixedClient, environment: str) -> None:
+    """Members may split the same questions differently; what one trains on tests no other. Equal ids mean nothing."""
+    client = mixed.clients[environment]
+    asked = joined(environment, held_out_questions(client, client.environment().model_dump(), config))
+    for name, other in mixed.clients.items():
+        if name != environment and other.environment().splits.get("train"):
+            trained = joined(name, other.questions("train"))
+            refuse_overlap(f"{environment} with {name}", config.eval.split, asked, trained)

@@ -1,0 +1,56 @@
+"""One rewriter for the questions of several environments: each is asked in the words for its own retriever."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ..data.mixed_ids import split_id
+from ..data.types import Document, Question
+from ..errors import ConfigError
+from .base import Message, Rewrite, Rewriter
+
+
+@dataclass(frozen=True)
+class MixedRewriter:
+    """The rewriters by the name of their environment. Questions have mixed ids (data/mixed_ids.py).
+
+    Raises ConfigError where their answers begin differently: what begins an answer cannot depend on the question.
+    """
+
+    members: Mapping[str, Rewriter]
+    name: str = "mixed"
+
+    def __post_init__(self) -> None:
+        openings = {name: member.opening for name, member in self.members.items()}
+        if len(set(openings.values())) > 1:
+            raise ConfigError(
+                f"the prompts of the mixed environments have different openings ({openings}). "
+                "Give them the same one, or none."
+            )
+
+    @property
+    def opening(self) -> str:
+        """That of all members."""
+        return next(iter(self.members.values())).opening
+
+    def first(self, question: Question) -> list[Message]:
+        """The chat that the first turn answers."""
+        return self._of(question).first(question)
+
+    def follow_up(self, question: Question, documents: Sequence[Document], turn: int) -> str:
+        """The user message that opens turn `turn`."""
+        return self._of(question).follow_up(question, documents, turn)
+
+    def parse(self, question: Question, text: str, turn: int) -> Rewrite:
+        """Read the text sampled in turn `turn`."""
+        return self._of(question).parse(question, text, turn)
+
+    def alike(self) -> list[str]:
+        """Environments that a policy cannot tell apart, for their prompts are those of another one's."""
+        seen: dict[str, str] = {}
+        probe = Question("", "?")
+        return [
+            name for name, member in self.members.items() if seen.setdefault(repr(member.first(probe)), name) != name
+        ]
+
+    def _of(self, question: Question) -> Rewriter:
+        return self.members[split_id(question.id)[0]]

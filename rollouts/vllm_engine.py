@@ -1,0 +1,167 @@
+"""Generation with vLLM in this process, on the GPU that trains.
+
+vLLM 0.30.0 runs without a process of its own (VLLM_ENABLE_V1_MULTIPROCESSING=0), so the merged weights of the policy
+are handed to its `reload_weights` one at a time, by their names in a checkpoint. With several training processes each
+has its engine (`external_launcher`); with tensor parallelism those of a group work on the prompts of all of them.
+
+Prefix caching is on: a prompt, and all that a second turn shares with the first, is computed once. It is emptied when
+weights change. A seeded request repeats its samples as long as vLLM batches alike; vLLM promises no more.
+"""
+
+import gc
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..configs.schema import RunConfig
+from ..errors import ConfigError, EngineUnavailableError
+from .engine import Sample, Sampling
+from .policy import safetensors_place, torch_dtype
+from .vllm_common import draw_seeds, make_sample, require_vllm
+
+Source = Callable[[], Iterator[tuple[str, Tensor]]]
+"""All weights of the policy as they are now."""
+
+
+@dataclass(slots=True)
+class _Started:
+    """The one vLLM engine of this process: its memory pool takes no second."""
+
+    settings: dict[str, Any]
+    llm: Any
+    asleep: bool = False
+
+
+_started: list[_Started] = []
+
+
+class VllmEngine:
+    """Samples from vLLM. `source` gives the weights, which are sent by `refresh`."""
+
+    def __init__(self, started: _Started, tokenizer: Any, stop_ids: set[int], source: Source) -> None:
+        self.tokenizer, self.stop_ids, self.source = tokenizer, stop_ids, source
+        self._started = started
+        self._group = _tensor_parallel_group(int(started.settings["tensor_parallel_size"]))
+
+    def generate(self, prompts: Sequence[Sequence[int]], n: int, sampling: Sampling) -> list[list[Sample]]:
+        """Return `n` samples per prompt in the order of the prompts."""
+        if self._started.asleep:
+            self.refresh()
+        asked = [
+            (list(map(int, prompt)), seed) for prompt, seed in zip(prompts, draw_seeds(len(prompts), n), strict=True)
+        ]
+        if self._group is None:
+            return self._generate(asked, n, sampling)
+        # Every process of the group has a slice of the model: all answer the questions of all, in one order.
+        everyone: list[Any] = [None] * torch.distributed.get_world_size(self._group)
+        torch.distributed.all_gather_object(everyone, asked, group=self._group)
+        before = sum(len(each) for each in everyone[: torch.distributed.get_rank(self._group)])
+        answers = self._generate([one for each in everyone for one in each], n, sampling)
+        return answers[before : before + len(asked)]
+
+    def _generate(self, asked: Sequence[tuple[list[int], int]], n: int, sampling: Sampling) -> list[list[Sample]]:
+        from vllm import SamplingParams
+
+        if not asked:
+            return []
+        greedy = sampling.temperature == 0
+        params = [
+            SamplingParams(
+                n=1 if greedy else n,  # vLLM refuses several greedy samples, which are equal
+                temperature=sampling.temperature,
+                top_p=1.0 if greedy else sampling.top_p,
+                max_tokens=sampling.max_new_tokens,
+                seed=seed,
+                stop_token_ids=sorted(self.stop_ids),
+                ignore_eos=True,  # stop_token_ids has every end of turn
+                logprobs=0,
+                detokenize=False,
+            )
+            for _, seed in asked
+        ]
+        given = [{"prompt_token_ids": prompt} for prompt, _ in asked]
+        outputs = self._started.llm.generate(given, params, use_tqdm=False)
+        return [[self._sample(one) for one in output.outputs] * (n if greedy else 1) for output in outputs]
+
+    def _sample(self, output: Any) -> Sample:
+        ids = list(output.token_ids)
+        logprobs = [place[token].logprob for token, place in zip(ids, output.logprobs, strict=True)]
+        return make_sample(ids, logprobs, self.stop_ids)
+
+    def refresh(self) -> None:
+        """Give vLLM the weights of the policy and forget what was computed with others."""
+        llm = self._started.llm
+        if self._started.asleep:
+            torch.cuda.empty_cache()
+            llm.wake_up(tags=["weights"])
+        llm.collective_rpc("reload_weights", kwargs={"weights_iterator": self.source()})
+        if self._started.asleep:
+            llm.wake_up(tags=["kv_cache"])
+            self._started.asleep = False
+        if not llm.reset_prefix_cache():
+            raise EngineUnavailableError("vLLM did not empty its prefix cache after a change of weights; start anew.")
+
+    def rest(self) -> None:
+        """Give the memory back where `enable_sleep_mode` is on; weights are not kept, the next refresh sends them."""
+        if self._started.settings["enable_sleep_mode"] and not self._started.asleep:
+            self._started.llm.sleep(level=2)
+            self._started.asleep = True
+
+
+def open_vllm(config: RunConfig, tokenizer: Any, stop_ids: set[int], source: Source) -> VllmEngine:
+    """The vLLM engine for `policy.model`, started at the first call and taken over by later ones with equal settings.
+
+    Raises ConfigError where vLLM is missing or the processes do not fit `tensor_parallel_size`.
+    """
+    require_vllm("vllm")
+    rollout, chosen = config.rollout, config.rollout.vllm
+    processes = int(os.environ.get("WORLD_SIZE") or 1)
+    if processes % chosen.tensor_parallel_size:
+        raise ConfigError(
+            f"rollout.vllm.tensor_parallel_size is {chosen.tensor_parallel_size} and {processes} processes train: each "
+            "holds one slice of the model, so it must divide their number. Start more processes, lower it, or serve "
+            "the model on several GPUs with rollout.engine=vllm_server."
+        )
+    settings: dict[str, Any] = {
+        "model": safetensors_place(config.policy),
+        "trust_remote_code": config.policy.trust_remote_code,
+        "dtype": str(torch_dtype(config.policy)).removeprefix("torch."),
+        "seed": config.seed,
+        "gpu_memory_utilization": chosen.gpu_memory_utilization,
+        "tensor_parallel_size": chosen.tensor_parallel_size,
+        "max_model_len": chosen.max_model_len or rollout.longest_sequence,
+        "enable_sleep_mode": chosen.enable_sleep_mode,
+        "enable_prefix_caching": True,
+        "logprobs_mode": "processed_logprobs",
+    }
+    if processes > 1:
+        settings["distributed_executor_backend"] = "external_launcher"
+    return VllmEngine(_start(settings), tokenizer, stop_ids, source)
+
+
+def _start(settings: dict[str, Any]) -> _Started:
+    if not _started or _started[0].settings != settings:
+        _started.clear()
+        gc.collect()  # vLLM frees its memory when the last reference goes
+        if "distributed_executor_backend" in settings:
+            from accelerate import PartialState
+
+            PartialState()  # vLLM joins the process group of the training, which must be there first
+        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+        from vllm import LLM
+
+        _started.append(_Started(settings, LLM(**settings)))
+    return _started[0]
+
+
+def _tensor_parallel_group(size: int) -> Any:
+    """The processes that share one engine with this one; None where it has its own."""
+    if size == 1:
+        return None
+    world = torch.distributed.get_world_size()
+    ranks = [list(range(first, first + size)) for first in range(0, world, size)]
+    return torch.distributed.new_subgroups_by_enumeration(ranks)[0]

@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# Train on one node and generate on another:  sbatch slurm/grpo_vllm_server.sh [CONFIG] [KEY=VALUE …]
+#
+# The second node serves the policy with `trl vllm-serve`; the first runs grpo_contriever.sh with the engine vllm_server,
+# which sends its weights there at every step. policy.model must be a folder or a Hub id. VLLM_ARGS holds further
+# arguments of the server, such as "--tensor_parallel_size 4 --max_model_len 8192"; VLLM_PORT is its port.
+#SBATCH --job-name=grpo-vllm-server
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task=16
+#SBATCH --gpus-per-node=1
+#SBATCH --mem=128G
+#SBATCH --time=24:00:00
+#SBATCH --signal=B:USR1@600
+#SBATCH --output=%x-%j.log
+set -euo pipefail
+
+cd "${SLURM_SUBMIT_DIR:?this script needs Slurm: two nodes work together}"
+querylect="${QUERYLECT:-.venv/bin/querylect}"
+config="${1:-paper_contriever}"
+shift || true
+port="${VLLM_PORT:-8000}"
+read -ra more <<<"${VLLM_ARGS:-}"
+
+settings="$("$querylect" train "$config" "$@" --dry-run)"
+model="$("${querylect%/*}/python" -c 'import sys, yaml; print(yaml.safe_load(sys.stdin)["policy"]["model"])' <<<"$settings")"
+mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+
+srun --nodes=1 --ntasks=1 --nodelist="${nodes[1]}" "${querylect%/*}/trl" vllm-serve \
+    --model "$model" --port "$port" --enable_prefix_caching true "${more[@]}" &
+server=$!
+trap 'kill "$server" 2>/dev/null || true' EXIT
+
+bash slurm/grpo_contriever.sh "$config" "$@" rollout.engine=vllm_server \
+    rollout.server.base_url="http://${nodes[1]}:$port" rollout.server.timeout=1800 &
+trainer=$!
+trap 'kill -USR1 "$trainer"' USR1
+trap 'kill -TERM "$trainer"' TERM INT
+# `wait` returns when a signal comes; go on until the trainer has really ended.
+while true; do
+    wait "$trainer" && status=0 || status=$?
+    kill -0 "$trainer" 2>/dev/null || exit "$status"
+done

@@ -1,0 +1,177 @@
+"""Configs of several environments: what a member takes over, what is written back, what is refused, and `--env`."""
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from querylect.cli import main
+from querylect.configs.load import dump_config, load_config
+from querylect.configs.mix import chosen, environments, filled_in, only, shortened
+from querylect.configs.schema import RunConfig
+from querylect.errors import ConfigError
+
+MIX = """
+name: two
+env:
+  dataset: {kind: beir, path: data/shared}
+  index: indexes/bm25
+  max_plans: 100
+client: {deadline: 7.0}
+rewriter: {name: explore, keep_question_weight: 0.5}
+mix:
+  environments:
+    bm25: {weight: 3.0}
+    minilm:
+      env: {retriever: all-minilm-l6-v2, index: indexes/minilm, dataset: {path: data/own}}
+      client: {urls: ["http://127.0.0.1:9"]}
+      rewriter: {name: direct}
+  curriculum: {prefer: learnable}
+"""
+
+
+@pytest.fixture
+def path(tmp_path):
+    file = tmp_path / "mix.yaml"
+    file.write_text(MIX)
+    return str(file)
+
+
+def refusal(path, *overrides):
+    with pytest.raises(ConfigError) as caught:
+        load_config(path, overrides)
+    return str(caught.value)
+
+
+def test_a_member_says_only_what_differs(path):
+    config = load_config(path)
+    bm25, minilm = environments(config).values()
+    assert (bm25.env, bm25.client, bm25.rewriter) == (config.env, config.client, config.rewriter)
+    assert (minilm.env.retriever, minilm.env.index, minilm.env.max_plans) == ("all-minilm-l6-v2", "indexes/minilm", 100)
+    assert (minilm.env.dataset.kind, minilm.env.dataset.path) == ("beir", "data/own")
+    assert (minilm.client.urls, minilm.client.deadline) == (["http://127.0.0.1:9"], 7.0)
+    assert (minilm.rewriter.name, minilm.rewriter.keep_question_weight) == ("direct", 0.5)
+    assert [config.mix.environments[name].weight for name in ("bm25", "minilm")] == [3.0, 1.0]
+    assert bm25.mix is minilm.mix is None
+    assert minilm.train == config.train
+
+
+def test_an_override_of_what_is_shared_reaches_the_members_also_after_a_round_trip(path, tmp_path):
+    config = load_config(path)
+    written = tmp_path / "written.yaml"
+    written.write_text(dump_config(config))
+    assert load_config(str(written)) == config
+    for each in (path, str(written)):
+        changed = environments(load_config(each, ["env.max_plans=9", "env.dataset.path=elsewhere"]))
+        assert [one.env.max_plans for one in changed.values()] == [9, 9]
+        assert [one.env.dataset.path for one in changed.values()] == ["elsewhere", "data/own"]
+    one = load_config(path, ["mix.environments.bm25.env.max_plans=5", "mix.environments.minilm.weight=2.5"])
+    assert [each.env.max_plans for each in environments(one).values()] == [5, 100]
+    assert one.mix.environments["minilm"].weight == 2.5
+
+
+VALUES = st.recursive(
+    st.integers(0, 3) | st.none() | st.lists(st.integers(0, 2), max_size=2),
+    lambda inner: st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
+    max_leaves=8,
+)
+SECTION = st.fixed_dictionaries({"a": VALUES, "b": VALUES})
+
+
+@settings(deadline=None)
+@given(SECTION, SECTION, SECTION)
+def test_what_is_left_out_comes_back(env, client, own):
+    """For whole sections, as a validated config writes them: the same keys at every place that both have."""
+
+    def like(base, value):
+        if isinstance(base, dict) and isinstance(value, dict):
+            return {key: like(base[key], value.get(key, base[key])) for key in base}
+        return value
+
+    member = {"weight": 1.0, "env": like(env, own), "client": like(client, own), "rewriter": {}}
+    values = {"env": env, "client": client, "rewriter": {}, "mix": {"environments": {"x": member}}}
+    assert filled_in(shortened(values)) == values
+
+
+def test_without_a_mix_there_is_one_environment_and_it_is_the_config():
+    config = RunConfig()
+    assert environments(config) == {"": config}
+    assert only(config, None) is config
+    with pytest.raises(ConfigError, match=r"--env is 'bm25', but the config mixes nothing"):
+        chosen(config, "bm25")
+
+
+def test_one_environment_is_chosen_by_its_name(path):
+    config = load_config(path)
+    assert only(config, "minilm").env.retriever == "all-minilm-l6-v2"
+    assert list(chosen(config, None)) == ["bm25", "minilm"]
+    with pytest.raises(ConfigError, match=r"--env is 'mini'; the config mixes bm25, minilm\. Name one"):
+        only(config, "mini")
+    with pytest.raises(ConfigError, match=r"mixes bm25, minilm, and this takes one environment\. Name it: --env NAME"):
+        only(config, None)
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("mix.environments.minlm.weight=2.0", "there is no environment 'minlm'; "),
+        ("mix.environments.minilm.wieght=2.0", "did you mean mix.environments.minilm.weight?"),
+        ("mix.environments.minilm.env.retreiver=x", "did you mean mix.environments.minilm.env.retriever?"),
+        ("mix.environments.minilm.zzz=2", "mix.environments.minilm has weight, env, client, rewriter."),
+        ("mix.environments.minilm.weight=0.0", "minilm.weight is 0.0; expected a number greater than 0"),
+        ("mix.environments.minilm.weight=.inf", "mix.environments.minilm.weight"),
+        ("mix.environments.minilm=3", "expected a section with the keys weight, env, client, rewriter."),
+        ("mix.environments={}", "mix.environments is {}; expected at least one entry."),
+        ("mix.curriculum.prefer=easy", "expected 'none', 'hard' or 'learnable'."),
+        ("mix.curriculum.floor=0.0", "mix.curriculum.floor is 0.0"),
+        ("mix.environments.minilm={}", "the environments 'bm25' and 'minilm' are one and the same"),
+        ("mix.environments.Mini-LM={weight: 1.0, env: {index: x}}", "'Mini-LM' must be of lower-case letters"),
+        ("mix.environments.a/b={env: {index: x}}", "'a/b' must be of lower-case letters"),
+    ],
+)
+def test_what_cannot_be_mixed_is_refused_in_plain_words(path, override, said):
+    assert said in refusal(path, override)
+
+
+def test_a_name_that_stands_twice_is_refused(tmp_path):
+    file = tmp_path / "twice.yaml"
+    file.write_text(MIX.replace("    minilm:", "    bm25:"))
+    assert "line 12, column 5: duplicate key 'bm25'" in refusal(str(file))
+
+
+def test_a_wrong_shared_setting_is_told_once(path):
+    said = refusal(path, "env.retriever=5")
+    assert said == "override 'env.retriever=5': env.retriever is 5; expected text (quote it to make it text)."
+    assert refusal(path, "mix.environments.minilm.env.retriever=5").count("expected text") == 1
+
+
+@pytest.mark.parametrize("command", ["serve", "rewrite", "index merge", "env export-trec --to x"])
+def test_commands_on_one_environment_ask_for_its_name(command, path, capsys):
+    first, *rest = command.split(" --to ")
+    with pytest.raises(SystemExit) as ended:
+        main([*first.split(), path, *(["--to", "x"] if rest else [])])
+    assert ended.value.code == 2
+    assert "mixes bm25, minilm, and this takes one environment. Name it: --env NAME." in capsys.readouterr().err
+
+
+def test_index_build_builds_every_index_or_the_one_that_is_named(tmp_path, capsys):
+    from querylect.data.beir import save_beir
+    from querylect.data.types import Dataset, Document, Question, Split
+
+    split = Split([Question("q", "which metal")], {"q": {"d": 1}})
+    save_beir(Dataset("d", [Document("d", "Polonium", "a metal")], {"test": split}), tmp_path / "data")
+    plain = {
+        "env": {"dataset": {"kind": "beir", "path": str(tmp_path / "data")}, "index": str(tmp_path / "one")},
+        "mix": {"environments": {"a": {}, "b": {"env": {"index": str(tmp_path / "two"), "engine": "rank_bm25"}}}},
+    }
+    (tmp_path / "mix.yaml").write_text(yaml.safe_dump(plain))
+
+    def run(*arguments):
+        with pytest.raises(SystemExit) as ended:
+            main(["index", *arguments, str(tmp_path / "mix.yaml")])
+        assert not ended.value.code
+        return capsys.readouterr().out
+
+    assert run("build", "--env", "b") == f"{tmp_path / 'two'}: 1 documents\n"
+    assert not (tmp_path / "one").exists()
+    assert run("build", "--overwrite") == f"{tmp_path / 'one'}: 1 documents\n{tmp_path / 'two'}: 1 documents\n"
+    assert run("verify").count("every file as its manifest says") == 2

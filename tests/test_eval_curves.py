@@ -1,0 +1,126 @@
+"""The page of training curves: grouping, means over seeds by hand, torn logs, and that it stands alone."""
+
+import json
+import re
+from xml.etree import ElementTree
+
+import pytest
+from querylect.configs.load import dump_config, load_config
+from querylect.errors import ConfigError, DataError
+from querylect.eval.curves import curves_of, differences, grouped, read_run, render_curves, write_curves
+
+
+def run(folder, overrides=(), rewards=(0.1, 0.2, 0.3), validation=(), torn="", finished=True, rows=None):
+    """A run folder with rewards of turn 2 by step."""
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text(dump_config(load_config("demo", [f"name={folder.name}", *overrides])))
+    rows = rows or [
+        {"step": step, "reward/turn1": 0.5, "reward/turn2": value, "entropy": 2.0, "seconds/step": 4.0}
+        for step, value in enumerate(rewards, start=1)
+    ]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows) + torn)
+    if validation:
+        lines = [{"step": step, "ndcg/turn2": value} for step, value in validation]
+        (folder / "validation.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    if finished:
+        (folder / "final").mkdir()
+    return folder
+
+
+@pytest.fixture
+def several(tmp_path):
+    """Two seeds of one configuration, one of them under way, and another configuration."""
+    return [
+        run(tmp_path / "tree-seed0", ["seed=0"], rewards=[0.2, 0.4, 0.6], validation=[(0, 0.3), (2, 0.5)]),
+        run(tmp_path / "tree-seed1", ["seed=1"], [0.4, 0.2], torn='{"step": 3, "reward/tu', finished=False),
+        run(tmp_path / "flat", ["train.credit=trajectory", "rollout.branching=[16,1]"], rewards=[0.9]),
+    ]
+
+
+def test_seeds_of_one_configuration_are_averaged_where_all_of_them_are(several):
+    groups = grouped([read_run(path) for path in several])
+    assert [(group.label, len(group.runs)) for group in groups] == [("tree", 2), ("flat", 1)]
+    tree, flat = [curve for curve in curves_of(groups, "reward", "metrics") if curve.turn == 2]
+    assert (tree.steps, tree.seeds) == ([1, 2], 2)
+    assert tree.mean == pytest.approx([0.3, 0.3])
+    assert (tree.low, tree.high) == ([0.2, 0.2], [0.4, 0.4])
+    assert (flat.steps, flat.mean, flat.group) == ([1], [0.9], 1)
+    (validated,) = curves_of(groups, "ndcg", "validation")
+    assert (validated.steps, validated.mean, validated.seeds) == ([0, 2], [0.3, 0.5], 1)
+
+
+def test_what_differs_between_groups_is_named_and_what_does_not_matter_is_not(several):
+    found = differences(grouped([read_run(path) for path in several]))
+    assert found == [("rollout.branching", ["[4, 4]", "[16, 1]"]), ("train.credit", ["turn", "trajectory"])]
+
+
+def test_a_figure_logged_once_a_step_and_one_logged_per_turn_are_told_apart(tmp_path):
+    rows = [{"step": 1, "entropy": 9.0, "entropy/turn1": 1.0, "kl": 0.1, "kl_extra/turn1": 5.0}]
+    groups = grouped([read_run(run(tmp_path / "one", rows=rows))])
+    assert [(curve.turn, curve.mean) for curve in curves_of(groups, "entropy", "metrics")] == [(1, [1.0])]
+    assert [(curve.turn, curve.mean) for curve in curves_of(groups, "kl", "metrics")] == [(0, [0.1])]
+    assert curves_of(groups, "copy", "metrics") == []
+
+
+def test_the_page_says_how_far_every_run_is(several):
+    page = render_curves([read_run(path) for path in several], "now")
+    cells = re.findall(r"<tr><th scope=\"row\"><span.*?</span>(.*?)</th>(.*?)</tr>", page)
+    table = {name: re.findall(r"<td>(.*?)</td>", rest) for name, rest in cells}
+    assert table["tree-seed0"] == ["0", "3 of 8", "0.500", "0.600", "0.500 at step 2", "4.0"]
+    assert table["tree-seed1"] == ["1", "2 of 8, not finished", "0.500", "0.200", "–", "4.0"]
+    assert "(2 seeds)" in page
+    assert "in a band from the lowest seed to the highest" in page
+
+
+def test_the_page_stands_alone_and_is_well_formed(several, tmp_path):
+    hostile = run(tmp_path / "<img src=x onerror=alert(1)>", ["seed=7", "train.learning_rate=0.5"])
+    page = render_curves([read_run(path) for path in [*several, hostile]], "now")
+    assert "<img" not in page
+    assert "&lt;img src=x" in page
+    assert "default-src 'none'; style-src 'unsafe-inline'" in page
+    for address in re.findall(r'(?:src|href)="([^"]*)"', page):
+        assert address.startswith("#")
+    assert "url(" not in re.sub(r"url\(#[^)]*\)", "", page)
+    drawings = re.findall(r"<svg.*?</svg>", page, flags=re.S)
+    titles = [ElementTree.fromstring(drawing).get("aria-label").split(".")[0] for drawing in drawings]
+    assert titles[:3] == ["Reward, turn 1", "Reward, turn 2", "Validation, greedy, turn 2"]
+    ids = re.findall(r'\bid="([^"]+)"', page)
+    assert len(ids) == len(set(ids))
+    assert not re.search(r"#0[123]0[1-3]0[0-9]", page), "every stand-in colour became one of the page's"
+    for number in (1, 2, 3):
+        assert f"var(--series-{number})" in drawings[0]
+    assert "prefers-color-scheme: dark" in page
+
+
+def test_nine_configurations_have_nine_kinds_of_line(tmp_path):
+    runs = [read_run(run(tmp_path / f"r{n}", [f"train.learning_rate={n + 1}.0e-5"])) for n in range(9)]
+    first = re.search(r"<svg.*?</svg>", render_curves(runs, "now"), flags=re.S)[0]
+    drawn = re.findall(r'<g id="[^"]*line2d[^"]*">.*?</g>', first, flags=re.S)
+    looks = r"var\(--series-\d\)|stroke-dasharray: [\d., ]+"
+    lines = {tuple(sorted(set(re.findall(looks, part)))) for part in drawn if "series" in part}
+    assert len(lines) == 9
+
+
+@pytest.mark.parametrize("several_runs", [False, True])
+def test_where_the_page_goes(several, tmp_path, several_runs):
+    if several_runs:
+        assert write_curves(several, None) == tmp_path / "training.html"
+        assert write_curves(several, tmp_path / "x" / "both.html").read_text().startswith("<!DOCTYPE html>")
+    else:
+        assert write_curves([several[0], several[0]], None) == several[0] / "training.html"
+
+
+def test_what_is_no_run_and_a_run_without_a_step_are_told(tmp_path):
+    with pytest.raises(ConfigError, match=r"nothing is no run folder: it holds no config\.yaml"):
+        write_curves([tmp_path / "nothing"], None)
+    begun = run(tmp_path / "begun")
+    (begun / "metrics.jsonl").write_text('{"step": 1, "rew')
+    with pytest.raises(DataError, match="no step was logged yet"):
+        write_curves([begun], None)
+
+
+def test_a_broken_line_that_is_not_the_last_is_named(tmp_path):
+    broken = run(tmp_path / "broken")
+    (broken / "metrics.jsonl").write_bytes(b'{"step": 1}\n{"step": \n{"step": 3}\n')
+    with pytest.raises(DataError, match="line 2"):
+        write_curves([broken], None)

@@ -1,0 +1,93 @@
+"""One rewriter for several retrievers: every question is asked in the words for its own."""
+
+import logging
+
+import pytest
+from querylect.configs.schema import RewriterConfig, RunConfig
+from querylect.data.types import Document, Question
+from querylect.envs.mixture import MixedClient
+from querylect.envs.recipes import RECIPES
+from querylect.envs.wire import EnvironmentInfo, Limits
+from querylect.errors import ConfigError
+from querylect.rewriters.card import RetrieverCard
+from querylect.rewriters.mixed import MixedRewriter
+from querylect.rewriters.registry import make_rewriter
+from querylect.rollouts.use import rewriter_for
+
+NAMES = {"lexical": "bm25", "semantic": "all-minilm-l6-v2"}
+
+
+class Clients(MixedClient):
+    """Says which retrievers are served, as running services would."""
+
+    def environments(self):
+        limits = Limits(max_plans=1, max_k=100, max_body_bytes=1024)
+        return {
+            name: EnvironmentInfo(
+                name=name,
+                retriever=RECIPES[recipe].model_dump(mode="json"),
+                corpus_size=1,
+                corpus_hash="c",
+                index_hash="i",
+                gain="linear",
+                splits={},
+                limits=limits,
+            )
+            for name, recipe in NAMES.items()
+        }
+
+
+def run(rewriter=None, **of_semantic):
+    """A run over both, whose second member asks as `of_semantic` says."""
+    plain = {
+        "rewriter": rewriter or {"name": "explore"},
+        "mix": {"environments": {"lexical": {}, "semantic": {"env": {"index": "x"}, "rewriter": of_semantic}}},
+    }
+    return RunConfig.model_validate(plain)
+
+
+@pytest.mark.parametrize("level", ["general", "explore", "direct"])
+def test_each_question_is_asked_as_its_own_environment_alone_would_ask_it(level):
+    mixed = rewriter_for(run({"name": level}), Clients({}))
+    found = [Document("d", "Title", "text")]
+    for name, recipe in NAMES.items():
+        card = RetrieverCard.from_service(RECIPES[recipe].model_dump())
+        alone = make_rewriter(RewriterConfig(name=level), card)
+        asked, there = Question(f"{name}/q/1", "Who?"), Question("q/1", "Who?")
+        assert mixed.first(asked) == alone.first(there)
+        assert mixed.follow_up(asked, found, 2) == alone.follow_up(there, found, 2)
+        answer = "<think></think><rewrite>x</rewrite>"
+        assert mixed.parse(asked, answer, 1) == alone.parse(there, answer, 1)
+
+
+def test_plans_are_those_of_the_environments_own_settings():
+    mixed = rewriter_for(run(keep_question_weight=0.5), Clients({}))
+    answer = "<think></think><rewrite>x</rewrite>"
+    terms = {name: len(mixed.parse(Question(f"{name}/q", "Who?"), answer, 1).plan.probes[0].terms) for name in NAMES}
+    assert terms == {"lexical": 1, "semantic": 2}
+
+
+@pytest.mark.parametrize(
+    ("rewriter", "warned"),
+    [
+        ({"name": "general"}, True),
+        ({"name": "small"}, True),
+        ({"name": "small", "prompt": "hpo_mix"}, False),
+        ({"name": "explore"}, False),
+        ({"name": "direct"}, False),
+    ],
+)
+def test_prompts_that_do_not_tell_the_retriever_are_warned_of(rewriter, warned, caplog):
+    with caplog.at_level(logging.WARNING):
+        rewriter_for(run(rewriter), Clients({}))
+    assert ("the prompts for semantic read like those of another environment" in caplog.text) == warned
+
+
+def test_levels_may_differ_but_not_what_begins_an_answer(caplog):
+    with caplog.at_level(logging.WARNING):
+        mixed = rewriter_for(run(name="direct"), Clients({}))
+    assert isinstance(mixed, MixedRewriter)
+    assert [mixed.members[name].name for name in NAMES] == ["explore", "direct"]
+    assert not caplog.text
+    with pytest.raises(ConfigError, match=r"different openings \(.*'semantic': '<think></think><rewrite>'"):
+        rewriter_for(run(name="small"), Clients({}))

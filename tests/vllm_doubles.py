@@ -1,0 +1,267 @@
+"""vLLM without a GPU: its Python interface and its HTTP routes, answered by plain forward passes of a real model.
+
+What the doubles take and give is what vLLM 0.30.0 takes and gives where this project touches it: LLM, SamplingParams
+and RequestOutput for an engine in the process, and for a server the routes that TRL's VLLMClient calls. Sample j of a
+request with seed s draws from a generator with the seed s + j, as vLLM does. Weights reach the server through a queue
+in the place of NCCL. TRL's client is the real one.
+"""
+
+import queue
+import sys
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.machinery import ModuleSpec
+from types import ModuleType, SimpleNamespace
+
+import pytest
+import torch
+from querylect.rollouts import vllm_engine, vllm_server
+
+
+class Model:
+    """A causal language model that draws one token after the other from its processed distribution."""
+
+    def __init__(self, folder):
+        from transformers import AutoModelForCausalLM
+
+        self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+        self.loaded = []
+        """The names of each change of weights."""
+
+    @torch.no_grad()
+    def draw(self, prompt, seed, temperature, top_p, max_tokens, stop):
+        generator = torch.Generator().manual_seed(seed % 2**63)
+        ids, logprobs = [], []
+        while len(ids) < max_tokens and not (ids and ids[-1] in stop):
+            logits = self.model(torch.tensor([[*prompt, *ids]])).logits[0, -1]
+            scores = torch.log_softmax(logits / (temperature or 1.0), -1)
+            ranked, order = scores.sort(descending=True)
+            gone = ranked.exp().cumsum(0) - ranked.exp() >= top_p
+            scores[order[gone]] = -torch.inf
+            scores = torch.log_softmax(scores, -1)
+            drawn = torch.multinomial(scores.exp(), 1, generator=generator) if temperature else scores.argmax()
+            ids.append(token := int(drawn))
+            logprobs.append(float(scores[token]))
+        return ids, logprobs
+
+    @torch.no_grad()
+    def load(self, weights):
+        mine = dict(self.model.named_parameters())
+        self.loaded.append([])
+        for name, weight in weights:
+            mine[name].copy_(weight)
+            self.loaded[-1].append(name)
+
+
+STARTED = []
+"""The engines of the test under way."""
+
+
+@dataclass
+class SamplingParams:
+    n: int = 1
+    temperature: float = 1.0
+    top_p: float = 1.0
+    seed: int | None = None
+    stop_token_ids: list[int] | None = None
+    ignore_eos: bool = False
+    max_tokens: int = 16
+    logprobs: int | None = None
+    detokenize: bool = True
+
+    def __post_init__(self):
+        if self.temperature == 0 and self.n > 1:
+            raise ValueError(f"n must be 1 when using greedy sampling, got {self.n}.")
+
+
+class LLM:
+    """vllm.LLM. Asleep at level 2 its weights are gone, and waking up does not bring them back."""
+
+    def __init__(self, model, **settings):
+        self.settings, self.answers, self.awake, self.requests = settings, Model(model), {"weights", "kv_cache"}, []
+        self.events = []
+        STARTED.append(self)
+
+    def generate(self, prompts, sampling_params, *, use_tqdm=True):
+        assert self.awake == {"weights", "kv_cache"}, "it sleeps"
+        self.requests += list(zip(prompts, sampling_params, strict=True))
+        return [
+            SimpleNamespace(outputs=[self._one(prompt["prompt_token_ids"], each, j) for j in range(each.n)])
+            for prompt, each in zip(prompts, sampling_params, strict=True)
+        ]
+
+    def _one(self, prompt, asked, j):
+        assert asked.ignore_eos, "only the given ids stop"
+        ids, logprobs = self.answers.draw(
+            prompt, asked.seed + j, asked.temperature, asked.top_p, asked.max_tokens, asked.stop_token_ids
+        )
+        places = [{token: SimpleNamespace(logprob=value)} for token, value in zip(ids, logprobs, strict=True)]
+        return SimpleNamespace(token_ids=tuple(ids), logprobs=places, finish_reason="stop")
+
+    def collective_rpc(self, method, timeout=None, args=(), kwargs=None):
+        assert method == "reload_weights"
+        assert "weights" in self.awake, "there is no memory to load into"
+        self.events.append("load")
+        self.answers.load(kwargs["weights_iterator"])
+        return [None]
+
+    def reset_prefix_cache(self):
+        self.events.append("reset")
+        return True
+
+    def sleep(self, level=1, mode="abort"):
+        assert self.settings["enable_sleep_mode"]
+        assert level == 2
+        self.events.append("sleep")
+        self.awake = set()
+        with torch.no_grad():
+            for weight in self.answers.model.parameters():
+                weight.fill_(torch.nan)
+
+    def wake_up(self, tags=None):
+        self.events.append(f"wake {tags[0]}")
+        self.awake |= set(tags)
+
+
+@dataclass
+class Server:
+    """What a running server knows, and what it was asked."""
+
+    answers: Model
+    info: dict
+    asked: list = field(default_factory=list)
+    events: list = field(default_factory=list)
+    wire: queue.Queue = field(default_factory=queue.Queue)
+    down: bool = False
+
+
+def create_app(server):
+    from fastapi import FastAPI, HTTPException
+
+    app = FastAPI()
+
+    @app.get("/health")
+    def health():
+        return {}
+
+    @app.get("/v1/models")
+    def models():
+        return {"object": "list", "data": [{"id": "the-policy", "object": "model"}]}
+
+    @app.get("/server_info")
+    def server_info(config_format: str):
+        if not server.info:
+            raise HTTPException(404)
+        return {"vllm_config": server.info, "vllm_env": {}, "system_env": {}}
+
+    @app.get("/get_world_size")
+    def world_size():
+        return {"world_size": 1}
+
+    @app.post("/v1/completions")
+    def completions(body: dict):
+        if server.down:
+            raise HTTPException(400, "the engine is dead")
+        server.asked.append(body)
+        assert body["model"] == "the-policy"
+        assert body["return_token_ids"]
+        assert body["return_tokens_as_token_ids"]
+        assert body["ignore_eos"]
+        choices = []
+        for prompt in body["prompt"]:
+            for j in range(body["n"]):
+                ids, logprobs = server.answers.draw(
+                    prompt, body["seed"] + j, body["temperature"], body["top_p"], body["max_tokens"],
+                    body["stop_token_ids"],
+                )  # fmt: skip
+                tokens = [f"token_id:{token}" for token in ids]
+                tops = [{token: value} for token, value in zip(tokens, logprobs, strict=True)]
+                said = {"text_offset": [], "token_logprobs": logprobs, "tokens": tokens, "top_logprobs": tops}
+                ended = {"finish_reason": "stop", "stop_reason": None, "text": "…", "prompt_logprobs": None}
+                choices.append(
+                    {"index": len(choices), "logprobs": said, "token_ids": ids, "prompt_token_ids": prompt, **ended}
+                )
+        return {"id": "cmpl-1", "object": "text_completion", "model": "the-policy", "choices": choices}
+
+    @app.post("/init_weight_transfer_engine")
+    def init_weights(body: dict):
+        assert body["init_info"]["world_size"] == 2
+        assert body["init_info"]["packed"]
+        server.events.append("init")
+        return {"message": "Weight transfer initialized"}
+
+    @app.post("/start_weight_update")
+    def start_update():
+        server.events.append("start")
+        return {"message": "Weight update started"}
+
+    @app.post("/update_weights")
+    def update(body: dict):
+        told = body["update_info"]
+        received = []
+        for name, dtype, shape in zip(told["names"], told["dtype_names"], told["shapes"], strict=True):
+            weight = server.wire.get(timeout=60)
+            assert (str(weight.dtype), list(weight.shape)) == (f"torch.{dtype}", shape), name
+            received.append((name, weight))
+        server.answers.load(received)
+        server.events.append("update")
+        return {"message": "Weights updated"}
+
+    @app.post("/finish_weight_update")
+    def finish_update():
+        server.events.append("finish")
+        return {"message": "Weight update finished"}
+
+    @app.post("/reset_prefix_cache")
+    def reset():
+        server.events.append("reset")
+        return {"success": True}
+
+    return app
+
+
+def install_vllm(patch):
+    """Put the doubles where vLLM would be. TRL must have looked for it before."""
+    from trl.generation import vllm_client
+
+    module = ModuleType("vllm")
+    module.__spec__ = ModuleSpec("vllm", None)
+    module.LLM, module.SamplingParams = LLM, SamplingParams
+    patch.setitem(sys.modules, "vllm", module)
+    patch.setattr(vllm_client, "is_vllm_available", lambda *_, **__: True)
+    patch.setattr(vllm_engine, "_started", [])
+    STARTED.clear()
+    patch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "1")
+
+
+@contextmanager
+def serving(run_app, patch, folder, **info):
+    """A server for the model of `folder`; yields (its url, what it knows)."""
+    from trl.generation import vllm_client
+
+    known = {
+        "model_config": {"logprobs_mode": "processed_logprobs", "max_model_len": 8192},
+        "cache_config": {"enable_prefix_caching": True},
+        "weight_transfer_config": {"backend": "nccl"},
+    }
+    server = Server(Model(folder), {**known, **info})
+
+    def send(iterator, group, src, post_iter_func):
+        for item in iterator:
+            group.wire.put(post_iter_func(item).clone())
+
+    group = SimpleNamespace(wire=server.wire, group=SimpleNamespace())
+    patch.setattr(vllm_client, "_HAS_STATEFUL_TRAINER_ENGINE", True)
+    patch.setattr(vllm_client, "get_ip", lambda: "127.0.0.1", raising=False)
+    patch.setattr(vllm_client, "open_trainer_endpoint", lambda info: group, raising=False)
+    patch.setattr(vllm_client, "packed_nccl_broadcast_producer", send, raising=False)
+    patch.setattr(vllm_server, "transfer_device", lambda: torch.device("cuda"))
+    with run_app(create_app(server)) as url:
+        yield url, server
+
+
+@pytest.fixture
+def vllm(monkeypatch):
+    """vLLM is installed; the list of the engines that were started."""
+    install_vllm(monkeypatch)
+    return STARTED

@@ -1,0 +1,133 @@
+"""Which questions a step asks, where several environments are mixed: weights, passes, and the success seen so far.
+
+Success s ∈ [0, 1] of a question is the mean metric of its scored last turns when it was last asked; that of an
+environment is the running mean over steps, s ← m·s + (1 − m)·(mean of the step's questions) with m = `memory`.
+
+    chance(s) = 1                                     prefer: none
+                floor + (1 − floor)·(1 − s)           prefer: hard
+                floor + (1 − floor)·4·s·(1 − s)       prefer: learnable
+
+An environment's share of the questions of a step is weight · chance, over the sum of all. Within an environment its
+questions come in shuffled passes, and one that was asked before is passed over with probability 1 − chance of its own
+success. What was never asked has chance 1.
+
+Everything is a pure function of the seed, the step and the `Progress` so far: a resumed run draws what the run that was
+not stopped would have drawn, and so does every process of one run.
+"""
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from random import Random
+from statistics import fmean
+from typing import Any, Self
+
+from ..configs.schema import CurriculumConfig
+from ..data.mixed_ids import join_id, split_id
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What a curriculum has seen: all of its state, as plain data."""
+
+    positions: Mapping[str, int] = field(default_factory=dict)
+    """Questions of each environment that were asked or passed over, over all passes."""
+    environments: Mapping[str, float] = field(default_factory=dict)
+    """Success of each environment that was asked."""
+    questions: Mapping[str, float] = field(default_factory=dict)
+    """Success of each question that was asked, by mixed id."""
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> Self:
+        """Read what `dataclasses.asdict` wrote. Raises KeyError, TypeError or ValueError for anything else."""
+        return cls(
+            positions={str(name): int(value) for name, value in plain["positions"].items()},
+            environments={str(name): float(value) for name, value in plain["environments"].items()},
+            questions={str(name): float(value) for name, value in plain["questions"].items()},
+        )
+
+
+class Curriculum:
+    """Draws questions for the steps of one run."""
+
+    def __init__(
+        self,
+        weights: Mapping[str, float],
+        questions: Mapping[str, Sequence[str]],
+        settings: CurriculumConfig,
+        seed: int,
+    ) -> None:
+        """`weights` > 0 and the ids of the questions (at least one each), both by environment."""
+        self.weights, self.settings, self.seed = dict(weights), settings, seed
+        self._questions = {name: list(ids) for name, ids in questions.items()}
+        self._orders: dict[str, tuple[int, list[str]]] = {}
+
+    def chance(self, success: float | None) -> float:
+        """How likely something of this success is asked, in [floor, 1]; None: it was never asked."""
+        if success is None or self.settings.prefer == "none":
+            return 1.0
+        wanted = 1 - success if self.settings.prefer == "hard" else 4 * success * (1 - success)
+        return self.settings.floor + (1 - self.settings.floor) * wanted
+
+    def shares(self, progress: Progress) -> dict[str, float]:
+        """Share of each environment in the next step; they add up to 1."""
+        wanted = {name: w * self.chance(progress.environments.get(name)) for name, w in self.weights.items()}
+        total = sum(wanted.values())
+        return {name: value / total for name, value in wanted.items()}
+
+    def draw(self, progress: Progress, step: int, count: int) -> tuple[list[str], Progress]:
+        """The mixed ids of the `count` questions of a step, and the progress with what was asked or passed over.
+
+        The number from an environment is its share of `count`, rounded up or down, and equals it in the mean over
+        steps (systematic sampling). A question comes twice in one step only where an environment has fewer questions
+        than places in it.
+        """
+        random = Random(f"{self.seed}/{step}")
+        shares = self.shares(progress)
+        names, edges = list(shares), list(accumulate(shares.values()))
+        start = random.random()
+        picked = [names[min(bisect_right(edges, (start + slot) / count), len(names) - 1)] for slot in range(count)]
+        random.shuffle(picked)
+        positions = {name: progress.positions.get(name, 0) for name in names}
+        drawn: list[str] = []
+        taken: dict[str, set[str]] = {name: set() for name in names}
+        for name in picked:
+            if len(taken[name]) == len(self._questions[name]):
+                taken[name].clear()
+            mixed_id, positions[name] = self._next(name, positions[name], progress, random, taken[name])
+            taken[name].add(mixed_id)
+            drawn.append(mixed_id)
+        return drawn, Progress(positions, progress.environments, progress.questions)
+
+    def learn(self, progress: Progress, outcomes: Sequence[tuple[str, float]]) -> Progress:
+        """The progress after a step: `outcomes` are mixed id and success of every question that was scored."""
+        by_environment: dict[str, list[float]] = {}
+        by_question: dict[str, list[float]] = {}
+        for mixed_id, success in outcomes:
+            by_environment.setdefault(split_id(mixed_id)[0], []).append(success)
+            by_question.setdefault(mixed_id, []).append(success)
+        environments = dict(progress.environments)
+        for name, values in by_environment.items():
+            now = fmean(values)
+            kept = self.settings.memory
+            environments[name] = kept * environments[name] + (1 - kept) * now if name in environments else now
+        asked = {mixed_id: fmean(values) for mixed_id, values in by_question.items()}
+        return Progress(progress.positions, environments, {**progress.questions, **asked})
+
+    def _next(self, name: str, position: int, progress: Progress, random: Random, taken: set[str]) -> tuple[str, int]:
+        """The next question of an environment that is neither taken nor passed over, and the position after it."""
+        size = len(self._questions[name])
+        while True:
+            mixed_id = join_id(name, self._order(name, position // size)[position % size])
+            position += 1
+            if mixed_id not in taken and random.random() < self.chance(progress.questions.get(mixed_id)):
+                return mixed_id, position
+
+    def _order(self, name: str, number: int) -> list[str]:
+        """The questions of an environment in the order of that pass."""
+        kept = self._orders.get(name)
+        if kept is None or kept[0] != number:
+            shuffled = Random(f"{self.seed}/{name}/{number}").sample(self._questions[name], len(self._questions[name]))
+            kept = self._orders[name] = number, shuffled
+        return kept[1]
