@@ -36,7 +36,8 @@ def assert_same_run(two: Path, one: Path, learning_rate: float) -> None:
         assert mine.keys() == theirs.keys()
         for name in mine:
             if not name.startswith(PER_MICRO_BATCH):
-                assert mine[name] == pytest.approx(theirs[name], rel=2e-3, abs=1e-6), name
+                rounding = 1e-4 if name.startswith("sampling/") else 1e-6
+                assert mine[name] == pytest.approx(theirs[name], rel=2e-3, abs=rounding), name
     before, after = weights_of(one), weights_of(two)
     assert before.keys() == after.keys()
     for name, weights in before.items():
@@ -141,7 +142,7 @@ with launched() as me:
         told(lambda: me.together(failing(1, ZeroDivisionError("0")))),
         told(lambda: write(0)),
         told(lambda: write(1)),
-        sorted(path.name for path in Path(sys.argv[1]).iterdir()),
+        (me.all(None), sorted(path.name for path in Path(sys.argv[1]).iterdir()))[1],
     ]
     me.all(None)
     found += [told(lambda: write(None)), sorted(path.name for path in (Path(sys.argv[1]) / "place").iterdir())]
