@@ -1,9 +1,11 @@
-"""Sampling a turn of a tree: this engine against transformers' own `generate`, same model, same prompts, same run.
+"""Sampling answers: this engine against TRL's own path, and a turn of the demo against transformers' `generate`.
 
-    python benchmarks/generation.py [QUESTIONS] [SAMPLES]
+    python benchmarks/generation.py trl  [PROMPT] [NEW] [SAMPLES] [ROUNDS]
+    python benchmarks/generation.py demo [QUESTIONS] [SAMPLES]
 
-Prompts are those of the demo (few-shot examples, then the question). Both sample exactly 16 tokens per completion, so
-that they do the same work; the median of three rounds in turn is printed.
+`trl`: SAMPLES (16) answers of exactly NEW (100) tokens to one prompt of PROMPT (600) tokens, by what GRPOTrainer calls
+in a training step (every sample is a row of its own) and by this engine, around the same weights. `demo`: the demo's
+prompts, 16 tokens per answer. Both sides sample the same number of tokens; the median of rounds in turn is printed.
 """
 
 import sys
@@ -20,13 +22,45 @@ from querylect.rollouts.chat import Chat
 from querylect.rollouts.engine import Sampling
 from querylect.rollouts.policy import load_policy
 from querylect.rollouts.transformers_engine import TransformersEngine
+from stock import settings, trainers
 
-NEW_TOKENS = 16
+DEMO_TOKENS = 16
 
 
-def main(questions: str = "12", samples: str = "4") -> None:
+def trl(prompt: str = "600", new: str = "100", samples: str = "16", rounds: str = "3") -> None:
+    """Time both and print the ratio and its target."""
+    count, length = int(samples), int(new)
+    config = settings(
+        "auto", f"rollout.branching=[{count}]", "reward.turn_weights=[1.0]", f"rollout.max_new_tokens={length}",
+        "train.warm_start.questions=0",
+    )  # fmt: skip
+    stock, _ = trainers(config, ours=False, generation_kwargs={"min_new_tokens": length})
+    ids = torch.randint(5, 40000, (int(prompt),), generator=torch.Generator().manual_seed(0)).tolist()
+    engine = TransformersEngine(stock.model, stock.processing_class)
+    engine.stop_ids = {-1}  # never stop early
+
+    def ours() -> list[int]:
+        (answers,) = engine.generate([ids], count, Sampling(1.0, 1.0, length))
+        return [len(answer.ids) for answer in answers]
+
+    def theirs() -> list[int]:
+        answers, _ = stock._generate_single_turn([ids] * count, None, {}, count)
+        return [len(answer) for answer in answers]
+
+    assert ours() == theirs() == [length] * count
+    taken = [(seconds(ours), seconds(theirs)) for _ in range(int(rounds))]
+    mine, peer = median(a for a, _ in taken), median(b for _, b in taken)
+    ratio = median(b / a for a, b in taken)
+    print(describe())
+    size = f"{count} answers of {length} tokens to a prompt of {prompt}, {stock.model.dtype}"
+    print(f"{size}, {torch.get_num_threads()} threads, {rounds} rounds in turns")
+    print(f"  querylect engine          {mine:6.2f} s  {count * length / mine:6.0f} tokens/s")
+    print(f"  TRL, transformers' own    {peer:6.2f} s  {count * length / peer:6.0f} tokens/s")
+    print(f"  ratio {ratio:.2f} (target at least 1.80: {'reached' if ratio >= 1.8 else 'missed'})")
+
+
+def demo(questions: str = "12", samples: str = "4") -> None:
     """Time both and print tokens per second and the ratio."""
-    set_up_logging()
     config = load_config("demo", [])
     model, tokenizer = load_policy(config.policy)
     engine = TransformersEngine(model, tokenizer)
@@ -35,26 +69,26 @@ def main(questions: str = "12", samples: str = "4") -> None:
     asked = load_dataset(config.env.dataset).splits["train"].questions[: int(questions)]
     prompts = [chat.first(rewriter.first(question), rewriter.opening) for question in asked]
     n = int(samples)
-    engine.stop_ids = {-1}  # never stop early: both sides sample the same number of tokens
+    engine.stop_ids = {-1}
 
     def ours() -> None:
-        engine.generate(prompts, n, Sampling(1.0, 1.0, NEW_TOKENS))
+        engine.generate(prompts, n, Sampling(1.0, 1.0, DEMO_TOKENS))
 
     def theirs() -> None:
         batch = tokenizer.pad({"input_ids": prompts}, padding_side="left", return_tensors="pt")
         with torch.inference_mode():
             model.generate(
-                **batch, do_sample=True, top_k=0, num_return_sequences=n, max_new_tokens=NEW_TOKENS,
-                min_new_tokens=NEW_TOKENS,
+                **batch, do_sample=True, top_k=0, num_return_sequences=n, max_new_tokens=DEMO_TOKENS,
+                min_new_tokens=DEMO_TOKENS,
             )  # fmt: skip
 
     ours()
     theirs()
     rounds = [(seconds(ours), seconds(theirs)) for _ in range(3)]
-    tokens = len(prompts) * n * NEW_TOKENS
+    tokens = len(prompts) * n * DEMO_TOKENS
     mine, peer = median(a for a, _ in rounds), median(b for _, b in rounds)
     print(describe())
-    size = f"{len(prompts)} prompts of {len(prompts[0])} tokens × {n} samples × {NEW_TOKENS} tokens"
+    size = f"{len(prompts)} prompts of {len(prompts[0])} tokens × {n} samples × {DEMO_TOKENS} tokens"
     print(f"{size}, {torch.get_num_threads()} threads")
     print(f"  querylect engine       {mine:6.2f} s  {tokens / mine:6.0f} tokens/s")
     print(f"  transformers generate  {peer:6.2f} s  {tokens / peer:6.0f} tokens/s")
@@ -62,4 +96,5 @@ def main(questions: str = "12", samples: str = "4") -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    set_up_logging()
+    {"trl": trl, "demo": demo}[(sys.argv[1:] or ["trl"])[0]](*sys.argv[2:])

@@ -1,61 +1,83 @@
-"""The update of a 4×4 tree: packed against one row per leaf, same model, same tree, forward and backward.
+"""The update of one question: this project's trainer on a packed tree against TRL's GRPOTrainer on its rows.
 
-    python benchmarks/packing.py [PROMPT] [TURN] [OBSERVATION]
+    python benchmarks/packing.py tree   [FACTOR] [ROUNDS] [DTYPE]
+    python benchmarks/packing.py single [FACTOR] [ROUNDS] [DTYPE]
 
-Lengths are in tokens. Prints seconds, the ratio, and how far the two gradients are apart.
+`tree` is the paper's shape, 4 × 4: prompt 600, first turn 300, documents 900, second turn 300 tokens. `single` is 16
+answers of 300 tokens to a prompt of 600. All lengths are divided by FACTOR (10). Both trainers hold the same weights
+(SmolLM2-135M, all trained) and get the same batch: log-probabilities, entropies, loss and backward pass, in turns for
+ROUNDS (3) rounds. Peak memory is that of a process of its own for each.
 """
 
+import subprocess
 import sys
 from statistics import median
 
 import torch
 from machine import describe, seconds
-from querylect.configs.load import load_config
 from querylect.logs import set_up_logging
-from querylect.rollouts.policy import add_lora, load_policy
-from querylect.train.packing import packed_logps
+from stock import ROWS, settings, trainers, tree_batch, update
+
+SHAPES = {"tree": ([300, 300], [4, 4]), "single": ([300], [16])}
+TARGETS = {"tree": "0.8 × the token ratio", "single": "1.5"}
 
 
-def main(prompt: str = "180", turn: str = "18", observation: str = "60") -> None:
-    """Time both and print the ratio."""
+def measured(shape: str, factor: int, dtype: str, who: str) -> tuple[float, float]:
+    """(peak memory, memory before the update) of a process that does one update, in GiB."""
+    command = [sys.executable, __file__, shape, str(factor), "0", dtype, who]
+    told = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+    return float(told[-2]), float(told[-1])
+
+
+def memory(name: str) -> float:
+    """Resident memory of this process in GiB: VmRSS now, VmHWM at its highest. (ru_maxrss would be the parent's.)"""
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith(name)) / 2**20
+
+
+def main(shape: str = "tree", factor: str = "10", rounds: str = "3", dtype: str = "bfloat16", alone: str = "") -> None:
+    """Time both in turns, measure memory in children, and print the ratios."""
     set_up_logging()
-    config = load_config("demo", ["policy.dtype=float32"])
-    torch.manual_seed(0)
-    policy = add_lora(load_policy(config.policy)[0], config.policy)
-    first, second, shown = int(turn), int(turn), int(observation)
-    rows = []
-    root = torch.randint(5, 40000, (int(prompt),))
-    for _ in range(4):
-        stem = torch.cat([root, torch.randint(5, 40000, (first + shown,))])
-        rows += [torch.cat([stem, torch.randint(5, 40000, (second,))]) for _ in range(4)]
-    ids = torch.stack(rows)
-    wanted = torch.zeros(16, first + shown + second, dtype=torch.bool)
-    wanted[:, first + shown :] = True
-    wanted[::4, :first] = True
-
-    def gradient() -> torch.Tensor:
-        parts = [p.grad.flatten() for p in policy.parameters() if p.grad is not None]
-        policy.zero_grad()
-        return torch.cat(parts)
-
-    def packed() -> torch.Tensor:
-        packed_logps(policy, ids, torch.ones_like(ids), wanted, 1.0)[0].sum().backward()
-        return gradient()
-
-    def flat() -> torch.Tensor:
-        logits = policy(input_ids=ids, logits_to_keep=wanted.shape[1] + 1).logits[:, :-1]
-        logps = torch.log_softmax(logits.float(), -1).gather(-1, ids[:, -wanted.shape[1] :, None])[..., 0]
-        (logps * wanted).sum().backward()
-        return gradient()
-
-    ours, theirs = packed(), flat()
-    rounds = [(seconds(packed), seconds(flat)) for _ in range(3)]
+    scale = int(factor)
+    turns, branching = SHAPES[shape]
+    lengths = [turn // scale for turn in turns]
+    batch = tree_batch(600 // scale, lengths, 900 // scale, branching)
+    changes = [f"rollout.branching={branching}", f"rollout.max_new_tokens={max(lengths)}"]
+    if len(branching) == 1:
+        changes.append("reward.turn_weights=[1.0]")
+    config = settings(dtype, "train.warm_start.questions=0", *changes)
+    stock, tree = trainers(config, ours=alone != "stock")
+    if alone:
+        before = memory("VmRSS")
+        update(stock if tree is None else tree, batch)
+        print(memory("VmHWM"), before)
+        return
+    assert tree is not None
+    found = {}
+    for name, trainer in (("stock", stock), ("packed", tree)):
+        loss = update(trainer, batch)
+        found[name] = loss, torch.cat([p.grad.flatten() for p in trainer.model.parameters() if p.grad is not None])
+    apart = float((found["packed"][1] - found["stock"][1]).norm() / found["stock"][1].norm())
+    flat = batch["prompt_ids"].numel() + batch["completion_ids"].numel()
+    packed = tree.packed_tokens
+    tokens = flat / packed
+    losses = [float(found[name][0]) for name in ("packed", "stock")]
+    taken = [(seconds(lambda: update(tree, batch)), seconds(lambda: update(stock, batch))) for _ in range(int(rounds))]
     print(describe())
-    print(f"4×4 tree: {ids.numel()} tokens as rows, float32, {torch.get_num_threads()} threads")
-    print(f"  packed {median(a for a, _ in rounds):6.2f} s")
-    print(f"  flat   {median(b for _, b in rounds):6.2f} s")
-    apart = float((ours - theirs).norm() / theirs.norm())
-    print(f"  ratio {median(b / a for a, b in rounds):.2f}; gradients differ by {apart:.1e}")
+    print(
+        f"{shape}: {ROWS} rows of {flat // ROWS} tokens, all lengths divided by {scale}, {dtype}, all weights, ", end=""
+    )
+    print(f"{torch.get_num_threads()} threads, {rounds} rounds in turns")
+    print(f"  loss {losses[0]:.6f} packed, {losses[1]:.6f} stock; gradients differ by {apart:.1e}")
+    print(f"  tokens  {packed:6d} packed  {flat:6d} stock  ratio {tokens:.2f}")
+    ours, theirs = median(a for a, _ in taken), median(b for _, b in taken)
+    ratio = median(b / a for a, b in taken)
+    need = 0.8 * tokens if shape == "tree" else 1.5
+    print(f"  update  {ours:6.2f} s packed  {theirs:6.2f} s stock  ratio {ratio:.2f}", end="")
+    print(f"  ({ratio / tokens:.2f} of the token ratio; target at least {TARGETS[shape]} = {need:.2f}: ", end="")
+    print(f"{'reached' if ratio >= need else 'missed'})")
+    (mine, idle), (peer, _) = (measured(shape, scale, dtype, who) for who in ("packed", "stock"))
+    print(f"  memory  {mine:6.2f} GiB packed  {peer:6.2f} GiB stock  ratio {peer / mine:.2f}", end="")
+    print(f"  ({(peer - idle) / (mine - idle):.2f} of what is above the {idle:.2f} GiB before the update)")
 
 
 if __name__ == "__main__":

@@ -320,7 +320,7 @@ class RolloutConfig(Section):
 
     @property
     def longest_sequence(self) -> int:
-        """Most tokens of a prompt and an answer together."""
+        """Tokens of the longest sequence that a policy is asked to sample or is trained on."""
         budget = self.max_new_tokens
         return self.max_prompt_tokens + (max(budget) if isinstance(budget, list) else budget)
 
@@ -402,8 +402,15 @@ class TrainConfig(Section, LossConfig):
     warmup_steps: Annotated[int, Field(ge=0)] = 0
     lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
     max_grad_norm: Annotated[float, Field(gt=0)] = 1.0
-    packing: bool = True
-    """Compute every shared prefix of a tree once under an ancestor mask."""
+    packing: bool | Literal["auto"] = True
+    """Compute every shared prefix of a tree once under an ancestor mask. A policy that cannot be trained so is refused;
+    `auto` says why and trains every leaf in a row of its own, as false does."""
+    packed_attention: Literal["auto", "sdpa", "flex"] = "auto"
+    """What computes the ancestor mask: PyTorch's scaled dot product in blocks, or FlexAttention, which needs a GPU.
+    `auto` is flex on a GPU."""
+    gradient_checkpointing: bool | Literal["reentrant"] = False
+    """Keep only the inputs of each layer and compute the rest again in the backward pass: less memory, more time.
+    `reentrant` uses PyTorch's older kind, which some launchers want."""
     save_steps: Annotated[int, Field(ge=1)] = 10
     keep_checkpoints: Annotated[int, Field(ge=1)] = 2
     """The newest ones that stay; `best/` and `final/` are kept besides."""

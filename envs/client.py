@@ -6,6 +6,7 @@ the service calls wrong is an error at once, and so are answers from two differe
 
 import asyncio
 import logging
+import re
 import threading
 import time
 import uuid
@@ -183,6 +184,19 @@ class EnvironmentClient:
             log.warning("%d of %d steps are unscorable; last failure: %s", missing, len(results), self.last_failure)
         return results
 
+    async def plan_outcomes(self) -> dict[str, float] | None:
+        """Plans asked of all replicas by anyone, by outcome (searched, joined, cached, refused), an outcome that never
+        came left out; None where a replica does not say. It never raises: these are figures to look at."""
+        found: dict[str, float] = {}
+        for replica in self._transport.replicas:
+            text = await self._transport.text(replica, "/metrics")
+            counts = re.findall(r'^querylect_plans_total\{outcome="(\w+)"\} (\S+)$', text or "", flags=re.M)
+            if text is None:
+                return None
+            for outcome, count in counts:
+                found[outcome] = found.get(outcome, 0.0) + float(count)
+        return found
+
     def _unavailable(self, outage: OutageError) -> EnvironmentUnavailableError:
         return EnvironmentUnavailableError(
             f"no environment service answers at {self._transport.urls}; the last error was {outage}. "
@@ -304,6 +318,10 @@ class SyncEnvironmentClient:
     ) -> list[StepResult | None]:
         """As EnvironmentClient.step."""
         return self._wait(self._client.step(steps, with_text, metrics))
+
+    def plan_outcomes(self) -> dict[str, float] | None:
+        """As EnvironmentClient.plan_outcomes."""
+        return self._wait(self._client.plan_outcomes())
 
     def step_soon(
         self, steps: Sequence[Step], with_text: bool = False, metrics: Sequence[str] = ()

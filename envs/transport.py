@@ -29,6 +29,8 @@ Answer = TypeVar("Answer", bound=BaseModel)
 
 CONCURRENT_REQUESTS = 16
 CONNECT_SECONDS = 5.0
+LOOK_SECONDS = 2.0
+"""What figures to look at may cost."""
 BACKOFF_SECONDS = 0.25
 MAX_BACKOFF_SECONDS = 10.0
 SHOWN_CHARACTERS = 300
@@ -203,6 +205,14 @@ class Transport:
         self.stats.failures += 1
         self.stats.last_failure = failure
         return failure
+
+    async def text(self, replica: Replica, path: str) -> str | None:
+        """What one replica answers to a GET, without a second try; None where it does not answer 200 at once."""
+        try:
+            response = await self._http.get(replica.url + path, timeout=min(self._timeout, LOOK_SECONDS))
+        except httpx.HTTPError:
+            return None
+        return response.text if response.status_code == 200 else None
 
     async def pause(self, failures: Sequence[Failure], round_: int, until: float) -> None:
         """Back off with full jitter, at least as long as the most willing replica asked for.

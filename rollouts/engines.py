@@ -22,7 +22,8 @@ def open_engine(config: RunConfig, policy: nn.Module, tokenizer: Any) -> tuple[E
     kind = config.rollout.engine
     if kind == "transformers":
         sampler = MergedCopy(policy)
-        return TransformersEngine(sampler.model, tokenizer, config.rollout.micro_batch), sampler
+        rollout = config.rollout
+        return TransformersEngine(sampler.model, tokenizer, rollout.micro_batch, rollout.longest_sequence), sampler
     stops = stop_ids(policy, tokenizer)
     dtype, device = torch_dtype(config.policy), "cuda" if torch.cuda.is_available() else "cpu"
 

@@ -15,16 +15,17 @@ from torch import Tensor, nn
 from ..errors import ModelError
 from .engine import Sample, Sampling
 from .sequences import common_length
+from .shared_prefix import obstacle
 from .tree_attention import TreeCache, tree_attention
 
 
 class TransformersEngine:
     """Samples from a causal language model that is held in this process, possibly under training."""
 
-    def __init__(self, model: nn.Module, tokenizer: Any, micro_batch: int = 256) -> None:
+    def __init__(self, model: nn.Module, tokenizer: Any, micro_batch: int = 256, longest: int | None = None) -> None:
         self.model, self.tokenizer, self.micro_batch = model, tokenizer, micro_batch
         self.stop_ids = stop_ids(model, tokenizer)
-        refuse_special_attention(model)
+        refuse_special_attention(model, longest)
         self._compare_with_plain_forward()
 
     @torch.inference_mode()
@@ -242,19 +243,10 @@ def stop_ids(model: nn.Module, tokenizer: Any) -> set[int]:
     return found
 
 
-def refuse_special_attention(model: nn.Module) -> None:
-    """Raise ModelError where shared-prefix attention would be wrong: sliding windows, soft-capping, learned biases."""
+def refuse_special_attention(model: nn.Module, longest: int | None = None) -> None:
+    """Raise ModelError where shared prefixes would be wrong for sequences of `longest` tokens (None: any length)."""
     config: Any = model.config.get_text_config()  # type: ignore[union-attr, operator]
-    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
-    reason = ""
-    if kinds != {"full_attention"}:
-        reason = f"layers of kind {sorted(kinds - {'full_attention'})}"
-    elif getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True):
-        reason = f"a sliding window of {config.sliding_window} tokens"
-    elif getattr(config, "attn_logit_softcapping", None):
-        reason = "soft-capped attention scores"
-    elif getattr(config, "alibi", False):
-        reason = "ALiBi position biases"
+    reason = obstacle(config, longest)
     if reason:
         raise ModelError(
             f"policy {getattr(config, 'model_type', '?')!r} uses {reason}, which trees with shared prefixes cannot "

@@ -306,7 +306,7 @@ def test_shown_documents_keep_to_their_budget(hostile, tokens):
         assert document.title or document.text
 
 
-@pytest.mark.parametrize("together", [None, 50, 30, 7])
+@pytest.mark.parametrize("together", [None, 60, 30, 7])
 def test_all_documents_of_a_turn_keep_to_one_budget(hostile, together):
     """In every turn, the best ranked first; what is left over for the last cuts it."""
     client, question = hostile
@@ -330,7 +330,7 @@ def test_all_documents_of_a_turn_keep_to_one_budget(hostile, together):
         assert max(tokens) <= 24
         assert sum(tokens) <= (together or 72)
         assert [one.id for one in documents] == best[: len(documents)]
-        assert len(documents) == {None: 3, 50: 3, 30: 2, 7: 1}[together]
+        assert len(documents) == {None: 3, 60: 3, 30: 2, 7: 1}[together]
 
 
 def test_a_turn_that_was_cut_pays_the_penalty_and_a_whole_one_does_not(client):

@@ -3,9 +3,10 @@
 import json
 import logging
 import shutil
+from pathlib import Path
 
 import pytest
-from querylect.errors import CheckpointError, ConfigError
+from querylect.errors import CheckpointError, ConfigError, ModelError
 from querylect.rollouts.checkpoints import find_checkpoint
 from querylect.train.run import train
 
@@ -18,7 +19,7 @@ PER_TURN = (
 ONCE = (
     "step", "loss", "grad_norm", "entropy", "learning_rate", "clip_ratio/region_mean", "tokens/packed", "tokens/flat",
     "seconds/generate", "seconds/retrieve", "seconds/score", "seconds/update", "seconds/step",
-    "memory/peak_gib",
+    "memory/peak_gib", "cache/hits",
     "sampling/importance_sampling_ratio/min", "sampling/importance_sampling_ratio/mean",
     "sampling/importance_sampling_ratio/max", "sampling/sampling_logp_difference/mean",
     "sampling/sampling_logp_difference/max", "sampling/kl", "sampling/clipped",
@@ -57,6 +58,8 @@ def test_a_run_folder_is_complete(straight):
     assert all(0 < line["tokens/packed"] < line["tokens/flat"] for line in metrics if line["grad_norm"])
     assert metrics[0]["completion_tokens/turn1"] <= config.rollout.max_new_tokens
     assert metrics[0]["rewrite_tokens/turn1"] == ANSWER_TOKENS - 3
+    assert all(0 <= line["cache/hits"] <= 1 for line in metrics)
+    assert metrics[-1]["cache/hits"] > 0, "eight words make fewer plans than were asked"
     served = json.loads((folder / "environment.json").read_text())
     assert served["corpus_size"] == 5
     assert len(served["index_hash"]) >= 32
@@ -147,6 +150,45 @@ def test_full_training_and_kl_run_and_resume(settings, lora):
     train(config, resume=True)
     assert without_seconds(folder / "metrics.jsonl") == whole
     assert find_checkpoint(folder).name == "final"
+
+
+@pytest.mark.parametrize("changes", [{}, {"policy.lora": None}], ids=["lora", "full"])
+@pytest.mark.parametrize("kind", [True, "reentrant"])
+def test_layers_computed_again_give_the_same_run(settings, changes, kind, monkeypatch):
+    """And they are computed again: a packed layer attends in the forward pass and once more in the backward pass."""
+    from querylect.train import packed_attention
+
+    attended = []
+    inner = packed_attention._refuse_more_than_a_mask
+    monkeypatch.setattr(packed_attention, "_refuse_more_than_a_mask", lambda *args: attended.append(1) or inner(*args))
+    runs = []
+    for name, setting in (("plain", False), ("again", kind)):
+        attended.clear()
+        config = change(settings, name=name, **{"train.steps": 2, "train.gradient_checkpointing": setting, **changes})
+        runs.append((without_seconds(train(config) / "metrics.jsonl"), len(attended)))
+    (plain, once), (again, twice) = runs
+    assert twice > 1.5 * once
+    assert len(plain) == len(again) == 2
+    for one, other in zip(plain, again, strict=True):
+        assert other == pytest.approx(one, rel=1e-4, abs=1e-7)
+    assert any(line["grad_norm"] > 0 for line in plain)
+
+
+def test_a_policy_that_cannot_be_packed_is_refused_before_a_folder_is_made_or_trained_flat(settings, tmp_path, caplog):
+    """Experts that are balanced by a loss over rows: sampled with shared prefixes, trained in rows of their own."""
+    from .tiny import save_tiny
+
+    experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+    folder = save_tiny(tmp_path / "experts", "qwen3_moe", **experts)
+    asked = change(settings, **{"policy.model": str(folder), "policy.lora": None, "train.steps": 1})
+    with pytest.raises(ModelError, match=r"router_aux_loss_coef 0\.001.* Set train\.packing to auto or false"):
+        train(asked)
+    assert not (Path(asked.output) / asked.name).exists()
+    run = train(change(asked, **{"train.packing": "auto", "train.beta": 0.01}))
+    assert "every leaf is trained in a row of its own, because 'qwen3_moe' balances its experts" in caplog.text
+    (line,) = records(run / "metrics.jsonl")
+    assert line.get("tokens/packed", 0) == 0
+    assert "packing: auto" in (run / "config.yaml").read_text(), "what was asked for is kept, so that it can be resumed"
 
 
 def test_a_small_learning_rate_is_not_logged_as_zero(settings):
@@ -348,3 +390,14 @@ def test_wandb_gets_sampled_trees_as_a_table(settings, monkeypatch):
     for row, node in zip(rows, nodes, strict=True):
         assert (row["turn"], row["said"], row["reward"]) == (node["turn"], node["text"], node["reward"])
         assert row["rewrites"] == " · ".join(node["rewrites"])
+
+
+def test_cache_hits_are_the_plans_that_were_not_searched():
+    from querylect.train.watch import share_without_search
+
+    before = {"searched": 10.0, "cached": 5.0}
+    assert share_without_search(before, {"searched": 12.0, "cached": 10.0, "joined": 1.0, "refused": 9.0}) == 0.75
+    assert share_without_search(before, before) is None, "nothing was asked"
+    assert share_without_search(before, {"searched": 1.0}) is None, "the service was started anew"
+    assert share_without_search({}, {"searched": 3.0, "joined": 1.0}) == 0.25
+    assert share_without_search(None, before) is share_without_search(before, None) is None

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from querylect.configs.schema import ClientConfig, RolloutConfig
+from querylect.configs.schema import ClientConfig, RolloutConfig, TrainConfig
 from querylect.data.types import Question
 from querylect.envs.client import SyncEnvironmentClient
 from querylect.envs.plan import SearchPlan
@@ -103,7 +103,8 @@ def test_an_outage_stops_the_warm_start(warm, grower, client):
         list(_lessons(warm, grower, client.questions("train")))
 
 
-def test_the_loss_is_that_of_the_answers_alone(grower):
+@pytest.mark.parametrize("packing", [True, False])
+def test_the_loss_is_that_of_the_answers_alone(grower, packing):
     lesson = Lesson(Question("q", "Aspirin headache"), [], "statin")
     prompt, first, shown, second = _turns(grower, lesson)
     ids = torch.tensor([prompt + first + shown + second])
@@ -112,7 +113,8 @@ def test_the_loss_is_that_of_the_answers_alone(grower):
     length = ids.shape[1]
     said = [*range(len(prompt), len(prompt) + len(first)), *range(length - len(second), length)]
     answers = [place - 1 for place in said]
-    torch.testing.assert_close(imitation_loss(grower.engine.model, grower, [lesson]), -logps[answers].mean())
+    loss = imitation_loss(grower.engine.model, grower, [lesson], TrainConfig(packing=packing))
+    torch.testing.assert_close(loss, -logps[answers].mean())
 
 
 def test_imitating_makes_the_answer_likelier(warm, grower, client, tmp_path):

@@ -10,9 +10,14 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
+from ..errors import ModelError
 from ..rollouts.sequences import common_length
-from .packed_attention import blocks, take_packed_rows
+from .packed_attention import TILE, Kind, packed_row, take_packed_rows
+
+HEAD_VALUES = 1 << 24
+"""Logits that are turned into float32 probabilities at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +32,17 @@ class Packed:
     """(T,) one past the last token of each token's subtree."""
     rows: list[list[int]]
     """For each sequence, the packed place of each of its tokens."""
+
+    def filled(self, multiple: int) -> "Packed":
+        """The same row with tokens that see and are seen by nothing behind it, up to a multiple of `multiple`."""
+        extra = -len(self.ids) % multiple
+        own = torch.arange(len(self.ids), len(self.ids) + extra, device=self.ids.device)
+        return Packed(
+            torch.cat([self.ids, torch.zeros_like(own)]),
+            torch.cat([self.positions, torch.zeros_like(own)]),
+            torch.cat([self.ends, own + 1]),
+            self.rows,
+        )
 
 
 def pack(sequences: Sequence[Sequence[int]], device: torch.device | str = "cpu") -> Packed:
@@ -69,13 +85,14 @@ def packed_logps(
     temperature: float,
     entropies: bool = False,
     entropy_gradient: bool = False,
+    attention: Kind = "sdpa",
 ) -> tuple[Tensor, Tensor | None, int]:
     """Log-probabilities of the wanted completion tokens, computed on one packed row.
 
     input_ids, attention_mask: (batch, prompt + completion), padding anywhere masked 0. wanted: (batch, completion) True
     where a value is asked for. Returns ((batch, completion) log-probabilities at `temperature`, entropies likewise or
     None, number of packed tokens); places that were not wanted hold 0 and carry no gradient. Entropies are figures to
-    look at unless `entropy_gradient`, which costs memory of (wanted tokens, vocabulary), makes them part of a loss.
+    look at unless `entropy_gradient` makes them part of a loss. Raises ModelError where a layer cannot attend so.
     """
     batch, completion = wanted.shape
     offset = input_ids.shape[1] - completion
@@ -83,42 +100,102 @@ def packed_logps(
     logps = input_ids.new_zeros((batch, completion), dtype=torch.float32)
     entropy = torch.zeros_like(logps) if entropies else None
     if not kept:
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            # The other processes wait for this one's forward pass and gradients, also where they are zero.
+            alone = pack([input_ids[0, -1:].tolist()], input_ids.device)
+            alone = alone.filled(TILE) if attention == "flex" else alone
+            return logps + 0 * _logits(model, alone, input_ids.new_zeros(1), attention).sum(), entropy, 0
         return logps.requires_grad_(torch.is_grad_enabled()), entropy, 0
 
     columns = [attention_mask[row].nonzero()[:, 0].tolist() for row in kept]
     needed = [_last_wanted(wanted[row]) + offset for row in kept]
     columns = [[column for column in row if column <= last] for row, last in zip(columns, needed, strict=True)]
     packed = pack([input_ids[row, seen].tolist() for row, seen in zip(kept, columns, strict=True)], input_ids.device)
+    tokens = len(packed.ids)
 
-    # (row, completion column, packed place that predicts it) of every wanted token
-    rows, cells, predictors = [], [], []
-    for row, seen, places in zip(kept, columns, packed.rows, strict=True):
-        for at, column in enumerate(seen):
-            if column >= offset and bool(wanted[row, column - offset]):
-                rows.append(row)
-                cells.append(column - offset)
-                predictors.append(places[at - 1])
-    distinct = sorted(set(predictors))
-    slot = {place: i for i, place in enumerate(distinct)}
+    # (packed place that predicts it, row, completion column) of every wanted token
+    cells = sorted(
+        (places[at - 1], row, column - offset)
+        for row, seen, places in zip(kept, columns, packed.rows, strict=True)
+        for at, column in enumerate(seen)
+        if column >= offset and bool(wanted[row, column - offset])
+    )
+    predictor, row_index, cell_index = torch.tensor(cells, device=input_ids.device).unbind(1)
+    distinct, slot = predictor.unique_consecutive(return_inverse=True)
+    logits = _logits(model, packed.filled(TILE) if attention == "flex" else packed, distinct, attention)
+    targets = input_ids[row_index, cell_index + offset]
+    values, per_slot = _read(logits, slot, targets, temperature, entropies, entropy_gradient)
+    logps = logps.index_put((row_index, cell_index), values)
+    if entropy is not None and per_slot is not None:
+        entropy = entropy.index_put((row_index, cell_index), per_slot[slot])
+    return logps, entropy, tokens
+
+
+def row_logps(
+    model: nn.Module, input_ids: Tensor, attention_mask: Tensor, wanted: Tensor, temperature: float
+) -> Tensor:
+    """What `packed_logps` gives, for policies that cannot be packed: every row by itself, without its padding."""
+    offset = input_ids.shape[1] - wanted.shape[1]
+    logps = input_ids.new_zeros(wanted.shape, dtype=torch.float32)
+    for row in range(len(input_ids)):
+        columns = attention_mask[row].nonzero()[:, 0]
+        ids = input_ids[row, columns]
+        at = ((columns >= offset) & wanted[row, (columns - offset).clamp_min(0)]).nonzero()[:, 0]
+        if len(at):
+            logits = model(input_ids=ids[None], use_cache=False).logits[0, at - 1]
+            slot = torch.arange(len(at), device=at.device)
+            values, _ = _read(logits, slot, ids[at], temperature, entropies=False, entropy_gradient=False)
+            logps = logps.index_put((at.new_tensor(row), columns[at] - offset), values)
+    return logps
+
+
+def _logits(model: nn.Module, packed: Packed, places: Tensor, attention: Kind) -> Tensor:
+    """(places, vocabulary) next-token logits of the packed row at `places`."""
     take_packed_rows(model)
-    logits = model(
+    layout = packed_row(packed.ends, max(map(len, packed.rows)), attention)
+    logits: Tensor = model(
         input_ids=packed.ids[None],
         position_ids=packed.positions[None],
-        packed_blocks=blocks(packed.ends),
-        logits_to_keep=torch.tensor(distinct, device=input_ids.device),
+        packed_row=layout,
+        logits_to_keep=places,
         use_cache=False,
     ).logits[0]
-    distribution = torch.log_softmax(logits.float() / temperature, dim=-1)
-    index = torch.tensor([slot[place] for place in predictors], device=input_ids.device)
-    row_index = torch.tensor(rows, device=input_ids.device)
-    cell_index = torch.tensor(cells, device=input_ids.device)
-    targets = input_ids[row_index, cell_index + offset]
-    logps = logps.index_put((row_index, cell_index), distribution[index, targets])
-    if entropy is not None:
-        with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
-            per_place = -(distribution.exp() * distribution).sum(-1)
-            entropy = entropy.index_put((row_index, cell_index), per_place[index])
-    return logps, entropy, len(packed.ids)
+    if not layout.layers:
+        raise ModelError(
+            f"no layer of {type(model).__name__} took what train.packing gives it: its attention does not go through "
+            "transformers' attention interface"
+        )
+    return logits
+
+
+def _read(
+    logits: Tensor, slot: Tensor, targets: Tensor, temperature: float, entropies: bool, entropy_gradient: bool
+) -> tuple[Tensor, Tensor | None]:
+    """Log-probability of each target at its slot, and the entropy of each slot. logits: (slots, vocabulary).
+
+    Probabilities in float32 would take several times the memory of the logits: they are made a few slots at a time, and
+    made again where a gradient is taken.
+    """
+
+    def part(logits: Tensor, slot: Tensor, targets: Tensor) -> tuple[Tensor, Tensor | None]:
+        distribution = torch.log_softmax(logits.float() / temperature, dim=-1)
+        entropy = None
+        if entropies:
+            with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
+                entropy = -(distribution.exp() * distribution).sum(-1)
+        return distribution[slot, targets], entropy
+
+    size = max(1, HEAD_VALUES // logits.shape[1])
+    begins = torch.arange(0, len(logits), size, device=logits.device)
+    counts = torch.diff(torch.searchsorted(slot, begins), append=slot.new_tensor([len(slot)])).tolist()
+    values, per_slot = [], []
+    for begin, chunk, slots, wanted in zip(
+        begins.tolist(), logits.split(size), slot.split(counts), targets.split(counts), strict=True
+    ):
+        value, entropy = checkpoint(part, chunk, slots - begin, wanted, use_reentrant=False, preserve_rng_state=False)
+        values.append(value)
+        per_slot.append(entropy)
+    return torch.cat(values), torch.cat(per_slot) if entropies else None
 
 
 def _last_wanted(wanted: Tensor) -> int:

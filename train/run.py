@@ -112,6 +112,7 @@ def _train(
     from ..rollouts.policy import add_lora, load_policy
     from ..rollouts.use import make_grower
     from .fingerprint import fingerprint
+    from .packing_check import settle_packing
     from .validation import validation_questions
 
     validation = validation_questions(config, client, asked)
@@ -123,6 +124,7 @@ def _train(
     base = fingerprint(model)
     model.to("cuda" if torch.cuda.is_available() else "cpu")
     policy = add_lora(model, config.policy)
+    settled = settle_packing(config, policy)
     engine, sampler = open_engine(config, policy, tokenizer)
     grower = make_grower(config, client, engine)
 
@@ -137,12 +139,12 @@ def _train(
     elif config.train.warm_start.questions:
         from .warm_start import warm_start
 
-        warm_start(config, policy, grower, asked, folder)
+        warm_start(settled, policy, grower, asked, folder)
         with staged(folder.warm) as place:
             policy.save_pretrained(str(place))  # type: ignore[operator]
             tokenizer.save_pretrained(str(place))
     _learn(
-        config, folder, checkpoint, environment, policy, tokenizer, grower, sampler, questions, validation, stopper,
+        settled, folder, checkpoint, environment, policy, tokenizer, grower, sampler, questions, validation, stopper,
         mixture,
     )  # fmt: skip
     return folder.path
@@ -303,8 +305,9 @@ def grpo_config(config: RunConfig, output: Path) -> Any:
         max_grad_norm=settings.max_grad_norm,
         logging_nan_inf_filter=False,
         scale_rewards="none",
-        gradient_checkpointing=False,
         shuffle_dataset=config.mix is None,
+        gradient_checkpointing=bool(settings.gradient_checkpointing),
+        gradient_checkpointing_kwargs={"use_reentrant": settings.gradient_checkpointing == "reentrant"},
         optim="adamw_torch",
         logging_steps=1,
         save_strategy="steps",

@@ -28,6 +28,7 @@ from .metrics import step_metrics
 from .mismatch import Mismatch, sampled_logprobs
 from .mix import Mixture, unanswered
 from .packing import packed_logps
+from .packing_check import attention_kind
 from .randomness import random_streams, set_random_streams
 from .resampling import resample
 from .reuse import load_rollout, save_rollout
@@ -52,6 +53,7 @@ class TreeTrainer(GRPOTrainer):
         self.mixture = mixture
         self.trees: list[Tree] = []
         self.last_metrics: dict[str, float] = {}
+        self.dropped: Sequence[Tree] = ()
         self.resampled: dict[str, float] = {}
         self._wanted: Tensor | None = None
         self._sampled: Tensor | None = None
@@ -115,7 +117,7 @@ class TreeTrainer(GRPOTrainer):
         output["num_items_in_batch"] = self.accelerator.gather(output["tool_mask"].sum()).sum()
         self.last_metrics = {**step_metrics(self.trees, credit, self.grower.chat), **self.resampled}
         if self.mixture is not None:
-            self.mixture.learn(self.trees, self.state.global_step)
+            self.mixture.learn([*self.trees, *self.dropped], self.state.global_step)
             self.last_metrics |= self.mixture.metrics(self.trees, credit, self.grower.chat)
         self.grower.clock.add("score", started)
         self._refuse_silence()
@@ -246,6 +248,7 @@ class TreeTrainer(GRPOTrainer):
                     self.temperature,
                     compute_entropy,
                     entropy_gradient=self.run.train.rewards_entropy,
+                    attention=attention_kind(self.run.train.packed_attention, input_ids.device),
                 )
             self.packed_tokens += tokens
             self.flat_tokens += int(attention_mask[at][wanted[at].any(1)].sum())
@@ -327,7 +330,7 @@ def _rollout(prompts: Sequence[str], trainer: TreeTrainer) -> dict[str, list[Any
             trainer.state.global_step,
             trainer.accelerator.process_index,
         )
-        trainer.trees, trainer.resampled = found.trees, found.record()
+        trainer.trees, trainer.dropped, trainer.resampled = found.trees, found.dropped, found.record()
     started = time.perf_counter()
     trainer.sampler.rest()
     trainer.grower.clock.add("generate", started)

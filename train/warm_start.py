@@ -14,7 +14,7 @@ from random import Random
 import torch
 from torch import Tensor, nn
 
-from ..configs.schema import RunConfig
+from ..configs.schema import RunConfig, TrainConfig
 from ..data.types import Document, Question
 from ..envs.plan import SearchPlan
 from ..envs.wire import Step
@@ -24,7 +24,8 @@ from ..rewriters.parse import render
 from ..rollouts.grow import Grower
 from ..rollouts.memory import give_back_freed_memory
 from .grading import grade
-from .packing import packed_logps
+from .packing import packed_logps, row_logps
+from .packing_check import attention_kind
 from .run_folder import RunFolder
 
 log = logging.getLogger(__name__)
@@ -69,7 +70,7 @@ def warm_start(
             for group in optimizer.param_groups:
                 rise, fall = min(1.0, (number + 1) / _WARMUP_STEPS), 1 - number / len(batches)
                 group["lr"] = settings.learning_rate * rise * fall
-            loss = imitation_loss(policy, grower, batch)
+            loss = imitation_loss(policy, grower, batch, config.train)
             loss.backward()  # type: ignore[no-untyped-call]
             torch.nn.utils.clip_grad_norm_(trainable, config.train.max_grad_norm)
             optimizer.step()
@@ -118,8 +119,11 @@ def _search(config: RunConfig, grower: Grower, steps: Sequence[Step]) -> list[tu
     ]
 
 
-def imitation_loss(policy: nn.Module, grower: Grower, lessons: Sequence[Lesson]) -> Tensor:
-    """Mean negative log-likelihood of the answers' tokens, all lessons packed in one row."""
+def imitation_loss(
+    policy: nn.Module, grower: Grower, lessons: Sequence[Lesson], config: TrainConfig | None = None
+) -> Tensor:
+    """Mean negative log-likelihood of the answers' tokens, all lessons packed in one row where `packing` is on."""
+    config = config or TrainConfig()
     rows, spans = [], []
     for lesson in lessons:
         prompt, first, shown, second = _turns(grower, lesson)
@@ -138,7 +142,11 @@ def imitation_loss(policy: nn.Module, grower: Grower, lessons: Sequence[Lesson])
     ids, mask, wanted = ids.to(device), mask.to(device), wanted.to(device)
     dtype = next(policy.parameters()).dtype
     with torch.autocast(device.type, torch.bfloat16, enabled=dtype == torch.bfloat16):
-        logps, _, _ = packed_logps(policy, ids, mask, wanted, 1.0)
+        if config.packing:
+            kind = attention_kind(config.packed_attention, device)
+            logps, _, _ = packed_logps(policy, ids, mask, wanted, 1.0, attention=kind)
+        else:
+            logps = row_logps(policy, ids, mask, wanted, 1.0)
     return -(logps * wanted).sum() / wanted.sum()
 
 

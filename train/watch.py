@@ -22,11 +22,13 @@ class Watcher(TrainerCallback):
         self.folder, self.run, self.view, self.guard, self.tracker = folder, run, view, guard, tracker
         self.trainer: Any = None
         self._started = time.perf_counter()
+        self._outcomes: Mapping[str, float] | None = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Show where the run starts or goes on; the guard reads what it has read before."""
         for record in self.folder.read(self.folder.metrics):
             self.guard.look(record)
+        self._outcomes = self._plan_outcomes()
         self._started = time.perf_counter()
         self.view.begin(state.global_step, state.max_steps)
 
@@ -54,6 +56,9 @@ class Watcher(TrainerCallback):
         record["seconds/update"] = trainer.update_seconds
         record["seconds/step"] = now - self._started
         record["tokens/packed"], record["tokens/flat"] = trainer.packed_tokens, trainer.flat_tokens
+        before, self._outcomes = self._outcomes, self._plan_outcomes()
+        if (hits := share_without_search(before, self._outcomes)) is not None:
+            record["cache/hits"] = hits
         record["memory/peak_gib"] = peak_memory_gib()
         self._started = now
         record = {name: float(f"{value:.6g}") if isinstance(value, float) else value for name, value in record.items()}
@@ -68,6 +73,11 @@ class Watcher(TrainerCallback):
                 log_table(self.tracker, step, shown, self.run.reward.metric)
         self.view.step(record, trainer.trees[0] if trainer.trees else None)
         return record
+
+    def _plan_outcomes(self) -> Mapping[str, float] | None:
+        """What became of the plans that the environment was asked; None for one that does not say."""
+        asked = getattr(self.trainer.grower.client, "plan_outcomes", None)
+        return asked() if asked is not None else None
 
     def validated(self, record: Mapping[str, Any]) -> None:
         """Show a validation; it is not part of the next step's seconds."""
@@ -84,6 +94,15 @@ class Watcher(TrainerCallback):
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Start every step without the gaps that the one before left in memory."""
         give_back_freed_memory()
+
+
+def share_without_search(before: Mapping[str, float] | None, now: Mapping[str, float] | None) -> float | None:
+    """Share of the plans between two counts that were cached or joined with an equal one; None where nobody knows."""
+    if before is None or now is None:
+        return None
+    new = {name: now.get(name, 0.0) - before.get(name, 0.0) for name in ("searched", "joined", "cached")}
+    total = sum(new.values())
+    return 1 - new["searched"] / total if total > 0 and min(new.values()) >= 0 else None
 
 
 def describe(tree: Tree) -> dict[str, Any]:

@@ -1,0 +1,82 @@
+"""The peer of the training benchmarks: TRL's own GRPOTrainer, and ours beside it around the same weights."""
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from querylect.configs.load import load_config
+from querylect.configs.schema import RunConfig
+from querylect.rollouts.policy import load_policy
+from querylect.train.run import grpo_config
+from querylect.train.trainer import TreeTrainer
+from torch import Tensor
+from trl import GRPOTrainer
+
+ROWS = 16
+
+
+def settings(dtype: str, *changes: str) -> RunConfig:
+    """SmolLM2-135M, all weights, 16 rows of a question in one micro-batch."""
+    changes = ("policy.lora=null", f"policy.dtype={dtype}", "train.questions_per_micro_batch=1", *changes)
+    return load_config("demo", ["train.questions_per_step=1", *changes])
+
+
+def trainers(config: RunConfig, *, ours: bool = True, **changes: Any) -> tuple[GRPOTrainer, TreeTrainer | None]:
+    """TRL's trainer and this project's, with the same model and the same arguments but for `changes`."""
+    model, tokenizer = load_policy(config.policy)
+    args = grpo_config(config, Path(tempfile.mkdtemp()))
+    for name, value in changes.items():
+        setattr(args, name, value)
+    common: dict[str, Any] = {
+        "model": model,
+        "args": args,
+        "train_dataset": Dataset.from_dict({"prompt": ["question"]}),
+        "processing_class": tokenizer,
+    }
+    stock = GRPOTrainer(reward_funcs=lambda completions, **_: [0.0] * len(completions), **common)
+    tree: Any = None
+    if ours:
+        tree = TreeTrainer(run=config, folder=None, grower=None, sampler=None, questions={}, **common)  # type: ignore[arg-type]
+    for trainer in filter(None, (stock, tree)):
+        trainer.current_gradient_accumulation_steps = 1
+        trainer.model.train()
+    return stock, tree
+
+
+def update(trainer: GRPOTrainer, inputs: dict[str, Tensor]) -> Tensor:
+    """Log-probabilities, loss and backward pass of one micro-batch; returns the loss."""
+    trainer.model.zero_grad()
+    loss = trainer._compute_loss(trainer.model, inputs)
+    trainer.accelerator.backward(loss)
+    return loss.detach()  # type: ignore[no-any-return]
+
+
+def tree_batch(prompt: int, turns: list[int], observation: int, branching: list[int]) -> dict[str, Tensor]:
+    """What TRL's loss is given for one tree of random tokens, a row per leaf; a shared turn counts in its first row."""
+    random = torch.Generator().manual_seed(0)
+
+    def ids(count: int) -> list[int]:
+        return torch.randint(5, 40000, (count,), generator=random).tolist()  # type: ignore[no-any-return]
+
+    rows: list[tuple[list[int], list[int]]] = [([], [])]  # completion ids, loss mask
+    for turn, (length, width) in enumerate(zip(turns, branching, strict=True)):
+        grown = []
+        for said, counted in rows:
+            shown = ids(observation) if turn else []
+            for sample in range(width):
+                before = counted if sample == 0 else [0] * len(counted)
+                grown.append((said + shown + ids(length), before + [0] * len(shown) + [1] * length))
+        rows = grown
+    root = torch.tensor([ids(prompt)] * len(rows))
+    completion, mask = (torch.tensor(one) for one in zip(*rows, strict=True))
+    return {
+        "prompt_ids": root,
+        "prompt_mask": torch.ones_like(root),
+        "completion_ids": completion,
+        "completion_mask": torch.ones_like(completion),
+        "tool_mask": mask,
+        "advantages": torch.randn(mask.shape, generator=random) * mask,
+        "num_items_in_batch": mask.sum(),
+    }
