@@ -10,8 +10,9 @@ import psutil
 import pytest
 import yaml
 from querylect.errors import ConfigError
+from querylect.train.arguments import check_shape
 from querylect.train.processes import Processes, launched
-from querylect.train.run import check_shape, train
+from querylect.train.run import train
 
 from .lessons import change, lesson_url, lessons, records, settings, speaking, without_seconds  # noqa: F401
 from .several import Started, free_port, places
