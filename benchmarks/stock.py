@@ -9,7 +9,7 @@ from datasets import Dataset
 from querylect.configs.load import load_config
 from querylect.configs.schema import RunConfig
 from querylect.rollouts.policy import load_policy
-from querylect.train.run import grpo_config
+from querylect.train.arguments import grpo_config
 from querylect.train.trainer import TreeTrainer
 from torch import Tensor
 from trl import GRPOTrainer

@@ -23,7 +23,7 @@ _RESOLVERS: tuple[tuple[str, str, str], ...] = (
 class _Loader(yaml.SafeLoader):
     """SafeLoader with the core schema's scalars and without duplicate keys."""
 
-    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 (PyYAML's own protocol)
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         """Build a dictionary; raises yaml.MarkedYAMLError at a key that is not text or stands twice."""
@@ -54,7 +54,7 @@ def _construct_float(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> float:
 class _Dumper(yaml.SafeDumper):
     """SafeDumper that quotes whatever either YAML version would read as something else than text."""
 
-    yaml_implicit_resolvers = {first: list(rules) for first, rules in yaml.SafeDumper.yaml_implicit_resolvers.items()}  # noqa: RUF012
+    yaml_implicit_resolvers = {first: list(rules) for first, rules in yaml.SafeDumper.yaml_implicit_resolvers.items()}
 
     def ignore_aliases(self, data: Any) -> bool:
         """Write every value out in full."""

@@ -10,6 +10,7 @@ import ipaddress
 import logging
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -33,6 +34,8 @@ KEEP_ALIVE_SECONDS = 30
 """How long a connection without a request stays open; longer than clients keep theirs, so that they close first."""
 MAX_HEAD_BYTES = 65_536
 """Longest request line and headers that are taken."""
+STALLED_SECONDS = 60.0
+"""How long a client may take none of an answer that waits for it; then its connection, and the answer, are let go."""
 _BIND_REMEDIES = {
     errno.EADDRINUSE: "Stop the program that has the port, or set env.port to another one (0 takes a free one).",
     errno.EADDRNOTAVAIL: "Set env.host to a name or address of this machine.",
@@ -160,6 +163,8 @@ def bound(host: str, port: int, shared: bool = False) -> Iterator[socket.socket]
         ) from error
     with listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT if shared else socket.SO_REUSEADDR, 1)
+        if sys.platform == "linux":  # connections inherit it
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * STALLED_SECONDS))
         try:
             listener.bind(address)
         except OSError as error:

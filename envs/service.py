@@ -81,7 +81,7 @@ class _Room:
         self._check_size(plans)
         for plan in plans:
             for probe in plan.probes:
-                if not all(is_unicode(term.text) for term in probe.terms):
+                if not is_unicode(probe.source or "") or not all(is_unicode(term.text) for term in probe.terms):
                     raise HTTPException(
                         422, "a plan holds half of a surrogate pair, which is no text; send valid Unicode."
                     )

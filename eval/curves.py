@@ -6,6 +6,7 @@ way and runs that were stopped are read like finished ones; a last line that is 
 """
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -172,7 +173,8 @@ def _mean(rows: Sequence[Mapping[str, Any]], key: str, form: str = "{:.3f}") -> 
 
 def _turns(rows: Sequence[Mapping[str, Any]], name: str) -> list[int]:
     """The turns for which a figure was logged; [0] where it was logged once a step; none where it was not."""
-    ends = {key.removeprefix(name) for row in rows for key in row if key == name or key.startswith(f"{name}/turn")}
+    form = re.compile(rf"{re.escape(name)}(/turn\d+)?")
+    ends = {key.removeprefix(name) for row in rows for key in row if form.fullmatch(key)}
     turns = sorted(int(end.removeprefix("/turn")) for end in ends if end)
     return turns or ([0] if ends else [])
 

@@ -294,7 +294,9 @@ def test_a_hybrid_adds_the_reciprocal_ranks_of_its_members(depth, models, datase
                 scores[place] = scores.get(place, 0) + 1 / (60 + rank)
         expected.append(scores)
     k = min(depth, len(CORPUS))
-    rankings = opened(hybrid(dataset, models, tmp_path, depth)).search(plans(k))
+    environment = opened(hybrid(dataset, models, tmp_path, depth))
+    rankings = environment.search(plans(k))
+    assert environment.search(plans(1)) == [ranking[:1] for ranking in rankings], "members rank to their depth always"
     for ranking, scores in zip(rankings, expected, strict=True):
         assert len(ranking) == min(k, len(scores))
         assert [hit.score for hit in ranking] == pytest.approx(sorted(scores.values(), reverse=True)[:k])
@@ -412,6 +414,8 @@ def test_a_splade_model_of_the_users_own_is_named_by_its_kind(models, dataset, t
     environment = opened(config)
     assert (environment.card["name"], environment.card["kind"]) == ("mine", "splade")
     check(environment, [scores_by_hand("splade", models, terms) for terms in PROBES])
+    against = Probe(terms=(Term(text="heat of a wing", weight=-1.0),))
+    assert environment.search([SearchPlan(probes=(against,), k=ALL)]) == [[]], "nothing scores above 0"
     pooled = {"index": str(tmp_path / "other"), "recipe": RecipeConfig(kind="splade", pooling="cls")}
     with pytest.raises(ModelError, match="brings its own pooling"):
         build_index(config.model_copy(update=pooled))

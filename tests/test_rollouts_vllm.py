@@ -323,7 +323,7 @@ def test_a_server_that_is_not_there_or_dies_is_named(config, vllm, run_app, monk
     with pytest.raises(EngineUnavailableError, match=r"http://127\.0\.0\.1:9 "):
         open_engine(change(config, **nowhere), *trained(config))
     with serving(run_app, monkeypatch, tiny_policy) as (url, server):
-        config = change(config, **{"rollout.server.base_url": url})
+        config = change(config, **{"rollout.engine": "vllm_server", "rollout.server.base_url": url})
         engine, _ = open_engine(config, *trained(config))
         server.down = True
         with pytest.raises(EngineUnavailableError, match=f"{url} could not be used.*the engine is dead.*--resume"):

@@ -139,7 +139,13 @@ def test_a_wrong_request_is_told_what_to_mend(http, method, path, body, status, 
 
 @pytest.mark.parametrize(
     "content",
-    [b'{"plans": [', b"\xff\xfe", b'{"plans": [{"probes": [{"terms": [{"text": "\\ud800"}]}]}]}', b"[" * 10**5],
+    [
+        b'{"plans": [',
+        b"\xff\xfe",
+        b'{"plans": [{"probes": [{"terms": [{"text": "\\ud800"}]}]}]}',
+        b'{"plans": [{"probes": [{"terms": [{"text": "a"}], "source": "\\ud800"}]}]}',
+        b"[" * 10**5,
+    ],
 )
 def test_bytes_that_are_no_request_are_a_client_error(http, content):
     answer = http.post("/v1/search", content=content, headers={"Content-Type": "application/json"})

@@ -1,6 +1,7 @@
 """What an operator relies on: figures, log lines, limits, slow senders, draining, and workers behind one port."""
 
 import asyncio
+import errno
 import json
 import logging
 import os
@@ -266,6 +267,35 @@ def test_a_connection_without_a_request_stays_open_longer_than_a_request_may_tak
             sender.settimeout(0.8)
             with pytest.raises(TimeoutError):
                 sender.recv(1)
+
+
+def test_a_client_that_never_reads_its_answer_is_let_go(monkeypatch):
+    """Its connection holds the answer in memory; it is closed by the service, not kept until the client is gone."""
+    from querylect.envs import server as module
+
+    monkeypatch.setattr(module, "STALLED_SECONDS", 0.5)
+
+    async def endless(reader, writer):
+        try:
+            while True:
+                writer.write(b"x" * 2**16)
+                await writer.drain()
+        except OSError as error:
+            gone.set_result(error.errno)
+        finally:
+            writer.transport.abort()
+
+    async def serve_one():
+        nonlocal gone
+        gone = asyncio.get_running_loop().create_future()
+        with module.bound("127.0.0.1", 0) as listener, socket.socket() as deaf:
+            async with await asyncio.start_server(endless, sock=listener):
+                deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                deaf.connect(listener.getsockname())
+                return await asyncio.wait_for(gone, 20)
+
+    gone = None
+    assert asyncio.run(serve_one()) == errno.ETIMEDOUT
 
 
 class Held:

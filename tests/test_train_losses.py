@@ -2,7 +2,8 @@
 
 import pytest
 from querylect.errors import CheckpointError
-from querylect.train.run import grpo_config, train
+from querylect.train.arguments import grpo_config
+from querylect.train.run import train
 
 from .lessons import change, lesson_url, lessons, records, settings, speaking, without_seconds  # noqa: F401
 from .test_train_trl import batch, losses_and_gradients, ready, step_inputs, with_trainer
@@ -46,7 +47,7 @@ def stock_losses(trainer, args):
     """What an unchanged GRPOTrainer makes of the same completions and rewards, before and after a disturbance."""
     from datasets import Dataset
     from querylect.rollouts.policy import load_policy
-    from querylect.train.trainer import flatten
+    from querylect.train.rows import flatten
     from trl import GRPOTrainer
 
     rows = [(*flatten(path), path[-1].reward) for tree in trainer.trees for path in tree.paths()]

@@ -113,8 +113,8 @@ def straight(tmp_path_factory, lessons, lesson_url, speaking, herbs, herbs_url):
     config = mixed(plain, herbs, herbs_url, folder, prefer="learnable", floor=0.1, memory=0.5)
     grown, grow = [], Grower.grow
 
-    def kept(self, questions, branching, greedy=False):
-        grown.append((self, grow(self, questions, branching, greedy)))
+    def kept(self, questions, branching, **how):
+        grown.append((self, grow(self, questions, branching, **how)))
         return grown[-1][1]
 
     with pytest.MonkeyPatch.context() as patch:
@@ -192,6 +192,17 @@ def test_each_environment_is_measured_by_itself(straight):
                 assert line[f"{measured}/turn2/{name}"] == pytest.approx(sum(values) / len(values), rel=1e-5)
         whole = sum(line.get(f"reward/turn1/{name}", 0) * len(mine) for name, mine in trees.items()) / 4
         assert line["reward/turn1"] == pytest.approx(whole, rel=1e-5)
+
+
+def test_what_watches_a_run_reads_the_figures_over_all_environments(straight):
+    """The view, the guard and the page of curves look for turns by name, and find no environment among them."""
+    from querylect.eval.curves import write_curves
+    from querylect.train.metrics import turns_of
+
+    _, folder, _ = straight
+    for line in records(folder / "metrics.jsonl"):
+        assert turns_of(line, "reward") == [(1, "reward/turn1"), (2, "reward/turn2")]
+    assert write_curves([folder], folder.parent / "curves.html").is_file()
 
 
 def test_the_curriculum_follows_the_success_that_was_measured(straight):
@@ -317,10 +328,19 @@ def test_one_environment_can_be_a_mix_of_its_own(mix):
 def test_an_environment_without_questions_is_refused_by_name(mix):
     from querylect.train.mix import Mixture
 
-    with pytest.raises(
-        ConfigError, match=r"no training question of bm25 is left after train\.raw_reward \[0\.0, 1\.0\]"
-    ):
+    with pytest.raises(ConfigError, match=r"no training question of bm25 is left after train\.raw_reward \[0\.0"):
         Mixture(mix, [Question("dense/head", "a question of the other one")])
+
+
+def test_the_curriculum_learns_from_questions_that_made_room(mix):
+    """A word that is always the same ties: every tree is dull, and all that were asked are known."""
+    config = change(mix, **{"train.steps": 1, "train.resample_rounds": 1, "rollout.temperature": 0.01})
+    folder = train(config)
+    (line,) = records(folder / "metrics.jsonl")
+    assert line["resample/asked"] > 4
+    saved = json.loads((folder / "checkpoints" / "checkpoint-1" / "mix.json").read_text())
+    assert len(saved["questions"]) == line["resample/asked"]
+    assert (line["questions/bm25"], line["questions/dense"]) == (3, 1)
 
 
 def served(config, url):

@@ -10,8 +10,9 @@ import psutil
 import pytest
 import yaml
 from querylect.errors import ConfigError
+from querylect.train.arguments import check_shape
 from querylect.train.processes import Processes, launched
-from querylect.train.run import check_shape, train
+from querylect.train.run import train
 
 from .lessons import change, lesson_url, lessons, records, settings, speaking, without_seconds  # noqa: F401
 from .several import Started, free_port, places
@@ -142,7 +143,7 @@ with launched() as me:
         told(lambda: me.together(failing(1, ZeroDivisionError("0")))),
         told(lambda: write(0)),
         told(lambda: write(1)),
-        sorted(path.name for path in Path(sys.argv[1]).iterdir()),
+        (me.all(None), sorted(path.name for path in Path(sys.argv[1]).iterdir()))[1],
     ]
     me.all(None)
     found += [told(lambda: write(None)), sorted(path.name for path in (Path(sys.argv[1]) / "place").iterdir())]

@@ -42,6 +42,26 @@ def test_only_trees_without_signal_make_room_and_keep_their_place():
     assert found.record() == {"resample/rounds": 1, "resample/asked": 6, "resample/silent_share": 2 / 6}
 
 
+def test_in_a_mix_a_tree_makes_room_for_one_of_its_own_environment():
+    """One environment has two questions left, the other none: its places keep their trees."""
+    ids = ["x/a", "x/b", "y/a", "y/b", "x/c", "x/d"]
+    dull = {name: tree(node(0.3, 0.5, 0.5), node(0.3, 0.5, 0.5), name=name) for name in ids}
+    members = {"x": {}, "y": {"env": {"index": "other"}}}
+    config = change(RunConfig(), **{"train.resample_rounds": 4, "mix": {"environments": members}})
+    asked = []
+
+    def grow(questions):
+        asked.append([question.id for question in questions])
+        return [dull[question.id] for question in questions]
+
+    first = [dull[name] for name in ids[:4]]
+    found = resample(config, first, {name: Question(name, name) for name in ids}, grow, 0)
+    assert [sorted(names) for names in asked] == [["x/c", "x/d"]]
+    assert [one.question.id.partition("/")[0] for one in found.trees] == ["x", "x", "y", "y"]
+    assert [one.question.id for one in found.trees][2:] == ["y/a", "y/b"]
+    assert [one.question.id for one in found.dropped] == ["x/a", "x/b"], "the curriculum learns from them"
+
+
 def test_rounds_are_bounded_and_what_is_left_stays():
     found, asked = resampled("ab", dull="abcdefgh", rounds=2)
     assert [len(names) for names in asked] == [2, 2, 2]

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
-from querylect.configs.schema import TrainConfig
+from querylect.configs.schema import ClientConfig, RunConfig, TrainConfig
 from querylect.data.types import Question
 from querylect.errors import EnvironmentUnavailableError, StoppedError, StorageError, TokenError
 from querylect.rewriters.base import Rewrite
@@ -133,7 +133,7 @@ def test_format_failures_do_not_hide_an_outage():
             trees=[Tree(Question("q", "q"), list(turns))],
             grower=SimpleNamespace(client=SimpleNamespace(last_failure="refused")),
             state=SimpleNamespace(global_step=6),
-            run=SimpleNamespace(client=SimpleNamespace(deadline=1.0)),
+            run=RunConfig(client=ClientConfig(deadline=1.0)),
         )
 
     with pytest.raises(EnvironmentUnavailableError, match=r"step 7 .*refused"):

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 from querylect.rollouts.tree import Node
+from querylect.train.rows import rollout
 from querylect.train.run import train
-from querylect.train.trainer import TreeTrainer, WholeRun, _rollout
+from querylect.train.trainer import TreeTrainer, WholeRun
 
 from .lessons import change, lesson_url, lessons, settings, speaking  # noqa: F401
 
@@ -241,7 +242,7 @@ def test_leaves_split_over_processes_are_refused(settings, monkeypatch):  # noqa
     def act(trainer):
         for prompts in (["head"] * 4 + ["sugar"] * 2, ["head"] * 2 + ["sugar"] * 4, ["head", "sugar"] * 4):
             with pytest.raises((RuntimeError, QuerylectError), match="split over processes"):
-                _rollout(prompts, trainer)
+                rollout(prompts, trainer)
 
     with_trainer(settings, monkeypatch, act)
 
@@ -282,7 +283,7 @@ def small_tree():
 
 
 def test_a_path_is_laid_out_as_it_was_seen(small_tree):
-    from querylect.train.trainer import flatten
+    from querylect.train.rows import flatten
 
     assert [flatten(path) for path in small_tree.paths()] == [
         ([1, 2], [10, 11, 90, 91, 12], [1, 1, 0, 0, 1]),
@@ -294,7 +295,7 @@ def test_a_path_is_laid_out_as_it_was_seen(small_tree):
 @pytest.mark.parametrize("keep_all", [False, True])
 def test_a_shared_turn_is_trained_in_one_row_and_turns_without_signal_in_none(small_tree, keep_all):
     from querylect.train.credit import Credit
-    from querylect.train.trainer import token_advantages
+    from querylect.train.rows import token_advantages
 
     first, second = small_tree.roots
     given = {id(first): 0.5, id(first.children[1]): -1.0, id(second): -0.5}

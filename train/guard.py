@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import fmean
 
 from ..configs.schema import GuardConfig
+from .metrics import turns_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,7 @@ class CollapseGuard:
 
     def _means(self, name: str) -> list[float]:
         """The window's mean of a per-turn figure, first turn to last; turns without a figure are left out."""
-        turns = sorted({key for row in self._rows for key in row if key.startswith(f"{name}/turn")})
+        turns = sorted({key for row in self._rows for _, key in turns_of(row, name)})
         return [fmean(row[key] for row in self._rows if key in row) for key in turns]
 
 
@@ -97,7 +98,7 @@ def best_known(checkpoints: Sequence[Path], best: Path, records: Sequence[Mappin
     for path in checkpoints:
         step = int(path.name.rsplit("-", 1)[-1])
         rows = [row for row in records if step - window < row["step"] <= step]
-        turns = sorted({key for row in rows for key in row if key.startswith("reward/turn")})
+        turns = sorted({key for row in rows for _, key in turns_of(row, "reward")})
         if turns:
             values[path] = fmean(row[turns[-1]] for row in rows if turns[-1] in row)
     if not values:

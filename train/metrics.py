@@ -1,8 +1,9 @@
 """What a training step is described by: one flat record per step, per turn where that makes a difference."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import fmean, pstdev
+from typing import Any
 
 from ..rollouts.chat import Chat
 from ..rollouts.tree import Node, Tree
@@ -72,3 +73,9 @@ def _with_what_was_said(tree: Tree) -> Iterator[tuple[Node, set[str]]]:
 
     for root in tree.roots:
         yield from below(root, {words(tree.question.text)})
+
+
+def turns_of(record: Mapping[str, Any], name: str) -> list[tuple[int, str]]:
+    """(turn, key) of a per-turn figure, in the order of the turns; those of one environment of a mix are left out."""
+    found = (re.fullmatch(rf"{re.escape(name)}/turn(\d+)", key) for key in record)
+    return sorted((int(match[1]), match[0]) for match in found if match)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from random import Random
 
 from ..configs.schema import RunConfig
+from ..data.mixed_ids import split_id
 from ..data.types import Question
 from ..rollouts.tree import Tree
 from .credit import assign_credit
@@ -27,6 +28,8 @@ class Resampled:
     """Those of them whose tree had no signal."""
     rounds: int
     """Extra rollouts."""
+    dropped: Sequence[Tree] = ()
+    """The trees that made room: what they succeeded at is known all the same."""
 
     def record(self) -> dict[str, float]:
         """For metrics.jsonl; other figures of a step describe only the trees that were kept."""
@@ -53,27 +56,49 @@ def resample(
 ) -> Resampled:
     """Replace trees without signal by those of other `questions`, for at most `train.resample_rounds` rounds.
 
-    `grow` samples one tree per question. Rounds end early where every tree has signal or no question is left to ask.
+    `grow` samples one tree per question. In a mix of environments a tree makes room for one of its own environment, so
+    that shares stay what they are. Rounds end early where every tree has signal or no question is left to ask.
     """
     kept = list(trees)
     tried = {tree.question.id for tree in kept}
     empty = _silent(kept, range(len(kept)), config)
     asked, silent, rounds = len(kept), len(empty), 0
+    dropped: list[Tree] = []
     while empty and rounds < config.train.resample_rounds:
-        others = [name for name in questions if name not in tried]
-        if not others:
+        draw = Random(f"{config.seed}-{step}-{rounds + 1}-{process}")
+        names, places = _replacements(config, kept, empty, [name for name in questions if name not in tried], draw)
+        if not names:
             break
         rounds += 1
-        draw = Random(f"{config.seed}-{step}-{rounds}-{process}")
-        names = draw.sample(others, min(len(others), len(empty)))
-        places = empty[: len(names)]
+        dropped += [kept[place] for place in places]
         for place, tree in zip(places, grow([questions[name] for name in names]), strict=True):
             kept[place] = tree
         tried.update(names)
         again = _silent(kept, places, config)
         asked, silent = asked + len(names), silent + len(again)
-        empty = sorted([*again, *empty[len(names) :]])
-    return Resampled(kept, asked, silent, rounds)
+        empty = sorted([*again, *(place for place in empty if place not in places)])
+    return Resampled(kept, asked, silent, rounds, dropped)
+
+
+def _replacements(
+    config: RunConfig, trees: Sequence[Tree], empty: Sequence[int], others: Sequence[str], draw: Random
+) -> tuple[list[str], list[int]]:
+    """Ids of `others` and the places of `empty` that they fill; in a mix each is of the environment of its place."""
+
+    def environment(question_id: str) -> str:
+        return split_id(question_id)[0] if config.mix is not None else ""
+
+    by_environment: dict[str, list[int]] = {}
+    for place in empty:
+        by_environment.setdefault(environment(trees[place].question.id), []).append(place)
+    names: list[str] = []
+    places: list[int] = []
+    for name, mine in by_environment.items():
+        left = [other for other in others if environment(other) == name]
+        chosen = draw.sample(left, min(len(left), len(mine)))
+        names += chosen
+        places += mine[: len(chosen)]
+    return names, places
 
 
 def _silent(trees: Sequence[Tree], places: Sequence[int], config: RunConfig) -> list[int]:

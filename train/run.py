@@ -3,7 +3,7 @@
 import json
 import logging
 from collections.abc import Sequence
-from math import prod
+from dataclasses import dataclass
 from pathlib import Path
 from signal import SIGINT
 from typing import Any
@@ -23,11 +23,12 @@ from ..errors import (
     RequestError,
     StoppedError,
 )
+from .arguments import check_shape, grpo_config, trainable_dtype
 from .grading import grade
 from .mix import Mixture
 from .processes import Processes, launched
 from .run_folder import RunFolder, staged, step_of, write_atomically
-from .zero import deepspeed_asked, zero_stage
+from .zero import zero_stage
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +64,7 @@ def stopped(config: RunConfig, signal_name: str) -> StoppedError:
 
 
 def _prepare(config: RunConfig, resume: bool, processes: Processes, stopper: Any) -> Path:
-    from .together import shared_environments
+    from .together import shared_environment
 
     def reopen() -> tuple[RunFolder | None, Path | None]:
         if not resume and (Path(config.output) / config.name / "config.yaml").exists():
@@ -74,22 +75,22 @@ def _prepare(config: RunConfig, resume: bool, processes: Processes, stopper: Any
     folder, checkpoint = processes.first(reopen)
     if folder is not None and checkpoint is None:
         log.info("%s was stopped before its first checkpoint and begins again", folder.path)
-    with shared_environments(config, processes) as client:
+    with shared_environment(config, processes) as client:
         asked = processes.together(lambda: client.questions("train"))
         questions = processes.first(lambda: worth_training(config, client, asked))
-        mixture = processes.together(lambda: _enough(config, questions))
-        return _train(config, processes, client, asked, questions, folder, checkpoint, stopper, mixture)
+        processes.together(lambda: check_enough(config, questions))
+        mixture = processes.together(lambda: Mixture(config, questions) if config.mix is not None else None)
+        return _train(config, processes, client, asked, questions, mixture, folder, checkpoint, stopper)
 
 
-def _enough(config: RunConfig, questions: Sequence[Question]) -> Mixture | None:
-    """The mixture of a run that mixes environments. Raises ConfigError where the questions do not fill a step."""
+def check_enough(config: RunConfig, questions: Sequence[Question]) -> None:
+    """Raise ConfigError where the questions do not fill a step."""
     if len(questions) < config.train.questions_per_step:
         raise ConfigError(
             f"{len(questions)} training questions are left after train.raw_reward {config.train.raw_reward}, and "
             f"train.questions_per_step is {config.train.questions_per_step}. Lower it, widen train.raw_reward, "
             "or add questions to the train split."
         )
-    return Mixture(config, questions) if config.mix is not None else None
 
 
 def worth_training(config: RunConfig, client: AnyClient, questions: Sequence[Question]) -> list[Question]:
@@ -118,10 +119,10 @@ def _train(
     client: AnyClient,
     asked: list[Question],
     questions: list[Question],
+    mixture: Mixture | None,
     folder: RunFolder | None,
     checkpoint: Path | None,
     stopper: Any,
-    mixture: Mixture | None,
 ) -> Path:
     from transformers import set_seed
 
@@ -140,7 +141,7 @@ def _train(
 
     # DeepSpeed is told of later: it would split the weights while they are loaded, and every process needs all of
     # them once, to warm up and for the copy that it samples from.
-    def load() -> tuple[Any, Any, RunConfig, Any, Any, str]:
+    def load() -> _Loaded:
         set_seed(config.seed)
         model, tokenizer = load_policy(trainable_dtype(config).policy)
         base = fingerprint(model) if processes.is_first else ""
@@ -148,11 +149,11 @@ def _train(
         policy = add_lora(model, config.policy, one_type=zero == 3)
         settled = settle_packing(config, policy)
         engine, sampler = open_engine(config, policy, tokenizer, apart=zero == 3)
-        return policy, tokenizer, settled, sampler, make_grower(config, client, engine), base
+        return _Loaded(settled, policy, tokenizer, sampler, make_grower(config, client, engine), base)
 
     def open_folder() -> RunFolder:
         opened = folder or RunFolder.create(config)
-        opened.same_base(config.policy.model, base, folder is not None and checkpoint is not None)
+        opened.same_base(config.policy.model, loaded.base, folder is not None and checkpoint is not None)
         write_atomically(opened.path / "environment.json", json.dumps(environment, indent=2) + "\n")
         opened.forget_after(step)
         return opened
@@ -160,43 +161,48 @@ def _train(
     def warm() -> None:
         from .warm_start import warm_start
 
-        warm_start(settled, policy, grower, asked, opened)
+        warm_start(loaded.config, loaded.policy, loaded.grower, asked, opened)
         with staged(opened.warm) as place:
-            policy.save_pretrained(str(place))
-            tokenizer.save_pretrained(str(place))
+            loaded.policy.save_pretrained(str(place))
+            loaded.tokenizer.save_pretrained(str(place))
 
     zero = zero_stage()
     step = step_of(checkpoint) if checkpoint is not None else 0
     validation = processes.first(lambda: validation_questions(config, client, asked))
     environment = processes.first(describe_environment)
-    policy, tokenizer, settled, sampler, grower, base = processes.together(load)
+    loaded = processes.together(load)
     opened = processes.first(open_folder)
     if checkpoint is not None:
         log.info("continuing from step %d (%s)", step, checkpoint)
     elif config.train.warm_start.questions:
         processes.first(warm)
-        processes.share_weights(policy)
-    _learn(
-        settled, processes, opened, checkpoint, environment, policy, tokenizer, grower, sampler, questions, validation,
-        stopper, mixture,
-    )  # fmt: skip
+        processes.share_weights(loaded.policy)
+    _learn(loaded, processes, opened, checkpoint, environment, questions, mixture, validation, stopper)
     return opened.path
 
 
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    config: RunConfig
+    """The run's settings, with packing as this policy takes it."""
+    policy: Any
+    tokenizer: Any
+    sampler: Any
+    grower: Any
+    base: str
+    """Fingerprint of the weights before training, in the first process."""
+
+
 def _learn(
-    config: RunConfig,
+    loaded: _Loaded,
     processes: Processes,
     folder: RunFolder,
     checkpoint: Path | None,
     environment: dict[str, Any],
-    policy: Any,
-    tokenizer: Any,
-    grower: Any,
-    sampler: Any,
     questions: list[Question],
+    mixture: Mixture | None,
     validation: list[Question],
     stopper: Any,
-    mixture: Mixture | None,
 ) -> None:
     from datasets import Dataset
     from transformers import PrinterCallback
@@ -211,9 +217,14 @@ def _learn(
     from .view import open_view
     from .watch import Watcher
 
+    config, policy, tokenizer, grower, sampler = (
+        loaded.config, loaded.policy, loaded.tokenizer, loaded.grower, loaded.sampler
+    )  # fmt: skip
+    if mixture is not None and checkpoint is not None:
+        processes.together(lambda: mixture.load(checkpoint))
+    prompts = mixture.slots if mixture is not None else [question.id for question in questions]
+
     def watch() -> tuple[Any, Any, Watcher | None]:
-        if mixture is not None and checkpoint is not None:
-            mixture.load(checkpoint)
         name_reference(config, folder, policy)
         if not processes.is_first:
             return None, None, None
@@ -221,7 +232,6 @@ def _learn(
         view = open_view(f"{config.name} · {environment['name']}")
         return tracker, view, Watcher(folder, config, view, guard, tracker)
 
-    prompts = mixture.slots if mixture is not None else [question.id for question in questions]
     guard = CollapseGuard(config.train.guard)
     tracker, view, watcher = processes.together(watch)
 
@@ -250,10 +260,10 @@ def _learn(
         sampler=sampler,
         questions={question.id: question for question in questions},
         mixture=mixture,
+        train_dataset=Dataset.from_dict({"prompt": prompts}),
         processes=processes,
         model=policy,
         args=grpo_config(config, folder.checkpoints, processes.count),
-        train_dataset=Dataset.from_dict({"prompt": prompts}),
         processing_class=tokenizer,
         callbacks=callbacks,
     )
@@ -286,85 +296,3 @@ def _learn(
         raise LeaveNow
     with processes.staged(folder.final) as place:
         save(place)
-
-
-def check_shape(config: RunConfig, processes: int = 1) -> None:
-    """Raise ConfigError where the questions of a step cannot be compared or laid out, or the run not be trained."""
-    settings, branching = config.train, config.rollout.branching
-    if prod(branching) < 2:
-        raise ConfigError(f"rollout.branching {branching} has one leaf; GRPO compares at least two, e.g. [4, 4].")
-    if settings.warm_start.questions and len(branching) < 2:
-        raise ConfigError(
-            f"train.warm_start imitates a second turn, and rollout.branching is {branching}. Use two turns, or set "
-            "train.warm_start.questions to 0."
-        )
-    if config.rollout.engine == "vllm_server" and not config.rollout.server.sync:
-        raise ConfigError(
-            "rollout.server.sync is false: the server would go on sampling from the policy as it was before the first "
-            "step. Set it to true to train; false is for evaluating and rewriting with a policy that the server holds."
-        )
-    if settings.questions_per_step % settings.questions_per_micro_batch:
-        raise ConfigError(
-            f"train.questions_per_step {settings.questions_per_step} is no multiple of train.questions_per_micro_batch "
-            f"{settings.questions_per_micro_batch}. Make it one."
-        )
-    if settings.questions_per_step % (settings.questions_per_micro_batch * processes):
-        raise ConfigError(
-            f"train.questions_per_step {settings.questions_per_step} is shared by {processes} processes, in "
-            f"micro-batches of {settings.questions_per_micro_batch} whole trees: make it a multiple of "
-            f"{settings.questions_per_micro_batch * processes}, or start fewer processes."
-        )
-
-
-def trainable_dtype(config: RunConfig) -> RunConfig:
-    """Full fine-tuning keeps float32 weights (bfloat16 would round small updates away); LoRA keeps what is set."""
-    if config.policy.lora is None and config.policy.dtype == "auto":
-        return config.model_copy(update={"policy": config.policy.model_copy(update={"dtype": "float32"})})
-    return config
-
-
-def grpo_config(config: RunConfig, output: Path, processes: int = 1) -> Any:
-    """TRL's settings for this run: one optimizer step per rollout, whole trees in every micro-batch of a process."""
-    import torch
-    from trl import GRPOConfig
-
-    from ..rollouts.policy import torch_dtype
-
-    leaves = prod(config.rollout.branching)
-    settings, rollout = config.train, config.rollout
-    cpu = not torch.cuda.is_available()
-    return GRPOConfig(
-        output_dir=str(output),
-        use_cpu=cpu and not deepspeed_asked(),  # accelerate leaves DeepSpeed out where it is told of a CPU
-        ddp_backend="gloo" if cpu and processes > 1 else None,
-        ddp_find_unused_parameters=False if processes > 1 else None,
-        bf16=torch_dtype(config.policy) == torch.bfloat16,
-        seed=config.seed,
-        max_steps=settings.steps,
-        per_device_train_batch_size=leaves * settings.questions_per_micro_batch,
-        gradient_accumulation_steps=settings.questions_per_step // (settings.questions_per_micro_batch * processes),
-        num_generations=leaves,
-        max_completion_length=sum(rollout.new_tokens(turn) for turn in range(1, len(rollout.branching) + 1)),
-        temperature=rollout.temperature,
-        top_p=rollout.top_p,
-        learning_rate=settings.learning_rate,
-        lr_scheduler_type={"constant": "constant_with_warmup"}.get(settings.lr_schedule, settings.lr_schedule),
-        warmup_steps=settings.warmup_steps,
-        **settings.trl_settings(),
-        router_aux_loss_coef=0.0,  # packed rows return no router logits
-        trust_remote_code=config.policy.trust_remote_code,
-        max_grad_norm=settings.max_grad_norm,
-        logging_nan_inf_filter=False,
-        scale_rewards="none",
-        shuffle_dataset=config.mix is None,
-        gradient_checkpointing=bool(settings.gradient_checkpointing),
-        gradient_checkpointing_kwargs={"use_reentrant": settings.gradient_checkpointing == "reentrant"},
-        optim="adamw_torch",
-        logging_steps=1,
-        save_strategy="steps",
-        save_steps=settings.save_steps,
-        report_to=[],
-        disable_tqdm=True,
-        dataloader_pin_memory=not cpu,
-        remove_unused_columns=False,
-    )

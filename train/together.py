@@ -13,10 +13,10 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from ..configs.mix import environments, only
+from ..configs.mix import environments
 from ..configs.schema import RunConfig, TrainConfig
 from ..envs.client import SyncEnvironmentClient
-from ..envs.connect import AnyClient, open_environments
+from ..envs.connect import AnyClient, open_environment, open_environments
 from ..envs.local import local_service
 from ..envs.mixture import MixedClient
 from ..rollouts.memory import give_back_freed_memory
@@ -26,27 +26,33 @@ from .stopping import StopOnSignal
 
 
 @contextmanager
-def shared_environments(config: RunConfig, processes: Processes) -> Iterator[AnyClient]:
-    """A client of what the config asks, or mixes, in every process; `local` runs one service on each machine."""
+def shared_environment(config: RunConfig, processes: Processes) -> Iterator[AnyClient]:
+    """A client of the configured environment, or of all that are mixed, in every process.
+
+    `local` runs one service of each environment on each machine.
+    """
     if processes.count == 1:
         with open_environments(config) as client:
             yield client
         return
     with ExitStack() as stack:
-        clients = {name: _shared(one, processes, stack) for name, one in environments(config).items()}
+        clients = {name: stack.enter_context(_shared(one, processes)) for name, one in environments(config).items()}
         yield MixedClient(clients) if config.mix is not None else clients[""]
 
 
-def _shared(config: RunConfig, processes: Processes, stack: ExitStack) -> SyncEnvironmentClient:
-    """A client of one environment; the first process of a machine starts the service where that is `local`."""
-    config = only(config, None)
-    urls = None
-    if config.client.urls == "local":
-        machine = os.environ.get("GROUP_RANK") or socket.gethostname()
-        starts = processes.all(machine).index(machine) == processes.rank
-        url = processes.together(lambda: stack.enter_context(local_service(config.env)) if starts else None)
-        urls = [found for where, found in processes.all((machine, url)) if found and where == machine]
-    return stack.enter_context(SyncEnvironmentClient(config.client, urls=urls))
+@contextmanager
+def _shared(config: RunConfig, processes: Processes) -> Iterator[SyncEnvironmentClient]:
+    if config.client.urls != "local":
+        with open_environment(config) as client:
+            yield client
+        return
+    machine = os.environ.get("GROUP_RANK") or socket.gethostname()
+    starts = processes.all(machine).index(machine) == processes.rank
+    with ExitStack() as service:
+        url = processes.together(lambda: service.enter_context(local_service(config.env)) if starts else None)
+        urls = {where: found for where, found in processes.all((machine, url)) if found}
+        with SyncEnvironmentClient(config.client, urls=[urls[machine]]) as client:
+            yield client
 
 
 def all_trees(processes: Processes, own: list[Tree]) -> list[Tree]:

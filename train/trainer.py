@@ -22,18 +22,17 @@ from ..data.types import Question
 from ..errors import EnvironmentUnavailableError
 from ..rollouts.engine import Weights
 from ..rollouts.grow import Grower
-from ..rollouts.streams import stream
-from ..rollouts.tree import Node, Tree
-from .credit import Credit, assign_credit
+from ..rollouts.tree import Tree
+from .credit import assign_credit
 from .metrics import step_metrics
-from .mismatch import Mismatch, sampled_logprobs
+from .mismatch import Mismatch
 from .mix import Mixture, unanswered
 from .packing import packed_logps
 from .packing_check import attention_kind
 from .processes import Processes
 from .randomness import random_streams, set_random_streams
-from .resampling import resample
 from .reuse import load_rollout, save_rollout
+from .rows import path_reward, rollout, token_advantages
 from .run_folder import RunFolder
 from .together import all_resampled, all_trees
 
@@ -58,6 +57,7 @@ class TreeTrainer(GRPOTrainer):
         self.mixture = mixture
         self.trees: list[Tree] = []
         self.last_metrics: dict[str, float] = {}
+        self.dropped: Sequence[Tree] = ()
         self.resampled: dict[str, float] = {}
         self._wanted: Tensor | None = None
         self._sampled: Tensor | None = None
@@ -69,7 +69,7 @@ class TreeTrainer(GRPOTrainer):
         self.update_seconds = 0.0
         self.saving_seconds: float | None = None
         """How long the last checkpoint took to save; None before the first."""
-        super().__init__(reward_funcs=_path_reward, rollout_func=_rollout, **kwargs)
+        super().__init__(reward_funcs=path_reward, rollout_func=rollout, **kwargs)
         self.mismatch = Mismatch(run.train, self.accelerator.gather)
 
     @property
@@ -123,7 +123,8 @@ class TreeTrainer(GRPOTrainer):
         resampled = all_resampled(self.processes, self.resampled)
         self.last_metrics = {**step_metrics(self.trees, credit, self.grower.chat), **resampled}
         if self.mixture is not None:
-            self.mixture.learn(self.trees, self.state.global_step)
+            dropped = all_trees(self.processes, list(self.dropped))
+            self.mixture.learn([*self.trees, *dropped], self.state.global_step)
             self.last_metrics |= self.mixture.metrics(self.trees, credit, self.grower.chat)
         self.grower.clock.add("score", started)
         self.processes.together(self._refuse_silence)
@@ -160,10 +161,10 @@ class TreeTrainer(GRPOTrainer):
                 for path in written.iterdir():
                     path.rename(place / path.name)
                 written.rmdir()
-                if self.mixture is not None:
-                    self.mixture.save(place, self.state.global_step)
             if self._unfinished_rollout:
                 save_rollout(place, self.processes.rank, self._buffered_inputs, self.last_metrics)
+            if self.mixture is not None and self.processes.is_first:
+                self.mixture.save(place, self.state.global_step)
         self.processes.first(lambda: self.folder.keep_newest(self.run.train.keep_checkpoints))
         self.saving_seconds = time.perf_counter() - started
 
@@ -294,98 +295,3 @@ class WholeRun(Sampler[int]):
 
     def __iter__(self) -> Iterator[int]:
         return islice(chain.from_iterable(self.passes for _ in range(self.length)), self.length)
-
-
-def token_advantages(
-    trees: Sequence[Tree], credit: Credit, width: int, keep_all: bool = False, mask_truncated: bool = False
-) -> tuple[Tensor, Tensor]:
-    """Per-token advantages and loss mask, both (leaves, width), rows in the order of the trees' paths.
-
-    A turn that several leaves share carries its advantage and its mask in the first of their rows only. Observation
-    tokens are masked. Turns without signal are masked too, unless `keep_all` (a KL or entropy term acts on them).
-    `mask_truncated` masks turns that were cut, whatever else.
-    """
-    paths = [path for tree in trees for path in tree.paths()]
-    advantages, mask = torch.zeros(len(paths), width), torch.zeros(len(paths), width, dtype=torch.long)
-    seen: set[int] = set()
-    for row, path in enumerate(paths):
-        start = len(path[0].prompt_ids)
-        for node in path:
-            if id(node) in seen:
-                continue
-            seen.add(id(node))
-            if not (keep_all or credit.teaches(node)) or (mask_truncated and not node.finished):
-                continue
-            begin = len(node.prompt_ids) - start
-            cells = slice(begin, begin + len(node.completion_ids))
-            advantages[row, cells] = credit.of(node)
-            mask[row, cells] = 1
-    return advantages, mask
-
-
-def _path_reward(completions: Sequence[Any], path_reward: Sequence[float | None], **_: Any) -> list[float | None]:
-    """What TRL logs as reward: the last turn's. Advantages do not come from here."""
-    return list(path_reward)
-
-
-def _rollout(prompts: Sequence[str], trainer: TreeTrainer) -> dict[str, list[Any]]:
-    """TRL's rollout function: grow one tree per distinct question and return a row per leaf."""
-    leaves = trainer.num_generations
-    ids = list(prompts[::leaves])
-    if [question for question in ids for _ in range(leaves)] != list(prompts):
-        raise RuntimeError(
-            "the leaves of a question were split over processes; make the batch a multiple of the leaves"
-        )
-    started = time.perf_counter()
-    trainer.sampler.refresh()
-    trainer.grower.clock.add("generate", started)
-    alone = trainer.run.rollout.engine != "vllm"  # whose processes may share one model
-    trainer.trees = trainer.processes.together(lambda: _grow(trainer, ids), interruptible=alone)
-    started = time.perf_counter()
-    trainer.sampler.rest()
-    trainer.grower.clock.add("generate", started)
-    names = ("prompt_ids", "completion_ids", "env_mask", "logprobs", "path_reward")
-    rows: dict[str, list[Any]] = {name: [] for name in names}
-    for tree in trainer.trees:
-        for path in tree.paths():
-            prompt, completion, mask = flatten(path)
-            rows["prompt_ids"].append(prompt)
-            rows["completion_ids"].append(completion)
-            rows["env_mask"].append(mask)
-            rows["logprobs"].append(sampled_logprobs(path, len(completion)))
-            rows["path_reward"].append(path[-1].reward)
-    # What old and reference log-probabilities are asked for: every sampled token, shared turns once.
-    width = max(map(len, rows["completion_ids"]))
-    trainer._sampled = token_advantages(trainer.trees, Credit({}, []), width, keep_all=True)[1].bool()
-    return rows
-
-
-def _grow(trainer: TreeTrainer, ids: Sequence[str]) -> list[Tree]:
-    """The trees of a step of this process, those without signal replaced by others where the run asks for it.
-
-    A random stream is named by what is sampled, so that neither a resumed run nor another number of processes samples
-    anything else; questions that processes draw themselves may meet, and are told apart.
-    """
-    run, step, rank = trainer.run, trainer.state.global_step, trainer.processes.rank
-
-    def grow(questions: Sequence[Question], *drawn_by: object) -> list[Tree]:
-        streams = [stream(run.seed, step, question.id, *drawn_by) for question in questions]
-        return trainer.grower.grow(questions, run.rollout.branching, streams=streams)
-
-    trees = grow([trainer.questions[name] for name in ids])
-    if run.train.resample_rounds:
-        found = resample(run, trees, trainer.questions, lambda others: grow(others, rank), step, rank)
-        trees, trainer.resampled = found.trees, found.record()
-    return trees
-
-
-def flatten(path: Sequence[Node]) -> tuple[list[int], list[int], list[int]]:
-    """One leaf as TRL sees it: prompt ids, completion ids (turns and observations), 1 where the id was sampled."""
-    prompt = list(path[0].prompt_ids)
-    completion: list[int] = []
-    mask: list[int] = []
-    for node in path:
-        observation = node.prompt_ids[len(prompt) + len(completion) :]
-        completion += [*observation, *node.completion_ids]
-        mask += [0] * len(observation) + [1] * len(node.completion_ids)
-    return prompt, completion, mask

@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..rollouts.tree import Node, Tree
+from .metrics import turns_of
 
 log = logging.getLogger(__name__)
 
@@ -203,12 +204,6 @@ class LiveView:
         for node in next(iter(tree.paths()), []):
             table.add_row(f"turn {node.turn}", Text(printable(rewritten(node)), overflow="ellipsis"), earned(node))
         return table
-
-
-def turns_of(record: Mapping[str, Any], name: str) -> list[tuple[int, str]]:
-    """(turn, key) of a per-turn figure, in the order of the turns."""
-    keys = [key for key in record if key.startswith(f"{name}/turn")]
-    return sorted((int(key.removeprefix(f"{name}/turn")), key) for key in keys)
 
 
 def validation_line(record: Mapping[str, Any]) -> str:

@@ -1,0 +1,91 @@
+"""From the settings of a run to those of TRL, and what no run can have."""
+
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from ..configs.schema import RunConfig
+from ..errors import ConfigError
+from .zero import deepspeed_asked
+
+
+def check_shape(config: RunConfig, processes: int = 1) -> None:
+    """Raise ConfigError where the questions of a step cannot be compared or laid out, or the run not be trained."""
+    settings, branching = config.train, config.rollout.branching
+    if prod(branching) < 2:
+        raise ConfigError(f"rollout.branching {branching} has one leaf; GRPO compares at least two, e.g. [4, 4].")
+    if settings.warm_start.questions and len(branching) < 2:
+        raise ConfigError(
+            f"train.warm_start imitates a second turn, and rollout.branching is {branching}. Use two turns, or set "
+            "train.warm_start.questions to 0."
+        )
+    if config.rollout.engine == "vllm_server" and not config.rollout.server.sync:
+        raise ConfigError(
+            "rollout.server.sync is false: the server would go on sampling from the policy as it was before the first "
+            "step. Set it to true to train; false is for evaluating and rewriting with a policy that the server holds."
+        )
+    if settings.questions_per_step % settings.questions_per_micro_batch:
+        raise ConfigError(
+            f"train.questions_per_step {settings.questions_per_step} is no multiple of train.questions_per_micro_batch "
+            f"{settings.questions_per_micro_batch}. Make it one."
+        )
+    if settings.questions_per_step % (settings.questions_per_micro_batch * processes):
+        raise ConfigError(
+            f"train.questions_per_step {settings.questions_per_step} is shared by {processes} processes, in "
+            f"micro-batches of {settings.questions_per_micro_batch} whole trees: make it a multiple of "
+            f"{settings.questions_per_micro_batch * processes}, or start fewer processes."
+        )
+
+
+def trainable_dtype(config: RunConfig) -> RunConfig:
+    """Full fine-tuning keeps float32 weights (bfloat16 would round small updates away); LoRA keeps what is set."""
+    if config.policy.lora is None and config.policy.dtype == "auto":
+        return config.model_copy(update={"policy": config.policy.model_copy(update={"dtype": "float32"})})
+    return config
+
+
+def grpo_config(config: RunConfig, output: Path, processes: int = 1) -> Any:
+    """TRL's settings for this run: one optimizer step per rollout, whole trees in every micro-batch of a process."""
+    import torch
+    from trl import GRPOConfig
+
+    from ..rollouts.policy import torch_dtype
+
+    leaves = prod(config.rollout.branching)
+    settings, rollout = config.train, config.rollout
+    cpu = not torch.cuda.is_available()
+    return GRPOConfig(
+        output_dir=str(output),
+        use_cpu=cpu and not deepspeed_asked(),  # accelerate leaves DeepSpeed out where it is told of a CPU
+        ddp_backend="gloo" if cpu and processes > 1 else None,
+        ddp_find_unused_parameters=False if processes > 1 else None,
+        bf16=torch_dtype(config.policy) == torch.bfloat16,
+        seed=config.seed,
+        max_steps=settings.steps,
+        per_device_train_batch_size=leaves * settings.questions_per_micro_batch,
+        gradient_accumulation_steps=settings.questions_per_step // (settings.questions_per_micro_batch * processes),
+        num_generations=leaves,
+        max_completion_length=sum(rollout.new_tokens(turn) for turn in range(1, len(rollout.branching) + 1)),
+        temperature=rollout.temperature,
+        top_p=rollout.top_p,
+        learning_rate=settings.learning_rate,
+        lr_scheduler_type={"constant": "constant_with_warmup"}.get(settings.lr_schedule, settings.lr_schedule),
+        warmup_steps=settings.warmup_steps,
+        **settings.trl_settings(),
+        router_aux_loss_coef=0.0,  # packed rows return no router logits
+        trust_remote_code=config.policy.trust_remote_code,
+        max_grad_norm=settings.max_grad_norm,
+        logging_nan_inf_filter=False,
+        scale_rewards="none",
+        shuffle_dataset=config.mix is None,
+        gradient_checkpointing=bool(settings.gradient_checkpointing),
+        gradient_checkpointing_kwargs={"use_reentrant": settings.gradient_checkpointing == "reentrant"},
+        optim="adamw_torch",
+        logging_steps=1,
+        save_strategy="steps",
+        save_steps=settings.save_steps,
+        report_to=[],
+        disable_tqdm=True,
+        dataloader_pin_memory=not cpu,
+        remove_unused_columns=False,
+    )
