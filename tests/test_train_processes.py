@@ -47,7 +47,16 @@ def assert_same_run(two: Path, one: Path, learning_rate: float) -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"train.packing": False, "policy.lora": None, "train.learning_rate": 1e-3, "train.scale": "batch"}],
+    [
+        {},
+        {
+            "train.packing": False,
+            "policy.lora": None,
+            "train.learning_rate": 1e-3,
+            "train.scale": "batch",
+            "train.gradient_checkpointing": True,
+        },
+    ],
     ids=["lora packed", "full flat batch-scaled"],
 )
 def test_two_processes_are_one_process(settings, tmp_path, changes):  # noqa: F811

@@ -37,7 +37,11 @@ def zero(stage: int, config, folder: Path, *arguments: str) -> subprocess.Comple
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
     ("stage", "changes"),
-    [(2, {}), (3, {}), (3, {"policy.lora": None, "train.learning_rate": 1e-3})],
+    [
+        (2, {}),
+        (3, {"train.gradient_checkpointing": True}),
+        (3, {"policy.lora": None, "train.learning_rate": 1e-3}),
+    ],
     ids=["zero-2 lora", "zero-3 lora", "zero-3 full"],
 )
 def test_zero_trains_what_one_process_trains_and_resumes(settings, tmp_path, stage, changes):  # noqa: F811
