@@ -68,8 +68,10 @@ def test_two_processes_are_one_process(settings, tmp_path, changes):  # noqa: F8
     with Started(both, tmp_path / "two", 2) as started:
         assert started.codes() == [0, 0], started.said(0) + started.said(1)
     assert_same_run(tmp_path / "both" / "run", one, config.train.learning_rate)
-    assert (tmp_path / "two" / "out-0").read_text() == f"{tmp_path / 'both' / 'run'}\n"
-    assert (tmp_path / "two" / "out-1").read_text() == ""
+    told = [(tmp_path / "two" / f"out-{rank}").read_text().splitlines() for rank in (0, 1)]
+    folder = str(tmp_path / "both" / "run")
+    assert told[0][-1] == folder, "DeepSpeed, where it is installed, writes to standard output when it is imported"
+    assert folder not in told[1]
 
 
 def test_a_signal_to_one_ends_all_and_another_number_of_processes_goes_on(settings, tmp_path):  # noqa: F811
