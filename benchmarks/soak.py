@@ -41,7 +41,7 @@ from querylect.configs.schema import ClientConfig, DatasetConfig, EnvironmentCon
 from querylect.envs.client import SyncEnvironmentClient
 from querylect.envs.environment import Environment
 from querylect.envs.index import build_index
-from querylect.errors import QuerylectError, TokenError
+from querylect.errors import QuerylectError, StoppedError, TokenError
 from querylect.logs import set_up_logging
 from querylect.tests.lessons import PROMPT, save_speaking
 from querylect.tests.malformed import Sent, damaged, send_damaged, send_drawn, send_raw
@@ -238,7 +238,7 @@ class Soak:
         """End the run and compare every reward that it recorded."""
         with self.row("rewards of the run") as row:
             code = run.stop()
-            row.check(code == 0, f"the run ended with {code} after SIGTERM; {run.log} says why")
+            row.check(code == StoppedError.exit_code, f"the run ended with {code} after SIGTERM; {run.log} says why")
             judge_run(row, run.folder, self.config, self.here)
             row.check(row.unscorable > 0, "no outage outlasted the deadline, so that was not tried")
 
