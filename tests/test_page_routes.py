@@ -206,7 +206,7 @@ def policy(tiny_policy):
 
 def test_a_policy_is_loaded_by_the_first_question_and_kept(policy, environment, monkeypatch):
     """The engine's ids are replaced, for a random policy never keeps the format; all else is real."""
-    from querylect.rollouts import policy as loading
+    from querylect.rollouts import engines as loading
     from querylect.rollouts.engine import Sample
     from querylect.rollouts.transformers_engine import TransformersEngine
 

@@ -101,11 +101,12 @@ def test_the_best_policy_is_replaced_by_a_better_one_only_and_never_by_a_guess(t
     from types import SimpleNamespace
 
     from querylect.configs.schema import RunConfig
+    from querylect.train.processes import Processes
     from querylect.train.validation import Validator, best_of
 
     folder = RunFolder(tmp_path)
     saved = []
-    validator = SimpleNamespace(config=RunConfig(), folder=folder, save=saved.append)
+    validator = SimpleNamespace(config=RunConfig(), folder=folder, save=saved.append, processes=Processes())
     for step, value, unscorable in ((0, 0.3, 0), (5, 0.5, 0), (10, 0.5, 0), (15, 0.9, 1), (20, 0.4, 0)):
         Validator._keep_best(validator, step, {"step": step, "ndcg/turn2": value, "unscorable": unscorable})
     assert len(saved) == 2
