@@ -111,7 +111,7 @@ def test_torchrun_and_an_environment_that_goes_away(settings, tmp_path, lessons,
             env=os.environ | {"OMP_NUM_THREADS": "1"},
             capture_output=True,
             text=True,
-            timeout=240,
+            timeout=400,
         )
     assert ended.returncode == 1
     assert ended.stderr.count("could be scored: the environment did not answer") == 1, ended.stderr
