@@ -9,6 +9,7 @@ sampled. Questions and documents cannot speak for the template either: its contr
 from collections.abc import Sequence
 from typing import Any
 
+from ..data.types import Question
 from ..errors import ModelError
 from ..rewriters.base import Message
 
@@ -75,6 +76,10 @@ class Chat:
             for token in self._control:
                 text = text.replace(token, " ")
         return text
+
+    def plain_question(self, question: Question) -> Question:
+        """The question as a prompt shows it."""
+        return Question(question.id, self.plain(question.text), tuple(map(self.plain, question.options)))
 
     def count(self, text: str) -> int:
         """Number of tokens of `text`."""

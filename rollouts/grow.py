@@ -92,7 +92,7 @@ class Grower:
         trees = [Tree(question, []) for question in questions]
         places: list[_Growing] = []
         for tree, own in zip(trees, streams or [0] * len(trees), strict=True):
-            messages = self.rewriter.first(self.plain(tree.question))
+            messages = self.rewriter.first(self.chat.plain_question(tree.question))
             places.append(_Growing(tree, messages, self.chat.first(messages, self.rewriter.opening), None, own))
         for turn, width in enumerate(branching, start=1):
             prompts = [place.prompt_ids for place in places]
@@ -155,7 +155,7 @@ class Grower:
 
     def _next(self, place: _Growing, node: Node, turn: int) -> _Growing:
         documents = self.shown([hit.document for hit in node.ranking[: self.rollout.documents]])
-        message = self.rewriter.follow_up(self.plain(place.tree.question), documents, turn)
+        message = self.rewriter.follow_up(self.chat.plain_question(place.tree.question), documents, turn)
         ids = self.chat.continuation(place.messages, message, node.completion_ids, self.rewriter.opening)
         messages: list[Message] = [
             *place.messages,
@@ -163,11 +163,6 @@ class Grower:
             {"role": "user", "content": message},
         ]
         return _Growing(place.tree, messages, [*node.prompt_ids, *node.completion_ids, *ids], node)
-
-    def plain(self, question: Question) -> Question:
-        """The question as the prompt shows it."""
-        options = tuple(map(self.chat.plain, question.options))
-        return Question(question.id, self.chat.plain(question.text), options)
 
     def shown(self, documents: Sequence[Document]) -> list[Document]:
         """The documents as a turn sees them, each and all together within their token budgets; the last may be cut."""

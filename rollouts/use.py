@@ -64,7 +64,8 @@ def rewrite_lines(config: RunConfig, run: Path | None, lines: Sequence[str]) -> 
     with open_environment(config) as client:
         grower = load_grower(config, client, checkpoint)
         chat = grower.chat
-        questions = [Question(f"line-{number}", chat.plain(line)) for number, line in enumerate(lines, start=1)]
+        asked = (Question(f"line-{number}", line) for number, line in enumerate(lines, start=1))
+        questions = list(map(chat.plain_question, asked))
         prompts = [chat.first(grower.rewriter.first(question), grower.rewriter.opening) for question in questions]
         grower.check_length(prompts)
         sampling = Sampling(temperature=0.0, max_new_tokens=config.rollout.new_tokens(1))

@@ -42,8 +42,7 @@ class PolicyWriter:
             rewriter: Rewriter = make_rewriter(
                 self._config.rewriter, RetrieverCard.from_service(card), k=max(10, rollout.documents)
             )
-            plain = Question(question.id, chat.plain(question.text), tuple(map(chat.plain, question.options)))
-            prompt = chat.first(rewriter.first(plain))
+            prompt = chat.first(rewriter.first(chat.plain_question(question)), rewriter.opening)
             if len(prompt) > rollout.max_prompt_tokens:
                 raise RequestError(
                     f"the prompt has {len(prompt)} tokens and rollout.max_prompt_tokens of {self.name} is "

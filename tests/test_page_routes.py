@@ -232,6 +232,26 @@ def test_a_policy_is_loaded_by_the_first_question_and_kept(policy, environment, 
         writer(Question("page", "head " * 4000), environment.card)
 
 
+def test_an_opening_is_given_to_the_policy_and_read_with_its_answer(policy, environment, monkeypatch):
+    from querylect.rollouts.engine import Sample
+    from querylect.rollouts.transformers_engine import TransformersEngine
+
+    asked = []
+
+    def say(engine, prompts, n, sampling):
+        asked.append(engine.tokenizer.decode(prompts[0]))
+        return [[Sample(engine.tokenizer("migraine</rewrite>")["input_ids"], [], True)]]
+
+    small = policy.model_copy(update={"rewriter": RewriterConfig(name="small", prompt="hpo")})
+    writer = PolicyWriter(small, None, "tiny")
+    writer(Question("page", "my head hurts"), environment.card)  # loads the policy, which samples to check itself
+    monkeypatch.setattr(TransformersEngine, "generate", say)
+    written = writer(Question("page", "my head hurts"), environment.card)
+    assert asked[0].endswith("<think></think><rewrite>")
+    assert written.plan is not None
+    assert [term.text for term in written.plan.probes[0].terms] == ["migraine"]
+
+
 def test_a_run_without_a_checkpoint_is_told_before_anything_is_served(policy, tmp_path):
     with pytest.raises(CheckpointError, match="querylect train"):
         PolicyWriter(policy, tmp_path, "empty")

@@ -153,7 +153,7 @@ def imitation_loss(
 def _turns(grower: Grower, lesson: Lesson) -> tuple[list[int], list[int], list[int], list[int]]:
     """Ids of the prompt, the first answer, what is shown, and the second answer."""
     chat, rewriter, opening = grower.chat, grower.rewriter, grower.rewriter.opening
-    question = grower.plain(lesson.question)
+    question = chat.plain_question(lesson.question)
     messages = rewriter.first(question)
     first = chat.answer(render("", [question.text.lower()]).removeprefix(opening))
     message = rewriter.follow_up(question, grower.shown(lesson.documents), 2)
