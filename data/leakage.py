@@ -1,9 +1,10 @@
 """Looks for questions that stand in two splits: what was trained on must not be called test."""
 
 import re
+from collections.abc import Sequence
 from itertools import combinations
 
-from .types import Dataset, Split
+from .types import Dataset, Question, Split
 
 _ORDER = ("train", "validation", "test")
 _WORD = re.compile(r"\w+")
@@ -24,9 +25,19 @@ def overlap(dataset: Dataset) -> list[str]:
     ]
 
 
+def overlap_with_train(name: str, split: str, questions: Sequence[Question], train: Sequence[Question]) -> list[str]:
+    """What `overlap` says of questions of `split` beside those of the training split."""
+    return overlap(Dataset(name, (), {"train": Split(train, {}), split: Split(questions, {})}))
+
+
+def words(text: str) -> str:
+    """The words of a text without case and punctuation."""
+    return " ".join(_WORD.findall(text.casefold()))
+
+
 def _ids(split: Split) -> set[str]:
     return {question.id for question in split.questions}
 
 
 def _texts(split: Split) -> set[str]:
-    return {" ".join(_WORD.findall(question.text.casefold())) for question in split.questions}
+    return {words(question.text) for question in split.questions}

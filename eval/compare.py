@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..configs.schema import RunConfig
-from ..data.types import Dataset, Question, Split
+from ..data.types import Dataset, Question
 from ..envs.connect import open_environment
 from ..envs.plan import SearchPlan
 from ..errors import ConfigError, DataError, EnvironmentUnavailableError, StorageError
@@ -160,11 +160,9 @@ def _refuse_unwritable(folder: Path) -> None:
 
 def refuse_overlap(name: str, split: str, questions: Sequence[Question], train: Sequence[Question]) -> None:
     """DataError where a question to evaluate has the id or the text of one that is trained on."""
-    from ..data.leakage import overlap
+    from ..data.leakage import overlap_with_train
 
-    splits = {"train": Split(train, {}), split: Split(questions, {})}
-    shared = overlap(Dataset(name=name, corpus=(), splits=splits))
-    if shared:
+    if shared := overlap_with_train(name, split, questions, train):
         raise DataError(f"{shared[0]} Take these questions out of one of the two splits, then evaluate again.")
 
 

@@ -1,15 +1,12 @@
 """The figures of the curves page: a panel per turn, a colour per configuration, a band over seeds."""
 
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import matplotlib
 from matplotlib.figure import Figure as Canvas
-from matplotlib.ticker import MaxNLocator
 
-from .figures import DASHES, INK, LINE, SERIES, inline, smooth
+from .figures import DASHES, SERIES, dress, page_style, smooth, svg_of
 
 PANEL_WIDTH, PANEL_HEIGHT = 5.0, 2.7
 """Inches; the page scales a drawing to its column."""
@@ -75,10 +72,8 @@ def draw_curves(figure: CurveFigure, curves: Sequence[Curve], labels: Sequence[s
     """Draw the curves of one figure as inline SVG that takes the page's colours. `labels` names the groups."""
     turns = sorted({curve.turn for curve in curves})
     caption = _caption(curves, labels, max(_window(figure.source, curve) for curve in curves))
-    style = {"svg.fonttype": "none", "font.family": "sans-serif", "font.size": 10}
-    colours = dict.fromkeys(("text.color", "axes.labelcolor", "xtick.color", "ytick.color"), INK)
     svgs = []
-    with matplotlib.rc_context({**style, **colours, "axes.edgecolor": LINE}):
+    with page_style():
         canvases = [Canvas(figsize=(PANEL_WIDTH, PANEL_HEIGHT), layout="constrained") for _ in turns]
         panels = [canvas.add_subplot() for canvas in canvases]
         for panel, turn in zip(panels, turns, strict=True):
@@ -91,12 +86,8 @@ def draw_curves(figure: CurveFigure, curves: Sequence[Curve], labels: Sequence[s
             low = 0.0
         for canvas, panel, turn in zip(canvases, panels, turns, strict=True):
             panel.set_ylim(low, high)
-            name = f"curves-{figure.id}-{turn}"
-            svg = io.StringIO()
-            with matplotlib.rc_context({"svg.hashsalt": name}):
-                canvas.savefig(svg, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
             where = f", turn {turn}" if turn else ""
-            svgs.append(inline(svg.getvalue(), name, f"{figure.title}{where}. {caption}"))
+            svgs.append(svg_of(canvas, f"curves-{figure.id}-{turn}", f"{figure.title}{where}. {caption}"))
     return Panels(figure.title, caption, svgs)
 
 
@@ -121,13 +112,7 @@ def _panel(panel: Any, figure: CurveFigure, curves: Sequence[Curve], named: bool
         )
     if named:
         panel.set_title(f"turn {curves[0].turn}", fontsize=10, loc="left")
-    panel.set_xlabel("step")
-    panel.set_ylabel(figure.unit)
-    panel.grid(axis="y", color=LINE, linewidth=0.6)
-    panel.set_axisbelow(True)
-    panel.spines[["top", "right", "left"]].set_visible(False)
-    panel.tick_params(length=0)
-    panel.xaxis.set_major_locator(MaxNLocator(nbins=7, integer=True))
+    dress(panel, figure.unit, ticks=7)
 
 
 def _caption(curves: Sequence[Curve], labels: Sequence[str], window: int) -> str:

@@ -9,6 +9,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -115,19 +116,7 @@ def draw(plot: Plot, metrics: Sequence[Mapping[str, Any]]) -> Drawing | None:
     found = {name: series for key, name in plot.keys.items() if (series := _series(metrics, key))}
     if not found:
         return None
-    with matplotlib.rc_context(
-        {
-            "svg.fonttype": "none",
-            "svg.hashsalt": plot.id,
-            "font.family": "sans-serif",
-            "font.size": 10,
-            "text.color": INK,
-            "axes.labelcolor": INK,
-            "xtick.color": INK,
-            "ytick.color": INK,
-            "axes.edgecolor": LINE,
-        }
-    ):
+    with page_style():
         figure = Figure(figsize=(_WIDTH, _HEIGHT), layout="constrained")
         axes = figure.add_subplot()
         window = 1
@@ -135,23 +124,41 @@ def draw(plot: Plot, metrics: Sequence[Mapping[str, Any]]) -> Drawing | None:
             _stack(axes, found)
         else:
             window = max(_lines(axes, found), window)
-        axes.set_xlabel("step")
-        axes.set_ylabel(plot.unit)
-        axes.grid(axis="y", color=LINE, linewidth=0.6)
-        axes.set_axisbelow(True)
-        axes.spines[["top", "right", "left"]].set_visible(False)
-        axes.tick_params(length=0)
-        axes.xaxis.set_major_locator(MaxNLocator(nbins=9, integer=True))
+        dress(axes, plot.unit, ticks=9)
         if plot.share:
             axes.set_ylim(-0.03, 1.03)
         elif min(value for series in found.values() for _, value in series) >= 0:
             axes.set_ylim(bottom=0)
         if len(found) > 1:
             figure.legend(loc="outside upper left", frameon=False, ncols=4, handlelength=2.2, borderaxespad=0.2)
-        svg = io.StringIO()
+        caption = _caption(plot, found, window)
+        return Drawing(plot.title, caption, svg_of(figure, plot.id, f"{plot.title}. {caption}"))
+
+
+def page_style() -> AbstractContextManager[None]:
+    """What is drawn in this block has the stand-ins for the page's colours, and text that stays text."""
+    inked = dict.fromkeys(("text.color", "axes.labelcolor", "xtick.color", "ytick.color"), INK)
+    style = {"svg.fonttype": "none", "font.family": "sans-serif", "font.size": 10, "axes.edgecolor": LINE, **inked}
+    return matplotlib.rc_context(style)
+
+
+def dress(axes: Any, unit: str, ticks: int) -> None:
+    """Axes over training steps as all figures have them, with about `ticks` of them marked."""
+    axes.set_xlabel("step")
+    axes.set_ylabel(unit)
+    axes.grid(axis="y", color=LINE, linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.tick_params(length=0)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=ticks, integer=True))
+
+
+def svg_of(figure: Figure, name: str, label: str) -> str:
+    """The drawing as an <svg> element: `name` is its own on the page, `label` what it says to who cannot see it."""
+    svg = io.StringIO()
+    with matplotlib.rc_context({"svg.hashsalt": name}):
         figure.savefig(svg, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-    caption = _caption(plot, found, window)
-    return Drawing(plot.title, caption, inline(svg.getvalue(), plot.id, f"{plot.title}. {caption}"))
+    return inline(svg.getvalue(), name, label)
 
 
 def smooth(values: Sequence[float], window: int) -> list[float]:

@@ -8,15 +8,11 @@ from typing import Any
 from ..configs.schema import RunConfig
 from ..data.types import Question
 from ..logs import progress_bar
-from ..rollouts.memory import give_back_freed_memory
 from ..rollouts.tree import Tree
 from .records import METRICS, TRAINED, UNTRAINED
 
 System = Callable[[Sequence[Question]], list[Tree]]
 """Answers questions, in their order, with trees of one path each."""
-
-CHUNK = 192
-"""Questions grown at once: the step of the progress bar."""
 
 
 def policy_systems(config: RunConfig, client: Any, checkpoint: Path | None) -> Mapping[str, System]:
@@ -43,14 +39,8 @@ class PolicySystem:
 
         extra = tuple(name for name in METRICS if name != self.config.reward.metric)
         grower = load_grower(self.config, self.client, self.checkpoint, extra)
-        branching = [1] * self.config.eval.turns
-        trees: list[Tree] = []
         with progress_bar(f"{self.name} policy") as advance:
-            for start in range(0, len(questions), CHUNK):
-                advance(start, len(questions))
-                trees += grower.grow(questions[start : start + CHUNK], branching, greedy=True)
-                give_back_freed_memory()
-            advance(len(questions), len(questions))
+            trees = grower.answer(questions, self.config.eval.turns, advance)
         del grower
         gc.collect()
         return trees

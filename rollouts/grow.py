@@ -1,7 +1,7 @@
 """Growing trees: all questions of a step turn by turn, one batched generation and one batched retrieval per turn."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -13,8 +13,12 @@ from ..rewards.node import node_reward
 from ..rewriters.base import Message, Rewriter
 from .chat import Chat
 from .engine import Engine, Sample, Sampling
+from .memory import give_back_freed_memory
 from .streams import stream
 from .tree import Hit, Node, Tree
+
+ANSWERED_AT_ONCE = 192
+"""Questions that are answered greedily side by side."""
 
 
 class EnvironmentLike(Protocol):
@@ -119,6 +123,20 @@ class Grower:
                 places = [self._next(place, node, turn + 1) for place, node in grown]
                 for number, (place, (parent, _)) in enumerate(zip(places, grown, strict=True)):
                     place.stream = stream(parent.stream, number % width)
+        return trees
+
+    def answer(
+        self, questions: Sequence[Question], turns: int, advance: Callable[[int, int], None] | None = None
+    ) -> list[Tree]:
+        """One greedy path of `turns` turns for each question; `advance` is told how many of how many are answered."""
+        trees: list[Tree] = []
+        for start in range(0, len(questions), ANSWERED_AT_ONCE):
+            if advance is not None:
+                advance(start, len(questions))
+            trees += self.grow(questions[start : start + ANSWERED_AT_ONCE], [1] * turns, greedy=True)
+            give_back_freed_memory()
+        if advance is not None:
+            advance(len(questions), len(questions))
         return trees
 
     def _node(self, place: _Growing, sample: Sample, turn: int) -> Node:

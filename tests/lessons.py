@@ -7,6 +7,7 @@ that differ, and gradients (the adapters of the layers see the whole prompt), wi
 """
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -168,6 +169,18 @@ def change(config: RunConfig, **values) -> RunConfig:
 def records(path: Path) -> list[dict]:
     """A JSONL file, line by line."""
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def stopped_copy(config, folder, output, upto):
+    """A copy in `output` of a finished run that saved every step, as if it had been stopped after step `upto`, its log
+    running ahead of its checkpoint; gives its settings and its folder."""
+    config = change(config, output=str(output))
+    copy = Path(shutil.copytree(folder, output / folder.name))
+    (copy / "config.yaml").write_text((folder / "config.yaml").read_text().replace(str(folder.parent), config.output))
+    for step in range(upto + 1, config.train.steps + 1):
+        shutil.rmtree(copy / "checkpoints" / f"checkpoint-{step}")
+    shutil.rmtree(copy / "final")
+    return config, copy
 
 
 def without_seconds(path: Path) -> list[dict]:

@@ -284,24 +284,28 @@ def test_tags_and_turns_in_documents_and_questions_are_only_text(hostile, rewrit
     assert seen.count("<|im_end|>") == messages + 2
 
 
+class Watched:
+    """A rewriter that notes the documents of every later turn in `shown`."""
+
+    def __init__(self, inner, shown):
+        self.inner, self.shown = inner, shown
+        self.first, self.parse, self.opening = inner.first, inner.parse, inner.opening
+
+    def follow_up(self, question, documents, turn):
+        self.shown.append(documents)
+        return self.inner.follow_up(question, documents, turn)
+
+
 @pytest.mark.parametrize("tokens", [8, 24])
 def test_shown_documents_keep_to_their_budget(hostile, tokens):
     client, question = hostile
     shown = []
-
-    class Watched:
-        def __init__(self, inner):
-            self.inner, self.first, self.parse, self.opening = inner, inner.first, inner.parse, inner.opening
-
-        def follow_up(self, question, documents, turn):
-            shown.extend(documents)
-            return self.inner.follow_up(question, documents, turn)
-
     grown = grower(client, Script(say("fever"), say("fever")), document_tokens=tokens, documents=2)
-    grown.rewriter = Watched(grown.rewriter)
+    grown.rewriter = Watched(grown.rewriter, shown)
     grown.grow([question], [1, 1])
-    assert len(shown) == 2
-    for document in shown:
+    (documents,) = shown
+    assert len(documents) == 2
+    for document in documents:
         assert grown.chat.count(document.title) + grown.chat.count(document.text) <= tokens
         assert document.title or document.text
 
@@ -312,16 +316,8 @@ def test_all_documents_of_a_turn_keep_to_one_budget(hostile, together):
     client, question = hostile
     shown = []
 
-    class Watched:
-        def __init__(self, inner):
-            self.inner, self.first, self.parse, self.opening = inner, inner.first, inner.parse, inner.opening
-
-        def follow_up(self, question, documents, turn):
-            shown.append(documents)
-            return self.inner.follow_up(question, documents, turn)
-
     grown = grower(client, Script(*[say("fever")] * 3), document_tokens=24, documents=3, observation_tokens=together)
-    grown.rewriter = Watched(grown.rewriter)
+    grown.rewriter = Watched(grown.rewriter, shown)
     (tree,) = grown.grow([question], [1, 1, 1])
     assert len(shown) == 2
     best = [hit.document.id for hit in tree.roots[0].ranking]

@@ -6,7 +6,7 @@ from querylect.train.arguments import grpo_config
 from querylect.train.run import train
 
 from .lessons import change, lesson_url, lessons, records, settings, speaking, without_seconds  # noqa: F401
-from .test_train_trl import batch, losses_and_gradients, ready, step_inputs, with_trainer
+from .test_train_trl import batch, loss_and_gradients, losses_and_gradients, ready, step_inputs, with_trainer
 
 SINGLE = {"rollout.branching": [8], "policy.lora": None}
 
@@ -69,18 +69,6 @@ def stock_losses(trainer, args):
     from trl.trainer.utils import split_tensor_dict
 
     return stock, split_tensor_dict(output, args.steps_per_generation)
-
-
-def loss_and_gradients(trainer, inputs):
-    import torch
-
-    trainer.model.zero_grad()
-    losses = []
-    for each in inputs:
-        loss = trainer._compute_loss(trainer.model, each)
-        loss.backward()
-        losses.append(loss.detach())
-    return torch.stack(losses), {n: p.grad.clone() for n, p in trainer.model.named_parameters() if p.grad is not None}
 
 
 @pytest.mark.parametrize("changes", LOSSES, ids=named)

@@ -5,7 +5,6 @@ Both environments have the same question ids, and corpora that share no document
 """
 
 import json
-import shutil
 
 import pytest
 from querylect.configs.schema import EnvironmentConfig, RunConfig
@@ -15,7 +14,8 @@ from querylect.rollouts.grow import Grower
 from querylect.train.run import train
 
 from .encoders import save_bert
-from .lessons import ASKED, change, lesson_url, lessons, records, settings, speaking, without_seconds  # noqa: F401
+from .lessons import ASKED, change, lesson_url, lessons, records, settings, speaking, stopped_copy, without_seconds  # noqa: F401
+from .test_train_stops import breaking
 
 PROMPT = """
 system: Name the medicine.
@@ -229,14 +229,8 @@ def test_the_curriculum_follows_the_success_that_was_measured(straight):
 
 
 def copy_of(straight, tmp_path, upto):
-    config, folder, _ = straight
-    config = change(config, output=str(tmp_path / "copy"))
-    copy = shutil.copytree(folder, tmp_path / "copy" / "run")
-    (copy / "config.yaml").write_text((folder / "config.yaml").read_text().replace(str(folder.parent), config.output))
-    for step in range(upto + 1, 6):
-        shutil.rmtree(copy / "checkpoints" / f"checkpoint-{step}")
-    shutil.rmtree(copy / "final")
-    return config, copy
+    """The settings and the folder of the run as it was after step `upto`, its log running ahead of its checkpoint."""
+    return stopped_copy(*straight[:2], tmp_path / "copy", upto)
 
 
 @pytest.mark.parametrize("upto", [1, 3])
@@ -277,23 +271,6 @@ def test_settings_and_indexes_of_every_member_are_held_to_on_resume(straight, tm
     (copy / "environment.json").write_text(json.dumps(served))
     with pytest.raises(CheckpointError, match=r"started on another environment: index_hash: 'bm25: \w+, dense: 0000"):
         train(config, resume=True)
-
-
-def breaking(app, after):
-    """The service until it has answered `after` requests for steps; then it answers none of them."""
-    answered = 0
-
-    async def wrapped(scope, receive, send):
-        nonlocal answered
-        if scope["type"] == "http" and scope["path"] == "/v1/step":
-            answered += 1
-            if answered > after:
-                await send({"type": "http.response.start", "status": 503, "headers": []})
-                await send({"type": "http.response.body", "body": b""})
-                return
-        await app(scope, receive, send)
-
-    return wrapped
 
 
 def test_an_outage_of_one_environment_stops_the_run_and_it_goes_on_exactly(mix, herbs, run_app, tmp_path):

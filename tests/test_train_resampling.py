@@ -1,14 +1,12 @@
 """Dynamic sampling: which trees make room, for whom, for how long, and that a resumed run does the same."""
 
-import shutil
-
 import pytest
 from querylect.configs.schema import RunConfig
 from querylect.data.types import Question
 from querylect.train.resampling import resample
 from querylect.train.run import train
 
-from .lessons import change, lesson_url, lessons, records, settings, speaking, without_seconds  # noqa: F401
+from .lessons import change, lesson_url, lessons, records, settings, speaking, stopped_copy, without_seconds  # noqa: F401
 from .test_train_credit import node, tree
 
 QUESTIONS = {name: Question(name, name) for name in "abcdefgh"}
@@ -105,13 +103,7 @@ def test_signal_is_what_the_credit_compares():
 
 def finished_again(config, folder, upto):
     """Resume a copy of a run that was stopped after step `upto`."""
-    copy = folder.parent / f"copy{upto}" / "run"
-    shutil.copytree(folder, copy)
-    config = change(config, output=str(copy.parent))
-    (copy / "config.yaml").write_text((folder / "config.yaml").read_text().replace(str(folder.parent), config.output))
-    for step in range(upto + 1, config.train.steps + 1):
-        shutil.rmtree(copy / "checkpoints" / f"checkpoint-{step}")
-    shutil.rmtree(copy / "final")
+    config, copy = stopped_copy(config, folder, folder.parent / f"copy{upto}", upto)
     train(config, resume=True)
     return copy
 

@@ -10,7 +10,17 @@ from querylect.errors import CheckpointError, ConfigError, ModelError
 from querylect.rollouts.checkpoints import find_checkpoint
 from querylect.train.run import train
 
-from .lessons import ANSWER_TOKENS, change, lesson_url, lessons, records, settings, speaking, without_seconds  # noqa: F401
+from .lessons import (  # noqa: F401
+    ANSWER_TOKENS,
+    change,
+    lesson_url,
+    lessons,
+    records,
+    settings,
+    speaking,
+    stopped_copy,
+    without_seconds,
+)
 
 PER_TURN = (
     "reward", "ndcg", "format", "truncated", "think_tokens", "rewrite_tokens", "completion_tokens", "zero_variance",
@@ -36,14 +46,7 @@ def straight(tmp_path_factory, lessons, lesson_url, speaking):  # noqa: F811
 
 def copy_of(straight, tmp_path, upto):
     """The settings and the folder of the run as it was after step `upto`, its log running ahead of its checkpoint."""
-    config, folder = straight
-    config = change(config, output=str(tmp_path / "copy"))
-    copy = shutil.copytree(folder, tmp_path / "copy" / "run")
-    (copy / "config.yaml").write_text((folder / "config.yaml").read_text().replace(str(folder.parent), config.output))
-    for step in range(upto + 1, 6):
-        shutil.rmtree(copy / "checkpoints" / f"checkpoint-{step}")
-    shutil.rmtree(copy / "final")
-    return config, copy
+    return stopped_copy(*straight, tmp_path / "copy", upto)
 
 
 def test_a_run_folder_is_complete(straight):

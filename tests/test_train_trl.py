@@ -83,10 +83,9 @@ def step_inputs(trainer):
     return list(trainer._buffered_inputs)
 
 
-def losses_and_gradients(trainer, inputs, packing):
+def loss_and_gradients(trainer, inputs):
     import torch
 
-    trainer.run = change(trainer.run, **{"train.packing": packing})
     trainer.model.zero_grad()
     losses = []
     for each in inputs:
@@ -95,6 +94,11 @@ def losses_and_gradients(trainer, inputs, packing):
         losses.append(loss.detach())
     gradients = {name: p.grad.clone() for name, p in trainer.model.named_parameters() if p.grad is not None}
     return torch.stack(losses), gradients
+
+
+def losses_and_gradients(trainer, inputs, packing):
+    trainer.run = change(trainer.run, **{"train.packing": packing})
+    return loss_and_gradients(trainer, inputs)
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import fmean, pstdev
 from typing import Any
 
+from ..data.leakage import words
 from ..rollouts.chat import Chat
 from ..rollouts.tree import Node, Tree
 from .credit import Credit
-
-_WORD = re.compile(r"\w+")
 
 
 def step_metrics(trees: Sequence[Tree], credit: Credit, chat: Chat) -> dict[str, float]:
@@ -56,11 +55,6 @@ def copies(node: Node, said: set[str]) -> bool:
     `said` are those, as `words` gives them.
     """
     return all(words(rewrite) in said for rewrite in node.rewrite.rewrites)
-
-
-def words(text: str) -> str:
-    """The words of a text without case and punctuation."""
-    return " ".join(_WORD.findall(text.casefold()))
 
 
 def _with_what_was_said(tree: Tree) -> Iterator[tuple[Node, set[str]]]:

@@ -78,19 +78,19 @@ def _prepare(config: RunConfig, resume: bool, processes: Processes, stopper: Any
     with shared_environment(config, processes) as client:
         asked = processes.together(lambda: client.questions("train"))
         questions = processes.first(lambda: worth_training(config, client, asked))
-        processes.together(lambda: check_enough(config, questions))
-        mixture = processes.together(lambda: Mixture(config, questions) if config.mix is not None else None)
+        mixture = processes.together(lambda: _mixture(config, questions))
         return _train(config, processes, client, asked, questions, mixture, folder, checkpoint, stopper)
 
 
-def check_enough(config: RunConfig, questions: Sequence[Question]) -> None:
-    """Raise ConfigError where the questions do not fill a step."""
+def _mixture(config: RunConfig, questions: Sequence[Question]) -> Mixture | None:
+    """What a run that mixes environments draws from. Raises ConfigError where the questions do not fill a step."""
     if len(questions) < config.train.questions_per_step:
         raise ConfigError(
             f"{len(questions)} training questions are left after train.raw_reward {config.train.raw_reward}, and "
             f"train.questions_per_step is {config.train.questions_per_step}. Lower it, widen train.raw_reward, "
             "or add questions to the train split."
         )
+    return Mixture(config, questions) if config.mix is not None else None
 
 
 def worth_training(config: RunConfig, client: AnyClient, questions: Sequence[Question]) -> list[Question]:
@@ -217,15 +217,13 @@ def _learn(
     from .view import open_view
     from .watch import Watcher
 
-    config, policy, tokenizer, grower, sampler = (
-        loaded.config, loaded.policy, loaded.tokenizer, loaded.grower, loaded.sampler
-    )  # fmt: skip
+    config, grower, sampler = loaded.config, loaded.grower, loaded.sampler
     if mixture is not None and checkpoint is not None:
         processes.together(lambda: mixture.load(checkpoint))
     prompts = mixture.slots if mixture is not None else [question.id for question in questions]
 
     def watch() -> tuple[Any, Any, Watcher | None]:
-        name_reference(config, folder, policy)
+        name_reference(config, folder, loaded.policy)
         if not processes.is_first:
             return None, None, None
         tracker = open_tracker(config, folder.path, environment)
@@ -238,7 +236,7 @@ def _learn(
     def save(place: Path) -> None:
         trainer.save_model(str(place))
         if processes.is_first:
-            tokenizer.save_pretrained(str(place))
+            loaded.tokenizer.save_pretrained(str(place))
 
     def refuse_collapse() -> None:
         if guard.collapsed is not None:
@@ -262,9 +260,9 @@ def _learn(
         mixture=mixture,
         train_dataset=Dataset.from_dict({"prompt": prompts}),
         processes=processes,
-        model=policy,
+        model=loaded.policy,
         args=grpo_config(config, folder.checkpoints, processes.count),
-        processing_class=tokenizer,
+        processing_class=loaded.tokenizer,
         callbacks=callbacks,
     )
     trainer.remove_callback(PrinterCallback)

@@ -16,8 +16,8 @@ from typing import Any
 from transformers import TrainerCallback
 
 from ..configs.schema import RunConfig
-from ..data.leakage import overlap
-from ..data.types import Dataset, Question, Split
+from ..data.leakage import overlap_with_train
+from ..data.types import Question
 from ..envs.connect import AnyClient
 from ..errors import ConfigError, DataError
 from ..rollouts.grow import Clock, Grower
@@ -29,9 +29,6 @@ from .stopping import StopOnSignal
 from .together import all_trees
 
 log = logging.getLogger(__name__)
-
-CHUNK = 192
-"""Questions answered at once."""
 
 
 def validation_questions(config: RunConfig, client: AnyClient, train: Sequence[Question]) -> list[Question]:
@@ -48,8 +45,7 @@ def validation_questions(config: RunConfig, client: AnyClient, train: Sequence[Q
             f"(its splits: {splits}). Add the split (BEIR: qrels/dev.tsv), or set train.validate_steps to 0."
         )
     asked = client.questions("validation")
-    splits_seen = {"train": Split(train, {}), "validation": Split(asked, {})}
-    if shared := overlap(Dataset(client.environment().name, (), splits_seen)):
+    if shared := overlap_with_train(client.environment().name, "validation", asked, train):
         raise DataError(f"{shared[0]} Take these questions out of one of the two, or set train.validate_steps to 0.")
     count = min(config.train.validation_questions, len(asked))
     return [asked[index * len(asked) // count] for index in range(count)]
@@ -107,18 +103,11 @@ class Validator(TrainerCallback):
         started = time.perf_counter()
         streams, clock, searched = random_streams(), self.grower.clock, self.grower.searched
         self.grower.clock, self.grower.searched = Clock(), Clock()
-        branching = [1] * len(self.config.rollout.branching)
         own = self.questions[self.processes.rank :: self.processes.count]
-
-        def answer() -> list[Tree]:
-            trees: list[Tree] = []
-            for start in range(0, len(own), CHUNK):
-                trees += self.grower.grow(own[start : start + CHUNK], branching, greedy=True)
-            return trees
-
+        turns = len(self.config.rollout.branching)
         try:
             self.refresh()
-            trees = all_trees(self.processes, self.processes.together(answer))
+            trees = all_trees(self.processes, self.processes.together(lambda: self.grower.answer(own, turns)))
         finally:
             set_random_streams(streams)
             self.grower.clock, self.grower.searched = clock, searched
