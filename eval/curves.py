@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from ..configs.differences import FREE_TO_CHANGE, among, flat
 from ..configs.load import load_config
 from ..configs.schema import RunConfig
 from ..errors import ConfigError, DataError
@@ -22,9 +23,7 @@ from .figures import read_metrics
 from .records import write_text
 from .report import page_environment
 
-SAME = ("name", "output", "seed", "client", "tracking", "eval", "train.steps", "train.guard", "train.save_steps",
-        "train.keep_checkpoints", "train.log_rollouts", "train.grace_seconds", "train.usr1_grace_seconds",
-        "env.host", "env.port", "env.workers", "env.log", "env.playground")  # fmt: skip
+SAME = (*FREE_TO_CHANGE, "name", "output", "seed", "train.steps", "env.playground")
 """Settings in which the runs of a group may differ."""
 SHOWN_DIFFERENCES = 24
 
@@ -104,7 +103,7 @@ def grouped(runs: Sequence[TrainingRun]) -> list[Group]:
     """The runs by configuration, in the order in which they were given."""
     found: dict[tuple[tuple[str, str], ...], list[TrainingRun]] = {}
     for run in runs:
-        key = tuple((name, value) for name, value in _settings(run.config) if not _same(name))
+        key = tuple((name, value) for name, value in _settings(run.config) if not among(name, SAME))
         found.setdefault(key, []).append(run)
     labels: list[str] = []
     for members in found.values():
@@ -142,7 +141,7 @@ def curves_of(groups: Sequence[Group], name: str, source: str) -> list[Curve]:
 def differences(groups: Sequence[Group]) -> list[tuple[str, list[str]]]:
     """The settings in which groups differ, each with its value in every group."""
     flat = [dict(_settings(group.runs[0].config)) for group in groups]
-    names = sorted({name for settings in flat for name in settings if not _same(name)})
+    names = sorted({name for settings in flat for name in settings if not among(name, SAME)})
     found = [(name, [settings.get(name, "–") for settings in flat]) for name in names]
     return [(name, values) for name, values in found if len(set(values)) > 1][:SHOWN_DIFFERENCES]
 
@@ -184,17 +183,7 @@ def _finite(value: Any) -> bool:
 
 
 def _settings(config: RunConfig) -> list[tuple[str, str]]:
-    def flat(values: Mapping[str, Any], above: str) -> list[tuple[str, str]]:
-        pairs: list[tuple[str, str]] = []
-        for key, value in values.items():
-            pairs += flat(value, f"{above}{key}.") if isinstance(value, Mapping) else [(f"{above}{key}", str(value))]
-        return pairs
-
-    return flat(config.model_dump(mode="json"), "")
-
-
-def _same(name: str) -> bool:
-    return any(name == free or name.startswith(f"{free}.") for free in SAME)
+    return [(name, str(value)) for name, value in flat(config.model_dump(mode="json"))]
 
 
 def _label(runs: Sequence[TrainingRun]) -> str:

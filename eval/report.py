@@ -4,13 +4,14 @@ The page loads nothing: no script, font, image or style sheet from elsewhere. Al
 documents or models is escaped by the template engine; only the drawings made here are put in as markup.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from ..configs.differences import flat
 from .examples import Examples
 from .figures import Drawing
 from .provenance import Provenance
@@ -40,7 +41,7 @@ def render(
             examples=examples,
             has_gold=any(row.gold for row in examples.rows),
             provenance=provenance,
-            environment=_flatten(provenance.environment),
+            environment=[(name, str(value)) for name, value in flat(provenance.environment)],
             alpha=ALPHA,
             created=created,
         )
@@ -112,12 +113,3 @@ def _axis(results: Results) -> tuple[float, float]:
 
 def _number(value: float | None) -> str:
     return "–" if value is None else f"{value:.3f}"
-
-
-def _flatten(tree: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
-    """Nested settings as (dotted name, text) pairs."""
-    pairs: list[tuple[str, str]] = []
-    for key, value in tree.items():
-        name = f"{prefix}{key}"
-        pairs += _flatten(value, f"{name}.") if isinstance(value, Mapping) else [(name, str(value))]
-    return pairs

@@ -20,21 +20,13 @@ from typing import Any
 
 from safetensors import SafetensorError
 
+from ..configs.differences import FREE_TO_CHANGE, among, flat
 from ..configs.load import dump_config, load_config
 from ..configs.schema import RunConfig
 from ..errors import CheckpointError, ConfigError, StorageError
 from .zero import OPTIMIZER_PARTS, deepspeed_asked
 
 log = logging.getLogger(__name__)
-
-FREE_TO_CHANGE = ("tracking", "eval", "client", "env.host", "env.port", "env.max_pending", "env.max_plans",
-                  "env.max_terms", "env.max_characters", "env.max_body_bytes", "env.read_seconds", "env.drain_seconds",
-                  "env.cache_bytes", "env.embedding_cache_bytes", "env.workers", "env.log", "train.save_steps",
-                  "train.grace_seconds", "train.usr1_grace_seconds", "train.validate_steps", "train.guard",
-                  "train.keep_checkpoints", "train.log_rollouts", "rollout.micro_batch", "rollout.vllm",
-                  "rollout.server")  # fmt: skip
-"""Settings that do not change what a run learns: a resumed run may have other ones."""
-
 
 _TORCH_WRITING = ("inline_container", "PytorchStreamWriter", "iostream")
 """What torch.save says, in a RuntimeError, where the disk does not take a file."""
@@ -244,23 +236,9 @@ def storage_error(path: Path, error: Exception) -> StorageError:
 def changed_keys(before: RunConfig, now: RunConfig) -> list[str]:
     """Settings that differ and matter, as "key: before → now". More steps at a constant learning rate do not matter."""
     free = {*FREE_TO_CHANGE, *(["train.steps"] if before.train.lr_schedule == "constant" else [])}
-    old, new = dict(_flat(before.model_dump())), dict(_flat(now.model_dump()))
+    old, new = dict(flat(before.model_dump())), dict(flat(now.model_dump()))
     return [
         f"{key}: {old.get(key)!r} → {new.get(key)!r}"
         for key in sorted({*old, *new})
-        if old.get(key) != new.get(key)
-        and not any(own == name or own.startswith(f"{name}.") for name in free for own in [_in_section(key)])
+        if old.get(key) != new.get(key) and not among(key, free)
     ]
-
-
-def _in_section(key: str) -> str:
-    """A setting of a member of a mix as it is called in a run of one environment."""
-    return re.sub(r"^mix\.environments\.[^.]+\.", "", key)
-
-
-def _flat(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{above}{key}.")
-        else:
-            yield f"{above}{key}", value

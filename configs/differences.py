@@ -1,0 +1,28 @@
+"""Settings by their dotted names, and those of them that do not change what a run learns."""
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+FREE_TO_CHANGE = ("tracking", "eval", "client", "env.host", "env.port", "env.max_pending", "env.max_plans",
+                  "env.max_terms", "env.max_characters", "env.max_body_bytes", "env.read_seconds", "env.drain_seconds",
+                  "env.cache_bytes", "env.embedding_cache_bytes", "env.workers", "env.log", "train.save_steps",
+                  "train.grace_seconds", "train.usr1_grace_seconds", "train.validate_steps", "train.guard",
+                  "train.keep_checkpoints", "train.log_rollouts", "rollout.micro_batch", "rollout.vllm",
+                  "rollout.server")  # fmt: skip
+"""Settings that do not change what a run learns: a resumed run may have other ones."""
+
+
+def flat(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Every value under its dotted name: {"train": {"steps": 4}} gives ("train.steps", 4)."""
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", value
+
+
+def among(name: str, sections: Collection[str]) -> bool:
+    """Whether a dotted name is one of `sections` or stands in one; that of a mix's member as in a run of its own."""
+    own = re.sub(r"^mix\.environments\.[^.]+\.", "", name)
+    return any(own == section or own.startswith(f"{section}.") for section in sections)
