@@ -4,6 +4,7 @@
 
 PY ?= python3
 ARGS ?=
+WORKERS ?= 2
 BIN := .venv/bin
 STAMP := .venv/.stamp
 TESTED := .venv/.stamp-extras
@@ -15,7 +16,7 @@ RUN = env LD_PRELOAD="$$(realpath -q .venv/lib/libiomp5.so)$${LD_PRELOAD:+:$$LD_
 
 help:
 	@echo 'make demo      build the index, train, evaluate; ends with the path of report.html (a second one starts anew)'
-	@echo 'make test      run the tests; ARGS="-k config" goes to pytest'
+	@echo 'make test      run the tests, WORKERS=2 files at a time; ARGS="-k config" goes to pytest'
 	@echo 'make lint      ruff check, ruff format --check, mypy'
 	@echo 'make install   only make .venv, for demo, test and lint; PY=python3.12 chooses the interpreter'
 	@echo 'make clean     remove .venv and caches; indexes/ and runs/ stay'
@@ -44,8 +45,9 @@ demo: $(STAMP)
 	$(RUN) train demo $(ARGS)
 	$(RUN) eval runs/demo
 
+# One file of tests belongs to one process; more OpenMP threads than that would only wait for each other
 test: $(TESTED)
-	$(BIN)/pytest $(ARGS)
+	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
 # mypy finds the package through a link of its name, whatever the folder of this checkout is called
 lint: $(STAMP)
