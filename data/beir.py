@@ -30,7 +30,7 @@ def load_beir(
     `Dataset.corpus` is empty; every judged document must be among them.
 
     The qrel files are tab-separated; a header line is passed over where there is one. Grades of 0 or less mean "not
-    relevant" and are dropped. Name and licence come from an optional `meta.json`.
+    relevant" and are dropped. Name, licence and `ignore_identical_ids` come from an optional `meta.json`.
 
     Raises DataError for a missing file or split, an empty corpus, a broken line, a duplicate id, and a judgement whose
     document or question does not exist.
@@ -50,7 +50,14 @@ def load_beir(
             "and are skipped."
         )
     name, licence = name_and_licence(folder)
-    return Dataset(name=name, corpus=corpus, splits=loaded, notes=tuple(notes), licence=licence)
+    return Dataset(
+        name=name,
+        corpus=corpus,
+        splits=loaded,
+        notes=tuple(notes),
+        licence=licence,
+        ignore_identical_ids=_ignores_identical_ids(folder),
+    )
 
 
 def beir_folder(path: str | Path) -> Path:
@@ -66,7 +73,7 @@ def beir_folder(path: str | Path) -> Path:
 
 def name_and_licence(folder: Path) -> tuple[str, str]:
     """What the folder's `meta.json` says, or its own name and no licence."""
-    meta = _read_meta(folder / "meta.json")
+    meta = {key: value for key, value in read_meta(folder).items() if isinstance(value, str)}
     return meta.get("name") or folder.resolve().name, meta.get("licence") or meta.get("license") or ""
 
 
@@ -217,7 +224,9 @@ def _read_qrels(path: Path) -> Iterable[tuple[int, tuple[str, str, int]]]:
         yield number, (fields[0], fields[1], int(fields[2]))
 
 
-def _read_meta(path: Path) -> dict[str, str]:
+def read_meta(folder: Path) -> dict[str, Any]:
+    """What the folder's `meta.json` says; nothing where there is none. Raises DataError where it is no JSON object."""
+    path = folder / "meta.json"
     if not path.is_file():
         return {}
     try:
@@ -226,7 +235,16 @@ def _read_meta(path: Path) -> dict[str, str]:
         raise DataError(f"{path} is not valid JSON ({error}). Mend or remove it.") from error
     if not isinstance(meta, dict):
         raise DataError(f"{path} is a JSON {type(meta).__name__}; expected an object. Mend or remove it.")
-    return {key: value for key, value in meta.items() if isinstance(value, str)}
+    return meta
+
+
+def _ignores_identical_ids(folder: Path) -> bool:
+    said = read_meta(folder).get("ignore_identical_ids", False)
+    if not isinstance(said, bool):
+        raise DataError(
+            f"{folder / 'meta.json'}: 'ignore_identical_ids' is {said!r}; expected true or false. Mend or remove it."
+        )
+    return said
 
 
 def _refuse_second(identifier: str, number: int, lines: dict[str, int], path: Path, what: str) -> None:
@@ -272,7 +290,8 @@ def _beir_files(dataset: Dataset) -> dict[str, list[str]]:
         )
         for question in questions.values()
     ]
-    files["meta.json"] = [_json({"name": dataset.name, "licence": dataset.licence})]
+    ignores = {"ignore_identical_ids": True} if dataset.ignore_identical_ids else {}
+    files["meta.json"] = [_json({"name": dataset.name, "licence": dataset.licence} | ignores)]
     return files
 
 

@@ -12,9 +12,8 @@ from pathlib import Path
 from ..configs.schema import DatasetConfig
 from ..errors import DataError
 from .beir import beir_folder, load_beir, name_and_licence, no_document, read_corpus
-from .hpo import load_hpo
 from .jsonl import Span, spans
-from .load import corpus_hash, with_overlap
+from .load import as_configured, corpus_hash, read_dataset, with_overlap
 from .types import Dataset, Document
 
 _WHOLE = 64 * 2**20
@@ -38,9 +37,11 @@ class Origin:
 class BeirCorpus:
     """The `corpus.jsonl` of a BEIR folder."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, config: DatasetConfig) -> None:
         """Raises DataError where there is no such folder."""
-        self._folder = beir_folder(path)
+        assert config.path is not None, "DatasetConfig demands a path for kind 'beir'"
+        self._config = config
+        self._folder = beir_folder(config.path)
         self._file = self._folder / "corpus.jsonl"
         self.name, self.licence = name_and_licence(self._folder)
 
@@ -81,7 +82,7 @@ class BeirCorpus:
 
     def questions(self, documents: Container[str]) -> Dataset:
         """The dataset without its corpus; every judged document must be among `documents`."""
-        return with_overlap(load_beir(self._folder, documents=documents))
+        return with_overlap(as_configured(load_beir(self._folder, documents=documents), self._config))
 
 
 class LoadedCorpus:
@@ -120,10 +121,7 @@ Corpus = BeirCorpus | LoadedCorpus
 
 def open_corpus(config: DatasetConfig) -> Corpus:
     """The corpus of the configured dataset. Raises DataError where it is missing or cannot be made."""
-    if config.kind == "beir":
-        assert config.path is not None, "DatasetConfig demands a path for kind 'beir'"
-        return BeirCorpus(config.path)
-    return LoadedCorpus(load_hpo(config.path))
+    return BeirCorpus(config) if config.kind == "beir" else LoadedCorpus(read_dataset(config))
 
 
 def _fingerprint(path: Path, size: int) -> str:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from ..configs.schema import DatasetConfig
 from .beir import load_beir
+from .benchmark import load_benchmark, open_benchmark
 from .hpo import load_hpo
 from .leakage import overlap
 from .types import Dataset, Document
@@ -16,12 +17,26 @@ def load_dataset(config: DatasetConfig) -> Dataset:
 
     Raises DataError where the source is missing, empty or inconsistent.
     """
-    if config.kind == "beir":
+    return with_overlap(read_dataset(config))
+
+
+def read_dataset(config: DatasetConfig) -> Dataset:
+    """`load_dataset` without the notes on questions in two splits."""
+    if config.kind == "hpo":
+        dataset = load_hpo(config.path)
+    elif config.kind == "beir":
         assert config.path is not None, "DatasetConfig demands a path for kind 'beir'"
         dataset = load_beir(config.path)
     else:
-        dataset = load_hpo(config.path)
-    return with_overlap(dataset)
+        dataset = load_benchmark(open_benchmark(config))
+    return as_configured(dataset, config)
+
+
+def as_configured(dataset: Dataset, config: DatasetConfig) -> Dataset:
+    """The dataset with what the settings say otherwise than its files."""
+    if config.ignore_identical_ids is None:
+        return dataset
+    return replace(dataset, ignore_identical_ids=config.ignore_identical_ids)
 
 
 def with_overlap(dataset: Dataset) -> Dataset:

@@ -52,3 +52,6 @@ class Dataset:
     """What was skipped or counted while loading; shown to the user once."""
     licence: str = ""
     """Licence and citation of the source, carried into reports and indexes."""
+    ignore_identical_ids: bool = False
+    """Whether a document that bears the id of the question is left out of its rankings, as BEIR's own evaluation does:
+    in ArguAna the question is itself a document of the corpus."""

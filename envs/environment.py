@@ -18,7 +18,7 @@ from .caches import ByteCache
 from .fusion import Scored, fuse
 from .index import Index, check_corpus, open_index, open_retriever
 from .kinds import Retriever
-from .plan import Probe, SearchPlan, Term
+from .plan import PlanWithout, Probe, SearchPlan, Term
 from .rerank import Reranked, Reranker
 
 _measure = lru_cache(maxsize=256)(measure)
@@ -49,6 +49,7 @@ class Environment:
         """Use `Environment.open`, which checks that dataset, index and retriever belong together."""
         manifest = index.manifest
         self.name = config.name or f"{dataset.name}/{manifest.recipe.name}"
+        self.dataset = dataset.name
         self.card: dict[str, Any] = _card(config, index)
         """How the retriever works, for prompts and clients: name, kind, trained, query_template, …"""
         self.corpus_size = manifest.documents
@@ -72,6 +73,8 @@ class Environment:
             cache.room = config.embedding_cache_bytes
         self._documents = index.documents
         self._judged = _judgements(dataset)
+        self._identical = {name for name in self._judged if dataset.ignore_identical_ids and name in self._documents}
+        """Questions whose id a document bears that is left out of their rankings."""
 
     @classmethod
     def open(cls, config: EnvironmentConfig) -> "Environment":
@@ -102,6 +105,13 @@ class Environment:
         """The document of that id. KeyError where the corpus has none."""
         return self._documents.at(self._documents.position(doc_id))
 
+    def plan_for(self, question_id: str, plan: SearchPlan) -> SearchPlan:
+        """The plan as it is searched for a question: where the dataset ignores identical ids, without the document that
+        bears the question's."""
+        if question_id not in self._identical:
+            return plan
+        return PlanWithout(probes=plan.probes, fuse=plan.fuse, k=plan.k, without=question_id)
+
     def search(self, plans: Sequence[SearchPlan]) -> list[Ranking]:
         """Rank every plan, at most `plan.k` documents each; all plans go to the retriever as one batch.
 
@@ -117,18 +127,21 @@ class Environment:
                     raise RequestError(
                         f"unknown source {probe.source!r}: {self.name} holds one knowledge base. Leave source out."
                     )
-                depths[probe.terms] = max(depths.get(probe.terms, 0), min(probe.k or plan.k, self.corpus_size))
+                depth = (probe.k or plan.k) + isinstance(plan, PlanWithout)
+                depths[probe.terms] = max(depths.get(probe.terms, 0), min(depth, self.corpus_size))
         probes = [Probe(terms=terms) for terms in depths]
         found = dict(zip(depths, self._retriever.rank(probes, list(depths.values())), strict=True)) if probes else {}
         return [self._ranking(plan, found) for plan in plans]
 
     def score(self, question_id: str, ranking: Ranking, metrics: Sequence[str]) -> dict[str, float]:
-        """Value of each metric, in [0, 1], for a question's ranking.
+        """Value of each metric, in [0, 1], for a question's ranking; a document that is ignored there is passed over.
 
         Raises KeyError for an unknown question, ConfigError for an unknown metric.
         """
         judged = self._judged[question_id]
         ids = [hit.id for hit in ranking]
+        if question_id in self._identical:
+            ids = [name for name in ids if name != question_id]
         return {name: _measure(name, self.gain)(ids, judged) for name in metrics}
 
     def judgements(self, question_id: str) -> Mapping[str, int]:
@@ -136,7 +149,10 @@ class Environment:
         return self._judged[question_id]
 
     def _ranking(self, plan: SearchPlan, found: Mapping[tuple[Term, ...], Scored]) -> Ranking:
-        parts = [found[probe.terms].cut(probe.k or plan.k) for probe in plan.probes]
+        rankings = [found[probe.terms] for probe in plan.probes]
+        if isinstance(plan, PlanWithout):
+            rankings = [ranking.without(self._documents.position(plan.without)) for ranking in rankings]
+        parts = [ranking.cut(probe.k or plan.k) for ranking, probe in zip(rankings, plan.probes, strict=True)]
         fused = fuse(parts, plan.fuse, plan.k)
         ids = map(self._documents.id, fused.documents.tolist())
         return list(map(RankedHit._make, zip(ids, fused.scores.tolist(), strict=True)))

@@ -26,6 +26,11 @@ class Scored(NamedTuple):
         """The first k places."""
         return Scored(self.documents[:k], self.scores[:k])
 
+    def without(self, document: int) -> "Scored":
+        """The ranking as it is where the corpus does not hold that document."""
+        kept = self.documents != document
+        return Scored(self.documents[kept], self.scores[kept])
+
 
 NOTHING = Scored(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.float64))
 """The ranking of a probe that says nothing."""

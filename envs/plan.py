@@ -57,3 +57,10 @@ class SearchPlan(_Frozen):
     def of(cls, text: str, k: int = 10) -> "SearchPlan":
         """The plan of one plain query."""
         return cls(probes=(Probe(terms=(Term(text=text),)),), k=k)
+
+
+class PlanWithout(SearchPlan):
+    """A plan whose rankings leave one document out, as if the corpus did not hold it. It never travels."""
+
+    without: str
+    """The id of that document."""

@@ -266,7 +266,7 @@ def create_app(
             )
         wanted = list(dict.fromkeys([PRIMARY_METRIC, *body.metrics]))
         room.check_metrics(wanted)
-        found = await room.rank(request, [step.plan for step in body.steps])
+        found = await room.rank(request, [environment.plan_for(step.question_id, step.plan) for step in body.steps])
 
         def write() -> bytes:
             results = [

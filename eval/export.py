@@ -64,7 +64,8 @@ def _raw(environment: Environment, questions: Sequence[Question], depth: int) ->
     with progress_bar("searching") as progress:
         for start in range(0, len(questions), CHUNK):
             part = questions[start : start + CHUNK]
-            rankings = environment.search([SearchPlan.of(question.text, k=depth) for question in part])
+            plans = [environment.plan_for(question.id, SearchPlan.of(question.text, k=depth)) for question in part]
+            rankings = environment.search(plans)
             found |= {question.id: ranking for question, ranking in zip(part, rankings, strict=True)}
             progress(len(found), len(questions))
     return found

@@ -1,0 +1,84 @@
+"""`querylect data check`: what a dataset folder holds, whether its files are whole, and what its splits share."""
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from ..configs.schema import DatasetConfig
+from ..errors import DataError
+from .beir import load_beir, read_meta
+from .benchmark import load_benchmark, open_benchmark
+from .fetched import changed_files, source_of
+from .known import known
+from .leakage import near_overlap, overlap
+from .types import Dataset, Document
+
+
+def check(path: Path, config: DatasetConfig | None = None) -> Iterator[str]:
+    """Lines that say what was found, in order: files, counts, texts that stand twice, overlap of splits, notes.
+
+    `path` is a BEIR folder or one that `data get` wrote; `config` says how to read it where it is neither. Raises
+    DataError where the dataset is inconsistent or a file is not what it was when it was written.
+    """
+    folder = path.expanduser()
+    if not folder.is_dir():
+        raise DataError(
+            f"{folder} does not exist or is no folder; expected a dataset. Fetch one: querylect data get NAME."
+        )
+    source, meta = source_of(folder), read_meta(folder)
+    sums = source.files or {str(name): str(value) for name, value in (meta.get("sha256") or {}).items()}
+    changed = changed_files(folder, sums)
+    if changed:
+        raise DataError(
+            f"{folder}: {len(changed)} of {len(sums)} files are missing or were changed after they were written: "
+            f"{', '.join(changed[:5])}. Remove the folder and fetch or prepare it again."
+        )
+    if sums:
+        yield f"{len(sums)} files, each with the sha256 that was written down"
+    if config is None and source.kind:
+        config = DatasetConfig.model_validate({"kind": source.kind, "path": str(folder)})
+    dataset = load_beir(folder) if config is None else load_benchmark(open_benchmark(config))
+    yield from _counts(dataset)
+    yield from _repeated(dataset)
+    yield from _expected(dataset, folder)
+    yield from overlap(dataset) or [f"{dataset.name}: no question stands in two splits, by id or by words"]
+    yield from near_overlap(dataset)
+    yield from dataset.notes
+
+
+def _counts(dataset: Dataset) -> Iterator[str]:
+    ids = ", documents with the id of a question are ignored in its ranking" if dataset.ignore_identical_ids else ""
+    yield f"{dataset.name}: {len(dataset.corpus):,} documents{ids}"
+    for name, split in dataset.splits.items():
+        judgements = sum(map(len, split.qrels.values()))
+        grades = sorted({grade for judged in split.qrels.values() for grade in judged.values()})
+        yield (
+            f"{name}: {len(split.questions):,} questions, {judgements:,} judgements above 0 "
+            f"({judgements / len(split.questions):.2f} a question; grades {', '.join(map(str, grades))})"
+        )
+
+
+def _repeated(dataset: Dataset) -> Iterator[str]:
+    digests = {_digest(document) for document in dataset.corpus}
+    if len(digests) < len(dataset.corpus):
+        yield f"{len(dataset.corpus) - len(digests):,} documents have the title and text of another one"
+    empty = sum(not document.contents for document in dataset.corpus)
+    if empty:
+        yield f"{empty:,} documents are empty"
+
+
+def _expected(dataset: Dataset, folder: Path) -> Iterator[str]:
+    entry = known().get(f"beir/{dataset.name}")
+    split = dataset.splits.get(entry.split) if entry else None
+    if entry is None or split is None:
+        return
+    found = {"documents": len(dataset.corpus), "questions": len(split.questions)}
+    wrong = [f"{found[name]:,} {name}, not {count:,}" for name, count in entry.counts.items() if found[name] != count]
+    said = "; ".join(wrong) if wrong else "as many documents and questions as published"
+    yield f"beir/{dataset.name}, {entry.split}: {said}"
+
+
+def _digest(document: Document) -> bytes:
+    return hashlib.blake2b(
+        f"{document.title}\0{document.text}".encode("utf-8", "surrogatepass"), digest_size=16
+    ).digest()

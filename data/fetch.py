@@ -1,0 +1,283 @@
+"""`querylect data get`: the published files of a benchmark, from the Hub or from a local copy, verbatim.
+
+Files gather in `.NAME.partial` beside the target, each one complete and checked or not there at all; the folder gets
+its name when all of them are. A second call goes on where one was interrupted, at the revision that the first one saw.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+from ..errors import DataError, DownloadError, StorageError
+from .fetched import SOURCE, git_blob_of, sha256_of
+from .known import Known, Repository
+
+Progress = Callable[[int, int], None]
+"""Gets bytes done and bytes in all."""
+
+_PLAN = "plan.json"
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    path: str
+    """Below the folder of the benchmark."""
+    size: int
+    sha256: str
+    """"" where only the git id is known."""
+    git: str
+    repo: str
+    revision: str
+    there: str
+    """Its path in the repository, or in the local copy."""
+
+
+def fetch(
+    known: Known,
+    target: Path,
+    copy: Path | None = None,
+    revision: str | None = None,
+    endpoint: str | None = None,
+    progress: Progress | None = None,
+) -> Path:
+    """Fetch a benchmark into the new folder `target`, from the Hub or from the local copy `copy`; returns the folder.
+
+    `revision` is a commit or a branch of its repository, the newest one where None; `endpoint` another Hub. Raises
+    DataError where the target exists, the source is not there or a file of it is damaged, DownloadError where the Hub
+    does not answer (the same call goes on from there), StorageError where the disk does not take the files.
+    """
+    target = target.expanduser()
+    if target.exists():
+        raise DataError(
+            f"{target} exists already. Check it (querylect data check {target}), remove it or name another."
+        )
+    if copy is None and not known.repositories:
+        raise DataError(f"{known.name} cannot be fetched by a program: {known.by_hand}.")
+    staging = target.with_name(f".{target.name}.partial")
+    source = str(copy.expanduser().resolve()) if copy else ", ".join(each.repo for each in known.repositories)
+    with _storage(target):
+        staging.mkdir(parents=True, exist_ok=True)
+        files = _plan(known, staging, source, copy, revision, endpoint)
+        _refuse_full(staging, files)
+        total, done = sum(file.size for file in files), 0
+        for file in files:
+            if not _complete(staging / file.path, file):
+                if copy is not None:
+                    _copy(file, staging)
+                else:
+                    _download(file, staging, endpoint)
+            done += file.size
+            if progress:
+                progress(done, total)
+        _finish(known, staging, files, source)
+        staging.rename(target)
+    return target
+
+
+def _plan(
+    known: Known, staging: Path, source: str, copy: Path | None, revision: str | None, endpoint: str | None
+) -> list[_File]:
+    """The files to fetch: those of the call that was interrupted, so that no two revisions mix."""
+    path = staging / _PLAN
+    asked = {"source": source, "revision": revision}
+    if path.is_file():
+        try:
+            said = json.loads(path.read_text(encoding="utf-8"))
+            files = [_File(**each) for each in said["files"]]
+        except (ValueError, TypeError, KeyError) as error:
+            raise DataError(f"{path} is damaged ({error!r}). Remove {staging} and fetch again.") from error
+        if said["asked"] != asked:
+            raise DataError(
+                f"{staging} holds part of another source ({said['asked']}, now {asked}). Remove it, or ask for that."
+            )
+        return files
+    files = _local_files(known, copy) if copy is not None else _hub_files(known, revision, endpoint)
+    _write(path, json.dumps({"asked": asked, "files": [_as_json(file) for file in files]}, indent=1))
+    return files
+
+
+def _as_json(file: _File) -> dict[str, Any]:
+    return {name: getattr(file, name) for name in _File.__slots__}
+
+
+def _local_files(known: Known, copy: Path) -> list[_File]:
+    folder = copy.expanduser()
+    if not folder.is_dir():
+        raise DataError(f"{folder} is no folder; expected a copy of the published files of {known.name}.")
+    names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+    chosen = [name for name in _matching(names, known.files) if not name.startswith(".")]
+    _refuse_none(chosen, names, known.files, str(folder))
+    return [
+        _File(
+            name, (folder / name).stat().st_size, sha256_of(folder / name), "", "", "", str((folder / name).resolve())
+        )
+        for name in chosen
+    ]
+
+
+def _hub_files(known: Known, revision: str | None, endpoint: str | None) -> list[_File]:
+    from huggingface_hub import HfApi
+
+    found: list[_File] = []
+    for repository in known.repositories:
+        with _hub(repository, "be looked up"):
+            info = HfApi(endpoint=endpoint).dataset_info(
+                repository.repo, revision=revision or repository.revision, files_metadata=True
+            )
+        siblings = {each.rfilename: each for each in info.siblings or ()}
+        chosen = _matching(sorted(siblings), repository.files)
+        _refuse_none(chosen, sorted(siblings), repository.files, repository.repo)
+        for name in chosen:
+            each = siblings[name]
+            found.append(
+                _File(
+                    path=f"{repository.folder}/{name}" if repository.folder else name,
+                    size=each.size or 0,
+                    sha256=each.lfs.sha256 if each.lfs else "",
+                    git=each.blob_id or "",
+                    repo=repository.repo,
+                    revision=info.sha or "",
+                    there=name,
+                )
+            )
+    return found
+
+
+def _matching(names: Sequence[str], patterns: Sequence[str]) -> list[str]:
+    return [name for name in names if any(fnmatch(name, pattern) for pattern in patterns)]
+
+
+def _refuse_none(chosen: Sequence[str], names: Sequence[str], patterns: Sequence[str], where: str) -> None:
+    data = [name for name in chosen if not name.endswith(".md")]
+    if not data:
+        raise DataError(
+            f"{where} holds none of the files {', '.join(patterns)}; it has {', '.join(names[:8]) or 'none'}. "
+            "It is another dataset, or it is published in another form now."
+        )
+
+
+def _complete(path: Path, file: _File) -> bool:
+    if not path.is_file() or path.stat().st_size != file.size:
+        return False
+    return sha256_of(path) == file.sha256 if file.sha256 else not file.git or git_blob_of(path) == file.git
+
+
+def _copy(file: _File, staging: Path) -> None:
+    target = staging / file.path
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(f".{target.name}.tmp")
+    try:
+        shutil.copyfile(file.there, temporary)
+    except FileNotFoundError:
+        raise DataError(f"{file.there} is gone; it was there when the copying began. Look at the source.") from None
+    temporary.replace(target)
+    if not _complete(target, file):
+        target.unlink()
+        raise DataError(f"{file.there} changed while it was copied. Remove {staging} and fetch again.")
+
+
+def _download(file: _File, staging: Path, endpoint: str | None) -> None:
+    from huggingface_hub import hf_hub_download
+
+    place = staging / file.path.removesuffix(file.there) if file.path != file.there else staging
+    with _hub(Repository(file.repo, ()), f"give {file.there}"):
+        hf_hub_download(
+            file.repo,
+            file.there,
+            repo_type="dataset",
+            revision=file.revision,
+            local_dir=place,
+            endpoint=endpoint,
+        )
+    if not _complete(staging / file.path, file):
+        (staging / file.path).unlink(missing_ok=True)
+        raise DownloadError(
+            f"{file.there} of {file.repo} arrived with another size or checksum than the Hub states, and was removed. "
+            "Fetch again; if that repeats, something on the way changes files."
+        )
+
+
+@contextmanager
+def _hub(repository: Repository, what: str) -> Iterator[None]:
+    """Turns what goes wrong with the Hub into errors that say what to do."""
+    from huggingface_hub import errors
+
+    try:
+        yield
+    except errors.GatedRepoError as error:
+        raise DataError(
+            f"{repository.repo} asks for its terms to be accepted on the Hub, and for the token of an account that did "
+            f"(hf auth login): {_first_line(error)}"
+        ) from error
+    except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError, errors.EntryNotFoundError) as error:
+        if isinstance(error, errors.LocalEntryNotFoundError):
+            raise _unreachable(repository, what, error) from error
+        raise DataError(
+            f"{repository.repo} is not on the Hub, or not in that revision: {_first_line(error)} Check the name; a "
+            "local copy is read with --from FOLDER."
+        ) from error
+    except (errors.HTTPError, ConnectionError, TimeoutError, errors.OfflineModeIsEnabled) as error:
+        raise _unreachable(repository, what, error) from error
+
+
+def _unreachable(repository: Repository, what: str, error: Exception) -> DownloadError:
+    return DownloadError(
+        f"the Hub could not {what} of {repository.repo} ({_first_line(error)}). Run the same command again where the "
+        "network reaches it: it goes on with what has arrived. A copy from another machine is read with --from FOLDER."
+    )
+
+
+def _refuse_full(staging: Path, files: Sequence[_File]) -> None:
+    missing = sum(file.size for file in files if not (staging / file.path).is_file())
+    free = shutil.disk_usage(staging).free
+    if missing > free:
+        raise StorageError(f"{missing:,} bytes are to come and {free:,} are free in {staging.parent}. Free some space.")
+
+
+def _finish(known: Known, staging: Path, files: Sequence[_File], source: str) -> None:
+    revisions = {file.repo: file.revision for file in files if file.repo}
+    said = {
+        "name": known.name.removeprefix("beir/").removeprefix("mteb/").removeprefix("hub:"),
+        "kind": known.kind,
+        "licence": known.licence,
+        "ignore_identical_ids": known.ignore_identical_ids,
+        "source": {"from": source, "revisions": revisions, "fetched": datetime.now(UTC).isoformat(timespec="seconds")},
+        "files": {
+            file.path: {"size": file.size, "sha256": file.sha256 or sha256_of(staging / file.path)} for file in files
+        },
+    }
+    for folder in {staging, *((staging / file.path).parent for file in files)}:
+        shutil.rmtree(folder / ".cache", ignore_errors=True)
+    (staging / _PLAN).unlink()
+    _write(staging / SOURCE, json.dumps(said, indent=1))
+
+
+def _write(path: Path, text: str) -> None:
+    temporary = path.with_name(f".{path.name}.tmp")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(text + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+@contextmanager
+def _storage(target: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(
+            f"{target} could not be written ({error}); what has arrived is kept beside it, and the same command goes "
+            "on. Free some space or name another folder."
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

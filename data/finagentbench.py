@@ -1,0 +1,174 @@
+"""FinAgentBench (Choi et al. 2025) as its files publish it: one prompt a row, and grades by the number of a candidate.
+
+A prompt is taken apart into its question and its candidates; questions and candidates with the same text are one, and
+a pair of them inherits its grade (seed 003, appendix B). Two tasks, two corpora: `chunks` ranks passages of filings,
+`documents` ranks types of documents. Rows without grades add their chunks to the corpus and ask nothing.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from ..errors import DataError
+from .benchmark import Benchmark, splits_of
+from .jsonl import read_records
+from .rows import grade_of
+from .types import Document, Question
+
+Task = Literal["chunks", "documents"]
+LICENCE = (
+    "FinAgentBench: no licence is stated with the files that this was read from. Cite: Choi et al. FinAgentBench: A "
+    "Benchmark Dataset for Agentic Retrieval in Financial Question Answering. 2025."
+)
+
+_QUESTION = "Question:"
+
+
+class _Form(NamedTuple):
+    """How the prompts of a task are written."""
+
+    files: str
+    heading: str
+    candidate: str
+    ending: str
+
+
+_FORMS = {
+    "chunks": _Form("*chunk_ranking*.jsonl", "Text chunks:", "Chunk Index", "Task: Select and rank"),
+    "documents": _Form(
+        "*document_ranking*.jsonl", "Document Types to rank:", "Document Index", "Your response must be a list"
+    ),
+}
+
+
+def open_finagentbench(path: str | Path, task: Task = "chunks") -> Benchmark:
+    """Read the questions of a folder with the published JSON-lines files, or of one such file; all of them are a test.
+
+    Raises DataError for a missing file, a prompt that is written in another way, and a grade that is none.
+    """
+    form = _FORMS[task]
+    files = _files(Path(path).expanduser(), task, form)
+    questions: dict[str, Question] = {}
+    qrels: dict[str, dict[str, int]] = {}
+    unjudged = contradicting = 0
+    for file, number, question, candidates, grades in _rows(files, form):
+        if grades is None:
+            unjudged += 1
+            continue
+        identifier = f"q{_hash(question)}"
+        questions.setdefault(identifier, Question(identifier, question))
+        judged = qrels.setdefault(identifier, {})
+        for place, grade in _grades(grades, len(candidates), file, number).items():
+            document = _hash(candidates[place])
+            contradicting += judged.get(document, grade) != grade
+            judged[document] = max(grade, judged.get(document, grade))
+    name = f"finagentbench/{task}"
+    notes = []
+    if unjudged:
+        notes.append(f"{name}: {unjudged} rows have no grades: their candidates are in the corpus, nothing is asked.")
+    if contradicting:
+        notes.append(f"{name}: {contradicting} pairs of question and candidate have two grades; the higher one counts.")
+    return Benchmark(
+        name=name,
+        documents=lambda: _documents(files, form),
+        splits=splits_of(name, questions, {"test": qrels}, notes),
+        about={"kind": "finagentbench", "task": task, "files": [file.name for file in files]},
+        notes=tuple(notes),
+        licence=LICENCE,
+    )
+
+
+def _files(path: Path, task: str, form: _Form) -> list[Path]:
+    if path.is_file():
+        return [path]
+    files = sorted(path.glob(form.files)) if path.is_dir() else []
+    if not files:
+        held = ", ".join(sorted(file.name for file in path.iterdir())[:8]) if path.is_dir() else "does not exist"
+        raise DataError(
+            f"{path} holds no file {form.files} for the task {task!r} of FinAgentBench ({held or 'it is empty'}). "
+            "Put the published files there, or choose the other task with dataset.task."
+        )
+    return files
+
+
+def _rows(files: list[Path], form: _Form) -> Iterator[tuple[Path, int, str, list[str], Any]]:
+    """File, line number, question, candidates and grades (None where the row has none)."""
+    for file in files:
+        count = 0
+        for number, row in read_records(file, "rows of FinAgentBench, one per line"):
+            count += 1
+            question, candidates = _take_apart(_prompt(row, file, number), form, file, number)
+            yield file, number, question, candidates, row.get("qrel")
+        if not count:
+            raise DataError(f"{file} is empty; expected rows of FinAgentBench, one per line. Fetch it again.")
+
+
+def _prompt(row: dict[str, Any], file: Path, number: int) -> str:
+    messages = row.get("messages")
+    asked = [
+        message["content"]
+        for message in (messages if isinstance(messages, list) else ())
+        if isinstance(message, dict) and message.get("role") == "user" and isinstance(message.get("content"), str)
+    ]
+    if len(asked) != 1:
+        raise DataError(
+            f"{file}, line {number}: {len(asked)} messages of the user; expected 'messages' with one prompt. "
+            "It may be a file of something else."
+        )
+    return str(asked[0])
+
+
+def _take_apart(prompt: str, form: _Form, file: Path, number: int) -> tuple[str, list[str]]:
+    """The question and the candidates. A candidate begins with the number that is next: others are part of a text."""
+    asked = prompt.find(_QUESTION)
+    heading = prompt.find(form.heading, asked)
+    ending = prompt.rfind(f"\n{form.ending}")
+    if asked < 0 or heading < 0 or ending < heading:
+        missing = [word for word in (_QUESTION, form.heading, form.ending) if word not in prompt]
+        raise DataError(
+            f"{file}, line {number}: the prompt does not hold {', '.join(missing) or 'its parts in their order'}; "
+            f"expected '{_QUESTION} …', '{form.heading} …', '{form.ending} …'. It may be a file of the other task."
+        )
+    question = prompt[asked + len(_QUESTION) : heading].strip()
+    listed = prompt[heading + len(form.heading) : ending]
+    begins: list[tuple[int, int]] = []
+    for match in re.finditer(rf"(?:^|\n)[ \t]*\[{form.candidate} (\d+)\]", listed):
+        if int(match[1]) == len(begins):
+            begins.append(match.span())
+    ends = [start for start, _ in begins[1:]] + [len(listed)]
+    candidates = [listed[start:end].strip() for (_, start), end in zip(begins, ends, strict=True)]
+    if not question or not any(candidates):
+        raise DataError(f"{file}, line {number}: the prompt has no question or no [{form.candidate} 0]. Mend the row.")
+    return question, candidates
+
+
+def _grades(grades: Any, candidates: int, file: Path, number: int) -> dict[int, int]:
+    if not isinstance(grades, dict):
+        raise DataError(
+            f"{file}, line {number}: 'qrel' is {grades!r}; expected an object of candidate number and grade."
+        )
+    found = {}
+    for key, value in grades.items():
+        if not key.isdecimal() or int(key) >= candidates:
+            raise DataError(
+                f"{file}, line {number}: candidate {key!r} is graded, and the prompt has {candidates}, from 0 on. "
+                "The row is damaged; fetch the file again."
+            )
+        found[int(key)] = grade_of(value, file, number)
+    return found
+
+
+def _documents(files: list[Path], form: _Form) -> Iterator[Document]:
+    seen: set[str] = set()
+    for _, _, _, candidates, _ in _rows(files, form):
+        for text in candidates:
+            identifier = _hash(text)
+            if text and identifier not in seen:
+                seen.add(identifier)
+                yield Document(identifier, "", text)
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]

@@ -1,0 +1,194 @@
+"""Retrieval datasets as they lie on the Hugging Face Hub: tables of documents, of questions and of judgements.
+
+MTEB and BEIR publish this form. Where each table lies is said by the `configs` in the head of README.md; without
+them it is told by name: `corpus`, `queries` and `qrels`, as folders or as files. Judgements lie in one table a split.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from ..errors import DataError
+from .benchmark import Benchmark, splits_of
+from .rows import FETCH, grade_of, id_of, read_rows, string_of
+from .types import Document, Question
+
+_SPLITS = {"train": "train", "dev": "validation", "validation": "validation", "test": "test"}
+_GRADES = ("query-id", "corpus-id", "score")
+_KINDS = ("*.parquet", "*.jsonl", "*.jsonl.gz", "*.tsv")
+_STEM = re.compile(r"(train|dev|validation|test)(?:-\d{5}-of-\d{5})?\.(?:parquet|jsonl|jsonl\.gz|tsv)")
+
+
+class _Tables(NamedTuple):
+    corpus: list[Path]
+    questions: list[Path]
+    qrels: dict[str, list[Path]]
+    """By split."""
+
+
+def open_tables(path: str | Path, subset: str | None = None) -> Benchmark:
+    """Read the questions and judgements of such a folder, and find its documents.
+
+    `subset` names one where a dataset holds several, such as languages. What `source.json` says of the folder is
+    carried on: name, licence, whether identical ids are ignored. Raises DataError for a missing table, a subset that
+    is not there, a broken row, a grade that is none, and judgements of questions that are not there.
+    """
+    folder = Path(path).expanduser()
+    if not folder.is_dir():
+        raise DataError(f"{folder} is no folder; expected one with corpus, queries and qrels. {FETCH}")
+    tables = _tables(folder, subset)
+    questions = _questions(tables.questions)
+    qrels = {split: _qrels(files, questions) for split, files in tables.qrels.items()}
+    from .fetched import source_of
+
+    source = source_of(folder)
+    name = source.name or (f"{folder.resolve().name}/{subset}" if subset else folder.resolve().name)
+    notes: list[str] = []
+    return Benchmark(
+        name=name,
+        documents=lambda: _documents(tables.corpus),
+        splits=splits_of(name, questions, qrels, notes),
+        about={"kind": "mteb", "subset": subset, **source.about},
+        notes=tuple(notes),
+        licence=source.licence,
+        ignore_identical_ids=source.ignore_identical_ids,
+    )
+
+
+def _tables(folder: Path, subset: str | None) -> _Tables:
+    said = _configs(folder)
+    before = f"{subset}-" if subset else ""
+    qrels_name = next((name for name in (f"{before}qrels", "" if subset else "default") if name in said), None)
+    if f"{before}corpus" in said and qrels_name:
+        questions = said.get(f"{before}queries") or said.get("query") or {}
+        tables = _Tables(_all(said[f"{before}corpus"]), _all(questions), _by_split(said[qrels_name]))
+    elif subset:
+        there = sorted(name.removesuffix("-corpus") for name in said if name.endswith("-corpus"))
+        raise DataError(f"{folder} has no subset {subset!r}; it has {', '.join(there) or 'none'}.")
+    else:
+        tables = _Tables(_named(folder, "corpus"), _named(folder, "queries"), _qrel_files(folder))
+    missing = [name for name, found in zip(("corpus", "queries", "qrels"), tables, strict=True) if not found]
+    if missing:
+        subsets = sorted(name.removesuffix("-corpus") for name in said if name.endswith("-corpus"))
+        hint = f" It holds the subsets {', '.join(subsets)}: choose one with dataset.subset." if subsets else ""
+        raise DataError(
+            f"{folder} has no table of {', '.join(missing)}; expected corpus, queries and qrels (train, validation or "
+            f"test), as folders or files.{hint or ' ' + FETCH}"
+        )
+    return tables
+
+
+def _configs(folder: Path) -> dict[str, dict[str, list[Path]]]:
+    """Table → split → files, as the head of README.md says; empty where it says nothing."""
+    readme = folder / "README.md"
+    head = re.match(r"---\n(.*?)\n---", readme.read_text(encoding="utf-8"), re.DOTALL) if readme.is_file() else None
+    try:
+        said = yaml.safe_load(head[1]) if head else None
+    except yaml.YAMLError as error:
+        raise DataError(f"the head of {readme} is not valid YAML ({error}). Mend or remove the file.") from error
+    found: dict[str, dict[str, list[Path]]] = {}
+    for table in (said.get("configs") if isinstance(said, dict) else None) or ():
+        files = table.get("data_files") if isinstance(table, dict) else None
+        for entry in files if isinstance(files, list) else ():
+            patterns = entry["path"] if isinstance(entry["path"], list) else [entry["path"]]
+            paths = sorted({path for pattern in patterns for path in folder.glob(pattern)})
+            if not paths:
+                raise DataError(
+                    f"{readme} says that {table['config_name']}/{entry['split']} lies in {', '.join(patterns)}, and "
+                    f"nothing does. {FETCH}"
+                )
+            _refuse_gaps(paths)
+            found.setdefault(table["config_name"], {})[entry["split"]] = paths
+    return found
+
+
+def _all(splits: Mapping[str, list[Path]]) -> list[Path]:
+    return [path for paths in splits.values() for path in paths]
+
+
+def _by_split(splits: Mapping[str, list[Path]]) -> dict[str, list[Path]]:
+    return {_SPLITS[name]: paths for name, paths in splits.items() if name in _SPLITS}
+
+
+def _named(folder: Path, name: str) -> list[Path]:
+    for kind in _KINDS[:3]:
+        found = sorted((folder / name).glob(kind)) or sorted(folder.glob(name + kind[1:]))
+        if found:
+            _refuse_gaps(found)
+            return found
+    return []
+
+
+def _qrel_files(folder: Path) -> dict[str, list[Path]]:
+    found: dict[str, list[Path]] = {}
+    for place in (folder / "qrels", folder / "data"):
+        for path in sorted(place.iterdir()) if place.is_dir() else ():
+            match = _STEM.fullmatch(path.name)
+            if match:
+                found.setdefault(_SPLITS[match[1]], []).append(path)
+        if found:
+            break
+    for paths in found.values():
+        _refuse_gaps(paths)
+    return found
+
+
+def _refuse_gaps(paths: list[Path]) -> None:
+    """DataError where one of the shards …-00000-of-0000N is missing."""
+    for path in paths:
+        match = re.fullmatch(r"(.*)-\d{5}-of-(\d{5})(\..*)", path.name)
+        for place in range(int(match[2]) if match else 0):
+            assert match is not None
+            wanted = path.with_name(f"{match[1]}-{place:05d}-of-{match[2]}{match[3]}")
+            if not wanted.is_file():
+                raise DataError(f"{wanted} is missing; the table has {int(match[2])} files. {FETCH}")
+
+
+def _documents(files: list[Path]) -> Iterator[Document]:
+    for path in files:
+        for number, row in read_rows(path, ("text",), "a table of documents with _id, title and text"):
+            title = row.get("title")
+            text = string_of(row, "text", path, number)
+            yield Document(_id(row, path, number), title if isinstance(title, str) else "", text)
+
+
+def _questions(files: list[Path]) -> dict[str, Question]:
+    found: dict[str, Question] = {}
+    for path in files:
+        for number, row in read_rows(path, ("text",), "a table of questions with _id and text"):
+            identifier = _id(row, path, number)
+            text = string_of(row, "text", path, number)
+            if not text.strip():
+                raise DataError(f"{path}, row {number}: question {identifier!r} has no text. Fill it in or remove it.")
+            if found.setdefault(identifier, Question(identifier, text)).text != text:
+                raise DataError(f"{path}, row {number}: a second question has the id {identifier!r}. Rename one.")
+    return found
+
+
+def _qrels(files: list[Path], questions: Mapping[str, Question]) -> dict[str, dict[str, int]]:
+    found: dict[str, dict[str, int]] = {}
+    for path in files:
+        for number, row in read_rows(path, _GRADES, "judgements with query-id, corpus-id and score"):
+            question, document = id_of(row, "query-id", path, number), id_of(row, "corpus-id", path, number)
+            grade = grade_of(row["score"], path, number)
+            if question not in questions:
+                raise DataError(
+                    f"{path}, row {number}: question {question!r} is judged and is not in queries: the files do not "
+                    f"belong together. {FETCH}"
+                )
+            if found.setdefault(question, {}).setdefault(document, grade) != grade:
+                raise DataError(
+                    f"{path}, row {number}: question {question!r} and document {document!r} are judged {grade} here "
+                    f"and {found[question][document]} before. Keep one of the two rows."
+                )
+    return found
+
+
+def _id(row: Mapping[str, Any], path: Path, number: int) -> str:
+    column = "_id" if "_id" in row else "id"
+    if column not in row:
+        raise DataError(f"{path}, row {number} has no column _id or id; it has {', '.join(row)}. {FETCH}")
+    return id_of(dict(row), column, path, number)

@@ -1,0 +1,113 @@
+"""Any dataset of the catalogue ir_datasets (MacAvaney et al. 2021), an optional library that fetches what it needs.
+
+An id with judgements, such as `beir/scifact/test`, is the split that its last word names, or else the test. An id
+without them, such as `beir/scifact`, stands for its /train, /dev and /test, as far as they exist.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ..errors import DataError, DownloadError
+from .benchmark import Benchmark, splits_of
+from .rows import grade_of
+from .types import Document, Question
+
+_SPLITS = {"train": "train", "dev": "validation", "validation": "validation", "valid": "validation", "test": "test"}
+
+
+def open_ir_datasets(identifier: str) -> Benchmark:
+    """Read the questions and judgements of an id, and find its documents; judgements of unknown ones are dropped.
+
+    Raises DataError where the library is not installed, for an unknown id and for one without documents, questions or
+    judgements, DownloadError where its files cannot be fetched.
+    """
+    library = _library()
+    splits = _split_ids(library, identifier)
+    questions: dict[str, Question] = {}
+    qrels: dict[str, dict[str, dict[str, int]]] = {}
+    for split, name in splits.items():
+        dataset = _load(library, name)
+        for number, query in enumerate(_iterate(name, dataset.queries_iter), start=1):
+            text = query.default_text()
+            if not text.strip():
+                raise DataError(f"{name}, question {number} ({query.query_id!r}) has no text.")
+            questions.setdefault(str(query.query_id), Question(str(query.query_id), text))
+        judged = qrels.setdefault(split, {})
+        for number, qrel in enumerate(_iterate(name, dataset.qrels_iter), start=1):
+            if str(qrel.query_id) in questions:
+                grades = judged.setdefault(str(qrel.query_id), {})
+                grade = grade_of(qrel.relevance, Path(name), number)
+                grades[str(qrel.doc_id)] = max(grade, grades.get(str(qrel.doc_id), grade))
+    first = next(iter(splits.values()))
+    notes: list[str] = []
+    return Benchmark(
+        name=identifier,
+        documents=lambda: _documents(first, _load(library, first)),
+        splits=splits_of(identifier, questions, qrels, notes),
+        about={"kind": "ir_datasets", "id": identifier, "splits": splits},
+        notes=tuple(notes),
+        licence=f"See https://ir-datasets.com/{identifier.partition('/')[0]}.html",
+        ignore_identical_ids=identifier.startswith("beir/"),
+        may_lack_documents=True,
+    )
+
+
+def _library() -> Any:
+    try:
+        import ir_datasets
+    except ImportError as error:
+        raise DataError(
+            "datasets of kind 'ir_datasets' need the library of that name, which is not installed. "
+            "Install it: pip install 'querylect[ir_datasets]'"
+        ) from error
+    return ir_datasets
+
+
+def _split_ids(library: Any, identifier: str) -> dict[str, str]:
+    """Split → id."""
+    dataset = _load(library, identifier)
+    if not dataset.has_docs():
+        raise DataError(f"{identifier!r} of ir_datasets has no documents. Choose an id that has.")
+    if dataset.has_qrels():
+        if not dataset.has_queries():
+            raise DataError(
+                f"{identifier!r} of ir_datasets has judgements and no questions. Choose an id that has both."
+            )
+        return {_SPLITS.get(identifier.rpartition("/")[2], "test"): identifier}
+    found: dict[str, str] = {}
+    for word, split in _SPLITS.items():
+        name = f"{identifier}/{word}"
+        if name in library.registry and split not in found:
+            below = library.load(name)
+            if below.has_qrels() and below.has_queries():
+                found[split] = name
+    if not found:
+        raise DataError(f"{identifier!r} of ir_datasets has no judgements, nor have its splits. Choose an id that has.")
+    return found
+
+
+def _load(library: Any, name: str) -> Any:
+    try:
+        return library.load(name)
+    except KeyError:
+        raise DataError(f"ir_datasets knows no {name!r}. Its ids are at https://ir-datasets.com.") from None
+
+
+def _iterate(name: str, iterate: Any) -> Iterator[Any]:
+    try:
+        yield from iterate()
+    except OSError as error:
+        raise DownloadError(
+            f"ir_datasets could not fetch {name!r} ({error}). Ask again where the network reaches it; what it has "
+            "fetched, it keeps."
+        ) from error
+
+
+def _documents(name: str, dataset: Any) -> Iterator[Document]:
+    for document in _iterate(name, dataset.docs_iter):
+        title = getattr(document, "title", "")
+        text = document.default_text()
+        if title and text.startswith(title):
+            text = text[len(title) :].lstrip()
+        yield Document(str(document.doc_id), title or "", text)
