@@ -8,6 +8,7 @@ a pair of them inherits its grade (seed 003, appendix B). Two tasks, two corpora
 import hashlib
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -137,8 +138,8 @@ def _take_apart(prompt: str, form: _Form, file: Path, number: int) -> tuple[str,
     for match in re.finditer(rf"(?:^|\n)[ \t]*\[{form.candidate} (\d+)\]", listed):
         if int(match[1]) == len(begins):
             begins.append(match.span())
-    ends = [start for start, _ in begins[1:]] + [len(listed)]
-    candidates = [listed[start:end].strip() for (_, start), end in zip(begins, ends, strict=True)]
+    edges = [*begins, (len(listed), len(listed))]
+    candidates = [listed[begin[1] : end[0]].strip() for begin, end in pairwise(edges)]
     if not question or not any(candidates):
         raise DataError(f"{file}, line {number}: the prompt has no question or no [{form.candidate} 0]. Mend the row.")
     return question, candidates

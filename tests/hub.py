@@ -1,0 +1,107 @@
+"""A small Hugging Face Hub on loopback: dataset repositories with files, which real clients of the Hub can read."""
+
+import hashlib
+import json
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+class Hub:
+    """`repositories`: name → path → content. `cut`: paths whose next answers break off after so many bytes."""
+
+    def __init__(self, repositories: dict[str, dict[str, bytes]]) -> None:
+        self.repositories = repositories
+        self.large: set[str] = set()
+        """Paths in large file storage, known by their sha256."""
+        self.cut: dict[str, list[int]] = {}
+        self.refused: set[str] = set()
+        """Paths whose content is not given (HTTP 403)."""
+        self.ranges: list[tuple[str, str | None]] = []
+        """Path and Range header of every download."""
+        self.url = ""
+
+
+def _blob(content: bytes) -> str:
+    return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+
+
+@contextmanager
+def serving(hub: Hub) -> Iterator[str]:
+    """The hub on a free port; gives its URL."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+        def do_HEAD(self) -> None:
+            self.answer(head=True)
+
+        def do_GET(self) -> None:
+            self.answer(head=False)
+
+        def answer(self, head: bool) -> None:
+            path = self.path.partition("?")[0]
+            about = re.fullmatch(r"/api/datasets/([^/]+/[^/]+)(?:/revision/([^/]+))?", path)
+            file = re.fullmatch(r"/datasets/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path)
+            if about and about[1] in hub.repositories:
+                self.send(200, json.dumps(self.describe(about[1])).encode(), {"Content-Type": "application/json"}, head)
+            elif file and file[3] in hub.repositories.get(file[1], {}):
+                self.give(file[3], hub.repositories[file[1]][file[3]], head)
+            else:
+                error = {"X-Error-Code": "RepoNotFound", "X-Error-Message": "Repository not found"}
+                self.send(404, b'{"error": "Repository not found"}', error, head)
+
+        def describe(self, repo: str) -> dict:
+            siblings = []
+            for name, content in hub.repositories[repo].items():
+                each = {"rfilename": name, "size": len(content), "blobId": _blob(content)}
+                if name in hub.large:
+                    sha256 = hashlib.sha256(content).hexdigest()
+                    each["lfs"] = {"sha256": sha256, "size": len(content), "pointerSize": 130}
+                siblings.append(each)
+            return {"_id": "1", "id": repo, "sha": COMMIT, "private": False, "tags": [], "siblings": siblings}
+
+        def give(self, name: str, content: bytes, head: bool) -> None:
+            wanted = self.headers.get("Range")
+            begin = re.fullmatch(r"bytes=(\d+)-", wanted or "")
+            start = int(begin[1]) if begin else 0
+            etag = hashlib.sha256(content).hexdigest() if name in hub.large else _blob(content)
+            headers = {"ETag": f'"{etag}"', "X-Repo-Commit": COMMIT, "Accept-Ranges": "bytes"}
+            if start:
+                headers["Content-Range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"
+            if not head:
+                hub.ranges.append((name, wanted))
+                if name in hub.refused:
+                    self.send(403, b'{"error": "not now"}', {}, head)
+                    return
+            cut = hub.cut[name].pop(0) if not head and hub.cut.get(name) else None
+            self.send(206 if start else 200, content[start:], headers, head, cut)
+
+        def send(self, status: int, body: bytes, headers: dict[str, str], head: bool, cut: int | None = None) -> None:
+            self.send_response(status)
+            for key, value in {**headers, "Content-Length": str(len(body))}.items():
+                self.send_header(key, value)
+            self.end_headers()
+            if not head:
+                self.wfile.write(body[:cut])
+            if cut is not None:
+                self.wfile.flush()
+                self.close_connection = True
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    hub.url = f"http://127.0.0.1:{server.server_address[1]}"
+    try:
+        yield hub.url
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(10)

@@ -1,0 +1,119 @@
+"""FinAgentBench in its published form: prompts of our own, and the twenty real rows."""
+
+import json
+
+import pytest
+from querylect.configs.schema import DatasetConfig
+from querylect.data.load import load_dataset
+from querylect.errors import DataError
+
+
+def chunk_prompt(question, chunks):
+    listed = "\n".join(f"[Chunk Index {place}] {text}" for place, text in enumerate(chunks))
+    return (
+        "Identify the 5 most relevant text chunks for answering this question, then rank them.\n"
+        f"Question: {question}\nText chunks:\n{listed}\nTask: Select and rank the 5 most relevant chunks.\n"
+        "Response Format: [3, 1]"
+    )
+
+
+def document_prompt(question, types):
+    listed = "\n\n".join(f"[Document Index {place}] {text}" for place, text in enumerate(types))
+    return (
+        f"Rank the following financial document types.\n\nQuestion: {question}\n\nDocument Types to rank:\n{listed}\n\n"
+        "Your response must be a list of indices in exact list format."
+    )
+
+
+def row(prompt, qrel):
+    graded = {} if qrel is None else {"qrel": qrel}
+    return {"uuid": "q1", "messages": [{"role": "user", "content": prompt}], **graded}
+
+
+def write(folder, rows, name="chunk_ranking_kaggle_dev.jsonl"):
+    folder.mkdir(parents=True, exist_ok=True)
+    text = "".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in rows)
+    (folder / name).write_text(text, encoding="utf-8")
+    return folder
+
+
+def read(folder, **settings):
+    return load_dataset(DatasetConfig(kind="finagentbench", path=str(folder), **settings))
+
+
+def grades(dataset):
+    """Question text → chunk text → grade."""
+    texts = {document.id: document.text for document in dataset.corpus}
+    split = dataset.splits["test"]
+    return {q.text: {texts[d]: g for d, g in split.qrels[q.id].items()} for q in split.questions}
+
+
+def test_prompts_are_taken_apart_and_pooled(tmp_path):
+    tricky = "Revenue rose.\n[Chunk Index 7] is cited.\n\nTask: none"
+    rows = [
+        row(chunk_prompt("Did revenue rise?", ["Cover page", tricky, "Outlook"]), {"0": 0, "1": 2, "2": 1}),
+        row(chunk_prompt("Did revenue rise?", ["Other filing", "Outlook"]), {"0": 1, "1": 2}),
+        row(chunk_prompt("Is there a dividend?", ["Cover page", "Outlook"]), {"0": 1.0, "1": 0}),
+        row(chunk_prompt("Never relevant?", ["Cover page"]), {"0": 0}),
+    ]
+    write(tmp_path, [row(chunk_prompt("Unlabelled?", ["Held out chunk"]), None)], "chunk_ranking_kaggle_eval.jsonl")
+    dataset = read(write(tmp_path, rows))
+    assert [d.text for d in dataset.corpus] == ["Cover page", tricky, "Outlook", "Other filing", "Held out chunk"]
+    assert grades(dataset) == {
+        "Did revenue rise?": {tricky: 2, "Outlook": 2, "Other filing": 1},
+        "Is there a dividend?": {"Cover page": 1},
+    }
+    assert [note for note in dataset.notes if "two grades" in note or "no grades" in note or "skipped" in note] == [
+        "finagentbench/chunks: 1 rows have no grades: their candidates are in the corpus, nothing is asked.",
+        "finagentbench/chunks: 1 pairs of question and candidate have two grades; the higher one counts.",
+        "finagentbench/chunks, test: 1 questions have no relevant document and are skipped.",
+    ]
+
+
+def test_the_document_task_ranks_types(tmp_path):
+    rows = [row(document_prompt("Who is paid?", ["DEF14A", "10-K"]), {"1": 3, "0": 4})]
+    dataset = read(write(tmp_path, rows, "document_ranking_kaggle_dev.jsonl"), task="documents")
+    assert grades(dataset) == {"Who is paid?": {"DEF14A": 4, "10-K": 3}}
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (row(chunk_prompt("Q?", ["a"]), {"1": 2}), "candidate '1' is graded, and the prompt has 1"),
+        (row(chunk_prompt("Q?", ["a"]), {"-1": 2}), "candidate '-1' is graded"),
+        (row(chunk_prompt("Q?", ["a"]), [2]), r"'qrel' is \[2\]; expected an object"),
+        (row(chunk_prompt("Q?", ["a"]), {"0": float("nan")}), "the grade is nan; expected a whole number"),
+        (row(chunk_prompt("Q?", ["a"]), {"0": None}), "the grade is None"),
+        (row(chunk_prompt("Q?", ["a"]), {"0": 1.5}), "the grade is 1.5"),
+        (row(chunk_prompt("", ["a"]), {"0": 1}), "no question"),
+        (row(chunk_prompt("Q?", []), {}), r"no \[Chunk Index 0\]"),
+        (row(document_prompt("Q?", ["10-K"]), {"0": 1}), "may be a file of the other task"),
+        ({"uuid": "q", "messages": []}, "0 messages of the user"),
+        ({"question": "Q?"}, "0 messages of the user"),
+        ('{"uuid": "q', "not valid JSON"),
+    ],
+)
+def test_a_broken_row_is_named(tmp_path, line, said):
+    good = row(chunk_prompt("Fine?", ["a", "b"]), {"0": 1})
+    with pytest.raises(DataError, match=rf"chunk_ranking_kaggle_dev\.jsonl, (line|row) 2: .*{said}"):
+        read(write(tmp_path, [good, line]))
+
+
+def test_a_folder_without_the_files_of_the_task_is_told(tmp_path):
+    write(tmp_path, [], "document_ranking_kaggle_dev.jsonl")
+    with pytest.raises(DataError, match=r"no file \*chunk_ranking\*\.jsonl .*document_ranking_kaggle_dev\.jsonl"):
+        read(tmp_path)
+    with pytest.raises(DataError, match="is empty"):
+        read(tmp_path, task="documents")
+    with pytest.raises(DataError, match="does not exist"):
+        read(tmp_path / "absent")
+
+
+def test_the_real_rows_are_read(realdata):
+    dataset = read(realdata / "finagentbench", task="documents")
+    assert sorted(document.text for document in dataset.corpus) == ["10-K", "10-Q", "8-K", "DEF14A", "Earnings"]
+    lines = (realdata / "finagentbench" / "finagentbench_document_ranking_dev_head20.jsonl").read_text().splitlines()
+    assert len(dataset.splits["test"].questions) == len(lines) == 20
+    first = json.loads(lines[0])["qrel"]
+    mine = next(iter(grades(dataset).values()))
+    assert mine == {"Earnings": first["4"]}

@@ -1,0 +1,158 @@
+"""Tables of documents, questions and judgements as MTEB and BEIR publish them on the Hub."""
+
+import gzip
+import json
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+from querylect.configs.schema import DatasetConfig
+from querylect.data.beir import load_beir
+from querylect.data.load import load_dataset
+from querylect.errors import DataError
+
+DOCUMENTS = [{"_id": "d1", "title": "Head", "text": "aspirin"}, {"_id": "d2", "title": "", "text": "insulin"}]
+QUESTIONS = [{"_id": "q1", "text": "what helps?"}, {"_id": "q2", "text": "sugar?"}, {"_id": "q3", "text": "unasked"}]
+QRELS = [("q1", "d1", 2), ("q1", "d2", 0), ("q2", "d2", 1)]
+
+
+def lines(records):
+    return "".join(json.dumps(record) + "\n" for record in records)
+
+
+def as_jsonl(folder):
+    """The older form: JSON lines, and judgements where the head of README.md says."""
+    (folder / "qrels").mkdir(parents=True)
+    (folder / "corpus.jsonl").write_text(lines(DOCUMENTS))
+    (folder / "queries.jsonl").write_text(lines(QUESTIONS))
+    qrels = [dict(zip(("query-id", "corpus-id", "score"), row, strict=True)) for row in QRELS]
+    (folder / "qrels" / "test.jsonl").write_text(lines(qrels))
+    (folder / "README.md").write_text(
+        "---\nconfigs:\n- config_name: default\n  data_files:\n  - split: test\n    path: qrels/test.jsonl\n"
+        "- config_name: corpus\n  data_files:\n  - split: corpus\n    path: corpus.jsonl\n"
+        "- config_name: queries\n  data_files:\n  - split: queries\n    path: queries.jsonl\n---\n# Card\n"
+    )
+
+
+def as_parquet(folder, before=""):
+    """The newer form: a folder of Parquet shards for each table; scores are floats, ids are called id."""
+    documents = [{"id": each["_id"], "title": each["title"], "text": each["text"]} for each in DOCUMENTS]
+    tables = {
+        "corpus": {"test-00000-of-00002": documents[:1], "test-00001-of-00002": documents[1:]},
+        "queries": {"test-00000-of-00001": [{"id": each["_id"], "text": each["text"]} for each in QUESTIONS]},
+        "qrels": {
+            "test-00000-of-00001": [{"query-id": q, "corpus-id": d, "score": float(grade)} for q, d, grade in QRELS]
+        },
+    }
+    for table, files in tables.items():
+        (folder / f"{before}{table}").mkdir(parents=True)
+        for name, rows in files.items():
+            parquet.write_table(pa.Table.from_pylist(rows), folder / f"{before}{table}" / f"{name}.parquet")
+
+
+def as_beir_on_the_hub(folder):
+    """Gzipped JSON lines, and the judgements of another repository put into qrels/."""
+    (folder / "qrels").mkdir(parents=True)
+    for name, records in {"corpus": DOCUMENTS, "queries": QUESTIONS}.items():
+        with gzip.open(folder / f"{name}.jsonl.gz", "wt", encoding="utf-8") as file:
+            file.write(lines(records))
+    rows = "".join(f"{q}\t{d}\t{grade}\n" for q, d, grade in QRELS)
+    (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n" + rows)
+
+
+def read(folder, **settings):
+    return load_dataset(DatasetConfig(kind="mteb", path=str(folder), **settings))
+
+
+@pytest.mark.parametrize("write", [as_jsonl, as_parquet, as_beir_on_the_hub])
+def test_every_published_form_gives_the_same_dataset(tmp_path, write):
+    write(tmp_path / "tiny")
+    dataset = read(tmp_path / "tiny")
+    assert [(d.id, d.title, d.text) for d in dataset.corpus] == [("d1", "Head", "aspirin"), ("d2", "", "insulin")]
+    assert [question.text for question in dataset.splits["test"].questions] == ["what helps?", "sugar?"]
+    assert dataset.splits["test"].qrels == {"q1": {"d1": 2}, "q2": {"d2": 1}}
+    assert dataset.name == "tiny"
+
+
+def test_a_subset_is_chosen_by_name(tmp_path):
+    for language in ("en", "de"):
+        as_parquet(tmp_path, f"{language}-")
+    said = "".join(
+        f"- config_name: {language}-{table}\n  data_files:\n  - split: test\n    path: {language}-{table}/*.parquet\n"
+        for language in ("en", "de")
+        for table in ("corpus", "queries", "qrels")
+    )
+    (tmp_path / "README.md").write_text(f"---\nconfigs:\n{said}---\n")
+    assert len(read(tmp_path, subset="de").corpus) == 2
+    with pytest.raises(DataError, match=r"no subset 'fr'; it has de, en"):
+        read(tmp_path, subset="fr")
+    with pytest.raises(DataError, match=r"holds the subsets de, en: choose one with dataset\.subset"):
+        read(tmp_path)
+
+
+def test_a_missing_table_shard_or_file_is_told(tmp_path):
+    as_parquet(tmp_path / "a")
+    (tmp_path / "a" / "corpus" / "test-00000-of-00002.parquet").unlink()
+    with pytest.raises(DataError, match=r"test-00000-of-00002\.parquet is missing; the table has 2 files"):
+        read(tmp_path / "a")
+    as_jsonl(tmp_path / "b")
+    (tmp_path / "b" / "corpus.jsonl").unlink()
+    with pytest.raises(DataError, match=r"corpus/corpus lies in corpus\.jsonl, and nothing does"):
+        read(tmp_path / "b")
+    as_beir_on_the_hub(tmp_path / "c")
+    (tmp_path / "c" / "qrels" / "test.tsv").rename(tmp_path / "c" / "qrels" / "judgements.tsv")
+    with pytest.raises(DataError, match="no table of qrels"):
+        read(tmp_path / "c")
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([("q1", "d1", float("nan"))], "row 1: the grade is nan; expected a whole number"),
+        ([("q1", "d1", 0.5)], "row 1: the grade is 0.5"),
+        ([("q9", "d1", 1.0)], "question 'q9' is judged and is not in queries"),
+        ([("q1", "d9", 1.0)], "1 judged documents, 'd9' among them, are not in the corpus"),
+        ([("q1", "d1", 1.0), ("q1", "d1", 2.0)], "row 2: .* are judged 2 here and 1 before"),
+        ([("q1", "d1", 0.0)], "no question has a relevant document"),
+    ],
+)
+def test_a_broken_judgement_is_told(tmp_path, rows, said):
+    as_parquet(tmp_path)
+    table = pa.table(
+        {"query-id": [r[0] for r in rows], "corpus-id": [r[1] for r in rows], "score": [r[2] for r in rows]}
+    )
+    parquet.write_table(table, tmp_path / "qrels" / "test-00000-of-00001.parquet")
+    with pytest.raises(DataError, match=said):
+        read(tmp_path)
+
+
+def test_a_broken_corpus_or_queries_table_is_told(tmp_path):
+    as_beir_on_the_hub(tmp_path)
+    for text, said in {
+        lines([*DOCUMENTS, DOCUMENTS[0]]): "two documents have the id 'd1'",
+        lines([{"title": "no text", "_id": "d1"}]): "row 1: no column text",
+        lines([{"text": "no id"}]): "no column _id or id",
+        lines([{"_id": "d1", "text": None}]): "'text' is None",
+        "": "holds no row",
+        "{]": "line 1: not readable",
+    }.items():
+        with gzip.open(tmp_path / "corpus.jsonl.gz", "wt") as file:
+            file.write(text)
+        with pytest.raises(DataError, match=said):
+            read(tmp_path)
+    whole = gzip.compress(lines([{"_id": f"d{place}", "text": f"{place:x}"} for place in range(500)]).encode())
+    (tmp_path / "corpus.jsonl.gz").write_bytes(whole[:-20])
+    with pytest.raises(DataError, match=r"corpus\.jsonl\.gz, line \d+: not readable"):
+        read(tmp_path)
+    as_beir_on_the_hub(tmp_path / "b")
+    with gzip.open(tmp_path / "b" / "queries.jsonl.gz", "wt") as file:
+        file.write(lines([*QUESTIONS, {"_id": "q1", "text": "another"}]))
+    with pytest.raises(DataError, match="a second question has the id 'q1'"):
+        read(tmp_path / "b")
+
+
+def test_a_real_beir_folder_read_as_tables_is_the_same(realdata):
+    ours, tables = load_beir(realdata / "scifact"), read(realdata / "scifact")
+    assert tables.corpus == ours.corpus
+    assert tables.splits["test"].qrels == ours.splits["test"].qrels
+    assert tables.splits["test"].questions == ours.splits["test"].questions

@@ -1,0 +1,91 @@
+"""The catalogue ir_datasets, with a dataset of our own entered into it."""
+
+import builtins
+
+import pytest
+from querylect.configs.schema import DatasetConfig
+from querylect.data.load import load_dataset
+from querylect.errors import DataError
+
+
+@pytest.fixture
+def library(tmp_path, monkeypatch):
+    """ir_datasets with `tiny` (documents and questions) and `tiny/test`, `tiny/dev` (judgements too)."""
+    ir_datasets = pytest.importorskip("ir_datasets", reason="pip install 'querylect[ir_datasets]'")
+    monkeypatch.setenv("IR_DATASETS_HOME", str(tmp_path))
+    from ir_datasets.formats import TrecQrels, TsvDocs, TsvQueries
+
+    class File:
+        """What a downloaded file is to the library."""
+
+        def __init__(self, name, text):
+            self._path = tmp_path / name
+            self._path.write_text(text)
+
+        def path(self, force=True):
+            return str(self._path)
+
+        def stream(self):
+            return self._path.open("rb")
+
+    documents = TsvDocs(File("docs.tsv", "d1\taspirin relieves headache\nd2\tinsulin\n"))
+    questions = TsvQueries(File("queries.tsv", "q1\twhat helps?\nq2\tsugar?\n"))
+    qrels = {
+        "tiny/test": "q1 0 d1 2\nq1 0 d2 0\nq1 0 gone 1\n",
+        "tiny/dev": "q2 0 d2 1\n",
+        "tiny/lost": "q2 0 gone 1\n",
+    }
+    registered = dict(ir_datasets.registry._registered)
+    ir_datasets.registry.register("tiny", ir_datasets.Dataset(documents, questions))
+    for name, text in qrels.items():
+        judgements = TrecQrels(File(name.replace("/", "-"), text), {0: "no", 1: "yes", 2: "very"})
+        ir_datasets.registry.register(name, ir_datasets.Dataset(documents, questions, judgements))
+    yield ir_datasets
+    ir_datasets.registry._registered.clear()
+    ir_datasets.registry._registered.update(registered)
+
+
+def read(identifier):
+    return load_dataset(DatasetConfig(kind="ir_datasets", path=identifier))
+
+
+def test_an_id_with_judgements_is_a_split(library):
+    dataset = read("tiny/test")
+    assert [(document.id, document.text) for document in dataset.corpus] == [
+        ("d1", "aspirin relieves headache"),
+        ("d2", "insulin"),
+    ]
+    assert dataset.splits["test"].qrels == {"q1": {"d1": 2}}
+    assert [question.text for question in dataset.splits["test"].questions] == ["what helps?"]
+    assert any(
+        "1 judged documents, 'gone' among them, are not in the corpus and are dropped" in n for n in dataset.notes
+    )
+    assert list(read("tiny/dev").splits) == ["validation"]
+
+
+def test_an_id_without_judgements_stands_for_its_splits(library):
+    assert {name: len(split.questions) for name, split in read("tiny").splits.items()} == {"validation": 1, "test": 1}
+
+
+def test_what_the_catalogue_does_not_have_is_told(library):
+    with pytest.raises(DataError, match="ir_datasets knows no 'tiny/none'"):
+        read("tiny/none")
+    with pytest.raises(DataError, match="so that no question is left"):
+        read("tiny/lost")
+    library.registry.register("bare", library.Dataset(library.load("tiny").docs_handler()))
+    with pytest.raises(DataError, match="'bare' of ir_datasets has no judgements, nor have its splits"):
+        read("bare")
+
+
+def test_a_missing_library_is_named_with_its_extra(monkeypatch):
+    load = builtins.__import__
+
+    def without(name, *rest, **named):
+        level = named.get("level", rest[3] if len(rest) > 3 else 0)
+        if name == "ir_datasets" and not level:
+            raise ImportError(name)
+        return load(name, *rest, **named)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(DataError, match=r"pip install 'querylect\[ir_datasets\]'"):
+        read("tiny/test")

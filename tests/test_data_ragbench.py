@@ -1,0 +1,137 @@
+"""RAGBench in its published form: rows of our own, and four real parts end to end."""
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+from querylect.configs.schema import DatasetConfig, EnvironmentConfig
+from querylect.data.load import load_dataset
+from querylect.data.ragbench import PARTS, document_id, open_ragbench
+from querylect.errors import DataError
+
+ROWS = {
+    ("covidqa", "test"): [
+        ("7", "How does it spread?", ["By droplets.", "Masks help."], ["0a", "0b."]),
+        ("8", "Do masks help?", ["Masks help.", "By droplets."], ["1a", "9a", "x"]),
+    ],
+    ("covidqa", "train"): [
+        ("1", "HOW does it spread", ["By droplets."], ["0a"]),
+        ("2", "Who is at risk?", ["The old.", " "], ["0a"]),
+    ],
+    ("emanual", "test"): [
+        ("7", "How do I turn it on?", ["Press power.", "Masks help."], []),
+        ("7", "How do I turn it on?", ["Press power.", "Plug it in."], ["1c"]),
+    ],
+}
+
+
+def write(folder, rows=ROWS, **columns):
+    """The published layout of these rows."""
+    for (part, split), given in rows.items():
+        (folder / part).mkdir(parents=True, exist_ok=True)
+        names = ("id", "question", "documents", "all_relevant_sentence_keys")
+        table = {name: [row[place] for row in given] for place, name in enumerate(names)}
+        table |= {"dataset_name": [f"{part}_{split}"] * len(given), "adherence_score": [True] * len(given)} | columns
+        parquet.write_table(pa.table(table), folder / part / f"{split}-00000-of-00001.parquet")
+    return folder
+
+
+def read(folder, **settings):
+    return load_dataset(DatasetConfig(kind="ragbench", path=str(folder), **settings))
+
+
+def test_all_documents_are_one_corpus_and_those_of_a_row_are_relevant(tmp_path):
+    dataset = read(write(tmp_path), parts=["covidqa", "emanual"])
+    texts = [document.text for document in dataset.corpus]
+    assert sorted(texts) == sorted(["By droplets.", "The old.", "Masks help.", "Press power.", "Plug it in."])
+    test = dataset.splits["test"]
+    assert [question.id for question in test.questions] == ["covidqa/7", "covidqa/8", "emanual/7"]
+    assert test.qrels["covidqa/8"] == {document_id("Masks help."): 1, document_id("By droplets."): 1}
+    # two rows, one question: the documents of both
+    assert set(test.qrels["emanual/7"]) == {document_id(t) for t in ("Press power.", "Masks help.", "Plug it in.")}
+    assert dataset.licence.startswith("RAGBench, CC BY 4.0")
+    assert any("1 of 6 rows repeat a question" in note for note in dataset.notes)
+
+
+def test_relevant_takes_the_documents_of_relevant_sentences(tmp_path):
+    dataset = read(write(tmp_path), parts=["covidqa", "emanual"], positives="relevant")
+    qrels = dataset.splits["test"].qrels
+    assert qrels["covidqa/7"] == {document_id("By droplets."): 1}  # "0b." counts as 0b
+    assert qrels["covidqa/8"] == {document_id("By droplets."): 1}
+    assert qrels["emanual/7"] == {document_id("Plug it in."): 1}
+    assert any("2 sentence keys name no document" in note for note in dataset.notes)
+
+
+def test_a_training_question_that_is_tested_on_is_taken_out(tmp_path):
+    dataset = read(write(tmp_path), parts=["covidqa", "emanual"])
+    assert [question.text for question in dataset.splits["train"].questions] == ["Who is at risk?"]
+    assert any("1 of 2 questions of train are taken out" in note for note in dataset.notes)
+
+
+def test_an_id_that_two_questions_have_stays_two_questions(tmp_path):
+    rows = {("covidqa", "test"): [("1", "one?", ["a"], []), ("1", "two?", ["b"], [])]}
+    questions = read(write(tmp_path, rows), parts=["covidqa"]).splits["test"].questions
+    assert [question.text for question in questions] == ["one?", "two?"]
+    assert questions[0].id == "covidqa/1"
+    assert questions[1].id.startswith("covidqa/1-")
+
+
+def test_only_the_whole_benchmark_bears_its_name(tmp_path):
+    one = [("1", "one?", ["a"], [])]
+    folder = write(tmp_path, {(part, "test"): one for part in PARTS})
+    assert open_ragbench(folder).name == "ragbench"
+    assert open_ragbench(folder, ["covidqa", "cuad"]).name == "ragbench[covidqa,cuad]"
+
+
+def test_a_missing_part_split_or_shard_is_told(tmp_path):
+    folder = write(tmp_path / "a")
+    with pytest.raises(DataError, match=r"lacks the RAGBench parts cuad.*dataset\.parts=\[covidqa, emanual\]"):
+        read(folder)
+    with pytest.raises(DataError, match=r"no part squad; it has covidqa"):
+        read(folder, parts=["squad"])
+    (folder / "emanual" / "test-00000-of-00001.parquet").rename(folder / "emanual" / "test-00001-of-00002.parquet")
+    with pytest.raises(DataError, match=r"1 of 2 files of 'test' are there; test-00000-of-00002\.parquet is missing"):
+        read(folder, parts=["covidqa", "emanual"])
+    (folder / "emanual" / "test-00001-of-00002.parquet").unlink()
+    with pytest.raises(DataError, match="emanual holds no test rows"):
+        read(folder, parts=["covidqa", "emanual"])
+
+
+def test_a_file_of_another_part_or_kind_is_told(tmp_path):
+    folder = write(tmp_path)
+    place = folder / "emanual" / "test-00000-of-00001.parquet"
+    place.write_bytes((folder / "covidqa" / "test-00000-of-00001.parquet").read_bytes())
+    with pytest.raises(DataError, match="row 1 says that it is of 'covidqa_test'; expected emanual_test"):
+        read(folder, parts=["emanual"])
+    parquet.write_table(pa.table({"id": ["1"], "text": ["?"]}), place)
+    with pytest.raises(
+        DataError, match="no column question, documents, all_relevant_sentence_keys; .* it has id, text"
+    ):
+        read(folder, parts=["emanual"])
+    place.write_bytes(b"PAR1 and then nothing")
+    with pytest.raises(DataError, match="no readable Parquet file"):
+        read(folder, parts=["emanual"])
+    place.write_bytes(b"")
+    with pytest.raises(DataError, match="is empty"):
+        read(folder, parts=["emanual"])
+    write(folder, {("emanual", "test"): [("1", "one?", [], [])]})
+    with pytest.raises(DataError, match=r"row 1: 'documents' is \[\]; expected a list of texts"):
+        read(folder, parts=["emanual"])
+
+
+def test_four_real_parts_are_indexed_and_searched(realdata, tmp_path):
+    from querylect.configs.schema import RunConfig
+    from querylect.envs.environment import Environment
+    from querylect.envs.index import build_index
+    from querylect.eval.baselines import measure_raw
+
+    parts = ["covidqa", "delucionqa", "emanual", "hotpotqa"]
+    dataset = DatasetConfig(kind="ragbench", path=str(realdata / "ragbench"), parts=parts)
+    config = EnvironmentConfig(dataset=dataset, index=str(tmp_path / "index"))
+    assert build_index(config).documents == 5617
+    assert Environment.open(config).splits == {"train": 520, "validation": 846, "test": 792}
+    measured = measure_raw(RunConfig(env=config), "test")
+    assert [one.dataset.rpartition("/")[2] for one in measured[:-1]] == parts
+    assert [one.questions for one in measured] == [244, 92, 66, 390, 792]
+    # the questions of a part are far from random and from perfect in a corpus of four parts
+    assert all(0.2 < one.value < 0.95 for one in measured)
+    assert measured[-1].value == pytest.approx(sum(one.value for one in measured[:-1]) / 4)

@@ -1,0 +1,112 @@
+"""Documents that bear the id of the question: left out where the dataset says so, as BEIR's own evaluation does."""
+
+import pytest
+from querylect.configs.schema import DatasetConfig, EnvironmentConfig
+from querylect.data.beir import load_beir, save_beir
+from querylect.data.types import Dataset, Document, Question, Split
+from querylect.envs.environment import Environment
+from querylect.envs.index import build_index
+from querylect.envs.plan import PlanWithout, Probe, SearchPlan, Term
+from querylect.errors import DataError
+
+TEXTS = {
+    "a": "taxes should rise because taxes pay for schools",
+    "b": "taxes should not rise because taxes hurt growth",
+    "c": "schools need money from taxes",
+    "d": "growth needs trade",
+    "e": "taxes",
+}
+QUESTIONS = {"a": {"b": 1}, "x": {"c": 1}}
+
+
+def dataset(without=(), **options):
+    corpus = [Document(name, "", text) for name, text in TEXTS.items() if name not in without]
+    test = Split([Question("a", TEXTS["a"]), Question("x", TEXTS["a"])], QUESTIONS)
+    return Dataset("arguments", corpus, {"test": test}, **options)
+
+
+def opened(folder, written, **settings):
+    save_beir(written, folder / "data")
+    config = EnvironmentConfig(
+        dataset=DatasetConfig(kind="beir", path=str(folder / "data"), **settings), index=str(folder / "index")
+    )
+    build_index(config)
+    return Environment.open(config)
+
+
+def ranked(environment, question, plan):
+    (ranking,) = environment.search([environment.plan_for(question, plan)])
+    return [hit.id for hit in ranking]
+
+
+@pytest.fixture(scope="module")
+def ignoring(tmp_path_factory):
+    return opened(tmp_path_factory.mktemp("ignoring"), dataset(ignore_identical_ids=True))
+
+
+def test_the_own_document_is_left_out_and_its_place_is_filled(ignoring):
+    plan = SearchPlan.of(TEXTS["a"], k=2)
+    assert ranked(ignoring, "x", plan) == ["a", "b"]
+    assert ranked(ignoring, "a", plan) == ["b", "c"]
+    assert ranked(ignoring, "a", SearchPlan.of(TEXTS["a"], k=5)) == ["b", "c", "e"]
+
+
+@pytest.mark.parametrize("fuse", ["max", "sum", "rrf", "interleave"])
+def test_a_ranking_is_that_of_a_corpus_without_the_document(tmp_path, ignoring, fuse):
+    """Ranks and fusion are as if it had never been there; BM25's statistics alone know of it, so scores are equal."""
+    probes = [Probe(terms=(Term(text=text),), k=k) for text, k in [(TEXTS["a"], 1), ("taxes hurt growth", None)]]
+    plan = SearchPlan(probes=tuple(probes), fuse=fuse, k=3)
+    found = ranked(ignoring, "a", plan)
+    singly = [
+        [name for name in ranked(ignoring, "x", SearchPlan(probes=(probe,), k=5)) if name != "a"][: probe.k or 3]
+        for probe in [each.model_copy(update={"k": None}) for each in probes]
+    ]
+    assert singly[0][:1] == ["b"]
+    assert "a" not in found
+    assert set(found) <= {*singly[0][:1], *singly[1]}
+    if fuse == "interleave":
+        assert found == list(dict.fromkeys(["b", singly[1][0], *singly[1]]))[:3]
+
+
+def test_a_ranking_that_holds_it_is_scored_without_it(ignoring):
+    (ranking,) = ignoring.search([SearchPlan.of(TEXTS["a"], k=2)])
+    assert [hit.id for hit in ranking] == ["a", "b"]
+    assert ignoring.score("a", ranking, ["ndcg@10"])["ndcg@10"] == 1.0
+    assert ignoring.score("x", ranking, ["ndcg@10"])["ndcg@10"] == 0.0
+
+
+def test_the_settings_stand_above_the_files(tmp_path):
+    kept = opened(tmp_path / "kept", dataset(ignore_identical_ids=True), ignore_identical_ids=False)
+    plan = SearchPlan.of(TEXTS["a"], k=2)
+    assert kept.plan_for("a", plan) is plan
+    ignoring = opened(tmp_path / "ignoring", dataset(), ignore_identical_ids=True)
+    assert isinstance(ignoring.plan_for("a", plan), PlanWithout)
+    assert ignoring.plan_for("x", plan) is plan
+
+
+def test_the_property_is_written_and_read(tmp_path):
+    save_beir(dataset(ignore_identical_ids=True), tmp_path / "a")
+    assert load_beir(tmp_path / "a").ignore_identical_ids
+    save_beir(dataset(), tmp_path / "b")
+    assert not load_beir(tmp_path / "b").ignore_identical_ids
+    (tmp_path / "b" / "meta.json").write_text('{"ignore_identical_ids": "yes"}')
+    with pytest.raises(DataError, match="'ignore_identical_ids' is 'yes'; expected true or false"):
+        load_beir(tmp_path / "b")
+
+
+def test_a_step_of_the_service_leaves_it_out_and_a_search_does_not(ignoring, tmp_path):
+    from fastapi.testclient import TestClient
+    from querylect.envs.service import create_app
+
+    plan = {"probes": [{"terms": [{"text": TEXTS["a"]}]}], "k": 2}
+    with TestClient(create_app(ignoring, EnvironmentConfig())) as client:
+        for question, expected in {"a": ["b", "c"], "x": ["a", "b"]}.items():
+            # twice: the second answer comes from the cache, which keeps the two apart
+            for _ in range(2):
+                step = {"steps": [{"question_id": question, "plan": plan}]}
+                (result,) = client.post("/v1/step", json=step).json()["results"]
+                assert [hit["id"] for hit in result["ranking"]] == expected
+        (ranking,) = client.post("/v1/search", json={"plans": [plan]}).json()["rankings"]
+        assert [hit["id"] for hit in ranking] == ["a", "b"]
+        refused = client.post("/v1/search", json={"plans": [{**plan, "without": "a"}]})
+        assert refused.status_code == 422
