@@ -25,7 +25,8 @@ def test_near_duplicates_are_found_and_paraphrases_are_not():
 
 
 def test_what_is_proposed_is_what_comparing_every_pair_finds():
-    words = [
+    words = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "iota", "kappa", "lambda"]
+    words += ["mu", "nu", "xi", "omicron", "pi", "rho", "sigma"]
         "alpha",
         "beta",
         "gamma",

@@ -104,7 +104,7 @@ def test_a_file_of_another_part_or_kind_is_told(tmp_path):
         read(folder, parts=["emanual"])
     parquet.write_table(pa.table({"id": ["1"], "text": ["?"]}), place)
     with pytest.raises(
-        DataError, match="no column question, documents, all_relevant_sentence_keys; .* it has id, text"
+        DataError, match=r"no column question, documents, all_relevant_sentence_keys; .* it has id, text"
     ):
         read(folder, parts=["emanual"])
     place.write_bytes(b"PAR1 and then nothing")
