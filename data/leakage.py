@@ -34,6 +34,13 @@ def overlap_with_train(name: str, split: str, questions: Sequence[Question], tra
     return overlap(Dataset(name, (), {"train": Split(train, {}), split: Split(questions, {})}))
 
 
+def near_overlap_with_train(
+    name: str, split: str, questions: Sequence[Question], train: Sequence[Question]
+) -> list[str]:
+    """What `near_overlap` says of questions of `split` beside those of the training split."""
+    return near_overlap(Dataset(name, (), {"train": Split(train, {}), split: Split(questions, {})}))
+
+
 def near_overlap(dataset: Dataset) -> list[str]:
     """One sentence for each pair of splits with questions of nearly the same letters, those of `overlap` left out."""
     from .minhash import THRESHOLD

@@ -1,6 +1,7 @@
 """Compare the raw question, the untrained and the trained policy on questions that were not trained on."""
 
 import json
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -21,6 +22,8 @@ from .records import METRICS, EvalRecord, raw_record, records_of_trees, write_re
 from .report import render
 from .systems import System, policy_systems
 from .table import Results, explanation, headline, tabulate
+
+log = logging.getLogger(__name__)
 
 
 def evaluate(config: RunConfig, run: Path | None, output: Path | None, checkpoint_name: str | None = None) -> Path:
@@ -159,11 +162,16 @@ def _refuse_unwritable(folder: Path) -> None:
 
 
 def refuse_overlap(name: str, split: str, questions: Sequence[Question], train: Sequence[Question]) -> None:
-    """DataError where a question to evaluate has the id or the text of one that is trained on."""
-    from ..data.leakage import overlap_with_train
+    """DataError where a question to evaluate has the id or the text of one that is trained on.
+
+    One that is nearly the same, letter by letter, is told in the log: a reader has to judge it.
+    """
+    from ..data.leakage import near_overlap_with_train, overlap_with_train
 
     if shared := overlap_with_train(name, split, questions, train):
         raise DataError(f"{shared[0]} Take these questions out of one of the two splits, then evaluate again.")
+    for sentence in near_overlap_with_train(name, split, questions, train):
+        log.warning("%s", sentence)
 
 
 def _local_dataset(config: RunConfig) -> Dataset | None:

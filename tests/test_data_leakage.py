@@ -27,25 +27,6 @@ def test_near_duplicates_are_found_and_paraphrases_are_not():
 def test_what_is_proposed_is_what_comparing_every_pair_finds():
     words = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "iota", "kappa", "lambda"]
     words += ["mu", "nu", "xi", "omicron", "pi", "rho", "sigma"]
-        "alpha",
-        "beta",
-        "gamma",
-        "delta",
-        "epsilon",
-        "zeta",
-        "eta",
-        "theta",
-        "iota",
-        "kappa",
-        "lambda",
-        "mu",
-        "nu",
-        "xi",
-        "omicron",
-        "pi",
-        "rho",
-        "sigma",
-    ]
     texts = [" ".join(words[start : start + 9]) + f" {end}" for start in range(9) for end in words[::3]]
     left, right = texts[::2], texts[1::2] + [" ".join(words[start::2]) for start in range(6)]
     exact = {place: max(jaccard(_pieces(one), _pieces(other)) for one in left) for place, other in enumerate(right)}
