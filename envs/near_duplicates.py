@@ -60,6 +60,8 @@ def near_duplicates(
         best = np.full(len(block), -1, dtype=np.int64)
         cosines = np.zeros(len(block), dtype=np.float32)
         for earlier, places in enumerate(kept_places):
+            if not len(places):
+                continue
             vectors = np.load(_file(folder, earlier), mmap_mode="r", allow_pickle=False)[places - earlier * BLOCK]
             similar = multiply(block, vectors)
             near = similar > threshold

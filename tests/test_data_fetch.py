@@ -3,7 +3,9 @@
 import gzip
 import hashlib
 import json
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from querylect.configs.schema import DatasetConfig
@@ -185,3 +187,46 @@ def test_all_sets_of_the_paper_are_known():
     assert len(entries) == 14 + 2
     with pytest.raises(DataError, match="no benchmark 'scifacts' is known; known are ragbench"):
         look_up("scifacts")
+
+
+class _Task:
+    """What `get_task` of mteb 2.26 gives of a task, as far as it is read."""
+
+    def __init__(self, kind="Retrieval", modalities=("text",)):
+        self.ignore_identical_ids = True
+        self.metadata = SimpleNamespace(
+            type=kind,
+            modalities=list(modalities),
+            dataset={"path": "BeIR/scifact", "revision": "d56462d0e63a25450459c4f213e49ffdb866f7f9"},
+            description="Scientific claims.",
+            license="cc-by-nc-4.0",
+            reference="https://github.com/allenai/scifact",
+        )
+
+
+def test_tasks_of_mteb_are_looked_up_in_its_library(monkeypatch):
+    tasks = {"SciFact": _Task(), "STS12": _Task("STS"), "Pictures": _Task(modalities=("image",))}
+    monkeypatch.setitem(sys.modules, "mteb", SimpleNamespace(get_task=tasks.__getitem__))
+    entry = look_up("mteb/SciFact")
+    assert (entry.kind, entry.ignore_identical_ids) == ("mteb", True)
+    assert entry.repositories[0].revision == "d56462d0e63a25450459c4f213e49ffdb866f7f9"
+    assert entry.licence == "cc-by-nc-4.0, as MTEB reports; https://github.com/allenai/scifact"
+    for name, said in {
+        "STS12": "of type STS; expected a retrieval task",
+        "Pictures": "over texts",
+        "None": "no task",
+    }.items():
+        with pytest.raises(DataError, match=said):
+            look_up(f"mteb/{name}")
+    monkeypatch.setitem(sys.modules, "mteb", None)
+    with pytest.raises(DataError, match=r"pip install 'querylect\[mteb\]'"):
+        look_up("mteb/SciFact")
+
+
+def test_the_installed_mteb_is_understood():
+    pytest.importorskip("mteb", reason="pip install 'querylect[mteb]'")
+    entry = look_up("mteb/SciFact")
+    assert entry.repositories[0].repo == "mteb/scifact"
+    assert entry.repositories[0].revision
+    assert look_up("mteb/ArguAna").ignore_identical_ids
+    assert not entry.ignore_identical_ids
