@@ -72,9 +72,13 @@ def _expected(dataset: Dataset, folder: Path) -> Iterator[str]:
     split = dataset.splits.get(entry.split) if entry else None
     if entry is None or split is None:
         return
-    found = {"documents": len(dataset.corpus), "questions": len(split.questions)}
+    found = {
+        "documents": len(dataset.corpus),
+        "questions": len(split.questions),
+        "judgements": sum(map(len, split.qrels.values())),
+    }
     wrong = [f"{found[name]:,} {name}, not {count:,}" for name, count in entry.counts.items() if found[name] != count]
-    said = "; ".join(wrong) if wrong else "as many documents and questions as published"
+    said = "; ".join(wrong) if wrong else "as many documents, questions and judgements as published"
     yield f"beir/{dataset.name}, {entry.split}: {said}"
 
 

@@ -46,7 +46,7 @@ class Known:
     """How to get it where no program may."""
     ignore_identical_ids: bool = False
     counts: Mapping[str, int] = field(default_factory=dict)
-    """Documents, and questions of `split`, where they are known beforehand."""
+    """Documents, and questions and judgements above 0 of `split`, where they are known beforehand."""
     split: str = "test"
     """The split that tables of results are about."""
 
@@ -107,7 +107,7 @@ def _beir(name: str, entry: Mapping[str, Any]) -> Known:
         ),
         files=(*_TABLES, "qrels/*"),
         ignore_identical_ids=True,
-        counts={"documents": entry["documents"], "questions": entry["questions"]},
+        counts={name: entry[name] for name in ("documents", "questions", "judgements")},
         split=entry["split"],
     )
 

@@ -95,7 +95,8 @@ def _blocks(documents: Iterable[Document]) -> Iterator[list[Document]]:
 
 
 def _normalised(vectors: Vectors) -> Vectors:
-    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12).astype(np.float32)
+    lengths = np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+    return np.asarray(vectors / lengths, dtype=np.float32)
 
 
 def _save(path: Path, vectors: Vectors) -> None:

@@ -37,7 +37,7 @@ def measure_raw(config: RunConfig, split: str) -> list[Measured]:
     name = environment.dataset
 
     def figure(dataset: str, mean: float, count: int) -> Measured:
-        label = environment.name if dataset == name else f"{environment.name}, {dataset}"
+        label = environment.name if dataset == name else f"{environment.name}, {dataset.rpartition('/')[2]}"
         return Measured(label, dataset, retriever, split, mean, count)
 
     if name.partition("[")[0] != "ragbench":

@@ -165,7 +165,7 @@ def test_check_tells_counts_overlap_and_changed_files(tmp_path):
     assert "4 files, each with the sha256" in said
     assert "scifact: 400 documents, documents with the id of a question are ignored" in said
     assert "test: 1 questions, 1 judgements above 0 (1.00 a question; grades 1)" in said
-    assert "beir/scifact, test: 400 documents, not 5,183; 1 questions, not 300" in said
+    assert "beir/scifact, test: 400 documents, not 5,183; 1 questions, not 300; 1 judgements, not 339" in said
     (target / "corpus.jsonl.gz").write_bytes(b"other")
     with pytest.raises(DataError, match=r"1 of 4 files are missing or were changed .*corpus\.jsonl\.gz"):
         list(check(target))
@@ -230,3 +230,13 @@ def test_the_installed_mteb_is_understood():
     assert entry.repositories[0].revision
     assert look_up("mteb/ArguAna").ignore_identical_ids
     assert not entry.ignore_identical_ids
+
+
+def test_the_real_scifact_is_counted_as_published(realdata, tmp_path):
+    for name in ("corpus.jsonl", "queries.jsonl", "qrels/test.tsv"):
+        place = tmp_path / "scifact" / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes((realdata / "scifact" / name).read_bytes())
+    assert "beir/scifact, test: as many documents, questions and judgements as published" in list(
+        check(tmp_path / "scifact")
+    )

@@ -86,3 +86,15 @@ def test_leaks_are_taken_out_of_the_earlier_split():
 def test_a_split_without_a_question_left_is_taken_out():
     held, _ = without_leaks("set", {"train": split(("a", "x")), "test": split(("b", "X"))})
     assert list(held) == ["test"]
+
+
+def test_evaluation_refuses_what_was_trained_on_and_tells_what_nearly_was(caplog):
+    from querylect.errors import DataError
+    from querylect.eval.compare import refuse_overlap
+
+    train = [Question("a", LONG), Question("b", "x")]
+    with caplog.at_level("WARNING"):
+        refuse_overlap("set", "test", [Question("c", LONG.replace("internet", "internets"))], train)
+    assert "set: 1 of 1 questions of test are nearly the same as one of train" in caplog.text
+    with pytest.raises(DataError, match="1 question texts stand in both train and test"):
+        refuse_overlap("set", "test", [Question("c", LONG.upper())], train)
