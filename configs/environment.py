@@ -37,6 +37,10 @@ class DatasetConfig(Section):
         }
         if self.kind in needed and not self.path:
             raise ValueError(f"dataset.path is needed for kind {self.kind!r}: {needed[self.kind]}")
+        owners = {"parts": "ragbench", "positives": "ragbench", "task": "finagentbench", "subset": "mteb"}
+        for name, owner in owners.items():
+            if self.kind != owner and getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(f"dataset.{name} belongs to kind {owner!r} and the kind is {self.kind!r}")
         return self
 
 

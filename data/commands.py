@@ -95,7 +95,7 @@ def check(
     from .fetched import source_of
 
     kind = kind or source_of(path.expanduser()).kind or None
-    given: dict[str, Any] = {"kind": kind, "path": str(path), "parts": _split(parts), "task": task, "subset": subset}
+    given = {"kind": kind, "path": str(path), "parts": _split(parts), "task": task, "subset": subset}
     for line in found(path, _settings(given) if kind and kind != "beir" else None):
         typer.echo(line)
 
@@ -151,7 +151,8 @@ def _settings(given: dict[str, Any]) -> Any:
         return DatasetConfig.model_validate(given)
     except ValidationError as error:
         first = error.errors()[0]
-        raise ConfigError(f"{'.'.join(map(str, first['loc']))} is {first['input']!r}: {first['msg']}.") from error
+        place = f"{'.'.join(map(str, first['loc']))} is {first['input']!r}: " if first["loc"] else ""
+        raise ConfigError(f"{place}{first['msg']}.") from error
 
 
 def _split(written: str | None) -> list[str] | None:

@@ -84,25 +84,36 @@ def _tables(folder: Path, subset: str | None) -> _Tables:
 def _configs(folder: Path) -> dict[str, dict[str, list[Path]]]:
     """Table → split → files, as the head of README.md says; empty where it says nothing."""
     readme = folder / "README.md"
-    head = re.match(r"---\n(.*?)\n---", readme.read_text(encoding="utf-8"), re.DOTALL) if readme.is_file() else None
+    text = readme.read_text(encoding="utf-8", errors="replace") if readme.is_file() else ""
+    head = re.match(r"---\n(.*?)\n---", text, re.DOTALL)
     try:
         said = yaml.safe_load(head[1]) if head else None
     except yaml.YAMLError as error:
         raise DataError(f"the head of {readme} is not valid YAML ({error}). Mend or remove the file.") from error
     found: dict[str, dict[str, list[Path]]] = {}
     for table in (said.get("configs") if isinstance(said, dict) else None) or ():
-        files = table.get("data_files") if isinstance(table, dict) else None
-        for entry in files if isinstance(files, list) else ():
-            patterns = entry["path"] if isinstance(entry["path"], list) else [entry["path"]]
-            paths = sorted({path for pattern in patterns for path in folder.glob(pattern)})
+        for split, patterns in _data_files(table):
+            inside = [pattern for pattern in patterns if not Path(pattern).is_absolute() and ".." not in pattern]
+            paths = sorted({path for pattern in inside for path in folder.glob(pattern)})
             if not paths:
                 raise DataError(
-                    f"{readme} says that {table['config_name']}/{entry['split']} lies in {', '.join(patterns)}, and "
-                    f"nothing does. {FETCH}"
+                    f"{readme} says that {table['config_name']}/{split} lies in {', '.join(patterns)}, and nothing "
+                    f"does. {FETCH}"
                 )
             _refuse_gaps(paths)
-            found.setdefault(table["config_name"], {})[entry["split"]] = paths
+            found.setdefault(str(table["config_name"]), {})[split] = paths
     return found
+
+
+def _data_files(table: Any) -> Iterator[tuple[str, list[str]]]:
+    """Split and patterns of an entry of `configs`; a file without a split is `train`, as the Hub has it."""
+    files = table.get("data_files") if isinstance(table, dict) and "config_name" in table else None
+    for entry in files if isinstance(files, list) else [files]:
+        given = entry if isinstance(entry, dict) else {"path": entry}
+        path = given.get("path")
+        patterns = [each for each in (path if isinstance(path, list) else [path]) if isinstance(each, str)]
+        if patterns:
+            yield str(given.get("split", "train")), patterns
 
 
 def _all(splits: Mapping[str, list[Path]]) -> list[Path]:

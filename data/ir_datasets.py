@@ -41,8 +41,9 @@ def open_ir_datasets(identifier: str) -> Benchmark:
                 grades[str(qrel.doc_id)] = max(grade, grades.get(str(qrel.doc_id), grade))
     first = next(iter(splits.values()))
     notes: list[str] = []
+    before, _, last = identifier.rpartition("/")
     return Benchmark(
-        name=identifier,
+        name=before if before and last in _SPLITS else identifier,
         documents=lambda: _documents(first, _load(library, first)),
         splits=splits_of(identifier, questions, qrels, notes),
         about={"kind": "ir_datasets", "id": identifier, "splits": splits},

@@ -7,6 +7,7 @@ import gzip
 import json
 import math
 import re
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -156,7 +157,7 @@ def _gzipped(path: Path, what: str) -> Iterator[tuple[int, dict[str, Any]]]:
                     if not isinstance(row, dict):
                         raise ValueError(f"a JSON {type(row).__name__}")
                     yield number, row
-    except (OSError, EOFError, ValueError) as error:
+    except (OSError, EOFError, ValueError, zlib.error) as error:
         raise DataError(f"{path}, line {number}: not readable ({error}); expected {what}. {FETCH}") from error
 
 

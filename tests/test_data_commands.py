@@ -43,6 +43,8 @@ def test_parts_and_kinds_are_passed_on(tmp_path, capsys):
     assert "--leaks is 'none'; expected text or near" in capsys.readouterr().err
     assert end("prepare", "ragbench", "--to", tmp_path / "out", "--from", tmp_path / "absent") == 2
     assert "querylect data get ragbench" in capsys.readouterr().err
+    assert end("prepare", "beir/scifact", "--from", folder, "--to", tmp_path / "out", "--parts", "covidqa") == 2
+    assert "dataset.parts belongs to kind 'ragbench' and the kind is 'mteb'" in capsys.readouterr().err
     assert end("get", "nothing") == 2
     assert "no benchmark 'nothing' is known" in capsys.readouterr().err
 

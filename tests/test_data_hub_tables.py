@@ -99,6 +99,13 @@ def test_a_missing_table_shard_or_file_is_told(tmp_path):
     (tmp_path / "b" / "corpus.jsonl").unlink()
     with pytest.raises(DataError, match=r"corpus/corpus lies in corpus\.jsonl, and nothing does"):
         read(tmp_path / "b")
+    head = (tmp_path / "b" / "README.md").read_text()
+    (tmp_path / "b" / "README.md").write_text(head.replace("path: corpus.jsonl", f"path: {tmp_path}/b/queries.jsonl"))
+    with pytest.raises(DataError, match="and nothing does"):
+        read(tmp_path / "b")
+    (tmp_path / "b" / "README.md").write_text("---\nconfigs: [\n---\n")
+    with pytest.raises(DataError, match="is not valid YAML"):
+        read(tmp_path / "b")
     as_beir_on_the_hub(tmp_path / "c")
     (tmp_path / "c" / "qrels" / "test.tsv").rename(tmp_path / "c" / "qrels" / "judgements.tsv")
     with pytest.raises(DataError, match="no table of qrels"):
@@ -140,6 +147,11 @@ def test_a_broken_corpus_or_queries_table_is_told(tmp_path):
             file.write(text)
         with pytest.raises(DataError, match=said):
             read(tmp_path)
+    whole = bytearray(gzip.compress(lines(DOCUMENTS * 500).encode()))
+    whole[60:90] = bytes(30)
+    (tmp_path / "corpus.jsonl.gz").write_bytes(whole)
+    with pytest.raises(DataError, match=r"corpus\.jsonl\.gz, line \d+: not readable|two documents"):
+        read(tmp_path)
     whole = gzip.compress(lines([{"_id": f"d{place}", "text": f"{place:x}"} for place in range(500)]).encode())
     (tmp_path / "corpus.jsonl.gz").write_bytes(whole[:-20])
     with pytest.raises(DataError, match=r"corpus\.jsonl\.gz, line \d+: not readable"):

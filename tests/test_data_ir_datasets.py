@@ -56,6 +56,7 @@ def test_an_id_with_judgements_is_a_split(library):
         ("d2", "insulin"),
     ]
     assert dataset.splits["test"].qrels == {"q1": {"d1": 2}}
+    assert dataset.name == "tiny"
     assert [question.text for question in dataset.splits["test"].questions] == ["what helps?"]
     assert any(
         "1 judged documents, 'gone' among them, are not in the corpus and are dropped" in n for n in dataset.notes
