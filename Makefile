@@ -1,6 +1,6 @@
 # `make help` lists the targets. Everything is installed into .venv, at the exact versions of constraints.txt: the extras
-# cpu and dev, and for `make test` also browser, ranx and verifiers. For GPUs, in an environment of your own and without
-# them: pip install -e '.[gpu]'
+# cpu and dev, and for `make test` also browser, deepspeed, ranx and verifiers. For GPUs, in an environment of your own
+# and without them: pip install -e '.[gpu]'
 
 PY ?= python3
 ARGS ?=
@@ -34,7 +34,7 @@ $(STAMP): pyproject.toml constraints.txt requirements-demo.txt
 
 # What only tests need: other programs that read our files, serve our environment or show our page
 $(TESTED): $(STAMP)
-	$(BIN)/python -m pip install -c constraints.txt -e '.[browser,ranx,verifiers]'
+	$(BIN)/python -m pip install -c constraints.txt -e '.[browser,deepspeed,ranx,verifiers]'
 	@touch $@
 
 # Starts anew each time; the run before it is kept as runs/demo.previous. To go on with an interrupted one:

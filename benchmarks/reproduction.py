@@ -57,9 +57,9 @@ ARMS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
     "turn": ("bm25", ("rollout.branching=[4,4]", "train.credit=turn"), ("bm25", "minilm")),
     "trajectory": ("bm25", ("rollout.branching=[16,1]", "train.credit=trajectory"), ("bm25",)),
     "minilm": ("minilm", ("rollout.branching=[4,4]", "train.credit=turn"), ("bm25", "minilm")),
-    "general": ("bm25", (f"rewriter.prompt={PROMPTS}/general.yaml",), ("bm25",)),
-    "explore": ("bm25", (f"rewriter.prompt={PROMPTS}/explore.yaml",), ("bm25",)),
-    "direct": ("bm25", (f"rewriter.prompt={PROMPTS}/direct.yaml",), ("bm25",)),
+    "general": ("bm25", (f"rewriter.prompt={PROMPTS}/general.yaml", "train.steps=12"), ("bm25",)),
+    "explore": ("bm25", (f"rewriter.prompt={PROMPTS}/explore.yaml", "train.steps=12"), ("bm25",)),
+    "direct": ("bm25", (f"rewriter.prompt={PROMPTS}/direct.yaml", "train.steps=12"), ("bm25",)),
 }
 SEEDS = (0, 1, 2)
 START = {"turn": "turn", "trajectory": "turn", "minilm": "turn"}
