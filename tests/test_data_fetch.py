@@ -33,7 +33,8 @@ FILES = {
 
 
 @pytest.fixture
-def hub():
+def hub(monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)  # loopback is no network
     hub = Hub({repo: dict(files) for repo, files in FILES.items()})
     hub.large.add("corpus.jsonl.gz")
     with serving(hub):
