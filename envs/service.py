@@ -63,7 +63,7 @@ class _Room:
             metrics=self.metrics,
         )
         self.limits = Limits(
-            max_plans=min(config.max_plans, config.max_pending),
+            max_plans=config.max_plans,
             max_k=MAX_K,
             max_hits=MAX_HITS,
             max_terms=config.max_terms,
