@@ -30,19 +30,21 @@ def make_grower(config: RunConfig, client: Any, engine: Engine, extra_metrics: S
 
 def rewriter_for(config: RunConfig, client: Any) -> Rewriter:
     """The rewriter of `config`; the environment says which retriever it speaks to, each question's own in a mix."""
-    k = max(10, config.rollout.documents)
+    k = config.search_depth
     if not isinstance(client, MixedClient):
         return make_rewriter(config.rewriter, RetrieverCard.from_service(client.environment().retriever), k)
     settings = environments(config)
-    members = {
-        name: make_rewriter(settings[name].rewriter, RetrieverCard.from_service(info.retriever), k)
-        for name, info in client.environments().items()
-    }
-    mixed = MixedRewriter(members)
-    if alike := mixed.alike():
+    cards = {name: info.retriever for name, info in client.environments().items()}
+    mixed = MixedRewriter(
+        {
+            name: make_rewriter(settings[name].rewriter, RetrieverCard.from_service(card), k)
+            for name, card in cards.items()
+        }
+    )
+    if alike := mixed.alike(cards):
         log.warning(
-            "the prompts for %s read like those of another environment of the mix: the policy cannot tell its "
-            "retriever. rewriter.name explore and direct name it, and so does a few-shot prompt with {retriever}",
+            "the prompts for %s read like those of an environment with another retriever: the policy cannot tell which "
+            "one will search. rewriter.name explore and direct name it, and so does a few-shot prompt with {retriever}",
             ", ".join(alike),
         )
     return mixed
