@@ -66,12 +66,14 @@ def rewrite_lines(config: RunConfig, run: Path | None, lines: Sequence[str]) -> 
     with open_environment(config) as client:
         grower = load_grower(config, client, checkpoint)
         chat = grower.chat
-        asked = (Question(f"line-{number}", line) for number, line in enumerate(lines, start=1))
-        questions = list(map(chat.plain_question, asked))
-        prompts = [chat.first(grower.rewriter.first(question), grower.rewriter.opening) for question in questions]
+        questions = [Question(f"line-{number}", line) for number, line in enumerate(lines, start=1)]
+        prompts = [
+            chat.first(grower.rewriter.first(chat.plain_question(question)), grower.rewriter.opening)
+            for question in questions
+        ]
         grower.check_length(prompts)
         sampling = Sampling(temperature=0.0, max_new_tokens=config.rollout.new_tokens(1))
-        for question, line, samples in zip(questions, lines, grower.engine.generate(prompts, 1, sampling), strict=True):
+        for question, samples in zip(questions, grower.engine.generate(prompts, 1, sampling), strict=True):
             rewrite = grower.rewriter.parse(question, chat.text(samples[0].ids), 1)
             plan = rewrite.plan.model_dump(mode="json") if rewrite.plan is not None else None
-            yield {"question": line, "rewrites": list(rewrite.rewrites), "think": rewrite.think, "plan": plan}
+            yield {"question": question.text, "rewrites": list(rewrite.rewrites), "think": rewrite.think, "plan": plan}
