@@ -329,6 +329,12 @@ def test_all_documents_of_a_turn_keep_to_one_budget(hostile, together):
         assert len(documents) == {None: 3, 60: 3, 30: 2, 7: 1}[together]
 
 
+def test_a_document_without_words_does_not_end_what_is_shown(client):
+    grown = grower(client, Script(), document_tokens=24, observation_tokens=40)
+    shown = grown.shown([Document("a", "", "fever"), Document("empty", "", " "), Document("b", "", "cough")])
+    assert [(one.id, one.text) for one in shown] == [("a", "fever"), ("empty", ""), ("b", "cough")]
+
+
 def test_a_turn_that_was_cut_pays_the_penalty_and_a_whole_one_does_not(client):
     for finished in (True, False):
         engine = Script(say("statin"), "no tags", finished=finished)
