@@ -183,7 +183,9 @@ class Batcher:
                 if not self._arrived.is_set():
                     await self._arrived.wait()
                     with suppress(TimeoutError):
-                        await asyncio.wait_for(self._full.wait(), min(self._linger, LINGER_SHARE * self._seconds))
+                        # not wait_for, which forgets that it was cancelled where what it waits for comes meanwhile
+                        async with asyncio.timeout(min(self._linger, LINGER_SHARE * self._seconds)):
+                            await self._full.wait()
                 batch = [self._queue.popleft() for _ in range(min(self._max_batch, len(self._queue)))]
                 self._full.clear()
                 self._asking = 0

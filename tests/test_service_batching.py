@@ -254,6 +254,32 @@ def test_stopping_fails_what_waits_instead_of_leaving_it():
     assert [type(outcome) for outcome in using(search, body)] == [OverloadedError] * 3
 
 
+def test_stopping_ends_however_busy_the_clients_are():
+    """New plans come in the very moment in which the batcher is told to stop, and while it does."""
+    search = Recorder()
+
+    async def body(batcher):
+        asked = 0
+
+        async def busy():
+            nonlocal asked
+            while True:
+                await batcher.search([SearchPlan.of(f"s{(asked := asked + 1)}", k=1)])
+
+        clients = [asyncio.create_task(busy()) for _ in range(2)]
+        try:
+            for enough in range(5, 50):
+                while asked < enough:
+                    await asyncio.sleep(0)
+            await asyncio.wait_for(batcher.stop(), 5)
+            return await asyncio.gather(*clients, return_exceptions=True)
+        finally:
+            for client in clients:
+                client.cancel()
+
+    assert [type(outcome) for outcome in using(search, body)] == [OverloadedError] * 2
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(0, 35)), max_size=60), st.integers(0, 9000))
 def test_the_cache_gives_back_what_was_put_and_never_holds_more_than_its_room(puts, room):
