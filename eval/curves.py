@@ -26,6 +26,7 @@ from .report import page_environment
 SAME = ("name", "output", "seed", "env.playground")
 """Settings in which the runs of a group may differ, besides those that do not change what a run learns."""
 SHOWN_DIFFERENCES = 24
+"""Settings in the table of those that differ; further ones are named below it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,7 @@ def read_run(path: Path) -> TrainingRun:
 def render_curves(runs: Sequence[TrainingRun], created: str) -> str:
     """The page as HTML. `created` is the time, as text."""
     groups = grouped(runs)
-    labels = [group.label for group in groups]
+    labels, differing = [group.label for group in groups], differences(groups)
     drawings = [draw_curves(figure, curves, labels) for figure, curves in _drawn(groups)]
     return (
         page_environment()
@@ -87,7 +88,8 @@ def render_curves(runs: Sequence[TrainingRun], created: str) -> str:
             groups=groups,
             rows=[_row(number, group, run) for number, group in enumerate(groups, start=1) for run in group.runs],
             turns=sorted({turn for run in runs for turn in _turns(run.metrics, "reward")}),
-            differences=differences(groups),
+            differences=differing[:SHOWN_DIFFERENCES],
+            more_differences=[name for name, _ in differing[SHOWN_DIFFERENCES:]],
             drawings=drawings,
             validated=any(run.validation for run in runs),
             seeds=any(len(group.runs) > 1 for group in groups),
@@ -164,7 +166,7 @@ def differences(groups: Sequence[Group]) -> list[tuple[str, list[str]]]:
     every = sorted({name for settings in values for name in settings})
     names = [name for name in every if not all(among(name, (*SAME, *free_to_change(config))) for config in configs)]
     found = [(name, [settings.get(name, "–") for settings in values]) for name in names]
-    return [(name, values) for name, values in found if len(set(values)) > 1][:SHOWN_DIFFERENCES]
+    return [(name, values) for name, values in found if len(set(values)) > 1]
 
 
 def _row(number: int, group: Group, run: TrainingRun) -> dict[str, Any]:

@@ -84,6 +84,18 @@ def test_validation_is_drawn_by_the_metric_that_a_run_is_rewarded_by(several, tm
     assert len(ids) == len(set(ids))
 
 
+def test_settings_that_differ_beyond_those_in_the_table_are_named(several, tmp_path):
+    other = run(tmp_path / "mixed")
+    (other / "config.yaml").write_text(dump_config(load_config("mix_bm25_minilm")))
+    runs = [read_run(path) for path in (several[0], other)]
+    names = [name for name, _ in differences(grouped(runs))]
+    assert len(names) > 40
+    page = render_curves(runs, "now")
+    (further,) = re.findall(r"(\d+) further settings differ: (.*?)\.</p>", page)
+    assert further == (str(len(names) - 24), ", ".join(names[24:]))
+    assert [f'<th scope="row">{name}</th>' in page for name in (names[23], names[24])] == [True, False]
+
+
 def test_a_figure_logged_once_a_step_and_one_logged_per_turn_are_told_apart(tmp_path):
     rows = [{"step": 1, "entropy": 9.0, "entropy/turn1": 1.0, "kl": 0.1, "kl_extra/turn1": 5.0}]
     groups = grouped([read_run(run(tmp_path / "one", rows=rows))])
