@@ -2,7 +2,7 @@
 
 They are memory-mapped. Of a file that is cut meanwhile, what is left of its last page reads as zeros, which would be
 scores and texts like any other; reading a page behind that ends the process (SIGBUS). So the length of every file is
-looked at before and after what is read counts: some microseconds, and no file is read for it.
+looked at before and after what is read counts: one system call each, and no file is read for it.
 """
 
 import os
