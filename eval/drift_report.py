@@ -20,6 +20,8 @@ from .report import page_environment
 from .table import ALPHA, format_p
 
 TITLES = {"semantic": "Semantic drift: what is asked for", "structural": "Structural drift: how it is worded"}
+FEW_QUESTIONS = 50
+"""With fewer on a side the page says that little can be concluded."""
 _STRONGEST = 0.6
 """Opacity of the largest value of a heat map: figures stay readable on it."""
 
@@ -43,7 +45,7 @@ def as_json(results: DriftResults, created: str) -> dict[str, Any]:
         "sigma_said": results.sigma_said,
         "vocabulary": results.vocabulary,
         "versions": versions(),
-        "notes": list(results.notes),
+        "notes": notes_of(results),
         "systems": [
             {key: value for key, value in asdict(system).items() if key != "queries"}
             | {"queries": len(system.queries), "questions": system.questions}
@@ -76,6 +78,33 @@ def counts_said(system: System) -> str:
         f"{system.said}: {system.successful} of {system.answers} answers successful ({system.wrong_format} not in the "
         f"asked format, {system.unscorable} unscorable), {queries}"
     )
+
+
+def notes_of(results: DriftResults) -> list[str]:
+    """What a reader must know before believing the figures."""
+    pairs, systems = results.pairs, results.systems
+    notes = []
+    few = [system.name for system in systems if system.questions < FEW_QUESTIONS]
+    if few:
+        notes.append(
+            f"Fewer than {FEW_QUESTIONS} questions: {', '.join(few)}. Intervals and tests of so few say little; that a "
+            "drift is not significant does not mean that there is none."
+        )
+    if any(pair.shared for pair in pairs):
+        notes.append(
+            "Retrievers that answer the same questions: equation 6 counts the two queries of one question among the "
+            "pairs between the sides, which pulls it down; the column “other questions” leaves these pairs out."
+        )
+    evaluated = any(system.answers is not None for system in systems)
+    if evaluated and any(pair.shared < min(pair.questions) for pair in pairs):
+        notes.append(
+            "The retrievers succeeded on different questions, so that part of a drift may be a difference in what was "
+            "asked and not in how it was worded; --shared compares only questions that both of a pair succeeded on."
+        )
+    plain = [system.name for system in systems if system.answers is None]
+    if plain and len(plain) < len(systems):
+        notes.append(f"Plain files of queries ({', '.join(plain)}) are taken whole: their success is not known.")
+    return notes
 
 
 def settings_said(results: DriftResults) -> list[tuple[str, str]]:
@@ -117,8 +146,8 @@ def as_markdown(results: DriftResults) -> str:
     for name in names:
         said = ", ".join(f"{term.word} (z {term.z:.1f})" for term in results.terms[name])
         lines.append(f"- **{_cell(name)}**: {_cell(said) or 'none'}")
-    if results.notes:
-        lines += ["", "## Notes", "", *[f"- {_cell(note)}" for note in results.notes]]
+    if notes := notes_of(results):
+        lines += ["", "## Notes", "", *[f"- {_cell(note)}" for note in notes]]
     return "\n".join(lines) + "\n"
 
 
@@ -139,7 +168,7 @@ def as_page(results: DriftResults, created: str) -> str:
             terms=results.terms,
             examples=results.examples,
             names=names,
-            notes=results.notes,
+            notes=notes_of(results),
             settings=settings_said(results),
             versions=versions(),
             alpha=ALPHA,
@@ -186,9 +215,7 @@ def _map_cell(pair: Pair | None, kind: str) -> str:
 
 
 def _matrix_row(results: DriftResults, name: str, kind: str) -> list[str]:
-    return [
-        _map_cell(results.pair(name, other.name), kind) for other in results.systems
-    ]
+    return [_map_cell(results.pair(name, other.name), kind) for other in results.systems]
 
 
 def _pair_cells(pair: Pair, kind: str) -> list[str]:

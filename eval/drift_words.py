@@ -6,6 +6,7 @@ and no stop-word is dropped: they are part of a dialect.
 
 import math
 import re
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .drift_queries import Query
+from .drift_queries import Key, Query, System
 from .statistics import bootstrap_ci
 
 Floats = NDArray[np.float64]
@@ -78,12 +79,16 @@ def count_words(texts: Sequence[str]) -> Words:
     """Count the words of every text over the vocabulary of all of them, in alphabetical order."""
     from scipy.sparse import csr_matrix
 
-    tokens = [words_of(text) for text in texts]
-    vocabulary = sorted({word for row in tokens for word in row})
-    number = {word: column for column, word in enumerate(vocabulary)}
-    columns = [number[word] for row in tokens for word in row]
-    ends = np.cumsum([0, *map(len, tokens)])
-    counts = csr_matrix((np.ones(len(columns)), columns, ends), shape=(len(tokens), len(vocabulary)))
+    numbers: dict[str, int] = {}
+    found, ends = array("i"), array("q", [0])
+    for text in texts:
+        found.extend(numbers.setdefault(word, len(numbers)) for word in words_of(text))
+        ends.append(len(found))
+    vocabulary = sorted(numbers)
+    column = np.empty(len(vocabulary), dtype=np.int32)
+    column[[numbers[word] for word in vocabulary]] = np.arange(len(vocabulary))
+    columns = column[np.frombuffer(found, dtype=np.int32)] if found else np.empty(0, dtype=np.int32)
+    counts = csr_matrix((np.ones(len(columns)), columns, np.array(ends)), shape=(len(texts), len(vocabulary)))
     counts.sum_duplicates()
     return Words(tuple(vocabulary), counts)
 
@@ -134,8 +139,8 @@ def variety_size(words: Words, parts: Sequence[slice]) -> int:
     return max(1, int(min(words.counts[part].sum() for part in parts)) // 2)
 
 
-def profile(queries: Sequence[Query], counts: Any, size: int, *, resamples: int, seed: int) -> Profile:
-    """The profile of queries and their word counts; `size` is that of `variety_size`.
+def profile(system: System, counts: Any, size: int, *, resamples: int, seed: int) -> Profile:
+    """The profile of a system's queries and their word counts; `size` is that of `variety_size`.
 
     Intervals are percentile bootstraps over questions; that of the variety is a delete-a-group jackknife, since a
     resample holds the same query twice and so fewer different words.
@@ -143,24 +148,29 @@ def profile(queries: Sequence[Query], counts: Any, size: int, *, resamples: int,
     from bm25s.stopwords import STOPWORDS_EN_PLUS
 
     stop = {part for word in STOPWORDS_EN_PLUS for part in words_of(word)}
-    tokens = [words_of(query.text) for query in queries]
-    numbers: dict[tuple[str, str, str], int] = {}
-    groups = np.array([numbers.setdefault(query.key, len(numbers)) for query in queries])
-    asked = [set(words_of(query.question)) for query in queries]
-    known = [at for at, of in enumerate(asked) if of]
+    numbers: dict[Key, int] = {}
+    groups = np.array([numbers.setdefault(key, len(numbers)) for key in system.keys])
+    measured = np.array([_measures(query, stop) for query in system.queries])
 
-    def mean(values: Sequence[float], of: NDArray[np.int64]) -> Value:
-        sums, sizes = np.bincount(of, values), np.bincount(of)
+    def mean(column: int) -> Value:
+        known = np.isfinite(measured[:, column])
+        sums, sizes = np.bincount(groups[known], measured[known, column]), np.bincount(groups[known])
         each = sums[sizes > 0] / sizes[sizes > 0]
         return Value(math.fsum(each) / len(each), *bootstrap_ci(each.tolist(), resamples, seed))
 
     return Profile(
-        words=mean([len(row) for row in tokens], groups),
-        question_marks=mean(["?" in query.text for query in queries], groups),
-        stop_words=mean([_share(row, stop) for row in tokens], groups),
-        copied=mean([_share(tokens[at], asked[at]) for at in known], groups[known]) if known else None,
+        words=mean(0),
+        question_marks=mean(1),
+        stop_words=mean(2),
+        copied=mean(3) if np.isfinite(measured[:, 3]).any() else None,
         variety=_variety(counts, groups, size),
     )
+
+
+def _measures(query: Query, stop: set[str]) -> tuple[float, float, float, float]:
+    """Words, whether there is a question mark, shares of stop-words and of copied words; NaN without a question."""
+    words, asked = words_of(query.text), set(words_of(query.question))
+    return len(words), "?" in query.text, _share(words, stop), _share(words, asked) if asked else math.nan
 
 
 def _share(row: Sequence[str], of: set[str]) -> float:

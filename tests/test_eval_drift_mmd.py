@@ -77,9 +77,10 @@ QUESTIONS = np.array([0, 1, 2, 2, 3, 4, 0, 1, 1, 4, 5, 6, 7, 5])
 
 def test_pairs_of_one_question_are_left_out_across_questions():
     vectors = normal((14, 3))
-    matrix = gram(vectors, 1.0)
-    for kernel in (Gaussian(vectors, 1.0), Linear(csr_matrix(vectors))):
-        matrix = gram(vectors, 1.0) if isinstance(kernel, Gaussian) else vectors @ vectors.T
+    for kernel, matrix in (
+        (Gaussian(vectors, 1.0), gram(vectors, 1.0)),
+        (Linear(csr_matrix(vectors)), vectors @ vectors.T),
+    ):
         found = drift(kernel, Layout(6, QUESTIONS))
         assert found.value == pytest.approx(direct(matrix, 6), rel=1e-10)
         assert found.across == pytest.approx(direct_across(matrix, 6, QUESTIONS), rel=1e-10)
@@ -219,7 +220,7 @@ def test_labels_keep_the_sides_of_shared_questions_apart_and_the_number_of_the_o
         assert (second == second[0]).all()
         assert 200 < (first[0] > 0).sum() < 300
     for question in (2, 3, 5, 6, 7):
-        of_one = signs[QUESTIONS == question]
+        of_one = signs[question == QUESTIONS]
         assert (of_one == of_one[0]).all()
     assert ((labels.draws[[2, 3, 5, 6, 7]] > 0).sum(axis=0) == 2).all()
 
@@ -241,9 +242,7 @@ def test_everything_is_seeded():
     assert len({found.value for found in others}) == 1
 
 
-@given(
-    st.integers(2, 12), st.integers(2, 12), st.integers(0, 2**31), st.floats(0.05, 20.0), st.booleans()
-)
+@given(st.integers(2, 12), st.integers(2, 12), st.integers(0, 2**31), st.floats(0.05, 20.0), st.booleans())
 @settings(max_examples=60, deadline=None)
 def test_properties_of_any_input(n, m, seed, sigma, share):
     rng = np.random.default_rng(seed)
