@@ -20,7 +20,9 @@ def drift(
     success: Annotated[
         str, typer.Option("--success", help="Which rewrites count: gain, keep, all, or a least nDCG@10 such as 0.5.")
     ] = "gain",
-    system: Annotated[str, typer.Option("--system", help="Whose rewrites are taken from evaluations.")] = "trained",
+    system: Annotated[
+        str | None, typer.Option("--system", help="Whose rewrites are taken; trained, or the only ones there are.")
+    ] = None,
     turn: Annotated[int | None, typer.Option("--turn", help="At which turn; the system's last.")] = None,
     shared: Annotated[
         bool, typer.Option("--shared", help="Only questions that both retrievers of a pair succeeded on.")

