@@ -17,8 +17,9 @@ import time
 
 import numpy as np
 from machine import describe
+from querylect.eval.drift_draws import Layout, permuted_labels
 from querylect.eval.drift_kernels import Gaussian, Linear
-from querylect.eval.drift_mmd import Kernel, Layout, compare, permuted_labels
+from querylect.eval.drift_mmd import Kernel, compare
 from querylect.eval.drift_words import count_words, tf_idf
 
 VOCABULARY, LENGTH, SIGMA, PEER = 50_000, 10, 1.2, 1000
@@ -41,13 +42,14 @@ def layout_of(queries: int) -> Layout:
 
 
 def peer(matrix: np.ndarray, layout: Layout, permutations: int) -> tuple[float, float]:
-    """RE-MMD² and its p from the whole matrix."""
+    """RE-MMD² over pairs of different questions, and its p, from the whole matrix."""
+    same = layout.questions[:, None] == layout.questions
 
     def value(order: np.ndarray) -> float:
-        n, m, of = layout.n, layout.m, matrix[np.ix_(order, order)]
+        n, m, of, own = layout.n, layout.m, matrix[np.ix_(order, order)], same[np.ix_(order, order)]
         x, y, between = of[:n, :n], of[n:, n:], of[:n, n:]
         within = (x.sum() - np.trace(x)) / (n * (n - 1)) + (y.sum() - np.trace(y)) / (m * (m - 1))
-        return float(within - 2 * between.mean())
+        return float(within - 2 * between.mean(where=~own[:n, n:]))
 
     seen = value(np.arange(len(matrix)))
     labels, extreme = permuted_labels(layout, permutations, seed=0), 0

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from ..errors import ConfigError, DataError, ModelError
 from ..logs import progress_bar
+from .drift_draws import Layout
 from .drift_kernels import Gaussian, Linear, Vectors, median_sigma
-from .drift_mmd import Drift, Kernel, Layout, compare
+from .drift_mmd import Drift, Kernel, compare
 from .drift_queries import Key, System, read_system, success_of
 from .drift_words import Profile, Term, count_words, profile, telling_terms, tf_idf, variety_size
 from .statistics import holm

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .drift_mmd import Floats, Forms, Labels, Layout, Progress
+from .drift_draws import Floats, Labels, Layout
+from .drift_mmd import Forms, Progress
 
 Vectors = NDArray[np.float32] | Floats
 _BLOCK = 2048

@@ -6,57 +6,27 @@ a hundred queries is as exact for a hundred thousand. Nothing here is approximat
 permutation and every resample is summed over all pairs of queries.
 
 Two sides that answer the same questions are not independent, and eq. 6 is unbiased only for independent ones: it
-counts each question's own two queries, which are alike because they ask the same, n times among n·m pairs. `across`
-is the same three means over pairs of *different* questions, which is unbiased either way.
+counts each question's own two queries, which are alike because they ask the same, n times among n·m pairs. `value` is
+the same three means over pairs of *different* questions, which is unbiased either way, and is eq. 6 where no question
+has two queries; eq. 6 as it is written stands beside it.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from .drift_draws import Floats, Labels, Layout, batches, drawn_weights, permuted_labels
+
 Progress = Callable[[int, int], None]
 
 LEVEL = 0.95
-_DRAWS_AT_ONCE = 64
 _PAIRS_AT_ONCE = 1 << 16
 _ROUNDING = 1e-8
 """Permuted values are summed from float32 products; closer to the observed one than this, relative to the mean of the
 kernel, they count as equal to it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """Two pooled sides. `questions` (n + m) numbers the question of every query; equal numbers are one question."""
-
-    n: int
-    questions: NDArray[np.int64]
-
-    @property
-    def m(self) -> int:
-        """Queries of the second side."""
-        return len(self.questions) - self.n
-
-    @property
-    def sides(self) -> NDArray[np.int8]:
-        """+1 for queries of the first side, −1 for the second."""
-        return np.where(np.arange(len(self.questions)) < self.n, 1, -1).astype(np.int8)
-
-    def counts(self) -> tuple[Floats, Floats]:
-        """How many queries each question has on the first and on the second side."""
-        size = int(self.questions.max()) + 1
-        first, second = np.bincount(self.questions[: self.n], minlength=size), np.bincount(self.questions[self.n :])
-        return first.astype(float), np.pad(second, (0, size - len(second))).astype(float)
-
-
-class Labels(NamedTuple):
-    """Signs in permuted layouts: that of query i in draw d is `draws[questions[i], d] * factor[i]`."""
-
-    draws: NDArray[np.int8]
-    factor: NDArray[np.int8]
 
 
 class Forms(NamedTuple):
@@ -95,19 +65,20 @@ class Drift:
     """RE-MMD² between two sides. Values are squared distances in the kernel's space; they can be below 0."""
 
     value: float
-    """Eq. 6: over all pairs of queries."""
+    """The means of eq. 6 over pairs of queries of different questions."""
     low: float | None
     """95% bootstrap interval of `value`; None where no resample could be computed."""
     high: float | None
-    across: float
-    """Over pairs of queries of different questions: unbiased also where both sides answer the same questions."""
-    across_low: float | None
-    across_high: float | None
     p: float
-    """(b + 1) / (permutations + 1): never 0. One-sided: only a large distance is evidence."""
+    """(b + 1) / (permutations + 1): never 0. One-sided: only a large `value` is evidence."""
+    equation6: float
+    """Over all pairs of queries."""
+    equation6_low: float | None
+    equation6_high: float | None
     within: tuple[float, float]
-    """Mean kernel value within each side; with `between`, `value` = within[0] + within[1] − 2·between."""
+    """Mean kernel value within each side, over all pairs."""
     between: float
+    """Between the sides: `equation6` = within[0] + within[1] − 2·between."""
 
 
 def compare(
@@ -129,59 +100,20 @@ def compare(
     same = _same_question(kernel, layout)
     all_once = np.ones((len(first), 1))
     seen = np.array([[forms.xx], [forms.yy], [forms.xy]])
-    value, across, means = _from_sums(seen, all_once, same, layout)
-    intervals: list[tuple[float | None, float | None]] = [
-        _interval(rows) for rows in _resampled(forms, weights, same, layout)
-    ]
+    value, equation6, means = (found[..., 0] for found in _from_sums(seen, all_once, same, layout))
+    resampled = _resampled(forms, weights, same, layout)
+    (low, high), (equation6_low, equation6_high) = _interval(resampled[0]), _interval(resampled[1])
     return Drift(
-        value=float(value[0]),
-        low=intervals[0][0],
-        high=intervals[0][1],
-        across=float(across[0]),
-        across_low=intervals[1][0],
-        across_high=intervals[1][1],
-        p=_p(kernel.diagonal(), layout, labels, forms, float(value[0])),
-        within=(float(means[0, 0]), float(means[1, 0])),
-        between=float(means[2, 0]),
+        value=float(value),
+        low=low,
+        high=high,
+        p=_p(layout, labels, forms, same, float(value)),
+        equation6=float(equation6),
+        equation6_low=equation6_low,
+        equation6_high=equation6_high,
+        within=(float(means[0]), float(means[1])),
+        between=float(means[2]),
     )
-
-
-def permuted_labels(layout: Layout, draws: int, seed: int) -> Labels:
-    """Sides as they could have been if the two retrievers had one dialect.
-
-    A question with queries on both sides keeps them apart and has the two swapped with probability ½ (paired).
-    Questions that only one side has are dealt out anew, as many to each side as it had (unpaired). Without a shared
-    question this is the usual two-sample permutation, with every question shared it is a sign flip; the sizes of the
-    sides stay, so that a difference in *how many* questions succeed is no evidence by itself.
-    """
-    rng = np.random.default_rng(seed)
-    first, second = layout.counts()
-    shared = (first > 0) & (second > 0)
-    alone = np.flatnonzero(~shared & (first + second > 0))
-    dealt = np.where(first[alone] > 0, 1, -1).astype(np.int8)
-    found = np.ones((len(first), draws), dtype=np.int8)
-    for start in range(0, draws, _DRAWS_AT_ONCE):
-        columns = slice(start, min(start + _DRAWS_AT_ONCE, draws))
-        width = columns.stop - columns.start
-        found[shared, columns] = 1 - 2 * rng.integers(0, 2, size=(int(shared.sum()), width), dtype=np.int8)
-        found[alone, columns] = rng.permuted(np.tile(dealt, (width, 1)), axis=1).T
-    return Labels(found, np.where(shared[layout.questions], layout.sides, 1).astype(np.int8))
-
-
-def drawn_weights(layout: Layout, resamples: int, seed: int) -> NDArray[np.uint8]:
-    """(questions, resamples): how often a question is drawn with replacement, among those of its kind.
-
-    The kinds are the questions of both sides, which keep their queries together, and those of either alone.
-    """
-    rng = np.random.default_rng([seed, 1])
-    first, second = layout.counts()
-    kind = (first > 0) + 2 * (second > 0)
-    found = np.zeros((len(first), resamples), dtype=np.uint8)
-    for members in (np.flatnonzero(kind == number) for number in (1, 2, 3)):
-        for draw in range(resamples if len(members) else 0):
-            drawn = np.bincount(rng.integers(0, len(members), len(members)), minlength=len(members))
-            found[members, draw] = np.minimum(drawn, np.iinfo(np.uint8).max)
-    return found
 
 
 class _Same(NamedTuple):
@@ -220,7 +152,7 @@ def _same_question(kernel: Kernel, layout: Layout) -> _Same:
 
 
 def _from_sums(sums: Floats, weights: Floats, same: _Same, layout: Layout) -> tuple[Floats, Floats, Floats]:
-    """Eq. 6, the same across questions, and the three means of eq. 6, for each column of `sums` and `weights`.
+    """The value over different questions, that of eq. 6, and its three means, for each column of `sums` and `weights`.
 
     A question drawn w times is w questions that are never compared with each other: their pairs would be a query
     beside its own copy, of which eq. 6 knows none. NaN where nothing is left to compare.
@@ -242,7 +174,7 @@ def _from_sums(sums: Floats, weights: Floats, same: _Same, layout: Layout) -> tu
     with np.errstate(divide="ignore", invalid="ignore"):
         across = np.where(apart_of > 0, apart / apart_of, np.nan)
         means = np.where(whole_of > 0, whole / whole_of, np.nan)
-    return _distance(means), _distance(across), means
+    return _distance(across), _distance(means), means
 
 
 def _distance(means: Floats) -> Floats:
@@ -251,12 +183,12 @@ def _distance(means: Floats) -> Floats:
 
 
 def _resampled(forms: Forms, weights: NDArray[np.uint8], same: _Same, layout: Layout) -> tuple[Floats, Floats]:
-    values, across = [], []
-    for columns in _columns(weights.shape[1]):
+    values, equation6 = [], []
+    for columns in batches(weights.shape[1]):
         found = _from_sums(forms.drawn[:, columns], weights[:, columns].astype(float), same, layout)
         values.append(found[0])
-        across.append(found[1])
-    return np.concatenate(values), np.concatenate(across)
+        equation6.append(found[1])
+    return np.concatenate(values), np.concatenate(equation6)
 
 
 def _interval(values: Floats) -> tuple[float | None, float | None]:
@@ -267,23 +199,37 @@ def _interval(values: Floats) -> tuple[float | None, float | None]:
     return float(low), float(high)
 
 
-def _p(diagonal: Floats, layout: Layout, labels: Labels, forms: Forms, value: float) -> float:
-    """Share of the permuted layouts, the seen one among them, whose distance is at least that of the seen one."""
+def _p(layout: Layout, labels: Labels, forms: Forms, same: _Same, value: float) -> float:
+    """Share of the permuted layouts, the seen one among them, whose value is at least the seen one.
+
+    A shared question that is swapped takes the sums of its own queries to the other side; one that is dealt out anew
+    has them on one side only. What it has between the sides stays between them.
+    """
     total = forms.xx + forms.yy + 2 * forms.xy
+    first, second = layout.counts()
+    shared = (first > 0) & (second > 0)
+    own = _by_label(same.xx + same.diagonal[0], same.yy + same.diagonal[1], shared)
+    pairs = _by_label(first**2, second**2, shared)
+    apart, pairs_apart = same.xy.sum(), first @ second
     extreme = 0
-    for columns in _columns(labels.draws.shape[1]):
-        signs = labels.draws[:, columns][layout.questions] * labels.factor[:, None].astype(float)
+    for columns in batches(labels.draws.shape[1]):
+        draws = labels.draws[:, columns].astype(float)
+        signs = draws[layout.questions] * labels.factor[:, None]
         linear, signed = forms.rows @ signs, forms.signed[columns]
         size = (len(signs) + signs.sum(axis=0)) / 2
         other = len(signs) - size
-        own = (diagonal.sum() + diagonal @ signs) / 2
-        xx = ((total + 2 * linear + signed) / 4 - own) / (size * (size - 1))
-        yy = ((total - 2 * linear + signed) / 4 - (diagonal.sum() - own)) / (other * (other - 1))
-        xy = (total - signed) / 4 / (size * other)
+        x, y = ((own[0] + turn * (own[1] @ draws)) / 2 for turn in (1, -1))
+        pairs_x, pairs_y = ((pairs[0] + turn * (pairs[1] @ draws)) / 2 for turn in (1, -1))
+        xx = ((total + 2 * linear + signed) / 4 - x) / (size**2 - pairs_x)
+        yy = ((total - 2 * linear + signed) / 4 - y) / (other**2 - pairs_y)
+        xy = ((total - signed) / 4 - apart) / (size * other - pairs_apart)
         extreme += int((xx + yy - 2 * xy >= value - _ROUNDING * total / len(signs) ** 2).sum())
     return (extreme + 1) / (labels.draws.shape[1] + 1)
 
 
-def _columns(count: int) -> Iterator[slice]:
-    for start in range(0, count, _DRAWS_AT_ONCE):
-        yield slice(start, min(start + _DRAWS_AT_ONCE, count))
+def _by_label(first: Floats, second: Floats, shared: NDArray[np.bool_]) -> tuple[float, Floats]:
+    """(t, d), so that the first side has (t + dᵀl)/2 of the questions' quantities under labels l, the second the rest.
+
+    `first` and `second` are a question's quantities on either side.
+    """
+    return float((first + second).sum()), np.where(shared, first - second, first + second)

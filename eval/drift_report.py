@@ -22,6 +22,18 @@ from .table import ALPHA, format_p
 TITLES = {"semantic": "Semantic drift: what is asked for", "structural": "Structural drift: how it is worded"}
 FEW_QUESTIONS = 50
 """With fewer on a side the page says that little can be concluded."""
+PAIR_COLUMNS = (
+    "pair",
+    "drift",
+    "RE-MMD² × 100",
+    "95% interval",
+    "p",
+    "p (Holm)",
+    "equation 6 × 100",
+    "95% interval",
+    "queries",
+    "shared questions",
+)
 _STRONGEST = 0.6
 """Opacity of the largest value of a heat map: figures stay readable on it."""
 
@@ -92,8 +104,8 @@ def notes_of(results: DriftResults) -> list[str]:
         )
     if any(pair.shared for pair in pairs):
         notes.append(
-            "Retrievers that answer the same questions: equation 6 counts the two queries of one question among the "
-            "pairs between the sides, which pulls it down; the column “other questions” leaves these pairs out."
+            "The retrievers share questions. Equation 6 as it is written counts the two queries of a question among "
+            "the pairs between the sides, which pulls it down; RE-MMD² here is over pairs of different questions."
         )
     evaluated = any(system.answers is not None for system in systems)
     if evaluated and any(pair.shared < min(pair.questions) for pair in pairs):
@@ -135,11 +147,8 @@ def as_markdown(results: DriftResults) -> str:
     for kind in KINDS:
         lines += ["", f"## {TITLES[kind]}", "", "RE-MMD² × 100.", ""]
         lines += _table(["", *names], [[name, *_matrix_row(results, name, kind)] for name in names])
-    columns = ["pair", "drift", "RE-MMD² × 100", "95% interval", "other questions", "95% interval", "p", "p (Holm)"]
     lines += ["", "## Pairs", ""]
-    lines += _table(
-        [*columns, "queries", "shared questions"], [_pair_cells(p, kind) for p in results.pairs for kind in KINDS]
-    )
+    lines += _table(PAIR_COLUMNS, [_pair_cells(pair, kind) for pair in results.pairs for kind in KINDS])
     lines += ["", "## Profiles", ""]
     lines += _table(["", *_profile_columns(results)], [[name, *_profile_cells(results, name)] for name in names])
     lines += ["", "## Most telling words", ""]
@@ -161,6 +170,7 @@ def as_page(results: DriftResults, created: str) -> str:
             title=f"Drift between {', '.join(names)}",
             headline=headline(results),
             drawings=[draw_map(results, kind) for kind in KINDS],
+            pair_columns=PAIR_COLUMNS,
             pairs=[_pair_cells(pair, kind) for pair in results.pairs for kind in KINDS],
             systems=[(system.name, system.source, counts_said(system)) for system in results.systems],
             columns=_profile_columns(results),
@@ -225,10 +235,10 @@ def _pair_cells(pair: Pair, kind: str) -> list[str]:
         kind,
         _map_cell(pair, kind),
         _range(drift.low, drift.high),
-        _hundred(drift.across),
-        _range(drift.across_low, drift.across_high),
         format_p(drift.p).removeprefix("= "),
         format_p(pair.p_holm[kind]).removeprefix("= "),
+        _hundred(drift.equation6),
+        _range(drift.equation6_low, drift.equation6_high),
         f"{pair.queries[0]} / {pair.queries[1]}",
         str(pair.shared),
     ]

@@ -2,14 +2,16 @@
 
 import math
 import tracemalloc
+from functools import partial
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from querylect.eval import drift_kernels
+from querylect.eval.drift_draws import Layout, drawn_weights, permuted_labels
 from querylect.eval.drift_kernels import Gaussian, Linear, median_sigma
-from querylect.eval.drift_mmd import Layout, compare, drawn_weights, permuted_labels
+from querylect.eval.drift_mmd import compare
 from scipy import stats
 from scipy.sparse import csr_matrix
 
@@ -62,7 +64,8 @@ def test_gaussian_is_the_direct_computation_whatever_the_blocks(monkeypatch, n, 
     found = drift(Gaussian(vectors, 1.7), apart(n, m))
     matrix = gram(vectors.astype(float), 1.7)
     assert found.value == pytest.approx(direct(matrix, n), rel=1e-10, abs=1e-13)
-    assert found.within[0] + found.within[1] - 2 * found.between == pytest.approx(found.value, abs=1e-13)
+    assert found.equation6 == pytest.approx(found.value, abs=1e-13), "no question has two queries"
+    assert found.within[0] + found.within[1] - 2 * found.between == pytest.approx(found.equation6, abs=1e-13)
 
 
 def test_linear_in_closed_form_is_the_direct_computation():
@@ -82,14 +85,14 @@ def test_pairs_of_one_question_are_left_out_across_questions():
         (Linear(csr_matrix(vectors)), vectors @ vectors.T),
     ):
         found = drift(kernel, Layout(6, QUESTIONS))
-        assert found.value == pytest.approx(direct(matrix, 6), rel=1e-10)
-        assert found.across == pytest.approx(direct_across(matrix, 6, QUESTIONS), rel=1e-10)
+        assert found.equation6 == pytest.approx(direct(matrix, 6), rel=1e-10)
+        assert found.value == pytest.approx(direct_across(matrix, 6, QUESTIONS), rel=1e-10)
 
 
 def test_without_shared_questions_both_estimates_are_one():
     found = drift(Gaussian(normal((20, 2)), 1.0), apart(8, 12))
-    assert found.across == pytest.approx(found.value, abs=1e-13)
-    assert (found.across_low, found.across_high) == pytest.approx((found.low, found.high), abs=1e-12)
+    assert found.equation6 == pytest.approx(found.value, abs=1e-13)
+    assert (found.equation6_low, found.equation6_high) == pytest.approx((found.low, found.high), abs=1e-12)
 
 
 def test_a_permuted_value_is_the_direct_one_of_the_permuted_layout(monkeypatch):
@@ -101,11 +104,12 @@ def test_a_permuted_value_is_the_direct_one_of_the_permuted_layout(monkeypatch):
         (Gaussian(vectors, 1.3), gram(vectors, 1.3)),
         (Linear(csr_matrix(vectors)), vectors @ vectors.T),
     ):
-        extreme = 0
+        extreme, seen = 0, direct_across(matrix, 6, QUESTIONS)
         for draw in range(200):
             signs = labels.draws[QUESTIONS, draw] * labels.factor
             order = np.concatenate([np.flatnonzero(signs > 0), np.flatnonzero(signs < 0)])
-            extreme += direct(matrix[np.ix_(order, order)], int((signs > 0).sum())) >= direct(matrix, 6) - 1e-12
+            n = int((signs > 0).sum())
+            extreme += direct_across(matrix[np.ix_(order, order)], n, QUESTIONS[order]) >= seen - 1e-12
         assert drift(kernel, layout, permutations=200, seed=8).p == (extreme + 1) / 201
 
 
@@ -118,23 +122,28 @@ def test_a_resampled_value_is_the_direct_one_of_the_drawn_questions(monkeypatch)
         (Gaussian(vectors, 1.3), gram(vectors, 1.3)),
         (Linear(csr_matrix(vectors)), vectors @ vectors.T),
     ):
-        values = []
+        values, others = [], []
         for draw in range(60):
             copies = [(i, copy) for i in range(14) for copy in range(weights[QUESTIONS[i], draw])]
             sides = [[one for one in copies if one[0] < 6], [one for one in copies if one[0] >= 6]]
 
-            def mean(left, right, matrix=matrix):
+            def mean(left, right, matrix=matrix, copies=True):
                 kept = [
                     matrix[i, j]
                     for i, a in left
                     for j, b in right
-                    if (i, a) != (j, b) and (QUESTIONS[i] != QUESTIONS[j] or a == b)
+                    if (i, a) != (j, b) and (QUESTIONS[i] != QUESTIONS[j] or (copies and a == b))
                 ]
                 return np.mean(kept) if kept else np.nan
 
             values.append(mean(sides[0], sides[0]) + mean(sides[1], sides[1]) - 2 * mean(*sides))
+            mean = partial(mean, copies=False)
+            others.append(mean(sides[0], sides[0]) + mean(sides[1], sides[1]) - 2 * mean(*sides))
         found = drift(kernel, layout, resamples=60, seed=1)
-        assert (found.low, found.high) == pytest.approx(tuple(np.nanquantile(values, [0.025, 0.975])), rel=1e-5)
+        ends = found.equation6_low, found.equation6_high
+        assert ends == pytest.approx(tuple(np.nanquantile(values, [0.025, 0.975])), rel=1e-5)
+        ends = found.low, found.high
+        assert ends == pytest.approx(tuple(np.nanquantile(others, [0.025, 0.975])), rel=1e-5)
 
 
 def test_the_expectation_is_0_for_two_halves_of_one_set():
@@ -197,16 +206,16 @@ def test_the_interval_covers_a_real_drift_about_as_often_as_it_says():
 
 
 def test_eq_6_is_pulled_down_by_pairs_of_one_question_and_the_other_estimate_is_not():
-    values, across = [], []
+    values, literal = [], []
     for trial in range(200):
         rng = np.random.default_rng(trial)
         topics = rng.normal(size=(20, 1))
         vectors = np.concatenate([topics, topics]) + 0.1 * rng.normal(size=(40, 1))
         found = drift(Gaussian(vectors, 1.0), paired(20), 1, 1)
         values.append(found.value)
-        across.append(found.across)
-    assert np.mean(values) < -0.02
-    assert abs(np.mean(across)) < 3 * np.std(across) / math.sqrt(200)
+        literal.append(found.equation6)
+    assert np.mean(literal) < -0.02
+    assert abs(np.mean(values)) < 3 * np.std(values) / math.sqrt(200)
 
 
 def test_labels_keep_the_sides_of_shared_questions_apart_and_the_number_of_the_others():
@@ -249,14 +258,14 @@ def test_properties_of_any_input(n, m, seed, sigma, share):
     vectors = rng.integers(-2, 3, size=(n + m, 2)).astype(float)
     questions = np.concatenate([np.arange(n), np.arange(m)]) if share else np.arange(n + m)
     found = drift(Gaussian(vectors, sigma), Layout(n, questions))
-    assert -2 / min(n, m) - 1e-9 <= found.value <= 2 + 1e-9
+    assert -2 / min(n, m) - 1e-9 <= found.equation6 <= 2 + 1e-9
     assert 1 / 20 <= found.p <= 1
     swapped = drift(
         Gaussian(np.concatenate([vectors[n:], vectors[:n]]), sigma),
         Layout(m, np.concatenate([questions[n:], questions[:n]])),
     )
     assert swapped.value == pytest.approx(found.value, abs=1e-12)
-    assert swapped.across == pytest.approx(found.across, abs=1e-12)
+    assert swapped.equation6 == pytest.approx(found.equation6, abs=1e-12)
     order = np.concatenate([rng.permutation(n), n + rng.permutation(m)])
     moved = drift(Gaussian(vectors[order], sigma), Layout(n, questions[order]))
     assert moved.value == pytest.approx(found.value, abs=1e-12)
