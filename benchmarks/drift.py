@@ -4,7 +4,7 @@
 
 Vectors are random, of length 1; texts have ten words drawn from 50,000 by Zipf's law; every question has a query on
 both sides. Encoding is left out: its time says nothing about the comparison. Each kernel is measured in a process of
-its own, whose peak memory is printed beside what the whole kernel matrix would take. Before that, 1,000 queries a side
+its own, whose peak memory is printed beside what the whole kernel matrix would take. Before that, 500 queries a side
 are compared with the peer: the whole matrix in float64, each permutation by indexing it.
 """
 
@@ -22,7 +22,7 @@ from querylect.eval.drift_kernels import Gaussian, Linear
 from querylect.eval.drift_mmd import Kernel, compare
 from querylect.eval.drift_words import count_words, tf_idf
 
-VOCABULARY, LENGTH, SIGMA, PEER = 50_000, 10, 1.2, 1000
+VOCABULARY, LENGTH, SIGMA, PEER = 50_000, 10, 1.2, 500
 
 
 def kernel_of(kind: str, queries: int, dimension: int) -> Kernel:
