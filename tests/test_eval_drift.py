@@ -1,8 +1,7 @@
-"""Drift from files to report: which queries are taken, what is said of them, and that mistakes are named."""
+"""Drift from queries to report: what is compared, what is said of it, and that mistakes are named."""
 
 import hashlib
 import json
-import math
 import re
 from collections import Counter
 from xml.etree import ElementTree
@@ -14,68 +13,19 @@ from querylect.eval import drift as under_test
 from querylect.eval.drift import DriftSettings, measure, write_drift
 from querylect.eval.drift_queries import Query, System, read_system, success_of
 from querylect.eval.drift_report import as_json, as_markdown, as_page, headline, write_files
-from querylect.eval.drift_words import count_words, profile, telling_terms, tf_idf, variety_size, words_of
-from querylect.eval.records import EvalRecord, write_records
+from querylect.eval.drift_words import words_of
 
 from .test_cli import _logging_as_before, end  # noqa: F401 (the fixture acts by being here)
+from .test_eval_drift_queries import evaluation
+from .test_eval_drift_words import KEYWORDS, SENTENCES, plain
 
-
-def record(question, rewrites, score, system="trained", turn=2, format_ok=True):
-    return EvalRecord(
-        system=system,
-        turn=turn,
-        question_id=question,
-        question=f"what is {question}?",
-        think="",
-        rewrites=tuple(rewrites),
-        ranking=(),
-        metrics={"ndcg@10": score, "recall@10": score, "mrr@10": score},
-        tokens=0,
-        prompt_tokens=0,
-        searches=1,
-        format_ok=format_ok,
-    )
-
-
-ANSWERS = [
-    ("better", "better words", 0.4, 0.9, True),
-    ("same", "same words", 0.5, 0.5, True),
-    ("lost", "lost words", 0.0, 0.0, True),
-    ("worse", "worse words", 0.8, 0.6, True),
-    ("broken", "", 0.4, 0.0, False),
-    ("outage", "outage words", 0.4, None, True),
-    ("raw-outage", "other words", None, 1.0, True),
-]
-"""Question, rewrite at turn 2, score of the raw question and of the rewrite, format."""
-
-
-def evaluation(folder, answers=ANSWERS):
-    records = []
-    for question, rewrite, raw, score, format_ok in answers:
-        records += [
-            record(question, [f"what is {question}?"], raw, "raw", 0),
-            record(question, ["first try"], 1.0, turn=1),
-            record(question, [rewrite], score, format_ok=format_ok),
-            record(question, ["untrained"], 1.0, "untrained"),
-        ]
-    write_records(folder / "eval.jsonl", records)
-    return folder
+QUICK = DriftSettings(permutations=99, bootstrap=99)
 
 
 def embed(texts):
-    """Stands in for a sentence encoder: 16 numbers of a text's hash, and the number of its letters."""
+    """Stands in for a sentence encoder: 16 numbers of a text's hash."""
     rows = [np.frombuffer(hashlib.sha256(text.encode()).digest()[:16], dtype=np.uint8) for text in texts]
     return np.array(rows, dtype=np.float32) / 256
-
-
-def plain(name, texts, questions=None):
-    asked = questions or [""] * len(texts)
-    return System(name, f"{name}.txt", "every query", tuple(Query(t, q, q) for t, q in zip(texts, asked, strict=True)))
-
-
-KEYWORDS = [f"symptom{n} liver disease adult" for n in range(30)]
-SENTENCES = [f"what is the cause of symptom{n} in an adult?" for n in range(30)]
-QUICK = DriftSettings(permutations=99, bootstrap=99)
 
 
 @pytest.fixture
@@ -83,197 +33,6 @@ def results():
     asked = [f"why symptom{n}?" for n in range(30)]
     systems = [plain("bm25", KEYWORDS, asked), plain("dense", SENTENCES, asked), plain("again", SENTENCES, asked)]
     return measure(systems, QUICK, embed, "hash")
-
-
-@pytest.mark.parametrize(
-    ("success", "taken"),
-    [
-        ("gain", ["better words"]),
-        ("keep", ["better words", "same words"]),
-        ("0.6", ["better words", "other words", "worse words"]),
-        ("all", ["better words", "lost words", "other words", "same words", "worse words"]),
-    ],
-)
-def test_success_decides_which_rewrites_are_taken(tmp_path, success, taken):
-    found = read_system("bm25", evaluation(tmp_path), success_of(success))
-    assert sorted(query.text for query in found.queries) == taken
-    assert (found.answers, found.wrong_format, found.successful) == (7, 1, len(taken))
-    assert found.unscorable == (2 if success in ("gain", "keep") else 1)
-    assert found.said == "trained, turn 2"
-    assert {query.question for query in found.queries} <= {f"what is {answer[0]}?" for answer in ANSWERS}
-
-
-def test_a_system_and_a_turn_can_be_chosen(tmp_path):
-    run = evaluation(tmp_path)
-    first = read_system("a", run / "eval.jsonl", success_of("all"), turn=1)
-    assert {query.text for query in first.queries} == {"first try"}
-    other = read_system("a", run, success_of("all"), system="untrained")
-    assert {query.text for query in other.queries} == {"untrained"}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"system": "best"}, "no system 'best'; it has raw, trained, untrained"),
-        ({"turn": 3}, "no turn 3 .* it has 1, 2"),
-        ({"success": success_of("1.0"), "answers": ANSWERS[:2]}, "none of 2 answers .* 0 unscorable, 2 scored"),
-        ({"system": "raw", "success": success_of("gain")}, "--success gain compares with the raw question"),
-    ],
-)
-def test_an_evaluation_without_what_is_asked_for_is_named(tmp_path, arguments, message):
-    run = evaluation(tmp_path, arguments.pop("answers", ANSWERS))
-    with pytest.raises((DataError, ConfigError), match=message):
-        read_system("bm25", run, **{"success": success_of("all"), **arguments})
-
-
-def test_a_cell_finds_its_raw_questions_beside_it(tmp_path):
-    """A file of one system alone, whose name has a dot, and the raw questions of its environment and of another."""
-    write_records(
-        tmp_path / "hpo.bm25.qwen.v2.jsonl", [record(f"q{n}", [f"words {n}"], 0.5, "qwen.v2") for n in range(4)]
-    )
-    write_records(tmp_path / "hpo.bm25.raw.jsonl", [record(f"q{n}", ["q"], 0.2 * n, "raw", 0) for n in range(4)])
-    write_records(tmp_path / "hpo.dense.raw.jsonl", [record(f"q{n}", ["q"], 0.0, "raw", 0) for n in range(4)])
-    found = read_system("bm25", tmp_path / "hpo.bm25.qwen.v2.jsonl", success_of("gain"))
-    assert [query.text for query in found.queries] == ["words 0", "words 1", "words 2"]
-    assert found.said == "qwen.v2, turn 2"
-
-
-def test_of_several_systems_none_is_guessed(tmp_path):
-    write_records(tmp_path / "eval.jsonl", [record("q", ["words"], 1.0, system) for system in ("raw", "hyde", "chr")])
-    with pytest.raises(DataError, match="goes without saying; it has raw, hyde, chr"):
-        read_system("bm25", tmp_path, success_of("all"))
-
-
-def test_gain_needs_the_scores_of_the_raw_questions(tmp_path):
-    write_records(tmp_path / "eval.jsonl", [record("q", ["words"], 1.0)])
-    with pytest.raises(DataError, match="no scores of the raw questions"):
-        read_system("bm25", tmp_path, success_of("gain"))
-
-
-@pytest.mark.parametrize("name", ["better", "0", "1.5", "nan", ""])
-def test_an_unknown_definition_of_success_is_named(name):
-    with pytest.raises(ConfigError, match="expected gain"):
-        success_of(name)
-
-
-def test_files_of_queries_are_taken_whole(tmp_path):
-    text = tmp_path / "queries.txt"
-    text.write_text("liver disease\n\n  what ails me? \nliver disease\n")
-    lines = tmp_path / "queries.jsonl"
-    rows = [
-        "a string",
-        {"text": "a text", "_id": "1"},
-        {"query": "a query", "question_id": 7},
-        {"question": "why?", "rewrites": ["one", "two"], "think": ""},
-    ]
-    lines.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    success = success_of("gain")
-    assert [query.text for query in read_system("t", text, success).queries] == [
-        "liver disease",
-        "liver disease",
-        "what ails me?",
-    ]
-    found = read_system("l", lines, success)
-    assert {query.text for query in found.queries} == {"a string", "a text", "a query", "one", "two"}
-    assert found.questions == 4, "both rewrites of one question are one"
-    assert found.answers is None
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("empty.txt", "\n \n", "holds no query"),
-        ("none.jsonl", "", "holds no query"),
-        ("number.jsonl", '"fine"\n7\n', "line 2: no query in 7"),
-        ("keys.jsonl", '{"title": "x"}\n', "line 1: no query"),
-        ("torn.jsonl", '{"query": "x"\n', "line 1: not valid JSON"),
-        ("blank.jsonl", '{"query": "x"}\n{"query": " "}\n', "line 2: the query is empty"),
-        ("half.jsonl", '{"query": "\\ud800"}\n', "not valid Unicode"),
-    ],
-)
-def test_a_file_that_holds_no_queries_is_named(tmp_path, name, content, message):
-    (tmp_path / name).write_text(content)
-    with pytest.raises(DataError, match=message):
-        read_system("bm25", tmp_path / name, success_of("all"))
-
-
-def test_a_path_without_queries_is_named(tmp_path):
-    with pytest.raises(DataError, match=r"holds no eval\.jsonl"):
-        read_system("bm25", tmp_path, success_of("all"))
-    with pytest.raises(DataError, match="does not exist"):
-        read_system("bm25", tmp_path / "missing.txt", success_of("all"))
-
-
-def test_tf_idf_is_that_of_scikit_learn():
-    from sklearn.feature_extraction.text import TfidfVectorizer
-
-    texts = [*KEYWORDS, *SENTENCES, "Vitamin C, vitamin c", "…", "naïve ÉTAT"]
-    words = count_words(texts)
-    reference = TfidfVectorizer(token_pattern=r"(?u)\b\w+\b")
-    expected = reference.fit_transform(texts)
-    assert list(words.vocabulary) == reference.get_feature_names_out().tolist()
-    assert abs(tf_idf(words.counts) - expected).max() < 1e-12
-
-
-def test_telling_terms_by_hand():
-    """Log-odds of two parts of five words each, with a tenth of both as the prior."""
-    words = count_words(["liver liver liver pain", "pain", "the pain", "of the liver"])
-    (first, *_), (second, *_) = telling_terms(words, [slice(0, 2), slice(2, 4)], number=5)
-
-    def odds(count, prior):
-        return math.log((count + prior) / (5 + 1 - count - prior))
-
-    z = (odds(3, 0.4) - odds(1, 0.4)) / math.sqrt(1 / 3.4 + 1 / 1.4)
-    assert (first.word, first.z, first.here, first.elsewhere) == ("liver", pytest.approx(z), 600.0, 200.0)
-    assert second.word == "the"
-
-
-def test_words_of_one_side_are_never_called_telling_of_the_other():
-    words = count_words([*KEYWORDS, *SENTENCES])
-    keywords, sentences = telling_terms(words, [slice(0, 30), slice(30, 60)], number=50)
-    only_sentences = {"what", "is", "the", "cause", "of", "in", "an"}
-    assert [term.word for term in keywords[:2]] == ["disease", "liver"]
-    assert not only_sentences & {term.word for term in keywords}
-    assert {term.word for term in sentences} == only_sentences
-
-
-def test_a_profile_by_hand():
-    queries = [
-        Query("What is the liver?", "1", "liver of rats"),
-        Query("rats, rats", "2", "Rats"),
-        Query("liver disease adult human", "2", "Rats"),
-    ]
-    counts = count_words([query.text for query in queries]).counts
-    found = profile(System("s", "", "", tuple(queries)), counts, 4, resamples=200, seed=0)
-    assert found.words.mean == pytest.approx((4 + (2 + 4) / 2) / 2), "the two queries of one question are one value"
-    assert found.question_marks.mean == 0.5
-    assert found.stop_words.mean == pytest.approx((3 / 4 + 0) / 2)
-    assert found.copied.mean == pytest.approx((1 / 4 + (1 + 0) / 2) / 2)
-    assert (found.words.low, found.words.high) == (3.0, 4.0)
-
-
-def test_variety_is_the_expected_number_of_different_words_in_a_sample():
-    texts = ["a a a a b", "c d a b", "e"]
-    counts = count_words(texts).counts
-    words = [word for text in texts for word in words_of(text)]
-    found = profile(plain("s", texts), counts, 4, resamples=10, seed=0).variety
-    rng = np.random.default_rng(0)
-    drawn = [len(set(rng.choice(words, 4, replace=False))) / 4 for _ in range(20_000)]
-    assert found.mean == pytest.approx(np.mean(drawn), abs=0.005)
-    assert found.low < found.mean < found.high
-
-
-def test_variety_does_not_depend_on_how_many_queries_there_are():
-    rng = np.random.default_rng(1)
-    draw = lambda n: [" ".join(f"w{rank}" for rank in np.minimum(rng.zipf(1.5, 8), 500)) for _ in range(n)]  # noqa: E731
-    texts = draw(100) + draw(1000)
-    words, parts = count_words(texts), [slice(0, 100), slice(100, 1100)]
-    size = variety_size(words, parts)
-    few, many = (
-        profile(plain("s", texts[part]), words.counts[part], size, resamples=10, seed=0).variety for part in parts
-    )
-    assert abs(few.mean - many.mean) < 0.08
-    assert few.high - few.low > many.high - many.low
 
 
 def test_a_question_is_known_by_id_and_text():
