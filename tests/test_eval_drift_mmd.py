@@ -1,0 +1,328 @@
+"""RE-MMD² against a direct computation over all pairs, its p and its interval against what theory says of them."""
+
+import math
+import tracemalloc
+from functools import partial
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from querylect.eval import drift_kernels
+from querylect.eval.drift_draws import Layout, drawn_weights, permuted_labels
+from querylect.eval.drift_kernels import Gaussian, Linear, median_sigma
+from querylect.eval.drift_mmd import compare
+from scipy import stats
+from scipy.sparse import csr_matrix
+
+
+def normal(shape, seed=0, shift=0.0):
+    return np.random.default_rng(seed).normal(shift, 1.0, size=shape)
+
+
+def apart(n, m):
+    """A layout without a shared question."""
+    return Layout(n, np.arange(n + m))
+
+
+def paired(n):
+    """A layout of the same n questions on both sides."""
+    return Layout(n, np.concatenate([np.arange(n), np.arange(n)]))
+
+
+def gram(vectors, sigma):
+    """The Gaussian kernel matrix, pair by pair."""
+    return np.array([[math.exp(-math.fsum((a - b) ** 2) / (2 * sigma**2)) for b in vectors] for a in vectors])
+
+
+def direct(matrix, n):
+    """Eq. 6 as it is written."""
+    m = len(matrix) - n
+    x = sum(matrix[i, j] for i in range(n) for j in range(n) if i != j) / (n * (n - 1))
+    y = sum(matrix[i, j] for i in range(n, n + m) for j in range(n, n + m) if i != j) / (m * (m - 1))
+    return x + y - 2 * sum(matrix[i, j] for i in range(n) for j in range(n, n + m)) / (n * m)
+
+
+def direct_across(matrix, n, questions):
+    """Eq. 6 over pairs of different questions."""
+
+    def mean(rows, columns):
+        return np.mean([matrix[i, j] for i in rows for j in columns if questions[i] != questions[j]])
+
+    first, second = range(n), range(n, len(matrix))
+    return mean(first, first) + mean(second, second) - 2 * mean(first, second)
+
+
+def drift(kernel, layout, permutations=19, resamples=19, seed=0):
+    return compare(kernel, layout, permutations=permutations, resamples=resamples, seed=seed)
+
+
+@pytest.mark.parametrize(("n", "m", "block"), [(7, 11, 4), (20, 20, 2048), (2, 30, 5)])
+def test_gaussian_is_the_direct_computation_whatever_the_blocks(monkeypatch, n, m, block):
+    monkeypatch.setattr(drift_kernels, "_BLOCK", block)
+    vectors = normal((n + m, 5)).astype(np.float32)
+    found = drift(Gaussian(vectors, 1.7), apart(n, m))
+    matrix = gram(vectors.astype(float), 1.7)
+    assert found.value == pytest.approx(direct(matrix, n), rel=1e-10, abs=1e-13)
+    assert found.equation6 == pytest.approx(found.value, abs=1e-13), "no question has two queries"
+    assert found.within[0] + found.within[1] - 2 * found.between == pytest.approx(found.equation6, abs=1e-13)
+
+
+def test_linear_in_closed_form_is_the_direct_computation():
+    features = csr_matrix(np.random.default_rng(3).random((23, 40)) * (np.random.default_rng(4).random((23, 40)) < 0.2))
+    found = drift(Linear(features), apart(9, 14))
+    assert found.value == pytest.approx(direct((features @ features.T).toarray(), 9), rel=1e-10)
+
+
+QUESTIONS = np.array([0, 1, 2, 2, 3, 4, 0, 1, 1, 4, 5, 6, 7, 5])
+"""Of 6 and 8 queries: some questions shared, some alone, some with several queries."""
+
+
+def test_pairs_of_one_question_are_left_out_across_questions():
+    vectors = normal((14, 3))
+    for kernel, matrix in (
+        (Gaussian(vectors, 1.0), gram(vectors, 1.0)),
+        (Linear(csr_matrix(vectors)), vectors @ vectors.T),
+    ):
+        found = drift(kernel, Layout(6, QUESTIONS))
+        assert found.equation6 == pytest.approx(direct(matrix, 6), rel=1e-10)
+        assert found.value == pytest.approx(direct_across(matrix, 6, QUESTIONS), rel=1e-10)
+
+
+def test_without_shared_questions_both_estimates_are_one():
+    found = drift(Gaussian(normal((20, 2)), 1.0), apart(8, 12))
+    assert found.equation6 == pytest.approx(found.value, abs=1e-13)
+    assert (found.equation6_low, found.equation6_high) == pytest.approx((found.low, found.high), abs=1e-12)
+
+
+def test_a_permuted_value_is_the_direct_one_of_the_permuted_layout(monkeypatch):
+    """p counted from the matrix itself, label by label."""
+    monkeypatch.setattr(drift_kernels, "_BLOCK", 5)
+    layout, vectors = Layout(6, QUESTIONS), normal((14, 3), seed=5)
+    labels = permuted_labels(layout, 200, seed=8)
+    for kernel, matrix in (
+        (Gaussian(vectors, 1.3), gram(vectors, 1.3)),
+        (Linear(csr_matrix(vectors)), vectors @ vectors.T),
+    ):
+        extreme, seen = 0, direct_across(matrix, 6, QUESTIONS)
+        for draw in range(200):
+            signs = labels.draws[QUESTIONS, draw] * labels.factor
+            order = np.concatenate([np.flatnonzero(signs > 0), np.flatnonzero(signs < 0)])
+            n = int((signs > 0).sum())
+            extreme += direct_across(matrix[np.ix_(order, order)], n, QUESTIONS[order]) >= seen - 1e-12
+        assert drift(kernel, layout, permutations=200, seed=8).p == (extreme + 1) / 201
+
+
+def test_a_resampled_value_is_the_direct_one_of_the_drawn_questions(monkeypatch):
+    """The interval from queries written out as often as their question was drawn, each copy a question of its own."""
+    monkeypatch.setattr(drift_kernels, "_BLOCK", 5)
+    layout, vectors = Layout(6, QUESTIONS), normal((14, 3), seed=6)
+    weights = drawn_weights(layout, 60, seed=1)
+    for kernel, matrix in (
+        (Gaussian(vectors, 1.3), gram(vectors, 1.3)),
+        (Linear(csr_matrix(vectors)), vectors @ vectors.T),
+    ):
+        values, others = [], []
+        for draw in range(60):
+            copies = [(i, copy) for i in range(14) for copy in range(weights[QUESTIONS[i], draw])]
+            sides = [[one for one in copies if one[0] < 6], [one for one in copies if one[0] >= 6]]
+
+            def mean(left, right, matrix=matrix, copies=True):
+                kept = [
+                    matrix[i, j]
+                    for i, a in left
+                    for j, b in right
+                    if (i, a) != (j, b) and (QUESTIONS[i] != QUESTIONS[j] or (copies and a == b))
+                ]
+                return np.mean(kept) if kept else np.nan
+
+            values.append(mean(sides[0], sides[0]) + mean(sides[1], sides[1]) - 2 * mean(*sides))
+            mean = partial(mean, copies=False)
+            others.append(mean(sides[0], sides[0]) + mean(sides[1], sides[1]) - 2 * mean(*sides))
+        found = drift(kernel, layout, resamples=60, seed=1)
+        ends = found.equation6_low, found.equation6_high
+        assert ends == pytest.approx(tuple(np.nanquantile(values, [0.025, 0.975])), rel=1e-5)
+        ends = found.low, found.high
+        assert ends == pytest.approx(tuple(np.nanquantile(others, [0.025, 0.975])), rel=1e-5)
+
+
+def test_the_expectation_is_0_for_two_halves_of_one_set():
+    values = []
+    everything = normal((60, 3), seed=9)
+    for split in range(300):
+        shuffled = everything[np.random.default_rng(split).permutation(60)]
+        values.append(drift(Gaussian(shuffled, 1.5), apart(30, 30), 1, 1).value)
+    low, high = stats.t.interval(0.99, 299, np.mean(values), np.std(values, ddof=1) / math.sqrt(300))
+    assert low < 0 < high
+    assert min(values) < 0, "an estimate that is never below 0 is not unbiased"
+
+
+def test_the_value_is_that_of_two_normals_in_closed_form():
+    """E k(x, y) of N(0, 1) and N(δ, 1) is σ/√(σ² + 2)·exp(−δ²/2(σ² + 2))."""
+    sigma, shift = 1.2, 0.8
+    scale = sigma / math.sqrt(sigma**2 + 2)
+    expected = 2 * scale * (1 - math.exp(-(shift**2) / (2 * (sigma**2 + 2))))
+    values = []
+    for seed in range(100):
+        vectors = np.concatenate([normal((40, 1), seed), normal((40, 1), 1000 + seed, shift)])
+        values.append(drift(Gaussian(vectors, sigma), apart(40, 40), 1, 1).value)
+    assert np.mean(values) == pytest.approx(expected, abs=4 * np.std(values) / 10)
+
+
+def test_p_is_uniform_over_200_splits_of_one_set():
+    everything = normal((60, 2), seed=2)
+    found = []
+    for split in range(200):
+        shuffled = everything[np.random.default_rng(split).permutation(60)]
+        found.append(drift(Gaussian(shuffled, 1.0), apart(25, 35), 199, 1, seed=split).p)
+    assert stats.kstest(found, "uniform").pvalue > 0.05
+    assert 0.01 <= np.mean(np.array(found) <= 0.05) <= 0.09
+
+
+def test_p_is_uniform_where_both_sides_answer_the_same_questions():
+    """Each question moves both of its queries; some questions have a query on one side only."""
+    found, unpaired = [], []
+    for trial in range(200):
+        rng = np.random.default_rng(trial)
+        topics = 2 * rng.normal(size=(40, 2))
+        shown = np.concatenate([np.arange(30), np.arange(20), np.arange(30, 40)])
+        vectors = topics[shown] + 0.3 * rng.normal(size=(60, 2))
+        found.append(drift(Gaussian(vectors, 2.0), Layout(30, shown), 199, 1, seed=trial).p)
+        unpaired.append(drift(Gaussian(vectors, 2.0), apart(30, 30), 199, 1, seed=trial).p)
+    assert stats.kstest(found, "uniform").pvalue > 0.05
+    assert stats.kstest(unpaired, "uniform").pvalue < 1e-6, "as if the questions were unrelated"
+
+
+def test_the_interval_covers_a_real_drift_about_as_often_as_it_says():
+    sigma, shift = 1.2, 0.8
+    scale = sigma / math.sqrt(sigma**2 + 2)
+    expected = 2 * scale * (1 - math.exp(-(shift**2) / (2 * (sigma**2 + 2))))
+    covered = 0
+    for seed in range(200):
+        vectors = np.concatenate([normal((60, 1), seed), normal((60, 1), 1000 + seed, shift)])
+        found = drift(Gaussian(vectors, sigma), apart(60, 60), 1, 200, seed=seed)
+        covered += found.low <= expected <= found.high
+    assert 178 <= covered <= 199
+
+
+def test_eq_6_is_pulled_down_by_pairs_of_one_question_and_the_other_estimate_is_not():
+    values, literal = [], []
+    for trial in range(200):
+        rng = np.random.default_rng(trial)
+        topics = rng.normal(size=(20, 1))
+        vectors = np.concatenate([topics, topics]) + 0.1 * rng.normal(size=(40, 1))
+        found = drift(Gaussian(vectors, 1.0), paired(20), 1, 1)
+        values.append(found.value)
+        literal.append(found.equation6)
+    assert np.mean(literal) < -0.02
+    assert abs(np.mean(values)) < 3 * np.std(values) / math.sqrt(200)
+
+
+def test_labels_keep_the_sides_of_shared_questions_apart_and_the_number_of_the_others():
+    layout = Layout(6, QUESTIONS)
+    labels = permuted_labels(layout, 500, seed=0)
+    signs = labels.draws[QUESTIONS] * labels.factor[:, None]
+    for question in (0, 1, 4):
+        first = signs[:6][QUESTIONS[:6] == question]
+        second = signs[6:][QUESTIONS[6:] == question]
+        assert (first == -second[0]).all()
+        assert (second == second[0]).all()
+        assert 200 < (first[0] > 0).sum() < 300
+    for question in (2, 3, 5, 6, 7):
+        of_one = signs[question == QUESTIONS]
+        assert (of_one == of_one[0]).all()
+    assert ((labels.draws[[2, 3, 5, 6, 7]] > 0).sum(axis=0) == 2).all()
+
+
+def test_questions_are_drawn_among_their_kind():
+    weights = drawn_weights(Layout(6, QUESTIONS), 300, seed=0).astype(int)
+    for kind in ([0, 1, 4], [2, 3], [5, 6, 7]):
+        assert (weights[kind].sum(axis=0) == len(kind)).all()
+        assert weights[kind].mean() == pytest.approx(1.0)
+        assert len(np.unique(weights[kind], axis=1).T) > 2
+
+
+def test_everything_is_seeded():
+    kernel = Gaussian(normal((30, 2)), 1.0)
+    assert drift(kernel, paired(15), 99, 99, seed=4) == drift(kernel, paired(15), 99, 99, seed=4)
+    others = [drift(kernel, paired(15), 99, 99, seed=seed) for seed in range(6)]
+    assert len({found.p for found in others}) > 1
+    assert len({found.low for found in others}) > 1
+    assert len({found.value for found in others}) == 1
+
+
+@given(st.integers(2, 12), st.integers(2, 12), st.integers(0, 2**31), st.floats(0.05, 20.0), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_properties_of_any_input(n, m, seed, sigma, share):
+    rng = np.random.default_rng(seed)
+    vectors = rng.integers(-2, 3, size=(n + m, 2)).astype(float)
+    questions = np.concatenate([np.arange(n), np.arange(m)]) if share else np.arange(n + m)
+    found = drift(Gaussian(vectors, sigma), Layout(n, questions))
+    assert -2 / min(n, m) - 1e-9 <= found.equation6 <= 2 + 1e-9
+    assert 1 / 20 <= found.p <= 1
+    swapped = drift(
+        Gaussian(np.concatenate([vectors[n:], vectors[:n]]), sigma),
+        Layout(m, np.concatenate([questions[n:], questions[:n]])),
+    )
+    assert swapped.value == pytest.approx(found.value, abs=1e-12)
+    assert swapped.equation6 == pytest.approx(found.equation6, abs=1e-12)
+    order = np.concatenate([rng.permutation(n), n + rng.permutation(m)])
+    moved = drift(Gaussian(vectors[order], sigma), Layout(n, questions[order]))
+    assert moved.value == pytest.approx(found.value, abs=1e-12)
+
+
+@pytest.mark.parametrize("size", [2, 40, 300])
+def test_the_same_queries_on_both_sides_are_no_evidence(size):
+    """Swapping equal queries changes nothing: every permuted value ties with the seen one, rounding or not."""
+    vectors = normal((size, 8)).astype(np.float32)
+    both = np.concatenate([vectors, vectors])
+    assert drift(Gaussian(both, 2.0), paired(size), 299).p == 1.0
+    assert drift(Linear(csr_matrix(both.astype(float))), paired(size), 299).p == 1.0
+
+
+def test_all_queries_equal_is_no_drift():
+    found = drift(Gaussian(np.ones((12, 3)), 1.0), apart(6, 6))
+    assert (found.value, found.low, found.high, found.p) == pytest.approx((0.0, 0.0, 0.0, 1.0), abs=1e-12)
+
+
+def test_far_apart_is_as_much_evidence_as_the_draws_allow():
+    vectors = np.concatenate([normal((30, 2)), normal((30, 2), 1, shift=50.0)])
+    found = drift(Gaussian(vectors, 1.0), apart(30, 30), 999)
+    assert found.p == 1 / 1000
+    assert found.low > 0
+
+
+@pytest.mark.parametrize(
+    ("layout", "permutations", "message"),
+    [
+        (apart(1, 5), 9, "1 and 5 questions"),
+        (Layout(3, np.array([0, 0, 0, 1, 2])), 9, "1 and 2 questions"),
+        (apart(3, 3), 0, "0 permutations"),
+    ],
+)
+def test_what_cannot_be_estimated_is_named(layout, permutations, message):
+    with pytest.raises(ValueError, match=message):
+        drift(Gaussian(np.ones((len(layout.questions), 1)), 1.0), layout, permutations)
+
+
+def test_sigma_is_the_median_distance():
+    vectors = normal((50, 4)).astype(np.float32)
+    distances = [math.dist(vectors[i], vectors[j]) for i in range(50) for j in range(i)]
+    assert median_sigma([vectors[:20], vectors[20:]], 0, sample=100) == pytest.approx(np.median(distances))
+    assert median_sigma([np.ones((9, 2)), np.ones((4, 2))], 0, sample=100) == 0.0
+
+
+def test_sigma_of_a_sample_takes_as_much_of_a_small_side_as_of_a_large_one():
+    small, large = normal((40, 1), 1, shift=100.0), normal((4000, 1), 2)
+    assert median_sigma([small, large], 0, sample=80) > 50, "half of the pairs lie between the sides"
+    assert median_sigma([small, large], 5, 80) == median_sigma([small, large], 5, 80)
+
+
+def test_memory_is_bounded_by_blocks(monkeypatch):
+    monkeypatch.setattr(drift_kernels, "_BLOCK", 128)
+    vectors = normal((3000, 4)).astype(np.float32)
+    tracemalloc.start()
+    drift(Gaussian(vectors, 1.0), paired(1500), 99, 99)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 8 * 2**20, "the whole matrix would take 72 MB"

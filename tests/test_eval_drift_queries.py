@@ -1,0 +1,169 @@
+"""Which queries are taken of an evaluation and of a file, and that what holds none is named."""
+
+import json
+
+import pytest
+from querylect.errors import ConfigError, DataError
+from querylect.eval.drift_queries import read_system, success_of
+from querylect.eval.records import EvalRecord, write_records
+
+
+def record(question, rewrites, score, system="trained", turn=2, format_ok=True):
+    return EvalRecord(
+        system=system,
+        turn=turn,
+        question_id=question,
+        question=f"what is {question}?",
+        think="",
+        rewrites=tuple(rewrites),
+        ranking=(),
+        metrics={"ndcg@10": score, "recall@10": score, "mrr@10": score},
+        tokens=0,
+        prompt_tokens=0,
+        searches=1,
+        format_ok=format_ok,
+    )
+
+
+ANSWERS = [
+    ("better", "better words", 0.4, 0.9, True),
+    ("same", "same words", 0.5, 0.5, True),
+    ("lost", "lost words", 0.0, 0.0, True),
+    ("worse", "worse words", 0.8, 0.6, True),
+    ("broken", "", 0.4, 0.0, False),
+    ("outage", "outage words", 0.4, None, True),
+    ("raw-outage", "other words", None, 1.0, True),
+]
+"""Question, rewrite at turn 2, score of the raw question and of the rewrite, format."""
+
+
+def evaluation(folder, answers=ANSWERS):
+    records = []
+    for question, rewrite, raw, score, format_ok in answers:
+        records += [
+            record(question, [f"what is {question}?"], raw, "raw", 0),
+            record(question, ["first try"], 1.0, turn=1),
+            record(question, [rewrite], score, format_ok=format_ok),
+            record(question, ["untrained"], 1.0, "untrained"),
+        ]
+    write_records(folder / "eval.jsonl", records)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("success", "taken"),
+    [
+        ("gain", ["better words"]),
+        ("keep", ["better words", "same words"]),
+        ("0.6", ["better words", "other words", "worse words"]),
+        ("all", ["better words", "lost words", "other words", "same words", "worse words"]),
+    ],
+)
+def test_success_decides_which_rewrites_are_taken(tmp_path, success, taken):
+    found = read_system("bm25", evaluation(tmp_path), success_of(success))
+    assert sorted(query.text for query in found.queries) == taken
+    assert (found.answers, found.wrong_format, found.successful) == (7, 1, len(taken))
+    assert found.unscorable == (2 if success in ("gain", "keep") else 1)
+    assert found.said == "trained, turn 2"
+    assert {query.question for query in found.queries} <= {f"what is {answer[0]}?" for answer in ANSWERS}
+
+
+def test_a_system_and_a_turn_can_be_chosen(tmp_path):
+    run = evaluation(tmp_path)
+    first = read_system("a", run / "eval.jsonl", success_of("all"), turn=1)
+    assert {query.text for query in first.queries} == {"first try"}
+    other = read_system("a", run, success_of("all"), system="untrained")
+    assert {query.text for query in other.queries} == {"untrained"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"system": "best"}, "no system 'best'; it has raw, trained, untrained"),
+        ({"turn": 3}, "no turn 3 .* it has 1, 2"),
+        ({"success": success_of("1.0"), "answers": ANSWERS[:2]}, "none of 2 answers .* 0 unscorable, 2 scored"),
+        ({"system": "raw", "success": success_of("gain")}, "--success gain compares with the raw question"),
+    ],
+)
+def test_an_evaluation_without_what_is_asked_for_is_named(tmp_path, arguments, message):
+    run = evaluation(tmp_path, arguments.pop("answers", ANSWERS))
+    with pytest.raises((DataError, ConfigError), match=message):
+        read_system("bm25", run, **{"success": success_of("all"), **arguments})
+
+
+def test_a_cell_finds_its_raw_questions_beside_it(tmp_path):
+    """A file of one system alone, whose name has a dot, and the raw questions of its environment and of another."""
+    write_records(
+        tmp_path / "hpo.bm25.qwen.v2.jsonl", [record(f"q{n}", [f"words {n}"], 0.5, "qwen.v2") for n in range(4)]
+    )
+    write_records(tmp_path / "hpo.bm25.raw.jsonl", [record(f"q{n}", ["q"], 0.2 * n, "raw", 0) for n in range(4)])
+    write_records(tmp_path / "hpo.dense.raw.jsonl", [record(f"q{n}", ["q"], 0.0, "raw", 0) for n in range(4)])
+    found = read_system("bm25", tmp_path / "hpo.bm25.qwen.v2.jsonl", success_of("gain"))
+    assert [query.text for query in found.queries] == ["words 0", "words 1", "words 2"]
+    assert found.said == "qwen.v2, turn 2"
+
+
+def test_of_several_systems_none_is_guessed(tmp_path):
+    write_records(tmp_path / "eval.jsonl", [record("q", ["words"], 1.0, system) for system in ("raw", "hyde", "chr")])
+    with pytest.raises(DataError, match="goes without saying; it has raw, hyde, chr"):
+        read_system("bm25", tmp_path, success_of("all"))
+
+
+def test_gain_needs_the_scores_of_the_raw_questions(tmp_path):
+    write_records(tmp_path / "eval.jsonl", [record("q", ["words"], 1.0)])
+    with pytest.raises(DataError, match="no scores of the raw questions"):
+        read_system("bm25", tmp_path, success_of("gain"))
+
+
+@pytest.mark.parametrize("name", ["better", "0", "1.5", "nan", ""])
+def test_an_unknown_definition_of_success_is_named(name):
+    with pytest.raises(ConfigError, match="expected gain"):
+        success_of(name)
+
+
+def test_files_of_queries_are_taken_whole(tmp_path):
+    text = tmp_path / "queries.txt"
+    text.write_text("liver disease\n\n  what ails me? \nliver disease\n")
+    lines = tmp_path / "queries.jsonl"
+    rows = [
+        "a string",
+        {"text": "a text", "_id": "1"},
+        {"query": "a query", "question_id": 7},
+        {"question": "why?", "rewrites": ["one", "two"], "think": ""},
+    ]
+    lines.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    success = success_of("gain")
+    assert [query.text for query in read_system("t", text, success).queries] == [
+        "liver disease",
+        "liver disease",
+        "what ails me?",
+    ]
+    found = read_system("l", lines, success)
+    assert {query.text for query in found.queries} == {"a string", "a text", "a query", "one", "two"}
+    assert found.questions == 4, "both rewrites of one question are one"
+    assert found.answers is None
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("empty.txt", "\n \n", "holds no query"),
+        ("none.jsonl", "", "holds no query"),
+        ("number.jsonl", '"fine"\n7\n', "line 2: no query in 7"),
+        ("keys.jsonl", '{"title": "x"}\n', "line 1: no query"),
+        ("torn.jsonl", '{"query": "x"\n', "line 1: not valid JSON"),
+        ("blank.jsonl", '{"query": "x"}\n{"query": " "}\n', "line 2: the query is empty"),
+        ("half.jsonl", '{"query": "\\ud800"}\n', "not valid Unicode"),
+    ],
+)
+def test_a_file_that_holds_no_queries_is_named(tmp_path, name, content, message):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(DataError, match=message):
+        read_system("bm25", tmp_path / name, success_of("all"))
+
+
+def test_a_path_without_queries_is_named(tmp_path):
+    with pytest.raises(DataError, match=r"holds no eval\.jsonl"):
+        read_system("bm25", tmp_path, success_of("all"))
+    with pytest.raises(DataError, match="does not exist"):
+        read_system("bm25", tmp_path / "missing.txt", success_of("all"))

@@ -1,0 +1,89 @@
+"""How queries are worded: TF-IDF as scikit-learn has it, telling words and profiles by hand."""
+
+import math
+
+import numpy as np
+import pytest
+from querylect.eval.drift_queries import Query, System
+from querylect.eval.drift_words import count_words, profile, telling_terms, tf_idf, variety_size, words_of
+
+KEYWORDS = [f"symptom{n} liver disease adult" for n in range(30)]
+SENTENCES = [f"what is the cause of symptom{n} in an adult?" for n in range(30)]
+"""Two dialects: each of 30 symptoms in keywords, and in a sentence."""
+
+
+def plain(name, texts, questions=None):
+    asked = questions or [""] * len(texts)
+    return System(name, f"{name}.txt", "every query", tuple(Query(t, q, q) for t, q in zip(texts, asked, strict=True)))
+
+
+def test_tf_idf_is_that_of_scikit_learn():
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    texts = [*KEYWORDS, *SENTENCES, "Vitamin C, vitamin c", "…", "naïve ÉTAT"]
+    words = count_words(texts)
+    reference = TfidfVectorizer(token_pattern=r"(?u)\b\w+\b")
+    expected = reference.fit_transform(texts)
+    assert list(words.vocabulary) == reference.get_feature_names_out().tolist()
+    assert abs(tf_idf(words.counts) - expected).max() < 1e-12
+
+
+def test_telling_terms_by_hand():
+    """Log-odds of two parts of five words each, with a tenth of both as the prior."""
+    words = count_words(["liver liver liver pain", "pain", "the pain", "of the liver"])
+    (first, *_), (second, *_) = telling_terms(words, [slice(0, 2), slice(2, 4)], number=5)
+
+    def odds(count, prior):
+        return math.log((count + prior) / (5 + 1 - count - prior))
+
+    z = (odds(3, 0.4) - odds(1, 0.4)) / math.sqrt(1 / 3.4 + 1 / 1.4)
+    assert (first.word, first.z, first.here, first.elsewhere) == ("liver", pytest.approx(z), 600.0, 200.0)
+    assert second.word == "the"
+
+
+def test_words_of_one_side_are_never_called_telling_of_the_other():
+    words = count_words([*KEYWORDS, *SENTENCES])
+    keywords, sentences = telling_terms(words, [slice(0, 30), slice(30, 60)], number=50)
+    only_sentences = {"what", "is", "the", "cause", "of", "in", "an"}
+    assert [term.word for term in keywords[:2]] == ["disease", "liver"]
+    assert not only_sentences & {term.word for term in keywords}
+    assert {term.word for term in sentences} == only_sentences
+
+
+def test_a_profile_by_hand():
+    queries = [
+        Query("What is the liver?", "1", "liver of rats"),
+        Query("rats, rats", "2", "Rats"),
+        Query("liver disease adult human", "2", "Rats"),
+    ]
+    counts = count_words([query.text for query in queries]).counts
+    found = profile(System("s", "", "", tuple(queries)), counts, 4, resamples=200, seed=0)
+    assert found.words.mean == pytest.approx((4 + (2 + 4) / 2) / 2), "the two queries of one question are one value"
+    assert found.question_marks.mean == 0.5
+    assert found.stop_words.mean == pytest.approx((3 / 4 + 0) / 2)
+    assert found.copied.mean == pytest.approx((1 / 4 + (1 + 0) / 2) / 2)
+    assert (found.words.low, found.words.high) == (3.0, 4.0)
+
+
+def test_variety_is_the_expected_number_of_different_words_in_a_sample():
+    texts = ["a a a a b", "c d a b", "e"]
+    counts = count_words(texts).counts
+    words = [word for text in texts for word in words_of(text)]
+    found = profile(plain("s", texts), counts, 4, resamples=10, seed=0).variety
+    rng = np.random.default_rng(0)
+    drawn = [len(set(rng.choice(words, 4, replace=False))) / 4 for _ in range(20_000)]
+    assert found.mean == pytest.approx(np.mean(drawn), abs=0.005)
+    assert found.low < found.mean < found.high
+
+
+def test_variety_does_not_depend_on_how_many_queries_there_are():
+    rng = np.random.default_rng(1)
+    draw = lambda n: [" ".join(f"w{rank}" for rank in np.minimum(rng.zipf(1.5, 8), 500)) for _ in range(n)]  # noqa: E731
+    texts = draw(100) + draw(1000)
+    words, parts = count_words(texts), [slice(0, 100), slice(100, 1100)]
+    size = variety_size(words, parts)
+    few, many = (
+        profile(plain("s", texts[part]), words.counts[part], size, resamples=10, seed=0).variety for part in parts
+    )
+    assert abs(few.mean - many.mean) < 0.08
+    assert few.high - few.low > many.high - many.low
