@@ -20,6 +20,7 @@ from .configs.load import dump_config, known_configs, load_config
 from .configs.mix import chosen, environments, only
 from .configs.schema import RunConfig
 from .errors import ConfigError, QuerylectError
+from .eval.commands import app as eval_app
 from .logs import progress_bar, set_up_logging
 
 log = logging.getLogger(__name__)
@@ -34,6 +35,7 @@ index_app = typer.Typer(no_args_is_help=True, help="Build or check the index tha
 app.add_typer(index_app, name="index")
 env_app = typer.Typer(no_args_is_help=True, help="Take an environment's data elsewhere.")
 app.add_typer(env_app, name="env")
+app.add_typer(eval_app)
 
 Config = Annotated[str, typer.Argument(metavar="CONFIG", help="A packaged config (demo, tiny, …) or a YAML file.")]
 RunOrConfig = Annotated[str, typer.Argument(metavar="RUN", help="A run folder, or a config for the untrained policy.")]
