@@ -13,7 +13,7 @@ from collections.abc import Sequence
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 _ALONE = re.compile(r"\W*([A-Za-z])\W*\Z")
-_LEADING = re.compile(r"\(?([A-Za-z])[).:](?=\s|\Z)")
+_LEADING = re.compile(r"\(?([A-Za-z])[).:]+(?=\s|\Z)")
 _NAMED = re.compile(r"\b[Aa]nswer(?: is)?\s*:?\s*\**\(?([A-Z])\b")
 
 

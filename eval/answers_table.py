@@ -12,7 +12,7 @@ from typing import Any
 
 from .records import RAW
 from .statistics import PairedComparison, bootstrap_ci, compare_paired, holm
-from .table import ALPHA, Arm, format_p, signed
+from .table import ALPHA, Arm, format_p
 
 NO_RAG = "no-rag"
 SCORES = ("accuracy", "f1", "em")
@@ -212,14 +212,20 @@ def _compared(row: AnswerComparison) -> list[str]:
     test = row.test
     against = "no retrieval" if row.against == NO_RAG else "raw question"
     counts = f"{test.wins} / {test.ties} / {test.losses}"
-    interval = f"{signed(test.low)} to {signed(test.high)}"
+    interval = f"{_points(test.low)} to {_points(test.high)}"
     ps = [format_p(p).removeprefix("= ") for p in (test.p, row.p_holm)]
     label = Arm(row.system, row.turn).label
-    return [f"top {row.top}", label, against, signed(test.difference), interval, counts, *ps, "†" * row.significant]
+    return [f"top {row.top}", label, against, _points(test.difference), interval, counts, *ps, "†" * row.significant]
 
 
 def _percent(value: float | None) -> str:
     return f"{100 * value:.1f}" if value is not None else ""
+
+
+def _points(value: float) -> str:
+    """A difference in points of a hundred, with + or a true minus sign; one that rounds to zero has neither."""
+    text = f"{100 * value:+.1f}".replace("-", "−")
+    return "0.0" if text[1:] == "0.0" else text
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

@@ -83,7 +83,7 @@ class Endpoint:
                 f"base_url is {config.base_url!r}; expected http://… or https://…, such as http://host:8000/v1."
             )
         self._config, self._pause, self._random = config, pause, random or Random()
-        self._reached = False
+        self._reached = self._refused = False
         self._not_before = 0.0
         self._lost = 0
         self._trouble = ""
@@ -149,7 +149,13 @@ class Endpoint:
                     raise self._wrong(error) from error
                 reason, self._trouble = f"HTTP {error.status_code}", error.message
                 if error.status_code in REFUSED:
-                    log.warning("%s refused a prompt: %s", self._config.base_url, error.message)
+                    log.log(
+                        logging.DEBUG if self._refused else logging.WARNING,
+                        "%s refused a prompt: %s",
+                        self._config.base_url,
+                        error.message,
+                    )
+                    self._refused = True
                     return Failure(reason)
                 self._hold(error.response.headers)
             except (TimeoutError, openai.APITimeoutError):

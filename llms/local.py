@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..configs.llm import LlmConfig
 from ..sources import resolve_model
-from .base import Costs, Deliver, Draw, Failure, Prompt, Reply, Text
+from .base import Costs, Deliver, Draw, Failure, Message, Prompt, Reply, Text
 
 if TYPE_CHECKING:
     from ..rollouts.chat import Chat
@@ -52,7 +52,10 @@ class LocalModel:
         from ..rollouts.transformers_engine import refuse_special_attention
 
         engine, chat = self._engine, self._chat
-        ids = [chat.first([{**m, "content": chat.plain(m["content"])} for m in prompt.messages]) for prompt in prompts]
+        ids = [
+            chat.first([Message(role=said["role"], content=chat.plain(said["content"])) for said in prompt.messages])
+            for prompt in prompts
+        ]
         fitting = [place for place, own in enumerate(ids) if len(own) <= self._config.max_prompt_tokens]
         for place in sorted(set(range(len(prompts))) - set(fitting)):
             deliver(place, Failure("prompt too long"))

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 import yaml
@@ -202,12 +203,16 @@ def test_killed_and_started_again(config, records, server, tmp_path):
         "-o",
         str(tmp_path / "o"),
     ]
-    server.gather = 2  # a second request never comes, so the one after the third waits for ever
-    server.always = lambda body: "hang" if len(server.bodies) > 3 else None
-    server.most_together = 2
+    stuck = threading.Event()
+
+    def stall(body):
+        if len(server.bodies) > 3:
+            stuck.set()
+            return "hang"
+
+    server.always = stall
     process = subprocess.Popen(command, stderr=subprocess.PIPE)
-    while len(server.bodies) < 4:
-        assert process.poll() is None, process.stderr.read().decode()
+    assert stuck.wait(120), process.stderr.read().decode()
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
     first = [last_user(body) for body in server.bodies[:3]]
@@ -223,8 +228,19 @@ def test_killed_and_started_again(config, records, server, tmp_path):
 def test_raw_questions_alone_need_no_records(config, server, tmp_path):
     settings = config(top=[2])
     page = answer_questions(settings.model_copy(update={"output": str(tmp_path)}), None, tmp_path / "out")
-    # the file of right answers has no texts: the questions of the split are asked
     assert {(one["system"], one["top"]) for one in written(page)} == {(NO_RAG, 0), ("raw", 2)}
+    assert {one["question_id"] for one in written(page)} == set(QUESTIONS), (
+        "a file without texts asks those of the split"
+    )
+    lines(tmp_path / "gold.jsonl", [{"_id": "mine", "question": "insulin?", "answers": ["Insulin"]}])
+    page = answer_questions(settings, None, tmp_path / "mine")
+    assert [(one["system"], one["question"], one["scores"]["em"]) for one in written(page)] == [
+        (NO_RAG, "insulin?", 0.0),
+        ("raw", "insulin?", 1.0),
+    ]
+    lines(tmp_path / "gold.jsonl", [{"_id": "mine", "question": "Bleeding gums!", "answers": ["citrus"]}])
+    with pytest.raises(DataError, match="train"):
+        answer_questions(settings, None, tmp_path / "trained")
 
 
 def test_multiple_choice(config, records, server, tmp_path):

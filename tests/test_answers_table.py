@@ -92,7 +92,7 @@ def test_the_page_says_it_all(records):
     page = markdown(tabulated(records), ["a note"], {"reader": "m"})
     assert "| – | No retrieval |  | 37.5 | 37.5 | 37.5 |" in page
     assert "| top 5 | Raw question | 0.500 | 83.3 | 83.3 | 83.3 |" in page
-    assert "| top 5 | Trained, turn 2 | raw question | +0.250 |" in page
+    assert "| top 5 | Trained, turn 2 | raw question | +16.7 |" in page
     assert "- a note\n- reader: m\n" in page
 
 
