@@ -218,7 +218,7 @@ def _asked(client: Any, info: Mapping[str, Any], config: RunConfig, gold: GoldSe
     if not questions:
         return held_out_questions(client, info, config)
     if info.get("splits", {}).get("train"):
-        refuse_overlap(str(info.get("name", "environment")), gold.source, questions, client.questions("train"))
+        refuse_overlap(str(info.get("name", "environment")), "test", questions, client.questions("train"))
     return questions
 
 

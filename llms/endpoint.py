@@ -100,6 +100,7 @@ class Endpoint:
         Raises ConfigError for a wrong key, URL or model, EngineUnavailableError where the endpoint cannot be reached,
         or has answered none of `concurrency` prompts in a row.
         """
+        self._lost = 0
         asyncio.run(self._all(prompts, draw, deliver, costs))
 
     async def _all(self, prompts: Sequence[Prompt], draw: Draw, deliver: Deliver, costs: Costs) -> None:

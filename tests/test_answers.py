@@ -232,11 +232,11 @@ def test_raw_questions_alone_need_no_records(config, server, tmp_path):
     assert {one["question_id"] for one in written(page)} == set(QUESTIONS), (
         "a file without texts asks those of the split"
     )
-    lines(tmp_path / "gold.jsonl", [{"_id": "mine", "question": "insulin?", "answers": ["Insulin"]}])
+    lines(tmp_path / "gold.jsonl", [{"_id": "mine", "question": "insulin", "answers": ["Insulin"]}])
     page = answer_questions(settings, None, tmp_path / "mine")
     assert [(one["system"], one["question"], one["scores"]["em"]) for one in written(page)] == [
-        (NO_RAG, "insulin?", 0.0),
-        ("raw", "insulin?", 1.0),
+        (NO_RAG, "insulin", 0.0),
+        ("raw", "insulin", 1.0),
     ]
     lines(tmp_path / "gold.jsonl", [{"_id": "mine", "question": "Bleeding gums!", "answers": ["citrus"]}])
     with pytest.raises(DataError, match="train"):
