@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .schema import RunConfig
 
-FREE_TO_CHANGE = ("tracking", "eval", "client", "env.host", "env.port", "env.max_pending", "env.max_plans",
+FREE_TO_CHANGE = ("tracking", "eval", "answers", "client", "env.host", "env.port", "env.max_pending", "env.max_plans",
                   "env.max_terms", "env.max_characters", "env.max_body_bytes", "env.read_seconds", "env.drain_seconds",
                   "env.cache_bytes", "env.embedding_cache_bytes", "env.workers", "env.log", "train.save_steps",
                   "train.grace_seconds", "train.usr1_grace_seconds", "train.validate_steps", "train.guard",

@@ -19,11 +19,13 @@ from .environment import (
     Similarity,
     VectorsConfig,
 )
+from .llm import AnswersConfig, LlmConfig
 from .mix import filled_in
 from .section import Section
 from .training import GuardConfig, TrainConfig, WarmStartConfig
 
 __all__ = [
+    "AnswersConfig",
     "ClientConfig",
     "CurriculumConfig",
     "DatasetConfig",
@@ -31,6 +33,7 @@ __all__ = [
     "EvalConfig",
     "GuardConfig",
     "HybridConfig",
+    "LlmConfig",
     "LoraConfig",
     "MemberConfig",
     "MixConfig",
@@ -83,9 +86,11 @@ class RewriterConfig(Section):
     """What the model is asked, and how its answer becomes a search plan."""
 
     name: str = "small"
-    """`general`, `explore` or `direct` (seed 003's prompt levels), or `small` (few-shot, for small models)."""
-    keep_question_weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-    """Weight of the question itself in every probe; 0 searches with the rewrite alone."""
+    """`general`, `explore` or `direct` (seed 003's prompt levels), `small` (few-shot, for small models), or `hyde` or
+    `query2doc` (the whole answer is a passage to search with)."""
+    keep_question_weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    """Weight of the question itself in every probe; 0 searches with the rewrite alone. None is what the rewriter does
+    by itself: 0, but 1 for hyde, and 5 (BM25) or 1 for query2doc."""
     rewrite_weight: Annotated[float, Field(allow_inf_nan=False)] = 1.0
     """Weight of the rewrite in its probe."""
     max_rewrites: Annotated[int, Field(ge=1)] = 4
@@ -300,6 +305,7 @@ class RunConfig(Section):
     train: TrainConfig = TrainConfig()
     tracking: TrackingConfig = TrackingConfig()
     eval: EvalConfig = EvalConfig()
+    answers: AnswersConfig = AnswersConfig()
     mix: MixConfig | None = None
     """Several environments instead of one; then `env`, `client` and `rewriter` are what their members share."""
 

@@ -1,10 +1,13 @@
 """Commands of the command line that measure what was gained beyond one run. Heavy imports stand inside them."""
 
+import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from ..configs.load import dump_config, load_config
+from ..configs.mix import only
 from ..errors import ConfigError
 from ..logs import set_up_logging
 
@@ -67,3 +70,63 @@ def drift(
         seed=seed,
     )
     typer.echo(write_drift(named, settings, output))
+
+
+@app.command()
+def answers(
+    run: Annotated[
+        str, typer.Argument(metavar="RUN", help="An evaluated run, an eval.jsonl, or a config for raw questions alone.")
+    ],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings to change, such as answers.limit=100.")
+    ] = None,
+    reader: Annotated[
+        str | None, typer.Option("--reader", metavar="MODEL", help="The model that answers: answers.reader.model.")
+    ] = None,
+    endpoint: Annotated[
+        str | None, typer.Option("--endpoint", metavar="URL", help="Where it is served: answers.reader.base_url.")
+    ] = None,
+    gold: Annotated[
+        Path | None, typer.Option("--gold", metavar="FILE", help="Right answers; those of the dataset.")
+    ] = None,
+    top: Annotated[
+        list[int] | None, typer.Option("--top", min=1, help="Documents to read; repeat it. 5 and 20.")
+    ] = None,
+    config: Annotated[
+        str | None, typer.Option("--config", help="The config of an eval.jsonl without config.yaml beside it.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Folder of the results; answers/MODEL in RUN.")
+    ] = None,
+    env: Annotated[
+        str | None, typer.Option("--env", metavar="NAME", help="One environment of a config that mixes several.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved config and stop.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log details.")] = False,
+) -> None:
+    """Let a model answer the questions from what each system found; print the path of answers.md."""
+    set_up_logging(verbose)
+    said = {"reader.model": reader, "reader.base_url": endpoint, "gold": str(gold) if gold else None, "top": top}
+    changes = [f"answers.{key}={json.dumps(value)}" for key, value in said.items() if value is not None]
+    place = Path(run).expanduser()
+    records: Path | None = None
+    if place.is_file() and place.suffix == ".jsonl":
+        records = place
+    elif (place / "config.yaml").is_file():
+        records = place / (f"eval-{env}" if env else "") / "eval.jsonl"
+        if not records.is_file():
+            raise ConfigError(f"{records} does not exist. Run `querylect eval {run}` first.")
+    if records is not None and config is None:
+        beside = [folder / "config.yaml" for folder in (records.parent, records.parent.parent)]
+        config = next((str(path) for path in beside if path.is_file()), None)
+        if config is None:
+            raise ConfigError(
+                f"there is no config.yaml beside {records}. Say with --config which environment it is of."
+            )
+    settings = only(load_config(config or run, [*(overrides or ()), *changes]), env)
+    if dry_run:
+        typer.echo(dump_config(settings), nl=False)
+        return
+    from .answers import answer_questions
+
+    typer.echo(answer_questions(settings, records, output))

@@ -7,17 +7,11 @@ tags that stand in the prompt can never be rewarded.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypedDict
+from typing import Protocol
 
 from ..data.types import Document, Question
 from ..envs.plan import SearchPlan
-
-
-class Message(TypedDict):
-    """One chat message in the form that chat templates take."""
-
-    role: str
-    content: str
+from ..llms.base import Message as Message
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,7 @@ def render(think: str, rewrites: Sequence[str]) -> str:
 
 def parse(text: str, max_rewrites: int = 4) -> Parsed:
     """Read the text sampled in one turn. Never raises: what does not keep to the format comes back as a failure."""
-    rest = _without_end_of_turn(text)
+    rest = without_end_of_turn(text)
     if not rest:
         return Parsed(failure="empty answer")
     if not is_unicode(rest):
@@ -90,7 +90,8 @@ def _rewrite_failure(body: str, closed: bool, room: bool) -> Failure:
     return "" if room else "too many rewrites"
 
 
-def _without_end_of_turn(text: str) -> str:
+def without_end_of_turn(text: str) -> str:
+    """`text` without surrounding whitespace and the marks that may follow an answer."""
     text = text.strip()
     while mark := next((mark for mark in END_OF_TURN if text.endswith(mark)), None):
         text = text.removesuffix(mark).rstrip()

@@ -33,6 +33,6 @@ class AnswerReader:
         return SearchPlan(probes=tuple(self._probe(question, rewrite) for rewrite in rewrites), fuse="max", k=self.k)
 
     def _probe(self, question: Question, rewrite: str) -> Probe:
-        kept = self.config.keep_question_weight
+        kept = self.config.keep_question_weight or 0.0
         question_terms = (Term(text=question.text, weight=kept),) if kept > 0 else ()
         return Probe(terms=(*question_terms, Term(text=rewrite, weight=self.config.rewrite_weight)))

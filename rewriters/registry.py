@@ -10,6 +10,8 @@ from .card import RetrieverCard
 from .direct import direct
 from .explore import explore
 from .general import general
+from .hyde import hyde
+from .query2doc import query2doc
 from .small import small
 
 REWRITERS: Mapping[str, Callable[[RewriterConfig, RetrieverCard, int], Rewriter]] = {
@@ -17,6 +19,8 @@ REWRITERS: Mapping[str, Callable[[RewriterConfig, RetrieverCard, int], Rewriter]
     "explore": explore,
     "direct": direct,
     "small": small,
+    "hyde": hyde,
+    "query2doc": query2doc,
 }
 
 

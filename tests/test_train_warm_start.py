@@ -2,12 +2,14 @@
 
 import pytest
 import torch
-from querylect.configs.schema import ClientConfig, RolloutConfig, TrainConfig
+from querylect.configs.schema import ClientConfig, RewriterConfig, RolloutConfig, TrainConfig
 from querylect.data.types import Question
 from querylect.envs.client import SyncEnvironmentClient
 from querylect.envs.plan import SearchPlan
 from querylect.envs.wire import Step
 from querylect.errors import ConfigError, EnvironmentUnavailableError
+from querylect.rewriters.card import RetrieverCard
+from querylect.rewriters.registry import make_rewriter
 from querylect.rollouts.checkpoints import find_checkpoint
 from querylect.rollouts.engines import load_engine
 from querylect.rollouts.use import make_grower
@@ -78,6 +80,13 @@ def test_a_warm_start_without_anything_to_imitate_is_refused(warm, grower, clien
     none = change(warm, **{"train.warm_start.unanswered_share": 0.0})
     with pytest.raises(ConfigError, match="no training question has a title that earns"):
         warm_start(none, grower.engine.model, grower, client.questions("train"), RunFolder(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_rewriter_that_reads_no_tags_is_refused(warm, grower, client, tmp_path):
+    grower.rewriter = make_rewriter(RewriterConfig(name="hyde"), RetrieverCard("bm25", "bm25"))
+    with pytest.raises(ConfigError, match=r"'hyde' does not read.*warm_start\.questions to 0"):
+        warm_start(warm, grower.engine.model, grower, client.questions("train"), RunFolder(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
 
 

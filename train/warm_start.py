@@ -20,6 +20,7 @@ from ..envs.plan import SearchPlan
 from ..envs.wire import Step
 from ..errors import ConfigError
 from ..logs import progress_bar
+from ..rewriters.base import Rewriter
 from ..rewriters.parse import render
 from ..rollouts.grow import Grower
 from ..rollouts.memory import give_back_freed_memory
@@ -52,6 +53,7 @@ def warm_start(
     Raises EnvironmentUnavailableError where proposals could not be graded, ConfigError where none is left to imitate.
     """
     settings = config.train.warm_start
+    _refuse_other_answers(grower.rewriter, questions)
     lessons = list(_lessons(config, grower, questions))
     if not lessons:
         raise ConfigError(
@@ -80,6 +82,17 @@ def warm_start(
             folder.append(folder.warm_start, {"step": number + 1, "loss": round(loss.item(), 6)})
         advance(len(batches), len(batches))
     log.info("warm start: %d lessons in %d steps, last loss %.3f", len(lessons), len(batches), loss.item())
+
+
+def _refuse_other_answers(rewriter: Rewriter, questions: Sequence[Question]) -> None:
+    """Raise ConfigError where the rewriter does not read the tagged answers that lessons teach."""
+    taught = render("", ["a title"]).removeprefix(rewriter.opening)
+    for question in questions[:1]:
+        if rewriter.parse(question, taught, 1).rewrites != ("a title",):
+            raise ConfigError(
+                f"the warm start teaches answers in <rewrite> tags, which rewriter.name {rewriter.name!r} does not "
+                "read. Set train.warm_start.questions to 0, or choose another rewriter."
+            )
 
 
 def _lessons(config: RunConfig, grower: Grower, questions: Sequence[Question]) -> Iterator[Lesson]:

@@ -1,0 +1,99 @@
+"""answers.jsonl while it grows: lines are appended, a cut one is repaired, one process writes at a time."""
+
+import fcntl
+import json
+import logging
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, fields
+from pathlib import Path
+
+from ..errors import StorageError
+from .answers_table import AnswerRecord
+from .records import write_text
+
+log = logging.getLogger(__name__)
+
+_FIELDS = {field.name for field in fields(AnswerRecord)}
+
+
+class AnswerLog:
+    """The answers of a folder. Only those that are there are known again: a missing one is asked for anew."""
+
+    def __init__(self, path: Path) -> None:
+        """Reads what a run before this one left. Raises StorageError where the file cannot be read or mended."""
+        self.path = path
+        self._known: dict[str, AnswerRecord] = {}
+        try:
+            if not path.exists():
+                return
+            content = path.read_bytes()
+            whole = content.rfind(b"\n") + 1
+            if whole < len(content):
+                log.info("%s: its last line was cut and is removed", path)
+                os.truncate(path, whole)
+        except OSError as error:
+            raise StorageError(f"{path} cannot be read ({error}). Remove it, or give another --output.") from error
+        useless = 0
+        for line in content[:whole].splitlines():
+            record = _record(line)
+            if record is None:
+                useless += 1
+            elif record.answer is not None:
+                self._known[record.key] = record
+        if useless:
+            log.warning("%s: %d lines are no answers of this version; they are asked for again", path, useless)
+
+    def known(self, key: str) -> AnswerRecord | None:
+        """An answer to exactly what `key` names."""
+        return self._known.get(key)
+
+    def append(self, records: Iterable[AnswerRecord]) -> None:
+        """Add answers; they are on the disk when this returns. Raises StorageError where it does not take them."""
+        text = "".join(_line(record) for record in records)
+        try:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise StorageError(
+                f"{self.path} could not be written ({error}). Free some space and run the same command again."
+            ) from error
+
+    def finish(self, records: Iterable[AnswerRecord]) -> None:
+        """Replace the file by these records, in this order."""
+        write_text(self.path, "".join(_line(record) for record in records))
+
+
+@contextmanager
+def only_writer(folder: Path) -> Iterator[None]:
+    """Hold the folder for one process. Raises StorageError where another one has it, or it cannot be made."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / ".answers.lock").open("w")
+    except OSError as error:
+        raise StorageError(f"{folder} cannot be written ({error}). Give another with --output.") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise StorageError(
+                f"another process is writing answers into {folder}. Wait for it, or give another --output."
+            ) from error
+        yield
+
+
+def _line(record: AnswerRecord) -> str:
+    return json.dumps(asdict(record), ensure_ascii=False) + "\n"
+
+
+def _record(line: bytes) -> AnswerRecord | None:
+    try:
+        row = json.loads(line)
+        if set(row) != _FIELDS:
+            return None
+        return AnswerRecord(**{**row, "documents": tuple(row["documents"])})
+    except (ValueError, TypeError):
+        return None

@@ -1,0 +1,1 @@
+"""How is a language model asked as it stands, wherever it runs?"""

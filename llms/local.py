@@ -1,0 +1,120 @@
+"""A transformers model in this process, generating with the engine of rollouts/: batched, sorted by length.
+
+A sampled text depends on its prompt, the seed and its number alone, not on the prompts beside it. The model is loaded
+when it is first asked; a run whose replies are all cached loads none.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..configs.llm import LlmConfig
+from ..sources import resolve_model
+from .base import Costs, Deliver, Draw, Failure, Message, Prompt, Reply, Text
+
+if TYPE_CHECKING:
+    from ..rollouts.chat import Chat
+    from ..rollouts.transformers_engine import TransformersEngine
+
+_WEIGHTS = (".safetensors", ".gguf", ".json", ".jinja", ".model", ".txt")
+
+
+class LocalModel:
+    """One model folder, package or Hub id."""
+
+    def __init__(self, config: LlmConfig) -> None:
+        """Raises ModelError where the name leads nowhere."""
+        self._config = config
+        self._place = resolve_model(config.model)
+
+    @cached_property
+    def identity(self) -> Mapping[str, Any]:
+        """The name, the type of the weights, and the files of the folder by size and time of change.
+
+        A Hub id stands for itself.
+        """
+        folder = Path(self._place)
+        files = sorted(path for path in folder.glob("*") if path.suffix in _WEIGHTS) if folder.is_dir() else []
+        states = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+        content = hashlib.sha256(json.dumps(states).encode()).hexdigest()[:16]
+        return {"local": self._config.model, "dtype": self._config.dtype, "files": content if states else ""}
+
+    def generate(self, prompts: Sequence[Prompt], draw: Draw, deliver: Deliver, costs: Costs) -> None:
+        """Answer all prompts, those of like length side by side; deliver a batch at a time.
+
+        A prompt of more than `max_prompt_tokens` fails. Raises ModelError for an unusable model.
+        """
+        from ..rollouts.engine import Sampling
+        from ..rollouts.streams import stream
+        from ..rollouts.transformers_engine import refuse_special_attention
+
+        engine, chat = self._engine, self._chat
+        ids = [
+            chat.first([Message(role=said["role"], content=chat.plain(said["content"])) for said in prompt.messages])
+            for prompt in prompts
+        ]
+        fitting = [place for place, own in enumerate(ids) if len(own) <= self._config.max_prompt_tokens]
+        for place in sorted(set(range(len(prompts))) - set(fitting)):
+            deliver(place, Failure("prompt too long"))
+        if fitting:
+            refuse_special_attention(engine.model, max(len(ids[place]) for place in fitting) + draw.max_tokens)
+        for batch in self._batches(fitting, ids, draw):
+            sampling = Sampling(
+                temperature=draw.temperature,
+                top_p=draw.top_p,
+                max_new_tokens=draw.max_tokens,
+                streams=tuple(stream(draw.seed, *ids[place]) for place in batch) if draw.temperature > 0 else (),
+            )
+            sampled = engine.generate([ids[place] for place in batch], draw.n, sampling)
+            for place, samples in zip(batch, sampled, strict=True):
+                first = self._first(ids[place], draw.first_logprobs) if draw.first_logprobs else {}
+                texts = tuple(Text(chat.text(sample.ids), sample.finished, first) for sample in samples)
+                deliver(place, Reply(texts, len(ids[place]), sum(len(sample.ids) for sample in samples)))
+
+    def _batches(self, places: Sequence[int], ids: Sequence[Sequence[int]], draw: Draw) -> Iterator[list[int]]:
+        """Places of prompts that with their answers, padded, keep to `batch_tokens`; one prompt always fits."""
+        batch: list[int] = []
+        for place in sorted(places, key=lambda one: len(ids[one])):
+            longest = len(ids[place]) + draw.n * draw.max_tokens
+            if batch and (len(batch) + 1) * longest > self._config.batch_tokens:
+                yield batch
+                batch = []
+            batch.append(place)
+        if batch:
+            yield batch
+
+    def _first(self, ids: Sequence[int], count: int) -> dict[str, float]:
+        """The likeliest next tokens after a prompt, with their log-probabilities."""
+        import torch
+
+        model: Any = self._engine.model
+        with torch.inference_mode():
+            logits = model(input_ids=torch.tensor([ids], device=model.device), use_cache=False, logits_to_keep=1).logits
+            best = torch.log_softmax(logits[0, -1].float(), -1).topk(count)
+        tokens = self._engine.tokenizer.batch_decode(best.indices[:, None].tolist())
+        found: dict[str, float] = {}
+        for token, logprob in zip(tokens, best.values.tolist(), strict=True):
+            found.setdefault(token, logprob)
+        return found
+
+    @cached_property
+    def _engine(self) -> "TransformersEngine":
+        import torch
+
+        from ..configs.schema import PolicyConfig
+        from ..rollouts.policy import load_policy
+        from ..rollouts.transformers_engine import TransformersEngine
+
+        model, tokenizer = load_policy(PolicyConfig(model=self._config.model, dtype=self._config.dtype))
+        model.to("cuda" if torch.cuda.is_available() else "cpu")
+        # A batch is bounded by its tokens here, and what a prompt may reach is checked with its length.
+        return TransformersEngine(model, tokenizer, micro_batch=2**30, longest=16)
+
+    @cached_property
+    def _chat(self) -> "Chat":
+        from ..rollouts.chat import Chat
+
+        return Chat(self._engine.tokenizer, self._engine.stop_ids)

@@ -1,0 +1,76 @@
+"""A real HTTP server that speaks the chat-completions protocol, and misbehaves when it is told to."""
+
+import asyncio
+import json
+from collections import deque
+from contextlib import contextmanager
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+
+class ChatServer:
+    """`answer` makes a text of a request's body; `script` says for the next requests what to do instead.
+
+    What can be scripted: "hang" (until the client leaves), "garbage", "empty" (no choices), "null" (no content), "form"
+    (JSON of another form), "cut" (the answer, cut), (status, headers), or None for an ordinary answer.
+    """
+
+    def __init__(self, answer=lambda body: "an answer", choices=None, usage=True):
+        self.answer, self.choices, self.usage = answer, choices, usage
+        self.script, self.bodies, self.keys = deque(), [], []
+        self.always = None
+        self.together = self.most_together = 0
+        self.gather = 0
+        """Hold requests back until so many are there."""
+        self.app = Starlette(routes=[Route("/v1/chat/completions", self.complete, methods=["POST"])])
+
+    async def complete(self, request: Request) -> Response:
+        body = json.loads(await request.body())
+        self.bodies.append(body)
+        self.keys.append(request.headers.get("authorization"))
+        self.together += 1
+        self.most_together = max(self.most_together, self.together)
+        try:
+            while self.most_together < self.gather:
+                await asyncio.sleep(0.002)
+            deed = self.always(body) if self.always else (self.script.popleft() if self.script else None)
+            if deed == "hang":
+                while not await request.is_disconnected():
+                    await asyncio.sleep(0.01)
+            if isinstance(deed, tuple):
+                return JSONResponse({"error": {"message": "as told"}}, status_code=deed[0], headers=deed[1])
+            if deed == "garbage":
+                return Response('{"choices": [{"mess', media_type="application/json")
+            if deed == "form":
+                return JSONResponse({"status": "fine"})
+            return JSONResponse(self.completion(body, deed))
+        finally:
+            self.together -= 1
+
+    def completion(self, body, deed):
+        count = 0 if deed == "empty" else min(body.get("n", 1), self.choices or 1000)
+        text = None if deed == "null" else self.answer(body)
+        reason = "length" if deed == "cut" else "stop"
+        choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": reason}
+        if body.get("logprobs"):
+            likely = [{"token": "Yes", "logprob": -0.1}, {"token": "No", "logprob": -2.4}][: body["top_logprobs"]]
+            choice["logprobs"] = {"content": [{"token": "Yes", "logprob": -0.1, "top_logprobs": likely}]}
+        usage = {"prompt_tokens": 7, "completion_tokens": 3 * count, "total_tokens": 7 + 3 * count}
+        return {"id": "1", "object": "chat.completion", "choices": [choice] * count} | (
+            {"usage": usage} if self.usage else {}
+        )
+
+
+@contextmanager
+def serving(run_app, server: ChatServer):
+    """The server's base URL."""
+    with run_app(server.app) as url:
+        yield f"{url}/v1"
+
+
+def last_user(body) -> str:
+    """The last message of a request."""
+    return body["messages"][-1]["content"]

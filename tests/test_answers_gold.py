@@ -1,0 +1,96 @@
+"""Right answers from every published form, and what is refused or skipped."""
+
+import json
+
+import pytest
+from querylect.configs.schema import RunConfig
+from querylect.errors import ConfigError, DataError
+from querylect.eval.answers_gold import gold_answers, read_gold
+
+
+def file(tmp_path, *rows):
+    path = tmp_path / "gold.jsonl"
+    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def test_open_questions_in_every_form(tmp_path):
+    gold = read_gold(
+        file(
+            tmp_path,
+            {"_id": "nq", "question": "who?", "answers": ["Röntgen", "W. C. Röntgen"]},
+            {"_id": "finance", "text": "how much?", "answer": "$1577.00"},
+            {"_id": "beir", "text": "same?", "metadata": {"answer": "yes"}},
+            {"_id": "span", "text": "what?", "answer": ["fixed-price"]},
+            {"_id": "number", "text": "how many?", "answer": 7},
+            {"_id": "parts", "text": "which two?", "answer": ["one", "two"]},
+            {"_id": "none", "text": "?"},
+            {"_id": "blank", "text": "?", "answers": ["", " "]},
+        )
+    )
+    assert {one: found.answers for one, found in gold.by_id.items()} == {
+        "nq": ("Röntgen", "W. C. Röntgen"),
+        "finance": ("$1577.00",),
+        "beir": ("yes",),
+        "span": ("fixed-price",),
+        "number": ("7",),
+    }
+    assert (gold.skipped, gold.choice) == (3, False)
+    assert gold.by_id["nq"].question.text == "who?"
+    assert gold.by_id["nq"].score("It was Röntgen") == pytest.approx({"accuracy": 1, "f1": 0.5, "em": 0})
+
+
+def test_multiple_choice_by_letter_text_and_list(tmp_path):
+    gold = read_gold(
+        file(
+            tmp_path,
+            {"_id": "a", "question": "q", "options": {"A": "yes", "B": "no"}, "answer": "B", "answer_text": "no"},
+            {"_id": "b", "question": "q", "options": ["x"] + [str(n) for n in range(9)], "answer": "J"},
+            {"_id": "c", "question": "q", "options": ["left", "right"], "answer": "right"},
+        )
+    )
+    assert [found.right for found in gold.by_id.values()] == [1, 9, 1]
+    assert gold.choice
+    assert gold.by_id["a"].question.options == ("yes", "no")
+    assert gold.by_id["a"].score("B") == {"accuracy": 1.0, "f1": None, "em": None}
+    assert gold.by_id["a"].score("no idea")["accuracy"] == 0
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([{"_id": "a", "answer": "x"}, {"_id": "a", "answer": "y"}], "line 2: the id 'a' stands twice"),
+        ([{"_id": "a", "answer": "x"}, {"_id": "b", "options": ["x", "y"], "answer": "x"}], "mixes open questions"),
+        ([{"_id": "a", "options": ["x", "y"], "answer": "C"}], "line 1: 'answer' is 'C'; expected the letter"),
+        ([{"_id": "a", "options": ["x", "x"], "answer": "x"}], "line 1: 'answer' is 'x'"),
+        ([{"_id": "a", "options": ["x"], "answer": "A"}], "expected 2 to 26 texts"),
+        ([{"_id": "a", "text": "?"}], "holds no right answer"),
+        ([{"_id": "a", "text": 3, "answer": "x"}], "the question is 3"),
+        ([{"answer": "x"}], "'_id' is None"),
+    ],
+)
+def test_what_is_refused(tmp_path, rows, said):
+    with pytest.raises(DataError, match=said):
+        read_gold(file(tmp_path, *rows))
+
+
+def test_where_right_answers_come_from(tmp_path):
+    named = RunConfig.model_validate({"answers": {"gold": str(file(tmp_path, {"_id": "a", "answer": "x"}))}})
+    assert list(gold_answers(named).by_id) == ["a"]
+    with pytest.raises(ConfigError, match=r"'hpo' has no right answers.*--gold"):
+        gold_answers(RunConfig())
+    with pytest.raises(DataError, match="does not exist"):
+        read_gold(tmp_path / "nowhere.jsonl")
+
+
+def test_real_sets(realdata):
+    sizes = {"mmlu_med": (1089, 0, True), "medqa_us_first600": (600, 0, True), "nq_open_test": (3610, 0, False)}
+    for name, expected in sizes.items():
+        gold = read_gold(realdata / "qa" / f"{name}.jsonl")
+        assert (len(gold.by_id), gold.skipped, gold.choice) == expected
+    pubmedqa = read_gold(realdata / "pubmedqa" / "queries.jsonl")
+    assert {found.answers for found in pubmedqa.by_id.values()} == {("yes",), ("no",), ("maybe",)}
+    assert len(read_gold(realdata / "financebench" / "queries.jsonl").by_id) == 150
+    tatqa = read_gold(realdata / "tatqa" / "queries.jsonl")
+    assert len(tatqa.by_id) + tatqa.skipped == 3331
+    assert tatqa.skipped > 0

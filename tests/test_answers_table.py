@@ -1,0 +1,101 @@
+"""Tables of answers: what is missing is counted and left out, and who is compared with whom."""
+
+import pytest
+from querylect.eval.answers_table import NO_RAG, AnswerRecord, markdown, tabulate_answers
+from querylect.eval.statistics import compare_paired, holm
+
+
+def record(system, top, question, value, **changes):
+    turn = 0 if system in (NO_RAG, "raw") else 2
+    scores = {"accuracy": value, "f1": value, "em": value}
+    there = value is not None
+    given = {
+        "system": system,
+        "turn": turn,
+        "top": top,
+        "question_id": question,
+        "question": "?",
+        "documents": ("d",) * top,
+        "answer": "x" if there else None,
+        "missing": "" if there else "no reply",
+        "cut": False,
+        "chosen": "",
+        "scores": scores,
+        "ndcg": None if system == NO_RAG else 0.5,
+        "prompt_tokens": 10,
+        "tokens": 2,
+        "key": f"{system}{top}{question}",
+    }
+    return AnswerRecord(**{**given, **changes})
+
+
+VALUES = {
+    (NO_RAG, 0): [0.0, 0.0, 0.5, 1.0],
+    ("raw", 5): [0.5, 1.0, None, 1.0],
+    ("trained", 5): [1.0, 1.0, 1.0, 1.0],
+    ("raw", 20): [0.0, 0.0, 0.0, 1.0],
+    ("trained", 20): [None] * 4,
+}
+
+
+@pytest.fixture
+def records():
+    return [
+        record(system, top, f"q{number}", value)
+        for (system, top), values in VALUES.items()
+        for number, value in enumerate(values)
+    ]
+
+
+def tabulated(records, metric="f1"):
+    return tabulate_answers(records, metric, resamples=50, permutations=99, seed=3)
+
+
+def test_missing_answers_are_counted_and_never_0(records):
+    rows = {(row.system, row.top): row for row in tabulated(records).rows}
+    raw = rows["raw", 5]
+    assert (raw.n, raw.missing, raw.scores["f1"]) == (3, {"no reply": 1}, pytest.approx(2.5 / 3))
+    lost = rows["trained", 20]
+    assert (lost.n, lost.scores["f1"], lost.low) == (0, None, None)
+    assert rows[NO_RAG, 0].ndcg is None
+    assert rows["raw", 20].documents == 20
+
+
+def test_raw_is_compared_with_nothing_and_systems_with_raw_at_the_same_depth(records):
+    found = tabulated(records).comparisons
+    assert [(row.system, row.top, row.against) for row in found] == [
+        ("raw", 5, NO_RAG),
+        ("trained", 5, "raw"),
+        ("raw", 20, NO_RAG),
+    ]
+    for row in found:
+        baseline = (row.against, 0 if row.against == NO_RAG else row.top)
+        a, b = VALUES[row.system, row.top], VALUES[baseline]
+        assert row.test == compare_paired(a, b, resamples=50, permutations=99, seed=3)
+    assert found[0].test.left_out == 1
+    assert [row.p_holm for row in found] == holm([row.test.p for row in found])
+
+
+def test_counts_of_cut_empty_and_undecided_answers():
+    scores = {"accuracy": 1.0, "f1": None, "em": None}
+    rows = [
+        record("raw", 5, "a", 1.0, scores=scores, chosen="B", cut=True),
+        record("raw", 5, "b", 1.0, scores={**scores, "accuracy": 0.0}, answer=" "),
+    ]
+    (row,) = tabulated(rows, "accuracy").rows
+    assert (row.cut, row.empty, row.no_choice, row.scores) == (1, 1, 1, {"accuracy": 0.5, "f1": None, "em": None})
+    (open_row,) = tabulated([record("raw", 5, "a", 1.0)]).rows
+    assert open_row.no_choice == 0
+
+
+def test_the_page_says_it_all(records):
+    page = markdown(tabulated(records), ["a note"], {"reader": "m"})
+    assert "| – | No retrieval |  | 37.5 | 37.5 | 37.5 |" in page
+    assert "| top 5 | Raw question | 0.500 | 83.3 | 83.3 | 83.3 |" in page
+    assert "| top 5 | Trained, turn 2 | raw question | +16.7 |" in page
+    assert "- a note\n- reader: m\n" in page
+
+
+def test_two_answers_to_one_question_are_refused():
+    with pytest.raises(ValueError, match="two answers"):
+        tabulated([record("raw", 5, "a", 1.0)] * 2)

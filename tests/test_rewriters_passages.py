@@ -1,0 +1,129 @@
+"""HyDE and Query2Doc: reading, plans against a brute-force reference, and use by a frozen model."""
+
+import pytest
+from querylect.configs.schema import RewriterConfig
+from querylect.data.types import Document, Question
+from querylect.envs.environment import Environment
+from querylect.envs.plan import Probe, SearchPlan, Term
+from querylect.errors import ConfigError
+from querylect.llms.access import Llm
+from querylect.llms.base import Draw, Failure, Reply, Text
+from querylect.rewriters.card import RetrieverCard
+from querylect.rewriters.frozen import ask_rewriter
+from querylect.rewriters.registry import make_rewriter
+
+QUESTION = Question("q", "what lowers blood sugar")
+BM25, DENSE = RetrieverCard("bm25", "bm25"), RetrieverCard("contriever", "dense")
+
+
+def make(name, card=BM25, **settings):
+    return make_rewriter(RewriterConfig(name=name, **settings), card, 7)
+
+
+def terms(rewriter, text="insulin lowers glucose"):
+    plan = rewriter.parse(QUESTION, text, 1).plan
+    (probe,) = plan.probes
+    assert plan.k == 7
+    return [(term.text, term.weight) for term in probe.terms]
+
+
+def test_hyde_is_the_mean_of_question_and_passage():
+    passage = "insulin lowers glucose"
+    assert terms(make("hyde", DENSE)) == [(QUESTION.text, 1.0), (passage, 1.0)]
+    assert terms(make("hyde", keep_question_weight=0.0)) == [(passage, 1.0)]
+    assert terms(make("hyde", keep_question_weight=0.5, rewrite_weight=2.0)) == [(QUESTION.text, 0.5), (passage, 2.0)]
+
+
+def test_query2doc_repeats_the_question_for_bm25_and_joins_texts_for_others():
+    passage = "insulin lowers glucose"
+    assert terms(make("query2doc")) == [(QUESTION.text, 5.0), (passage, 1.0)]
+    assert terms(make("query2doc", keep_question_weight=2.0)) == [(QUESTION.text, 2.0), (passage, 1.0)]
+    assert terms(make("query2doc", DENSE)) == [(f"{QUESTION.text}\n{passage}", 1.0)]
+    assert terms(make("query2doc", DENSE, keep_question_weight=0.0)) == [(passage, 1.0)]
+    with pytest.raises(ConfigError, match="keep_question_weight is 2"):
+        make("query2doc", DENSE, keep_question_weight=2.0)
+
+
+def test_query2doc_on_bm25_scores_as_the_text_with_the_question_five_times(small_environment):
+    environment = Environment.open(small_environment)
+    passage = "insulin lowers glucose and statin cholesterol"
+    whole = " ".join([QUESTION.text] * 5 + [passage])
+    plans = [make("query2doc").parse(QUESTION, passage, 1).plan, SearchPlan.of(whole, k=7)]
+    weighted, repeated = environment.search(plans)
+    assert [hit.id for hit in weighted] == [hit.id for hit in repeated]
+    assert [hit.score for hit in weighted] == pytest.approx([hit.score for hit in repeated], rel=1e-5)
+
+
+@pytest.mark.parametrize("name", ["hyde", "query2doc"])
+@pytest.mark.parametrize(
+    ("text", "rewrites", "think", "failure"),
+    [
+        ("A passage.<|im_end|>", ("A passage.",), "", ""),
+        ("<think>so</think>\n A passage ", ("A passage",), "so", ""),
+        ("p < 0.05 and <rewrite>x</rewrite>", ("p < 0.05 and <rewrite>x</rewrite>",), "", ""),
+        ("  <|im_end|>", (), "", "empty answer"),
+        ("<think>so</think>", (), "so", "empty answer"),
+        ("<think>never ends", (), "never ends", "unclosed think"),
+        ("half \ud800", (), "", "invalid unicode"),
+    ],
+)
+def test_the_whole_answer_is_the_passage(name, text, rewrites, think, failure):
+    read = make(name).parse(QUESTION, text, 1)
+    assert (read.rewrites, read.think, read.failure) == (rewrites, think, failure)
+    assert read.format_ok == (failure == "")
+
+
+@pytest.mark.parametrize("name", ["hyde", "query2doc"])
+def test_both_ask_for_a_passage_and_show_what_was_found(name):
+    rewriter = make(name)
+    (message,) = rewriter.first(Question("q", "why?", ("x", "y")))
+    assert message["role"] == "user"
+    assert message["content"].endswith("Question: why?\nA. x\nB. y")
+    again = rewriter.follow_up(QUESTION, [Document("d", "A title", "a text")], 2)
+    assert "[1] A title: a text" in again
+    assert again.endswith(f"Question: {QUESTION.text}")
+    assert "found no documents" in rewriter.follow_up(QUESTION, [], 2)
+
+
+class Says:
+    """A model that gives fixed texts for each prompt; None is no reply."""
+
+    def __init__(self, *outcomes):
+        self.identity, self.outcomes, self.asked = {"local": "says"}, outcomes, []
+
+    def generate(self, prompts, draw, deliver, costs):
+        for place, (prompt, texts) in enumerate(zip(prompts, self.outcomes, strict=True)):
+            self.asked.append(prompt)
+            said = tuple(Text(text, True) for text in texts or ())
+            deliver(place, Reply(said, 1, 1) if texts is not None else Failure("gone"))
+
+
+def test_a_frozen_model_rewrites_with_any_rewriter():
+    questions = [Question(str(number), f"question {number}") for number in range(3)]
+    model = Says(["<think></think><rewrite>a</rewrite>"], None, ["nonsense"])
+    right, missing, wrong = ask_rewriter(Llm(model), make("general"), questions, Draw())
+    assert right.rewrites == ("a",)
+    assert missing is None
+    assert (wrong.plan, wrong.failure) == (None, "missing think")
+    assert "question 0" in model.asked[0].messages[-1]["content"]
+
+
+def test_an_opening_is_read_whether_the_model_writes_it_or_not():
+    rewriter = make("small")
+    assert rewriter.opening
+    whole = rewriter.opening + "cleft lip</rewrite>"
+    for said in (whole, "cleft lip</rewrite>"):
+        (read,) = ask_rewriter(Llm(Says([said])), rewriter, [QUESTION], Draw())
+        assert read.rewrites == ("cleft lip",)
+
+
+def test_hyde_joins_the_passages_of_several_answers():
+    (joined,) = ask_rewriter(Llm(Says(["one", "", "two"])), make("hyde"), [QUESTION], Draw(n=3, temperature=0.7))
+    assert joined.rewrites == ("one", "two")
+    expected = Probe(terms=(Term(text=QUESTION.text), Term(text="one"), Term(text="two")))
+    assert joined.plan == SearchPlan(probes=(expected,), k=7)
+    (failed,) = ask_rewriter(Llm(Says(["", ""])), make("hyde"), [QUESTION], Draw(n=2))
+    assert (failed.plan, failed.failure) == (None, "empty answer")
+    for name in ("query2doc", "general"):
+        with pytest.raises(ValueError, match="only hyde joins"):
+            ask_rewriter(Llm(Says()), make(name), [QUESTION], Draw(n=2))
