@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -104,17 +105,20 @@ def run_systems(client: Any, questions: Sequence[Question], systems: Mapping[str
     return records
 
 
-def run_raw(client: Any, questions: Sequence[Question]) -> list[EvalRecord]:
-    """Search every question as it stands."""
+def run_raw(
+    client: Any, questions: Sequence[Question], metrics: Sequence[str] = METRICS, depth: int = 10
+) -> list[EvalRecord]:
+    """Search every question as it stands, `depth` documents deep."""
     from ..envs.wire import Step
 
-    steps = [Step(question_id=question.id, plan=SearchPlan.of(question.text)) for question in questions]
-    results = client.step(steps, metrics=METRICS[1:])
+    plans = [SearchPlan.of(question.text, k=depth) for question in questions]
+    steps = [Step(question_id=question.id, plan=plan) for question, plan in zip(questions, plans, strict=True)]
+    started = time.perf_counter()
+    results = client.step(steps, metrics=metrics)
+    seconds = (time.perf_counter() - started) / max(1, len(questions))
     return [
-        raw_record(question, [], None)
-        if result is None
-        else raw_record(question, [hit.id for hit in result.ranking], result.metrics)
-        for question, result in zip(questions, results, strict=True)
+        raw_record(question, plan, result, metrics, seconds)
+        for question, plan, result in zip(questions, plans, results, strict=True)
     ]
 
 
