@@ -20,7 +20,6 @@ from .configs.evaluation import PlanConfig
 from .configs.load import dump_config, known_configs, load_config
 from .configs.mix import chosen, environments, only
 from .configs.schema import RunConfig
-from .configs.yaml12 import write_yaml
 from .errors import ConfigError, QuerylectError
 from .logs import progress_bar, set_up_logging
 
@@ -345,7 +344,9 @@ def evaluate(
 def _evaluate_plan(plan: PlanConfig, output: Path | None, verbose: bool, dry_run: bool) -> None:
     set_up_logging(verbose)
     if dry_run:
-        typer.echo(write_yaml(plan.model_dump(mode="json")), nl=False)
+        from .configs.plan_files import dump_plan
+
+        typer.echo(dump_plan(plan), nl=False)
         raise typer.Exit
     from .eval.grid_results import evaluate_plan
 

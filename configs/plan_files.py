@@ -7,6 +7,7 @@ from typing import Any
 from ..errors import ConfigError
 from .evaluation import PlanConfig
 from .load import read_yaml, validated
+from .yaml12 import write_yaml
 
 _FOLDER = Path(__file__).parent / "plans"
 _OF_PLANS = ("datasets", "environments", "systems")
@@ -31,6 +32,18 @@ def load_plan(name: str, overrides: Sequence[str] = ()) -> PlanConfig:
     path = Path(name).expanduser()
     path = path if path.is_file() else _FOLDER / f"{name}.yaml"
     return validated(PlanConfig, read_yaml(path), str(path), overrides)
+
+
+def dump_plan(plan: PlanConfig) -> str:
+    """The plan with every setting as YAML; `load_plan` reads it back to an equal one. An index that the plan does not
+    name stays unnamed, for its folder follows from the dataset."""
+    values = plan.model_dump(mode="json")
+    for name, environment in plan.environments.items():
+        env = values["environments"][name]["env"]
+        del env["dataset"]
+        if "index" not in environment.env.model_fields_set:
+            del env["index"]
+    return write_yaml(values)
 
 
 def plan_of_flags(

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ..configs.evaluation import RAW, PlanConfig
-from ..configs.yaml12 import write_yaml
+from ..configs.plan_files import dump_plan
 from ..data.types import Split
 from ..envs.environment import RankedHit
 from ..envs.trec import write_trec
@@ -58,7 +58,7 @@ def evaluate_plan(plan: PlanConfig, output: Path | None = None) -> tuple[Path, I
 def write_results(grid: Grid) -> None:
     """Write everything but the cells."""
     plan, folder = grid.plan, grid.folder
-    write_text(folder / "plan.yaml", write_yaml(plan.model_dump(mode="json")))
+    write_text(folder / "plan.yaml", dump_plan(plan))
     records = {id(cell): _named(cell) for cell in grid.cells}
     notes = list(dict.fromkeys(grid.notes))
     notes += [f"{_where(failure)} failed: {failure.error}: {failure.message}" for failure in grid.failures]

@@ -292,7 +292,7 @@ def _notes(plan: PlanConfig, rows: Sequence[Row], questions: int, average: bool)
     notes = []
     if questions < FEW and not average:
         notes.append(
-            f"Only {questions} questions: the intervals are wide, and a difference that is not significant may be "
+            f"Only {questions} question{'s' * (questions != 1)}: the intervals are wide, and a difference that is not significant may be "
             "there all the same."
         )
     for row in rows:
