@@ -292,8 +292,8 @@ def _notes(plan: PlanConfig, rows: Sequence[Row], questions: int, average: bool)
     notes = []
     if questions < FEW and not average:
         notes.append(
-            f"Only {questions} question{'s' * (questions != 1)}: the intervals are wide, and a difference that is not significant may be "
-            "there all the same."
+            f"Only {questions} question{'s' * (questions != 1)}: the intervals are wide, and a difference that is not "
+            "significant may be there all the same."
         )
     for row in rows:
         for name, score in row.scores.items():
