@@ -314,7 +314,7 @@ def evaluate(
 
     A RUN is compared with its untrained policy and the raw question; a mix gets a report for each environment.
     """
-    from .configs.plan_files import is_plan, plan_of_flags
+    from .configs.plan_files import is_plan, load_plan, plan_of_flags
 
     flags = {"datasets": dataset, "retrievers": retriever, "rewriters": rewriter, "runs": trained}
     changes = list(overrides or ())
@@ -325,11 +325,11 @@ def evaluate(
         plan = plan_of_flags(**given, model=model, turns=turns, samples=samples, overrides=changes)
         _evaluate_plan(plan, output, verbose, dry_run)
         return
-    if unused := [name for name, values in flags.items() if values]:
-        raise ConfigError(f"{run!r} says what is evaluated; leave out the flags for {', '.join(unused)}.")
+    if any([*flags.values(), model, turns > 1, samples]):
+        raise ConfigError(f"{run!r} says what is evaluated; leave out the flags of an evaluation without a plan.")
     if is_plan(run):
-        from .configs.plan_files import load_plan
-
+        if checkpoint is not None or env is not None:
+            raise ConfigError("--checkpoint and --env are for a run; in a plan say systems.NAME.checkpoint=…")
         _evaluate_plan(load_plan(run, changes), output, verbose, dry_run)
         return
     settings, folder = _resolve_run(run, changes, verbose, dry_run)

@@ -62,6 +62,11 @@ def plan_of_flags(
     A dataset is `hpo` or a BEIR folder, a retriever as in `env.retriever`, a rewriter as in `rewriter.name`, a run a
     folder; each may be given as NAME=…, and is else called by its last part.
     """
+    datasets, retrievers = list(datasets), list(retrievers)
+    if not datasets or not retrievers:
+        raise ConfigError(
+            "nothing to evaluate: give a plan, a run folder or a config, or at least one --dataset and one --retriever."
+        )
     sources = {
         name: {"kind": "hpo"} if place == "hpo" else {"kind": "beir", "path": place}
         for name, place in _named("--dataset", datasets).items()

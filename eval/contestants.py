@@ -18,7 +18,7 @@ from ..errors import ConfigError, DataError, QuerylectError
 from ..rewriters.base import Rewriter
 from ..rewriters.registry import make_rewriter
 from ..rollouts.checkpoints import find_checkpoint
-from .places import Place
+from .places import AnyDocument, Place
 
 UNTRAINED = "untrained"
 """As a checkpoint: the policy of the run before it was trained."""
@@ -119,18 +119,11 @@ class TrainedQuestions:
     def _train(self, source: DatasetConfig) -> Sequence[Question] | str:
         if source not in self._read:
             try:
-                splits = open_corpus(source).questions(_Everything()).splits
+                splits = open_corpus(source).questions(AnyDocument()).splits
                 self._read[source] = list(splits["train"].questions) if "train" in splits else []
             except QuerylectError as error:
                 self._read[source] = str(error)
         return self._read[source]
-
-
-class _Everything:
-    """Holds any document: questions are read, and the corpus is not."""
-
-    def __contains__(self, _: object) -> bool:
-        return True
 
 
 def _trained_environments(contestant: Contestant) -> list[EnvironmentConfig]:

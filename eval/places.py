@@ -7,6 +7,7 @@ asked what it serves.
 import hashlib
 import json
 import re
+from collections.abc import Container
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,6 @@ from ..configs.environment import DatasetConfig, EnvironmentConfig
 from ..configs.evaluation import PlanConfig, PlanEnvironment
 from ..configs.schema import RunConfig
 from ..data.corpus import open_corpus
-from ..data.load import load_dataset
 from ..data.types import Dataset, Question, Split
 from ..envs.connect import open_environment
 from ..envs.index import build_index, check_corpus, open_index
@@ -46,6 +46,13 @@ class Place:
     """Whether question ids carry a part of the dataset (`PART/…`) that gets figures of its own."""
 
 
+class AnyDocument:
+    """Holds every document: where questions are read without their corpus."""
+
+    def __contains__(self, _: object) -> bool:
+        return True
+
+
 class Places:
     """Opens the places of a plan; a dataset is loaded once for all its environments."""
 
@@ -73,7 +80,7 @@ class Places:
             if not info.splits.get(plan.split):
                 raise _no_split(plan.split, f"the service of {environment} on {dataset}", dict(info.splits))
             questions = client.questions(plan.split)[: plan.limit]
-        known = self._split(dataset, source, None) if source is not None else None
+        known = self._split(dataset, source, AnyDocument()) if source is not None else None
         return Place(
             dataset,
             environment,
@@ -113,11 +120,9 @@ class Places:
             self.plan.has_parts(dataset),
         )
 
-    def _split(self, dataset: str, source: DatasetConfig, documents: Any) -> Split:
+    def _split(self, dataset: str, source: DatasetConfig, documents: Container[str]) -> Split:
         if dataset not in self._datasets:
-            corpus = open_corpus(source)
-            found = corpus.questions(documents) if documents is not None else load_dataset(source)
-            self._datasets[dataset] = found
+            self._datasets[dataset] = open_corpus(source).questions(documents)
         splits = self._datasets[dataset].splits
         if not splits.get(self.plan.split) or not splits[self.plan.split].questions:
             sizes = {name: len(split.questions) for name, split in splits.items()}

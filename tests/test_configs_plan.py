@@ -114,8 +114,9 @@ def test_flags_that_make_no_plan_are_told():
         flags(datasets=["a/x", "b/x"])
     with pytest.raises(ConfigError, match=r"two systems are called 'small'"):
         flags(rewriters=["small"], runs=["runs/small"])
-    with pytest.raises(ConfigError, match=r"datasets is \{\}; expected at least one entry"):
-        flags(datasets=[])
+    for nothing in ({"datasets": []}, {"retrievers": []}):
+        with pytest.raises(ConfigError, match="nothing to evaluate: give a plan, a run folder or a config, or"):
+            flags(**nothing)
 
 
 def test_a_prepared_dataset_and_ragbench_have_parts():
