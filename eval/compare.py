@@ -20,7 +20,7 @@ from .figures import draw_training, read_metrics
 from .provenance import Provenance, provenance
 from .records import METRICS, EvalRecord, raw_record, records_of_trees, write_records, write_text
 from .report import render
-from .systems import System, policy_systems
+from .systems import PolicySystem, System, policy_systems
 from .table import Results, explanation, headline, tabulate
 
 
@@ -101,7 +101,8 @@ def run_systems(client: Any, questions: Sequence[Question], systems: Mapping[str
             "Check its URL and its log, or raise client.deadline."
         )
     for name, system in systems.items():
-        records += records_of_trees(name, system(questions))
+        trees = system(questions)
+        records += records_of_trees(name, trees, seconds=system.seconds if isinstance(system, PolicySystem) else ())
     return records
 
 

@@ -18,6 +18,7 @@ from ..errors import ConfigError, DataError, QuerylectError
 from ..rewriters.base import Rewriter
 from ..rewriters.registry import make_rewriter
 from ..rollouts.checkpoints import find_checkpoint
+from .identity import weights_identity
 from .places import AnyDocument, Place
 
 UNTRAINED = "untrained"
@@ -37,6 +38,8 @@ class Contestant:
     checkpoint: Path | None
     """The trained policy; None is the model as it stands."""
     depth: int
+    weights: dict[str, str | None]
+    """What its model and its checkpoint are recognised by."""
 
     @property
     def engine_key(self) -> str:
@@ -75,7 +78,10 @@ class Contestant:
 
 
 def resolve(name: str, plan: PlanConfig) -> Contestant:
-    """The contestant of that name. Raises ConfigError or CheckpointError for a run that is none or has no policy."""
+    """The contestant of that name.
+
+    Raises ConfigError or CheckpointError for a run that is none or has no policy, ModelError for a model that is none.
+    """
     system = plan.systems[name]
     checkpoint = None
     if system.run is None:
@@ -93,23 +99,24 @@ def resolve(name: str, plan: PlanConfig) -> Contestant:
     rollout = system.rollout or config.rollout
     sampling = {"temperature": system.temperature, "top_p": system.top_p} if system.samples is not None else {}
     changes["rollout"] = rollout.model_copy(update=sampling)
-    return Contestant(name, system, config.model_copy(update=changes), checkpoint, plan.depth)
+    config = config.model_copy(update=changes)
+    return Contestant(name, system, config, checkpoint, plan.depth, weights_identity(config.policy.model, checkpoint))
 
 
 class TrainedQuestions:
     """What the runs of a plan were trained on, as far as that lies on this machine."""
 
     def __init__(self) -> None:
-        self._read: dict[DatasetConfig, list[Question] | str] = {}
+        self._read: dict[str, list[Question] | str] = {}
 
-    def refuse(self, contestant: Contestant, place: Place) -> list[str]:
+    def refuse(self, contestant: Contestant, place: Place, split: str) -> list[str]:
         """DataError where a question of `place` was trained on; gives notes on what could not be looked at."""
         notes = []
         for env in _trained_environments(contestant):
             found = self._train(env.dataset) if contestant.config.client.urls == "local" else "it is a service's"
             if isinstance(found, str):
                 notes.append(f"{contestant.name}: the questions it was trained on could not be compared ({found}).")
-            elif shared := overlap_with_train(place.dataset, "test", place.questions, found):
+            elif shared := overlap_with_train(place.dataset, split, place.questions, found):
                 raise DataError(
                     f"{contestant.name} was trained on questions of {place.dataset}. {shared[0]} Take them out of the "
                     "split, or take the dataset from this system (systems.NAME.datasets)."
@@ -117,13 +124,14 @@ class TrainedQuestions:
         return notes
 
     def _train(self, source: DatasetConfig) -> Sequence[Question] | str:
-        if source not in self._read:
+        key = source.model_dump_json()
+        if key not in self._read:
             try:
                 splits = open_corpus(source).questions(AnyDocument()).splits
-                self._read[source] = list(splits["train"].questions) if "train" in splits else []
+                self._read[key] = list(splits["train"].questions) if "train" in splits else []
             except QuerylectError as error:
-                self._read[source] = str(error)
-        return self._read[source]
+                self._read[key] = str(error)
+        return self._read[key]
 
 
 def _trained_environments(contestant: Contestant) -> list[EnvironmentConfig]:

@@ -126,11 +126,11 @@ def _prepare(grid: Grid) -> None:
                 if name in unresolved:
                     raise unresolved[name]
                 contestant = grid.contestants[name]
-                grid.notes += trained.refuse(contestant, place)
+                grid.notes += trained.refuse(contestant, place, plan.split)
                 settings, rewriter = contestant.rewriter_settings(environment), contestant.rewriter(place)
                 config = contestant.config.model_copy(update={"rewriter": settings})
                 system = contestant.system
-                identity = system_identity(system, config, contestant.checkpoint, rewriter, plan.seed)
+                identity = system_identity(system, config, contestant.weights, rewriter, plan.seed)
                 asking = Asking(system.turns, plan.metrics, system.samples, plan.seed)
                 journal = Journal(cells, {**common, "system": identity})
                 grid.cells.append(Cell(place, contestant, asking, journal))

@@ -9,6 +9,7 @@ plan.yaml                           the plan with every setting; cells/ has the 
 """
 
 import json
+import logging
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -31,6 +32,8 @@ from .records import EvalRecord, write_records, write_text
 from .table import Arm
 from .transfer import Transfer, draw_transfer, transfer
 
+log = logging.getLogger(__name__)
+
 _COLOURS = "--ink: #1b2130; --line: #dfe2ea; --series-1: #2456c7; --series-2: #b34a0f; --sans: system-ui, sans-serif"
 """Of a drawing that stands alone; on a page they are the page's."""
 
@@ -44,6 +47,9 @@ def evaluate_plan(plan: PlanConfig, output: Path | None = None) -> tuple[Path, I
     folder = output or Path(plan.output).expanduser() / plan.name
     grid = run_plan(plan, folder)
     write_results(grid)
+    unscored = sum(len(cell.pending()) for cell in grid.cells if cell.failure is None)
+    if unscored:
+        log.warning("%d answers have no score; they count nowhere, and the same command asks them again", unscored)
     if not grid.failures:
         return folder / "tables.md", None
     said = "\n".join(f"  {_where(failure)}: {failure.error}: {failure.message}" for failure in grid.failures)

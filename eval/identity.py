@@ -50,16 +50,23 @@ def folder_identity(folder: Path) -> str:
     return digest.hexdigest()
 
 
+def weights_identity(model: str, checkpoint: Path | None) -> dict[str, str | None]:
+    """What a policy is recognised by. Raises ModelError as `model_identity`."""
+    return {
+        "policy": model_identity(model),
+        "checkpoint": folder_identity(checkpoint) if checkpoint is not None else None,
+    }
+
+
 def system_identity(
-    system: SystemConfig, config: RunConfig, checkpoint: Path | None, rewriter: Rewriter, seed: int
+    system: SystemConfig, config: RunConfig, weights: Mapping[str, str | None], rewriter: Rewriter, seed: int
 ) -> dict[str, Any]:
     """All of a rewriting system that its answers depend on. `rewriter` is the one for the environment at hand."""
     rollout = config.rollout
     sampled = {"samples": system.samples, "temperature": system.temperature, "top_p": system.top_p, "seed": seed}
     return {
-        "policy": model_identity(config.policy.model),
+        **weights,
         "dtype": config.policy.dtype,
-        "checkpoint": folder_identity(checkpoint) if checkpoint is not None else None,
         "prompts": _hash(_prompts(rewriter, system.turns)),
         "rewriter": config.rewriter.model_dump(mode="json"),
         "turns": system.turns,
