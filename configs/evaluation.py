@@ -81,7 +81,7 @@ class PlanConfig(Section):
     seed: Annotated[int, Field(ge=0)] = 0
     split: Literal["validation", "test"] = "test"
     limit: Annotated[int, Field(ge=1)] | None = None
-    """Only the first questions of every dataset; None takes all."""
+    """Only the first questions of every dataset, or of every part of it; None takes all."""
     depth: Annotated[int, Field(ge=1, le=1000)] = 10
     """Documents of every ranking; 100 or 1000 for TREC runs."""
     metrics: Annotated[list[str], Field(min_length=1, max_length=32)] = ["ndcg@10", "recall@10", "mrr@10"]

@@ -19,7 +19,7 @@ from typing import Any
 
 from ..configs.evaluation import RAW, PlanConfig
 from ..configs.plan_files import dump_plan
-from ..data.types import Split
+from ..data.types import Qrels, Split
 from ..envs.environment import RankedHit
 from ..envs.trec import write_trec
 from ..errors import DataError, IncompleteError
@@ -154,7 +154,7 @@ def _write_trec(grid: Grid, records: Mapping[int, Sequence[EvalRecord]]) -> list
             continue
         known = next((cell.place.split for cell in cells if cell.place.split is not None), None)
         questions = cells[0].place.questions
-        qrels = {question.id: known.qrels.get(question.id, {}) if known else {} for question in questions}
+        qrels: Qrels = {question.id: known.qrels.get(question.id, {}) if known else {} for question in questions}
         about = {
             "dataset": dataset,
             "split": grid.plan.split,

@@ -213,7 +213,9 @@ def _comparisons(
     tests = []
     for number, system in enumerate(plan.baselines):
         baseline = max((arm for arm in arms if arm.system == system), default=None)
-        for arm in arms if baseline is not None else ():
+        if baseline is None:
+            continue
+        for arm in arms:
             if arm.system in plan.baselines[: number + 1]:
                 continue
             for name in names:

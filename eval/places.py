@@ -7,7 +7,8 @@ asked what it serves.
 import hashlib
 import json
 import re
-from collections.abc import Container
+from collections import Counter
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from ..envs.index import build_index, check_corpus, open_index
 from ..errors import ConfigError
 from ..logs import progress_bar
 from ..rewriters.card import RetrieverCard
-from .identity import judgements_identity
+from .identity import judgements_identity, model_identity
 
 _OF_THE_INDEX = {"model", "recipe", "hybrid", "remote", "engine", "vectors"}
 """Settings that make another index of the same retriever and dataset."""
@@ -42,8 +43,6 @@ class Place:
     """Questions and judgements of the split, where they are on this machine."""
     identity: dict[str, Any] = field(repr=False)
     """All of the place that an answer depends on."""
-    grouped: bool = False
-    """Whether question ids carry a part of the dataset (`PART/…`) that gets figures of its own."""
 
 
 class AnyDocument:
@@ -79,7 +78,7 @@ class Places:
             info = client.environment()
             if not info.splits.get(plan.split):
                 raise _no_split(plan.split, f"the service of {environment} on {dataset}", dict(info.splits))
-            questions = client.questions(plan.split)[: plan.limit]
+            questions = self._limited(dataset, client.questions(plan.split))
         known = self._split(dataset, source, AnyDocument()) if source is not None else None
         return Place(
             dataset,
@@ -89,7 +88,6 @@ class Places:
             questions,
             known,
             {"index": info.index_hash, "gain": info.gain, "judgements": judgements_identity(known and known.qrels)},
-            self.plan.has_parts(dataset),
         )
 
     def _local(self, dataset: str, environment: str, settings: PlanEnvironment, source: DatasetConfig) -> Place:
@@ -100,14 +98,16 @@ class Places:
         index = open_index(env.index)
         check_corpus(index, open_corpus(source))
         split = self._split(dataset, source, index.documents)
-        rerank = env.rerank.model_dump(mode="json") if env.rerank is not None else None
+        rerank = None
+        if env.rerank is not None:
+            rerank = {**env.rerank.model_dump(mode="json"), "model": model_identity(env.rerank.model)}
         manifest = index.manifest
         return Place(
             dataset,
             environment,
             RunConfig(env=env, client=settings.client, name=f"{dataset}-{environment}"),
             RetrieverCard.from_service(manifest.recipe.model_dump(mode="json", exclude_none=True)),
-            list(split.questions)[: self.plan.limit],
+            self._limited(dataset, split.questions),
             split,
             {
                 "index": manifest.index_hash,
@@ -117,7 +117,6 @@ class Places:
                 "judgements": judgements_identity(split.qrels),
                 "dataset": source.model_dump(mode="json", exclude={"path"}, exclude_defaults=True),
             },
-            self.plan.has_parts(dataset),
         )
 
     def _split(self, dataset: str, source: DatasetConfig, documents: Container[str]) -> Split:
@@ -128,6 +127,20 @@ class Places:
             sizes = {name: len(split.questions) for name, split in splits.items()}
             raise _no_split(self.plan.split, f"the dataset {dataset}", sizes)
         return splits[self.plan.split]
+
+    def _limited(self, dataset: str, questions: Sequence[Question]) -> list[Question]:
+        """The first `limit` questions; where a dataset has parts, the first of every part."""
+        limit = self.plan.limit
+        if limit is None or not self.plan.has_parts(dataset):
+            return list(questions)[:limit]
+        seen = Counter[str]()
+        kept = []
+        for question in questions:
+            part = question.id.partition("/")[0]
+            seen[part] += 1
+            if seen[part] <= limit:
+                kept.append(question)
+        return kept
 
     def licence(self, dataset: str) -> str:
         """Licence and citation of a dataset on this machine; "" where it is not known here."""

@@ -227,6 +227,9 @@ def test_an_index_that_is_missing_is_built_and_hybrids_and_parts_have_their_own(
     assert titles == ["lessons", "parted: a", "parted: b", "parted: average of 2 parts", "Average of 2 datasets"]
     first, parts, every = (score(results, "raw", 0, "bm25", table)["metrics"]["ndcg@10"] for table in (0, 3, 4))
     assert parts == 1.0
+    everywhere = {"datasets": datasets, "environments": environments, "systems": {}, "parts": ["parted"]}
+    _, results, _ = carry_out(values, **everywhere, limit=1)
+    assert [table["questions"] for table in results["tables"]] == [1, 1, 1, 2, 3]
     assert every == pytest.approx((first + parts) / 2)
     assert (folder / "trec" / "parted" / "slow.raw.run").is_file()
 
