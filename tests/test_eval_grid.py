@@ -210,16 +210,15 @@ def test_a_service_that_dies_leaves_none_and_the_next_command_asks_the_rest(valu
     assert [row.metrics["ndcg@10"] is None for row in rows] == [False] * 4 + [True, False]
 
 
-def test_an_index_that_is_missing_is_built_and_hybrids_and_parts_have_their_own(values, tmp_path):
+def test_an_index_that_is_missing_is_built_and_parts_are_averaged(values, tmp_path):
     corpus = [Document(f"d{number}", "", f"word{number} text") for number in range(4)]
     questions = [Question(f"{part}/{number}", f"word{number}") for part in ("a", "b") for number in range(2)]
     qrels = {question.id: {f"d{question.id[-1]}": 1} for question in questions}
     save_beir(Dataset("parted", corpus, {"test": Split(questions, qrels)}), tmp_path / "parted")
     datasets = {**values["datasets"], "parted": {"kind": "beir", "path": str(tmp_path / "parted")}}
     environments = {"bm25": {}, "slow": {"env": {"engine": "rank_bm25"}, "datasets": ["parted"]}}
-    folder, results, incomplete = carry_out(
-        values, datasets=datasets, environments=environments, systems={}, parts=["parted"]
-    )
+    everywhere = {"datasets": datasets, "environments": environments, "systems": {}, "parts": ["parted"]}
+    folder, results, incomplete = carry_out(values, **everywhere)
     assert incomplete is None
     built = sorted(path.name.rsplit("-", 1)[0] for path in (tmp_path / "indexes").iterdir() if path.is_dir())
     assert built == ["lessons", "parted", "parted-bm25"]
@@ -227,11 +226,10 @@ def test_an_index_that_is_missing_is_built_and_hybrids_and_parts_have_their_own(
     assert titles == ["lessons", "parted: a", "parted: b", "parted: average of 2 parts", "Average of 2 datasets"]
     first, parts, every = (score(results, "raw", 0, "bm25", table)["metrics"]["ndcg@10"] for table in (0, 3, 4))
     assert parts == 1.0
-    everywhere = {"datasets": datasets, "environments": environments, "systems": {}, "parts": ["parted"]}
-    _, results, _ = carry_out(values, **everywhere, limit=1)
-    assert [table["questions"] for table in results["tables"]] == [1, 1, 1, 2, 3]
     assert every == pytest.approx((first + parts) / 2)
     assert (folder / "trec" / "parted" / "slow.raw.run").is_file()
+    _, results, _ = carry_out(values, **everywhere, limit=1)
+    assert [table["questions"] for table in results["tables"]] == [1, 1, 1, 2, 3]
 
 
 def test_questions_that_a_run_was_trained_on_are_refused(values, lessons, tmp_path):  # noqa: F811
