@@ -1,7 +1,7 @@
 """The systems of a plan, resolved: which weights, which prompts, and what a run was trained on."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from ..data.leakage import overlap_with_train
 from ..data.types import Question
 from ..errors import ConfigError, DataError, QuerylectError
 from ..rewriters.base import Rewriter
+from ..rewriters.card import RetrieverCard
 from ..rewriters.registry import make_rewriter
 from ..rollouts.checkpoints import find_checkpoint
 from .identity import weights_identity
@@ -68,13 +69,20 @@ class Contestant:
                 return member.rewriter
         return self.config.rewriter
 
-    def trained_in(self, plan: PlanConfig) -> str:
-        """The environments that the run was trained in, by their names in the plan, else by retriever; "" untrained."""
-        if not self.trained:
-            return ""
-        names = {_signature(environment.env): name for name, environment in plan.environments.items()}
-        found = (environments(self.config)[name].env for name in environments(self.config))
-        return "+".join(dict.fromkeys(names.get(_signature(env), env.retriever) for env in found))
+    def trained_in(self, plan: PlanConfig, cards: Mapping[str, RetrieverCard]) -> str:
+        """The environments that the run was trained in, by their names in the plan, else by retriever; "" untrained.
+
+        An environment that is searched on this machine is recognised by the settings of its retriever, a service by
+        the name on its card (`cards`, by environment).
+        """
+        names: dict[str, str] = {}
+        for name, environment in plan.environments.items():
+            if environment.client.urls == "local" and not environment.urls:
+                names.setdefault(_signature(environment.env), name)
+            elif name in cards:
+                names.setdefault(cards[name].name, name)
+        found = [names.get(_signature(env), names.get(env.retriever, env.retriever)) for env in _schools(self)]
+        return "+".join(dict.fromkeys(found))
 
 
 def resolve(name: str, plan: PlanConfig) -> Contestant:
@@ -112,7 +120,7 @@ class TrainedQuestions:
     def refuse(self, contestant: Contestant, place: Place, split: str) -> list[str]:
         """DataError where a question of `place` was trained on; gives notes on what could not be looked at."""
         notes = []
-        for env in _trained_environments(contestant):
+        for env in _schools(contestant):
             found = self._train(env.dataset) if contestant.config.client.urls == "local" else "it is a service's"
             if isinstance(found, str):
                 notes.append(f"{contestant.name}: the questions it was trained on could not be compared ({found}).")
@@ -134,7 +142,8 @@ class TrainedQuestions:
         return self._read[key]
 
 
-def _trained_environments(contestant: Contestant) -> list[EnvironmentConfig]:
+def _schools(contestant: Contestant) -> list[EnvironmentConfig]:
+    """The environments that a run was trained in."""
     return [one.env for one in environments(contestant.config).values()] if contestant.trained else []
 
 

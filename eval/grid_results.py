@@ -69,7 +69,8 @@ def write_results(grid: Grid) -> None:
     notes = list(dict.fromkeys(grid.notes))
     notes += [f"{_where(failure)} failed: {failure.error}: {failure.message}" for failure in grid.failures]
     tables = build_tables(plan, grid.cells, records)
-    trained_in = {name: home for name, one in grid.contestants.items() if (home := one.trained_in(plan))}
+    cards = {place.environment: place.card for place in grid.places}
+    trained_in = {name: home for name, one in grid.contestants.items() if (home := one.trained_in(plan, cards))}
     matrix = transfer(tables[-1], plan.metrics[0], trained_in) if tables else None
     drawing = draw_transfer(matrix) if matrix is not None else None
     _write_questions(grid, records)

@@ -7,6 +7,7 @@ from querylect.configs.environment import DatasetConfig
 from querylect.configs.evaluation import PlanConfig, SystemConfig
 from querylect.configs.schema import RewriterConfig, RunConfig
 from querylect.errors import ConfigError, ModelError
+from querylect.eval.contestants import Contestant
 from querylect.eval.identity import folder_identity, model_identity, system_identity
 from querylect.eval.places import chosen_places, searched_here
 from querylect.rewriters.card import RetrieverCard
@@ -131,3 +132,28 @@ def test_the_retriever_that_is_named_in_a_prompt_is_part_of_the_identity():
     named = {"rewriter": RewriterConfig(name="explore").model_dump()}
     assert identity_of(named, card="bm25") != identity_of(named, card="contriever")
     assert identity_of(card="bm25") == identity_of(card="contriever")
+
+
+def contestant(run, checkpoint="final"):
+    return Contestant("x", SystemConfig(run="x"), RunConfig.model_validate(run), checkpoint, 10, {})
+
+
+def test_a_run_is_said_to_be_trained_in_the_environments_of_the_plan_that_it_knew():
+    environments = {
+        "served": {"urls": {"one": ["http://h"]}},
+        "words": {"env": {"retriever": "bm25"}},
+        "slow": {"env": {"retriever": "bm25", "engine": "rank_bm25"}},
+    }
+    plan = PlanConfig.model_validate({"datasets": {"one": ONE}, "environments": environments})
+    cards = {"served": RetrieverCard("contriever", "dense"), "words": RetrieverCard("bm25", "bm25")}
+
+    def home(run, **more):
+        return contestant(run, **more).trained_in(plan, cards)
+
+    assert home({"env": {"retriever": "bm25", "index": "elsewhere"}}) == "words"
+    assert home({"env": {"engine": "rank_bm25"}}) == "slow"
+    assert home({"env": {"retriever": "contriever"}}) == "served"
+    assert home({"env": {"retriever": "medcpt"}}) == "medcpt"
+    assert home({}, checkpoint=None) == ""
+    members = {"a": {"env": {"retriever": "bm25"}}, "b": {"env": {"retriever": "contriever", "index": "c"}}}
+    assert home({"mix": {"environments": members}}) == "words+served"
