@@ -16,6 +16,7 @@ from typing import Annotated
 import typer
 
 from . import __version__
+from .configs.evaluation import PlanConfig
 from .configs.load import dump_config, known_configs, load_config
 from .configs.mix import chosen, environments, only
 from .configs.schema import RunConfig
@@ -278,27 +279,85 @@ def train(
 
 @app.command("eval")
 def evaluate(
-    run: RunOrConfig,
+    run: Annotated[
+        str | None,
+        typer.Argument(metavar="[PLAN|RUN]", help="A plan, a run folder, or a config for the untrained policy."),
+    ] = None,
     overrides: Overrides = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Folder of the report; RUN itself.")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Folder of the results.")] = None,
     checkpoint: Annotated[
         str | None, typer.Option("--checkpoint", help="best, final or checkpoint-N of RUN; the first there is.")
+    ] = None,
+    dataset: Annotated[
+        list[str] | None,
+        typer.Option("--dataset", metavar="[NAME=]…", help="Without PLAN: hpo or a BEIR folder; repeat it."),
+    ] = None,
+    retriever: Annotated[
+        list[str] | None, typer.Option("--retriever", metavar="[NAME=]…", help="Without PLAN: a retriever; repeat it.")
+    ] = None,
+    rewriter: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--rewriter", metavar="[NAME=]…", help="Without PLAN: a rewriter of the untrained model; repeat it."
+        ),
+    ] = None,
+    trained: Annotated[
+        list[str] | None,
+        typer.Option("--run", metavar="[NAME=]…", help="Without PLAN: a run folder to compare; repeat it."),
+    ] = None,
+    model: Annotated[str | None, typer.Option("--model", help="Without PLAN: the untrained model.")] = None,
+    turns: Annotated[int, typer.Option("--turns", min=1, help="Without PLAN: turns of every system.")] = 1,
+    samples: Annotated[
+        int | None, typer.Option("--samples", min=1, help="Without PLAN: sampled answers, instead of a greedy one.")
     ] = None,
     env: Env = None,
     dry_run: DryRun = False,
     verbose: Verbose = False,
 ) -> None:
-    """Compare raw question, untrained policy and trained policy on held-out questions; print the report's path.
+    """Evaluate a PLAN of systems × datasets × environments, or one RUN; print the path of the tables or the report.
 
-    Of a run that mixes environments, one report for each of them, in a folder of its own.
+    A RUN is compared with its untrained policy and the raw question; a mix gets a report for each environment.
     """
-    settings, folder = _resolve_run(run, overrides, verbose, dry_run)
+    from .configs.plan_files import is_plan, load_plan, plan_of_flags
+
+    flags = {"datasets": dataset, "retrievers": retriever, "rewriters": rewriter, "runs": trained}
+    changes = list(overrides or ())
+    if run is not None and "=" in run and not Path(run).exists():
+        run, changes = None, [run, *changes]
+    if run is None:
+        given = {name: values or [] for name, values in flags.items()}
+        plan = plan_of_flags(**given, model=model, turns=turns, samples=samples, overrides=changes)
+        _evaluate_plan(plan, output, verbose, dry_run)
+        return
+    if any([*flags.values(), model, turns > 1, samples]):
+        raise ConfigError(f"{run!r} says what is evaluated; leave out the flags of an evaluation without a plan.")
+    if is_plan(run):
+        if checkpoint is not None or env is not None:
+            raise ConfigError("--checkpoint and --env are for a run; in a plan say systems.NAME.checkpoint=…")
+        _evaluate_plan(load_plan(run, changes), output, verbose, dry_run)
+        return
+    settings, folder = _resolve_run(run, changes, verbose, dry_run)
     if checkpoint is not None and folder is None:
         raise ConfigError(f"--checkpoint {checkpoint} needs a run folder, and {run!r} is a config.")
     from .eval.mixed import evaluate_each
 
     for written in evaluate_each(settings, folder, output, env, checkpoint):
         typer.echo(written)
+
+
+def _evaluate_plan(plan: PlanConfig, output: Path | None, verbose: bool, dry_run: bool) -> None:
+    set_up_logging(verbose)
+    if dry_run:
+        from .configs.plan_files import dump_plan
+
+        typer.echo(dump_plan(plan), nl=False)
+        raise typer.Exit
+    from .eval.grid_results import evaluate_plan
+
+    written, incomplete = evaluate_plan(plan, output)
+    typer.echo(written)
+    if incomplete is not None:
+        raise incomplete
 
 
 @app.command()

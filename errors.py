@@ -77,3 +77,9 @@ class CollapseError(QuerylectError):
     """The policy under training collapsed and the guard ended the run."""
 
     label = "collapsed"
+
+
+class IncompleteError(QuerylectError):
+    """Some parts of an evaluation could not be carried out; the others were."""
+
+    label = "incomplete"

@@ -15,9 +15,11 @@ import yaml
 from pydantic import ValidationError
 
 from ..errors import ConfigError
-from .mix import PLACE, has_member, members, schema_key, shortened, taken_over
+from .mix import shortened, taken_over
 from .schema import RunConfig, Section
 from .yaml12 import parse_yaml, write_yaml
+
+Settings = typing.TypeVar("Settings", bound=Section)
 
 Key = tuple[str | int, ...]
 """A place in a configuration: names of sections and keys, and positions in lists."""
@@ -41,21 +43,27 @@ def load_config(path_or_name: str | None, overrides: Sequence[str] = ()) -> RunC
     values: dict[str, Any] = {}
     if path_or_name is not None:
         path = _find(path_or_name)
-        where, values = str(path), _read(path)
+        where, values = str(path), read_yaml(path)
+    return validated(RunConfig, values, where, overrides)
+
+
+def validated(schema: type[Settings], values: dict[str, Any], where: str, overrides: Sequence[str] = ()) -> Settings:
+    """The settings in `values`, read from `where`, after the overrides. Raises ConfigError."""
     typed: dict[Key, str] = {}
     for override in overrides:
-        key, value = _parse_override(override)
-        if len(key) > 3 and not has_member(values, key):
+        key, value = _parse_override(override, schema)
+        if missing := _missing_member(key, values, schema):
+            above, there = missing
             raise ConfigError(
-                f"override {override!r}: there is no environment {key[2]!r}; {where} mixes "
-                f"{', '.join(members(values) or {}) or 'none'}. Give a whole one as mix.environments.{key[2]}={{…}}."
+                f"override {override!r}: there is no {key[len(above)]!r} in {_dotted(above)}; {where} has "
+                f"{', '.join(there) or 'none'}. Give a whole one as {_dotted(key[: len(above) + 1])}={{…}}."
             )
         _set(values, key, value)
         typed[key] = override
     try:
-        return RunConfig.model_validate(values, strict=True)
+        return schema.model_validate(values, strict=True)
     except ValidationError as error:
-        raise ConfigError("\n".join(_complaints(error, values, where, typed))) from error
+        raise ConfigError("\n".join(_complaints(error, values, where, typed, schema))) from error
 
 
 def dump_config(config: RunConfig) -> str:
@@ -82,7 +90,8 @@ def _find(path_or_name: str) -> Path:
     )
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The mapping in a YAML file. Raises ConfigError where there is none."""
     try:
         values = parse_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -105,14 +114,14 @@ def _yaml_problem(error: yaml.YAMLError) -> str:
     return f", line {mark.line + 1}, column {mark.column + 1}: {problem}."
 
 
-def _parse_override(override: str) -> tuple[Key, Any]:
+def _parse_override(override: str, schema: type[Section]) -> tuple[Key, Any]:
     name, equals, text = override.partition("=")
     name = name.strip()
     if not equals or not name:
         raise ConfigError(f"override {override!r} has no key and value; write it as key=value, such as train.steps=5.")
     key: Key = tuple(name.split("."))
-    if schema_key(key) not in dict(_known_keys(RunConfig)):
-        raise ConfigError(f"override {override!r}: {_unknown_key(key)}")
+    if _schema_key(key, schema)[0] not in dict(_known_keys(schema)):
+        raise ConfigError(f"override {override!r}: {_unknown_key(key, schema)}")
     try:
         return key, parse_yaml(text)
     except yaml.YAMLError as error:
@@ -144,11 +153,40 @@ def _known_keys(section: type[Section], above: Key = ()) -> Iterator[tuple[Key, 
             yield from _known_keys(inner, (*above, name))
 
 
+def _schema_key(key: Key, schema: type[Section]) -> tuple[Key, dict[int, str]]:
+    """A place in a config as the schema knows it, without the names of members that the user chose; those by depth."""
+    found: list[str | int] = []
+    names: dict[int, str] = {}
+    section: type[Section] | None = schema
+    named = False
+    for depth, step in enumerate(key):
+        if named:
+            names[depth], named = str(step), False
+            continue
+        found.append(step)
+        info = section.model_fields.get(str(step)) if section is not None else None
+        section = _section_of(info.annotation) if info is not None else None
+        named = info is not None and typing.get_origin(info.annotation) is dict
+    return tuple(found), names
+
+
+def _missing_member(key: Key, values: Mapping[str, Any], schema: type[Section]) -> tuple[Key, list[str]] | None:
+    """Where a setting belongs to a member that the values do not have: the place of its kind and who is there."""
+    for depth, name in _schema_key(key, schema)[1].items():
+        above: Any = values
+        for step in key[:depth]:
+            above = above.get(step) if isinstance(above, dict) else None
+        there = list(above) if isinstance(above, dict) else []
+        if len(key) > depth + 1 and name not in there:
+            return key[:depth], there
+    return None
+
+
 def _dotted(key: Key) -> str:
     return ".".join(map(str, key))
 
 
-def _unknown_key(key: Key) -> str:
+def _unknown_key(key: Key, schema: type[Section]) -> str:
     """One sentence that names the nearest known key: the one whose last name is most alike, in any section."""
 
     def likeness(candidate: Key) -> tuple[float, float]:
@@ -156,23 +194,24 @@ def _unknown_key(key: Key) -> str:
         whole = difflib.SequenceMatcher(None, _dotted(key), _dotted(candidate)).ratio()
         return (last, whole)
 
-    known = dict(_known_keys(RunConfig))
+    known = dict(_known_keys(schema))
     nearest = max(known, key=likeness)
     if likeness(nearest)[0] >= 0.6:
-        if nearest[:2] == PLACE == key[:2]:
-            nearest = (*key[:3], *nearest[2:])
+        for depth, name in _schema_key(key, schema)[1].items():
+            if nearest[:depth] == key[:depth] and len(nearest) > depth:
+                nearest = (*nearest[:depth], name, *nearest[depth:])
         return f"unknown key {_dotted(key)}; did you mean {_dotted(nearest)}?"
-    above = schema_key(key[:-1])
+    above = _schema_key(key[:-1], schema)[0]
     if above in known and known[above] is None:
         return f"unknown key {_dotted(key)}; {_dotted(key[:-1])} is a single setting."
     beside = [str(candidate[-1]) for candidate in known if candidate[:-1] == above]
     if above and beside:
         return f"unknown key {_dotted(key)}; {_dotted(key[:-1])} has {', '.join(beside)}."
-    return f"unknown key {_dotted(key)}; known are {', '.join(RunConfig.model_fields)}."
+    return f"unknown key {_dotted(key)}; known are {', '.join(schema.model_fields)}."
 
 
 def _complaints(
-    error: ValidationError, values: Mapping[str, Any], where: str, typed: Mapping[Key, str]
+    error: ValidationError, values: Mapping[str, Any], where: str, typed: Mapping[Key, str], schema: type[Section]
 ) -> Iterator[str]:
     """One line per wrong key. The options of a union are joined: `expected a list or 'local'`."""
     expected: dict[Key, list[str]] = {}
@@ -183,11 +222,11 @@ def _complaints(
         key = _place(problem["loc"], values)
         message = problem["msg"]
         if problem["type"] == "extra_forbidden":
-            sentences.append((key, _unknown_key(key)))
+            sentences.append((key, _unknown_key(key, schema)))
         elif problem["type"] == "value_error":
             sentences.append((key, message.removeprefix("Value error, ") + "."))
         else:
-            expected.setdefault(key, []).append(_expectation(problem["type"], message, key))
+            expected.setdefault(key, []).append(_expectation(problem["type"], message, key, schema))
     for key, options in expected.items():
         if any(deeper != key and deeper[: len(key)] == key for deeper in expected):
             continue
@@ -224,7 +263,7 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def _expectation(kind: str, message: str, key: Key) -> str:
+def _expectation(kind: str, message: str, key: Key, schema: type[Section]) -> str:
     """What a setting takes, in the words of this program where pydantic speaks of Python."""
     plain = {
         "int_type": "a whole number",
@@ -236,7 +275,7 @@ def _expectation(kind: str, message: str, key: Key) -> str:
     if kind in plain:
         return plain[kind]
     if kind == "model_type":
-        section = dict(_known_keys(RunConfig)).get(schema_key(key))
+        section = dict(_known_keys(schema)).get(_schema_key(key, schema)[0])
         return f"a section with the keys {', '.join(section.model_fields)}" if section else "a section"
     if kind == "too_short":
         return "a list with at least one item" if message.startswith("List") else "at least one entry"

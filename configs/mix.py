@@ -40,21 +40,11 @@ def shortened(values: dict[str, Any]) -> dict[str, Any]:
     return {**values, "mix": {**values["mix"], "environments": short}}
 
 
-def schema_key(key: tuple[str | int, ...]) -> tuple[str | int, ...]:
-    """A place in a config as the schema knows it: without the name of a member."""
-    return (*PLACE, *key[3:]) if key[:2] == PLACE and len(key) > 2 else key
-
-
 def members(values: Any) -> dict[str, Any] | None:
     """The members in the values of a run, by name; None where it mixes nothing."""
     mix = values.get(PLACE[0]) if isinstance(values, dict) else None
     found = mix.get(PLACE[1]) if isinstance(mix, dict) else None
     return found if isinstance(found, dict) else None
-
-
-def has_member(values: Any, key: tuple[str | int, ...]) -> bool:
-    """False for a setting of a member that the run does not have."""
-    return key[:2] != PLACE or key[2] in (members(values) or {})
 
 
 def taken_over(key: tuple[str | int, ...], values: Mapping[str, Any]) -> bool:

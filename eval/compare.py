@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -20,7 +21,7 @@ from .figures import draw_training, read_metrics
 from .provenance import Provenance, provenance
 from .records import METRICS, EvalRecord, raw_record, records_of_trees, write_records, write_text
 from .report import render
-from .systems import System, policy_systems
+from .systems import PolicySystem, System, policy_systems
 from .table import Results, explanation, headline, tabulate
 
 log = logging.getLogger(__name__)
@@ -103,21 +104,25 @@ def run_systems(client: Any, questions: Sequence[Question], systems: Mapping[str
             "Check its URL and its log, or raise client.deadline."
         )
     for name, system in systems.items():
-        records += records_of_trees(name, system(questions))
+        trees = system(questions)
+        records += records_of_trees(name, trees, seconds=system.seconds if isinstance(system, PolicySystem) else ())
     return records
 
 
-def run_raw(client: Any, questions: Sequence[Question]) -> list[EvalRecord]:
-    """Search every question as it stands."""
+def run_raw(
+    client: Any, questions: Sequence[Question], metrics: Sequence[str] = METRICS, depth: int = 10
+) -> list[EvalRecord]:
+    """Search every question as it stands, `depth` documents deep."""
     from ..envs.wire import Step
 
-    steps = [Step(question_id=question.id, plan=SearchPlan.of(question.text)) for question in questions]
-    results = client.step(steps, metrics=METRICS[1:])
+    plans = [SearchPlan.of(question.text, k=depth) for question in questions]
+    steps = [Step(question_id=question.id, plan=plan) for question, plan in zip(questions, plans, strict=True)]
+    started = time.perf_counter()
+    results = client.step(steps, metrics=metrics)
+    seconds = (time.perf_counter() - started) / max(1, len(questions))
     return [
-        raw_record(question, [], None)
-        if result is None
-        else raw_record(question, [hit.id for hit in result.ranking], result.metrics)
-        for question, result in zip(questions, results, strict=True)
+        raw_record(question, plan, result, metrics, seconds)
+        for question, plan, result in zip(questions, plans, results, strict=True)
     ]
 
 

@@ -1,7 +1,7 @@
 """What every system did on every question, one JSON object a line: the raw material of all tables and figures.
 
-One record is one (system, turn, question). A metric of None is *unscorable* (the environment did not answer before the
-deadline) and is never read as 0.
+One record is one (system, turn, question), and one answer of several where answers were sampled. A metric of None is
+*unscorable* (the environment did not answer before the deadline) and is never read as 0.
 """
 
 import json
@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from ..data.types import Question
+from ..envs.plan import SearchPlan
+from ..envs.wire import StepResult
 from ..errors import DataError, StorageError
 from ..rollouts.tree import Tree
 
@@ -47,46 +49,77 @@ class EvalRecord:
     searches: int
     """Search plans sent up to and including this turn; a turn whose format failed sends none."""
     format_ok: bool
+    scores: tuple[float, ...] = ()
+    """Of the documents of the ranking."""
+    plan: dict[str, Any] | None = None
+    """What was searched, as it was sent (envs/plan.py); None where the format failed."""
+    seconds: float = 0.0
+    """Spent on generating and searching up to and including this turn: the time of its batch, shared out equally."""
+    sample: int = 0
+    """Which of several sampled answers, from 0."""
 
 
-def records_of_trees(system: str, trees: Iterable[Tree]) -> list[EvalRecord]:
-    """The records of greedy trees, one for each turn of each question.
+def records_of_trees(
+    system: str,
+    trees: Iterable[Tree],
+    metrics: Sequence[str] = METRICS,
+    samples: int = 1,
+    seconds: Sequence[float] = (),
+) -> list[EvalRecord]:
+    """The records of trees, one for each turn of each path, a path being one sample.
 
-    Raises ValueError for a tree with more than one path: an evaluation never picks among samples.
+    `seconds` are those of one path by turn. Raises ValueError for a tree with another number of paths than `samples`:
+    an evaluation never picks among answers.
     """
     records = []
     for tree in trees:
         paths = list(tree.paths())
-        if len(paths) != 1:
+        if len(paths) != samples:
             raise ValueError(
-                f"the tree of question {tree.question.id!r} has {len(paths)} paths; evaluation takes exactly one "
-                "(greedy, branching 1 at every turn)"
+                f"the tree of question {tree.question.id!r} has {len(paths)} paths; evaluation takes exactly {samples} "
+                "(branching 1 at every turn but the first)"
             )
-        tokens = searches = 0
-        for node in paths[0]:
-            tokens += len(node.completion_ids)
-            searches += node.rewrite.format_ok
-            records.append(
-                EvalRecord(
-                    system=system,
-                    turn=node.turn,
-                    question_id=tree.question.id,
-                    question=tree.question.text,
-                    think=node.rewrite.think,
-                    rewrites=tuple(node.rewrite.rewrites),
-                    ranking=tuple(hit.document.id for hit in node.ranking),
-                    metrics=_metrics(node.metrics, failed=not node.rewrite.format_ok, scored=node.reward is not None),
-                    tokens=tokens,
-                    prompt_tokens=len(node.prompt_ids),
-                    searches=searches,
-                    format_ok=node.rewrite.format_ok,
+        for sample, path in enumerate(paths):
+            tokens = searches = 0
+            spent = 0.0
+            for node in path:
+                tokens += len(node.completion_ids)
+                searches += node.rewrite.format_ok
+                spent += seconds[node.turn - 1] if seconds else 0.0
+                failed, scored = not node.rewrite.format_ok, node.reward is not None
+                records.append(
+                    EvalRecord(
+                        system=system,
+                        turn=node.turn,
+                        question_id=tree.question.id,
+                        question=tree.question.text,
+                        think=node.rewrite.think,
+                        rewrites=tuple(node.rewrite.rewrites),
+                        ranking=tuple(hit.document.id for hit in node.ranking),
+                        metrics=_metrics(node.metrics, metrics, failed=failed, scored=scored),
+                        tokens=tokens,
+                        prompt_tokens=len(node.prompt_ids),
+                        searches=searches,
+                        format_ok=node.rewrite.format_ok,
+                        scores=tuple(hit.score for hit in node.ranking),
+                        plan=node.rewrite.plan.model_dump(mode="json") if node.rewrite.plan is not None else None,
+                        seconds=spent,
+                        sample=sample,
+                    )
                 )
-            )
     return records
 
 
-def raw_record(question: Question, ranking: Sequence[str], metrics: Mapping[str, float] | None) -> EvalRecord:
-    """The record of a question searched as it stands. `metrics` is None where the environment did not answer."""
+def raw_record(
+    question: Question,
+    plan: SearchPlan,
+    result: StepResult | None,
+    metrics: Sequence[str] = METRICS,
+    seconds: float = 0.0,
+) -> EvalRecord:
+    """The record of a question searched as it stands. `result` is None where the environment did not answer."""
+    hits = result.ranking if result is not None else []
+    values = result.metrics if result is not None else {}
     return EvalRecord(
         system=RAW,
         turn=0,
@@ -94,19 +127,26 @@ def raw_record(question: Question, ranking: Sequence[str], metrics: Mapping[str,
         question=question.text,
         think="",
         rewrites=(question.text,),
-        ranking=tuple(ranking),
-        metrics=_metrics(metrics or {}, failed=False, scored=metrics is not None),
+        ranking=tuple(hit.id for hit in hits),
+        metrics=_metrics(values, metrics, failed=False, scored=result is not None),
         tokens=0,
         prompt_tokens=0,
         searches=1,
         format_ok=True,
+        scores=tuple(hit.score for hit in hits),
+        plan=plan.model_dump(mode="json"),
+        seconds=seconds,
     )
 
 
 def write_records(path: Path, records: Iterable[EvalRecord]) -> None:
     """Write JSON lines atomically. Raises StorageError where the disk does not take them."""
-    lines = (json.dumps(asdict(record), ensure_ascii=False) for record in records)
-    write_text(path, "".join(line + "\n" for line in lines))
+    write_text(path, "".join(map(record_line, records)))
+
+
+def record_line(record: EvalRecord) -> str:
+    """One record as one line of JSON, its end included."""
+    return json.dumps(asdict(record), ensure_ascii=False) + "\n"
 
 
 def read_records(path: Path) -> list[EvalRecord]:
@@ -149,21 +189,24 @@ def write_text(path: Path, text: str) -> None:
         ) from error
 
 
-def _metrics(values: Mapping[str, float], *, failed: bool, scored: bool) -> dict[str, float | None]:
+def _metrics(
+    values: Mapping[str, float], names: Sequence[str], *, failed: bool, scored: bool
+) -> dict[str, float | None]:
     """The reported metrics: all None where unscorable, 0 where the format failed and nothing was searched.
 
     Raises ValueError where a ranking was scored without one of them.
     """
     if not scored:
-        return dict.fromkeys(METRICS)
-    missing = [name for name in METRICS if name not in values]
+        return dict.fromkeys(names)
+    missing = [name for name in names if name not in values]
     if missing and not failed:
         raise ValueError(f"the environment scored {sorted(values)}; expected {', '.join(missing)} as well")
-    return {name: float(values.get(name, 0.0)) for name in METRICS}
+    return {name: float(values.get(name, 0.0)) for name in names}
 
 
 def _record(row: dict[str, Any]) -> EvalRecord:
     known = {field.name for field in fields(EvalRecord)}
     if set(row) != known:
         raise ValueError(f"keys {sorted(row)}; expected {sorted(known)}")
-    return EvalRecord(**{**row, "rewrites": tuple(row["rewrites"]), "ranking": tuple(row["ranking"])})
+    sequences = {name: tuple(row[name]) for name in ("rewrites", "ranking", "scores")}
+    return EvalRecord(**{**row, **sequences})

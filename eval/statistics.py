@@ -51,13 +51,7 @@ def bootstrap_ci(values: Sequence[float], resamples: int, seed: int, level: floa
     _positive("resamples", resamples)
     if not 0 < level < 1:
         raise ValueError(f"level is {level}; expected a share between 0 and 1, as 0.95")
-    rng = np.random.default_rng(seed)
-    means = np.concatenate(
-        [
-            data[rng.integers(0, len(data), size=(rows, len(data)))].mean(axis=1)
-            for rows in _blocks(resamples, len(data))
-        ]
-    )
+    means = _resampled_means(data, resamples, np.random.default_rng(seed))
     low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
 
@@ -159,6 +153,76 @@ def compare_paired(
         ties=ties,
         losses=losses,
         effect_size=paired_effect_size(left, right),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Stratum:
+    """One of several sets of questions whose means are averaged, such as a dataset or a part of one."""
+
+    weight: float
+    """Its share of the average; those of all strata add up to 1."""
+    a: Sequence[float | None]
+    b: Sequence[float | None]
+
+
+def mean_ci(strata: Sequence[tuple[float, Sequence[float]]], resamples: int, seed: int) -> tuple[float, float]:
+    """95% interval of a weighted mean of means, each set of questions resampled by itself. Of one set: `bootstrap_ci`.
+
+    Raises ValueError as `bootstrap_ci`, for any of the sets.
+    """
+    _positive("resamples", resamples)
+    rng = np.random.default_rng(seed)
+    data = [(weight, _finite(values)) for weight, values in strata]
+    means = np.sum([weight * _resampled_means(values, resamples, rng) for weight, values in data], axis=0)
+    low, high = np.quantile(means, [0.025, 0.975])
+    return float(low), float(high)
+
+
+def compare_strata(
+    strata: Sequence[Stratum], *, resamples: int, permutations: int, seed: int
+) -> PairedComparison | None:
+    """Compare two systems by the weighted mean of their means; None where a stratum has no pair.
+
+    The sign flips of the permutation test move the difference of the averages: a pair counts by the weight of its
+    stratum over the pairs in it. Wins, ties, losses and the effect size are those of all pairs together. Of one stratum
+    it is `compare_paired`.
+    """
+    pairs = [[(x, y) for x, y in zip(s.a, s.b, strict=True) if x is not None and y is not None] for s in strata]
+    if not pairs or not all(pairs):
+        return None
+    shares = [stratum.weight / len(found) for stratum, found in zip(strata, pairs, strict=True)]
+    left = [share * x for share, found in zip(shares, pairs, strict=True) for x, _ in found]
+    right = [share * y for share, found in zip(shares, pairs, strict=True) for _, y in found]
+    flat = [pair for found in pairs for pair in found]
+    a, b = [x for x, _ in flat], [y for _, y in flat]
+    differences = [(s.weight, [x - y for x, y in found]) for s, found in zip(strata, pairs, strict=True)]
+    low, high = mean_ci(differences, resamples, seed)
+    wins, ties, losses = win_tie_loss(a, b)
+    mean_a, mean_b = math.fsum(left), math.fsum(right)
+    return PairedComparison(
+        n=len(flat),
+        left_out=sum(len(stratum.a) for stratum in strata) - len(flat),
+        mean_a=mean_a,
+        mean_b=mean_b,
+        difference=mean_a - mean_b,
+        low=low,
+        high=high,
+        p=paired_permutation_test(left, right, permutations, seed),
+        wins=wins,
+        ties=ties,
+        losses=losses,
+        effect_size=paired_effect_size(a, b),
+    )
+
+
+def _resampled_means(data: NDArray[np.float64], resamples: int, rng: np.random.Generator) -> NDArray[np.float64]:
+    """Means (resamples,) of samples drawn from `data` with replacement."""
+    return np.concatenate(
+        [
+            data[rng.integers(0, len(data), size=(rows, len(data)))].mean(axis=1)
+            for rows in _blocks(resamples, len(data))
+        ]
     )
 
 

@@ -32,15 +32,31 @@ class PolicySystem:
 
     def __init__(self, name: str, config: RunConfig, client: Any, checkpoint: Path | None) -> None:
         self.name, self.config, self.client, self.checkpoint = name, config, client, checkpoint
+        self.seconds: list[float] = []
+        """Of the questions answered last, by turn: the mean over all of them."""
 
     def __call__(self, questions: Sequence[Question]) -> list[Tree]:
         """Grow one greedy path for each question. Raises ModelError or CheckpointError for an unusable policy."""
-        from ..rollouts.use import load_grower
+        from ..rollouts.engines import load_engine
+        from ..rollouts.grow import ANSWERED_AT_ONCE
+        from ..rollouts.use import rewriter_for
+        from .answering import Asking, answers, batches
 
-        extra = tuple(name for name in METRICS if name != self.config.reward.metric)
-        grower = load_grower(self.config, self.client, self.checkpoint, extra)
+        asking = Asking(self.config.eval.turns, METRICS)
+        engine = load_engine(self.config, self.checkpoint)
+        rewriter = rewriter_for(self.config, self.client)
+        parts = batches(questions, ANSWERED_AT_ONCE)
+        trees: dict[str, Tree] = {}
+        spent = [0.0] * asking.turns
         with progress_bar(f"{self.name} policy") as advance:
-            trees = grower.answer(questions, self.config.eval.turns, advance)
-        del grower
+            advance(0, len(questions))
+            for answered in answers(parts, asking, engine, self.client, rewriter, self.config.rollout):
+                trees |= {tree.question.id: tree for tree in answered.trees}
+                spent = [
+                    total + len(answered.trees) * part for total, part in zip(spent, answered.seconds, strict=True)
+                ]
+                advance(len(trees), len(questions))
+        self.seconds = [total / max(1, len(questions)) for total in spent]
+        del engine
         gc.collect()
-        return trees
+        return [trees[question.id] for question in questions]

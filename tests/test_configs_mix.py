@@ -113,7 +113,7 @@ def test_one_environment_is_chosen_by_its_name(path):
 @pytest.mark.parametrize(
     ("override", "said"),
     [
-        ("mix.environments.minlm.weight=2.0", "there is no environment 'minlm'; "),
+        ("mix.environments.minlm.weight=2.0", "there is no 'minlm' in mix.environments; "),
         ("mix.environments.minilm.wieght=2.0", "did you mean mix.environments.minilm.weight?"),
         ("mix.environments.minilm.env.retreiver=x", "did you mean mix.environments.minilm.env.retriever?"),
         ("mix.environments.minilm.zzz=2", "mix.environments.minilm has weight, env, client, rewriter."),

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from querylect.data.types import Document, Question
 from querylect.envs.plan import SearchPlan
+from querylect.envs.wire import HitBody, StepResult
 from querylect.errors import DataError, StorageError
 from querylect.eval import records as under_test
 from querylect.eval.records import EvalRecord, raw_record, read_records, records_of_trees, write_records, write_text
@@ -15,6 +16,12 @@ from querylect.rollouts.tree import Hit, Node, Tree
 
 SCORES = {"ndcg@10": 0.63, "recall@10": 1.0, "mrr@10": 0.5}
 QUESTION = Question("q1", "weak grip")
+
+
+def found(metrics):
+    """What the environment answers: one document."""
+    hit = HitBody(id="d1", score=2.5)
+    return StepResult(question_id="q1", ranking=[hit], reward=0.5, metrics=metrics)
 
 
 def node(turn, prompt, completion, rewrite=None, metrics=SCORES, reward=0.6, children=()):
@@ -46,8 +53,28 @@ def test_a_failed_format_scores_zero_and_costs_tokens_but_no_search():
 def test_an_outage_is_none_and_never_zero():
     (record,) = records_of_trees("untrained", [Tree(QUESTION, [node(1, 10, 4, metrics={}, reward=None)])])
     assert set(record.metrics.values()) == {None}
-    assert set(raw_record(QUESTION, [], None).metrics.values()) == {None}
+    assert set(raw_record(QUESTION, SearchPlan.of("weak grip"), None).metrics.values()) == {None}
     assert record.searches == 1
+
+
+def test_every_sample_is_a_record_of_its_own_with_the_seconds_up_to_its_turn():
+    paths = [node(1, 10, 4, children=[node(2, 20, 3)]), node(1, 10, 5, children=[node(2, 20, 1)])]
+    rows = records_of_trees("sampled", [Tree(QUESTION, paths)], samples=2, seconds=[0.5, 0.25])
+    assert [(row.sample, row.turn, row.tokens, row.seconds) for row in rows] == [
+        (0, 1, 4, 0.5),
+        (0, 2, 7, 0.75),
+        (1, 1, 5, 0.5),
+        (1, 2, 6, 0.75),
+    ]
+
+
+def test_the_search_is_recorded_as_it_was_sent_with_the_scores_of_its_documents():
+    fine, failed = node(1, 1, 1), node(1, 1, 1, Rewrite(None, failure="no tag"), metrics={"ndcg@10": 0.0}, reward=0.0)
+    first, second = (records_of_trees("trained", [Tree(QUESTION, [one])])[0] for one in (fine, failed))
+    assert (SearchPlan.model_validate(first.plan), first.scores) == (SearchPlan.of("grip"), (2.0, 1.0))
+    assert (second.plan, second.scores) == (None, ())
+    raw = raw_record(QUESTION, SearchPlan.of("weak grip", k=7), found(SCORES))
+    assert (SearchPlan.model_validate(raw.plan).k, raw.scores) == (7, (2.5,))
 
 
 def test_sampled_trees_are_refused():
@@ -57,7 +84,7 @@ def test_sampled_trees_are_refused():
 
 def test_a_metric_that_the_environment_did_not_give_is_an_error():
     with pytest.raises(ValueError, match=r"recall@10, mrr@10"):
-        raw_record(QUESTION, ["d1"], {"ndcg@10": 0.5})
+        raw_record(QUESTION, SearchPlan.of("x"), found({"ndcg@10": 0.5}))
 
 
 texts = st.text(st.characters(codec="utf-8"), max_size=20)
@@ -79,6 +106,10 @@ texts = st.text(st.characters(codec="utf-8"), max_size=20)
             prompt_tokens=st.integers(0, 99),
             searches=st.integers(0, 3),
             format_ok=st.booleans(),
+            scores=st.lists(st.floats(-9, 9), max_size=3).map(tuple),
+            plan=st.none() | texts.map(lambda text: SearchPlan.of(text).model_dump(mode="json")),
+            seconds=st.floats(0, 9),
+            sample=st.integers(0, 3),
         ),
         max_size=4,
     )
@@ -90,7 +121,7 @@ def test_records_survive_the_disk(tmp_path_factory, records):
 
 
 def test_the_metric_names_stand_in_the_file(tmp_path):
-    write_records(tmp_path / "eval.jsonl", [raw_record(QUESTION, ["d1"], SCORES)])
+    write_records(tmp_path / "eval.jsonl", [raw_record(QUESTION, SearchPlan.of("weak grip"), found(SCORES))])
     row = json.loads((tmp_path / "eval.jsonl").read_text())
     assert row["metrics"] == SCORES
     assert row["system"] == "raw"
@@ -99,7 +130,7 @@ def test_the_metric_names_stand_in_the_file(tmp_path):
 @pytest.mark.parametrize("line", ["{", "[1]", '{"system": "raw"}', "null", '"text"'])
 def test_a_broken_line_is_named(tmp_path, line):
     path = tmp_path / "eval.jsonl"
-    write_records(path, [raw_record(QUESTION, [], SCORES)])
+    write_records(path, [raw_record(QUESTION, SearchPlan.of("weak grip"), found(SCORES))])
     path.write_text(path.read_text() + line + "\n")
     with pytest.raises(DataError, match="line 2"):
         read_records(path)

@@ -1,0 +1,101 @@
+"""A plan of an evaluation from a YAML file or from flags; unknown keys are refused as in the settings of a run."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..errors import ConfigError
+from .evaluation import PlanConfig
+from .load import read_yaml, validated
+from .yaml12 import write_yaml
+
+_FOLDER = Path(__file__).parent / "plans"
+_OF_PLANS = ("datasets", "environments", "systems")
+"""Keys that a plan has and a run has not."""
+
+
+def known_plans() -> list[str]:
+    """Names of the plans that come with the package, sorted."""
+    return sorted(path.stem for path in _FOLDER.glob("*.yaml"))
+
+
+def is_plan(name: str) -> bool:
+    """Whether `name` is a packaged plan, or a YAML file that describes a plan and not a run."""
+    path = Path(name).expanduser()
+    if not path.is_file():
+        return name in known_plans()
+    return any(key in read_yaml(path) for key in _OF_PLANS)
+
+
+def load_plan(name: str, overrides: Sequence[str] = ()) -> PlanConfig:
+    """Read and validate a plan, with overrides `dotted.key=VALUE`. Raises ConfigError."""
+    path = Path(name).expanduser()
+    path = path if path.is_file() else _FOLDER / f"{name}.yaml"
+    return validated(PlanConfig, read_yaml(path), str(path), overrides)
+
+
+def dump_plan(plan: PlanConfig) -> str:
+    """The plan with every setting as YAML; `load_plan` reads it back to an equal one. An index that the plan does not
+    name stays unnamed, for its folder follows from the dataset."""
+    values = plan.model_dump(mode="json")
+    for name, environment in plan.environments.items():
+        env = values["environments"][name]["env"]
+        del env["dataset"]
+        if "index" not in environment.env.model_fields_set:
+            del env["index"]
+    return write_yaml(values)
+
+
+def plan_of_flags(
+    *,
+    datasets: Iterable[str],
+    retrievers: Iterable[str],
+    rewriters: Iterable[str],
+    runs: Iterable[str],
+    model: str | None,
+    turns: int,
+    samples: int | None,
+    overrides: Sequence[str] = (),
+) -> PlanConfig:
+    """The plan of a command line without a file. Raises ConfigError where it describes none.
+
+    A dataset is `hpo` or a BEIR folder, a retriever as in `env.retriever`, a rewriter as in `rewriter.name`, a run a
+    folder; each may be given as NAME=…, and is else called by its last part.
+    """
+    datasets, retrievers = list(datasets), list(retrievers)
+    if not datasets or not retrievers:
+        raise ConfigError(
+            "nothing to evaluate: give a plan, a run folder or a config, or at least one --dataset and one --retriever."
+        )
+    sources = {
+        name: {"kind": "hpo"} if place == "hpo" else {"kind": "beir", "path": place}
+        for name, place in _named("--dataset", datasets).items()
+    }
+    environments = {name: {"env": {"retriever": place}} for name, place in _named("--retriever", retrievers).items()}
+    asked: dict[str, Any] = {"turns": turns}
+    if samples is not None:
+        asked["samples"] = samples
+    systems: dict[str, Mapping[str, Any]] = {
+        name: {**asked, "rewriter": {"name": kind}} for name, kind in _named("--rewriter", rewriters).items()
+    }
+    for name, folder in _named("--run", runs).items():
+        if name in systems:
+            raise ConfigError(f"two systems are called {name!r}; give the run another name: --run NAME={folder}.")
+        systems[name] = {**asked, "run": folder}
+    values: dict[str, Any] = {"datasets": sources, "environments": environments, "systems": systems}
+    if model is not None:
+        values["policy"] = {"model": model}
+    return validated(PlanConfig, values, "the command line", overrides)
+
+
+def _named(flag: str, given: Iterable[str]) -> dict[str, str]:
+    """What a flag was given, by name: NAME=PLACE, or the last part of PLACE."""
+    found: dict[str, str] = {}
+    for text in given:
+        name, equals, place = text.partition("=")
+        place = place if equals else text
+        name = name if equals else Path(place).name.partition(":")[2] or Path(place).name
+        if name in found:
+            raise ConfigError(f"{flag} has two that are called {name!r}; give one of them another name: NAME={place}.")
+        found[name] = place
+    return found

@@ -1,0 +1,287 @@
+"""A plan carried out: every system on every dataset in every environment, and nothing asked twice.
+
+A cell that cannot be run (a model that is missing, a service that does not answer) is noted and told at the end; the
+others go on. What a cell has answered stands in its journal, under a name that follows from all that the answers depend
+on: so a stopped evaluation goes on, and a changed plan asks only what has changed. Every model is loaded once, and an
+environment on this machine runs only while it is asked.
+"""
+
+import fcntl
+import gc
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..configs.evaluation import RAW, PlanConfig
+from ..data.types import Question
+from ..envs.connect import open_environment
+from ..errors import EnvironmentUnavailableError, QuerylectError, StorageError
+from ..logs import progress_bar
+from ..rollouts.engine import Engine
+from .answering import Asking, answers, batches
+from .compare import run_raw
+from .contestants import Contestant, TrainedQuestions, resolve
+from .identity import system_identity
+from .journal import Journal, finished
+from .places import Place, Places, chosen_places
+from .records import EvalRecord, records_of_trees
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A cell that could not be finished."""
+
+    system: str
+    dataset: str
+    environment: str
+    error: str
+    """What kind of error it was."""
+    message: str
+
+
+@dataclass(slots=True)
+class Cell:
+    """One system on one dataset in one environment."""
+
+    place: Place
+    contestant: Contestant | None
+    """None is the raw question."""
+    asking: Asking
+    journal: Journal
+    failure: Failure | None = None
+
+    @property
+    def name(self) -> str:
+        """The system's name."""
+        return self.contestant.name if self.contestant is not None else RAW
+
+    @property
+    def turns(self) -> list[int]:
+        """The turns that every question has records of."""
+        return list(range(1, self.asking.turns + 1)) if self.contestant is not None else [0]
+
+    def records(self) -> list[EvalRecord]:
+        """What counts of the questions that are asked, with scores or without. Raises DataError as Journal.read."""
+        texts = {question.id: question.text for question in self.place.questions}
+        return [one for one in self.journal.read() if one.question == texts.get(one.question_id)]
+
+    def pending(self) -> list[Question]:
+        """The questions that have no score yet at some turn or in some sample."""
+        done = finished(self.journal.read(), self.place.questions, self.turns, self.asking.paths)
+        return [question for question in self.place.questions if question.id not in done]
+
+
+@dataclass(slots=True)
+class Grid:
+    """What came of a plan."""
+
+    plan: PlanConfig
+    folder: Path
+    places: list[Place] = field(default_factory=list)
+    cells: list[Cell] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    licences: dict[str, str] = field(default_factory=dict)
+    contestants: dict[str, Contestant] = field(default_factory=dict)
+
+
+def run_plan(plan: PlanConfig, folder: Path) -> Grid:
+    """Carry out a plan in `folder`, as far as that can be done. Raises StorageError where another one is at it."""
+    with _alone(folder):
+        grid = Grid(plan, folder)
+        _prepare(grid)
+        _answer(grid)
+        grid.failures += [cell.failure for cell in grid.cells if cell.failure is not None]
+        return grid
+
+
+def _prepare(grid: Grid) -> None:
+    """Open all places, resolve all systems, and lay out the cells."""
+    plan, trained, places = grid.plan, TrainedQuestions(), Places(grid.plan)
+    unresolved: dict[str, QuerylectError] = {}
+    for name in plan.systems:
+        try:
+            grid.contestants[name] = resolve(name, plan)
+        except QuerylectError as error:
+            unresolved[name] = error
+    for dataset, environment in chosen_places(plan):
+        names = [name for name in plan.systems if _takes_part(plan, name, dataset, environment)]
+        try:
+            place = places.open(dataset, environment)
+        except QuerylectError as error:
+            grid.failures += [_failure(name, dataset, environment, error) for name in (RAW, *names)]
+            continue
+        grid.places.append(place)
+        cells = grid.folder / "cells"
+        common = {"place": place.identity, "depth": plan.depth, "metrics": plan.metrics, "split": plan.split}
+        grid.cells.append(Cell(place, None, Asking(0, plan.metrics), Journal(cells, {**common, "system": RAW})))
+        for name in names:
+            try:
+                if name in unresolved:
+                    raise unresolved[name]
+                contestant = grid.contestants[name]
+                grid.notes += trained.refuse(contestant, place, plan.split)
+                settings, rewriter = contestant.rewriter_settings(environment), contestant.rewriter(place)
+                config = contestant.config.model_copy(update={"rewriter": settings})
+                system = contestant.system
+                identity = system_identity(system, config, contestant.weights, rewriter, plan.seed)
+                asking = Asking(system.turns, plan.metrics, system.samples, plan.seed)
+                journal = Journal(cells, {**common, "system": identity})
+                grid.cells.append(Cell(place, contestant, asking, journal))
+            except QuerylectError as error:
+                grid.failures.append(_failure(name, dataset, environment, error))
+    grid.licences = {dataset: places.licence(dataset) for dataset in plan.datasets}
+
+
+def _answer(grid: Grid) -> None:
+    """Ask all that is pending, model by model and in each environment by environment; raw questions on the way."""
+    pending = [cell for cell in grid.cells if _has_work(cell)]
+    by_engine: dict[str, list[Cell]] = {}
+    for cell in pending:
+        if cell.contestant is not None:
+            by_engine.setdefault(cell.contestant.engine_key, []).append(cell)
+    raw = [cell for cell in pending if cell.contestant is None]
+    for cells in by_engine.values():
+        contestant = cells[0].contestant
+        assert contestant is not None, "raw questions need no engine"
+        try:
+            engine = _load(contestant)
+        except Exception as error:  # noqa: BLE001 (told at the end; the other models go on)
+            _give_up(cells, error)
+            continue
+        for place in grid.places:
+            here = [cell for cell in cells if cell.place is place]
+            if here:
+                first = [cell for cell in raw if cell.place is place]
+                raw = [cell for cell in raw if cell.place is not place]
+                _ask_at(place, [*first, *here], engine, grid.plan.batch)
+        del engine
+        _free()
+    for cell in raw:
+        _ask_at(cell.place, [cell], None, grid.plan.batch)
+
+
+def _ask_at(place: Place, cells: Sequence[Cell], engine: Engine | None, size: int) -> None:
+    """Ask the cells of one place, one after another, while its environment is open."""
+    try:
+        with open_environment(place.config) as client:
+            for cell in cells:
+                try:
+                    _ask(cell, client, engine, size)
+                except Exception as error:  # noqa: BLE001 (told at the end; the other cells go on)
+                    _give_up([cell], error)
+    except Exception as error:  # noqa: BLE001 (as above)
+        _give_up([cell for cell in cells if cell.failure is None and cell.pending()], error)
+
+
+def _ask(cell: Cell, client: Any, engine: Engine | None, size: int) -> None:
+    """Ask what is pending, a batch at a time. EnvironmentUnavailableError where a whole batch has no score."""
+    questions = cell.pending()
+    kept = len(cell.place.questions) - len(questions)
+    title = f"{cell.name} on {cell.place.dataset} in {cell.place.environment}"
+    log.info("%s: %d questions%s", title, len(questions), f" ({kept} answered before)" if kept else "")
+    done = 0
+    with progress_bar(title) as advance:
+        advance(0, len(questions))
+        for records in _batches_of_records(cell, questions, client, engine, size):
+            cell.journal.append(records)
+            asked = len({record.question_id for record in records})
+            done += asked
+            advance(done, len(questions))
+            searched = [record for record in records if record.searches]
+            if searched and all(record.metrics[cell.asking.metrics[0]] is None for record in searched):
+                raise EnvironmentUnavailableError(
+                    f"the environment scored none of {asked} questions before the deadline; the last error was "
+                    f"{getattr(client, 'last_failure', None)}. Mend it, or raise client.deadline, and give the command "
+                    "again: what was answered is kept."
+                )
+
+
+def _batches_of_records(
+    cell: Cell, questions: Sequence[Question], client: Any, engine: Engine | None, size: int
+) -> Iterator[list[EvalRecord]]:
+    asking, contestant = cell.asking, cell.contestant
+    if contestant is None:
+        depth = int(cell.journal.identity["depth"])
+        for start in range(0, len(questions), size):
+            yield run_raw(client, questions[start : start + size], asking.metrics, depth)
+        return
+    assert engine is not None, "a system is asked with its model loaded"
+    rewriter, rollout = contestant.rewriter(cell.place), contestant.config.rollout
+    for answered in answers(batches(questions, size), asking, engine, client, rewriter, rollout):
+        yield records_of_trees(contestant.name, answered.trees, asking.metrics, asking.paths, answered.seconds)
+
+
+def _has_work(cell: Cell) -> bool:
+    try:
+        return bool(cell.pending())
+    except QuerylectError as error:
+        _give_up([cell], error)
+        return False
+
+
+def _load(contestant: Contestant) -> Engine:
+    from ..rollouts.engines import load_engine
+
+    log.info("loading %s", contestant.checkpoint or contestant.config.policy.model)
+    return load_engine(contestant.config, contestant.checkpoint)
+
+
+def _free() -> None:
+    import torch
+
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def _give_up(cells: Sequence[Cell], error: Exception) -> None:
+    for cell in cells:
+        cell.failure = _failure(cell.name, cell.place.dataset, cell.place.environment, error)
+
+
+def _failure(system: str, dataset: str, environment: str, error: Exception) -> Failure:
+    ours = isinstance(error, QuerylectError)
+    log.log(
+        logging.WARNING,
+        "%s on %s in %s failed: %s",
+        system,
+        dataset,
+        environment,
+        error,
+        exc_info=None if ours else error,
+    )
+    return Failure(system, dataset, environment, type(error).__name__, str(error))
+
+
+def _takes_part(plan: PlanConfig, name: str, dataset: str, environment: str) -> bool:
+    system = plan.systems[name]
+    return (system.datasets is None or dataset in system.datasets) and (
+        system.environments is None or environment in system.environments
+    )
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Hold the folder, so that two evaluations never write into one cell."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise StorageError(f"{folder} cannot be written ({error}). Give another output.") from error
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        raise StorageError(
+            f"another evaluation is at work in {folder}. Wait for it, or give this one another name or output."
+        ) from error
+    else:
+        yield
+    finally:
+        os.close(handle)

@@ -1,0 +1,66 @@
+"""`querylect eval`: what is taken for a plan and what for a run, its flags, and how it ends."""
+
+from pathlib import Path
+
+import pytest
+from querylect.configs.plan_files import load_plan
+from querylect.errors import IncompleteError
+
+from .test_cli import _logging_as_before, end, room  # noqa: F401 (fixtures)
+
+PLAN = "datasets: {hpo: {kind: hpo}}\nenvironments: {bm25: {}}\n"
+
+
+@pytest.fixture
+def path(tmp_path):
+    (tmp_path / "plan.yaml").write_text(PLAN)
+    return str(tmp_path / "plan.yaml")
+
+
+def test_a_plan_is_carried_out_and_a_run_is_not_taken_for_one(room, path, capsys):  # noqa: F811
+    plans = room("eval.grid_results", "evaluate_plan", (Path("out/tables.md"), None))
+    runs = room("eval.mixed", "evaluate_each", [Path("report.html")])
+    assert end("eval", path, "limit=3", "-o", "out") == 0
+    assert end("eval", "grid") == 0
+    assert end("eval", "tiny") == 0
+    assert plans == [((load_plan(path, ["limit=3"]), Path("out")), {}), ((load_plan("grid"), None), {})]
+    assert len(runs) == 1
+    assert capsys.readouterr().out == "out/tables.md\nout/tables.md\nreport.html\n"
+
+
+def test_failed_cells_make_the_exit_code_one_after_the_tables_are_told(room, path, capsys):  # noqa: F811
+    room("eval.grid_results", "evaluate_plan", (Path("tables.md"), IncompleteError("2 of 3 cells failed")))
+    assert end("eval", path) == 1
+    told = capsys.readouterr()
+    assert told.out == "tables.md\n"
+    assert "incomplete: 2 of 3 cells failed" in told.err
+
+
+def test_flags_stand_for_a_plan(room):  # noqa: F811
+    plans = room("eval.grid_results", "evaluate_plan", (Path("tables.md"), None))
+    flags = ["--dataset", "hpo", "--retriever", "bm25", "--rewriter", "small", "--run", "mine=runs/demo"]
+    assert end("eval", "limit=4", *flags, "--turns", "2", "--model", "m") == 0
+    (((plan, output), _),) = plans
+    assert output is None
+    assert (plan.limit, list(plan.systems), plan.systems["mine"].turns) == (4, ["small", "mine"], 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "nothing to evaluate: give a plan"),
+        (["PLAN", "--dataset", "hpo"], "says what is evaluated; leave out the flags"),
+        (["tiny", "--turns", "3"], "says what is evaluated; leave out the flags"),
+        (["PLAN", "--checkpoint", "best"], "--checkpoint and --env are for a run"),
+        (["PLAN", "limt=3"], "did you mean limit?"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(arguments, said, path, capsys):
+    assert end("eval", *(path if word == "PLAN" else word for word in arguments)) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_dry_run_prints_a_plan_that_can_be_given_again(path, tmp_path, capsys):
+    assert end("eval", path, "limit=3", "--dry-run") == 0
+    (tmp_path / "again.yaml").write_text(capsys.readouterr().out)
+    assert load_plan(str(tmp_path / "again.yaml")) == load_plan(path, ["limit=3"])

@@ -1,0 +1,126 @@
+"""Plans of evaluations: what a file, overrides and flags make of one, and what they are told."""
+
+import pytest
+from querylect.configs.evaluation import PlanConfig
+from querylect.configs.plan_files import dump_plan, is_plan, known_plans, load_plan, plan_of_flags
+from querylect.errors import ConfigError
+
+PLAN = """
+name: two
+datasets:
+  one: {kind: beir, path: /data/one}
+  two: {kind: beir, path: /data/two}
+environments:
+  bm25: {env: {retriever: bm25}}
+  served:
+    urls: {one: ["http://127.0.0.1:1"], two: ["http://127.0.0.1:2"]}
+systems:
+  prompted: {turns: 4}
+  sampled: {samples: 8, temperature: 0.7, environments: [bm25]}
+  trained: {run: runs/demo, checkpoint: best}
+"""
+
+
+@pytest.fixture
+def path(tmp_path):
+    (tmp_path / "plan.yaml").write_text(PLAN)
+    return str(tmp_path / "plan.yaml")
+
+
+def flags(**changes):
+    given = {"datasets": ["hpo"], "retrievers": ["bm25"], "rewriters": [], "runs": []}
+    return plan_of_flags(**{**given, "model": None, "turns": 1, "samples": None, **changes})
+
+
+@pytest.mark.parametrize("name", [*known_plans(), None])
+def test_a_plan_with_every_setting_written_out_can_be_given_again(name, path, tmp_path):
+    plan = load_plan(name or path, ["environments.bm25.env.index=there/{dataset}"])
+    (tmp_path / "again.yaml").write_text(dump_plan(plan))
+    again = load_plan(str(tmp_path / "again.yaml"))
+    assert again == plan
+    named = {name: "index" in environment.env.model_fields_set for name, environment in again.environments.items()}
+    assert named.pop("bm25")
+    assert not any(named.values())
+
+
+def test_a_plan_is_told_from_a_run(path, tmp_path):
+    (tmp_path / "run.yaml").write_text("name: run\ntrain: {steps: 1}\n")
+    assert is_plan(path)
+    assert is_plan("grid")
+    assert not is_plan(str(tmp_path / "run.yaml"))
+    assert not is_plan("demo")
+
+
+def test_overrides_reach_what_the_plan_names(path):
+    plan = load_plan(path, ["systems.prompted.turns=3", "limit=5", "environments.bm25.env.engine=rank_bm25"])
+    assert (plan.systems["prompted"].turns, plan.limit) == (3, 5)
+    assert plan.environments["bm25"].env.engine == "rank_bm25"
+    more = load_plan(path, ["systems.again={rewriter: {name: explore}}", "systems.again.turns=2"])
+    assert more.systems["again"].turns == 2
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("systems.trainde.turns=2", "there is no 'trainde' in systems; .* has prompted, sampled, trained"),
+        ("systems.trained.trns=2", "did you mean systems.trained.turns?"),
+        ("environments.bm25.env.retreiver=x", "did you mean environments.bm25.env.retriever?"),
+        ("bootstrp=1", "did you mean bootstrap?"),
+        ("metrics=[ndcg@100]", "100 documents deep and depth is 10; raise depth"),
+        ("metrics=[map]", "'map' is not known"),
+        ("metrics=[mrr, mrr]", "twice"),
+        ("baselines=[nobody]", "baselines names 'nobody'; the plan has raw, prompted"),
+        ("parts=[three]", "parts names 'three'; the plan has one, two"),
+        ("systems.sampled.environments=[served, bm52]", "systems.sampled.environments names 'bm52'"),
+        ("environments.bm25.env.dataset={kind: hpo}", "the dataset stands in `datasets`"),
+        ('environments.bm25.client.urls=["http://x"]', "serves one dataset and the plan has 2"),
+        ("systems.raw={}", "'raw' is that of the raw question"),
+        ("systems.a/b={}", "for it names files"),
+        ("systems.trained.policy={model: x}", "exclude each other"),
+        ("systems.prompted.checkpoint=best", "run is missing"),
+        ("systems.sampled.samples=0", "samples is 0; expected a number greater than or equal to 1"),
+        ("split=train", "split is \"train\"; expected 'validation' or 'test'"),
+    ],
+)
+def test_a_mistake_is_told_with_what_to_do(path, override, said):
+    with pytest.raises(ConfigError, match=said.replace("?", r"\?")):
+        load_plan(path, [override])
+
+
+def test_flags_make_a_plan():
+    plan = flags(
+        datasets=["hpo", "folder/scifact"],
+        retrievers=["bm25", "mini=/models/all-minilm"],
+        rewriters=["small", "long=explore"],
+        runs=["runs/demo"],
+        model="/models/policy",
+        turns=2,
+        samples=3,
+        overrides=["limit=7"],
+    )
+    assert {name: source.path for name, source in plan.datasets.items()} == {"hpo": None, "scifact": "folder/scifact"}
+    assert [one.env.retriever for one in plan.environments.values()] == ["bm25", "/models/all-minilm"]
+    assert {name: (one.run, one.turns, one.samples) for name, one in plan.systems.items()} == {
+        "small": (None, 2, 3),
+        "long": (None, 2, 3),
+        "demo": ("runs/demo", 2, 3),
+    }
+    assert plan.systems["long"].rewriter.name == "explore"
+    assert (plan.policy.model, plan.limit) == ("/models/policy", 7)
+
+
+def test_flags_that_make_no_plan_are_told():
+    with pytest.raises(ConfigError, match=r"two that are called 'x'; give one of them another name: NAME=b/x"):
+        flags(datasets=["a/x", "b/x"])
+    with pytest.raises(ConfigError, match=r"two systems are called 'small'"):
+        flags(rewriters=["small"], runs=["runs/small"])
+    for nothing in ({"datasets": []}, {"retrievers": []}):
+        with pytest.raises(ConfigError, match="nothing to evaluate: give a plan, a run folder or a config, or"):
+            flags(**nothing)
+
+
+def test_a_prepared_dataset_and_ragbench_have_parts():
+    plan = PlanConfig.model_validate(
+        {"datasets": {"a": None, "b": None}, "parts": ["a"], "environments": {"x": {"urls": {"a": ["http://h"]}}}}
+    )
+    assert (plan.has_parts("a"), plan.has_parts("b")) == (True, False)

@@ -1,0 +1,246 @@
+"""Tables, averages, marks and the transfer matrix of a grid, by hand; metrics and tests against other programs."""
+
+import math
+import re
+
+import numpy as np
+import pytest
+import pytrec_eval
+from hypothesis import given
+from hypothesis import strategies as st
+from querylect.configs.evaluation import PlanConfig
+from querylect.envs.environment import RankedHit
+from querylect.envs.trec import falling
+from querylect.eval.grid_table import Answers, Part, answers_of, split_by_part, tabulate_parts
+from querylect.eval.grid_text import Page, html, latex, markdown
+from querylect.eval.records import EvalRecord
+from querylect.eval.statistics import Stratum, bootstrap_ci, compare_paired, compare_strata, mean_ci
+from querylect.eval.table import Arm
+from querylect.eval.transfer import draw_transfer, transfer
+from querylect.rewards.measure import measure
+
+RAW, ONE, TWO = Arm("raw", 0), Arm("prompted", 1), Arm("prompted", 2)
+
+
+def plan(**changes):
+    values = {
+        "datasets": {"one": None, "two": None},
+        "environments": {"bm25": {}, "minilm": {}},
+        "systems": {"prompted": {"turns": 2}, "trained": {"run": "runs/x"}},
+        "metrics": ["ndcg@10"],
+        "permutations": 999,
+        "bootstrap": 200,
+        **changes,
+    }
+    return PlanConfig.model_validate(values)
+
+
+def record(question, value, turn=0, sample=0, **costs):
+    metrics = {"ndcg@10": value}
+    spent = {"tokens": 5 * turn, "prompt_tokens": 7, "searches": 1, **costs}
+    return EvalRecord("?", turn, question, question, "", (), (), metrics, format_ok=True, sample=sample, **spent)
+
+
+def answers(values, turn=0, prefix="q"):
+    rows = [record(f"{prefix}{number:03}", value, turn) for number, value in enumerate(values)]
+    return answers_of([one.question_id for one in rows], rows, 1)[turn]
+
+
+def part(title, **columns):
+    """bm25_raw=[…], minilm_prompted2=[…]"""
+    found = {}
+    for name, values in columns.items():
+        environment, system = name.split("_")
+        turn = int(system[-1]) if system[-1].isdigit() else 0
+        arm = Arm(system.rstrip("0123456789"), turn)
+        found[arm, environment] = answers(values, turn)
+    return Part(title, found)
+
+
+def page(tables, matrix=None, settings=None):
+    return Page("a <plan> & more", "Family.", (settings or plan()).metrics, tables, matrix, ["note_1"], ["about"])
+
+
+def test_a_table_by_hand():
+    low, high = [0.0, 0.5] * 20, [0.5, 1.0] * 20
+    table = tabulate_parts(plan(), "one", [(1.0, part("one", bm25_raw=low, bm25_prompted1=high, bm25_prompted2=low))])
+    assert (table.environments, table.questions) == (["bm25"], 40)
+    raw, first, second = (table.score(arm, "bm25") for arm in (RAW, ONE, TWO))
+    assert (raw.metrics["ndcg@10"], first.metrics["ndcg@10"]) == (0.25, 0.75)
+    assert (raw.marks, first.marks, second.marks) == ("", "†", "")
+    assert (raw.best, first.best, second.best) == (False, True, False)
+    assert [row.label for row in table.rows] == ["raw question", "prompted, turn 1", "prompted, turn 2"]
+    assert [(row.costs.calls, row.costs.tokens_out) for row in table.rows] == [(0, 0), (1, 5), (2, 10)]
+    better, same = table.comparisons
+    assert (better.test.difference, better.test.wins, better.test.p) == (0.5, 40, 0.001)
+    assert (better.p_holm, same.p_holm) == (0.002, 1.0)
+    assert any("Only 40 questions" in note for note in table.notes)
+
+
+def test_worse_is_marked_as_worse_and_a_second_baseline_has_marks_of_its_own():
+    settings = plan(baselines=["raw", "prompted"])
+    columns = {"bm25_raw": [0.5] * 30, "bm25_prompted2": [0.1] * 30, "bm25_trained1": [0.9] * 30}
+    table = tabulate_parts(settings, "one", [(1.0, part("one", **columns))])
+    assert table.score(TWO, "bm25").marks == "↓"
+    assert table.score(Arm("trained", 1), "bm25").marks == "†‡"
+    assert [(row.arm.system, row.baseline.system) for row in table.comparisons] == [
+        ("prompted", "raw"),
+        ("trained", "raw"),
+        ("trained", "prompted"),
+    ]
+
+
+def test_a_question_without_a_score_is_left_out_and_told_and_never_zero():
+    table = tabulate_parts(
+        plan(), "one", [(1.0, part("one", bm25_raw=[1.0, None, 0.5, 0.5], bm25_prompted1=[None] * 4))]
+    )
+    score = table.score(RAW, "bm25")
+    assert (score.metrics["ndcg@10"], score.n, score.of) == (2 / 3, 3, 4)
+    nothing = table.score(ONE, "bm25")
+    assert (nothing.metrics["ndcg@10"], nothing.n, nothing.low) == (None, 0, None)
+    assert table.comparisons == []
+    assert any("raw question in bm25 has a score for 3 of 4 questions" in note for note in table.notes)
+    assert "| prompted, turn 1 | – |" in markdown(page([table]))
+
+
+def test_samples_count_by_their_mean_and_only_when_all_are_scored():
+    values = {"a": [0.0, 1.0, 0.5], "b": [1.0, None, 1.0], "c": [1.0, 1.0]}
+    rows = [record(q, value, 1, sample) for q, found in values.items() for sample, value in enumerate(found)]
+    found = answers_of(["a", "b", "c", "d"], rows, 3)[1]
+    assert found.values == {"a": {"ndcg@10": 0.5}, "b": {"ndcg@10": None}, "c": {}, "d": {}}
+    settings = plan(systems={"prompted": {"samples": 3, "temperature": 0.7}})
+    table = tabulate_parts(settings, "one", [(1.0, Part("one", {(ONE, "bm25"): found}))])
+    assert table.score(ONE, "bm25").metrics["ndcg@10"] == 0.5
+    assert any("mean over 3 sampled answers" in note and "never the best" in note for note in table.notes)
+
+
+def test_an_average_is_a_mean_of_means_and_lacks_what_a_part_lacks():
+    small = part("one", bm25_raw=[1.0] * 2, bm25_prompted1=[1.0] * 2)
+    large = part("two", bm25_raw=[0.0] * 8, minilm_raw=[0.5] * 8)
+    table = tabulate_parts(plan(), "Average", [(0.5, small), (0.5, large)])
+    assert table.score(RAW, "bm25").metrics["ndcg@10"] == 0.5
+    assert table.score(ONE, "bm25") is None
+    assert table.score(RAW, "minilm") is None
+    assert any("prompted, turn 1 in bm25 was not evaluated on every part" in note for note in table.notes)
+
+
+def test_parts_are_told_by_their_question_ids():
+    values = {"covid/1": {"ndcg@10": 1.0}, "covid/2": {"ndcg@10": 0.0}, "tech/1": {"ndcg@10": 0.25}}
+    rows = [record(name, value["ndcg@10"]) for name, value in values.items()]
+    whole = Part("rag", {(RAW, "bm25"): Answers(list(values), values, rows)})
+    covid, tech = split_by_part(whole)
+    assert [one.title for one in (covid, tech)] == ["rag: covid", "rag: tech"]
+    tables = [tabulate_parts(plan(), one.title, [(1.0, one)]) for one in (covid, tech)]
+    assert [table.score(RAW, "bm25").metrics["ndcg@10"] for table in tables] == [0.5, 0.25]
+    both = tabulate_parts(plan(), "average", [(0.5, covid), (0.5, tech)])
+    assert both.score(RAW, "bm25").metrics["ndcg@10"] == 0.375
+
+
+scores = st.lists(st.tuples(st.floats(0, 1) | st.none(), st.floats(0, 1) | st.none()), min_size=1, max_size=12)
+
+
+@given(scores.filter(lambda pairs: any(a is not None and b is not None for a, b in pairs)), st.integers(0, 5))
+def test_one_stratum_is_the_plain_comparison(pairs, seed):
+    a, b = [x for x, _ in pairs], [y for _, y in pairs]
+    settings = {"resamples": 50, "permutations": 50, "seed": seed}
+    plain, ours = compare_paired(a, b, **settings), compare_strata([Stratum(1.0, a, b)], **settings)
+    for name in type(plain).__dataclass_fields__:
+        assert getattr(ours, name) == pytest.approx(getattr(plain, name), abs=1e-12), name
+    known = [x for x, y in pairs if x is not None]
+    if known:
+        assert mean_ci([(1.0, known)], 50, seed) == pytest.approx(bootstrap_ci(known, 50, seed))
+
+
+def test_the_test_of_an_average_weighs_parts_and_not_questions():
+    """A gain on the two questions of one part weighs as much as an equal loss on the hundred of the other."""
+    gain, loss = Stratum(0.5, [1.0, 1.0], [0.0, 0.0]), Stratum(0.5, [0.0] * 100, [1.0] * 100)
+    found = compare_strata([gain, loss], resamples=50, permutations=2000, seed=0)
+    assert found.difference == pytest.approx(0.0)
+    assert found.p == 1.0
+    assert (found.wins, found.losses) == (2, 100)
+    assert compare_strata([gain, Stratum(0.5, [None], [1.0])], resamples=5, permutations=5, seed=0) is None
+
+
+@given(
+    st.dictionaries(st.sampled_from("abcdefgh"), st.sampled_from([0.0, 0.5, 0.5000001, 1.0, -3.0]), min_size=1),
+    st.dictionaries(st.sampled_from("abcdefghij"), st.integers(0, 3), min_size=1),
+    st.integers(1, 10),
+)
+def test_ndcg_recall_and_mrr_are_those_of_pytrec_eval_whatever_ties(found, judged, k):
+    """Ties stand as the retriever ranked them; in a run file their scores fall, so that trec_eval keeps that order."""
+    ranking = sorted(found, key=lambda document: -found[document])
+    hits = [RankedHit(document, found[document]) for document in ranking]
+    run = dict(zip(ranking, falling([hit.score for hit in hits]), strict=True))
+    judge = pytrec_eval.RelevanceEvaluator({"q": judged}, {f"ndcg_cut.{k}", f"recall.{k}", "recip_rank"})
+    theirs = judge.evaluate({"q": run})["q"]
+    for name, value in ((f"ndcg@{k}", theirs[f"ndcg_cut_{k}"]), (f"recall@{k}", theirs[f"recall_{k}"])):
+        assert measure(name)(ranking, judged) == pytest.approx(value, abs=1e-6), name
+    assert measure("mrr")(ranking, judged) == pytest.approx(theirs["recip_rank"], abs=1e-6)
+    cut = judge.evaluate({"q": {document: run[document] for document in ranking[:k]}})["q"]
+    assert measure(f"mrr@{k}")(ranking, judged) == pytest.approx(cut["recip_rank"], abs=1e-6)
+
+
+@pytest.fixture
+def matrix():
+    columns = {
+        "bm25_raw": [0.25] * 4, "bm25_prompted1": [0.75] * 4, "bm25_trained1": [0.5] * 4,
+        "minilm_raw": [0.5] * 4, "minilm_prompted1": [0.25] * 4, "minilm_trained1": [1.0] * 4,
+    }  # fmt: skip
+    table = tabulate_parts(plan(), "one", [(1.0, part("one", **columns))])
+    return table, transfer(table, "ndcg@10", {"prompted": "bm25", "trained": "minilm"})
+
+
+def test_the_transfer_matrix_by_hand(matrix):
+    _, found = matrix
+    at_bm25, at_minilm = found.policies
+    assert (at_bm25.values, at_bm25.gains) == ({"bm25": 0.75, "minilm": 0.25}, {"bm25": 0.5, "minilm": -0.25})
+    assert (at_minilm.values, at_minilm.gains) == ({"bm25": 0.5, "minilm": 1.0}, {"bm25": 0.25, "minilm": 0.5})
+    assert at_bm25.at_home("bm25")
+    assert not at_bm25.at_home("minilm")
+
+
+def test_the_heat_map_shows_gains_and_losses_by_colour_and_number(matrix):
+    drawing = draw_transfer(matrix[1])
+    fills = re.findall(r"fill: var\(--series-(\d)\); opacity: ([\d.]+)", drawing.svg)
+    assert [colour for colour, _ in fills] == ["1", "2", "1", "1"]
+    shades = [float(shade) for _, shade in fills]
+    assert shades[1] == pytest.approx(shades[0] / 2)
+    assert all(said in drawing.svg for said in ("0.750", "+0.500", "−0.250"))
+    assert drawing.svg.startswith("<svg")
+
+
+def test_there_is_no_matrix_of_policies_with_one_school(matrix):
+    table, _ = matrix
+    assert transfer(table, "ndcg@10", {"prompted": "bm25", "trained": "bm25"}) is None
+    assert transfer(table, "ndcg@10", {"trained": "bm25"}) is None
+
+
+def test_the_three_forms_say_the_same(matrix):
+    table, found = matrix
+    said = page([table], found)
+    plain, tex, web = markdown(said), latex(said), html(said, draw_transfer(found))
+    assert "| raw question | 0.250 | 0.500 | 0 | 7 | 0.0 | 1.00 | 0.000 | 100.0% |" in plain
+    assert r"raw question & 0.250 & 0.500 & 0 & 7 & 0.0 & 1.00 & 0.000 & 100.0\% \\" in tex
+    assert "| prompted, turn 1 | **0.750** |" in plain
+    assert r"prompted, turn 1 & \textbf{0.750} &" in tex
+    assert re.search(r"<strong>0\.750</strong>", web)
+    assert "| prompted (bm25) | **0.750 (+0.500)** | 0.250 (−0.250) |" in plain
+    assert r"prompted (bm25) & \textbf{0.750 (+0.500)} & 0.250 ($-$0.250) \\" in tex
+    assert "a &lt;plan&gt; &amp; more" in web
+    assert r"% note_1" in tex
+    assert web.count("<svg") == 1
+
+
+def test_latex_marks_are_commands():
+    table = tabulate_parts(plan(), "a_b & 1%", [(1.0, part("x", bm25_raw=[0.0] * 30, bm25_prompted1=[0.5] * 30))])
+    tex = latex(page([table]))
+    assert r"\textbf{0.500}$^{\dagger}$" in tex
+    assert r"\caption{a\_b \& 1\%: " in tex
+    assert "†" not in tex
+    assert tex.count(r"\begin{tabular}{l" + "r" * 7 + "}") == 1
+
+
+def test_a_column_of_one_figure_has_no_best(matrix):
+    table = tabulate_parts(plan(), "one", [(1.0, part("one", bm25_raw=[0.5] * 3))])
+    assert not table.score(RAW, "bm25").best
+    assert math.isclose(np.mean([0.5] * 3), table.score(RAW, "bm25").metrics["ndcg@10"])

@@ -1,0 +1,93 @@
+"""What a cell keeps: whole lines only, the last of a question, nothing of another identity."""
+
+import json
+
+import pytest
+from querylect.data.types import Question
+from querylect.envs.plan import SearchPlan
+from querylect.envs.wire import HitBody, StepResult
+from querylect.errors import DataError, StorageError
+from querylect.eval.journal import Journal, fingerprint, finished
+from querylect.eval.records import EvalRecord, raw_record, record_line
+
+ASKED = [Question(f"q{number}", f"question {number}") for number in range(3)]
+
+
+def row(question, value=0.5, turn=0, sample=0, text=None):
+    result = None
+    if value is not None:
+        metrics = {"ndcg@10": value, "recall@10": value, "mrr@10": value}
+        result = StepResult(question_id=question, ranking=[HitBody(id="d", score=1.0)], reward=value, metrics=metrics)
+    made = raw_record(Question(question, text or f"question {question[1:]}"), SearchPlan.of("x"), result)
+    values = {name: getattr(made, name) for name in EvalRecord.__dataclass_fields__}
+    return EvalRecord(**{**values, "turn": turn, "sample": sample})
+
+
+def test_what_was_appended_comes_back_and_the_identity_lies_beside_it(tmp_path):
+    journal = Journal(tmp_path, {"system": "raw", "depth": 10})
+    assert journal.read() == []
+    assert not journal.folder.exists()
+    journal.append([row("q0")])
+    journal.append([row("q1"), row("q2", None)])
+    assert Journal(tmp_path, {"depth": 10, "system": "raw"}).read() == [row("q0"), row("q1"), row("q2", None)]
+    assert json.loads((journal.folder / "cell.json").read_text()) == {"system": "raw", "depth": 10}
+
+
+@pytest.mark.parametrize("change", [{"depth": 100}, {"system": {"policy": "x"}}, {"more": None}])
+def test_another_identity_is_another_cell(tmp_path, change):
+    identity = {"system": "raw", "depth": 10}
+    Journal(tmp_path, identity).append([row("q0")])
+    assert Journal(tmp_path, {**identity, **change}).read() == []
+    assert fingerprint(identity) != fingerprint({**identity, **change})
+
+
+def test_a_cut_last_line_is_cut_off_and_writing_goes_on_behind_the_whole_ones(tmp_path):
+    journal = Journal(tmp_path, {})
+    journal.append([row("q0"), row("q1")])
+    whole = journal.records.read_bytes()
+    for cut in (1, 40, len(record_line(row("q1"))) - 1):
+        journal.records.write_bytes(whole[: len(whole) - cut])
+        assert journal.read() == [row("q0")]
+        journal.append([row("q1")])
+        assert journal.records.read_bytes() == whole
+    journal.records.write_bytes(b'{"system": "r')
+    assert journal.read() == []
+
+
+def test_half_a_line_longer_than_a_block_is_cut_off_too(tmp_path):
+    journal = Journal(tmp_path, {})
+    journal.append([row("q0")])
+    with journal.records.open("ab") as file:
+        file.write(b"x" * 200_000)
+    assert journal.read() == [row("q0")]
+
+
+def test_a_whole_line_that_is_no_record_is_an_error(tmp_path):
+    journal = Journal(tmp_path, {})
+    journal.append([row("q0")])
+    with journal.records.open("ab") as file:
+        file.write(b'{"system": "raw"}\n')
+    with pytest.raises(DataError, match="line 2"):
+        journal.read()
+
+
+def test_of_a_question_that_was_asked_again_the_last_answer_counts(tmp_path):
+    journal = Journal(tmp_path, {})
+    journal.append([row("q0", None), row("q1", 0.25)])
+    journal.append([row("q0", 0.75)])
+    assert journal.read() == [row("q0", 0.75), row("q1", 0.25)]
+
+
+def test_a_disk_that_takes_nothing_is_told(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match="could not be written"):
+        Journal(tmp_path / "file", {}).append([row("q0")])
+
+
+def test_finished_is_what_is_scored_at_every_turn_and_in_every_sample_in_the_words_of_today():
+    every = [row("q0", turn=turn, sample=sample) for turn in (1, 2) for sample in (0, 1)]
+    assert finished(every, ASKED, [1, 2], 2) == {"q0"}
+    assert finished(every[:-1], ASKED, [1, 2], 2) == set()
+    assert finished([*every[:-1], row("q0", None, 2, 1)], ASKED, [1, 2], 2) == set()
+    assert finished([row("q0"), row("q1", text="another")], ASKED, [0], 1) == {"q0"}
+    assert finished([row("q9")], ASKED, [0], 1) == set()

@@ -1,0 +1,159 @@
+"""The environments of a plan on its datasets: index folders by name, and what makes a system another one."""
+
+import json
+
+import pytest
+from querylect.configs.environment import DatasetConfig
+from querylect.configs.evaluation import PlanConfig, SystemConfig
+from querylect.configs.schema import RewriterConfig, RunConfig
+from querylect.errors import ConfigError, ModelError
+from querylect.eval.contestants import Contestant
+from querylect.eval.identity import folder_identity, model_identity, system_identity
+from querylect.eval.places import chosen_places, searched_here
+from querylect.rewriters.card import RetrieverCard
+from querylect.rewriters.registry import make_rewriter
+
+ONE, TWO = DatasetConfig(kind="beir", path="/data/one"), DatasetConfig(kind="beir", path="/data/two")
+
+
+def index(env=None, datasets=None, dataset="one"):
+    settings = {"env": env or {}, "datasets": datasets}
+    plan = PlanConfig.model_validate({"datasets": {"one": ONE, "two": TWO}, "environments": {"x": settings}})
+    return searched_here(plan, plan.environments["x"], dataset, plan.datasets[dataset])
+
+
+def test_an_index_is_named_by_dataset_and_retriever():
+    assert index().index == "indexes/one-bm25"
+    assert index(dataset="two").index == "indexes/two-bm25"
+    assert index(dataset="two").dataset == TWO
+    assert index({"retriever": "all-minilm-l6-v2"}).index == "indexes/one-all-minilm-l6-v2"
+    assert index({"retriever": "/models/my encoder"}).index == "indexes/one-models-my-encoder"
+
+
+def test_settings_that_make_another_index_make_another_name():
+    names = {
+        index(env).index
+        for env in ({}, {"engine": "rank_bm25"}, {"model": "a"}, {"recipe": {"pooling": "cls"}}, {"model": "b"})
+    }
+    assert len(names) == 5
+    assert index({"port": 8000, "gain": "exponential"}).index == "indexes/one-bm25"
+
+
+def test_a_named_index_holds_the_name_of_the_dataset_where_there_are_several():
+    assert index({"index": "there/{dataset}-x"}).index == "there/one-x"
+    assert index({"index": "there/x"}, datasets=["one"]).index == "there/x"
+    with pytest.raises(ConfigError, match=r"env.index is 'there/x' for 2 datasets; put \{dataset\} into it"):
+        index({"index": "there/x"})
+
+
+def test_members_of_a_hybrid_have_an_index_for_each_dataset():
+    members = [{"retriever": name, "index": f"there/{{dataset}}-{name}"} for name in ("bm25", "contriever")]
+    found = index({"retriever": "hybrid", "hybrid": {"members": members}}, dataset="two")
+    assert [member.index for member in found.hybrid.members] == ["there/two-bm25", "there/two-contriever"]
+    members[1]["index"] = "there/contriever"
+    with pytest.raises(ConfigError, match=r"env\.hybrid\.members\.index is 'there/contriever'"):
+        index({"retriever": "hybrid", "hybrid": {"members": members}})
+
+
+def test_places_are_those_that_an_environment_names():
+    plan = PlanConfig.model_validate(
+        {"datasets": {"one": ONE, "two": TWO}, "environments": {"x": {}, "y": {"datasets": ["two"]}}}
+    )
+    assert chosen_places(plan) == [("one", "x"), ("two", "x"), ("two", "y")]
+
+
+def test_a_model_is_known_by_what_is_in_its_files(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors").write_bytes(b"\0" * 1000)
+    (tmp_path / "notes.md").write_text("a")
+    first = folder_identity(tmp_path)
+    (tmp_path / "notes.md").write_text("b")
+    assert folder_identity(tmp_path) == first == model_identity(str(tmp_path))
+    (tmp_path / "model.safetensors").write_bytes(b"\0" * 999 + b"\1")
+    assert folder_identity(tmp_path) != first
+    assert model_identity("someone/model") == "someone/model"
+    with pytest.raises(ModelError):
+        model_identity(str(tmp_path / "gone"))
+
+
+def test_a_large_file_is_known_by_samples_of_it(tmp_path, monkeypatch):
+    from querylect.eval import identity
+
+    monkeypatch.setattr(identity, "WHOLE", 100)
+    monkeypatch.setattr(identity, "SAMPLE", 8)
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(bytes(10_000))
+    first = folder_identity(tmp_path)
+    for changed in (0, 9_999, 5_000 // 158 * 158):
+        content = bytearray(10_000)
+        content[changed : changed + 200] = b"\1" * len(content[changed : changed + 200])
+        path.write_bytes(bytes(content))
+        assert folder_identity(tmp_path) != first
+
+
+BASE = {"rewriter": {"name": "general"}, "rollout": {"max_new_tokens": 8, "documents": 2}}
+
+
+def identity_of(config=None, system=None, card="bm25", weights=None, seed=0):
+    settings = RunConfig.model_validate({**BASE, **(config or {})})
+    rewriter = make_rewriter(settings.rewriter, RetrieverCard(card, "bm25"), 10)
+    found = system_identity(
+        SystemConfig.model_validate(system or {"turns": 2}), settings, weights or {"policy": "a"}, rewriter, seed
+    )
+    return json.dumps(found, sort_keys=True)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"config": {"rewriter": {"name": "explore"}}},
+        {"config": {"rewriter": {"name": "general", "keep_question_weight": 1.0}}},
+        {"config": {"rollout": {"max_new_tokens": 9, "documents": 2}}},
+        {"config": {"rollout": {"max_new_tokens": 8, "documents": 3}}},
+        {"config": {"policy": {"dtype": "float32"}}},
+        {"system": {"turns": 3}},
+        {"system": {"turns": 2, "samples": 1}},
+        {"weights": {"policy": "a", "checkpoint": "b"}},
+    ],
+)
+def test_what_changes_an_answer_changes_the_identity(change):
+    assert identity_of(**change) != identity_of()
+
+
+def test_what_changes_no_answer_does_not():
+    assert identity_of(seed=1) == identity_of()
+    assert identity_of({"rollout": {**BASE["rollout"], "micro_batch": 3, "branching": [2, 2]}}) == identity_of()
+    assert identity_of({"name": "other", "seed": 3}) == identity_of()
+    sampled = {"turns": 2, "samples": 2}
+    assert identity_of(system=sampled, seed=1) != identity_of(system=sampled)
+
+
+def test_the_retriever_that_is_named_in_a_prompt_is_part_of_the_identity():
+    named = {"rewriter": RewriterConfig(name="explore").model_dump()}
+    assert identity_of(named, card="bm25") != identity_of(named, card="contriever")
+    assert identity_of(card="bm25") == identity_of(card="contriever")
+
+
+def contestant(run, checkpoint="final"):
+    return Contestant("x", SystemConfig(run="x"), RunConfig.model_validate(run), checkpoint, 10, {})
+
+
+def test_a_run_is_said_to_be_trained_in_the_environments_of_the_plan_that_it_knew():
+    environments = {
+        "served": {"urls": {"one": ["http://h"]}},
+        "words": {"env": {"retriever": "bm25"}},
+        "slow": {"env": {"retriever": "bm25", "engine": "rank_bm25"}},
+    }
+    plan = PlanConfig.model_validate({"datasets": {"one": ONE}, "environments": environments})
+    cards = {"served": RetrieverCard("contriever", "dense"), "words": RetrieverCard("bm25", "bm25")}
+
+    def home(run, **more):
+        return contestant(run, **more).trained_in(plan, cards)
+
+    assert home({"env": {"retriever": "bm25", "index": "elsewhere"}}) == "words"
+    assert home({"env": {"engine": "rank_bm25"}}) == "slow"
+    assert home({"env": {"retriever": "contriever"}}) == "served"
+    assert home({"env": {"retriever": "medcpt"}}) == "medcpt"
+    assert home({}, checkpoint=None) == ""
+    members = {"a": {"env": {"retriever": "bm25"}}, "b": {"env": {"retriever": "contriever", "index": "c"}}}
+    assert home({"mix": {"environments": members}}) == "words+served"
