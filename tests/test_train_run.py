@@ -268,7 +268,7 @@ def test_a_damaged_checkpoint_is_said_and_a_missing_file_leads_to_the_one_before
     with caplog.at_level(logging.WARNING):
         from querylect.train.run_folder import RunFolder
 
-        assert RunFolder(copy).newest_checkpoint() == copy / "checkpoints" / "checkpoint-1"
+        assert RunFolder(copy).newest_checkpoint(config) == copy / "checkpoints" / "checkpoint-1"
     assert "checkpoint-2 is passed over" in caplog.text
 
 

@@ -235,7 +235,7 @@ def test_a_step_that_takes_longer_than_it_used_to_is_given_up_when_the_time_is_o
         with pytest.raises(StoppedError):
             train(config)
     folder = RunFolder(settings_folder(config))
-    assert folder.newest_checkpoint().name == "checkpoint-2"
+    assert folder.newest_checkpoint(settings).name == "checkpoint-2"
     train(config, resume=True)
     assert without_seconds(folder.metrics) == straight
 
@@ -355,7 +355,7 @@ def test_killed_terminated_and_interrupted_it_logs_every_step_once(settings, les
     reached = wait_for_step(process, folder.metrics, 3)
     process.kill()
     assert end(process)[1] == -signal.SIGKILL
-    assert folder.newest_checkpoint() is not None
+    assert folder.newest_checkpoint(settings) is not None
 
     process = querylect(tmp_path, "--resume")
     wait_for_step(process, folder.metrics, reached + 3)
@@ -365,7 +365,7 @@ def test_killed_terminated_and_interrupted_it_logs_every_step_once(settings, les
     assert "stopped: SIGTERM came before the run had ended" in (tmp_path / "stderr").read_text()
     steps = [line["step"] for line in records(folder.metrics)]
     assert steps == list(range(1, len(steps) + 1))
-    assert folder.newest_checkpoint().name == f"checkpoint-{steps[-1]}"
+    assert folder.newest_checkpoint(settings).name == f"checkpoint-{steps[-1]}"
     assert not folder.final.exists()
 
     process = querylect(tmp_path, "--resume")
@@ -374,7 +374,7 @@ def test_killed_terminated_and_interrupted_it_logs_every_step_once(settings, les
     assert end(process)[1] == 130
     steps = [line["step"] for line in records(folder.metrics)]
     assert steps == list(range(1, len(steps) + 1))
-    assert folder.newest_checkpoint().name == f"checkpoint-{steps[-1]}"
+    assert folder.newest_checkpoint(settings).name == f"checkpoint-{steps[-1]}"
 
     whole = change(endless, output=str(tmp_path / "whole"), **{"train.steps": len(steps)})
     assert without_seconds(train(whole) / "metrics.jsonl") == without_seconds(folder.metrics)

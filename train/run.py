@@ -58,7 +58,7 @@ def train(config: RunConfig, resume: bool = False) -> Path:
 
 def stopped(config: RunConfig, signal_name: str) -> StoppedError:
     """The error of a run that a signal ended; it says what is left."""
-    checkpoint = RunFolder(Path(config.output) / config.name).newest_checkpoint()
+    checkpoint = RunFolder(Path(config.output) / config.name).newest_checkpoint(config)
     left = f"{checkpoint} holds its last finished step" if checkpoint else "no step was finished yet"
     return StoppedError(f"{signal_name} came before the run had ended; {left}. Go on with --resume.")
 
