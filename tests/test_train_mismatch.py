@@ -188,6 +188,28 @@ def test_without_the_correction_the_mismatch_is_only_logged(settings, monkeypatc
     assert figures[f"{RATIO}/max"] > 1.3
 
 
+def test_vespo_leaves_the_mismatch_alone_where_it_is_only_logged(settings, monkeypatch):
+    """TRL's vespo folds a ratio that it is given into its own, whether it is asked to correct or not."""
+
+    def act(trainer):
+        ready(trainer)
+        inputs = step_inputs(trainer)
+        found = []
+        for correct in (False, True):
+            trainer.run = change(trainer.run, **{"train.importance_sampling_correction": correct})
+            for shift in (0.0, 0.2):
+                moved = [
+                    dict(each, sampling_per_token_logps=each["sampling_per_token_logps"] - shift) for each in inputs
+                ]
+                found.append(float(losses_and_gradients(trainer, moved, True)[0].abs().sum()))
+        return found
+
+    vespo = {"train.loss_type": "vespo", "rollout.branching": [8]}
+    logged, logged_moved, corrected, corrected_moved = with_trainer(change(settings, **vespo), monkeypatch, act)
+    assert logged == logged_moved == pytest.approx(corrected, rel=1e-3)
+    assert corrected_moved != pytest.approx(corrected, rel=1e-2)
+
+
 @pytest.mark.parametrize("mode", ["token_truncate", "token_mask"])
 def test_the_weights_are_those_of_trl_which_takes_a_second_forward_pass(settings, monkeypatch, mode):
     from trl import GRPOTrainer

@@ -190,8 +190,12 @@ GRACE = "train.grace_seconds"
 
 @pytest.mark.parametrize(("where", "grace", "left"), [("first", 60, 0), ("rollout", 0, 2), ("rollout", 600, 3)])
 def test_a_step_is_finished_where_the_grace_period_is_long_enough(settings, straight, monkeypatch, where, grace, left):
-    """SIGTERM in the rollout of the third step, and in that of the first, which nobody knows how long it takes."""
+    """SIGTERM in the rollout of the third step, and in that of the first, which nobody knows how long it takes.
+
+    A second one, while the checkpoint is being saved, does not cut it short.
+    """
     from querylect.rollouts.grow import Grower
+    from querylect.train.trainer import TreeTrainer
 
     original, calls = Grower.grow, []
 
@@ -201,10 +205,16 @@ def test_a_step_is_finished_where_the_grace_period_is_long_enough(settings, stra
             os.kill(os.getpid(), signal.SIGTERM)
         return original(*args, **kwargs)
 
+    def told_twice(trainer):
+        os.kill(os.getpid(), signal.SIGTERM)
+        save(trainer)
+
+    save = TreeTrainer.save_now
     config = change(settings, **{"train.save_steps": 100, GRACE: grace})
     before = signal.getsignal(signal.SIGTERM)
     with monkeypatch.context() as patch:
         patch.setattr(Grower, "grow", interrupted)
+        patch.setattr(TreeTrainer, "save_now", told_twice)
         with pytest.raises(StoppedError, match=r"^SIGTERM came before the run had ended; .*--resume") as stopped:
             train(config)
     assert stopped.value.exit_code == 75

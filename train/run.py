@@ -250,7 +250,7 @@ def _learn(
     callbacks = watched_together(processes, stopper, watcher)
     if validation:
         told = watcher.validated if watcher is not None else None
-        callbacks.append(Validator(config, folder, validation, grower, stopper, sampler.refresh, save, told, processes))
+        callbacks.append(Validator(config, folder, validation, grower, stopper, sampler, save, told, processes))
     trainer = TreeTrainer(
         run=config,
         folder=folder,
@@ -272,7 +272,8 @@ def _learn(
     try:
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     except (EnvironmentUnavailableError, EngineUnavailableError, RequestError, KeyboardInterrupt, LeaveNow):
-        trainer.save_now()
+        with stopper.to_the_end():
+            trainer.save_now()
         raise
     except Exception as error:
         if checkpoint is None or trainer.began or isinstance(error, QuerylectError):
