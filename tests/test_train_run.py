@@ -287,6 +287,20 @@ def test_a_checkpoint_of_another_policy_is_refused(straight, tmp_path, speaking)
         train(config, resume=True)
 
 
+def test_a_resume_without_enough_memory_does_not_blame_the_checkpoint(straight, tmp_path, monkeypatch):
+    """Who followed the advice to remove it would lose a whole checkpoint."""
+    import torch
+    from querylect.train.trainer import TreeTrainer
+
+    def full(*_, **__):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    config, _ = copy_of(straight, tmp_path, 2)
+    monkeypatch.setattr(TreeTrainer, "train", full)
+    with pytest.raises(torch.OutOfMemoryError):
+        train(config, resume=True)
+
+
 def test_base_weights_that_were_swapped_under_an_adapter_are_refused(straight, tmp_path, speaking):  # noqa: F811
     """Same name, same shapes, other values: the adapter would go on over weights that it was not trained on."""
     from safetensors.torch import load_file, save_file

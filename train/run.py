@@ -78,12 +78,15 @@ def _prepare(config: RunConfig, resume: bool, processes: Processes, stopper: Any
     with shared_environment(config, processes) as client:
         asked = processes.together(lambda: client.questions("train"))
         questions = processes.first(lambda: worth_training(config, client, asked))
-        mixture = processes.together(lambda: _mixture(config, questions))
+        mixture = processes.together(lambda: _what_steps_draw(config, questions))
         return _train(config, processes, client, asked, questions, mixture, folder, checkpoint, stopper)
 
 
-def _mixture(config: RunConfig, questions: Sequence[Question]) -> Mixture | None:
-    """What a run that mixes environments draws from. Raises ConfigError where the questions do not fill a step."""
+def _what_steps_draw(config: RunConfig, questions: Sequence[Question]) -> Mixture | None:
+    """What fills the steps of a run that mixes environments; None where TRL's passes over the questions do.
+
+    Raises ConfigError where the questions do not fill a step.
+    """
     if len(questions) < config.train.questions_per_step:
         raise ConfigError(
             f"{len(questions)} training questions are left after train.raw_reward {config.train.raw_reward}, and "
@@ -205,6 +208,7 @@ def _learn(
     stopper: Any,
 ) -> None:
     from datasets import Dataset
+    from torch import OutOfMemoryError
     from transformers import PrinterCallback
 
     from .guard import CollapseGuard, best_known
@@ -276,7 +280,7 @@ def _learn(
             trainer.save_now()
         raise
     except Exception as error:
-        if checkpoint is None or trainer.began or isinstance(error, QuerylectError):
+        if checkpoint is None or trainer.began or isinstance(error, (QuerylectError, MemoryError, OutOfMemoryError)):
             raise
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise CheckpointError(
