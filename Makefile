@@ -1,9 +1,10 @@
 # `make help` lists the targets. Everything is installed into .venv, at the exact versions of constraints.txt: the extras
-# cpu and dev, and for `make test` also browser, ranx and verifiers. For GPUs, in an environment of your own and without
-# them: pip install -e '.[gpu]'
+# cpu and dev, and for `make test` also browser, deepspeed, ranx and verifiers. For GPUs, in an environment of your own
+# and without them: pip install -e '.[gpu]'
 
 PY ?= python3
 ARGS ?=
+WORKERS ?= 2
 BIN := .venv/bin
 STAMP := .venv/.stamp
 TESTED := .venv/.stamp-extras
@@ -15,7 +16,7 @@ RUN = env LD_PRELOAD="$$(realpath -q .venv/lib/libiomp5.so)$${LD_PRELOAD:+:$$LD_
 
 help:
 	@echo 'make demo      build the index, train, evaluate; ends with the path of report.html (a second one starts anew)'
-	@echo 'make test      run the tests; ARGS="-k config" goes to pytest'
+	@echo 'make test      run the tests, WORKERS=2 files at a time; ARGS="-k config" goes to pytest'
 	@echo 'make lint      ruff check, ruff format --check, mypy'
 	@echo 'make install   only make .venv, for demo, test and lint; PY=python3.12 chooses the interpreter'
 	@echo 'make clean     remove .venv and caches; indexes/ and runs/ stay'
@@ -33,7 +34,7 @@ $(STAMP): pyproject.toml constraints.txt requirements-demo.txt
 
 # What only tests need: other programs that read our files, serve our environment or show our page
 $(TESTED): $(STAMP)
-	$(BIN)/python -m pip install -c constraints.txt -e '.[browser,ranx,verifiers]'
+	$(BIN)/python -m pip install -c constraints.txt -e '.[browser,deepspeed,ranx,verifiers]'
 	@touch $@
 
 # Starts anew each time; the run before it is kept as runs/demo.previous. To go on with an interrupted one:
@@ -44,8 +45,9 @@ demo: $(STAMP)
 	$(RUN) train demo $(ARGS)
 	$(RUN) eval runs/demo
 
+# One file of tests belongs to one process; more OpenMP threads than that would only wait for each other
 test: $(TESTED)
-	$(BIN)/pytest $(ARGS)
+	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
 # mypy finds the package through a link of its name, whatever the folder of this checkout is called
 lint: $(STAMP)
