@@ -225,6 +225,14 @@ def test_progress_belongs_to_finished_steps(tmp_path):
     assert again.shares == shares
 
 
+def test_every_step_has_a_draw_of_its_own():
+    mix, course = mixture(), curriculum(prefer="hard", memory=0.5)
+    for finished in range(6):
+        ids = [row["prompt"] for row in mix.fill([{"prompt": slot} for slot in mix.slots], finished)]
+        assert ids == course.draw(mix.progress(finished), finished + 1, 4)[0]
+        mix.learn(tried(ids), finished)
+
+
 def test_two_steps_on_one_rollout_learn_from_it_once(tmp_path):
     """The rollout of steps 1 and 2 is behind the checkpoints of both, and step 3 draws anew."""
     mix = mixture()
