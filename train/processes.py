@@ -83,12 +83,11 @@ class Processes:
             return
         copied = getattr(failure, "told_elsewhere", False)  # at an earlier meeting, from another process
         told = self.all(None if failure is None else (copied, type(failure).__name__, str(failure)))
-        failed = sorted((error[0], rank) for rank, error in enumerate(told) if error is not None)
+        failed = [(*error, rank) for rank, error in enumerate(told) if error is not None]
         if failed:
-            _, rank = failed[0]
+            _, kind, message, rank = min(failed, key=lambda each: each[0])
             if rank == self.rank and failure is not None:
                 raise failure
-            _, kind, message = told[rank]  # type: ignore[misc]
             raise _rebuilt(rank, kind, message) from failure
 
     def _attempt(self, what: Callable[[], T], interruptible: bool = True) -> tuple[T | None, BaseException | None]:
