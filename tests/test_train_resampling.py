@@ -135,7 +135,7 @@ def test_a_run_that_resamples_counts_it_and_resumes_exactly(settings):  # noqa: 
         assert silent - replaced == 2 * line["zero_variance/turn1"], "every replaced tree had no signal"
     plain = without_seconds(train(change(config, **{"name": "plain", "train.resample_rounds": 0})) / "metrics.jsonl")
     assert lines[0]["resample/rounds"] > 0, "the first steps of both sample from the same weights"
-    assert lines[0]["zero_variance/turn1"] < plain[0]["zero_variance/turn1"]
+    assert lines[0]["zero_variance/turn1"] <= plain[0]["zero_variance/turn1"], "what has signal stays"
     assert not any(key.startswith("resample") for key in plain[0])
     copy = finished_again(config, folder, 2)
     assert without_seconds(copy / "metrics.jsonl") == lines
