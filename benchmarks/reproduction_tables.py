@@ -10,10 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
+from math import isnan
 from pathlib import Path
 from statistics import fmean, stdev
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from querylect.eval.records import METRICS, read_records
 from querylect.eval.statistics import PairedComparison, compare_paired, holm
 
@@ -92,7 +94,7 @@ def print_rewards(found: Found, arms: Sequence[str]) -> None:
     for arm in arms:
         for run in found.runs(arm):
             moved = [ends(found.curve(run, f"reward/turn{turn}")) for turn in (1, 2)]
-            still = [f"{fmean(found.curve(run, f'zero_variance/turn{turn}')):.2f}" for turn in (1, 2)]
+            still = [share(found.curve(run, f"zero_variance/turn{turn}")) for turn in (1, 2)]
             cells = [run.name, *moved, " / ".join(still), ends(found.curve(run, "entropy"), ".2f")]
             print(f"| {' | '.join(cells)} | {fmean(found.curve(run, 'seconds/step')):.1f} |")
     print(f"\n| arm | last {EDGE} steps, turn 1: mean ± s over seeds | turn 2 | s from step to step, turn 1 / 2 |")
@@ -157,7 +159,6 @@ def print_transfer(found: Found, arms: Sequence[str]) -> None:
         cells = [
             " / ".join(spread(map_mean(found.trained(arm, retriever, turn))) for turn in (1, 2))
             for retriever in ("bm25", "minilm")
-            if arm in arms
         ]
         print(f"| trained with {name} | {' | '.join(cells)} |")
 
@@ -188,6 +189,7 @@ def draw_rewards(found: Found, file: Path) -> None:
             row[0].legend(frameon=False, fontsize=9)
     for panel in panels[-1]:
         panel.set_xlabel("step")
+        panel.xaxis.set_major_locator(MaxNLocator(integer=True))
     figure.savefig(file, metadata={"Date": None})
 
 
@@ -206,8 +208,15 @@ def ends(values: Sequence[float], form: str = ".3f") -> str:
     return f"{fmean(values[:EDGE]):{form}} → {fmean(values[-EDGE:]):{form}}"
 
 
+def share(values: Sequence[float]) -> str:
+    """Mean over all steps; – where a run has no groups at that turn."""
+    return "–" if isnan(values[0]) else f"{fmean(values):.2f}"
+
+
 def spread(values: Sequence[float]) -> str:
-    """Mean ± standard deviation (n − 1)."""
+    """Mean ± standard deviation (n − 1); – where nothing was tested."""
+    if not values:
+        return "–"
     return f"{fmean(values):.3f}" + (f" ± {stdev(values):.3f}" if len(values) > 1 else "")
 
 

@@ -103,9 +103,7 @@ class Asker:
 
 def judge_run(row: Row, folder: Path, config: RunConfig, here: Environment) -> None:
     """Compare what a run recorded with what its plans are worth here; count its samples."""
-    rewriter = make_rewriter(
-        config.rewriter, RetrieverCard.from_service(here.card), k=max(10, config.rollout.documents)
-    )
+    rewriter = make_rewriter(config.rewriter, RetrieverCard.from_service(here.card), config.search_depth)
     steps = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     trees = [json.loads(line) for line in (folder / "rollouts.jsonl").read_text().splitlines()]
     row.check([step["step"] for step in steps] == [*range(1, len(steps) + 1)], "a step is missing or twice")

@@ -2,15 +2,26 @@
 
 import re
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .schema import RunConfig
 
 FREE_TO_CHANGE = ("tracking", "eval", "client", "env.host", "env.port", "env.max_pending", "env.max_plans",
                   "env.max_terms", "env.max_characters", "env.max_body_bytes", "env.read_seconds", "env.drain_seconds",
                   "env.cache_bytes", "env.embedding_cache_bytes", "env.workers", "env.log", "train.save_steps",
                   "train.grace_seconds", "train.usr1_grace_seconds", "train.validate_steps", "train.guard",
-                  "train.keep_checkpoints", "train.log_rollouts", "rollout.micro_batch", "rollout.vllm",
-                  "rollout.server")  # fmt: skip
-"""Settings that do not change what a run learns: a resumed run may have other ones."""
+                  "train.keep_checkpoints", "train.log_rollouts", "rollout.micro_batch",
+                  "rollout.max_prompt_tokens", "rollout.vllm", "rollout.server")  # fmt: skip
+"""Settings that never change what a run learns."""
+
+
+def free_to_change(config: "RunConfig") -> tuple[str, ...]:
+    """Settings that do not change what this run learns up to a step: a resumed run may have other ones.
+
+    At a constant learning rate the number of steps is one of them; a schedule that falls depends on it from the first.
+    """
+    return (*FREE_TO_CHANGE, "train.steps") if config.train.lr_schedule == "constant" else FREE_TO_CHANGE
 
 
 def flat(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:

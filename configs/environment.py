@@ -173,7 +173,8 @@ class EnvironmentConfig(Section):
     port: Annotated[int, Field(ge=0, le=65535)] = 0
     """0 takes a free port."""
     max_pending: Annotated[int, Field(ge=1)] = 4096
-    """Search plans waiting at once; beyond it the service answers 503 with Retry-After."""
+    """While so many search plans wait, requests with new ones are answered 503 with Retry-After, whatever their size:
+    at most max_pending − 1 + max_plans ever wait."""
     max_plans: Annotated[int, Field(ge=1)] = 4096
     """Plans (or steps) allowed in one request; more is answered 413."""
     max_terms: Annotated[int, Field(ge=1)] = 64

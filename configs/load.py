@@ -23,7 +23,6 @@ Key = tuple[str | int, ...]
 """A place in a configuration: names of sections and keys, and positions in lists."""
 
 _FOLDER = Path(__file__).parent
-_SUFFIXES = (".yaml", ".yml")
 
 
 def known_configs() -> list[str]:

@@ -102,7 +102,8 @@ class VllmConfig(Section):
     tensor_parallel_size: Annotated[int, Field(ge=1)] = 1
     """GPUs, and training processes, that share one engine; a divisor of the number of training processes."""
     max_model_len: Annotated[int, Field(ge=16)] | None = None
-    """Longest prompt and answer together; None takes rollout.max_prompt_tokens + rollout.max_new_tokens."""
+    """Longest prompt and answer together; None takes rollout.max_prompt_tokens + rollout.max_new_tokens, which is also
+    the least there may be."""
     enable_sleep_mode: bool = False
     """Give the GPU memory of the engine back between rollouts; its weights are sent anew before the next."""
 
@@ -133,6 +134,7 @@ class RolloutConfig(Section):
     max_new_tokens: Annotated[int, Field(ge=1)] | Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)] = 64
     """Sampled tokens per turn: a number, or one per turn."""
     max_prompt_tokens: Annotated[int, Field(ge=16)] = 2048
+    """Longest prompt of any turn; that of a later turn holds the answers and documents of the turns before it."""
     documents: Annotated[int, Field(ge=1)] = 10
     """Documents of the ranking shown to the next turn."""
     document_tokens: Annotated[int, Field(ge=1)] = 24
@@ -157,6 +159,22 @@ class RolloutConfig(Section):
         budget = self.max_new_tokens
         return budget if isinstance(budget, int) else budget[min(turn, len(budget)) - 1]
 
+    def earlier_tokens(self, turn: int) -> int:
+        """How many tokens the earlier answers and the shown documents may take in the prompt of a turn."""
+        shown = self.documents * self.document_tokens
+        shown = shown if self.observation_tokens is None else min(shown, self.observation_tokens)
+        return sum(self.new_tokens(before) + shown for before in range(1, turn))
+
+    @model_validator(mode="after")
+    def _engine_takes_the_longest(self) -> "RolloutConfig":
+        given = self.vllm.max_model_len
+        if self.engine == "vllm" and given is not None and given < self.longest_sequence:
+            raise ValueError(
+                f"rollout.vllm.max_model_len is {given}, and a prompt and its answer may have {self.longest_sequence} "
+                "tokens (rollout.max_prompt_tokens + rollout.max_new_tokens); leave it out, or lower one of these"
+            )
+        return self
+
     @model_validator(mode="after")
     def _one_budget_per_turn(self) -> "RolloutConfig":
         budget, turns = self.max_new_tokens, len(self.branching)
@@ -172,12 +190,29 @@ class RewardConfig(Section):
     """What a node of the tree is worth."""
 
     metric: str = "ndcg@10"
+    """ndcg@k, recall@k or mrr@k, with k up to 1000: searches give as many documents as it looks at."""
     format_weight: Annotated[float, Field(ge=0, le=1)] = 0.1
     """w_f: reward = (1 − w_f)·metric + w_f·format; only the format part where the format fails."""
     turn_weights: list[float] = [0.5, 1.0]
     """λ per turn, first to last."""
     truncation_penalty: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Taken off the reward of a turn that was cut at max_new_tokens; the reward may so fall below 0."""
+
+    @property
+    def cutoff(self) -> int:
+        """How many documents the metric looks at."""
+        return int(self.metric.partition("@")[2])
+
+    @field_validator("metric")
+    @classmethod
+    def _known_metric(cls, metric: str) -> str:
+        match = re.fullmatch(r"(?:ndcg|recall|mrr)@([1-9][0-9]{0,3})", metric)
+        if match is None or int(match[1]) > 1000:
+            raise ValueError(
+                f"reward.metric is {metric!r}; expected ndcg@k, recall@k or mrr@k with a k from 1 to 1000, such as "
+                "ndcg@10"
+            )
+        return metric
 
 
 class TrackingConfig(Section):
@@ -267,6 +302,11 @@ class RunConfig(Section):
     eval: EvalConfig = EvalConfig()
     mix: MixConfig | None = None
     """Several environments instead of one; then `env`, `client` and `rewriter` are what their members share."""
+
+    @property
+    def search_depth(self) -> int:
+        """Documents that a search plan asks for: what nDCG@10 and the reward's metric look at, and a turn is shown."""
+        return max(10, self.reward.cutoff, self.rollout.documents)
 
     @model_validator(mode="before")
     @classmethod

@@ -129,8 +129,11 @@ class Batcher:
     async def search(self, plans: Sequence[SearchPlan]) -> list[Hits]:
         """Rank every plan, in order. A plan that is cached or already waiting is not searched again.
 
-        Raises OverloadedError where the plans do not fit into the queue (none of them is taken then), and what the
-        search function raised where one of these plans made it fail.
+        Raises OverloadedError where `max_pending` plans wait already (none of these is taken then), and what the search
+        function raised where one of these plans made it fail.
+
+        A request with one plan is let in exactly when a request with a thousand is. Were the queue's room left to
+        decide, small requests would fill it again and again before a large one ever fitted.
         """
         if not self.running:
             raise OverloadedError("the service is going down; ask another replica, or again after its restart")
@@ -138,12 +141,12 @@ class Batcher:
         asked = dict(zip(keys, plans, strict=True))
         cached = {key: hits for key in asked if (hits := self.cache.get(key)) is not None}
         fresh = [key for key in asked if key not in cached and key not in self._pending]
-        if len(self._pending) + len(fresh) > self._max_pending:
+        if fresh and len(self._pending) >= self._max_pending:
             self._metrics.plans.labels("refused").inc(len(plans))
             wait = math.ceil(len(self._pending) * self._seconds_per_plan)
             raise OverloadedError(
-                f"{len(self._pending)} plans already wait and at most {self._max_pending} may; ask again later, "
-                "send fewer plans at once or start another replica",
+                f"{len(self._pending)} plans already wait, and more are taken while fewer than {self._max_pending} do; "
+                "ask again later, or start another replica",
                 retry_after=min(max(wait, 1), 30),
             )
         repeated = sum(key in cached for key in keys)
@@ -180,7 +183,9 @@ class Batcher:
                 if not self._arrived.is_set():
                     await self._arrived.wait()
                     with suppress(TimeoutError):
-                        await asyncio.wait_for(self._full.wait(), min(self._linger, LINGER_SHARE * self._seconds))
+                        # not wait_for, which forgets that it was cancelled where what it waits for comes meanwhile
+                        async with asyncio.timeout(min(self._linger, LINGER_SHARE * self._seconds)):
+                            await self._full.wait()
                 batch = [self._queue.popleft() for _ in range(min(self._max_batch, len(self._queue)))]
                 self._full.clear()
                 self._asking = 0

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from ..configs.schema import EnvironmentConfig
 from ..data.corpus import open_corpus
 from ..data.types import Dataset, Document, Question
-from ..errors import DataError, RequestError
+from ..errors import DataError, EnvironmentUnavailableError, RequestError
 from ..rewards.measure import measure
 from . import bm25
 from .caches import ByteCache
@@ -71,6 +71,7 @@ class Environment:
         for cache in self.caches.values():
             cache.room = config.embedding_cache_bytes
         self._documents = index.documents
+        self._held = [index.held, *getattr(retriever, "held", ())]
         self._judged = _judgements(dataset)
 
     @classmethod
@@ -98,6 +99,23 @@ class Environment:
             raise RequestError(f"offset {offset} and limit {limit} must not be negative.")
         return list(self._dataset.splits[split].questions[offset : None if limit is None else offset + limit])
 
+    @property
+    def damage(self) -> str:
+        """What has happened to a file of the index, or of a hybrid's members, since it was opened; "" for nothing."""
+        return next(filter(None, (held.damage for held in self._held)), "")
+
+    def refuse_damage(self) -> None:
+        """Raise EnvironmentUnavailableError where a file has another length than when it was opened.
+
+        What was read of it may be zeros. Only opening the index again, whole, helps.
+        """
+        damage = self.damage
+        if damage:
+            raise EnvironmentUnavailableError(
+                f"the index was damaged while it was served: {damage}. See what else is: querylect index verify; build "
+                "it again (querylect index build --overwrite) and start the service anew."
+            )
+
     def document(self, doc_id: str) -> Document:
         """The document of that id. KeyError where the corpus has none."""
         return self._documents.at(self._documents.position(doc_id))
@@ -109,7 +127,9 @@ class Environment:
         (`plan.k` where None) to the fusion. A plan that matches nothing has an empty ranking.
 
         Raises RequestError for a probe with a `source`: this environment holds one knowledge base, without a name.
+        Raises EnvironmentUnavailableError where a file of the index has been cut.
         """
+        self.refuse_damage()
         depths: dict[tuple[Term, ...], int] = {}
         for plan in plans:
             for probe in plan.probes:
@@ -120,7 +140,9 @@ class Environment:
                 depths[probe.terms] = max(depths.get(probe.terms, 0), min(probe.k or plan.k, self.corpus_size))
         probes = [Probe(terms=terms) for terms in depths]
         found = dict(zip(depths, self._retriever.rank(probes, list(depths.values())), strict=True)) if probes else {}
-        return [self._ranking(plan, found) for plan in plans]
+        rankings = [self._ranking(plan, found) for plan in plans]
+        self.refuse_damage()
+        return rankings
 
     def score(self, question_id: str, ranking: Ranking, metrics: Sequence[str]) -> dict[str, float]:
         """Value of each metric, in [0, 1], for a question's ranking.

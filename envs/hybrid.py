@@ -12,6 +12,7 @@ from ..data.types import Document
 from ..errors import IndexFolderError
 from .documents import Documents
 from .fusion import Scored, fuse
+from .held import HeldFiles
 from .index import open_index, open_retriever
 from .kinds import Progress, Retriever, check_depth
 from .manifest import Manifest
@@ -59,13 +60,17 @@ class Hybrid:
         """Open every member."""
         opened = zip(self._indexes, self._members, strict=True)
         members = [open_retriever(index, config) for index, config in opened]
-        return Merged(members, self._depth, len(documents))
+        return Merged(members, self._depth, len(documents), [index.held for index in self._indexes])
 
 
 class Merged:
     """Ranks probes by reciprocal rank over several retrievers."""
 
-    def __init__(self, members: Sequence[Retriever], depth: int, documents: int) -> None:
+    def __init__(
+        self, members: Sequence[Retriever], depth: int, documents: int, held: Sequence[HeldFiles] = ()
+    ) -> None:
+        """`held`: the files of the members' indexes."""
+        self.held = held
         self._members = members
         self._depth = depth
         self._documents = documents

@@ -19,6 +19,7 @@ from ..errors import IndexFolderError
 from . import bm25, dense
 from .build import build_index, build_shard, merge_index
 from .documents import Documents
+from .held import HeldFiles
 from .kinds import Retriever, open_kind
 from .manifest import Manifest, check_content, check_sizes, read_manifest
 from .recipes import RetrieverRecipe, content_fields, recipe_of
@@ -31,11 +32,12 @@ Opened = TypeVar("Opened")
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """An index folder, what its manifest says, and its documents."""
+    """An index folder, what its manifest says, its documents, and all its files."""
 
     path: Path
     manifest: Manifest
     documents: Documents
+    held: HeldFiles
 
 
 def open_index(path: str | Path) -> Index:
@@ -45,7 +47,8 @@ def open_index(path: str | Path) -> Index:
     format, and for a file that is missing or has another size than the manifest says.
     """
     folder, manifest = _described(path)
-    return Index(folder, manifest, _opened(folder, partial(Documents, folder)))
+    held = _opened(folder, partial(HeldFiles, folder, manifest.files))
+    return Index(folder, manifest, _opened(folder, partial(Documents, folder)), held)
 
 
 def verify_index(path: str | Path) -> Manifest:

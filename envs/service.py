@@ -63,7 +63,7 @@ class _Room:
             metrics=self.metrics,
         )
         self.limits = Limits(
-            max_plans=min(config.max_plans, config.max_pending),
+            max_plans=config.max_plans,
             max_k=MAX_K,
             max_hits=MAX_HITS,
             max_terms=config.max_terms,
@@ -157,7 +157,7 @@ class _Room:
     @property
     def ready(self) -> bool:
         """Whether plans are taken."""
-        return self.batcher.running and not self.door.closed
+        return self.batcher.running and not self.door.closed and not self.environment.damage
 
 
 def create_app(
@@ -209,7 +209,9 @@ def create_app(
     async def readyz() -> Health:
         """Plans are taken."""
         if not room.ready:
-            raise OverloadedError("the service starts up or goes down; ask again later or ask another replica")
+            raise OverloadedError(
+                "the service starts up or goes down, or its index was damaged; ask again later or ask another replica"
+            )
         return Health(status="ready")
 
     @app.get("/metrics", response_class=PlainTextResponse)
@@ -251,6 +253,7 @@ def create_app(
 
         def write() -> bytes:
             rankings = [room.ranking(hits, body.with_text) for hits in found]
+            environment.refuse_damage()
             return to_json({"index_hash": environment.index_hash, "rankings": rankings})
 
         return Response(await asyncio.to_thread(write), media_type="application/json")
@@ -273,6 +276,7 @@ def create_app(
                 room.result(step.question_id, hits, body.with_text, wanted)
                 for step, hits in zip(body.steps, found, strict=True)
             ]
+            environment.refuse_damage()
             return to_json({"index_hash": environment.index_hash, "results": results})
 
         return Response(await asyncio.to_thread(write), media_type="application/json")

@@ -19,7 +19,7 @@ class CurveFigure:
     id: str
     title: str
     name: str
-    """Key in the log; a panel for each NAME/turnN, or one for NAME."""
+    """Key in the log; a panel for each NAME/turnN, or one for NAME. That of a validation is each run's own metric."""
     unit: str
     source: Literal["metrics", "validation"] = "metrics"
     share: bool = False
@@ -43,7 +43,7 @@ class Curve:
 
 FIGURES = (
     CurveFigure("reward", "Reward", "reward", "mean reward", from_zero=False),
-    CurveFigure("validation", "Validation, greedy", "ndcg", "mean nDCG@10", source="validation", from_zero=False),
+    CurveFigure("validation", "Validation, greedy", "", "", source="validation", from_zero=False),
     CurveFigure("best", "Best of a group", "best_of_group", "mean of the best value", from_zero=False),
     CurveFigure("format", "Answers in the asked format", "format", "share of answers", share=True),
     CurveFigure("think", "Length of thinking", "think_tokens", "tokens"),

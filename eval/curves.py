@@ -7,25 +7,26 @@ way and runs that were stopped are read like finished ones; a last line that is 
 
 import os
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from ..configs.differences import FREE_TO_CHANGE, among, flat
+from ..configs.differences import among, flat, free_to_change
 from ..configs.load import load_config
 from ..configs.schema import RunConfig
 from ..errors import ConfigError, DataError
-from .curve_figures import FIGURES, Curve, draw_curves
+from .curve_figures import FIGURES, Curve, CurveFigure, draw_curves
 from .figures import read_metrics
 from .records import write_text
 from .report import page_environment
 
-SAME = (*FREE_TO_CHANGE, "name", "output", "seed", "train.steps", "env.playground")
-"""Settings in which the runs of a group may differ."""
+SAME = ("name", "output", "seed", "env.playground")
+"""Settings in which the runs of a group may differ, besides those that do not change what a run learns."""
 SHOWN_DIFFERENCES = 24
+"""Settings in the table of those that differ; further ones are named below it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +78,8 @@ def read_run(path: Path) -> TrainingRun:
 def render_curves(runs: Sequence[TrainingRun], created: str) -> str:
     """The page as HTML. `created` is the time, as text."""
     groups = grouped(runs)
-    drawings = []
-    for figure in FIGURES:
-        curves = curves_of(groups, figure.name, figure.source)
-        if curves:
-            drawings.append(draw_curves(figure, curves, [group.label for group in groups]))
+    labels, differing = [group.label for group in groups], differences(groups)
+    drawings = [draw_curves(figure, curves, labels) for figure, curves in _drawn(groups)]
     return (
         page_environment()
         .get_template("curves.html.j2")
@@ -90,7 +88,8 @@ def render_curves(runs: Sequence[TrainingRun], created: str) -> str:
             groups=groups,
             rows=[_row(number, group, run) for number, group in enumerate(groups, start=1) for run in group.runs],
             turns=sorted({turn for run in runs for turn in _turns(run.metrics, "reward")}),
-            differences=differences(groups),
+            differences=differing[:SHOWN_DIFFERENCES],
+            more_differences=[name for name, _ in differing[SHOWN_DIFFERENCES:]],
             drawings=drawings,
             validated=any(run.validation for run in runs),
             seeds=any(len(group.runs) > 1 for group in groups),
@@ -99,11 +98,33 @@ def render_curves(runs: Sequence[TrainingRun], created: str) -> str:
     )
 
 
+def _drawn(groups: Sequence[Group]) -> Iterator[tuple[CurveFigure, list[Curve]]]:
+    """The figures that there is something to draw in; validation once for each metric that runs are rewarded by."""
+    metrics = [group.runs[0].config.reward.metric for group in groups]
+    for figure in FIGURES:
+        if figure.source == "metrics":
+            found = [(figure, curves_of(groups, figure.name, figure.source))]
+        else:
+            found = [
+                (
+                    replace(figure, id=f"{figure.id}-{metric.replace('@', '-')}", unit=f"mean {metric}"),
+                    [
+                        curve
+                        for curve in curves_of(groups, metric.partition("@")[0], figure.source)
+                        if metrics[curve.group] == metric
+                    ],
+                )
+                for metric in dict.fromkeys(metrics)
+            ]
+        yield from ((figure, curves) for figure, curves in found if curves)
+
+
 def grouped(runs: Sequence[TrainingRun]) -> list[Group]:
     """The runs by configuration, in the order in which they were given."""
     found: dict[tuple[tuple[str, str], ...], list[TrainingRun]] = {}
     for run in runs:
-        key = tuple((name, value) for name, value in _settings(run.config) if not among(name, SAME))
+        free = (*SAME, *free_to_change(run.config))
+        key = tuple((name, value) for name, value in _settings(run.config) if not among(name, free))
         found.setdefault(key, []).append(run)
     labels: list[str] = []
     for members in found.values():
@@ -140,10 +161,12 @@ def curves_of(groups: Sequence[Group], name: str, source: str) -> list[Curve]:
 
 def differences(groups: Sequence[Group]) -> list[tuple[str, list[str]]]:
     """The settings in which groups differ, each with its value in every group."""
-    flat = [dict(_settings(group.runs[0].config)) for group in groups]
-    names = sorted({name for settings in flat for name in settings if not among(name, SAME)})
-    found = [(name, [settings.get(name, "–") for settings in flat]) for name in names]
-    return [(name, values) for name, values in found if len(set(values)) > 1][:SHOWN_DIFFERENCES]
+    configs = [group.runs[0].config for group in groups]
+    values = [dict(_settings(config)) for config in configs]
+    every = sorted({name for settings in values for name in settings})
+    names = [name for name in every if not all(among(name, (*SAME, *free_to_change(config))) for config in configs)]
+    found = [(name, [settings.get(name, "–") for settings in values]) for name in names]
+    return [(name, values) for name, values in found if len(set(values)) > 1]
 
 
 def _row(number: int, group: Group, run: TrainingRun) -> dict[str, Any]:

@@ -44,12 +44,12 @@ class MixedRewriter:
         """Read the text sampled in turn `turn`."""
         return self._of(question).parse(question, text, turn)
 
-    def alike(self) -> list[str]:
-        """Environments that a policy cannot tell apart, for their prompts are those of another one's."""
-        seen: dict[str, str] = {}
-        probe = Question("", "?")
+    def alike(self, retrievers: Mapping[str, object]) -> list[str]:
+        """Environments whose prompts are those of another one that has another of the `retrievers`, by name."""
+        seen: dict[str, object] = {}
+        prompts = {name: repr(member.first(Question("", "?"))) for name, member in self.members.items()}
         return [
-            name for name, member in self.members.items() if seen.setdefault(repr(member.first(probe)), name) != name
+            name for name, prompt in prompts.items() if seen.setdefault(prompt, retrievers[name]) != retrievers[name]
         ]
 
     def _of(self, question: Question) -> Rewriter:

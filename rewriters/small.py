@@ -20,6 +20,7 @@ from ..data.types import Document, Question
 from ..errors import ConfigError
 from .base import Message, Rewrite
 from .card import RetrieverCard
+from .levels import question_text
 from .parse import parse, render
 from .plans import AnswerReader
 
@@ -140,7 +141,8 @@ class SmallRewriter:
 
     def first(self, question: Question) -> list[Message]:
         """The shared examples, then the question."""
-        return [*self.prompt.messages(), Message(role="user", content=self.prompt.ask(question.text, self.retriever))]
+        asked = self.prompt.ask(question_text(question), self.retriever)
+        return [*self.prompt.messages(), Message(role="user", content=asked)]
 
     def follow_up(self, question: Question, documents: Sequence[Document], turn: int) -> str:
         """One title per line (the text of a document that has no title), best first."""

@@ -12,6 +12,7 @@ from typing import Any
 from ..data.types import Question
 from ..errors import ModelError
 from ..rewriters.base import Message
+from ..rewriters.parse import THINK_OPEN
 
 _STAND_IN = "QUERYLECTSAMPLEDTURN"
 
@@ -28,8 +29,19 @@ class Chat:
         self._control = sorted(control, key=len, reverse=True)
 
     def first(self, messages: Sequence[Message], opening: str = "") -> list[int]:
-        """Ids of the chat up to the assistant's turn and what its answer begins with."""
-        return [*self._ids(self._render(messages)), *self._ids(opening)]
+        """Ids of the chat up to the assistant's turn and what its answer begins with.
+
+        Raises ModelError for a template that writes the beginning of the answer itself: what it writes is not sampled,
+        and without it no answer keeps the format.
+        """
+        text = self._render(messages)
+        if text.rstrip().endswith(THINK_OPEN):
+            raise ModelError(
+                f"the chat template of the policy ends every prompt with {THINK_OPEN}, so no answer could begin with "
+                "it and all would fail the format. Choose a policy whose template leaves the whole answer to the "
+                "model, or take that end out of its chat_template."
+            )
+        return [*self._ids(text), *self._ids(opening)]
 
     def continuation(
         self, messages: Sequence[Message], message: str, completion: Sequence[int], opening: str = ""

@@ -198,8 +198,8 @@ class Grower:
         kept = []
         for document in documents:
             short = self.shorten(document, left)
-            if not (short.title or short.text):
-                break
+            if not (short.title or short.text) and self.chat.plain(document.title + document.text).strip():
+                break  # there is no room for any of it
             kept.append(short)
             left -= self.chat.count(short.title) + self.chat.count(short.text)
         return kept

@@ -40,11 +40,6 @@ class Node:
     """(1 − w_f)·metric + w_f·format; None = unscorable: the environment did not answer before the deadline."""
     children: list["Node"] = field(default_factory=list)
 
-    @property
-    def observation_start(self) -> int:
-        """Where the tokens that a child adds begin: the end of this node."""
-        return len(self.prompt_ids) + len(self.completion_ids)
-
     def walk(self) -> Iterator["Node"]:
         """This node and everything under it, depth first."""
         yield self

@@ -30,19 +30,21 @@ def make_grower(config: RunConfig, client: Any, engine: Engine, extra_metrics: S
 
 def rewriter_for(config: RunConfig, client: Any) -> Rewriter:
     """The rewriter of `config`; the environment says which retriever it speaks to, each question's own in a mix."""
-    k = max(10, config.rollout.documents)
+    k = config.search_depth
     if not isinstance(client, MixedClient):
         return make_rewriter(config.rewriter, RetrieverCard.from_service(client.environment().retriever), k)
     settings = environments(config)
-    members = {
-        name: make_rewriter(settings[name].rewriter, RetrieverCard.from_service(info.retriever), k)
-        for name, info in client.environments().items()
-    }
-    mixed = MixedRewriter(members)
-    if alike := mixed.alike():
+    cards = {name: info.retriever for name, info in client.environments().items()}
+    mixed = MixedRewriter(
+        {
+            name: make_rewriter(settings[name].rewriter, RetrieverCard.from_service(card), k)
+            for name, card in cards.items()
+        }
+    )
+    if alike := mixed.alike(cards):
         log.warning(
-            "the prompts for %s read like those of another environment of the mix: the policy cannot tell its "
-            "retriever. rewriter.name explore and direct name it, and so does a few-shot prompt with {retriever}",
+            "the prompts for %s read like those of an environment with another retriever: the policy cannot tell which "
+            "one will search. rewriter.name explore and direct name it, and so does a few-shot prompt with {retriever}",
             ", ".join(alike),
         )
     return mixed
@@ -64,12 +66,14 @@ def rewrite_lines(config: RunConfig, run: Path | None, lines: Sequence[str]) -> 
     with open_environment(config) as client:
         grower = load_grower(config, client, checkpoint)
         chat = grower.chat
-        asked = (Question(f"line-{number}", line) for number, line in enumerate(lines, start=1))
-        questions = list(map(chat.plain_question, asked))
-        prompts = [chat.first(grower.rewriter.first(question), grower.rewriter.opening) for question in questions]
+        questions = [Question(f"line-{number}", line) for number, line in enumerate(lines, start=1)]
+        prompts = [
+            chat.first(grower.rewriter.first(chat.plain_question(question)), grower.rewriter.opening)
+            for question in questions
+        ]
         grower.check_length(prompts)
         sampling = Sampling(temperature=0.0, max_new_tokens=config.rollout.new_tokens(1))
-        for question, line, samples in zip(questions, lines, grower.engine.generate(prompts, 1, sampling), strict=True):
+        for question, samples in zip(questions, grower.engine.generate(prompts, 1, sampling), strict=True):
             rewrite = grower.rewriter.parse(question, chat.text(samples[0].ids), 1)
             plan = rewrite.plan.model_dump(mode="json") if rewrite.plan is not None else None
-            yield {"question": line, "rewrites": list(rewrite.rewrites), "think": rewrite.think, "plan": plan}
+            yield {"question": question.text, "rewrites": list(rewrite.rewrites), "think": rewrite.think, "plan": plan}

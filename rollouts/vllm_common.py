@@ -1,4 +1,4 @@
-"""What both vLLM engines share: asking for the package, and seeds that are drawn from torch's random stream."""
+"""What both vLLM engines share: asking for the package, seeds from random streams, and reading a completion."""
 
 import math
 from collections.abc import Sequence

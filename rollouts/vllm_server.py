@@ -2,7 +2,7 @@
 
 Every prompt is one request of `n` samples with a seed of its own, so that equal prompts differ in their samples; the
 requests of a turn are under way side by side, and the server's prefix cache computes what they share once. Weights go
-over NCCL, merged, by their names in a checkpoint; the process of rank 0 sends them while the others wait.
+over NCCL, merged, by their names in a checkpoint; the process of rank 0 sends them and tells the others how it went.
 """
 
 import logging
@@ -91,22 +91,32 @@ class VllmServerEngine:
             return list(pool.map(ask, prompts, seeds))
 
     def refresh(self) -> None:
-        """Send the weights of the policy, and have the server forget what it computed with others."""
+        """Send the weights of the policy, and have the server forget what it computed with others.
+
+        A meeting of all processes: where it fails, it raises the same error in each, and none waits for another.
+        """
         if not self.settings.sync:
             return
+        failure: list[QuerylectError | None] = [None]
+        if _rank() == 0:
+            try:
+                self._send()
+            except QuerylectError as error:
+                failure = [error]
+        if _processes() > 1:
+            torch.distributed.broadcast_object_list(failure, src=0)
+        if failure[0] is not None:
+            failure[0].told_elsewhere = _rank() > 0
+            raise failure[0]
+
+    def _send(self) -> None:
         if not self._announced:  # the server hears of all tensors before it gets the first
             self._announced = [
                 (name, str(weight.dtype).removeprefix("torch."), list(weight.shape)) for name, weight in self.source()
             ]
-        if _rank() == 0:
-            with self._asking():
-                self.client.update_named_params(self._announced, self.source())
-                self.client.reset_prefix_cache()
-        else:
-            for _ in self.source():  # gathering a sharded weight takes every process
-                pass
-        if _processes() > 1:
-            torch.distributed.barrier()
+        with self._asking():
+            self.client.update_named_params(self._announced, self.source())
+            self.client.reset_prefix_cache()
 
     def rest(self) -> None:
         """A server keeps its own memory."""

@@ -40,7 +40,7 @@ class PolicyWriter:
             rollout, engine = self._config.rollout, self._engine
             chat = Chat(engine.tokenizer, engine.stop_ids)
             rewriter: Rewriter = make_rewriter(
-                self._config.rewriter, RetrieverCard.from_service(card), k=max(10, rollout.documents)
+                self._config.rewriter, RetrieverCard.from_service(card), self._config.search_depth
             )
             prompt = chat.first(rewriter.first(chat.plain_question(question)), rewriter.opening)
             if len(prompt) > rollout.max_prompt_tokens:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from querylect.configs.load import dump_config, known_configs, load_config
 from querylect.configs.mix import environments
-from querylect.configs.schema import LoraConfig, RunConfig
+from querylect.configs.schema import LoraConfig, RolloutConfig, RunConfig
 from querylect.configs.yaml12 import parse_yaml, write_yaml
 from querylect.errors import ConfigError
 
@@ -73,12 +73,54 @@ def test_paper_configs_have_the_released_settings():
         config = load_config(name, [])
         assert config.rollout.branching == [4, 4]
         assert (config.rollout.temperature, config.rollout.top_p) == (1.0, 1.0)
-        assert (config.rollout.max_prompt_tokens, config.rollout.max_new_tokens) == (2048, 4096)
+        assert (config.rollout.max_prompt_tokens, config.rollout.max_new_tokens) == (8192, 4096)
         assert (config.train.learning_rate, config.train.beta, config.train.questions_per_step) == (1e-6, 1e-3, 512)
         assert (config.reward.format_weight, config.reward.turn_weights) == (0.1, [0.5, 1.0])
         assert not config.train.use_bias_correction_kl
     assert load_config("paper_bm25", []).env.retriever == "bm25"
     assert load_config("paper_contriever", []).env.retriever == "contriever"
+
+
+@pytest.mark.parametrize("name", PACKAGED)
+def test_the_last_turn_of_a_packaged_config_has_room_for_a_first_prompt_of_512_tokens_and_all_before_it(name):
+    rollout = load_config(name, []).rollout
+    assert rollout.earlier_tokens(len(rollout.branching)) + 512 <= rollout.max_prompt_tokens
+
+
+@pytest.mark.parametrize("name", [name for name in PACKAGED if name.startswith("paper_")])
+def test_configs_at_the_papers_scale_sample_with_vllm(name):
+    """Answers of 4,096 tokens by the hundred: no GPU holds what the engine transformers would keep of them."""
+    assert load_config(name, []).rollout.engine == "vllm"
+
+
+def test_earlier_answers_and_documents_in_a_later_prompt():
+    rollout = RolloutConfig(branching=[2, 2, 2], max_new_tokens=[50, 30, 20], documents=10, document_tokens=7)
+    assert [rollout.earlier_tokens(turn) for turn in (1, 2, 3)] == [0, 120, 220]
+    tight = rollout.model_copy(update={"observation_tokens": 25})
+    assert [tight.earlier_tokens(turn) for turn in (1, 2, 3)] == [0, 75, 130]
+    assert rollout.model_copy(update={"observation_tokens": 500}).earlier_tokens(2) == 120
+
+
+@pytest.mark.parametrize("metric", ["mrr", "ndcg", "ndcg10", "ndcg@0", "ndcg@1001", "map@10"])
+def test_a_reward_that_no_search_can_give_is_refused_when_it_is_read(metric):
+    with pytest.raises(ConfigError, match=rf"reward\.metric is '{metric}'; expected ndcg@k, recall@k or mrr@k"):
+        load_config("demo", [f"reward.metric={metric}"])
+
+
+def test_a_search_gives_what_the_metric_looks_at_and_the_next_turn_shows():
+    def depth(*overrides):
+        return load_config("demo", overrides).search_depth
+
+    assert depth() == depth("reward.metric=mrr@5") == 10
+    assert depth("reward.metric=recall@100") == 100
+    assert depth("reward.metric=ndcg@20", "rollout.documents=30") == 30
+
+
+def test_a_vllm_engine_that_could_not_take_the_longest_sequence_is_refused():
+    short = ["rollout.vllm.max_model_len=1000", "rollout.max_prompt_tokens=1000", "rollout.max_new_tokens=[8,32]"]
+    with pytest.raises(ConfigError, match=r"max_model_len is 1000, and a prompt and its answer may have 1032"):
+        load_config("demo", ["rollout.engine=vllm", *short])
+    assert load_config("demo", short).rollout.engine == "transformers"
 
 
 MODES = {
@@ -92,7 +134,7 @@ def test_the_modes_of_the_paper_differ_in_nothing_else():
     """Sixteen leaves each, the released settings, and the same environment, prompt and policy."""
     of_the_mode = {
         "name", "rollout.branching", "reward.turn_weights", "train.credit", "train.scale", "train.loss_type",
-        "eval.turns",
+        "eval.turns", "rollout.max_prompt_tokens",
     }  # fmt: skip
     plain = {name: dict(flat(load_config(name, []).model_dump())) for name in MODES}
     for name, (branching, credit) in MODES.items():
@@ -101,7 +143,8 @@ def test_the_modes_of_the_paper_differ_in_nothing_else():
         assert (config.rollout.branching, config.train.credit) == (branching, credit)
         assert config.eval.turns == len(branching)
         assert (config.rollout.temperature, config.rollout.top_p) == (1.0, 1.0)
-        assert (config.rollout.max_prompt_tokens, config.rollout.max_new_tokens) == (2048, 4096)
+        assert config.rollout.max_prompt_tokens == (2048 if len(branching) == 1 else 8192)
+        assert config.rollout.max_new_tokens == 4096
         assert (config.train.learning_rate, config.train.beta, config.train.questions_per_step) == (1e-6, 1e-3, 512)
         assert (config.reward.format_weight, config.reward.metric) == (0.1, "ndcg@10")
         assert config.reward.turn_weights == [0.5, 1.0][-len(branching) :]

@@ -22,7 +22,7 @@ from querylect.envs.build import build_shard, merge_index
 from querylect.envs.environment import Environment
 from querylect.envs.index import build_index, open_index, verify_indexes
 from querylect.envs.plan import Probe, SearchPlan, Term
-from querylect.errors import ConfigError, IndexFolderError, ModelError, RequestError
+from querylect.errors import ConfigError, EnvironmentUnavailableError, IndexFolderError, ModelError, RequestError
 from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification
 
 from .encoders import DOCUMENTS, hidden_states, loaded, save_bert, save_cross_encoder, save_mlm
@@ -318,6 +318,15 @@ def test_a_hybrid_keeps_the_indexes_that_fit_and_notices_those_that_changed(mode
     with pytest.raises(IndexFolderError, match="engine 'rank_bm25'"):
         build_index(config.model_copy(update={"index": str(tmp_path / "other")}))
     assert build_index(config, overwrite=True).index_hash == environment.index_hash
+
+
+def test_a_hybrid_says_when_a_file_of_a_member_is_cut(models, dataset, tmp_path):
+    environment = opened(hybrid(dataset, models, tmp_path))
+    assert environment.damage == ""
+    environment.search([SearchPlan.of("cat")])
+    os.truncate(tmp_path / "medcpt" / "vectors.npy", 200)
+    with pytest.raises(EnvironmentUnavailableError, match=r"medcpt/vectors\.npy has 200 bytes and had \d+"):
+        environment.search([SearchPlan.of("cat")])
 
 
 def test_a_hybrid_is_verified_with_its_members(models, dataset, tmp_path):

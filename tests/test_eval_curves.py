@@ -54,6 +54,48 @@ def test_what_differs_between_groups_is_named_and_what_does_not_matter_is_not(se
     assert found == [("rollout.branching", ["[4, 4]", "[16, 1]"]), ("train.credit", ["turn", "trajectory"])]
 
 
+def test_the_number_of_steps_divides_runs_only_where_the_learning_rate_depends_on_it(tmp_path):
+    def groups(schedule):
+        runs = [
+            run(
+                tmp_path / f"{schedule}-seed{n}", [f"seed={n}", f"train.steps={n + 4}", f"train.lr_schedule={schedule}"]
+            )
+            for n in range(2)
+        ]
+        return grouped([read_run(path) for path in runs])
+
+    assert [len(group.runs) for group in groups("constant")] == [2]
+    apart = groups("linear")
+    assert [len(group.runs) for group in apart] == [1, 1]
+    assert differences(apart) == [("train.steps", ["4", "5"])]
+
+
+def test_validation_is_drawn_by_the_metric_that_a_run_is_rewarded_by(several, tmp_path):
+    other = run(tmp_path / "recall", ["reward.metric=recall@100"])
+    (other / "validation.jsonl").write_text('{"step": 0, "ndcg/turn2": 0.9, "recall/turn2": 0.25}\n')
+    page = render_curves([read_run(path) for path in (several[0], other)], "now")
+    titles = re.findall(r'aria-label="(Validation[^"]*)"', page)
+    assert [title.partition(". ")[2] for title in titles] == [
+        "tree-seed0: turn 2 0.3 → 0.5.",
+        "recall: turn 2 0.25 → 0.25.",
+    ]
+    assert [metric in page for metric in ("mean ndcg@10", "mean recall@100")] == [True, True]
+    ids = re.findall(r'\bid="([^"]+)"', page)
+    assert len(ids) == len(set(ids))
+
+
+def test_settings_that_differ_beyond_those_in_the_table_are_named(several, tmp_path):
+    other = run(tmp_path / "mixed")
+    (other / "config.yaml").write_text(dump_config(load_config("mix_bm25_minilm")))
+    runs = [read_run(path) for path in (several[0], other)]
+    names = [name for name, _ in differences(grouped(runs))]
+    assert len(names) > 40
+    page = render_curves(runs, "now")
+    (further,) = re.findall(r"(\d+) further settings differ: (.*?)\.</p>", page)
+    assert further == (str(len(names) - 24), ", ".join(names[24:]))
+    assert [f'<th scope="row">{name}</th>' in page for name in (names[23], names[24])] == [True, False]
+
+
 def test_a_figure_logged_once_a_step_and_one_logged_per_turn_are_told_apart(tmp_path):
     rows = [{"step": 1, "entropy": 9.0, "entropy/turn1": 1.0, "kl": 0.1, "kl_extra/turn1": 5.0}]
     groups = grouped([read_run(run(tmp_path / "one", rows=rows))])

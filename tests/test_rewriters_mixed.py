@@ -80,7 +80,17 @@ def test_plans_are_those_of_the_environments_own_settings():
 def test_prompts_that_do_not_tell_the_retriever_are_warned_of(rewriter, warned, caplog):
     with caplog.at_level(logging.WARNING):
         rewriter_for(run(rewriter), Clients({}))
-    assert ("the prompts for semantic read like those of another environment" in caplog.text) == warned
+    assert (
+        "the prompts for semantic read like those of an environment with another retriever" in caplog.text
+    ) == warned
+
+
+def test_environments_with_one_retriever_need_not_be_told_apart(caplog, monkeypatch):
+    """Two collections behind BM25: the same words to the same retriever."""
+    monkeypatch.setitem(NAMES, "semantic", "bm25")
+    with caplog.at_level(logging.WARNING):
+        rewriter_for(run({"name": "general"}), Clients({}))
+    assert not caplog.text
 
 
 def test_levels_may_differ_but_not_what_begins_an_answer(caplog):

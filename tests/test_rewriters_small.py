@@ -44,6 +44,11 @@ def make(prompt="hpo"):
     return make_rewriter(RewriterConfig(name="small", prompt=prompt), CARD)
 
 
+def test_answer_options_stand_below_the_question(tmp_path):
+    asked = make(write(tmp_path, PROMPT)).first(Question("q", "which bone", ("femur", "tibia")))[-1]
+    assert asked["content"] == "Phrase: which bone\nA. femur\nB. tibia"
+
+
 def test_the_chat_is_exactly_the_examples_and_the_question(tmp_path):
     messages = make(write(tmp_path, PROMPT)).first(Question("q", "big {question} head"))
     assert [(message["role"], message["content"]) for message in messages] == [

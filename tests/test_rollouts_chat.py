@@ -77,6 +77,14 @@ def test_a_template_that_strips_thinking_changes_nothing_of_an_earlier_turn():
     assert "it aches" not in stripping.tokenizer.apply_chat_template(again, tokenize=False)
 
 
+@pytest.mark.parametrize("end", ["<think>", "<think>\n"])
+def test_a_template_that_begins_the_answer_itself_is_refused(end):
+    """Every answer would be a format failure: that looks like a policy which learns nothing."""
+    opens = chat_of(STRIPS_THINKING.replace("assistant\n{% endif %}", f"assistant\n{end}{{% endif %}}"))
+    with pytest.raises(ModelError, match="ends every prompt with <think>, so no answer could begin with it"):
+        opens.first(FIRST)
+
+
 def test_a_template_that_drops_turns_or_refuses_messages_is_named():
     with pytest.raises(ModelError, match="drops or repeats"):
         chat_of(DROPS_ASSISTANT).continuation(FIRST, "Found", [])

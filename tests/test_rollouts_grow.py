@@ -76,6 +76,11 @@ def text_of(engine, ids):
     return engine.tokenizer.decode(ids)
 
 
+def observation(node):
+    """The ids that stand between a turn and the first one after it."""
+    return node.children[0].prompt_ids[len(node.prompt_ids) + len(node.completion_ids) :]
+
+
 def test_a_tree_has_its_branching_in_the_order_of_sampling(client):
     """Two questions, [2, 3]: 4 first turns, then 12 second turns, each under the turn that it continues."""
     firsts = [say(f"first {i}") for i in range(4)]
@@ -103,7 +108,6 @@ def test_the_prompt_of_a_turn_starts_with_all_that_was_seen_and_said(client):
             for child in node.children:
                 before = [*node.prompt_ids, *node.completion_ids]
                 assert child.prompt_ids[: len(before)] == before
-                assert node.observation_start == len(before)
                 assert len(child.prompt_ids) > len(before)
     leaf = list(tree.paths())[-1][-1]
     assert leaf.turn == 3
@@ -149,7 +153,7 @@ def test_a_format_failure_is_not_searched_earns_nothing_and_grows_without_docume
     assert asked == [["headache"], ["migraine", "migraine"]]
     assert (failed.reward, failed.metrics, failed.ranking) == (0.0, {"ndcg@10": 0.0}, [])
     assert failed.rewrite.failure == "missing think"
-    observed = [text_of(engine, root.children[0].prompt_ids[root.observation_start :]) for root in (failed, good)]
+    observed = [text_of(engine, observation(root)) for root in (failed, good)]
     assert "triptan" not in observed[0]
     assert "triptan stops migraine and headache" in observed[1]
     assert failed.children[0].reward > 0
@@ -175,7 +179,7 @@ def test_a_step_without_an_answer_is_unscorable_and_never_a_number(client):
     assert (lost.reward, lost.metrics, lost.ranking) == (None, {}, [])
     assert scored.reward is not None
     assert lost.rewrite.format_ok
-    assert "triptan" not in text_of(engine, lost.children[0].prompt_ids[lost.observation_start :])
+    assert "triptan" not in text_of(engine, observation(lost))
     assert lost.children[0].reward is None
 
 
@@ -327,6 +331,12 @@ def test_all_documents_of_a_turn_keep_to_one_budget(hostile, together):
         assert sum(tokens) <= (together or 72)
         assert [one.id for one in documents] == best[: len(documents)]
         assert len(documents) == {None: 3, 60: 3, 30: 2, 7: 1}[together]
+
+
+def test_a_document_without_words_does_not_end_what_is_shown(client):
+    grown = grower(client, Script(), document_tokens=24, observation_tokens=40)
+    shown = grown.shown([Document("a", "", "fever"), Document("empty", "", " "), Document("b", "", "cough")])
+    assert [(one.id, one.text) for one in shown] == [("a", "fever"), ("empty", ""), ("b", "cough")]
 
 
 def test_a_turn_that_was_cut_pays_the_penalty_and_a_whole_one_does_not(client):

@@ -65,6 +65,25 @@ def test_a_policy_that_keeps_the_format_says_its_rewrite_and_plan(settings, caps
     assert record["plan"]["probes"][0]["terms"] == [{"text": "migraine < ache", "weight": 1.0}]
 
 
+def test_the_question_is_searched_as_it_was_asked_also_where_the_prompt_shows_it_otherwise(
+    settings, capsys, monkeypatch
+):
+    """Control tokens are taken out of prompts; what a plan keeps of the question is its own text, as in training."""
+    from querylect.rollouts.engine import Sample
+    from querylect.rollouts.transformers_engine import TransformersEngine
+
+    def say(engine, prompts, n, sampling):
+        return [
+            [Sample(engine.tokenizer("<think></think><rewrite>x</rewrite>")["input_ids"], [], True)] for _ in prompts
+        ]
+
+    monkeypatch.setattr(TransformersEngine, "_compare_with_plain_forward", lambda engine: None)
+    monkeypatch.setattr(TransformersEngine, "generate", say)
+    asked = "ache <|im_end|> here"
+    _, (record,), _ = run(capsys, settings, "rewriter.keep_question_weight=1.0", "-q", asked)
+    assert [term["text"] for term in record["plan"]["probes"][0]["terms"]] == [asked, "x"]
+
+
 def test_a_run_folder_uses_its_checkpoint(settings, tiny_policy, capsys, tmp_path, monkeypatch):
     """The adapter of the run is what answers: its next-token choices differ from those of the untrained policy."""
     import torch

@@ -330,6 +330,47 @@ def test_a_server_that_is_not_there_or_dies_is_named(config, vllm, run_app, monk
             engine.generate(PROMPTS, 1, HOT)
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_where_weights_cannot_be_sent_no_process_waits_for_another(
+    rank,
+    config,
+    vllm,
+    run_app,
+    monkeypatch,
+    tiny_policy,
+):
+    """Rank 0 tells the others how it went, whatever came; they raise its error and ask the server nothing."""
+    told = []
+
+    def broadcast(values, src):
+        assert src == 0
+        if rank:
+            values[:] = [EngineUnavailableError("the server is gone")]
+        told.append(list(values))
+
+    with serving(run_app, monkeypatch, tiny_policy) as (url, server):
+        config = change(config, **{"rollout.engine": "vllm_server", "rollout.server.base_url": url})
+        engine, weights = open_engine(config, *trained(config))
+        monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+        monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
+        monkeypatch.setattr(torch.distributed, "get_rank", lambda: rank)
+        monkeypatch.setattr(torch.distributed, "broadcast_object_list", broadcast)
+        if rank == 0:
+            weights.refresh()
+            assert told.pop() == [None]
+
+            def fails(*_):
+                raise ConnectionError("the server is gone")
+
+            monkeypatch.setattr(engine.client, "update_named_params", fails)
+        before = list(server.events)
+        with pytest.raises(EngineUnavailableError, match="the server is gone") as raised:
+            weights.refresh()
+        assert told == [[raised.value]]
+        assert raised.value.told_elsewhere == (rank == 1)
+        assert server.events == before
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
 def test_weights_for_a_server_need_a_gpu_and_a_server_without_sync_needs_none(
     config,

@@ -197,16 +197,43 @@ def test_a_full_queue_refuses_the_whole_request_and_says_when_to_come_back():
     search.free.clear()
 
     async def body(batcher):
-        waiting = asyncio.create_task(batcher.search([SearchPlan.of(f"w{i}", k=1) for i in range(3)]))
+        waiting = asyncio.create_task(batcher.search([SearchPlan.of(f"w{i}", k=1) for i in range(4)]))
         await asyncio.to_thread(search.entered.wait)
-        with pytest.raises(OverloadedError, match="3 plans already wait and at most 4 may") as refused:
-            await batcher.search([SearchPlan.of("x"), SearchPlan.of("y")])
+        with pytest.raises(OverloadedError, match="4 plans already wait, and more are taken while fewer") as refused:
+            await batcher.search([SearchPlan.of("w0", k=1), SearchPlan.of("x", k=1)])
         assert 1 <= refused.value.retry_after <= 30
+        joined = asyncio.create_task(batcher.search([SearchPlan.of("w1", k=1)]))
+        await asyncio.sleep(0)
         search.free.set()
-        assert len(await waiting) == 3
+        assert ids(await joined) == [["w1-0"]], "what waits already takes no room"
+        assert len(await waiting) == 4
         return len(await batcher.search([SearchPlan.of(f"z{i}", k=1) for i in range(4)]))
 
     assert using(search, body, max_pending=4) == 4
+    assert not any("x" in batch for batch in search.batches)
+
+
+def test_a_large_request_is_let_in_exactly_when_a_small_one_is():
+    """Small requests keep one plan waiting all the time: there is never room for all of a full-size request."""
+    search = Recorder()
+
+    async def body(batcher):
+        small = 0
+
+        async def busy():
+            nonlocal small
+            while True:
+                await batcher.search([SearchPlan.of(f"s{(small := small + 1)}", k=1)])
+
+        clients = [asyncio.create_task(busy()) for _ in range(2)]
+        while small < 5:
+            await asyncio.sleep(0)
+        large = await batcher.search([SearchPlan.of(f"l{i}", k=1) for i in range(4)])
+        for client in clients:
+            client.cancel()
+        return ids(large)
+
+    assert using(search, body, max_pending=4) == [[f"l{i}-0"] for i in range(4)]
 
 
 def test_stopping_fails_what_waits_instead_of_leaving_it():
@@ -225,6 +252,32 @@ def test_stopping_fails_what_waits_instead_of_leaving_it():
         return outcomes
 
     assert [type(outcome) for outcome in using(search, body)] == [OverloadedError] * 3
+
+
+def test_stopping_ends_however_busy_the_clients_are():
+    """New plans come in the very moment in which the batcher is told to stop, and while it does."""
+    search = Recorder()
+
+    async def body(batcher):
+        asked = 0
+
+        async def busy():
+            nonlocal asked
+            while True:
+                await batcher.search([SearchPlan.of(f"s{(asked := asked + 1)}", k=1)])
+
+        clients = [asyncio.create_task(busy()) for _ in range(2)]
+        try:
+            for enough in range(5, 50):
+                while asked < enough:
+                    await asyncio.sleep(0)
+            await asyncio.wait_for(batcher.stop(), 5)
+            return await asyncio.gather(*clients, return_exceptions=True)
+        finally:
+            for client in clients:
+                client.cancel()
+
+    assert [type(outcome) for outcome in using(search, body)] == [OverloadedError] * 2
 
 
 @settings(max_examples=60, deadline=None)

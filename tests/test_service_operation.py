@@ -450,6 +450,48 @@ def test_a_truncated_file_of_the_index_is_refused_by_name(small_environment, tmp
             serve(small_environment.model_copy(update={"index": str(folder)}))
 
 
+def test_an_index_that_is_cut_while_it_is_served_gives_no_ranking_text_or_reward(small_environment, tmp_path, run_app):
+    """All files fit into a page, so that what is missing reads as zeros. Nothing of that is kept, either: the file made
+    whole again, everything is as before."""
+    folder = Path(shutil.copytree(small_environment.index, tmp_path / "index"))
+    config = small_environment.model_copy(update={"index": str(folder)})
+    with run_app(create_app(Environment.open(config), config)) as url:
+
+        def ask():
+            body = {"steps": [{"question_id": "q-head", "plan": plan(text)} for text in ("migraine", "blood")]}
+            answers = [search(url, "headache"), httpx.post(f"{url}/v1/step", json=body, trust_env=False)]
+            return answers, httpx.get(f"{url}/readyz", trust_env=False).status_code
+
+        whole, ready = ask()
+        assert ([answer.status_code for answer in whole], ready) == ([200, 200], 200)
+        for name in ("documents.bin", "data.csc.index.npy"):
+            content = (folder / name).read_bytes()
+            os.truncate(folder / name, len(content) - 40)
+            cut, ready = ask()
+            assert [answer.status_code for answer in (*cut, search(url, "cholesterol"))] == [503] * 3
+            assert ready == 503
+            assert f"{folder / name} has {len(content) - 40} bytes and had {len(content)}" in cut[0].json()["detail"]
+            with (folder / name).open("r+b") as file:
+                file.write(content)
+            again, ready = ask()
+            assert ([answer.json() for answer in again], ready) == ([answer.json() for answer in whole], 200)
+        found = search(url, "cholesterol").json()["rankings"]
+    with run_app(create_app(Environment.open(small_environment), small_environment)) as url:
+        assert search(url, "cholesterol").json()["rankings"] == found
+
+
+def test_an_index_that_is_replaced_while_it_is_served_goes_on_being_served(small_environment, tmp_path, run_app):
+    folder = Path(shutil.copytree(small_environment.index, tmp_path / "index"))
+    config = small_environment.model_copy(update={"index": str(folder)})
+    with run_app(create_app(Environment.open(config), config)) as url:
+        before = search(url, "headache").json()
+        shutil.rmtree(folder)
+        folder.mkdir()
+        (folder / "documents.bin").write_bytes(b"another one")
+        assert search(url, "headache").json() == before
+        assert search(url, "blood").status_code == 200
+
+
 def test_a_storm_of_requests_is_answered_in_full_with_200_or_503(environment, small_environment, run_app):
     """Far more than may wait: every request gets one of the two answers, and the service is as before afterwards."""
     held = Held(environment)

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from querylect.configs.schema import ClientConfig, RunConfig, TrainConfig
 from querylect.data.types import Question
-from querylect.errors import EnvironmentUnavailableError, StoppedError, StorageError, TokenError
+from querylect.errors import ConfigError, EnvironmentUnavailableError, StoppedError, StorageError, TokenError
 from querylect.rewriters.base import Rewrite
 from querylect.rollouts.tree import Node, Tree
 from querylect.train.run import train
@@ -93,6 +93,27 @@ def test_a_token_that_changes_in_the_middle_of_a_run_stops_it_with_a_checkpoint(
     assert checkpoints(folder.path) == ["checkpoint-2"]
     assert without_seconds(folder.metrics) == straight[:2]
     train(config, resume=True)
+    assert without_seconds(folder.metrics) == straight
+
+
+def test_a_prompt_that_is_too_long_in_the_middle_of_a_run_stops_it_with_a_checkpoint(settings, straight, monkeypatch):
+    """Lengths are looked at twice a step, once a turn. The run goes on with room for longer ones."""
+    from querylect.rollouts.grow import Grower
+
+    check, looks = Grower.check_length, 0
+
+    def too_long_at_the_fifth(grower, prompts):
+        nonlocal looks
+        looks += 1
+        check(grower, [[0] * 9999] if looks == 5 else prompts)
+
+    config = change(settings, **{"train.save_steps": 100})
+    monkeypatch.setattr(Grower, "check_length", too_long_at_the_fifth)
+    with pytest.raises(ConfigError, match="a prompt has 9999 tokens"):
+        train(config)
+    folder = RunFolder(settings_folder(config))
+    assert checkpoints(folder.path) == ["checkpoint-2"]
+    train(change(config, **{"rollout.max_prompt_tokens": 4096}), resume=True)
     assert without_seconds(folder.metrics) == straight
 
 

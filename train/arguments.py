@@ -14,6 +14,14 @@ def check_shape(config: RunConfig, processes: int = 1) -> None:
     settings, branching = config.train, config.rollout.branching
     if prod(branching) < 2:
         raise ConfigError(f"rollout.branching {branching} has one leaf; GRPO compares at least two, e.g. [4, 4].")
+    later = config.rollout.earlier_tokens(len(branching))
+    if later >= config.rollout.max_prompt_tokens:
+        raise ConfigError(
+            f"rollout.max_prompt_tokens is {config.rollout.max_prompt_tokens}, and in the prompt of turn "
+            f"{len(branching)} earlier answers and documents alone may take {later} (rollout.max_new_tokens, "
+            "documents, document_tokens, observation_tokens): the run would end in the middle. Raise it, or lower one "
+            "of these."
+        )
     if settings.warm_start.questions and len(branching) < 2:
         raise ConfigError(
             f"train.warm_start imitates a second turn, and rollout.branching is {branching}. Use two turns, or set "

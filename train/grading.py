@@ -13,9 +13,14 @@ def grade(
 ) -> list[StepResult]:
     """One answered result per step, with `reward.metric` among its metrics; rankings carry texts where asked for.
 
+    Rankings are as long as those of a rollout (RunConfig.search_depth), for the metric looks at all of them.
     Raises EnvironmentUnavailableError where one got no answer before the deadline: a guess would change what is
     trained on. `what` names the searches in that message.
     """
+    steps = [
+        step.model_copy(update={"plan": step.plan.model_copy(update={"k": max(step.plan.k, config.search_depth)})})
+        for step in steps
+    ]
     results = client.step(steps, with_text=with_text, metrics=[config.reward.metric]) if steps else []
     answered = [result for result in results if result is not None]
     if len(answered) < len(steps):

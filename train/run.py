@@ -275,7 +275,14 @@ def _learn(
         watcher.trainer = trainer
     try:
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-    except (EnvironmentUnavailableError, EngineUnavailableError, RequestError, KeyboardInterrupt, LeaveNow):
+    except (
+        ConfigError,
+        EnvironmentUnavailableError,
+        EngineUnavailableError,
+        RequestError,
+        KeyboardInterrupt,
+        LeaveNow,
+    ):
         with stopper.to_the_end():
             trainer.save_now()
         raise

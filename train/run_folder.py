@@ -20,7 +20,7 @@ from typing import Any
 
 from safetensors import SafetensorError
 
-from ..configs.differences import FREE_TO_CHANGE, among, flat
+from ..configs.differences import among, flat, free_to_change
 from ..configs.load import dump_config, load_config
 from ..configs.schema import RunConfig
 from ..errors import CheckpointError, ConfigError, StorageError
@@ -260,7 +260,7 @@ def storage_error(path: Path, error: Exception) -> StorageError:
 
 def changed_keys(before: RunConfig, now: RunConfig) -> list[str]:
     """Settings that differ and matter, as "key: before → now". More steps at a constant learning rate do not matter."""
-    free = {*FREE_TO_CHANGE, *(["train.steps"] if before.train.lr_schedule == "constant" else [])}
+    free = free_to_change(before)
     old, new = dict(flat(before.model_dump())), dict(flat(now.model_dump()))
     return [
         f"{key}: {old.get(key)!r} → {new.get(key)!r}"
