@@ -145,6 +145,9 @@ def index_build(
         str | None, typer.Option("--shard", metavar="i/n", help="Only write shard i of n; then `index merge`.")
     ] = None,
     restart: Annotated[bool, typer.Option("--restart", help="Discard what an interrupted build has finished.")] = False,
+    missing: Annotated[
+        bool, typer.Option("--missing", help="Only what a local service of CONFIG would open and what is not there.")
+    ] = False,
     env: Env = None,
     dry_run: DryRun = False,
     verbose: Verbose = False,
@@ -152,8 +155,10 @@ def index_build(
     """Build the index of CONFIG's corpus for its retriever; go on where an interrupted build stopped."""
     settings = _resolve(config, overrides, verbose, dry_run)
     part = _shard(shard) if shard else None
-    if part and (overwrite or restart or workers > 1):
-        raise ConfigError("--shard writes parts and nothing else: leave out --overwrite, --restart and --workers.")
+    if part and (overwrite or restart or missing or workers > 1):
+        raise ConfigError(
+            "--shard writes parts and nothing else: leave out --overwrite, --restart, --missing and --workers."
+        )
     if part:
         from .envs.index import build_shard
 
@@ -165,6 +170,8 @@ def index_build(
     from .envs.index import build_index
 
     for one in chosen(settings, env).values():
+        if missing and (one.client.urls != "local" or (Path(one.env.index) / "manifest.json").exists()):
+            continue
         with progress_bar("indexing") as progress:
             manifest = build_index(one.env, overwrite=overwrite, progress=progress, workers=workers, restart=restart)
         typer.echo(f"{one.env.index}: {manifest.documents} documents")

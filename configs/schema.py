@@ -224,7 +224,7 @@ class TrackingConfig(Section):
     """Where curves go besides metrics.jsonl."""
 
     wandb: Literal["auto", "online", "offline", "disabled"] = "auto"
-    """auto: online where the user is logged in, else offline."""
+    """auto: what WANDB_MODE says; without it online where the user is logged in, else offline."""
     project: str = "querylect"
     table_steps: Annotated[int, Field(ge=0)] = 10
     """Weights & Biases: a table of sampled trees every so many steps; 0 logs none."""

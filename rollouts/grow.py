@@ -126,11 +126,18 @@ class Grower:
         return trees
 
     def answer(
-        self, questions: Sequence[Question], turns: int, advance: Callable[[int, int], None] | None = None
+        self,
+        questions: Sequence[Question],
+        turns: int,
+        advance: Callable[[int, int], None] | None = None,
+        at_least: int = 0,
     ) -> list[Tree]:
-        """One greedy path of `turns` turns for each question; `advance` is told how many of how many are answered."""
+        """One greedy path of `turns` turns for each question; `advance` is told how many of how many are answered.
+
+        The engine is called as often as for `at_least` questions: processes that share one call it together.
+        """
         trees: list[Tree] = []
-        for start in range(0, len(questions), ANSWERED_AT_ONCE):
+        for start in range(0, max(len(questions), at_least), ANSWERED_AT_ONCE):
             if advance is not None:
                 advance(start, len(questions))
             trees += self.grow(questions[start : start + ANSWERED_AT_ONCE], [1] * turns, greedy=True)
@@ -158,7 +165,8 @@ class Grower:
         started = time.perf_counter()
         results = self.client.step(steps, with_text=True, metrics=[metric, *self.extra_metrics]) if steps else []
         self.clock.add("retrieve", started)
-        self.searched.add(f"turn{grown[0][1].turn}", started)
+        if grown:
+            self.searched.add(f"turn{grown[0][1].turn}", started)
         for node, result in zip(asked, results, strict=True):
             if result is None:
                 continue

@@ -25,10 +25,9 @@ shift || true
 settings="$("$querylect" train "$config" "$@" --dry-run)"
 setting() { "${querylect%/*}/python" -c 'import sys, functools, yaml
 print(functools.reduce(dict.get, sys.argv[1].split("."), yaml.safe_load(sys.stdin)))' "$1" <<<"$settings"; }
-index="$(setting env.index)"
 run="$(setting output)/$(setting name)"
 
-[ -e "$index/manifest.json" ] || "$querylect" index build "$config" "$@"
+"$querylect" index build "$config" "$@" --missing
 resume=()
 [ ! -e "$run/config.yaml" ] || resume=(--resume)
 

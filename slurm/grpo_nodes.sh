@@ -14,6 +14,7 @@
 #SBATCH --time=24:00:00
 #SBATCH --signal=B:USR1@600
 #SBATCH --requeue
+#SBATCH --open-mode=append
 #SBATCH --output=%x-%j.log
 set -euo pipefail
 
@@ -27,10 +28,9 @@ shift || true
 settings="$("$querylect" train "$config" "$@" --dry-run)"
 setting() { "$python" -c 'import sys, functools, yaml
 print(functools.reduce(dict.get, sys.argv[1].split("."), yaml.safe_load(sys.stdin)))' "$1" <<<"$settings"; }
-index="$(setting env.index)"
 run="$(setting output)/$(setting name)"
 
-[ -e "$index/manifest.json" ] || "$querylect" index build "$config" "$@"
+"$querylect" index build "$config" "$@" --missing
 resume=()
 [ ! -e "$run/config.yaml" ] || resume=(--resume)
 
@@ -54,9 +54,8 @@ export OMP_NUM_THREADS="${OMP_NUM_THREADS:-$((${SLURM_CPUS_PER_TASK:-1} / per_no
 "$srun" bash -c 'exec "$0" -m accelerate.commands.launch --machine_rank "${SLURM_NODEID:-0}" "$@"' \
     "$python" "${launch[@]}" -m querylect train "$config" "$@" "${resume[@]}" &
 launcher=$!
-asked="$(mktemp)"
 stopped=
-stop() { stopped="$1"; touch "$asked"; kill "-$1" "$launcher"; }
+stop() { stopped="$1"; kill "-$1" "$launcher"; }
 trap 'stop USR1' USR1
 trap 'stop TERM' TERM INT
 # `wait` returns when a signal comes; go on until the launcher has really ended.
@@ -64,9 +63,10 @@ while true; do
     wait "$launcher" && status=0 || status=$?
     kill -0 "$launcher" 2>/dev/null || break
 done
-# A launcher that was sent a signal calls itself failed. What counts is the checkpoint that was saved after it: 75, go on.
-if [ -n "$stopped" ] && [ "$status" != 0 ] && [ "$run/checkpoints" -nt "$asked" ]; then status=75; fi
-rm -f "$asked"
+# A launcher that was sent a signal calls itself failed. What counts is whether the last finished step was saved: 75, go on.
+finished="$(tail -n 1 "$run/metrics.jsonl" 2>/dev/null | sed -n 's/^{"step": \([0-9]*\),.*/\1/p' || true)"
+saved="$(find "$run/checkpoints" -maxdepth 1 -name 'checkpoint-*' 2>/dev/null | sed 's/.*-//' | sort -n | tail -n 1 || true)"
+if [ -n "$stopped" ] && [ "$status" != 0 ] && [ "$saved" = "$finished" ]; then status=75; fi
 # Who cancels a job (TERM) does not want it back.
 if [ "$status" = 75 ] && [ "$stopped" = USR1 ] && [ -n "${SLURM_JOB_ID:-}" ]; then scontrol requeue "$SLURM_JOB_ID"; fi
 exit "$status"

@@ -12,6 +12,8 @@
 #SBATCH --mem=128G
 #SBATCH --time=24:00:00
 #SBATCH --signal=B:USR1@600
+#SBATCH --requeue
+#SBATCH --open-mode=append
 #SBATCH --output=%x-%j.log
 set -euo pipefail
 

@@ -1,15 +1,49 @@
-"""Real processes that train one run together, as a launcher starts them."""
+"""Processes that train one run together: real ones, as a launcher starts them, and threads that meet as they do."""
 
 import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import yaml
+from querylect.train.processes import Processes
+
+
+class Beside(Processes):
+    """One of several processes that run as threads of this one. Who waits in vain at a meeting fails after 20 s."""
+
+    def __init__(self, rank: int, board: list[Any], barrier: threading.Barrier) -> None:
+        super().__init__(rank, barrier.parties)
+        self.board, self.barrier = board, barrier
+
+    def all(self, value: Any) -> list[Any]:
+        self.board[self.rank] = value
+        self.barrier.wait(20)
+        values = list(self.board)
+        self.barrier.wait(20)
+        return values
+
+
+def side_by_side(count: int, act: Callable[[Processes], Any]) -> list[Any]:
+    """What `act` gives in each of `count` processes, or the error that it raised."""
+    board, barrier = [None] * count, threading.Barrier(count)
+
+    def run(rank: int) -> Any:
+        try:
+            return act(Beside(rank, board, barrier))
+        except Exception as error:  # noqa: BLE001 (compared by the test)
+            return error
+
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(run, range(count)))
 
 
 def free_port() -> int:

@@ -131,6 +131,21 @@ def test_index_build_passes_environment_and_overwrite(room, capsys):
     assert "some/where: 9000 documents" in capsys.readouterr().out
 
 
+def test_index_build_missing_leaves_out_what_is_there_and_what_another_service_opens(room, tmp_path):
+    """A job that starts again: one of three indexes is built, one is searched elsewhere."""
+    calls = room("envs.index", "build_index", SimpleNamespace(documents=9000))
+    members = {name: {"env": {"index": str(tmp_path / name)}} for name in ("built", "missing", "elsewhere")}
+    members["elsewhere"]["client"] = {"urls": ["http://node-b:8000"]}
+    (tmp_path / "built").mkdir()
+    (tmp_path / "built" / "manifest.json").touch()
+    overrides = [f"mix={json.dumps({'environments': members})}"]
+    assert end("index", "build", "tiny", *overrides, "--missing") == 0
+    assert [arguments[0].index for arguments, _ in calls] == [str(tmp_path / "missing")]
+    assert end("index", "build", "tiny", *overrides) == 0
+    assert len(calls) == 4
+    assert end("index", "build", "tiny", "--missing", "--shard", "1/2") == 2
+
+
 def test_index_verify_passes_the_environment_and_names_each_folder(room, capsys):
     folders = {"some/member": SimpleNamespace(documents=9000), "some/where": SimpleNamespace(documents=9000)}
     calls = room("envs.index", "verify_indexes", folders)

@@ -86,6 +86,51 @@ def test_every_job_script_is_bash(script):
     subprocess.run(["bash", "-n", script], check=True)
 
 
+@pytest.mark.parametrize("script", ["grpo_contriever.sh", "grpo_nodes.sh", "grpo_vllm_server.sh"])
+def test_a_job_that_goes_back_into_the_queue_may_and_keeps_its_log(script):
+    """Without --requeue `scontrol requeue` is refused where the cluster says so; without append the log begins anew."""
+    lines = (SCRIPT.parent / script).read_text().splitlines()
+    assert {"#SBATCH --requeue", "#SBATCH --open-mode=append", "#SBATCH --signal=B:USR1@600"} <= set(lines)
+
+
+STANDINS = {
+    "scontrol": 'echo "$@" >>calls',
+    "srun": 'trap "exit 1" USR1; echo launched >>calls; while true; do read -t 1 <>pipe; done',
+    "python": f'exec "{sys.executable}" "$@"',
+    "querylect": 'printf "output: runs\\nname: run\\n"; echo "querylect $*" >>calls',
+}
+
+
+@pytest.mark.parametrize(
+    ("finished", "saved", "code"), [(7, [5, 7], 75), (None, [], 75), (7, [5], 1), (10, [9, 10], 75)]
+)
+def test_several_nodes_go_on_where_the_last_finished_step_is_saved(tmp_path, finished, saved, code):
+    """Also by a checkpoint from before the signal: a step that was given up leaves no new one."""
+    (tmp_path / "bin").mkdir()
+    for name, text in STANDINS.items():
+        (tmp_path / "bin" / name).write_text(f"#!/usr/bin/env bash\n{text}\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    os.mkfifo(tmp_path / "pipe")
+    run = tmp_path / "runs" / "run"
+    for step in saved:
+        (run / "checkpoints" / f"checkpoint-{step}").mkdir(parents=True)
+    if finished is not None:
+        (run / "metrics.jsonl").write_text("".join(f'{{"step": {n}, "loss": 1.0}}\n' for n in range(1, finished + 1)))
+    around = {"QUERYLECT": str(tmp_path / "bin" / "querylect"), "SLURM_SUBMIT_DIR": str(tmp_path), "SLURM_JOB_ID": "41"}
+    path = {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
+    process = subprocess.Popen(["bash", SCRIPT.parent / "grpo_nodes.sh"], env=os.environ | around | path)
+    try:
+        until = time.monotonic() + 120
+        while "launched" not in (tmp_path / "calls").read_text() if (tmp_path / "calls").exists() else True:
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        process.send_signal(signal.SIGUSR1)
+        assert process.wait(120) == code
+    finally:
+        process.kill()
+    assert ("requeue 41" in (tmp_path / "calls").read_text()) == (code == 75)
+
+
 def test_a_job_on_several_nodes_launches_its_processes_and_hands_signals_on(job, tmp_path):
     """A stand-in for srun runs the launcher of one node; two processes train, and the signal reaches both."""
     (tmp_path / "srun").write_text('#!/bin/sh\nSLURM_NODEID=0 exec "$@"\n')

@@ -155,3 +155,105 @@ def test_a_run_that_goes_on_from_its_written_progress_draws_the_same(stop, prefe
 @pytest.mark.parametrize("slashed", ["a/b", "/a", "a/", "", "a"])
 def test_an_id_with_slashes_comes_back_whole(slashed):
     assert split_id(join_id("env", slashed)) == ("env", slashed)
+
+
+def test_another_seed_deals_environments_in_another_order():
+    """The order of questions within one would differ by itself."""
+    dealt = [
+        [
+            [split_id(mixed)[0] for mixed in step]
+            for step in drawn(curriculum({"bm25": 1.0, "dense": 1.0}, seed=seed), 6, 4)[0]
+        ]
+        for seed in (0, 1)
+    ]
+    assert dealt[0] != dealt[1]
+
+
+def mixture():
+    from querylect.configs.schema import RunConfig
+    from querylect.data.types import Question
+    from querylect.train.mix import Mixture
+
+    members = {"bm25": {"weight": 3.0}, "dense": {"env": {"index": "other"}}}
+    mix = {"environments": members, "curriculum": {"prefer": "hard", "memory": 0.5}}
+    config = RunConfig.model_validate({"train": {"questions_per_step": 4}, "mix": mix})
+    return Mixture(config, [Question(join_id(name, each), each) for name, ids in QUESTIONS.items() for each in ids])
+
+
+def step_of_slots(mix, finished):
+    """The ids in two slots of the step after `finished` ones, as the rows of one process, a row per leaf."""
+    rows = [{"prompt": slot, "leaf": leaf} for slot in mix.slots[1:3] for leaf in (0, 1)]
+    filled = mix.fill(rows, finished)
+    assert [row["leaf"] for row in filled] == [0, 1, 0, 1]
+    assert filled[0]["prompt"] == filled[1]["prompt"]
+    return [filled[0]["prompt"], filled[2]["prompt"]]
+
+
+REACHED = {"bm25": 0.9, "dense": 0.1}
+
+
+def tried(mixed_ids):
+    """A tree of one turn for each question; BM25 succeeds nearly always, the other one rarely."""
+    from .test_train_credit import node, tree
+
+    trees = [tree(node(REACHED[split_id(mixed)[0]]), name=mixed) for mixed in mixed_ids]
+    for one in trees:
+        one.roots[0].metrics = {"ndcg@10": one.roots[0].reward}
+    return trees
+
+
+def test_progress_belongs_to_finished_steps(tmp_path):
+    """A step that is given up is drawn again as it was, and a checkpoint of the step before knows nothing of it."""
+    mix = mixture()
+    first = step_of_slots(mix, 0)
+    mix.learn(tried(first), 0)
+    assert step_of_slots(mix, 0) == first, "given up after its rollout"
+    mix.learn(tried(first), 0)
+    mix.save(tmp_path, 0)
+    assert json.loads((tmp_path / "mix.json").read_text()) == asdict(Progress())
+    second = step_of_slots(mix, 1)
+    shares = mix.shares
+    assert shares["bm25"] != 0.75, "what was learnt counts from the next step on"
+    assert not set(first) & set(second)
+    mix.save(tmp_path, 1)
+    saved = json.loads((tmp_path / "mix.json").read_text())
+    assert saved["questions"] == {mixed: REACHED[split_id(mixed)[0]] for mixed in first}
+    assert sum(saved["positions"].values()) == 4, "all processes draw the whole step"
+    again = mixture()
+    again.load(tmp_path)
+    assert step_of_slots(again, 1) == second
+    assert again.shares == shares
+
+
+def test_every_step_has_a_draw_of_its_own():
+    mix, course = mixture(), curriculum(prefer="hard", memory=0.5)
+    for finished in range(6):
+        ids = [row["prompt"] for row in mix.fill([{"prompt": slot} for slot in mix.slots], finished)]
+        assert ids == course.draw(mix.progress(finished), finished + 1, 4)[0]
+        mix.learn(tried(ids), finished)
+
+
+def test_two_steps_on_one_rollout_learn_from_it_once(tmp_path):
+    """The rollout of steps 1 and 2 is behind the checkpoints of both, and step 3 draws anew."""
+    mix = mixture()
+    mix.learn(tried(step_of_slots(mix, 0)), 0)
+    found = []
+    for finished in (1, 2):
+        mix.save(tmp_path, finished)
+        found.append((tmp_path / "mix.json").read_text())
+    assert found[0] == found[1]
+    again = mixture()
+    again.load(tmp_path)
+    assert step_of_slots(again, 2) == step_of_slots(mix, 2)
+
+
+def test_success_is_that_of_scored_last_turns():
+    from querylect.train.mix import success
+
+    from .test_train_credit import node, tree
+
+    one = tree(node(0.9, 0.2, None, 0.6), node(0.9, 0.1))
+    for leaf, metric in zip([path[-1] for path in one.paths()], (0.1, 0.7, 0.5, 0.3), strict=True):
+        leaf.metrics = {"ndcg@10": metric}
+    assert success(one, "ndcg@10") == pytest.approx(0.3), "the mean of .1, .5 and .3"
+    assert success(tree(node(0.9, None)), "ndcg@10") is None

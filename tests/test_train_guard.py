@@ -54,6 +54,12 @@ def test_a_drop_is_measured_against_the_best_window_of_the_last_turn():
     )
 
 
+def test_the_limit_is_a_share_that_may_be_lost():
+    """Of .5 a fifth may be lost, but not .12: the limit is .4."""
+    assert signs(log(**{"reward/turn1": [0.5, 0.5, 0.4, 0.4]}), reward_drop=0.2)[1] == []
+    assert signs(log(**{"reward/turn1": [0.5, 0.5, 0.4, 0.36]}), reward_drop=0.2)[1] == [(4, "reward_drop")]
+
+
 def test_a_sign_that_goes_away_is_forgiven_and_told_again():
     rewards = [0.4, 0.4, 0.1, 0.1, 0.4, 0.4, 0.4, 0.1, 0.1, 0.1]
     guard, found = signs(log(**{"reward/turn1": rewards}))

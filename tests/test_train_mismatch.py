@@ -75,6 +75,15 @@ def test_the_figures_of_a_step_by_hand():
     assert mismatch.read() == {}, "no token, no figure"
 
 
+def test_a_token_without_a_recorded_probability_weighs_1_and_is_not_counted():
+    mismatch = Mismatch(bounds())
+    unknown = torch.tensor([[0.0, math.nan]])
+    weights = mismatch.weigh(torch.tensor([[2.0, 5.0]]).log(), unknown, torch.tensor([[1, 1]]))
+    assert weights.tolist() == [[pytest.approx(2.0), 1.0]]
+    figures = mismatch.read()
+    assert figures[f"{RATIO}/mean"] == figures[f"{RATIO}/min"] == pytest.approx(2.0)
+
+
 def test_figures_of_several_processes_are_joined():
     """Another process has two tokens with ratio 1 beside ours with ratio 3."""
 
@@ -186,6 +195,28 @@ def test_without_the_correction_the_mismatch_is_only_logged(settings, monkeypatc
     loss, tokens, figures = with_trainer(config, monkeypatch, act)
     assert loss == pytest.approx(-sum(advantage for _, advantage in tokens) / len(tokens), rel=1e-5, abs=1e-7)
     assert figures[f"{RATIO}/max"] > 1.3
+
+
+def test_vespo_leaves_the_mismatch_alone_where_it_is_only_logged(settings, monkeypatch):
+    """TRL's vespo folds a ratio that it is given into its own, whether it is asked to correct or not."""
+
+    def act(trainer):
+        ready(trainer)
+        inputs = step_inputs(trainer)
+        found = []
+        for correct in (False, True):
+            trainer.run = change(trainer.run, **{"train.importance_sampling_correction": correct})
+            for shift in (0.0, 0.2):
+                moved = [
+                    dict(each, sampling_per_token_logps=each["sampling_per_token_logps"] - shift) for each in inputs
+                ]
+                found.append(float(losses_and_gradients(trainer, moved, True)[0].abs().sum()))
+        return found
+
+    vespo = {"train.loss_type": "vespo", "rollout.branching": [8]}
+    logged, logged_moved, corrected, corrected_moved = with_trainer(change(settings, **vespo), monkeypatch, act)
+    assert logged == logged_moved == pytest.approx(corrected, rel=1e-3)
+    assert corrected_moved != pytest.approx(corrected, rel=1e-2)
 
 
 @pytest.mark.parametrize("mode", ["token_truncate", "token_mask"])

@@ -269,7 +269,7 @@ def test_a_damaged_checkpoint_is_said_and_a_missing_file_leads_to_the_one_before
     with caplog.at_level(logging.WARNING):
         from querylect.train.run_folder import RunFolder
 
-        assert RunFolder(copy).newest_checkpoint() == copy / "checkpoints" / "checkpoint-1"
+        assert RunFolder(copy).newest_checkpoint(config) == copy / "checkpoints" / "checkpoint-1"
     assert "checkpoint-2 is passed over" in caplog.text
 
 
@@ -285,6 +285,20 @@ def test_a_checkpoint_of_another_policy_is_refused(straight, tmp_path, speaking)
         train(config, resume=True)
     (copy / "base.json").unlink()  # a run from before there were fingerprints
     with pytest.raises(CheckpointError, match=r"could not be continued.*size mismatch.*of another policy"):
+        train(config, resume=True)
+
+
+def test_a_resume_without_enough_memory_does_not_blame_the_checkpoint(straight, tmp_path, monkeypatch):
+    """Who followed the advice to remove it would lose a whole checkpoint."""
+    import torch
+    from querylect.train.trainer import TreeTrainer
+
+    def full(*_, **__):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    config, _ = copy_of(straight, tmp_path, 2)
+    monkeypatch.setattr(TreeTrainer, "train", full)
+    with pytest.raises(torch.OutOfMemoryError):
         train(config, resume=True)
 
 

@@ -211,8 +211,12 @@ GRACE = "train.grace_seconds"
 
 @pytest.mark.parametrize(("where", "grace", "left"), [("first", 60, 0), ("rollout", 0, 2), ("rollout", 600, 3)])
 def test_a_step_is_finished_where_the_grace_period_is_long_enough(settings, straight, monkeypatch, where, grace, left):
-    """SIGTERM in the rollout of the third step, and in that of the first, which nobody knows how long it takes."""
+    """SIGTERM in the rollout of the third step, and in that of the first, which nobody knows how long it takes.
+
+    A second one, while the checkpoint is being saved, does not cut it short.
+    """
     from querylect.rollouts.grow import Grower
+    from querylect.train.trainer import TreeTrainer
 
     original, calls = Grower.grow, []
 
@@ -222,10 +226,16 @@ def test_a_step_is_finished_where_the_grace_period_is_long_enough(settings, stra
             os.kill(os.getpid(), signal.SIGTERM)
         return original(*args, **kwargs)
 
+    def told_twice(trainer):
+        os.kill(os.getpid(), signal.SIGTERM)
+        save(trainer)
+
+    save = TreeTrainer.save_now
     config = change(settings, **{"train.save_steps": 100, GRACE: grace})
     before = signal.getsignal(signal.SIGTERM)
     with monkeypatch.context() as patch:
         patch.setattr(Grower, "grow", interrupted)
+        patch.setattr(TreeTrainer, "save_now", told_twice)
         with pytest.raises(StoppedError, match=r"^SIGTERM came before the run had ended; .*--resume") as stopped:
             train(config)
     assert stopped.value.exit_code == 75
@@ -256,7 +266,7 @@ def test_a_step_that_takes_longer_than_it_used_to_is_given_up_when_the_time_is_o
         with pytest.raises(StoppedError):
             train(config)
     folder = RunFolder(settings_folder(config))
-    assert folder.newest_checkpoint().name == "checkpoint-2"
+    assert folder.newest_checkpoint(settings).name == "checkpoint-2"
     train(config, resume=True)
     assert without_seconds(folder.metrics) == straight
 
@@ -376,7 +386,7 @@ def test_killed_terminated_and_interrupted_it_logs_every_step_once(settings, les
     reached = wait_for_step(process, folder.metrics, 3)
     process.kill()
     assert end(process)[1] == -signal.SIGKILL
-    assert folder.newest_checkpoint() is not None
+    assert folder.newest_checkpoint(settings) is not None
 
     process = querylect(tmp_path, "--resume")
     wait_for_step(process, folder.metrics, reached + 3)
@@ -386,7 +396,7 @@ def test_killed_terminated_and_interrupted_it_logs_every_step_once(settings, les
     assert "stopped: SIGTERM came before the run had ended" in (tmp_path / "stderr").read_text()
     steps = [line["step"] for line in records(folder.metrics)]
     assert steps == list(range(1, len(steps) + 1))
-    assert folder.newest_checkpoint().name == f"checkpoint-{steps[-1]}"
+    assert folder.newest_checkpoint(settings).name == f"checkpoint-{steps[-1]}"
     assert not folder.final.exists()
 
     process = querylect(tmp_path, "--resume")
@@ -395,7 +405,7 @@ def test_killed_terminated_and_interrupted_it_logs_every_step_once(settings, les
     assert end(process)[1] == 130
     steps = [line["step"] for line in records(folder.metrics)]
     assert steps == list(range(1, len(steps) + 1))
-    assert folder.newest_checkpoint().name == f"checkpoint-{steps[-1]}"
+    assert folder.newest_checkpoint(settings).name == f"checkpoint-{steps[-1]}"
 
     whole = change(endless, output=str(tmp_path / "whole"), **{"train.steps": len(steps)})
     assert without_seconds(train(whole) / "metrics.jsonl") == without_seconds(folder.metrics)

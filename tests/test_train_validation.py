@@ -130,3 +130,51 @@ def test_validation_questions_are_spread_over_the_split(settings, served):  # no
 def test_validation_without_its_split_is_refused(settings):  # noqa: F811
     with pytest.raises(ConfigError, match=r"validate_steps is 3 and the environment has no validation questions"):
         train(change(settings, **{"train.validate_steps": 3}))
+
+
+def validator(tmp_path, told, **values):
+    """One that measures nothing and finds the same metric at every step."""
+    from contextlib import nullcontext
+    from types import SimpleNamespace
+
+    from querylect.configs.schema import RunConfig
+    from querylect.train.validation import Validator
+
+    stopper = SimpleNamespace(between_steps=nullcontext)
+    config = change(RunConfig(), **{"train.validate_steps": 3, **values})
+    found = Validator(config, RunFolder(tmp_path), [], None, stopper, None, lambda _: None, told)
+    found._measure = lambda step: {"step": step, "ndcg/turn2": 0.5, "unscorable": 0}
+    return found
+
+
+def test_steps_are_validated_where_they_are_due_and_once(tmp_path):
+    """Seven steps, stopped after the fourth: 0, every third, and the last; not the one at which it was stopped."""
+    from types import SimpleNamespace
+
+    told = []
+    for steps in (range(4), range(4, 7)):
+        found = validator(tmp_path, told.append)
+        for step in steps:
+            found.on_step_begin(None, SimpleNamespace(global_step=step, max_steps=7), None)
+        found.on_train_end(None, SimpleNamespace(global_step=steps[-1] + 1, max_steps=7), None)
+    found.on_step_begin(None, SimpleNamespace(global_step=6, max_steps=7), None)
+    assert [row["step"] for row in told] == [0, 3, 6, 7]
+    assert records(RunFolder(tmp_path).validation) == told
+    assert json.loads((tmp_path / "best" / "best.json").read_text())["step"] == 0
+
+
+def test_figures_are_means_over_the_answers_that_were_scored():
+    from querylect.train.validation import validation_metrics
+
+    from .test_train_credit import node, tree
+
+    trees = [tree(node(0.8, 0.4)), tree(node(0.4, None))]
+    for one in trees:
+        for each in one.walk():
+            each.metrics = {"ndcg@10": (each.reward or 0.9) / 2}
+    assert validation_metrics(trees) == pytest.approx(
+        {
+            "questions": 2, "unscorable": 1, "reward/turn1": 0.6, "ndcg/turn1": 0.3, "format/turn1": 0,
+            "reward/turn2": 0.4, "ndcg/turn2": 0.2, "format/turn2": 0,
+        }
+    )  # fmt: skip

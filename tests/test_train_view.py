@@ -5,12 +5,15 @@ import logging
 import re
 
 import pytest
+from querylect.configs.schema import RunConfig
 from querylect.data.types import Question
 from querylect.envs.plan import SearchPlan
 from querylect.rewriters.base import Rewrite
 from querylect.rollouts.tree import Node, Tree
 from querylect.train.view import LineView, LiveView, clock, open_view, sparkline
 from rich.console import Console
+
+from .lessons import change
 
 HOSTILE = "head\x1b[2Jache [red]x[/red]\x07 \u202e right"
 
@@ -107,3 +110,18 @@ def test_sparklines_and_clocks_by_hand():
     assert sparkline([0.3, 0.3]) == "▄▄"
     assert len(sparkline([float(n) for n in range(1000)])) == 32
     assert (clock(59.6), clock(85), clock(3725)) == ("1:00", "1:25", "1:02:05")
+
+
+@pytest.mark.parametrize(("iterations", "logged"), [(1, [1, 10, 20, 30]), (2, [1, 11, 21, 31]), (3, [1, 10, 22, 31])])
+def test_tables_of_trees_come_as_often_where_a_rollout_serves_several_steps(iterations, logged):
+    """Only a step that sampled has trees: every tenth step may never be one."""
+    from querylect.train.watch import Watcher
+
+    watcher, found = Watcher(None, change(RunConfig(), **{"tracking.table_steps": 10}), None, None, None), []
+    for step in range(1, 40, iterations):
+        if watcher._table_is_due(step):
+            found.append(step)
+            watcher._table_step = step
+    assert found == logged
+    watcher.run = change(RunConfig(), **{"tracking.table_steps": 0})
+    assert not any(watcher._table_is_due(step) for step in range(1, 40))

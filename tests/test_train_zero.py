@@ -9,6 +9,7 @@ from shutil import which
 
 import pytest
 import yaml
+from querylect.configs.schema import RunConfig
 from querylect.errors import CheckpointError, ConfigError
 from querylect.train.run import train
 from querylect.train.run_folder import RunFolder
@@ -81,12 +82,12 @@ def test_a_checkpoint_of_another_launcher_is_refused(tmp_path, monkeypatch):
     for name in ("adapter_model.safetensors", "scheduler.pt", "rng_state_0.pth", "trainer_state.json"):
         (checkpoint / name).touch()
     with pytest.raises(CheckpointError, match="written with DeepSpeed"):
-        RunFolder(tmp_path).newest_checkpoint()
+        RunFolder(tmp_path).newest_checkpoint(RunConfig())
     monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
-    assert RunFolder(tmp_path).newest_checkpoint() == checkpoint
+    assert RunFolder(tmp_path).newest_checkpoint(RunConfig()) == checkpoint
     (checkpoint / "optimizer.pt").touch()
     with pytest.raises(CheckpointError, match="written without DeepSpeed"):
-        RunFolder(tmp_path).newest_checkpoint()
+        RunFolder(tmp_path).newest_checkpoint(RunConfig())
 
 
 def test_deepspeed_that_is_not_installed_is_an_error_that_says_so(settings, monkeypatch):  # noqa: F811

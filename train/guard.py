@@ -15,6 +15,7 @@ from statistics import fmean
 
 from ..configs.schema import GuardConfig
 from .metrics import turns_of
+from .run_folder import step_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,7 @@ def best_known(checkpoints: Sequence[Path], best: Path, records: Sequence[Mappin
         return f"the best by validation is {best}"
     values: dict[Path, float] = {}
     for path in checkpoints:
-        step = int(path.name.rsplit("-", 1)[-1])
+        step = step_of(path)
         rows = [row for row in records if step - window < row["step"] <= step]
         turns = sorted({key for row in rows for _, key in turns_of(row, "reward")})
         if turns:

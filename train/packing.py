@@ -96,21 +96,18 @@ def packed_logps(
     """
     batch, completion = wanted.shape
     offset = input_ids.shape[1] - completion
-    kept = [row for row in range(batch) if bool(wanted[row].any())]
+    asked: list[list[bool]] = wanted.tolist()  # once: on a GPU every single look at it would wait for the device
+    kept = [row for row in range(batch) if any(asked[row])]
     logps = input_ids.new_zeros((batch, completion), dtype=torch.float32)
     entropy = torch.zeros_like(logps) if entropies else None
     if not kept:
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
-            # The other processes wait for this one's forward pass and gradients, also where they are zero.
-            alone = pack([input_ids[0, -1:].tolist()], input_ids.device)
-            alone = alone.filled(TILE) if attention == "flex" else alone
-            return logps + 0 * _logits(model, alone, input_ids.new_zeros(1), attention).sum(), entropy, 0
         return logps.requires_grad_(torch.is_grad_enabled()), entropy, 0
 
-    columns = [attention_mask[row].nonzero()[:, 0].tolist() for row in kept]
-    needed = [_last_wanted(wanted[row]) + offset for row in kept]
-    columns = [[column for column in row if column <= last] for row, last in zip(columns, needed, strict=True)]
-    packed = pack([input_ids[row, seen].tolist() for row, seen in zip(kept, columns, strict=True)], input_ids.device)
+    attended, ids = attention_mask.tolist(), input_ids.tolist()
+    ends = {row: offset + completion - asked[row][::-1].index(True) for row in kept}
+    columns = [[column for column in range(ends[row]) if attended[row][column]] for row in kept]
+    sequences = [[ids[row][column] for column in seen] for row, seen in zip(kept, columns, strict=True)]
+    packed = pack(sequences, input_ids.device)
     tokens = len(packed.ids)
 
     # (packed place that predicts it, row, completion column) of every wanted token
@@ -118,7 +115,7 @@ def packed_logps(
         (places[at - 1], row, column - offset)
         for row, seen, places in zip(kept, columns, packed.rows, strict=True)
         for at, column in enumerate(seen)
-        if column >= offset and bool(wanted[row, column - offset])
+        if column >= offset and asked[row][column - offset]
     )
     predictor, row_index, cell_index = torch.tensor(cells, device=input_ids.device).unbind(1)
     distinct, slot = predictor.unique_consecutive(return_inverse=True)
@@ -196,7 +193,3 @@ def _read(
         values.append(value)
         per_slot.append(entropy)
     return torch.cat(values), torch.cat(per_slot) if entropies else None
-
-
-def _last_wanted(wanted: Tensor) -> int:
-    return int(wanted.nonzero()[-1])

@@ -76,17 +76,19 @@ class Processes:
         return self.all(result)[0]  # type: ignore[return-value]
 
     def raise_any(self, failure: BaseException | None) -> None:
-        """Raise the error of the first process that has one, in all of them. A meeting."""
+        """Raise the error of the first process that has one of its own, in all of them. A meeting."""
         if self.count == 1:
             if failure is not None:
                 raise failure
             return
-        told = self.all(None if failure is None else (type(failure).__name__, str(failure)))
-        for rank, error in enumerate(told):
-            if error is not None:
-                if rank == self.rank and failure is not None:
-                    raise failure
-                raise _rebuilt(rank, *error) from failure
+        copied = getattr(failure, "told_elsewhere", False)  # at an earlier meeting, from another process
+        told = self.all(None if failure is None else (copied, type(failure).__name__, str(failure)))
+        failed = [(*error, rank) for rank, error in enumerate(told) if error is not None]
+        if failed:
+            _, kind, message, rank = min(failed, key=lambda each: each[0])
+            if rank == self.rank and failure is not None:
+                raise failure
+            raise _rebuilt(rank, kind, message) from failure
 
     def _attempt(self, what: Callable[[], T], interruptible: bool = True) -> tuple[T | None, BaseException | None]:
         try:
@@ -106,6 +108,17 @@ class Processes:
             with torch.no_grad():
                 for weights in [*model.parameters(), *model.buffers()]:
                     torch.distributed.broadcast(weights.data, 0)
+
+    def write(self, what: Callable[[], object]) -> None:
+        """`together` for what every process writes into a folder. A meeting.
+
+        Under DeepSpeed the others wait inside of it and not at a meeting: an error is left to the launcher.
+        """
+        if deepspeed_asked():
+            what()
+            self.all(None)
+        else:
+            self.together(what, interruptible=False)
 
     @contextmanager
     def staged(self, target: Path) -> Iterator[Path]:

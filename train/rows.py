@@ -1,7 +1,9 @@
 """Trees as rows: what TRL is given for a step, one row per leaf, and which of their tokens teach what."""
 
 import time
+from collections import Counter
 from collections.abc import Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -61,8 +63,7 @@ def rollout(prompts: Sequence[str], trainer: "TreeTrainer") -> dict[str, list[An
     started = time.perf_counter()
     trainer.sampler.refresh()
     trainer.grower.clock.add("generate", started)
-    alone = trainer.run.rollout.engine != "vllm"  # whose processes may share one model
-    trainer.trees = trainer.processes.together(lambda: _grow(trainer, ids), interruptible=alone)
+    trainer.trees = _grow(trainer, ids)
     started = time.perf_counter()
     trainer.sampler.rest()
     trainer.grower.clock.add("generate", started)
@@ -83,20 +84,28 @@ def rollout(prompts: Sequence[str], trainer: "TreeTrainer") -> dict[str, list[An
 
 
 def _grow(trainer: "TreeTrainer", ids: Sequence[str]) -> list[Tree]:
-    """The trees of a step of this process, those without signal replaced by others where the run asks for it.
+    """This process's trees of a step, those without signal replaced by others where the run asks for it. A meeting.
 
     A random stream is named by what is sampled, so that neither a resumed run nor another number of processes samples
-    anything else; questions that processes draw themselves may meet, and are told apart.
+    anything else. A question that a step asks again, for want of others, has a stream of its own each time.
     """
-    run, step, rank = trainer.run, trainer.state.global_step, trainer.processes.rank
+    run, step, processes = trainer.run, trainer.state.global_step, trainer.processes
+    earlier = Counter(chain.from_iterable(processes.all(ids)[: processes.rank]))
 
-    def grow(questions: Sequence[Question], *drawn_by: object) -> list[Tree]:
-        streams = [stream(run.seed, step, question.id, *drawn_by) for question in questions]
-        return trainer.grower.grow(questions, run.rollout.branching, streams=streams)
+    def grow(questions: Sequence[Question]) -> list[Tree]:
+        streams = []
+        for question in questions:
+            repeat = [earlier[question.id]] if earlier[question.id] else []
+            streams.append(stream(run.seed, step, question.id, *repeat))
+            earlier[question.id] += 1
+        return processes.together(
+            lambda: trainer.grower.grow(questions, run.rollout.branching, streams=streams),
+            interruptible=run.rollout.engine != "vllm",  # whose processes may share one model
+        )
 
     trees = grow([trainer.questions[name] for name in ids])
     if run.train.resample_rounds:
-        found = resample(run, trees, trainer.questions, lambda others: grow(others, rank), step, rank)
+        found = resample(run, trees, trainer.questions, grow, step, processes)
         trees, trainer.dropped, trainer.resampled = found.trees, found.dropped, found.record()
     return trees
 

@@ -58,7 +58,7 @@ def train(config: RunConfig, resume: bool = False) -> Path:
 
 def stopped(config: RunConfig, signal_name: str) -> StoppedError:
     """The error of a run that a signal ended; it says what is left."""
-    checkpoint = RunFolder(Path(config.output) / config.name).newest_checkpoint()
+    checkpoint = RunFolder(Path(config.output) / config.name).newest_checkpoint(config)
     left = f"{checkpoint} holds its last finished step" if checkpoint else "no step was finished yet"
     return StoppedError(f"{signal_name} came before the run had ended; {left}. Go on with --resume.")
 
@@ -78,12 +78,15 @@ def _prepare(config: RunConfig, resume: bool, processes: Processes, stopper: Any
     with shared_environment(config, processes) as client:
         asked = processes.together(lambda: client.questions("train"))
         questions = processes.first(lambda: worth_training(config, client, asked))
-        mixture = processes.together(lambda: _mixture(config, questions))
+        mixture = processes.together(lambda: _what_steps_draw(config, questions))
         return _train(config, processes, client, asked, questions, mixture, folder, checkpoint, stopper)
 
 
-def _mixture(config: RunConfig, questions: Sequence[Question]) -> Mixture | None:
-    """What a run that mixes environments draws from. Raises ConfigError where the questions do not fill a step."""
+def _what_steps_draw(config: RunConfig, questions: Sequence[Question]) -> Mixture | None:
+    """What fills the steps of a run that mixes environments; None where TRL's passes over the questions do.
+
+    Raises ConfigError where the questions do not fill a step.
+    """
     if len(questions) < config.train.questions_per_step:
         raise ConfigError(
             f"{len(questions)} training questions are left after train.raw_reward {config.train.raw_reward}, and "
@@ -205,6 +208,7 @@ def _learn(
     stopper: Any,
 ) -> None:
     from datasets import Dataset
+    from torch import OutOfMemoryError
     from transformers import PrinterCallback
 
     from .guard import CollapseGuard, best_known
@@ -250,7 +254,7 @@ def _learn(
     callbacks = watched_together(processes, stopper, watcher)
     if validation:
         told = watcher.validated if watcher is not None else None
-        callbacks.append(Validator(config, folder, validation, grower, stopper, sampler.refresh, save, told, processes))
+        callbacks.append(Validator(config, folder, validation, grower, stopper, sampler, save, told, processes))
     trainer = TreeTrainer(
         run=config,
         folder=folder,
@@ -279,10 +283,11 @@ def _learn(
         KeyboardInterrupt,
         LeaveNow,
     ):
-        trainer.save_now()
+        with stopper.to_the_end():
+            trainer.save_now()
         raise
     except Exception as error:
-        if checkpoint is None or trainer.began or isinstance(error, QuerylectError):
+        if checkpoint is None or trainer.began or isinstance(error, (QuerylectError, MemoryError, OutOfMemoryError)):
             raise
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise CheckpointError(

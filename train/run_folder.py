@@ -85,7 +85,7 @@ class RunFolder:
                 f"{folder.path} was started with other settings: {'; '.join(changed)}. "
                 "Resume with the settings it was started with, or start a new run under another name."
             )
-        checkpoint = folder.newest_checkpoint()
+        checkpoint = folder.newest_checkpoint(config)
         if checkpoint is not None and step_of(checkpoint) > config.train.steps:
             raise CheckpointError(
                 f"{folder.path} has reached step {step_of(checkpoint)} and train.steps is {config.train.steps}. "
@@ -93,8 +93,8 @@ class RunFolder:
             )
         return folder, checkpoint
 
-    def newest_checkpoint(self) -> Path | None:
-        """The complete checkpoint of the highest step, or None.
+    def newest_checkpoint(self, config: RunConfig) -> Path | None:
+        """The checkpoint of the highest step that has all that a run of `config` goes on from, or None.
 
         Raises CheckpointError where DeepSpeed wrote it and does not train now, or the other way round.
         """
@@ -106,7 +106,8 @@ class RunFolder:
                     f"{path} holds {unwanted}: it was written {'without' if deepspeed_asked() else 'with'} DeepSpeed. "
                     "Go on with the launcher that the run was started with."
                 )
-            missing = [name for name in CHECKPOINT_FILES if not any(path.glob(wanted.get(name, name)))]
+            needed = (*CHECKPOINT_FILES, *_needed_by(config, step_of(path)))
+            missing = [name for name in needed if not any(path.glob(wanted.get(name, name)))]
             if not missing:
                 return path
             log.warning("%s is passed over: it has no %s", path, ", ".join(missing))
@@ -180,6 +181,17 @@ class RunFolder:
             shutil.rmtree(path)
 
 
+def _needed_by(config: RunConfig, step: int) -> list[str]:
+    """What a checkpoint of such a run must hold besides CHECKPOINT_FILES, for the same reason."""
+    settings = config.train
+    needed = {
+        "ref/*.safetensors": settings.beta > 0 and config.policy.lora is not None,
+        "entropy_ctrl_state.json": settings.use_adaptive_entropy,
+        "rollout/*.safetensors": step % settings.num_iterations > 0,
+    }
+    return [name for name, is_needed in needed.items() if is_needed]
+
+
 def step_of(checkpoint: Path) -> int:
     """The step after which a checkpoint was written."""
     return int(checkpoint.name.removeprefix("checkpoint-"))
@@ -201,8 +213,11 @@ def staged(target: Path) -> Iterator[Path]:
     try:
         staging.mkdir(parents=True)
         yield staging
+        for path in [*staging.rglob("*"), staging]:
+            _reach_the_disk(path)
         shutil.rmtree(target, ignore_errors=True)
         staging.rename(target)
+        _reach_the_disk(target.parent)
     except (OSError, SafetensorError) as error:
         raise storage_error(target, error) from error
     except RuntimeError as error:
@@ -213,11 +228,21 @@ def staged(target: Path) -> Iterator[Path]:
         shutil.rmtree(staging, ignore_errors=True)
 
 
+def _reach_the_disk(path: Path) -> None:
+    """Have the system write a file or folder out: what is renamed before it is written is empty after a power cut."""
+    opened = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
+
+
 def write_atomically(path: Path, text: str) -> None:
     """Write a text file whole or not at all. Raises StorageError."""
     temporary = path.with_name(f".{path.name}.writing")
     try:
         temporary.write_text(text, encoding="utf-8")
+        _reach_the_disk(temporary)
         os.replace(temporary, path)
     except OSError as error:
         temporary.unlink(missing_ok=True)

@@ -93,6 +93,15 @@ class StopOnSignal(TrainerCallback):
         finally:
             self._began = time.perf_counter()
 
+    @contextmanager
+    def to_the_end(self) -> Iterator[None]:
+        """A block that no signal cuts short: the checkpoint of a run that is ending."""
+        self._changing = True
+        try:
+            yield
+        finally:
+            self._changing = False
+
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """The step before is whole: weights, record and, where one was due, checkpoint."""
         self._changing = False

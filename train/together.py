@@ -83,7 +83,7 @@ class StopTogether(StopOnSignal):
         if self.received is not None:  # launchers repeat what the terminal has sent
             return
         self.received = number
-        if self.processes.interruptible:
+        if self.processes.interruptible and not self._changing:
             if number == signal.SIGINT:
                 raise KeyboardInterrupt
             self._finish_or_leave(self.grace[number])
@@ -158,14 +158,3 @@ def watched_together(
     if not isinstance(stopper, StopTogether):
         return [stopper, watcher or Unwatched()]
     return [Together(processes, stopper, watcher or Unwatched())]
-
-
-def all_resampled(processes: Processes, record: dict[str, float]) -> dict[str, float]:
-    """What dynamic sampling took in all processes (see resampling.Resampled.record). A meeting."""
-    records = [each for each in processes.all(record) if each]
-    if processes.count == 1 or not records:
-        return record
-    asked = sum(each["resample/asked"] for each in records)
-    silent = sum(each["resample/asked"] * each["resample/silent_share"] for each in records)
-    rounds = max(each["resample/rounds"] for each in records)
-    return {"resample/rounds": rounds, "resample/asked": asked, "resample/silent_share": silent / asked}

@@ -11,8 +11,9 @@ log = logging.getLogger(__name__)
 
 
 def open_tracker(config: RunConfig, folder: Path, environment: dict[str, Any]) -> Any:
-    """Start (or, on resume, join) the W&B run of this folder; None where tracking is disabled."""
-    if config.tracking.wandb == "disabled":
+    """Start (or, on resume, join) the W&B run of this folder; None where it is disabled, here or by WANDB_MODE."""
+    mode: Any = config.tracking.wandb
+    if mode == "disabled" or (mode == "auto" and os.environ.get("WANDB_MODE") == "disabled"):
         return None
     import wandb
 
@@ -28,7 +29,6 @@ def open_tracker(config: RunConfig, folder: Path, environment: dict[str, Any]) -
             settings=wandb.Settings(silent=True, console="off"),
         )
 
-    mode: Any = config.tracking.wandb
     if mode == "auto":
         mode = "online" if logged_in() else "offline"
     try:

@@ -34,7 +34,8 @@ from .randomness import random_streams, set_random_streams
 from .reuse import load_rollout, save_rollout
 from .rows import path_reward, rollout, token_advantages
 from .run_folder import RunFolder
-from .together import all_resampled, all_trees
+from .together import all_trees
+from .zero import deepspeed_asked
 
 
 class TreeTrainer(GRPOTrainer):
@@ -120,8 +121,7 @@ class TreeTrainer(GRPOTrainer):
         output["advantages"] = advantages.to(completion_mask.device)
         output["tool_mask"] = mask.to(completion_mask.device) * completion_mask
         output["num_items_in_batch"] = self.accelerator.gather(output["tool_mask"].sum()).sum()
-        resampled = all_resampled(self.processes, self.resampled)
-        self.last_metrics = {**step_metrics(self.trees, credit, self.grower.chat), **resampled}
+        self.last_metrics = {**step_metrics(self.trees, credit, self.grower.chat), **self.resampled}
         if self.mixture is not None:
             dropped = all_trees(self.processes, list(self.dropped))
             self.mixture.learn([*self.trees, *dropped], self.state.global_step)
@@ -152,10 +152,9 @@ class TreeTrainer(GRPOTrainer):
         with self.processes.staged(target) as place:
             self._staging = place
             try:
-                super()._save_checkpoint(model, trial)
+                self.processes.write(lambda: super(TreeTrainer, self)._save_checkpoint(model, trial))
             finally:
                 self._staging = None
-            self.processes.all(None)
             if self.processes.is_first:
                 written = place / target.name
                 for path in written.iterdir():
@@ -228,7 +227,9 @@ class TreeTrainer(GRPOTrainer):
             now = inputs.get("old_per_token_logps")
             mask = inputs["completion_mask"] * inputs["tool_mask"]
             sampler = inputs["sampling_per_token_logps"]
-            inputs["importance_sampling_ratio"] = self.mismatch.weigh(logps if now is None else now, sampler, mask)
+            weights = self.mismatch.weigh(logps if now is None else now, sampler, mask)
+            if self.run.train.importance_sampling_correction:  # vespo takes what is there, asked for or not
+                inputs["importance_sampling_ratio"] = weights
 
     def _get_per_token_logps_and_entropies(
         self,
@@ -253,7 +254,7 @@ class TreeTrainer(GRPOTrainer):
             if known is not None and known.shape == wanted.shape:
                 wanted = known.to(wanted.device)
                 break
-        if self.processes.count > 1 and not wanted.any():
+        if (self.processes.count > 1 or deepspeed_asked()) and not wanted.any():
             # The others wait for this process's gradient: compute one token, which the loss multiplies by zero.
             wanted = torch.zeros_like(wanted)
             wanted[0, 0] = True

@@ -20,6 +20,7 @@ from ..data.leakage import overlap_with_train
 from ..data.types import Question
 from ..envs.connect import AnyClient
 from ..errors import ConfigError, DataError
+from ..rollouts.engine import Weights
 from ..rollouts.grow import Clock, Grower
 from ..rollouts.tree import Tree
 from .processes import Processes
@@ -54,7 +55,7 @@ def validation_questions(config: RunConfig, client: AnyClient, train: Sequence[Q
 class Validator(TrainerCallback):
     """Validates a step before the next one begins, and the last one at the end.
 
-    `save` writes the policy into a folder, `refresh` brings the sampling policy up to date, `told` gets every record.
+    `save` writes the policy into a folder, `sampler` keeps the engine up to date, `told` gets every record.
     """
 
     def __init__(
@@ -64,14 +65,14 @@ class Validator(TrainerCallback):
         questions: Sequence[Question],
         grower: Grower,
         stopper: StopOnSignal,
-        refresh: Callable[[], object],
+        sampler: Weights,
         save: Callable[[Path], None],
         told: Callable[[Mapping[str, Any]], None] | None,
         processes: Processes | None = None,
     ) -> None:
         self.processes = processes or Processes()
         self.config, self.folder, self.questions, self.grower = config, folder, questions, grower
-        self.stopper, self.refresh, self.save, self.told = stopper, refresh, save, told
+        self.stopper, self.sampler, self.save, self.told = stopper, sampler, save, told
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Validate the step that has just ended, or that the run goes on from, where it is due."""
@@ -103,11 +104,15 @@ class Validator(TrainerCallback):
         started = time.perf_counter()
         streams, clock, searched = random_streams(), self.grower.clock, self.grower.searched
         self.grower.clock, self.grower.searched = Clock(), Clock()
-        own = self.questions[self.processes.rank :: self.processes.count]
+        rank, count = self.processes.rank, self.processes.count
+        own, most = self.questions[rank::count], len(self.questions[::count])
         turns = len(self.config.rollout.branching)
+        alone = self.config.rollout.engine != "vllm"  # whose processes may share one model
         try:
-            self.refresh()
-            trees = all_trees(self.processes, self.processes.together(lambda: self.grower.answer(own, turns)))
+            self.sampler.refresh()
+            answered = self.processes.together(lambda: self.grower.answer(own, turns, at_least=most), alone)
+            trees = all_trees(self.processes, answered)
+            self.sampler.rest()
         finally:
             set_random_streams(streams)
             self.grower.clock, self.grower.searched = clock, searched

@@ -23,12 +23,14 @@ class Watcher(TrainerCallback):
         self.trainer: Any = None
         self._started = time.perf_counter()
         self._outcomes: Mapping[str, float] | None = None
+        self._table_step = 0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Show where the run starts or goes on; the guard reads what it has read before."""
         for record in self.folder.read(self.folder.metrics):
             self.guard.look(record)
         self._outcomes = self._plan_outcomes()
+        self._table_step = int(state.global_step)
         self._started = time.perf_counter()
         self.view.begin(state.global_step, state.max_steps)
 
@@ -68,11 +70,16 @@ class Watcher(TrainerCallback):
             self.folder.append(self.folder.rollouts, {"step": step, **describe(tree)})
         if self.tracker is not None:
             self.tracker.log({name: value for name, value in record.items() if name != "step"}, step=step)
-            every = self.run.tracking.table_steps
-            if every and shown and (step == 1 or step % every == 0):
+            if shown and self._table_is_due(step):
                 log_table(self.tracker, step, shown, self.run.reward.metric)
+                self._table_step = step
         self.view.step(record, trainer.trees[0] if trainer.trees else None)
         return record
+
+    def _table_is_due(self, step: int) -> bool:
+        """After the first step, and once every `table_steps` have passed; a step that uses a rollout again has none."""
+        every = self.run.tracking.table_steps
+        return every > 0 and (step == 1 or step // every > self._table_step // every)
 
     def _plan_outcomes(self) -> Mapping[str, float] | None:
         """What became of the plans that the environment was asked; None for one that does not say."""

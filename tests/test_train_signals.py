@@ -1,0 +1,115 @@
+"""What a signal does to the step under way, by the clock: finish it, give it up at once, or when the time is over."""
+
+import signal
+from types import SimpleNamespace
+
+import pytest
+from querylect.configs.schema import TrainConfig
+from querylect.train import stopping
+from querylect.train.leaving import LeaveNow
+from querylect.train.stopping import StopOnSignal
+
+TERM, USR1 = int(signal.SIGTERM), int(signal.SIGUSR1)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that stands where it is put, and an alarm that only notes when it was to ring."""
+    found = SimpleNamespace(now=1000.0, alarm=None)
+    monkeypatch.setattr(stopping.time, "perf_counter", lambda: found.now)
+    monkeypatch.setattr(stopping.signal, "setitimer", lambda _, seconds: setattr(found, "alarm", seconds))
+    return found
+
+
+def stopper(clock, steps=(), saving=None, under_way=0.0, **settings):
+    """As in a step that began `under_way` seconds ago, after steps of so many seconds and a checkpoint of `saving`."""
+    found = StopOnSignal(TrainConfig(**settings))
+    found.trainer = SimpleNamespace(saving_seconds=saving)
+    for seconds in steps:
+        found.on_step_begin(None, None, None)
+        clock.now += seconds
+        found.on_step_end(None, None, SimpleNamespace())
+    found.on_step_begin(None, None, None)
+    clock.now += under_way
+    return found
+
+
+@pytest.mark.parametrize(
+    ("steps", "saving", "under_way", "alarm"),
+    [
+        ([30, 10, 20], 2, 10, 21),  # the longest took 30: 20 more, and 25 − 2·2 are there
+        ([30, 10, 20], 2, 8, None),  # 22 more
+        ([40, 10, 10, 10, 10, 10], 2, 0, 21),  # the long one is forgotten after five
+        ([40, 10, 10, 10, 10], 2, 0, None),
+        ([16], None, 0, 25 * 2 / 3),  # a third is kept for a checkpoint that nobody has timed
+        ([17], None, 0, None),
+        ([1], 12.5, 0, None),  # there is time for nothing but the checkpoint
+        ([], 2, 0, None),  # nobody knows how long a step takes
+        ([30], 2, 100, 21),  # it should have ended: the alarm decides
+    ],
+)
+def test_a_step_is_finished_where_the_longest_of_the_last_five_and_two_checkpoints_fit(
+    clock, steps, saving, under_way, alarm
+):
+    found = stopper(clock, steps, saving, under_way, grace_seconds=25.0)
+    if alarm is None:
+        with pytest.raises(LeaveNow):
+            found._note(TERM, None)
+    else:
+        found._note(TERM, None)
+        assert clock.alarm == pytest.approx(alarm)
+        with pytest.raises(LeaveNow):
+            found._out_of_time(int(signal.SIGALRM), None)
+    assert found.name == "SIGTERM"
+
+
+def test_each_signal_has_its_own_grace(clock):
+    settings = {"grace_seconds": 5.0, "usr1_grace_seconds": 50.0}
+    stopper(clock, [20], 1, **settings)._note(USR1, None)
+    assert clock.alarm == 48
+    with pytest.raises(LeaveNow):
+        stopper(clock, [20], 1, **settings)._note(TERM, None)
+
+
+@pytest.mark.parametrize("number", [TERM, USR1, int(signal.SIGINT), int(signal.SIGALRM)])
+@pytest.mark.parametrize("where", ["update", "last checkpoint"])
+def test_nothing_is_given_up_between_the_first_changed_weight_and_the_record_nor_while_the_end_is_saved(
+    clock, number, where
+):
+    found = stopper(clock, [], None, grace_seconds=0.0)
+
+    def come():
+        found._note(TERM if number == signal.SIGALRM else number, None)
+        if number == signal.SIGALRM:
+            found._out_of_time(number, None)
+
+    if where == "update":
+        found.on_pre_optimizer_step(None, None, None)
+        come()
+        found._changing = False
+    else:
+        with found.to_the_end():
+            come()
+    assert found.received == (TERM if number == signal.SIGALRM else number)
+    if number == signal.SIGINT:
+        with pytest.raises(KeyboardInterrupt):
+            found.on_step_begin(None, None, None)
+
+
+def test_a_finished_step_is_saved_and_the_last(clock):
+    found = stopper(clock, [10], 1, grace_seconds=100.0)
+    found._note(TERM, None)
+    control = found.on_step_end(None, None, SimpleNamespace(should_save=False, should_training_stop=False))
+    assert control.should_save
+    assert control.should_training_stop
+
+
+def test_an_alarm_without_a_signal_ends_nothing(clock):
+    stopper(clock, [10])._out_of_time(int(signal.SIGALRM), None)
+
+
+def test_between_steps_a_signal_ends_the_run_at_once_however_long_the_grace(clock):
+    found = stopper(clock, [1], 0.1, grace_seconds=1e6)
+    found.on_pre_optimizer_step(None, None, None)
+    with found.between_steps(), pytest.raises(LeaveNow):
+        found._note(TERM, None)
