@@ -330,9 +330,10 @@ def evaluate(
     flags = {"datasets": dataset, "retrievers": retriever, "rewriters": rewriter, "runs": trained}
     changes = list(overrides or ())
     if run is not None and "=" in run and not Path(run).exists():
-        run, changes = None, [run, *changes]
+        changes = [run, *changes]
+        run = None
     if run is None:
-        given = {name: values or [] for name, values in flags.items()}
+        given: dict[str, list[str]] = {name: list(values or ()) for name, values in flags.items()}
         plan = plan_of_flags(**given, model=model, turns=turns, samples=samples, overrides=changes)
         _evaluate_plan(plan, output, verbose, dry_run)
         return

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import combinations, pairwise
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -243,7 +244,7 @@ def _embedded(texts: Sequence[str], encode: Encode) -> Vectors:
             parts.append(encode(different[start : start + _ENCODED_AT_ONCE]))
             progress(min(start + _ENCODED_AT_ONCE, len(different)), len(different))
     number = {text: row for row, text in enumerate(different)}
-    return np.concatenate(parts)[[number[text] for text in texts]]
+    return cast("Vectors", np.concatenate(parts)[[number[text] for text in texts]])
 
 
 def _sigma(sides: Sequence[Vectors], settings: DriftSettings) -> tuple[float, str]:

@@ -130,8 +130,9 @@ def _same_question(kernel: Kernel, layout: Layout) -> _Same:
     questions, n = layout.questions, layout.n
     size = int(questions.max()) + 1
     own = kernel.diagonal()
-    diagonal = np.stack(
-        [np.bincount(questions[part], own[part], minlength=size) for part in (slice(None, n), slice(n, None))]
+    diagonal: Floats = np.stack(
+        [np.bincount(questions[part], own[part], minlength=size) for part in (slice(None, n), slice(n, None))],
+        dtype=np.float64,
     )
     xx, yy, xy = np.zeros(size), np.zeros(size), np.zeros(size)
     order = np.argsort(questions, kind="stable")
@@ -224,7 +225,7 @@ def _p(layout: Layout, labels: Labels, forms: Forms, same: _Same, value: float) 
         yy = ((total - 2 * linear + signed) / 4 - y) / (other**2 - pairs_y)
         xy = ((total - signed) / 4 - apart) / (size * other - pairs_apart)
         extreme += int((xx + yy - 2 * xy >= value - _ROUNDING * total / len(signs) ** 2).sum())
-    return (extreme + 1) / (labels.draws.shape[1] + 1)
+    return float((extreme + 1) / (labels.draws.shape[1] + 1))
 
 
 def _by_label(first: Floats, second: Floats, shared: NDArray[np.bool_]) -> tuple[float, Floats]:

@@ -205,7 +205,7 @@ def draw_map(results: DriftResults, kind: str) -> Drawing:
         edges = [at - 0.5 for at in range(len(names) + 1)]
         axes.hlines(edges, edges[0], edges[-1], color=LINE, linewidth=0.8)
         axes.vlines(edges, edges[0], edges[-1], color=LINE, linewidth=0.8)
-        slant = {"rotation": 30, "ha": "right"} if len(names) > 3 or max(map(len, names)) > 12 else {}
+        slant: dict[str, Any] = {"rotation": 30, "ha": "right"} if len(names) > 3 or max(map(len, names)) > 12 else {}
         axes.set_xticks(range(len(names)), names, parse_math=False, **slant)
         axes.set_yticks(range(len(names)), names, parse_math=False)
         axes.set_xlim(edges[0], edges[-1])

@@ -87,7 +87,11 @@ class Places:
             RetrieverCard.from_service(info.retriever),
             questions,
             known,
-            {"index": info.index_hash, "gain": info.gain, "judgements": judgements_identity(known and known.qrels)},
+            {
+                "index": info.index_hash,
+                "gain": info.gain,
+                "judgements": judgements_identity(known.qrels if known else None),
+            },
         )
 
     def _local(self, dataset: str, environment: str, settings: PlanEnvironment, source: DatasetConfig) -> Place:
