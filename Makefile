@@ -1,5 +1,5 @@
 # `make help` lists the targets. Everything is installed into .venv, at the exact versions of constraints.txt: the extras
-# cpu and dev, and for `make test` also browser, deepspeed, ranx and verifiers. For GPUs, in an environment of your own
+# cpu and dev, and for `make test` also those that tests use. For GPUs, in an environment of your own
 # and without them: pip install -e '.[gpu]'
 
 PY ?= python3
@@ -34,7 +34,7 @@ $(STAMP): pyproject.toml constraints.txt requirements-demo.txt
 
 # What only tests need: other programs that read our files, serve our environment or show our page
 $(TESTED): $(STAMP)
-	$(BIN)/python -m pip install -c constraints.txt -e '.[browser,deepspeed,ranx,verifiers]'
+	$(BIN)/python -m pip install -c constraints.txt -e '.[browser,deepspeed,ir-datasets,mteb,ranx,verifiers]'
 	@touch $@
 
 # Starts anew each time; the run before it is kept as runs/demo.previous. To go on with an interrupted one:
@@ -47,7 +47,7 @@ demo: $(STAMP)
 
 # One file of tests belongs to one process; more OpenMP threads than that would only wait for each other
 test: $(TESTED)
-	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/pytest -n $(WORKERS) --dist loadfile $(ARGS)
+	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 # mypy finds the package through a link of its name, whatever the folder of this checkout is called
 lint: $(STAMP)

@@ -60,7 +60,7 @@ def _library() -> Any:
     except ImportError as error:
         raise DataError(
             "datasets of kind 'ir_datasets' need the library of that name, which is not installed. "
-            "Install it: pip install 'querylect[ir_datasets]'"
+            "Install it: pip install 'querylect[ir-datasets]'"
         ) from error
     return ir_datasets
 

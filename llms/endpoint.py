@@ -136,6 +136,8 @@ class Endpoint:
         while len(texts) < draw.n:
             wait = max(pause, self._not_before - time.monotonic())
             if time.monotonic() + wait >= until:
+                if reason == "no connection" and not self._reached:
+                    raise self._unavailable("it cannot be reached")
                 return Failure(reason)
             if wait > 0:
                 await self._pause(wait)

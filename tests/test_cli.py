@@ -303,7 +303,7 @@ def test_a_real_sigint_ends_the_process_with_130():
         (["train", "nowhere.yaml"], "config 'nowhere.yaml' not found"),
         (["train", "demo", "train.stps=1"], "did you mean train.steps?"),
         (["train", "demo", "tiny"], "override 'tiny' has no key and value"),
-        (["eval"], "RUN"),
+        (["eval"], "give a plan, a run folder or a config"),
     ],
 )
 def test_what_the_user_mistyped_ends_with_2(arguments, sentence, capsys):

@@ -11,7 +11,7 @@ from querylect.errors import DataError
 @pytest.fixture
 def library(tmp_path, monkeypatch):
     """ir_datasets with `tiny` (documents and questions) and `tiny/test`, `tiny/dev` (judgements too)."""
-    ir_datasets = pytest.importorskip("ir_datasets", reason="pip install 'querylect[ir_datasets]'")
+    ir_datasets = pytest.importorskip("ir_datasets", reason="pip install 'querylect[ir-datasets]'")
     monkeypatch.setenv("IR_DATASETS_HOME", str(tmp_path))
     from ir_datasets.formats import TrecQrels, TsvDocs, TsvQueries
 

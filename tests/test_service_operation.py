@@ -223,8 +223,9 @@ def test_a_head_that_is_too_long_is_closed_with_a_400(impatient):
         with suppress(ConnectionError):
             for _ in range(2000):
                 sender.sendall(b"x" * 1000)
-            pytest.fail("two million bytes were taken")
-        with suppress(ConnectionError):
+        with suppress(
+            ConnectionError
+        ):  # but no TimeoutError: a service that waits for the end of the head would get one
             assert told(sender).startswith(b"HTTP/1.1 400 ")
     assert search(f"http://{host}:{port}", "headache").status_code == 200
 
