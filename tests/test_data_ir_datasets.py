@@ -88,5 +88,5 @@ def test_a_missing_library_is_named_with_its_extra(monkeypatch):
         return load(name, *rest, **named)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(DataError, match=r"pip install 'querylect\[ir_datasets\]'"):
+    with pytest.raises(DataError, match=r"pip install 'querylect\[ir-datasets\]'"):
         read("tiny/test")
