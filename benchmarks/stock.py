@@ -78,5 +78,6 @@ def tree_batch(prompt: int, turns: list[int], observation: int, branching: list[
         "completion_mask": torch.ones_like(completion),
         "tool_mask": mask,
         "advantages": torch.randn(mask.shape, generator=random) * mask,
+        "sampling_per_token_logps": torch.full(mask.shape, torch.nan),  # random tokens: sampled by nobody
         "num_items_in_batch": mask.sum(),
     }
