@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import DataError, StorageError
+from .files import write_lines
 from .jsonl import WHOLE, Span, identifier_of, read_lines, read_records, text_of
 from .types import Dataset, Document, Question, Split
 
@@ -95,10 +96,7 @@ def save_beir(dataset: Dataset, path: str | Path) -> None:
     try:
         (temporary / "qrels").mkdir(parents=True)
         for name, lines in files.items():
-            with (temporary / name).open("w", encoding="utf-8", newline="\n") as file:
-                file.writelines(line + "\n" for line in lines)
-                file.flush()
-                os.fsync(file.fileno())
+            write_lines(temporary / name, lines)
         temporary.rename(target)
     except OSError as error:
         raise StorageError(

@@ -5,7 +5,6 @@ its name when all of them are. A second call goes on where one was interrupted, 
 """
 
 import json
-import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import DataError, DownloadError, StorageError
-from .fetched import SOURCE, git_blob_of, sha256_of
+from .fetched import SOURCE, git_blob_of
+from .files import file_sha256, storage, write_lines
 from .known import Known, Repository
 
 Progress = Callable[[int, int], None]
@@ -62,7 +62,12 @@ def fetch(
         raise DataError(f"{known.name} cannot be fetched by a program: {known.by_hand}.")
     staging = target.with_name(f".{target.name}.partial")
     source = str(copy.expanduser().resolve()) if copy else ", ".join(each.repo for each in known.repositories)
-    with _storage(target):
+    with storage(
+        lambda error: (
+            f"{target} could not be written ({error}); what has arrived is kept beside it, and the same command goes "
+            "on. Free some space or name another folder."
+        )
+    ):
         staging.mkdir(parents=True, exist_ok=True)
         files = _plan(known, staging, source, copy, revision, endpoint)
         _refuse_full(staging, files)
@@ -116,7 +121,7 @@ def _local_files(known: Known, copy: Path) -> list[_File]:
     _refuse_none(chosen, names, known.files, str(folder))
     return [
         _File(
-            name, (folder / name).stat().st_size, sha256_of(folder / name), "", "", "", str((folder / name).resolve())
+            name, (folder / name).stat().st_size, file_sha256(folder / name), "", "", "", str((folder / name).resolve())
         )
         for name in chosen
     ]
@@ -166,7 +171,7 @@ def _refuse_none(chosen: Sequence[str], names: Sequence[str], patterns: Sequence
 def _complete(path: Path, file: _File) -> bool:
     if not path.is_file() or path.stat().st_size != file.size:
         return False
-    return sha256_of(path) == file.sha256 if file.sha256 else not file.git or git_blob_of(path) == file.git
+    return file_sha256(path) == file.sha256 if file.sha256 else not file.git or git_blob_of(path) == file.git
 
 
 def _copy(file: _File, staging: Path) -> None:
@@ -250,7 +255,7 @@ def _finish(known: Known, staging: Path, files: Sequence[_File], source: str) ->
         "ignore_identical_ids": known.ignore_identical_ids,
         "source": {"from": source, "revisions": revisions, "fetched": datetime.now(UTC).isoformat(timespec="seconds")},
         "files": {
-            file.path: {"size": file.size, "sha256": file.sha256 or sha256_of(staging / file.path)} for file in files
+            file.path: {"size": file.size, "sha256": file.sha256 or file_sha256(staging / file.path)} for file in files
         },
     }
     for folder in {staging, *((staging / file.path).parent for file in files)}:
@@ -261,22 +266,8 @@ def _finish(known: Known, staging: Path, files: Sequence[_File], source: str) ->
 
 def _write(path: Path, text: str) -> None:
     temporary = path.with_name(f".{path.name}.tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text + "\n")
-        file.flush()
-        os.fsync(file.fileno())
+    write_lines(temporary, [text])
     temporary.replace(path)
-
-
-@contextmanager
-def _storage(target: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise StorageError(
-            f"{target} could not be written ({error}); what has arrived is kept beside it, and the same command goes "
-            "on. Free some space or name another folder."
-        ) from error
 
 
 def _first_line(error: Exception) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import DataError
+from .files import file_sha256
 
 SOURCE = "source.json"
 _AT_ONCE = 2**22
@@ -52,15 +53,6 @@ def changed_files(folder: Path, files: dict[str, str]) -> list[str]:
     return [name for name, expected in files.items() if not _is(folder / name, expected)]
 
 
-def sha256_of(path: Path) -> str:
-    """sha256 (64 hex digits) of a file."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while part := file.read(_AT_ONCE):
-            digest.update(part)
-    return digest.hexdigest()
-
-
 def git_blob_of(path: Path) -> str:
     """The id that git gives to the content of a file: how the Hub names files that are not in large file storage."""
     digest = hashlib.sha1(b"blob %d\0" % path.stat().st_size, usedforsecurity=False)
@@ -71,4 +63,4 @@ def git_blob_of(path: Path) -> str:
 
 
 def _is(path: Path, sha256: str) -> bool:
-    return path.is_file() and sha256_of(path) == sha256
+    return path.is_file() and file_sha256(path) == sha256

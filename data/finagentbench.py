@@ -5,7 +5,6 @@ a pair of them inherits its grade (seed 003, appendix B). Two tasks, two corpora
 `documents` ranks types of documents. Rows without grades add their chunks to the corpus and ask nothing.
 """
 
-import hashlib
 import re
 from collections.abc import Iterator
 from itertools import pairwise
@@ -15,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 from ..errors import DataError
 from .benchmark import Benchmark, splits_of
 from .jsonl import read_records
-from .rows import grade_of
+from .rows import document_id, grade_of
 from .types import Document, Question
 
 Task = Literal["chunks", "documents"]
@@ -58,11 +57,11 @@ def open_finagentbench(path: str | Path, task: Task = "chunks") -> Benchmark:
         if grades is None:
             unjudged += 1
             continue
-        identifier = f"q{_hash(question)}"
+        identifier = f"q{document_id(question)}"
         questions.setdefault(identifier, Question(identifier, question))
         judged = qrels.setdefault(identifier, {})
         for place, grade in _grades(grades, len(candidates), file, number).items():
-            document = _hash(candidates[place])
+            document = document_id(candidates[place])
             contradicting += judged.get(document, grade) != grade
             judged[document] = max(grade, judged.get(document, grade))
     name = f"finagentbench/{task}"
@@ -165,11 +164,7 @@ def _documents(files: list[Path], form: _Form) -> Iterator[Document]:
     seen: set[str] = set()
     for _, _, _, candidates, _ in _rows(files, form):
         for text in candidates:
-            identifier = _hash(text)
+            identifier = document_id(text)
             if text and identifier not in seen:
                 seen.add(identifier)
                 yield Document(identifier, "", text)
-
-
-def _hash(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]

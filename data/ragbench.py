@@ -7,7 +7,6 @@ documents of all of them. A question's id is PART/ID, so that results per part c
 `ragbench` where it is whole, so that published figures are not compared with those of a smaller corpus.
 """
 
-import hashlib
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any, Literal
 
 from ..errors import DataError
 from .benchmark import Benchmark, splits_of
-from .rows import FETCH, parquet_shards, read_rows, string_of
+from .rows import FETCH, document_id, parquet_shards, read_rows, string_of
 from .types import Document, Question
 
 PARTS = (
@@ -91,11 +90,6 @@ def open_ragbench(path: str | Path, parts: Sequence[str] | None = None, positive
 def part_of(question_id: str) -> str:
     """The part that a question of RAGBench belongs to."""
     return question_id.partition("/")[0]
-
-
-def document_id(text: str) -> str:
-    """The id of a document: the first 16 hex digits of the sha256 of its text."""
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def _files(folder: Path, parts: Sequence[str] | None) -> dict[str, dict[str, list[Path]]]:

@@ -4,6 +4,7 @@ Rows come one at a time with their number, so that an error can name the place.
 """
 
 import gzip
+import hashlib
 import json
 import math
 import re
@@ -178,3 +179,8 @@ def _tabbed(path: Path, columns: Sequence[str], what: str) -> Iterator[tuple[int
 
 def _first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def document_id(text: str) -> str:
+    """The id of a document: the first 16 hex digits of the sha256 of its text."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]

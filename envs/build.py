@@ -7,15 +7,16 @@ with its finished parts. Memory holds one block at a time while parts are writte
 """
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..configs.schema import EnvironmentConfig
 from ..data.corpus import Corpus, open_corpus
-from ..errors import ConfigError, DataError, IndexFolderError, StorageError
+from ..data.files import storage
+from ..errors import ConfigError, DataError, IndexFolderError
 from . import bm25, dense, documents, nearest
 from .kinds import Kind, open_kind
 from .manifest import MANIFEST, Manifest, describe_files, versions
@@ -278,13 +279,11 @@ def _target(config: EnvironmentConfig, overwrite: bool) -> Path:
     return target
 
 
-@contextmanager
-def _storage(target: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise StorageError(
+def _storage(target: Path) -> AbstractContextManager[None]:
+    return storage(
+        lambda error: (
             f"index {target} could not be written ({error}); nothing half-written was left behind, and the next build "
             "goes on with the parts that are finished. Free some space or point env.index to a folder that can be "
             "written."
-        ) from error
+        )
+    )

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from ..data.files import file_sha256
 from ..data.types import Document
 from ..errors import ConfigError
 from .documents import Documents
-from .hashing import file_sha256
 from .kinds import Progress, Retriever
 from .recipes import PYTHON, RetrieverRecipe
 

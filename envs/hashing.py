@@ -3,13 +3,9 @@
 import hashlib
 from pathlib import Path
 
+from ..data.files import file_sha256
+
 _NOT_THE_MODEL = {".md", ".py", ".pyc", ".lock"}
-
-
-def file_sha256(path: Path) -> str:
-    """sha256 (64 hex digits) of a file's bytes."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def folder_sha256(folder: Path) -> str:

@@ -9,9 +9,9 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ..data.corpus import Origin
+from ..data.files import file_sha256
 from ..errors import IndexFolderError
 from . import bm25
-from .hashing import file_sha256
 from .nearest import VectorStore
 from .recipes import RetrieverRecipe, content_fields
 

@@ -7,9 +7,8 @@ until then `.NAME.partial` beside it holds the embeddings that are done, and a s
 
 import hashlib
 import json
-import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,11 +16,11 @@ from typing import Any
 
 from ..configs.schema import DatasetConfig, EnvironmentConfig
 from ..data.benchmark import Benchmark, judged_within, open_benchmark, unique
-from ..data.fetched import sha256_of
+from ..data.files import file_sha256, storage, write_lines
 from ..data.leakage import near_overlap, without_leaks
 from ..data.load import document_record
 from ..data.types import Dataset, Document, Split
-from ..errors import DataError, StorageError
+from ..errors import DataError
 
 Progress = Callable[[int, int], None]
 Stage = Callable[[str], Any]
@@ -62,7 +61,12 @@ def prepare(
     if near_leaks:
         splits, notes = without_leaks(benchmark.name, benchmark.splits, near=True)
         benchmark = replace(benchmark, splits=splits, notes=(*benchmark.notes, *notes))
-    with _storage(target):
+    with storage(
+        lambda error: (
+            f"dataset {target} could not be written ({error}); the embeddings that are done are kept, and the same "
+            "command goes on with them. Free some space or name another folder."
+        )
+    ):
         staging.mkdir(parents=True, exist_ok=True)
         gone, how = ({}, None) if encoder is None else _duplicates(benchmark, encoder, duplicates, staging, stage)
         meta = _write(benchmark, config, gone, how, staging / "folder")
@@ -135,20 +139,20 @@ def _write(
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "qrels").mkdir(parents=True)
     ids: set[str] = set()
-    _lines(folder / "corpus.jsonl", _corpus_lines(benchmark, gone, ids))
+    write_lines(folder / "corpus.jsonl", _corpus_lines(benchmark, gone, ids))
     splits, notes = judged_within(benchmark, ids | gone.keys())
     followed = {name: _following(split, gone) for name, split in splits.items()}
     questions = {question.id: question for split in followed.values() for question in split.questions}
-    _lines(
+    write_lines(
         folder / "queries.jsonl",
         (_json({"_id": question.id, "text": question.text}) for question in questions.values()),
     )
     for name, split in followed.items():
         stem = "dev" if name == "validation" else name
-        _lines(folder / "qrels" / f"{stem}.tsv", _qrel_lines(split))
+        write_lines(folder / "qrels" / f"{stem}.tsv", _qrel_lines(split))
     if how is not None:
         lines = (f"{document}\t{kept}\t{cosine:.6f}" for document, (kept, cosine) in gone.items())
-        _lines(folder / DUPLICATES, ["removed\tkept\tcosine", *lines])
+        write_lines(folder / DUPLICATES, ["removed\tkept\tcosine", *lines])
     near = near_overlap(Dataset(benchmark.name, (), followed))
     meta: dict[str, Any] = {
         "name": benchmark.name,
@@ -161,10 +165,10 @@ def _write(
         "near_duplicates": how,
         "notes": [*benchmark.notes, *notes, *near],
         "sha256": {
-            str(path.relative_to(folder)): sha256_of(path) for path in sorted(folder.rglob("*")) if path.is_file()
+            str(path.relative_to(folder)): file_sha256(path) for path in sorted(folder.rglob("*")) if path.is_file()
         },
     }
-    _lines(folder / "meta.json", [json.dumps(meta, ensure_ascii=False, indent=1)])
+    write_lines(folder / "meta.json", [json.dumps(meta, ensure_ascii=False, indent=1)])
     return meta
 
 
@@ -200,13 +204,6 @@ def _qrel_lines(split: Split) -> Iterator[str]:
             yield f"{question.id}\t{document}\t{grade}"
 
 
-def _lines(path: Path, lines: Iterable[str]) -> None:
-    with path.open("w", encoding="utf-8", newline="\n") as file:
-        file.writelines(line + "\n" for line in lines)
-        file.flush()
-        os.fsync(file.fileno())
-
-
 def _json(value: Mapping[str, Any]) -> str:
     return json.dumps(value, ensure_ascii=False)
 
@@ -218,17 +215,6 @@ def _staged(stage: Stage | None, title: str) -> Iterator[Progress | None]:
         return
     with stage(title) as progress:
         yield progress
-
-
-@contextmanager
-def _storage(target: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise StorageError(
-            f"dataset {target} could not be written ({error}); the embeddings that are done are kept, and the same "
-            "command goes on with them. Free some space or name another folder."
-        ) from error
 
 
 def summary(meta: Mapping[str, Any]) -> Sequence[str]:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ..data.files import write_lines
 from ..data.types import Split
 from ..errors import DataError, StorageError
 from .environment import Ranking
@@ -47,10 +48,7 @@ def write_trec(folder: Path, split: Split, runs: Mapping[str, Run], about: Mappi
     try:
         temporary.mkdir(parents=True)
         for name, lines in files.items():
-            with (temporary / name).open("w", encoding="utf-8", newline="\n") as file:
-                file.writelines(line + "\n" for line in lines)
-                file.flush()
-                os.fsync(file.fileno())
+            write_lines(temporary / name, lines)
         temporary.rename(folder)
     except OSError as error:
         raise StorageError(

@@ -1,15 +1,14 @@
 """answers.jsonl while it grows: lines are appended, a cut one is repaired, one process writes at a time."""
 
-import fcntl
 import json
 import logging
-import os
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from dataclasses import asdict, fields
 from pathlib import Path
 
 from ..errors import StorageError
+from . import lines
 from .answers_table import AnswerRecord
 from .records import write_text
 
@@ -28,15 +27,13 @@ class AnswerLog:
         try:
             if not path.exists():
                 return
-            content = path.read_bytes()
-            whole = content.rfind(b"\n") + 1
-            if whole < len(content):
+            if lines.cut_off_half_a_line(path):
                 log.info("%s: its last line was cut and is removed", path)
-                os.truncate(path, whole)
+            content = path.read_bytes()
         except OSError as error:
             raise StorageError(f"{path} cannot be read ({error}). Remove it, or give another --output.") from error
         useless = 0
-        for line in content[:whole].splitlines():
+        for line in content.splitlines():
             record = _record(line)
             if record is None:
                 useless += 1
@@ -53,10 +50,7 @@ class AnswerLog:
         """Add answers; they are on the disk when this returns. Raises StorageError where it does not take them."""
         text = "".join(_line(record) for record in records)
         try:
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
+            lines.append(self.path, text)
         except OSError as error:
             raise StorageError(
                 f"{self.path} could not be written ({error}). Free some space and run the same command again."
@@ -67,22 +61,14 @@ class AnswerLog:
         write_text(self.path, "".join(_line(record) for record in records))
 
 
-@contextmanager
-def only_writer(folder: Path) -> Iterator[None]:
+def only_writer(folder: Path) -> AbstractContextManager[None]:
     """Hold the folder for one process. Raises StorageError where another one has it, or it cannot be made."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / ".answers.lock").open("w")
-    except OSError as error:
-        raise StorageError(f"{folder} cannot be written ({error}). Give another with --output.") from error
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise StorageError(
-                f"another process is writing answers into {folder}. Wait for it, or give another --output."
-            ) from error
-        yield
+    return lines.only_writer(
+        folder,
+        ".answers.lock",
+        unwritable="Give another with --output.",
+        taken=f"another process is writing answers into {folder}. Wait for it, or give another --output.",
+    )
 
 
 def _line(record: AnswerRecord) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from .records import RAW
 from .statistics import PairedComparison, bootstrap_ci, compare_paired, holm
-from .table import ALPHA, Arm, format_p
+from .table import ALPHA, Adjusted, Arm, format_p
 
 NO_RAG = "no-rag"
 SCORES = ("accuracy", "f1", "em")
@@ -84,7 +84,7 @@ class AnswerRow:
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerComparison:
+class AnswerComparison(Adjusted):
     """One row against another on the tested metric."""
 
     system: str
@@ -93,11 +93,6 @@ class AnswerComparison:
     against: str
     test: PairedComparison
     p_holm: float
-
-    @property
-    def significant(self) -> bool:
-        """Whether the adjusted p is below ALPHA."""
-        return self.p_holm < ALPHA
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,10 @@ on: so a stopped evaluation goes on, and a changed plan asks only what has chang
 environment on this machine runs only while it is asked.
 """
 
-import fcntl
 import gc
 import logging
-import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,7 @@ from typing import Any
 from ..configs.evaluation import RAW, PlanConfig
 from ..data.types import Question
 from ..envs.connect import open_environment
-from ..errors import EnvironmentUnavailableError, QuerylectError, StorageError
+from ..errors import EnvironmentUnavailableError, QuerylectError
 from ..logs import progress_bar
 from ..rollouts.engine import Engine
 from .answering import Asking, answers, batches
@@ -27,6 +25,7 @@ from .compare import run_raw
 from .contestants import Contestant, TrainedQuestions, resolve
 from .identity import system_identity
 from .journal import Journal, finished
+from .lines import only_writer
 from .places import Place, Places, chosen_places
 from .records import EvalRecord, records_of_trees
 
@@ -267,21 +266,11 @@ def _takes_part(plan: PlanConfig, name: str, dataset: str, environment: str) -> 
     )
 
 
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def _alone(folder: Path) -> AbstractContextManager[None]:
     """Hold the folder, so that two evaluations never write into one cell."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
-    except OSError as error:
-        raise StorageError(f"{folder} cannot be written ({error}). Give another output.") from error
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        raise StorageError(
-            f"another evaluation is at work in {folder}. Wait for it, or give this one another name or output."
-        ) from error
-    else:
-        yield
-    finally:
-        os.close(handle)
+    return only_writer(
+        folder,
+        ".lock",
+        unwritable="Give another output.",
+        taken=f"another evaluation is at work in {folder}. Wait for it, or give this one another name or output.",
+    )

@@ -14,7 +14,7 @@ from typing import Any
 from ..configs.evaluation import RAW, PlanConfig
 from .records import EvalRecord
 from .statistics import PairedComparison, Stratum, compare_strata, holm, mean_ci
-from .table import ALPHA, Arm
+from .table import ALPHA, Adjusted, Arm
 
 MARKS = (("†", "↓"), ("‡", "⇓"))
 """Significantly better and worse than the first and the second baseline."""
@@ -72,7 +72,7 @@ class Score:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(Adjusted):
     """One arm against a baseline in one environment, by the first metric."""
 
     arm: Arm
@@ -80,11 +80,6 @@ class Comparison:
     environment: str
     test: PairedComparison
     p_holm: float
-
-    @property
-    def significant(self) -> bool:
-        """Whether the adjusted p is below ALPHA."""
-        return self.p_holm < ALPHA
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
-
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from .figures import Drawing
 from .grid_table import Costs, GridTable, Score
+from .report import page_environment
 from .table import signed
 from .transfer import Transfer
 
@@ -74,9 +72,6 @@ def latex(page: Page) -> str:
 
 def html(page: Page, drawing: Drawing | None) -> str:
     """One page that opens without a server or a network."""
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
-    )
     tables = [
         {
             "title": table.title,
@@ -87,11 +82,15 @@ def html(page: Page, drawing: Drawing | None) -> str:
         }
         for table in page.tables
     ]
-    return environment.get_template("grid.html.j2").render(
-        page=page,
-        tables=tables,
-        drawing=drawing,
-        explained=f"{page.family} {MARKS_EXPLAINED} {COSTS_EXPLAINED}",
+    return (
+        page_environment()
+        .get_template("grid.html.j2")
+        .render(
+            page=page,
+            tables=tables,
+            drawing=drawing,
+            explained=f"{page.family} {MARKS_EXPLAINED} {COSTS_EXPLAINED}",
+        )
     )
 
 

@@ -67,7 +67,7 @@ def system_identity(
     return {
         **weights,
         "dtype": config.policy.dtype,
-        "prompts": _hash(_prompts(rewriter, system.turns)),
+        "prompts": digest(_prompts(rewriter, system.turns)),
         "rewriter": config.rewriter.model_dump(mode="json"),
         "turns": system.turns,
         "new_tokens": [rollout.new_tokens(turn) for turn in range(1, system.turns + 1)],
@@ -79,7 +79,7 @@ def system_identity(
 
 def judgements_identity(qrels: Qrels | None) -> str | None:
     """A hash of all judgements; None where they are not known here."""
-    return _hash({question: dict(sorted(grades.items())) for question, grades in qrels.items()}) if qrels else None
+    return digest({question: dict(sorted(grades.items())) for question, grades in qrels.items()}) if qrels else None
 
 
 def _prompts(rewriter: Rewriter, turns: int) -> list[Any]:
@@ -89,5 +89,6 @@ def _prompts(rewriter: Rewriter, turns: int) -> list[Any]:
     return [rewriter.name, rewriter.opening, rewriter.first(question), later]
 
 
-def _hash(value: Mapping[str, Any] | list[Any]) -> str:
+def digest(value: Mapping[str, Any] | list[Any]) -> str:
+    """sha256 (64 hex digits) of plain data, whatever the order of its keys."""
     return hashlib.sha256(json.dumps(value, sort_keys=True, ensure_ascii=False).encode()).hexdigest()

@@ -6,15 +6,15 @@ to the disk. A last line without its end, which a killed process leaves, is cut 
 question that is answered again, because it was unscorable, has further lines, and the last ones count.
 """
 
-import hashlib
 import json
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..data.types import Question
 from ..errors import StorageError
+from .identity import digest
+from .lines import append, cut_off_half_a_line
 from .records import EvalRecord, read_records, record_line, write_text
 
 Key = tuple[str, int, int]
@@ -23,7 +23,7 @@ Key = tuple[str, int, int]
 
 def fingerprint(identity: Mapping[str, Any]) -> str:
     """The name of what answers depend on: 20 hex digits of the SHA-256 of `identity`, plain data."""
-    return hashlib.sha256(json.dumps(identity, sort_keys=True, ensure_ascii=False).encode()).hexdigest()[:20]
+    return digest(identity)[:20]
 
 
 class Journal:
@@ -43,7 +43,7 @@ class Journal:
         """
         if not self.records.is_file():
             return []
-        self._cut_off_half_a_line()
+        cut_off_half_a_line(self.records)
         found: dict[Key, EvalRecord] = {}
         for record in read_records(self.records):
             found[record.question_id, record.turn, record.sample] = record
@@ -51,37 +51,17 @@ class Journal:
 
     def append(self, records: Iterable[EvalRecord]) -> None:
         """Add records and force them to the disk. Raises StorageError where it does not take them."""
-        lines = "".join(map(record_line, records)).encode()
+        lines = "".join(map(record_line, records))
         try:
             if not self.records.exists():
                 write_text(self.folder / "cell.json", json.dumps(self.identity, ensure_ascii=False, indent=1) + "\n")
-            self._cut_off_half_a_line()
-            with self.records.open("ab") as file:
-                file.write(lines)
-                file.flush()
-                os.fsync(file.fileno())
+            cut_off_half_a_line(self.records)
+            append(self.records, lines)
         except OSError as error:
             raise StorageError(
                 f"{self.records} could not be written ({error}). Free some space and give the command again: what is "
                 "there is kept."
             ) from error
-
-    def _cut_off_half_a_line(self) -> None:
-        if not self.records.exists():
-            return
-        with self.records.open("rb+") as file:
-            end = whole = file.seek(0, os.SEEK_END)
-            while whole:
-                start = max(0, whole - 65536)
-                file.seek(start)
-                newline = file.read(whole - start).rfind(b"\n")
-                if newline >= 0:
-                    whole = start + newline + 1
-                    break
-                whole = start
-            if whole < end:
-                file.truncate(whole)
-                os.fsync(file.fileno())
 
 
 def finished(

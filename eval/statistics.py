@@ -137,22 +137,12 @@ def compare_paired(
     if not pairs:
         raise ValueError("no question has a score for both systems; nothing can be compared")
     left, right = [x for x, _ in pairs], [y for _, y in pairs]
-    low, high = bootstrap_ci([x - y for x, y in pairs], resamples, seed)
-    wins, ties, losses = win_tie_loss(left, right)
-    mean_a, mean_b = math.fsum(left) / len(pairs), math.fsum(right) / len(pairs)
-    return PairedComparison(
-        n=len(pairs),
+    return _comparison(
+        pairs,
         left_out=len(a) - len(pairs),
-        mean_a=mean_a,
-        mean_b=mean_b,
-        difference=mean_a - mean_b,
-        low=low,
-        high=high,
+        means=(math.fsum(left) / len(pairs), math.fsum(right) / len(pairs)),
+        interval=bootstrap_ci([x - y for x, y in pairs], resamples, seed),
         p=paired_permutation_test(left, right, permutations, seed),
-        wins=wins,
-        ties=ties,
-        losses=losses,
-        effect_size=paired_effect_size(left, right),
     )
 
 
@@ -195,20 +185,36 @@ def compare_strata(
     left = [share * x for share, found in zip(shares, pairs, strict=True) for x, _ in found]
     right = [share * y for share, found in zip(shares, pairs, strict=True) for _, y in found]
     flat = [pair for found in pairs for pair in found]
-    a, b = [x for x, _ in flat], [y for _, y in flat]
     differences = [(s.weight, [x - y for x, y in found]) for s, found in zip(strata, pairs, strict=True)]
-    low, high = mean_ci(differences, resamples, seed)
-    wins, ties, losses = win_tie_loss(a, b)
-    mean_a, mean_b = math.fsum(left), math.fsum(right)
-    return PairedComparison(
-        n=len(flat),
+    return _comparison(
+        flat,
         left_out=sum(len(stratum.a) for stratum in strata) - len(flat),
-        mean_a=mean_a,
-        mean_b=mean_b,
-        difference=mean_a - mean_b,
-        low=low,
-        high=high,
+        means=(math.fsum(left), math.fsum(right)),
+        interval=mean_ci(differences, resamples, seed),
         p=paired_permutation_test(left, right, permutations, seed),
+    )
+
+
+def _comparison(
+    pairs: Sequence[tuple[float, float]],
+    *,
+    left_out: int,
+    means: tuple[float, float],
+    interval: tuple[float, float],
+    p: float,
+) -> PairedComparison:
+    """What was found, with what depends on the pairs alone."""
+    a, b = [x for x, _ in pairs], [y for _, y in pairs]
+    wins, ties, losses = win_tie_loss(a, b)
+    return PairedComparison(
+        n=len(pairs),
+        left_out=left_out,
+        mean_a=means[0],
+        mean_b=means[1],
+        difference=means[0] - means[1],
+        low=interval[0],
+        high=interval[1],
+        p=p,
         wins=wins,
         ties=ties,
         losses=losses,

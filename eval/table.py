@@ -61,19 +61,26 @@ class ArmRow:
     """Share of answers in the asked format."""
 
 
-@dataclass(frozen=True, slots=True)
-class ComparisonRow:
-    """One arm against a baseline on the main metric."""
+class Adjusted:
+    """What has a p-value that Holm's correction has adjusted."""
 
-    arm: Arm
-    baseline: Arm
-    test: PairedComparison
+    __slots__ = ()
     p_holm: float
 
     @property
     def significant(self) -> bool:
         """Whether the adjusted p is below ALPHA."""
         return self.p_holm < ALPHA
+
+
+@dataclass(frozen=True, slots=True)
+class ComparisonRow(Adjusted):
+    """One arm against a baseline on the main metric."""
+
+    arm: Arm
+    baseline: Arm
+    test: PairedComparison
+    p_holm: float
 
     @property
     def verdict(self) -> str:

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from querylect.configs.schema import DatasetConfig, EnvironmentConfig
 from querylect.data.beir import save_beir
+from querylect.data.files import file_sha256
 from querylect.data.load import load_dataset
 from querylect.data.types import Dataset, Document, Question, Split
-from querylect.envs.hashing import file_sha256
 from querylect.envs.index import build_index, open_index, open_retriever, verify_index
 from querylect.envs.manifest import FileEntry
 from querylect.envs.plan import Probe, Term
