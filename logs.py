@@ -43,6 +43,12 @@ class _Stderr(logging.StreamHandler):
         super().emit(record)
 
 
+def _on_stderr(record: logging.LogRecord) -> bool:
+    """As a logger's filter: what it would have written elsewhere goes where all else goes."""
+    logging.getLogger().handle(record)
+    return False
+
+
 def set_up_logging(verbose: bool = False) -> None:
     """Log this package to stderr from INFO up (DEBUG where `verbose`), everything else from WARNING up.
 
@@ -57,6 +63,7 @@ def set_up_logging(verbose: bool = False) -> None:
     handler.setFormatter(_Format())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     logging.getLogger(__package__).setLevel(logging.DEBUG if verbose else logging.INFO)
+    logging.getLogger("DeepSpeed").addFilter(_on_stderr)  # it has a handler of its own that writes to stdout
 
 
 @contextmanager

@@ -31,16 +31,21 @@ run="$(setting output)/$(setting name)"
 resume=()
 [ ! -e "$run/config.yaml" ] || resume=(--resume)
 
+# A signal that comes before there is a trainer is handed on as soon as there is one.
+trainer=
+stopped=
+stop() { stopped="$1"; [ -z "$trainer" ] || kill "-$1" "$trainer" 2>/dev/null || true; }
+trap 'stop USR1' USR1
+trap 'stop TERM' TERM INT
+
 "$querylect" train "$config" "$@" "${resume[@]}" &
 trainer=$!
-warned=
-trap 'warned=1; kill -USR1 "$trainer"' USR1
-trap 'kill -TERM "$trainer"' TERM INT
+[ -z "$stopped" ] || stop "$stopped"
 # `wait` returns when a signal comes; go on until the trainer has really ended.
 while true; do
     wait "$trainer" && status=0 || status=$?
     kill -0 "$trainer" 2>/dev/null || break
 done
 # 75: a signal came before the run had ended. Who cancels a job (TERM) does not want it back.
-if [ "$status" = 75 ] && [ -n "$warned" ] && [ -n "${SLURM_JOB_ID:-}" ]; then scontrol requeue "$SLURM_JOB_ID"; fi
+if [ "$status" = 75 ] && [ "$stopped" = USR1 ] && [ -n "${SLURM_JOB_ID:-}" ]; then scontrol requeue "$SLURM_JOB_ID"; fi
 exit "$status"

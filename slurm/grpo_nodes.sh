@@ -50,14 +50,18 @@ fi
 export PET_SIGNALS_TO_HANDLE=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1 PET_SHUTDOWN_TIMEOUT="${GRACE_SECONDS:-540}"
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-$((${SLURM_CPUS_PER_TASK:-1} / per_node > 0 ? ${SLURM_CPUS_PER_TASK:-1} / per_node : 1))}"
 
+# A signal that comes before there is a launcher is handed on as soon as there is one.
+launcher=
+stopped=
+stop() { stopped="$1"; [ -z "$launcher" ] || kill "-$1" "$launcher" 2>/dev/null || true; }
+trap 'stop USR1' USR1
+trap 'stop TERM' TERM INT
+
 # shellcheck disable=SC2016  # SLURM_NODEID is another one on every node
 "$srun" bash -c 'exec "$0" -m accelerate.commands.launch --machine_rank "${SLURM_NODEID:-0}" "$@"' \
     "$python" "${launch[@]}" -m querylect train "$config" "$@" "${resume[@]}" &
 launcher=$!
-stopped=
-stop() { stopped="$1"; kill "-$1" "$launcher"; }
-trap 'stop USR1' USR1
-trap 'stop TERM' TERM INT
+[ -z "$stopped" ] || stop "$stopped"
 # `wait` returns when a signal comes; go on until the launcher has really ended.
 while true; do
     wait "$launcher" && status=0 || status=$?

@@ -33,11 +33,17 @@ srun --nodes=1 --ntasks=1 --nodelist="${nodes[1]}" "${querylect%/*}/trl" vllm-se
 server=$!
 trap 'kill "$server" 2>/dev/null || true' EXIT
 
+# A signal that comes before there is a trainer is handed on as soon as there is one.
+trainer=
+stopped=
+stop() { stopped="$1"; [ -z "$trainer" ] || kill "-$1" "$trainer" 2>/dev/null || true; }
+trap 'stop USR1' USR1
+trap 'stop TERM' TERM INT
+
 bash slurm/grpo_contriever.sh "$config" "$@" rollout.engine=vllm_server \
     rollout.server.base_url="http://${nodes[1]}:$port" rollout.server.timeout=1800 &
 trainer=$!
-trap 'kill -USR1 "$trainer"' USR1
-trap 'kill -TERM "$trainer"' TERM INT
+[ -z "$stopped" ] || stop "$stopped"
 # `wait` returns when a signal comes; go on until the trainer has really ended.
 while true; do
     wait "$trainer" && status=0 || status=$?

@@ -320,6 +320,25 @@ def test_the_module_runs_as_the_command_does(tmp_path):
     assert (done.returncode, done.stdout) == (0, f"querylect {__version__}\n")
 
 
+@pytest.mark.parametrize("package", ["deepspeed", None])
+def test_what_deepspeed_says_stays_out_of_stdout(package):
+    """With the package it speaks as it is imported; without it, a logger that is set up as its own is."""
+    if package is not None:
+        pytest.importorskip(package)
+    speaks = (
+        f"import {package}"
+        if package
+        else (
+            "logger = logging.getLogger('DeepSpeed'); logger.propagate = False; "
+            "logger.addHandler(logging.StreamHandler(sys.stdout)); logger.warning('Setting accelerator to CPU.')"
+        )
+    )
+    code = f"import logging, sys; from querylect.logs import set_up_logging; set_up_logging(); {speaks}"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout == ""
+    assert "warning (DeepSpeed): Setting accelerator to CPU." in told.stderr
+
+
 def test_logging_shows_our_information_and_only_warnings_of_others():
     done = in_a_process("""
         import logging, sys
