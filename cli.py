@@ -370,17 +370,23 @@ def _evaluate_plan(plan: PlanConfig, output: Path | None, verbose: bool, dry_run
 
 @app.command()
 def report(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Run folders, finished or not.")],
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="FOLDER…", help="Evaluations of plans, drift, and runs, finished or not.")
+    ],
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The file; training.html in RUN, or in the folder of several.")
+        Path | None,
+        typer.Option("--output", "-o", help="The file; report.html in the evaluation, of runs alone training.html."),
     ] = None,
+    questions: Annotated[
+        int, typer.Option("--questions", min=1, help="Questions that a system helped, and hurt, to show of each.")
+    ] = 10,
     verbose: Verbose = False,
 ) -> None:
-    """Draw the training curves of one run, or of several side by side, on one page; print its path."""
+    """Draw evaluations, drift and training on one page, or the training curves of runs alone; print its path."""
     set_up_logging(verbose)
-    from .eval.curves import write_curves
+    from .eval.folder_report import write_report
 
-    typer.echo(write_curves(runs, output))
+    typer.echo(write_report(folders, output, questions))
 
 
 @app.command()

@@ -79,7 +79,7 @@ def render_curves(runs: Sequence[TrainingRun], created: str) -> str:
     """The page as HTML. `created` is the time, as text."""
     groups = grouped(runs)
     labels, differing = [group.label for group in groups], differences(groups)
-    drawings = [draw_curves(figure, curves, labels) for figure, curves in _drawn(groups)]
+    drawings = [draw_curves(figure, curves, labels) for figure, curves in drawn(groups)]
     return (
         page_environment()
         .get_template("curves.html.j2")
@@ -98,7 +98,7 @@ def render_curves(runs: Sequence[TrainingRun], created: str) -> str:
     )
 
 
-def _drawn(groups: Sequence[Group]) -> Iterator[tuple[CurveFigure, list[Curve]]]:
+def drawn(groups: Sequence[Group]) -> Iterator[tuple[CurveFigure, list[Curve]]]:
     """The figures that there is something to draw in; validation once for each metric that runs are rewarded by."""
     metrics = [group.runs[0].config.reward.metric for group in groups]
     for figure in FIGURES:

@@ -92,9 +92,10 @@ class DriftResults:
     examples: Sequence[tuple[str, Mapping[str, str]]]
     """Questions that all retrievers succeeded on, with each one's query."""
 
-    def pair(self, first: str, second: str) -> Pair | None:
-        """The pair of two retrievers in either order."""
-        return next((pair for pair in self.pairs if {pair.first, pair.second} == {first, second}), None)
+
+def pair_of(pairs: Sequence[Pair], first: str, second: str) -> Pair | None:
+    """The pair of two retrievers in either order; None where it is not among `pairs`."""
+    return next((pair for pair in pairs if {pair.first, pair.second} == {first, second}), None)
 
 
 def write_drift(sources: Mapping[str, Path], settings: DriftSettings, output: Path) -> Path:

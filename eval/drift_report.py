@@ -3,13 +3,14 @@
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from .drift import KINDS, DriftResults, Pair
+from .drift import KINDS, DriftResults, Pair, pair_of
 from .drift_mmd import Drift
 from .drift_queries import System
 from .drift_words import Value
@@ -169,28 +170,34 @@ def as_page(results: DriftResults, created: str) -> str:
         .render(
             title=f"Drift between {', '.join(names)}",
             headline=headline(results),
-            drawings=[draw_map(results, kind) for kind in KINDS],
-            pair_columns=PAIR_COLUMNS,
-            pairs=[_pair_cells(pair, kind) for pair in results.pairs for kind in KINDS],
+            maps=maps(names, results.pairs, notes_of(results)),
             systems=[(system.name, system.source, counts_said(system)) for system in results.systems],
             columns=_profile_columns(results),
             profiles=[(name, _profile_cells(results, name)) for name in names],
             terms=results.terms,
             examples=results.examples,
             names=names,
-            notes=notes_of(results),
             settings=settings_said(results),
             versions=versions(),
-            alpha=ALPHA,
             created=created,
         )
     )
 
 
-def draw_map(results: DriftResults, kind: str) -> Drawing:
+def maps(names: Sequence[str], pairs: Sequence[Pair], notes: Sequence[str], mark: str = "drift") -> dict[str, Any]:
+    """Heat maps, table of pairs and notes as drift_maps.html.j2 takes them; `mark` is the drawings' own on the page."""
+    return {
+        "drawings": [draw_map(names, pairs, kind, mark) for kind in KINDS],
+        "pair_columns": PAIR_COLUMNS,
+        "pairs": [_pair_cells(pair, kind) for pair in pairs for kind in KINDS],
+        "notes": notes,
+        "alpha": ALPHA,
+    }
+
+
+def draw_map(names: Sequence[str], pairs: Sequence[Pair], kind: str, mark: str = "drift") -> Drawing:
     """The heat map of one kind of drift, as in figure 3 of seed 003: RE-MMD² × 100, darker where it is larger."""
-    names = [system.name for system in results.systems]
-    values = {(a, b): pair.drifts[kind].value for a in names for b in names if a != b and (pair := results.pair(a, b))}
+    values = {ends: pair.drifts[kind].value for pair in pairs for ends in permutations((pair.first, pair.second))}
     top = max([*values.values(), 1e-12])
     side = 1.5 + 0.85 * len(names)
     with page_style():
@@ -201,7 +208,7 @@ def draw_map(results: DriftResults, kind: str) -> Drawing:
                 alpha = _STRONGEST * max(0.0, values.get((a, b), 0.0)) / top
                 square = Rectangle((column - 0.5, row - 0.5), 1, 1, facecolor=SERIES[0], alpha=alpha, edgecolor="none")
                 axes.add_patch(square)
-                axes.text(column, row, _map_cell(results.pair(a, b), kind), ha="center", va="center", color=INK)
+                axes.text(column, row, _map_cell(pair_of(pairs, a, b), kind), ha="center", va="center", color=INK)
         edges = [at - 0.5 for at in range(len(names) + 1)]
         axes.hlines(edges, edges[0], edges[-1], color=LINE, linewidth=0.8)
         axes.vlines(edges, edges[0], edges[-1], color=LINE, linewidth=0.8)
@@ -213,8 +220,8 @@ def draw_map(results: DriftResults, kind: str) -> Drawing:
         axes.set_aspect("equal")
         axes.spines[:].set_visible(False)
         axes.tick_params(length=0)
-        pairs = "; ".join(f"{pair.first} and {pair.second} {_map_cell(pair, kind)}" for pair in results.pairs)
-        svg = svg_of(figure, f"drift-{kind}", f"{TITLES[kind]}, RE-MMD² times 100: {pairs}.")
+        said = "; ".join(f"{pair.first} and {pair.second} {_map_cell(pair, kind)}" for pair in pairs)
+        svg = svg_of(figure, f"{mark}-{kind}", f"{TITLES[kind]}, RE-MMD² times 100: {said}.")
     return Drawing(TITLES[kind], f"RE-MMD² × 100. †: p < {ALPHA} after Holm’s correction.", svg)
 
 
@@ -225,7 +232,7 @@ def _map_cell(pair: Pair | None, kind: str) -> str:
 
 
 def _matrix_row(results: DriftResults, name: str, kind: str) -> list[str]:
-    return [_map_cell(results.pair(name, other.name), kind) for other in results.systems]
+    return [_map_cell(pair_of(results.pairs, name, other.name), kind) for other in results.systems]
 
 
 def _pair_cells(pair: Pair, kind: str) -> list[str]:

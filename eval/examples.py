@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from .records import RAW, TRAINED, UNTRAINED, EvalRecord
 from .table import MAIN_METRIC, Arm, arms_of
@@ -13,8 +14,10 @@ RULE = (
     "questions that both have a score for, {gained} gained, {lost} lost and {unchanged} stayed the same."
 )
 
+Item = TypeVar("Item")
+
 _DIGITS = 9
-"""Changes are rounded to these, so that equal ones count as equal whatever their last bits."""
+"""Decimals of a change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +67,10 @@ def choose_examples(records: Sequence[EvalRecord], count: int, gold: Mapping[str
         found = [cells.get((arm, question)) for arm in shown]
         scores = [record.metrics[MAIN_METRIC] for record in found if record is not None]
         if len(shown) > 1 and len(scores) == len(shown) and None not in scores:
-            changes[question] = round(float(scores[-1] or 0.0) - float(scores[-2] or 0.0), _DIGITS)
-    gained = sorted((q for q, c in changes.items() if c > 0), key=lambda q: -changes[q])
-    lost = sorted((q for q, c in changes.items() if c < 0), key=lambda q: changes[q])
-    same = [q for q, c in changes.items() if c == 0]
+            changes[question] = change(scores[-1] or 0.0, scores[-2] or 0.0)
+    gained, lost, same = by_change(changes)
     sizes = [count // 3 + (part < count % 3) for part in range(3)]
-    groups = (("gain", gained[: sizes[0]]), ("loss", lost[: sizes[1]]), ("unchanged", _spread(same, sizes[2])))
+    groups = (("gain", gained[: sizes[0]]), ("loss", lost[: sizes[1]]), ("unchanged", spread(same, sizes[2])))
     rows = [
         Example(
             group=group,
@@ -92,6 +93,18 @@ def choose_examples(records: Sequence[EvalRecord], count: int, gold: Mapping[str
     return Examples(arms=tuple(shown), rows=rows, rule=rule)
 
 
+def change(after: float, before: float) -> float:
+    """The difference of two scores, rounded so that equal changes count as equal whatever their last bits."""
+    return round(float(after) - float(before), _DIGITS)
+
+
+def by_change(changes: Mapping[str, float]) -> tuple[list[str], list[str], list[str]]:
+    """Keys that gained and keys that lost, the largest first, and the unchanged; equal ones keep their order."""
+    gained = sorted((key for key, value in changes.items() if value > 0), key=lambda key: -changes[key])
+    lost = sorted((key for key, value in changes.items() if value < 0), key=lambda key: changes[key])
+    return gained, lost, [key for key, value in changes.items() if value == 0]
+
+
 def gold_titles(qrels: Mapping[str, Mapping[str, int]], titles: Mapping[str, str]) -> dict[str, str]:
     """Title of each question's best document: the highest grade, then the smallest id; an untitled one by its id."""
     best = {question: min(grades, key=lambda doc: (-grades[doc], doc)) for question, grades in qrels.items() if grades}
@@ -112,7 +125,7 @@ def _side(record: EvalRecord) -> Side:
     )
 
 
-def _spread(items: Sequence[str], count: int) -> list[str]:
+def spread(items: Sequence[Item], count: int) -> list[Item]:
     """`count` items at even distances, the first one included."""
     if count <= 0:
         return []

@@ -206,6 +206,8 @@ def _json(grid: Grid, page: Page, matrix: Transfer | None) -> dict[str, Any]:
                 "dataset": place.dataset,
                 "environment": place.environment,
                 "retriever": asdict(place.card),
+                "documents": place.documents,
+                "corpus": place.corpus_hash,
                 "identity": place.identity,
             }
             for place in grid.places

@@ -44,7 +44,7 @@ class Page:
 def markdown(page: Page) -> str:
     """All tables for a README."""
     lines = [f"# {page.title}", ""]
-    lines += [*_bullets(page.notes), f"{page.family} {MARKS_EXPLAINED} {COSTS_EXPLAINED}", ""]
+    lines += [*_bullets(page.notes), explanation(page.family), ""]
     for table in page.tables:
         lines += [f"## {table.title}", "", *_pipe(*_main(table, page.metrics[0], _bold_markdown)), ""]
         if page.metrics[1:]:
@@ -59,7 +59,7 @@ def markdown(page: Page) -> str:
 def latex(page: Page) -> str:
     """All tables for a paper; they need the package booktabs."""
     lines = ["% needs \\usepackage{booktabs}"]
-    said = f"{page.metrics[0]}. {page.family} {MARKS_EXPLAINED} {COSTS_EXPLAINED}"
+    said = f"{page.metrics[0]}. {explanation(page.family)}"
     for table in page.tables:
         notes = " ".join([said, *table.notes])
         lines += _float(*_main(table, page.metrics[0], _bold_latex), f"{table.title}: {notes}")
@@ -72,26 +72,35 @@ def latex(page: Page) -> str:
 
 def html(page: Page, drawing: Drawing | None) -> str:
     """One page that opens without a server or a network."""
-    tables = [
-        {
-            "title": table.title,
-            "head": _main(table, page.metrics[0], str)[0],
-            "rows": _html_rows(table, page.metrics[0]),
-            "others": _others(table, page.metrics[1:]) if page.metrics[1:] else None,
-            "notes": table.notes,
-        }
-        for table in page.tables
-    ]
     return (
         page_environment()
         .get_template("grid.html.j2")
         .render(
             page=page,
-            tables=tables,
+            tables=html_tables(page.tables, page.metrics),
             drawing=drawing,
-            explained=f"{page.family} {MARKS_EXPLAINED} {COSTS_EXPLAINED}",
+            explained=explanation(page.family),
         )
     )
+
+
+def explanation(family: str) -> str:
+    """What stands above the tables: the tests, the marks and the costs."""
+    return f"{family} {MARKS_EXPLAINED} {COSTS_EXPLAINED}"
+
+
+def html_tables(tables: Sequence[GridTable], metrics: Sequence[str]) -> list[dict[str, Any]]:
+    """The tables as grid_table.html.j2 takes them, figures as text."""
+    return [
+        {
+            "title": table.title,
+            "head": _main(table, metrics[0], str)[0],
+            "rows": _html_rows(table, metrics[0]),
+            "others": _others(table, metrics[1:]) if metrics[1:] else None,
+            "notes": table.notes,
+        }
+        for table in tables
+    ]
 
 
 TRANSFER_EXPLAINED = (

@@ -41,6 +41,9 @@ class Place:
     questions: list[Question]
     split: Split | None
     """Questions and judgements of the split, where they are on this machine."""
+    documents: int
+    """How many are searched."""
+    corpus_hash: str
     identity: dict[str, Any] = field(repr=False)
     """All of the place that an answer depends on."""
 
@@ -87,6 +90,8 @@ class Places:
             RetrieverCard.from_service(info.retriever),
             questions,
             known,
+            info.corpus_size,
+            info.corpus_hash,
             {
                 "index": info.index_hash,
                 "gain": info.gain,
@@ -113,6 +118,8 @@ class Places:
             RetrieverCard.from_service(manifest.recipe.model_dump(mode="json", exclude_none=True)),
             self._limited(dataset, split.questions),
             split,
+            manifest.documents,
+            manifest.corpus_hash,
             {
                 "index": manifest.index_hash,
                 "rerank": rerank,

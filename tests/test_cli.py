@@ -194,11 +194,15 @@ def test_eval_reads_the_config_of_the_run_folder(room, tmp_path, capsys):
     assert "--checkpoint best needs a run folder, and 'tiny' is a config" in capsys.readouterr().err
 
 
-def test_report_passes_the_run_folders(room, capsys):
-    calls = room("eval.curves", "write_curves", Path("training.html"))
-    assert end("report", "runs/a", "runs/b", "-o", "both.html") == 0
-    assert calls == [(([Path("runs/a"), Path("runs/b")], Path("both.html")), {})]
-    assert capsys.readouterr().out == "training.html\n"
+def test_report_passes_the_folders(room, capsys):
+    calls = room("eval.folder_report", "write_report", Path("report.html"))
+    assert end("report", "runs/a", "evaluations/b", "-o", "both.html", "--questions", "5") == 0
+    assert end("report", "drift") == 0
+    assert calls == [
+        (([Path("runs/a"), Path("evaluations/b")], Path("both.html"), 5), {}),
+        (([Path("drift")], None, 10), {}),
+    ]
+    assert capsys.readouterr().out == "report.html\n" * 2
     assert end("report") == 2
 
 

@@ -1,13 +1,7 @@
-"""The playground in a real headless Chromium against a real service: what people see, type, hear and copy.
-
-Skipped where playwright (the extra `browser`) or a Chromium is missing. It may be named by QUERYLECT_CHROMIUM, stand on
-the PATH under one of its usual names (Debian's package `chromium` does), or be playwright's own.
-"""
+"""The playground in a real headless Chromium against a real service: what people see, type, hear and copy."""
 
 import json
 import math
-import os
-import shutil
 from contextlib import contextmanager
 
 import pytest
@@ -20,32 +14,9 @@ from querylect.envs.page.router import Written
 from querylect.envs.plan import Probe, SearchPlan, Term
 from querylect.envs.service import create_app
 
-playwright = pytest.importorskip("playwright.sync_api", reason="no playwright: install querylect[browser]")
+from .chromium import browser, contrasts, installed_chromium  # noqa: F401 (a fixture)
 
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "chrome-headless-shell")
 HOSTILE = "<script>window.hurt = true</script><img src=x onerror='window.hurt = true'> headache"
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with playwright.sync_playwright() as driver:
-        path = installed_chromium(driver.chromium.executable_path)
-        if path is None:
-            pytest.skip(
-                f"no Chromium: QUERYLECT_CHROMIUM is unset, none of {', '.join(NAMES)} is on the PATH, and "
-                "playwright has none. Install Debian's package chromium, or run `playwright install chromium`"
-            )
-        chromium = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
-
-
-def installed_chromium(own):
-    """The path of a Chromium: the one that is named, the first on the PATH, or playwright's `own`; None without any."""
-    named = os.environ.get("QUERYLECT_CHROMIUM")
-    if named and not shutil.which(named):
-        pytest.fail(f"QUERYLECT_CHROMIUM is {named!r}, which is no program")
-    return named or next(filter(None, map(shutil.which, NAMES)), shutil.which(own))
 
 
 def test_the_chromium_that_is_named_comes_first_then_one_on_the_path_then_playwrights_own(tmp_path, monkeypatch):
@@ -97,7 +68,7 @@ def environment(tmp_path_factory):
 
 
 @pytest.fixture
-def visit(browser, environment, run_app):
+def visit(browser, environment, run_app):  # noqa: F811
     """`with visit(...) as page`: the page of a service with these settings; no error in its console, no other host."""
     config, opened = environment
 
@@ -365,27 +336,7 @@ def test_text_stands_out_from_its_ground(visit, scheme):
     """The contrast of every text colour with the ground that it stands on is at least 4.5 (WCAG 2 AA)."""
     with visit(playground=True, scheme=scheme) as page:
         ready(page)
-        ratios = page.evaluate(
-            """() => {
-              const parts = (colour) => colour.match(/[\\d.]+/g).map(Number);
-              const light = (colour) => parts(colour).slice(0, 3).map((c) => c / 255)
-                .map((c) => c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)
-                .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
-              const ground = (e) => {
-                for (; e; e = e.parentElement) {
-                  const colour = getComputedStyle(e).backgroundColor;
-                  if ((parts(colour)[3] ?? 1) === 1) return colour;
-                }
-                return "rgb(255, 255, 255)";
-              };
-              return [...document.querySelectorAll("body *")].filter((e) => e.checkVisibility()
-                && [...e.childNodes].some((n) => n.nodeType === 3 && n.data.trim()) && e.tagName !== "SCRIPT")
-                .map((e) => {
-                  const [a, b] = [light(getComputedStyle(e).color), light(ground(e))];
-                  return [(Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05), e.tagName + "." + e.className];
-                });
-            }"""
-        )
+        ratios = contrasts(page)
         assert len(ratios) > 30
         assert min(ratios)[0] >= 4.5, min(ratios)
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
