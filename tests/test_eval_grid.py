@@ -1,6 +1,7 @@
 """Plans carried out with real models, indexes and services: killed, changed, cut, and with parts that fail."""
 
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -85,7 +86,7 @@ def test_a_plan_writes_all_its_files_and_asks_nothing_when_given_again(values, a
         "cells", "plan.yaml", "questions", "results.json", "tables.html", "tables.md", "tables.tex", "trec",
     ]  # fmt: skip
     rows = read_records(folder / "questions" / "lessons.bm25.prompted.jsonl")
-    assert [(row.question_id, row.turn) for row in rows[:3]] == [("head", 1), ("head", 2), ("sugar", 1)]
+    assert [(row.question_id, row.turn) for row in rows[:3]] == [("t-head", 1), ("t-head", 2), ("t-sugar", 1)]
     assert all((row.plan is not None) == row.format_ok for row in rows)
     assert all(row.seconds > 0 for row in rows)
     assert len(rows) == 10
@@ -135,7 +136,7 @@ def test_samples_are_seeded_and_counted_by_their_mean(values, asked):
     assert {row.sample for row in rows} == {0, 1, 2}
     last = [row.metrics["ndcg@10"] for row in rows if row.turn == 2]
     assert score(results, "sampled", 2)["metrics"]["ndcg@10"] == pytest.approx(sum(last) / 15)
-    assert len({row.rewrites for row in rows if row.question_id == "head" and row.turn == 1}) > 1
+    assert len({row.rewrites for row in rows if row.question_id == "t-head" and row.turn == 1}) > 1
     other = {**values, "output": values["output"] + "-again", "batch": 1}
     again, _, _ = carry_out(other, systems=systems)
     repeated = read_records(again / "questions" / "lessons.bm25.sampled.jsonl")
@@ -206,7 +207,7 @@ def test_a_service_that_dies_leaves_none_and_the_next_command_asks_the_rest(valu
     assert score(results, "raw", 0)["n"] == 5
     (journal,) = folder.glob("cells/*/records.jsonl")
     rows = read_records(journal)
-    assert [row.question_id for row in rows[:4]] == ["head", "sugar", "gums", "fat"]
+    assert [row.question_id for row in rows[:4]] == ["t-head", "t-sugar", "t-gums", "t-fat"]
     assert [row.metrics["ndcg@10"] is None for row in rows] == [False] * 4 + [True, False]
 
 
@@ -232,18 +233,28 @@ def test_an_index_that_is_missing_is_built_and_parts_are_averaged(values, tmp_pa
     assert [table["questions"] for table in results["tables"]] == [1, 1, 1, 2, 3]
 
 
-def test_questions_that_a_run_was_trained_on_are_refused(values, lessons, tmp_path):  # noqa: F811
+@pytest.mark.parametrize(
+    ("known", "refused"),
+    [
+        (Question("other", "Please, my HEAD hurts!"), ["DataError"]),
+        (Question("t-head", "what the question of that id is in another collection"), []),
+    ],
+)
+def test_questions_that_a_run_was_trained_on_are_refused(values, lessons, speaking, tmp_path, known, refused):  # noqa: F811
+    """By their words. Ids of two collections may be equal by chance."""
+    school = {"kind": "beir", "path": str(tmp_path / "school")}
+    trained_on = Split([known], {known.id: {"aspirin": 1}})
+    save_beir(Dataset("school", [Document("aspirin", "", "headache")], {"train": trained_on}), tmp_path / "school")
     run = tmp_path / "run"
     run.mkdir()
-    settings = {"env": lessons.model_dump(), "policy": values["policy"], "rewriter": values["rewriter"]}
+    env = {**lessons.model_dump(), "dataset": school}
+    settings = {"env": env, "policy": values["policy"], "rewriter": values["rewriter"]}
     (run / "config.yaml").write_text(write_yaml({**settings, "rollout": {**ROLLOUT, "branching": [1, 1]}}))
-    (run / "final").mkdir()
-    (run / "final" / "config.json").write_text("{}")
-    (run / "final" / "model.safetensors").write_text("")
+    shutil.copytree(speaking, run / "final")
     systems = {"trained": {"run": str(run)}, "before": {"run": str(run), "checkpoint": "untrained"}}
     _, results, _ = carry_out(values, systems=systems)
-    assert [(row["system"], row["error"]) for row in results["failed"]] == [("trained", "DataError")]
-    assert "was trained on questions of lessons" in results["failed"][0]["message"]
+    assert [(row["system"], row["error"]) for row in results["failed"]] == [("trained", error) for error in refused]
+    assert all("was trained on questions of lessons" in row["message"] for row in results["failed"])
     assert score(results, "before", 1)["n"] == 5
 
 
