@@ -52,7 +52,11 @@ def evaluation_part(number: int, name: str, evaluation: Evaluation) -> dict[str,
         "places": _places(evaluation),
         "failed": results["failed"],
         "unscored": [
-            note for table in tables if not table.average for note in table.notes if "has a score for" in note
+            f"{table.title}: {note}"
+            for table in tables
+            if not table.average
+            for note in table.notes
+            if "has a score for" in note
         ],
         "split": plan.split,
         "leakage": _leakage(evaluation),
