@@ -16,8 +16,8 @@ from .lessons import ASKED, PROMPT, TEXTS
 
 HOSTILE = "</script><script>window.hurt = true</script><img src=x onerror='window.hurt = true'> & \"{{ 7 * 7 }}\" <!--"
 LONG = "שאלה על סוכר " + "glucose " * 1300 + "END"
-RAW = {"head": 0.5, "sugar": 1.0, "gums": 0.0, "fat": 0.5, "pills": 0.5}
-LAST = {"head": 1.0, "sugar": 0.0, "gums": 0.25, "fat": 0.5, "pills": None}
+RAW = {"t-head": 0.5, "t-sugar": 1.0, "t-gums": 0.0, "t-fat": 0.5, "t-pills": 0.5}
+LAST = {"t-head": 1.0, "t-sugar": 0.0, "t-gums": 0.25, "t-fat": 0.5, "t-pills": None}
 """nDCG@10 of the raw question and of turn 2: two are helped, one is hurt, one unchanged, one unscorable."""
 
 
@@ -53,8 +53,8 @@ def hostile(evaluated, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("hostile") / "plan"
     shutil.copytree(evaluated, folder)
     corpus = [Document(name, HOSTILE if name == "aspirin" else f"About {name}", text) for name, text in TEXTS.items()]
-    questions = [Question(name, text) for name, (text, _) in ASKED.items()]
-    qrels = {name: grades for name, (_, grades) in ASKED.items()}
+    questions = [Question(f"t-{name}", text) for name, (text, _) in ASKED.items()]
+    qrels = {f"t-{name}": grades for name, (_, grades) in ASKED.items()}
     save_beir(Dataset("hostile", corpus, {"test": Split(questions, qrels)}), folder / "data")
     plan = json.loads((folder / "results.json").read_text())["plan"]
     text = (folder / "plan.yaml").read_text()
@@ -72,6 +72,6 @@ def _changed(record, values):
     ranking = tuple(sorted(TEXTS, reverse=record.turn > 0))
     record = replace(record, metrics=wanted, ranking=ranking, scores=tuple(range(len(ranking), 0, -1)))
     if record.turn:
-        written = HOSTILE if record.question_id == "head" else f"{record.question_id} rewritten {record.turn}"
+        written = HOSTILE if record.question_id == "t-head" else f"{record.question_id} rewritten {record.turn}"
         record = replace(record, rewrites=(written,), think="so it is", format_ok=True, plan=None)
-    return replace(record, question={"head": HOSTILE, "sugar": LONG}.get(record.question_id, record.question))
+    return replace(record, question={"t-head": HOSTILE, "t-sugar": LONG}.get(record.question_id, record.question))

@@ -304,7 +304,7 @@ def test_titles_come_from_the_index_that_was_searched_and_else_from_the_corpus(l
         "environments": {"here": {"env": {"index": lessons.index}}},
     }
     settings = PlanConfig.model_validate(values)
-    grades = {name: found for name, (_, found) in ASKED.items()}
+    grades = {f"t-{name}": found for name, (_, found) in ASKED.items()}
 
     def evaluation(**identity):
         return Evaluation(tmp_path, settings, {"places": [place_of(settings, identity)]}, [], None)

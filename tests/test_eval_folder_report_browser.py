@@ -72,7 +72,7 @@ def test_questions_are_filtered_and_read_by_what_is_shown(visit):
         ]
         field(page, "Words in questions").fill("REWRITTEN gums")
         assert status.inner_text() == "1 comparison fits."
-        assert page.locator("article .where").inner_text() == "lessons · bm25 · question gums"
+        assert page.locator("article .where").inner_text() == "lessons · bm25 · question t-gums"
         field(page, "Words in questions").fill("nothing has this")
         assert status.inner_text() == "No question fits."
         page.get_by_role("button", name="Show all").click()
