@@ -1,14 +1,19 @@
 """The environments of a plan on its datasets: index folders by name, and what makes a system another one."""
 
 import json
+import shutil
+from pathlib import Path
 
 import pytest
-from querylect.configs.environment import DatasetConfig
+from querylect.configs.environment import DatasetConfig, VectorsConfig
 from querylect.configs.evaluation import PlanConfig, SystemConfig
 from querylect.configs.schema import RewriterConfig, RunConfig
+from querylect.data.types import Question
+from querylect.envs.environment import Environment
+from querylect.envs.plan import Probe, Term
 from querylect.errors import ConfigError, ModelError
 from querylect.eval.contestants import Contestant
-from querylect.eval.identity import folder_identity, model_identity, system_identity
+from querylect.eval.identity import folder_identity, model_identity, options_identity, system_identity
 from querylect.eval.places import chosen_places, searched_here
 from querylect.rewriters.card import RetrieverCard
 from querylect.rewriters.registry import make_rewriter
@@ -111,6 +116,10 @@ def identity_of(config=None, system=None, card="bm25", weights=None, seed=0):
         {"config": {"rollout": {"max_new_tokens": 9, "documents": 2}}},
         {"config": {"rollout": {"max_new_tokens": 8, "documents": 3}}},
         {"config": {"policy": {"dtype": "float32"}}},
+        {"config": {"rollout": {**BASE["rollout"], "max_prompt_tokens": 99}}},
+        {"config": {"rollout": {**BASE["rollout"], "document_tokens": 9}}},
+        {"config": {"rollout": {**BASE["rollout"], "observation_tokens": 9}}},
+        {"config": {"rollout": {**BASE["rollout"], "engine": "vllm"}}},
         {"system": {"turns": 3}},
         {"system": {"turns": 2, "samples": 1}},
         {"weights": {"policy": "a", "checkpoint": "b"}},
@@ -132,6 +141,37 @@ def test_the_retriever_that_is_named_in_a_prompt_is_part_of_the_identity():
     named = {"rewriter": RewriterConfig(name="explore").model_dump()}
     assert identity_of(named, card="bm25") != identity_of(named, card="contriever")
     assert identity_of(card="bm25") == identity_of(card="contriever")
+
+
+def test_another_way_of_reading_answers_is_another_system(monkeypatch):
+    before = identity_of()
+    monkeypatch.setattr("querylect.rewriters.plans.AnswerReader._probe", lambda *_: Probe(terms=(Term(text="x"),)))
+    assert identity_of() != before
+
+
+def test_answer_options_are_part_of_a_place():
+    plain, one, other = (Question("q", "text", options) for options in ((), ("a", "b"), ("b", "a")))
+    assert options_identity([plain]) is None
+    assert len({options_identity([one]), options_identity([other]), options_identity([plain, plain])}) == 3
+
+
+def test_a_service_tells_what_a_score_depends_on_beside_its_index(small_environment):
+    def told(change, data=None):
+        config = small_environment.model_copy(update=change)
+        if data is not None:
+            config = config.model_copy(update={"dataset": config.dataset.model_copy(update=data)})
+        return Environment.open(config).settings_hash
+
+    same = told({"port": 1, "name": "other"})
+    assert same == told({})
+    assert told({"gain": "exponential"}) != same
+    assert told({"vectors": VectorsConfig(hnsw_depth=7)}) != same
+    folder = Path(small_environment.dataset.path)
+    other = folder.parent / "judged otherwise"
+    shutil.copytree(folder, other)
+    qrels = other / "qrels" / "test.tsv"
+    qrels.write_text(qrels.read_text().replace("triptan\t2", "triptan\t1"))
+    assert told({}, {"path": str(other)}) != same
 
 
 def contestant(run, checkpoint="final"):
