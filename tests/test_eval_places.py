@@ -14,7 +14,7 @@ from querylect.envs.plan import Probe, Term
 from querylect.errors import ConfigError, ModelError
 from querylect.eval.contestants import Contestant
 from querylect.eval.identity import folder_identity, model_identity, options_identity, system_identity
-from querylect.eval.places import chosen_places, searched_here
+from querylect.eval.places import Places, chosen_places, searched_here
 from querylect.rewriters.card import RetrieverCard
 from querylect.rewriters.registry import make_rewriter
 
@@ -58,6 +58,40 @@ def test_members_of_a_hybrid_have_an_index_for_each_dataset():
     members[1]["index"] = "there/contriever"
     with pytest.raises(ConfigError, match=r"env\.hybrid\.members\.index is 'there/contriever'"):
         index({"retriever": "hybrid", "hybrid": {"members": members}})
+
+
+def test_what_the_answers_of_a_place_depend_on_is_its_identity(small_environment, tmp_path):
+    """Judgements, gain, answer options and identical ids: each makes other cells; what changes no answer does not."""
+    data = Path(shutil.copytree(small_environment.dataset.path, tmp_path / "data"))
+
+    def opened(env=None, dataset=None, **changes):
+        settings = {"index": small_environment.index, **(env or {})}
+        source = {"kind": "beir", "path": str(data), **(dataset or {})}
+        plan = {"datasets": {"one": source}, "environments": {"x": {"env": settings}}, **changes}
+        return Places(PlanConfig.model_validate(plan)).open("one", "x")
+
+    def identity(**changes):
+        return json.dumps(opened(**changes).identity, sort_keys=True)
+
+    same = identity()
+    assert identity(limit=1, env={"port": 1, "cache_bytes": 0}) == same
+    assert identity(env={"gain": "exponential"}) != same
+    assert identity(dataset={"ignore_identical_ids": True}) != same
+    qrels, queries, meta = data / "qrels" / "test.tsv", data / "queries.jsonl", data / "meta.json"
+    for path, old, new in (
+        (qrels, "triptan\t2", "triptan\t1"),
+        (queries, '"text": "too much', '"options": ["a", "b"], "text": "too much'),
+        (meta, "{", '{"ignore_identical_ids": true, '),
+    ):
+        before = path.read_text()
+        assert old in before
+        path.write_text(before.replace(old, new, 1))
+        assert identity() != same, path.name
+        path.write_text(before)
+    assert identity() == same
+    place = opened(limit=1)
+    assert [len(place.questions), len(place.everything)] == [1, 3]
+    assert place.published_as == ("small", "bm25")
 
 
 def test_places_are_those_that_an_environment_names():
