@@ -13,6 +13,7 @@ from ..configs.mix import environments
 from ..configs.schema import RewriterConfig, RunConfig
 from ..data.corpus import open_corpus
 from ..data.leakage import near_overlap_with_train, overlap_with_train
+from ..data.mixed_ids import joined
 from ..data.types import Question
 from ..errors import ConfigError, DataError, QuerylectError
 from ..rewriters.base import Rewriter
@@ -167,7 +168,8 @@ class TrainedQuestions:
         if key not in self._read:
             try:
                 splits = open_corpus(source).questions(AnyDocument()).splits
-                self._read[key] = list(splits["train"].questions) if "train" in splits else []
+                train = splits["train"].questions if "train" in splits else []
+                self._read[key] = joined("trained", train)  # equal ids of two collections mean nothing
             except QuerylectError as error:
                 self._read[key] = str(error)
         return self._read[key]

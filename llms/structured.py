@@ -8,13 +8,13 @@ wrong then is recorded as a failure with its text: it is neither dropped nor gue
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from .access import Llm
-from .base import Draw, Message, Prompt
+from .base import Draw, Message, Prompt, Reply
 
 Form = TypeVar("Form", bound=BaseModel)
 
@@ -33,6 +33,8 @@ class Structured(Generic[Form]):
     """The last text."""
     repaired: bool = False
     """Whether the first text was wrong and the model was asked again."""
+    replies: tuple[Reply, ...] = field(default=(), compare=False, repr=False)
+    """What the model replied, for the costs: none, one, or two where it was asked again."""
 
     @property
     def missing(self) -> bool:
@@ -46,13 +48,17 @@ def ask_structured(llm: Llm, prompts: Sequence[Prompt], form: type[Form], draw: 
         raise ValueError(f"n is {draw.n}; a structured answer is one text")
     outcomes: list[Structured[Form]] = []
     for reply in llm.ask(prompts, draw):
-        outcomes.append(Structured() if reply is None else read(reply.texts[0].text, form))
+        if reply is None:
+            outcomes.append(Structured())
+        else:
+            outcomes.append(replace(read(reply.texts[0].text, form), replies=(reply,)))
     wrong = [place for place, outcome in enumerate(outcomes) if outcome.failure]
     again = [_repair(prompts[place], outcomes[place], form) for place in wrong]
     for place, reply in zip(wrong, llm.ask(again, draw) if again else [], strict=True):
         if reply is not None:
             second = read(reply.texts[0].text, form)
-            outcomes[place] = Structured(second.value, second.failure, second.text, repaired=True)
+            replies = (*outcomes[place].replies, reply)
+            outcomes[place] = replace(second, repaired=True, replies=replies)
     return outcomes
 
 

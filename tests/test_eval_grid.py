@@ -1,6 +1,7 @@
 """Plans carried out with real models, indexes and services: killed, changed, cut, and with parts that fail."""
 
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -96,7 +97,7 @@ def test_a_plan_writes_all_its_files_and_asks_nothing_when_given_again(values, a
         "cells", "plan.yaml", "questions", "results.json", "tables.html", "tables.md", "tables.tex", "trec",
     ]  # fmt: skip
     rows = read_records(folder / "questions" / "lessons.bm25.prompted.jsonl")
-    assert [(row.question_id, row.turn) for row in rows[:3]] == [("head", 1), ("head", 2), ("sugar", 1)]
+    assert [(row.question_id, row.turn) for row in rows[:3]] == [("t-head", 1), ("t-head", 2), ("t-sugar", 1)]
     assert all((row.plan is not None) == row.format_ok for row in rows)
     assert all(row.seconds > 0 for row in rows)
     assert len(rows) == 10
@@ -146,7 +147,7 @@ def test_samples_are_seeded_and_counted_by_their_mean(values, asked):
     assert {row.sample for row in rows} == {0, 1, 2}
     last = [row.metrics["ndcg@10"] for row in rows if row.turn == 2]
     assert score(results, "sampled", 2)["metrics"]["ndcg@10"] == pytest.approx(sum(last) / 15)
-    assert len({row.rewrites for row in rows if row.question_id == "head" and row.turn == 1}) > 1
+    assert len({row.rewrites for row in rows if row.question_id == "t-head" and row.turn == 1}) > 1
     other = {**values, "output": values["output"] + "-again", "batch": 1}
     again, _, _ = carry_out(other, systems=systems)
     repeated = read_records(again / "questions" / "lessons.bm25.sampled.jsonl")
@@ -217,7 +218,7 @@ def test_a_service_that_dies_leaves_none_and_the_next_command_asks_the_rest(valu
     assert score(results, "raw", 0)["n"] == 5
     (journal,) = folder.glob("cells/*/records.jsonl")
     rows = read_records(journal)
-    assert [row.question_id for row in rows[:4]] == ["head", "sugar", "gums", "fat"]
+    assert [row.question_id for row in rows[:4]] == ["t-head", "t-sugar", "t-gums", "t-fat"]
     assert [row.metrics["ndcg@10"] is None for row in rows] == [False] * 4 + [True, False]
 
 
@@ -258,12 +259,28 @@ def test_what_the_files_of_a_dataset_say_of_identical_ids_is_part_of_the_cell(va
     assert len(list(out.glob("cells/*"))) == 2
 
 
-def test_questions_that_a_run_was_trained_on_are_refused(values, lessons, tmp_path):  # noqa: F811
-    run = untaught_run(values, lessons.model_dump(), tmp_path)
+@pytest.mark.parametrize(
+    ("known", "refused"),
+    [
+        (Question("other", "Please, my HEAD hurts!"), ["DataError"]),
+        (Question("t-head", "what the question of that id is in another collection"), []),
+    ],
+)
+def test_questions_that_a_run_was_trained_on_are_refused(values, lessons, speaking, tmp_path, known, refused):  # noqa: F811
+    """By their words. Ids of two collections may be equal by chance."""
+    school = {"kind": "beir", "path": str(tmp_path / "school")}
+    trained_on = Split([known], {known.id: {"aspirin": 1}})
+    save_beir(Dataset("school", [Document("aspirin", "", "headache")], {"train": trained_on}), tmp_path / "school")
+    run = tmp_path / "run"
+    run.mkdir()
+    env = {**lessons.model_dump(), "dataset": school}
+    settings = {"env": env, "policy": values["policy"], "rewriter": values["rewriter"]}
+    (run / "config.yaml").write_text(write_yaml({**settings, "rollout": {**ROLLOUT, "branching": [1, 1]}}))
+    shutil.copytree(speaking, run / "final")
     systems = {"trained": {"run": str(run)}, "before": {"run": str(run), "checkpoint": "untrained"}}
     _, results, _ = carry_out(values, systems=systems)
-    assert [(row["system"], row["error"]) for row in results["failed"]] == [("trained", "DataError")]
-    assert "was trained on questions of lessons" in results["failed"][0]["message"]
+    assert [(row["system"], row["error"]) for row in results["failed"]] == [("trained", error) for error in refused]
+    assert all("was trained on questions of lessons" in row["message"] for row in results["failed"])
     assert score(results, "before", 1)["n"] == 5
 
 
@@ -273,7 +290,7 @@ def test_questions_that_are_nearly_those_of_the_training_are_told(values, tmp_pa
 
     monkeypatch.setattr(engines, "load_engine", no_model)
     corpus = [Document(name, "", text) for name, text in TEXTS.items()]
-    train, test = ({"t": {"aspirin": 1}}, "My head hurtss"), ({"x": {"aspirin": 1}}, "another")
+    train, test = ({"t": {"aspirin": 1}}, "Please, my head hurtss"), ({"x": {"aspirin": 1}}, "another")
     splits = {
         name: Split([Question(next(iter(qrels)), text)], qrels)
         for name, (qrels, text) in {"train": train, "test": test}.items()
@@ -285,7 +302,7 @@ def test_questions_that_are_nearly_those_of_the_training_are_told(values, tmp_pa
     folder, results, _ = carry_out(values, systems=systems)
     told = [note for note in results["notes"] if "1 of 5 questions of test are nearly the same as one of train" in note]
     assert [note.split()[0] for note in told] == ["trained", "twin"]
-    assert "(for instance 'my head hurts' and 'My head hurtss';" in told[0]
+    assert "(for instance 'please: my head hurts' and 'Please, my head hurtss';" in told[0]
     assert told[0] in (folder / "tables.md").read_text()
 
 

@@ -93,7 +93,9 @@ def test_an_endpoint_rewrites_turn_by_turn_and_its_tokens_and_calls_are_counted(
     assert all(line.startswith(f"[{place}] About ") for place, line in enumerate(shown, start=1))
     assert all(len(line.split()) == 1 + 4 for line in shown), "a document is cut at 4 words"
     records = rows_of(folder)
-    assert [(one.question_id, one.turn) for one in records] == [(name, turn) for name in ASKED for turn in (1, 2)]
+    assert [(one.question_id, one.turn) for one in records] == [
+        (f"t-{name}", turn) for name in ASKED for turn in (1, 2)
+    ]
     assert [one.rewrites for one in records if one.turn == 2] == [(words,) for words in RIGHT.values()]
     assert {one.think for one in records} == {"so", "so again"}
     assert {(one.turn, one.prompt_tokens, one.tokens, one.searches) for one in records} == {(1, 7, 3, 1), (2, 7, 6, 2)}
@@ -155,7 +157,7 @@ def test_an_answer_that_never_comes_is_told_with_its_reason_and_asked_for_again(
     endpoint.always = lambda body: deed if "bleeding gums" in last_user(body) else None
     folder, results, failed = carry_out(values)
     assert failed is None
-    assert not [one for one in rows_of(folder) if one.question_id == "gums"]
+    assert not [one for one in rows_of(folder) if one.question_id == "t-gums"]
     for turn in (1, 2):
         score = row(results, "asked", turn)["scores"]["bm25"]
         assert (score["n"], score["of"]) == (4, 5)
@@ -163,7 +165,7 @@ def test_an_answer_that_never_comes_is_told_with_its_reason_and_asked_for_again(
     told = f"asked on lessons in bm25: 1 answers never came and are counted nowhere: {reason} (1)."
     assert told in (folder / "tables.md").read_text()
     (lost,) = (folder / "cells" / results["cells"][1]["fingerprint"] / "missing.jsonl").read_text().splitlines()
-    assert json.loads(lost) == {"question_id": "gums", "turn": 1, "sample": 0, "reason": reason}
+    assert json.loads(lost) == {"question_id": "t-gums", "turn": 1, "sample": 0, "reason": reason}
     endpoint.always = None
     endpoint.bodies.clear()
     folder, results, _ = carry_out(values)
@@ -178,7 +180,7 @@ def test_what_was_said_before_an_answer_failed_to_come_stands(values, endpoint, 
         (500, {}) if "bleeding gums" in last_user(body) and len(body["messages"]) == 3 else None
     )
     folder, results, _ = carry_out(values)
-    assert [one.turn for one in rows_of(folder) if one.question_id == "gums"] == [1]
+    assert [one.turn for one in rows_of(folder) if one.question_id == "t-gums"] == [1]
     assert [row(results, "asked", turn)["scores"]["bm25"]["n"] for turn in (1, 2)] == [5, 4]
 
 
@@ -209,7 +211,7 @@ def test_tokens_that_an_endpoint_does_not_say_are_not_called_zero(values, endpoi
 
 
 def test_hyde_searches_with_several_passages_together(values, endpoint):
-    endpoint.answer = lambda body: f"A passage about {RIGHT[last_user(body).rpartition('Question: ')[2]]}."
+    endpoint.answer = lambda body: f"A passage about {RIGHT[last_user(body).rpartition('please: ')[2]]}."
     system = {"rewriter": {"name": "hyde"}, "turns": 1, "passages": 4, "temperature": 0.7}
     folder, results, _ = carry_out(with_system(values, **system))
     assert {(body["n"], body["temperature"]) for body in endpoint.bodies} == {(4, 0.7)}

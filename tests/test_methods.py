@@ -1,0 +1,162 @@
+"""Methods of several stages: what travels together, what each question gets back, and what a missing answer becomes."""
+
+import pytest
+from pydantic import BaseModel
+from querylect.data.types import Question
+from querylect.envs.plan import SearchPlan
+from querylect.envs.wire import HitBody
+from querylect.errors import ConfigError, EnvironmentUnavailableError
+from querylect.eval.methods import Runner
+from querylect.llms.access import Llm
+from querylect.llms.base import Draw, Failure, Prompt, Reply, Text
+from querylect.rewriters.method import MISSING, NO_RANKING, Ask, AskForm, Outcome, Score, Search
+
+QUESTIONS = [Question(f"q{number}", text) for number, text in enumerate(["one", "two", "three", "silence", "five"])]
+
+
+class Echo:
+    """A model that answers with what it is asked, in capitals; "silence" gets no reply. It keeps its batches."""
+
+    identity = {"model": "echo"}  # noqa: RUF012
+
+    def __init__(self, answer=str.upper):
+        self.batches, self.answer = [], answer
+
+    def generate(self, prompts, draw, deliver, costs):
+        said = [prompt.messages[-1]["content"] for prompt in prompts]
+        self.batches.append((draw.max_tokens, said))
+        for place, text in enumerate(said):
+            reply = Reply((Text(self.answer(text), True),) * draw.n, len(text), 3)
+            deliver(place, Failure("silent") if "silence" in text else reply)
+
+
+class Shelf:
+    """Finds the documents NAME-0, NAME-1, … of the text of each plan, as many as it asks for."""
+
+    def __init__(self, name="shelf", down=False):
+        self.name, self.down, self.batches = name, down, []
+
+    def search(self, plans, with_text=True):
+        self.batches.append([plan.probes[0].terms[0].text for plan in plans])
+        if self.down:
+            raise EnvironmentUnavailableError("nobody is there")
+        return [[hit(f"{self.name}-{place}", 1 / (1 + place)) for place in range(plan.k)] for plan in plans]
+
+
+def hit(name, score):
+    return HitBody(id=name, score=score, title=name, text=f"text of {name}")
+
+
+def prompt(text):
+    return Prompt(({"role": "user", "content": text},))
+
+
+class TwoStages:
+    """Asks, searches with the answer, and asks again where the question is short."""
+
+    name = "two stages"
+
+    def __init__(self, source=""):
+        self.source = source
+
+    def steps(self, question):
+        draft = yield Ask(prompt(question.text), Draw(max_tokens=8))
+        if draft is None:
+            return Outcome(failure=MISSING)
+        found = yield Search(SearchPlan.of(draft.texts[0].text, k=2), self.source)
+        if found is None:
+            return Outcome(failure=NO_RANKING)
+        if len(question.text) == 3:
+            again = yield Ask(prompt(found.documents[0].id), Draw(max_tokens=16))
+            return Outcome(found.documents, found.plan, {"again": again.texts[0].text})
+        return Outcome(found.documents, found.plan)
+
+
+def test_one_stage_of_all_questions_travels_together():
+    model, shelf = Echo(), Shelf()
+    ran = Runner(Llm(model), {"": shelf}).run(TwoStages(), QUESTIONS)
+    assert [one.question for one in ran] == QUESTIONS
+    assert model.batches == [(8, ["one", "two", "three", "silence", "five"]), (16, ["shelf-0"])], "equal ones once"
+    assert shelf.batches == [["ONE", "TWO", "THREE", "FIVE"]]
+    assert [one.outcome.notes for one in ran] == [{"again": "SHELF-0"}, {"again": "SHELF-0"}, {}, {}, {}]
+    assert [one.outcome.failure for one in ran] == ["", "", "", MISSING, ""]
+    assert [one.outcome.plan.probes[0].terms[0].text for one in ran if one.outcome.plan] == [
+        "ONE",
+        "TWO",
+        "THREE",
+        "FIVE",
+    ]
+    assert [document.id for document in ran[0].outcome.documents] == ["shelf-0", "shelf-1"]
+
+
+def test_every_question_pays_for_what_was_said_to_it():
+    ran = Runner(Llm(Echo()), {"": Shelf()}).run(TwoStages(), QUESTIONS)
+    assert [(one.spent.calls, one.spent.prompt_tokens, one.spent.tokens, one.spent.searches) for one in ran] == [
+        (2, 3 + 7, 6, 1),
+        (2, 3 + 7, 6, 1),
+        (1, 5, 3, 1),
+        (0, 0, 0, 0),
+        (1, 4, 3, 1),
+    ]
+
+
+def test_the_order_of_questions_changes_no_outcome():
+    there = Runner(Llm(Echo()), {"": Shelf()}).run(TwoStages(), QUESTIONS)
+    back = Runner(Llm(Echo()), {"": Shelf()}).run(TwoStages(), QUESTIONS[::-1])
+    assert [one.outcome for one in there] == [one.outcome for one in back][::-1]
+
+
+def test_a_retriever_without_an_answer_is_told_to_the_method():
+    ran = Runner(Llm(Echo()), {"": Shelf(down=True)}).run(TwoStages(), QUESTIONS)
+    assert [one.outcome.failure for one in ran] == [NO_RANKING] * 3 + [MISSING, NO_RANKING]
+
+
+def test_a_source_is_searched_by_name_and_an_unknown_one_refused():
+    wiki, pairs = Shelf("wiki"), Shelf("pairs")
+    ran = Runner(Llm(Echo()), {"wiki": wiki, "pairs": pairs}).run(TwoStages("pairs"), QUESTIONS[:1])
+    assert (wiki.batches, ran[0].outcome.documents[0].id) == ([], "pairs-0")
+    with pytest.raises(ConfigError, match=r"'web'.*'wiki', 'pairs'"):
+        Runner(Llm(Echo()), {"wiki": wiki, "pairs": pairs}).run(TwoStages("web"), QUESTIONS[:1])
+
+
+@pytest.mark.parametrize(("runner", "told"), [(Runner(None, {"": Shelf()}), "model"), (Runner(Llm(Echo()), {}), "env")])
+def test_what_a_method_wants_must_be_there(runner, told):
+    with pytest.raises(ConfigError, match=told):
+        runner.run(TwoStages(), QUESTIONS)
+
+
+class Judgement(BaseModel):
+    fits: bool
+
+
+class Judged:
+    """Searches, has the documents scored and judged."""
+
+    name = "judged"
+
+    def steps(self, question):
+        found = yield Search(SearchPlan.of(question.text, k=3))
+        scores = yield Score(question.text, found.documents)
+        judged = yield AskForm(prompt(question.text), Judgement, Draw())
+        ordered = sorted(zip(scores, found.documents, strict=True), key=lambda pair: -pair[0])
+        note = {"fits": judged.value and judged.value.fits, "failure": judged.failure, "missing": judged.missing}
+        return Outcome(tuple(document for _, document in ordered), notes=note)
+
+
+class LastFirst:
+    """Scores a document by its last figure."""
+
+    def scores(self, question, texts):
+        return [float(text[-1]) for text in texts]
+
+
+def test_forms_and_scores_come_back_to_their_question():
+    answers = {"one": '{"fits": true}', "two": "yes!", "three": '{"fits": false}', "five": '{"fits": true}'}
+    model = Echo(lambda text: answers.get(text, '{"fits": false}' if "required form" in text else "?"))
+    ran = Runner(Llm(model), {"": Shelf()}, LastFirst()).run(Judged(), QUESTIONS)
+    assert [one.outcome.notes["fits"] for one in ran] == [True, False, False, None, True]
+    assert [one.outcome.notes["missing"] for one in ran] == [False, False, False, True, False]
+    assert [one.spent.calls for one in ran] == [1, 2, 1, 0, 1], "a repaired form is two calls"
+    assert [document.id for document in ran[0].outcome.documents] == ["shelf-2", "shelf-1", "shelf-0"]
+    with pytest.raises(ConfigError, match="cross-encoder"):
+        Runner(Llm(model), {"": Shelf()}).run(Judged(), QUESTIONS)
