@@ -13,7 +13,7 @@ from querylect.configs.evaluation import PlanConfig
 from querylect.configs.yaml12 import write_yaml
 from querylect.data.beir import save_beir
 from querylect.data.types import Dataset, Document, Question, Split
-from querylect.errors import StorageError
+from querylect.errors import ModelError, StorageError
 from querylect.eval import grid as under_test
 from querylect.eval.grid_results import evaluate_plan
 from querylect.eval.records import read_records
@@ -71,6 +71,17 @@ def carry_out(values, **changes):
     path, incomplete = evaluate_plan(plan)
     results = json.loads((path.parent / "results.json").read_text())
     return path.parent, results, incomplete
+
+
+def untaught_run(values, env, tmp_path):
+    """A run folder whose policy cannot be loaded."""
+    run = tmp_path / "run"
+    (run / "final").mkdir(parents=True)
+    settings = {"env": env, "policy": values["policy"], "rewriter": values["rewriter"]}
+    (run / "config.yaml").write_text(write_yaml({**settings, "rollout": {**ROLLOUT, "branching": [1, 1]}}))
+    (run / "final" / "config.json").write_text("{}")
+    (run / "final" / "model.safetensors").write_text("")
+    return run
 
 
 def score(results, system, turn, environment="bm25", table=0):
@@ -233,6 +244,21 @@ def test_an_index_that_is_missing_is_built_and_parts_are_averaged(values, tmp_pa
     assert [table["questions"] for table in results["tables"]] == [1, 1, 1, 2, 3]
 
 
+def test_what_the_files_of_a_dataset_say_of_identical_ids_is_part_of_the_cell(values, tmp_path):
+    corpus = [Document("q", "", "word one"), Document("d", "", "word two")]
+    split = Split([Question("q", "word")], {"q": {"d": 1}})
+    folder = tmp_path / "own"
+    save_beir(Dataset("own", corpus, {"test": split}), folder)
+    alone = {"datasets": {"own": {"kind": "beir", "path": str(folder)}}, "environments": {"bm25": {}}, "systems": {}}
+    out, results, _ = carry_out(values, **alone)
+    with_itself = score(results, "raw", 0)["metrics"]["ndcg@10"]
+    meta = json.loads((folder / "meta.json").read_text())
+    (folder / "meta.json").write_text(json.dumps({**meta, "ignore_identical_ids": True}))
+    out, results, _ = carry_out(values, **alone)
+    assert with_itself < score(results, "raw", 0)["metrics"]["ndcg@10"] == 1.0
+    assert len(list(out.glob("cells/*"))) == 2
+
+
 @pytest.mark.parametrize(
     ("known", "refused"),
     [
@@ -256,6 +282,28 @@ def test_questions_that_a_run_was_trained_on_are_refused(values, lessons, speaki
     assert [(row["system"], row["error"]) for row in results["failed"]] == [("trained", error) for error in refused]
     assert all("was trained on questions of lessons" in row["message"] for row in results["failed"])
     assert score(results, "before", 1)["n"] == 5
+
+
+def test_questions_that_are_nearly_those_of_the_training_are_told(values, tmp_path, monkeypatch):
+    def no_model(*_):
+        raise ModelError("not needed")
+
+    monkeypatch.setattr(engines, "load_engine", no_model)
+    corpus = [Document(name, "", text) for name, text in TEXTS.items()]
+    train, test = ({"t": {"aspirin": 1}}, "Please, my head hurtss"), ({"x": {"aspirin": 1}}, "another")
+    splits = {
+        name: Split([Question(next(iter(qrels)), text)], qrels)
+        for name, (qrels, text) in {"train": train, "test": test}.items()
+    }
+    save_beir(Dataset("taught", corpus, splits), tmp_path / "taught")
+    run = untaught_run(values, {"dataset": {"kind": "beir", "path": str(tmp_path / "taught")}}, tmp_path)
+    systems = {"trained": {"run": str(run)}, "twin": {"run": str(run)}}
+    systems["before"] = {"run": str(run), "checkpoint": "untrained"}
+    folder, results, _ = carry_out(values, systems=systems)
+    told = [note for note in results["notes"] if "1 of 5 questions of test are nearly the same as one of train" in note]
+    assert [note.split()[0] for note in told] == ["trained", "twin"]
+    assert "(for instance 'please: my head hurts' and 'Please, my head hurtss';" in told[0]
+    assert told[0] in (folder / "tables.md").read_text()
 
 
 def test_two_evaluations_never_write_into_one_folder(values):
