@@ -113,7 +113,8 @@ def _read_records(read: _Read, name: str, evaluation: Evaluation, questions: int
             continue
         key = name, dataset, environment
         place = read.places.setdefault(key, Place(*key))
-        read.costs.append(parts.cost_row(key, system, totals(records)))
+        calls = 1 if system == RAW else evaluation.plan.systems[system].passages
+        read.costs.append(parts.cost_row(key, system, totals(records, calls)))
         if system == RAW:
             place.raw = {record.question_id: record for record in records}
             continue

@@ -57,9 +57,10 @@ class Totals:
     """Questions times samples."""
     calls: int
     """Of the language model."""
-    tokens_in: int
-    """Read: every prompt of every turn, also where an engine reads a shared beginning once."""
-    tokens_out: int
+    tokens_in: int | None
+    """Read: every prompt of every turn, also where an engine reads a shared beginning once. None where an endpoint does
+    not say of every answer; so is tokens_out."""
+    tokens_out: int | None
     searches: int
     seconds: float
 
@@ -75,8 +76,11 @@ def lengths_by_turn(records: Sequence[EvalRecord]) -> dict[int, Lengths]:
     return dict(sorted(found.items()))
 
 
-def totals(records: Sequence[EvalRecord]) -> Totals:
-    """The sums over the records of one cell; what a record counts from the first turn on is taken at its last."""
+def totals(records: Sequence[EvalRecord], calls: int = 1) -> Totals:
+    """The sums over the records of one cell; what a record counts from the first turn on is taken at its last.
+
+    `calls` of the language model are made for a turn.
+    """
     last: dict[tuple[str, int], EvalRecord] = {}
     for record in records:
         key = record.question_id, record.sample
@@ -84,12 +88,18 @@ def totals(records: Sequence[EvalRecord]) -> Totals:
             last[key] = record
     return Totals(
         answers=len(last),
-        calls=sum(record.turn > 0 for record in records),
-        tokens_in=sum(record.prompt_tokens for record in records),
-        tokens_out=sum(record.tokens for record in last.values()),
+        calls=calls * sum(record.turn > 0 for record in records),
+        tokens_in=_known([record.prompt_tokens for record in records]),
+        tokens_out=_known([record.tokens for record in last.values()]),
         searches=sum(record.searches for record in last.values()),
         seconds=math.fsum(record.seconds for record in last.values()),
     )
+
+
+def _known(counts: Sequence[int | None]) -> int | None:
+    """Their sum; None where one is not known."""
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None
 
 
 def draw_lengths(environment: str, systems: Mapping[str, Mapping[int, Lengths]], name: str) -> Drawing:

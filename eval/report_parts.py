@@ -38,7 +38,7 @@ def evaluation_part(number: int, name: str, evaluation: Evaluation) -> dict[str,
         draw_table(table, plan.metrics[0], main_baseline(plan), f"forest{number}-{place}")
         for place, table in enumerate(tables)
     ]
-    matrix = evaluation.transfer
+    matrix, leakage = evaluation.transfer, _leakage(evaluation)
     return {
         "name": name,
         "headline": said,
@@ -59,7 +59,8 @@ def evaluation_part(number: int, name: str, evaluation: Evaluation) -> dict[str,
             if "has a score for" in note
         ],
         "split": plan.split,
-        "leakage": _leakage(evaluation),
+        "leakage": leakage,
+        "remarks": [one for one in results["notes"] if one not in leakage and " failed: " not in one],
         "plan": dump_plan(plan),
         "folder": evaluation.folder,
     }
@@ -149,8 +150,8 @@ def cost_row(key: tuple[str, str, str], system: str, found: Totals) -> dict[str,
     cells = [
         f"{found.answers:,}",
         f"{found.calls:,}",
-        f"{found.tokens_in:,}",
-        f"{found.tokens_out:,}",
+        "–" if found.tokens_in is None else f"{found.tokens_in:,}",
+        "–" if found.tokens_out is None else f"{found.tokens_out:,}",
         f"{found.searches:,}",
         f"{found.seconds:,.1f}",
     ]

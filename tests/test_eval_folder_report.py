@@ -291,6 +291,9 @@ def test_lengths_and_costs_by_hand():
     assert (Lengths().think_mean, Lengths(1, 4).rewrite_mean) == (None, None)
     found = asdict(totals(rows))
     assert found == {"answers": 2, "calls": 4, "tokens_in": 60, "tokens_out": 20, "searches": 4, "seconds": 2.0}
+    assert totals(rows, 3).calls == 12
+    unsaid = totals([*rows, answer("s", 1.0, tokens=None, prompt_tokens=None)])
+    assert (unsaid.tokens_in, unsaid.tokens_out, unsaid.searches) == (None, None, 5)
     assert totals([answer("q", 1.0, 0, tokens=0, prompt_tokens=0, searches=1, seconds=0.25)]).calls == 0
 
 
