@@ -19,6 +19,7 @@ from ..data.types import Question
 from ..envs.connect import open_environment
 from ..errors import EnvironmentUnavailableError, QuerylectError
 from ..logs import progress_bar
+from ..rewriters.stages import ask_first_stage
 from ..rollouts.engine import Engine
 from .answering import Asking, answers, batches
 from .compare import run_raw
@@ -213,6 +214,7 @@ def _batches_of_records(
         return
     assert engine is not None, "a system is asked with its model loaded"
     rewriter, rollout = contestant.rewriter(cell.place), contestant.config.rollout
+    questions = ask_first_stage(rewriter, questions, contestant.config.policy)
     for answered in answers(batches(questions, size), asking, engine, client, rewriter, rollout):
         yield records_of_trees(contestant.name, answered.trees, asking.metrics, asking.paths, answered.seconds)
 

@@ -14,7 +14,7 @@ from typing import Any
 from ..configs.evaluation import SystemConfig
 from ..configs.schema import RunConfig
 from ..data.types import Document, Qrels, Question
-from ..rewriters.base import Rewriter
+from ..rewriters.base import Rewriter, Staged
 from ..sources import resolve_model
 
 WHOLE = 64 * 2**20
@@ -85,6 +85,8 @@ def judgements_identity(qrels: Qrels | None) -> str | None:
 def _prompts(rewriter: Rewriter, turns: int) -> list[Any]:
     """Everything that the rewriter puts around a question and documents."""
     question, found = Question("?", "{question}"), [Document("?", "{title}", "{text}")]
+    if isinstance(rewriter, Staged):
+        rewriter.learn_example(question)
     later = [[rewriter.follow_up(question, shown, turn) for shown in (found, [])] for turn in range(2, turns + 1)]
     return [rewriter.name, rewriter.opening, rewriter.first(question), later]
 
