@@ -81,3 +81,9 @@ class RewriterConfig(Section):
     chr: ChrConfig = ChrConfig()
     llm: LlmConfig | None = None
     """`hcqr` only: the frozen model that forms the hypotheses; None is the policy's own base model."""
+
+    @property
+    def unread(self) -> set[str]:
+        """Sections that belong to other rewriters: what this one answers does not depend on them."""
+        own = {self.name, "llm"} if self.name == "hcqr" else {self.name}
+        return {"multi_query", "hcqr", "chr", "llm"} - own

@@ -68,7 +68,7 @@ def system_identity(
         **weights,
         "dtype": config.policy.dtype,
         "prompts": digest(_prompts(rewriter, system.turns)),
-        "rewriter": config.rewriter.model_dump(mode="json"),
+        "rewriter": config.rewriter.model_dump(mode="json", exclude=config.rewriter.unread),
         "turns": system.turns,
         "new_tokens": [rollout.new_tokens(turn) for turn in range(1, system.turns + 1)],
         "max_prompt_tokens": rollout.max_prompt_tokens,

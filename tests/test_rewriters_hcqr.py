@@ -6,11 +6,13 @@ from typing import get_args
 
 import pytest
 from pydantic import ValidationError
+from querylect.configs.evaluation import SystemConfig
 from querylect.configs.llm import LlmConfig
 from querylect.configs.rewriter import HcqrConfig, QueryRole, RewriterConfig
-from querylect.configs.schema import PolicyConfig
+from querylect.configs.schema import PolicyConfig, RunConfig
 from querylect.data.types import Document, Question
 from querylect.errors import ConfigError
+from querylect.eval.identity import system_identity
 from querylect.llms.access import Llm
 from querylect.rewriters import stages
 from querylect.rewriters.base import Staged
@@ -189,6 +191,20 @@ def test_forms_do_not_mix_and_several_processes_ask_once(opened):
     assert "Best guess at the answer: blue light" in second.first(CHOICE)[0]["content"]
     assert second.first(PLAIN) == first.first(PLAIN)
     assert len(opened[0]["base"].asked) == 2
+
+
+def identity(rewriter, **settings):
+    config = RewriterConfig(name=rewriter, **settings)
+    made = make_rewriter(config, BM25, 10)
+    return system_identity(SystemConfig(turns=2), RunConfig(rewriter=config), {}, made, 0)
+
+
+def test_a_system_is_recognised_by_its_prompts_and_its_own_settings():
+    assert identity("hcqr")["prompts"] == identity("hcqr")["prompts"] != identity("multi_query")["prompts"]
+    strong = LlmConfig(model="strong")
+    assert identity("hcqr")["rewriter"] != identity("hcqr", llm=strong)["rewriter"]
+    assert identity("chr")["rewriter"] != identity("chr", chr={"penalty": 0.5})["rewriter"]
+    assert identity("general") == identity("general", chr={"penalty": 0.5}, hcqr={"per_query": 3}, llm=strong)
 
 
 def test_in_a_mix_only_the_questions_of_its_environment_have_a_first_stage(opened):
