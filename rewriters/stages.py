@@ -30,34 +30,37 @@ Answers = list[BaseModel | str]
 def ask_first_stage(
     rewriter: Rewriter,
     questions: Sequence[Question],
-    policy: PolicyConfig,
+    base: PolicyConfig | LlmConfig,
     once: Callable[[Callable[[], Answers]], Answers] = lambda ask: ask(),
+    lost: Callable[[Question, str], None] = lambda question, reason: None,
 ) -> list[Question]:
     """The questions that can be asked, in their order, after `rewriter` has learned what their first stage says.
 
-    `policy` is asked where `rewriter.llm` is None: its model as it was before any training. Several processes pass a
-    `once` that asks in one of them and gives the answers to all. Raises ConfigError where no question is left, and as
-    `Llm.ask`.
+    `base` is asked where `rewriter.llm` is None; of a policy it is the model as it was before any training. Several
+    processes pass a `once` that asks in one of them and gives the answers to all. `lost` is told of every question that
+    falls out, and why. Raises ConfigError where no question is left, and as `Llm.ask`.
     """
     if not isinstance(rewriter, Staged):
         return list(questions)
     stages = {place: stage for place, one in enumerate(questions) if (stage := rewriter.stage(one)) is not None}
     if not stages:
         return list(questions)
-    answers = dict(zip(stages, once(lambda: _ask(list(stages.values()), policy)), strict=True))
-    lost: Counter[str] = Counter()
+    model = policy_llm(base) if isinstance(base, PolicyConfig) else base
+    answers = dict(zip(stages, once(lambda: _ask(list(stages.values()), model)), strict=True))
+    reasons: Counter[str] = Counter()
     kept: list[Question] = []
     for place, question in enumerate(questions):
         answer = answers.get(place)
         if isinstance(answer, str):
-            lost[answer] += 1
+            reasons[answer] += 1
+            lost(question, answer)
             continue
         if answer is not None:
             rewriter.learn(question, answer)
         kept.append(question)
-    if lost:
-        said = ", ".join(f"{count} {reason}" for reason, count in lost.items())
-        message = f"{lost.total()} of {len(questions)} questions fall out; their first stage gave: {said}"
+    if reasons:
+        said = ", ".join(f"{count} {reason}" for reason, count in reasons.items())
+        message = f"{reasons.total()} of {len(questions)} questions fall out; their first stage gave: {said}"
         if not kept:
             raise ConfigError(f"{message}. Ask a stronger model (rewriter.llm), or use another rewriter.")
         log.warning("%s", message)
@@ -69,11 +72,11 @@ def policy_llm(policy: PolicyConfig) -> LlmConfig:
     return LlmConfig(model=policy.model, dtype=policy.dtype)
 
 
-def _ask(stages: Sequence[FirstStage], policy: PolicyConfig) -> Answers:
+def _ask(stages: Sequence[FirstStage], base: LlmConfig) -> Answers:
     """Ask every model once, with all that it is asked of one form."""
     models: dict[str, tuple[LlmConfig, list[int]]] = {}
     for place, stage in enumerate(stages):
-        config = stage.llm or policy_llm(policy)
+        config = stage.llm or base
         models.setdefault(config.model_dump_json(), (config, []))[1].append(place)
     answers: dict[int, BaseModel | str] = {}
     for config, places in models.values():

@@ -151,8 +151,12 @@ def test_questions_fall_out_with_a_count(opened, caplog):
     questions = [Question(str(number), f"question {number}") for number in range(4)]
     scripts["base"] = Script(OPEN, "?", None, OPEN, "??")
     rewriter = hcqr()
+    told = []
     with caplog.at_level(logging.WARNING):
-        kept = ask_first_stage(rewriter, questions, PolicyConfig(model="base"))
+        kept = ask_first_stage(
+            rewriter, questions, PolicyConfig(model="base"), lost=lambda one, why: told.append((one.id, why))
+        )
+    assert told == [("1", GARBLED), ("2", MISSING)]
     assert [question.id for question in kept] == ["0", "3"]
     assert names == ["base"], "the policy's own base model, once"
     assert f"2 of 4 questions fall out; their first stage gave: 1 {GARBLED}, 1 {MISSING}" in caplog.text
