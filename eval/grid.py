@@ -248,8 +248,12 @@ def _batches_of_records(
     assert engine is not None, "a system is asked with its model loaded"
     rewriter, rollout = contestant.rewriter(cell.place), contestant.config.rollout
     lost: dict[Key, str] = {}
+
+    def lose(question: Question, reason: str) -> None:
+        lost.update({(question.id, 1, sample): reason for sample in range(asking.paths)})
+
     base = contestant.system.llm or contestant.config.policy
-    kept = ask_first_stage(rewriter, questions, base, lost=lambda one, why: lost.update(_every_answer(cell, one, why)))
+    kept = ask_first_stage(rewriter, questions, base, lost=lose)
     cell.journal.miss(lost)
     parts = batches(kept, size)
     if isinstance(engine, Llm):
@@ -262,11 +266,6 @@ def _batches_of_records(
     for answered in answers(parts, asking, engine, client, rewriter, rollout):
         records = records_of_trees(contestant.name, answered.trees, asking.metrics, asking.paths, answered.seconds)
         yield len(answered.trees), records
-
-
-def _every_answer(cell: Cell, question: Question, reason: str) -> dict[Key, str]:
-    """The reason why all answers about a question are missing."""
-    return {(question.id, turn, sample): reason for turn in cell.turns for sample in range(cell.asking.paths)}
 
 
 def _has_work(cell: Cell) -> bool:
