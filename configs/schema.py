@@ -21,23 +21,27 @@ from .environment import (
 )
 from .llm import AnswersConfig, LlmConfig
 from .mix import filled_in
+from .rewriter import ChrConfig, HcqrConfig, MultiQueryConfig, RewriterConfig
 from .section import Section
 from .training import GuardConfig, TrainConfig, WarmStartConfig
 
 __all__ = [
     "AnswersConfig",
+    "ChrConfig",
     "ClientConfig",
     "CurriculumConfig",
     "DatasetConfig",
     "EnvironmentConfig",
     "EvalConfig",
     "GuardConfig",
+    "HcqrConfig",
     "HybridConfig",
     "LlmConfig",
     "LoraConfig",
     "MemberConfig",
     "MixConfig",
     "MixMemberConfig",
+    "MultiQueryConfig",
     "PaddingSide",
     "PolicyConfig",
     "Pooling",
@@ -80,23 +84,6 @@ class PolicyConfig(Section):
     lora: LoraConfig | None = LoraConfig()
     """None trains all weights."""
     trust_remote_code: bool = False
-
-
-class RewriterConfig(Section):
-    """What the model is asked, and how its answer becomes a search plan."""
-
-    name: str = "small"
-    """`general`, `explore` or `direct` (seed 003's prompt levels), `small` (few-shot, for small models), or `hyde` or
-    `query2doc` (the whole answer is a passage to search with)."""
-    keep_question_weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
-    """Weight of the question itself in every probe; 0 searches with the rewrite alone. None is what the rewriter does
-    by itself: 0, but 1 for hyde, and 5 (BM25) or 1 for query2doc."""
-    rewrite_weight: Annotated[float, Field(allow_inf_nan=False)] = 1.0
-    """Weight of the rewrite in its probe."""
-    max_rewrites: Annotated[int, Field(ge=1)] = 4
-    """Rewrites allowed in one answer; more is a format failure."""
-    prompt: str = "hpo"
-    """`small` only: the few-shot prompt, by its packaged name or as the path of a YAML file."""
 
 
 class VllmConfig(Section):

@@ -5,7 +5,7 @@ drift with interval, p and Holm-adjusted p, and for each retriever its profile a
 that decides a number (model, σ, definition of success, counts, seed) stands in the result.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import combinations, pairwise
@@ -15,7 +15,8 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import ConfigError, DataError, ModelError
+from ..errors import ConfigError, DataError
+from ..llms.embedding import Encode, open_encoder
 from ..logs import progress_bar
 from .drift_draws import Layout
 from .drift_kernels import Gaussian, Linear, Vectors, median_sigma
@@ -30,9 +31,6 @@ KINDS = ("semantic", "structural")
 SIGMA_SAMPLE = 2000
 """Vectors between which the median distance is taken."""
 _ENCODED_AT_ONCE = 1024
-
-Encode = Callable[[Sequence[str]], Vectors]
-"""Embeddings (n, d) of texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,21 +127,6 @@ def check(settings: DriftSettings, names: Sequence[str]) -> None:
             raise ConfigError(f"{name} is {value}; expected at least {least}.")
     if settings.sigma is not None and not 0 < settings.sigma < float("inf"):
         raise ConfigError(f"--sigma is {settings.sigma}; expected a distance above 0.")
-
-
-def open_encoder(name: str) -> tuple[Encode, str]:
-    """A sentence encoder (as `env.retriever`: folder, package:NAME, Hub id or recipe) and what it is recognised by."""
-    from ..envs.encoder import Encoder
-    from ..envs.recipes import find_recipe
-
-    recipe = find_recipe(name)
-    if recipe.kind != "dense":
-        raise ConfigError(f"--model {name!r} is {recipe.kind}; expected a model that gives a text one dense vector.")
-    try:
-        encoder = Encoder.open(recipe)
-    except ModelError as error:
-        raise ModelError(f"--model {name!r} cannot be used: {error}") from error
-    return encoder.queries, f"{name} ({encoder.fingerprint})"
 
 
 def measure(systems: Sequence[System], settings: DriftSettings, encode: Encode, model: str) -> DriftResults:

@@ -22,12 +22,13 @@ from ..envs.connect import open_environment
 from ..errors import EnvironmentUnavailableError, QuerylectError
 from ..llms.access import Llm, open_llm
 from ..logs import progress_bar
+from ..rewriters.stages import ask_first_stage
 from ..rollouts.engine import Engine
 from .answering import Asking, answers, batches
 from .compare import run_raw
 from .contestants import Contestant, TrainedQuestions, resolve
 from .identity import system_identity
-from .journal import Journal, finished
+from .journal import Journal, Key, finished
 from .lines import only_writer
 from .places import Place, Places, chosen_places
 from .prompted import prompted_answers
@@ -246,7 +247,15 @@ def _batches_of_records(
         return
     assert engine is not None, "a system is asked with its model loaded"
     rewriter, rollout = contestant.rewriter(cell.place), contestant.config.rollout
-    parts = batches(questions, size)
+    lost: dict[Key, str] = {}
+
+    def lose(question: Question, reason: str) -> None:
+        lost.update({(question.id, 1, sample): reason for sample in range(asking.paths)})
+
+    base = contestant.system.llm or contestant.config.policy
+    kept = ask_first_stage(rewriter, questions, base, lost=lose)
+    cell.journal.miss(lost)
+    parts = batches(kept, size)
     if isinstance(engine, Llm):
         for batch in prompted_answers(
             parts, contestant.name, asking, contestant.system, engine, client, rewriter, rollout

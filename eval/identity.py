@@ -15,7 +15,7 @@ from ..configs.evaluation import SystemConfig
 from ..configs.llm import LlmConfig
 from ..configs.schema import RunConfig
 from ..data.types import Document, Qrels, Question
-from ..rewriters.base import Rewriter
+from ..rewriters.base import Rewriter, Staged
 from ..sources import resolve_model
 
 WHOLE = 64 * 2**20
@@ -89,7 +89,7 @@ def system_identity(
         **weights,
         **(policy if system.llm is None else {"passages": system.passages}),
         "prompts": digest(_prompts(rewriter, system.turns)),
-        "rewriter": config.rewriter.model_dump(mode="json"),
+        "rewriter": config.rewriter.model_dump(mode="json", exclude=config.rewriter.unread),
         "turns": system.turns,
         "new_tokens": [rollout.new_tokens(turn) for turn in range(1, system.turns + 1)],
         "shown": [rollout.documents, rollout.document_tokens, rollout.observation_tokens],
@@ -111,6 +111,8 @@ def options_identity(questions: Sequence[Question]) -> str | None:
 def _prompts(rewriter: Rewriter, turns: int) -> list[Any]:
     """Everything that the rewriter puts around a question and documents, and what it searches for answers."""
     question, found = Question("?", "{question}", ("{one}", "{other}")), [Document("?", "{title}", "{text}")] * 2
+    if isinstance(rewriter, Staged):
+        rewriter.learn_example(question)
     later = [[rewriter.follow_up(question, shown, turn) for shown in (found, [])] for turn in range(2, turns + 1)]
     read = [rewriter.parse(question, said, 1) for said in _SAID]
     plans = [one.plan.model_dump(mode="json") if one.plan is not None else None for one in read]

@@ -12,7 +12,7 @@ from ..rollouts.tree import Tree
 from .records import METRICS, TRAINED, UNTRAINED
 
 System = Callable[[Sequence[Question]], list[Tree]]
-"""Answers questions, in their order, with trees of one path each."""
+"""Answers questions, in their order, with trees of one path each; a question that cannot be asked has none."""
 
 
 def policy_systems(config: RunConfig, client: Any, checkpoint: Path | None) -> Mapping[str, System]:
@@ -36,15 +36,20 @@ class PolicySystem:
         """Of the questions answered last, by turn: the mean over all of them."""
 
     def __call__(self, questions: Sequence[Question]) -> list[Tree]:
-        """Grow one greedy path for each question. Raises ModelError or CheckpointError for an unusable policy."""
+        """Grow one greedy path for each question; one whose first stage gave nothing has no tree.
+
+        Raises ModelError or CheckpointError for an unusable policy, and as `rewriters.stages.ask_first_stage`.
+        """
+        from ..rewriters.stages import ask_first_stage
         from ..rollouts.engines import load_engine
         from ..rollouts.grow import ANSWERED_AT_ONCE
         from ..rollouts.use import rewriter_for
         from .answering import Asking, answers, batches
 
         asking = Asking(self.config.eval.turns, METRICS)
-        engine = load_engine(self.config, self.checkpoint)
         rewriter = rewriter_for(self.config, self.client)
+        questions = ask_first_stage(rewriter, questions, self.config.policy)
+        engine = load_engine(self.config, self.checkpoint)
         parts = batches(questions, ANSWERED_AT_ONCE)
         trees: dict[str, Tree] = {}
         spent = [0.0] * asking.turns

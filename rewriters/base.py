@@ -7,11 +7,15 @@ tags that stand in the prompt can never be rewarded.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
+from pydantic import BaseModel
+
+from ..configs.llm import LlmConfig
 from ..data.types import Document, Question
 from ..envs.plan import SearchPlan
 from ..llms.base import Message as Message
+from .method import AskForm
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,4 +61,34 @@ class Rewriter(Protocol):
 
     def parse(self, question: Question, text: str, turn: int) -> Rewrite:
         """Read the text sampled in turn `turn` (1, 2, …)."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FirstStage:
+    """What a frozen model is asked about a question before the policy is."""
+
+    ask: AskForm
+    llm: LlmConfig | None
+    """The model; None is the policy's own base model."""
+
+
+@runtime_checkable
+class Staged(Protocol):
+    """A rewriter of two stages, of which the second one, which gives the plan, is the policy's.
+
+    rewriters/stages.py asks the first stage, before the rollouts of a question begin: `first` and `follow_up` raise
+    ConfigError for a question of which nothing was learned.
+    """
+
+    def stage(self, question: Question) -> FirstStage | None:
+        """The first stage of a question; None where it has none."""
+        ...
+
+    def learn(self, question: Question, answer: BaseModel) -> None:
+        """Take the value that the frozen model gave; another one for the same question id replaces it."""
+        ...
+
+    def learn_example(self, question: Question) -> None:
+        """Take an answer that names its own fields, for prompts that are only looked at."""
         ...

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from ..data.types import Question
 from ..llms.access import Llm
-from ..llms.base import Draw, Message, Prompt
+from ..llms.base import Draw, Message, Prompt, Reply
 from .base import Rewrite, Rewriter
 from .passages import PassageRewriter
 
@@ -53,9 +53,7 @@ def ask_turn(
         if reply is None:
             answers.append(None)
             continue
-        # A chat cannot begin the model's turn for it: examples show whole answers, and `parse` adds the opening itself.
-        read = [rewriter.parse(question, one.text.removeprefix(rewriter.opening), turn) for one in reply.texts]
-        rewrite = rewriter.join(question, read) if isinstance(rewriter, PassageRewriter) else read[0]
+        rewrite = read_reply(rewriter, question, reply, turn)
         said = "\n\n".join(one.text for one in reply.texts)
         answers.append(Answer(rewrite, said, reply.prompt_tokens, reply.tokens))
     return answers
@@ -64,3 +62,10 @@ def ask_turn(
 def joins(rewriter: Rewriter) -> bool:
     """Whether several answers of a rewriter can be searched together."""
     return isinstance(rewriter, PassageRewriter) and rewriter.most is None
+
+
+def read_reply(rewriter: Rewriter, question: Question, reply: Reply, turn: int = 1) -> Rewrite:
+    """What a reply says in that turn; several texts become one rewrite where the rewriter joins them."""
+    # A chat cannot begin the model's turn for it: examples show whole answers, and `parse` adds the opening itself.
+    read = [rewriter.parse(question, one.text.removeprefix(rewriter.opening), turn) for one in reply.texts]
+    return rewriter.join(question, read) if isinstance(rewriter, PassageRewriter) else read[0]

@@ -3,10 +3,12 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from pydantic import BaseModel
+
 from ..data.mixed_ids import split_id
 from ..data.types import Document, Question
 from ..errors import ConfigError
-from .base import Message, Rewrite, Rewriter
+from .base import FirstStage, Message, Rewrite, Rewriter, Staged
 
 
 @dataclass(frozen=True)
@@ -44,10 +46,29 @@ class MixedRewriter:
         """Read the text sampled in turn `turn`."""
         return self._of(question).parse(question, text, turn)
 
+    def stage(self, question: Question) -> FirstStage | None:
+        """The first stage of a question, where its environment's rewriter has one."""
+        member = self._of(question)
+        return member.stage(question) if isinstance(member, Staged) else None
+
+    def learn(self, question: Question, answer: BaseModel) -> None:
+        """Take the value of a first stage."""
+        member = self._of(question)
+        assert isinstance(member, Staged), "only a rewriter with a first stage is told of its answer"
+        member.learn(question, answer)
+
+    def learn_example(self, question: Question) -> None:
+        """All members that have a first stage take an example of its answer."""
+        for member in self.members.values():
+            if isinstance(member, Staged):
+                member.learn_example(question)
+
     def alike(self, retrievers: Mapping[str, object]) -> list[str]:
         """Environments whose prompts are those of another one that has another of the `retrievers`, by name."""
         seen: dict[str, object] = {}
-        prompts = {name: repr(member.first(Question("", "?"))) for name, member in self.members.items()}
+        asked = Question("", "?")
+        self.learn_example(asked)
+        prompts = {name: repr(member.first(asked)) for name, member in self.members.items()}
         return [
             name for name, prompt in prompts.items() if seen.setdefault(prompt, retrievers[name]) != retrievers[name]
         ]

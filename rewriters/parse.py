@@ -96,3 +96,11 @@ def without_end_of_turn(text: str) -> str:
     while mark := next((mark for mark in END_OF_TURN if text.endswith(mark)), None):
         text = text.removesuffix(mark).rstrip()
     return text
+
+
+def without_think(text: str) -> tuple[str, str, str]:
+    """The think part that `text` begins with, what follows it, and "unclosed think" where it never ends, else ""."""
+    if not text.startswith(THINK_OPEN):
+        return "", text, ""
+    think, closed, rest = text.removeprefix(THINK_OPEN).partition(THINK_CLOSE)
+    return think.strip(), rest.strip(), "" if closed else "unclosed think"

@@ -11,7 +11,7 @@ from ..data.types import Document, Question
 from ..envs.plan import SearchPlan, is_unicode
 from .base import Message, Rewrite
 from .levels import found, question_text
-from .parse import THINK_CLOSE, THINK_OPEN, without_end_of_turn
+from .parse import without_end_of_turn, without_think
 
 AGAIN = (
     "Write another passage, a better one to search with: take up the names, terms and style of the documents that come "
@@ -44,16 +44,12 @@ class PassageRewriter:
 
     def parse(self, question: Question, text: str, turn: int) -> Rewrite:
         """Read the text sampled in one turn; it fails where it holds no passage."""
-        passage, think = without_end_of_turn(text), ""
-        if not is_unicode(passage):
+        text = without_end_of_turn(text)
+        if not is_unicode(text):
             return Rewrite(None, failure="invalid unicode")
-        if passage.startswith(THINK_OPEN):
-            think, closed, passage = passage.removeprefix(THINK_OPEN).partition(THINK_CLOSE)
-            think, passage = think.strip(), passage.strip()
-            if not closed:
-                return Rewrite(None, think, failure="unclosed think")
-        if not passage:
-            return Rewrite(None, think, failure="empty answer")
+        think, passage, failure = without_think(text)
+        if failure or not passage:
+            return Rewrite(None, think, failure=failure or "empty answer")
         return Rewrite(self.plan(question, [passage]), think, (passage,))
 
     def join(self, question: Question, rewrites: Sequence[Rewrite]) -> Rewrite:

@@ -36,3 +36,13 @@ class AnswerReader:
         kept = self.config.keep_question_weight or 0.0
         question_terms = (Term(text=question.text, weight=kept),) if kept > 0 else ()
         return Probe(terms=(*question_terms, Term(text=rewrite, weight=self.config.rewrite_weight)))
+
+
+def union(queries: Sequence[str], per_query: int, budget: int) -> SearchPlan:
+    """The first documents of every query, none twice, at most `budget` of them.
+
+    First places of all queries come first, then second places, …: where the budget cuts, it cuts the same ranks of
+    every query and never a whole query.
+    """
+    probes = tuple(Probe(terms=(Term(text=query),), k=per_query) for query in queries)
+    return SearchPlan(probes=probes, fuse="interleave", k=budget)

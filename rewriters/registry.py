@@ -7,10 +7,13 @@ from ..configs.schema import RewriterConfig
 from ..errors import ConfigError
 from .base import Rewriter
 from .card import RetrieverCard
+from .chr import chr_rewriter
 from .direct import direct
 from .explore import explore
 from .general import general
+from .hcqr import hcqr
 from .hyde import hyde
+from .multi_query import multi_query
 from .query2doc import query2doc
 from .small import small
 
@@ -21,6 +24,9 @@ REWRITERS: Mapping[str, Callable[[RewriterConfig, RetrieverCard, int], Rewriter]
     "small": small,
     "hyde": hyde,
     "query2doc": query2doc,
+    "multi_query": multi_query,
+    "hcqr": hcqr,
+    "chr": chr_rewriter,
 }
 
 

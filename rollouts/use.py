@@ -15,6 +15,7 @@ from ..rewriters.base import Rewriter
 from ..rewriters.card import RetrieverCard
 from ..rewriters.mixed import MixedRewriter
 from ..rewriters.registry import make_rewriter
+from ..rewriters.stages import ask_first_stage
 from .checkpoints import find_checkpoint
 from .engine import Engine, Sampling
 from .engines import load_engine
@@ -23,9 +24,17 @@ from .grow import Grower
 log = logging.getLogger(__name__)
 
 
-def make_grower(config: RunConfig, client: Any, engine: Engine, extra_metrics: Sequence[str] = ()) -> Grower:
-    """The rewriter of `config` around an engine; the environment says which retriever it is."""
-    return Grower(engine, rewriter_for(config, client), client, config.rollout, config.reward, extra_metrics)
+def make_grower(
+    config: RunConfig,
+    client: Any,
+    engine: Engine,
+    extra_metrics: Sequence[str] = (),
+    rewriter: Rewriter | None = None,
+) -> Grower:
+    """The rewriter of `config`, unless it is given, around an engine; the environment says which retriever it is."""
+    return Grower(
+        engine, rewriter or rewriter_for(config, client), client, config.rollout, config.reward, extra_metrics
+    )
 
 
 def rewriter_for(config: RunConfig, client: Any) -> Rewriter:
@@ -56,9 +65,10 @@ def load_grower(config: RunConfig, client: Any, checkpoint: Path | None, extra_m
 
 
 def rewrite_lines(config: RunConfig, run: Path | None, lines: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """First-turn greedy rewrites of `lines` as plain data: question, rewrites, think, plan (None: format failure).
+    """First-turn greedy rewrites of `lines` as plain data: question, rewrites, think, plan.
 
-    The environment is asked only which retriever it is. Raises UserError where there is no question.
+    The plan is None for a format failure, and where the rewriter's first stage gave nothing. The environment is asked
+    only which retriever it is. Raises UserError where there is no question.
     """
     if not lines:
         raise UserError("no question to rewrite: give --question TEXT, or one question per line on standard input.")
@@ -67,13 +77,19 @@ def rewrite_lines(config: RunConfig, run: Path | None, lines: Sequence[str]) -> 
         grower = load_grower(config, client, checkpoint)
         chat = grower.chat
         questions = [Question(f"line-{number}", line) for number, line in enumerate(lines, start=1)]
+        kept = ask_first_stage(grower.rewriter, questions, config.policy)
         prompts = [
             chat.first(grower.rewriter.first(chat.plain_question(question)), grower.rewriter.opening)
-            for question in questions
+            for question in kept
         ]
         grower.check_length(prompts)
         sampling = Sampling(temperature=0.0, max_new_tokens=config.rollout.new_tokens(1))
-        for question, samples in zip(questions, grower.engine.generate(prompts, 1, sampling), strict=True):
+        answered = dict(zip(kept, grower.engine.generate(prompts, 1, sampling), strict=True))
+        for question in questions:
+            if question not in answered:
+                yield {"question": question.text, "rewrites": [], "think": "", "plan": None}
+                continue
+            samples = answered[question]
             rewrite = grower.rewriter.parse(question, chat.text(samples[0].ids), 1)
             plan = rewrite.plan.model_dump(mode="json") if rewrite.plan is not None else None
             yield {"question": question.text, "rewrites": list(rewrite.rewrites), "think": rewrite.think, "plan": plan}

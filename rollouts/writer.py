@@ -12,6 +12,7 @@ from ..errors import RequestError
 from ..rewriters.base import Rewriter
 from ..rewriters.card import RetrieverCard
 from ..rewriters.registry import make_rewriter
+from ..rewriters.stages import ask_first_stage
 from .chat import Chat
 from .checkpoints import find_checkpoint
 from .engine import Engine, Sampling
@@ -32,7 +33,8 @@ class PolicyWriter:
         """Generate and read one answer.
 
         Raises ModelError or CheckpointError where the policy cannot be loaded, RequestError where the prompt is too
-        long, ConfigError where the retriever is of a kind that the rewriter does not know.
+        long, ConfigError where the retriever is of a kind that the rewriter does not know, or the rewriter's first
+        stage gave nothing.
         """
         with self._lock:
             if self._engine is None:
@@ -42,6 +44,7 @@ class PolicyWriter:
             rewriter: Rewriter = make_rewriter(
                 self._config.rewriter, RetrieverCard.from_service(card), self._config.search_depth
             )
+            ask_first_stage(rewriter, [question], self._config.policy)
             prompt = chat.first(rewriter.first(chat.plain_question(question)), rewriter.opening)
             if len(prompt) > rollout.max_prompt_tokens:
                 raise RequestError(

@@ -8,7 +8,7 @@ that differ, and gradients (the adapters of the layers see the whole prompt), wi
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -19,19 +19,32 @@ from .tiny import CHATML, tiny_tokenizer
 
 OPEN, CLOSE = "<think></think><rewrite>", "</rewrite>"
 WORDS = ("aspirin", "insulin", "citrus", "triptan", "statin", "headache", "blood", "scurvy")
+Link = tuple[str, Sequence[str], float | None]
+"""A token, those of which one follows it (none: the turn ends), and how often another one slips in (None: never)."""
 ANSWER_TOKENS = 4
 """Opening, word, closing, end of turn."""
 
 
 def save_speaking(folder: Path, slips: float = 0.1, heads: int = 4) -> Path:
     """Save the model with its tokenizer. About `slips` of the turns begin with a wrong token: format failures."""
+    links = [
+        ("\n", (OPEN,), slips),
+        (OPEN, WORDS, None),
+        *((word, (CLOSE,), None) for word in WORDS),
+        (CLOSE, (), None),
+    ]
+    return save_chain(folder, [OPEN, CLOSE, *WORDS], links, heads)
+
+
+def save_chain(folder: Path, tokens: Sequence[str], links: Sequence[Link], heads: int = 4) -> Path:
+    """Save a model that writes one of some tokens after another: see `Link`."""
     import math
 
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
     tokenizer = tiny_tokenizer(CHATML)
-    tokenizer.add_tokens([OPEN, CLOSE, *WORDS])
+    tokenizer.add_tokens(list(tokens))
     vocabulary = len(tokenizer)
     width = math.ceil(vocabulary / 64) * 64
     config = LlamaConfig(
@@ -52,15 +65,11 @@ def save_speaking(folder: Path, slips: float = 0.1, heads: int = 4) -> Path:
         torch.manual_seed(0)
         model = LlamaForCausalLM(config).float()
         noise = 0.03 * torch.randn(vocabulary, width)
-    newline = tokenizer("\n", add_special_tokens=False)["input_ids"][-1]
-    first, last = tokenizer.convert_tokens_to_ids([OPEN, CLOSE])
-    words = tokenizer.convert_tokens_to_ids(list(WORDS))
     follows = torch.zeros(vocabulary, vocabulary)
-    certain = math.log(vocabulary / max(slips, 1e-6))
-    follows[newline, first] = certain
-    follows[first, words] = 20.0
-    follows[words, last] = 20.0
-    follows[last, tokenizer.eos_token_id] = 20.0
+    for before, after, slips in links:
+        last = tokenizer(before, add_special_tokens=False)["input_ids"][-1]
+        next_ones = tokenizer.convert_tokens_to_ids(list(after)) or [tokenizer.eos_token_id]
+        follows[last, next_ones] = 20.0 if slips is None else math.log(vocabulary / max(slips, 1e-6))
     with torch.no_grad():
         model.model.embed_tokens.weight.copy_(torch.eye(vocabulary, width))
         model.lm_head.weight.copy_(noise)

@@ -256,3 +256,24 @@ def test_flags_ask_an_endpoint():
     assert {one.llm.base_url for one in plan.systems.values()} == {"http://h/v1"}
     with pytest.raises(ConfigError, match="say with --model"):
         plan_of_flags(**given, model=None, turns=1, samples=None, endpoint="http://h/v1")
+
+
+def test_a_rewriter_of_two_stages_asks_the_same_model_before(values, endpoint):
+    def answer(body):
+        said = str(body["messages"])
+        if "Analyze the question" in said:
+            parts = {"discriminating_features": ["a"], "reasoning": "b", "confirming_evidence": ["c"]}
+            return "who knows" if "bleeding gums" in said else json.dumps({**parts, "best_guess": "guessed"})
+        assert "Best guess at the answer: guessed" in said
+        words = next(words for question, words in RIGHT.items() if question in said)
+        return f"Query 1: {words}\nQuery 2: {words}\nQuery 3: {words}"
+
+    endpoint.answer = answer
+    folder, results, failed = carry_out(with_system(values, turns=1, rewriter={"name": "hcqr"}))
+    assert failed is None
+    assert len(endpoint.bodies) == 5 + 1 + 4, "hypotheses, a repair, queries"
+    score = row(results, "asked", 1)["scores"]["bm25"]
+    assert (score["n"], score["of"]) == (4, 5)
+    assert score["metrics"]["ndcg@10"] > 0.9
+    assert results["cells"][1]["missing"] == {"not of the form that was asked for": 1}
+    assert {one.question_id for one in rows_of(folder)} == {f"t-{name}" for name in ASKED} - {"t-gums"}

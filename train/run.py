@@ -23,6 +23,7 @@ from ..errors import (
     RequestError,
     StoppedError,
 )
+from ..rewriters.base import Rewriter
 from .arguments import check_shape, grpo_config, trainable_dtype
 from .grading import grade
 from .mix import Mixture
@@ -64,6 +65,7 @@ def stopped(config: RunConfig, signal_name: str) -> StoppedError:
 
 
 def _prepare(config: RunConfig, resume: bool, processes: Processes, stopper: Any) -> Path:
+    from ..rollouts.use import rewriter_for
     from .together import shared_environment
 
     def reopen() -> tuple[RunFolder | None, Path | None]:
@@ -78,8 +80,22 @@ def _prepare(config: RunConfig, resume: bool, processes: Processes, stopper: Any
     with shared_environment(config, processes) as client:
         asked = processes.together(lambda: client.questions("train"))
         questions = processes.first(lambda: worth_training(config, client, asked))
+        rewriter = processes.together(lambda: rewriter_for(config, client))
+        questions = _askable(config, processes, rewriter, questions)
         mixture = processes.together(lambda: _what_steps_draw(config, questions))
-        return _train(config, processes, client, asked, questions, mixture, folder, checkpoint, stopper)
+        return _train(config, processes, client, asked, questions, rewriter, mixture, folder, checkpoint, stopper)
+
+
+def _askable(
+    config: RunConfig, processes: Processes, rewriter: Rewriter, questions: Sequence[Question]
+) -> list[Question]:
+    """The questions whose first stage, where the rewriter has one, gave an answer; one process asks. A meeting."""
+    from ..rewriters.stages import ask_first_stage
+
+    def ask() -> list[Question]:
+        return ask_first_stage(rewriter, questions, config.policy, processes.first)
+
+    return processes.together(ask, interruptible=False)
 
 
 def _what_steps_draw(config: RunConfig, questions: Sequence[Question]) -> Mixture | None:
@@ -122,6 +138,7 @@ def _train(
     client: AnyClient,
     asked: list[Question],
     questions: list[Question],
+    rewriter: Rewriter,
     mixture: Mixture | None,
     folder: RunFolder | None,
     checkpoint: Path | None,
@@ -152,7 +169,8 @@ def _train(
         policy = add_lora(model, config.policy, one_type=zero == 3)
         settled = settle_packing(config, policy)
         engine, sampler = open_engine(config, policy, tokenizer, apart=zero == 3)
-        return _Loaded(settled, policy, tokenizer, sampler, make_grower(config, client, engine), base)
+        grower = make_grower(config, client, engine, rewriter=rewriter)
+        return _Loaded(settled, policy, tokenizer, sampler, grower, base)
 
     def open_folder() -> RunFolder:
         opened = folder or RunFolder.create(config)
@@ -172,6 +190,7 @@ def _train(
     zero = zero_stage()
     step = step_of(checkpoint) if checkpoint is not None else 0
     validation = processes.first(lambda: validation_questions(config, client, asked))
+    validation = _askable(config, processes, rewriter, validation)
     environment = processes.first(describe_environment)
     loaded = processes.together(load)
     opened = processes.first(open_folder)

@@ -1,0 +1,29 @@
+"""Sentence encoders, for what is measured on texts and not searched."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import ConfigError, ModelError
+
+Encode = Callable[[Sequence[str]], npt.NDArray[np.float32]]
+"""Texts to vectors (texts, d)."""
+
+
+def open_encoder(name: str, setting: str = "--model") -> tuple[Encode, str]:
+    """A sentence encoder (as `env.retriever`: folder, package:NAME, Hub id or recipe) and what it is recognised by.
+
+    `setting` is what the user changes. ConfigError for another kind of retriever, ModelError for an unusable one.
+    """
+    from ..envs.encoder import Encoder
+    from ..envs.recipes import find_recipe
+
+    recipe = find_recipe(name)
+    if recipe.kind != "dense":
+        raise ConfigError(f"{setting} {name!r} is {recipe.kind}; expected a model that gives a text one dense vector.")
+    try:
+        encoder = Encoder.open(recipe)
+    except ModelError as error:
+        raise ModelError(f"{setting} {name!r} cannot be used: {error}") from error
+    return encoder.queries, f"{name} ({encoder.fingerprint})"

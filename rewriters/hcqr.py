@@ -1,0 +1,182 @@
+"""HCQR: form a hypothesis about the answer, then search for what would confirm or overturn it (seed 000, section 3).
+
+Two stages. The formulator reads the question (and the answer options, unless `hcqr.options` is off: the control "HCQR –
+options" of table 5) and gives a hypothesis of four parts: best guess, discriminating features, confirming evidence,
+brief reasoning. The rewriter turns question and hypothesis into three queries: one that supports the guess, one that
+distinguishes it from the others, one for the key features of the question. As in the paper's figure 11, the second
+prompt has the hypothesis and not the options. Each query gives its five best documents; the union has at most 15.
+
+The paper says that the retrieved sets are merged, without duplicates, and cut only as the budget asks (B.3), and names
+no order: three times five never exceed 15, so every order gives the same set there. Here the union goes rank by rank
+(`plans.union`). An ablated query (`hcqr.without`, table 6) is written and not searched, so that the other two are what
+they are without the ablation.
+
+A policy is trained as the rewriter, the stage that emits the plan; the hypotheses come from a frozen model, once per
+question (rewriters/stages.py). The formulator thinks in a <think> part and then gives JSON with the paper's keys; only
+the text of its guess is read on, not the letter. The words of the prompts are this project's own.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+from ..configs.rewriter import QueryRole, RewriterConfig
+from ..data.types import Document, Question
+from ..envs.plan import SearchPlan
+from ..errors import ConfigError
+from ..llms.base import Draw, Message, Prompt
+from .base import FirstStage, Rewrite
+from .card import RetrieverCard
+from .levels import question_text
+from .method import AskForm
+from .parts import PartsRewriter
+from .plans import union
+
+FORMULATOR, REWRITER = "hcqr-formulator-1", "hcqr-rewriter-1"
+ROLES: tuple[QueryRole, ...] = get_args(QueryRole)
+
+Said = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+
+
+class Hypothesis(BaseModel):
+    """The formulator's answer without options."""
+
+    model_config = ConfigDict(frozen=True)
+
+    discriminating_features: Annotated[tuple[Said, ...], Field(min_length=1)]
+    reasoning: Said
+    confirming_evidence: Annotated[tuple[Said, ...], Field(min_length=1)]
+    best_guess: Said
+
+    @property
+    def guess(self) -> str:
+        """The guess in words."""
+        return self.best_guess
+
+
+class ChosenHypothesis(Hypothesis):
+    """The formulator's answer where it saw options: a letter, and the text of the option."""
+
+    best_guess_text: Said
+
+    @property
+    def guess(self) -> str:
+        """The text of the option."""
+        return self.best_guess_text
+
+
+class HcqrRewriter:
+    """The second stage, which is asked with the hypotheses that it has learned."""
+
+    name = "hcqr"
+    versions = (FORMULATOR, REWRITER)
+
+    def __init__(self, config: RewriterConfig) -> None:
+        self.config = config
+        self._known: dict[str, Hypothesis] = {}
+        self._parts = PartsRewriter(
+            name=self.name,
+            version=REWRITER,
+            labels=("Query 1", "Query 2", "Query 3"),
+            task=self._task,
+            gist=("the supporting query", "the distinguishing query", "the query for key features"),
+            plan=self._plan,
+        )
+
+    @property
+    def opening(self) -> str:
+        """The label of the first query."""
+        return self._parts.opening
+
+    def stage(self, question: Question) -> FirstStage:
+        """What the formulator is asked."""
+        own = self.config.hcqr
+        choice = bool(own.options and question.options)
+        prompt = Prompt((Message(role="user", content=_formulate(question, choice)),), FORMULATOR)
+        form = ChosenHypothesis if choice else Hypothesis
+        return FirstStage(AskForm(prompt, form, Draw(max_tokens=own.hypothesis_tokens)), self.config.llm)
+
+    def learn(self, question: Question, answer: BaseModel) -> None:
+        """Take a hypothesis. Raises TypeError for another form."""
+        if not isinstance(answer, Hypothesis):
+            raise TypeError(f"hcqr learns a Hypothesis, not {type(answer).__name__}")
+        self._known[question.id] = answer
+
+    def learn_example(self, question: Question) -> None:
+        """Take a hypothesis whose parts are the names of its fields."""
+        self._known[question.id] = Hypothesis(
+            discriminating_features=("{discriminating_features}",),
+            reasoning="{reasoning}",
+            confirming_evidence=("{confirming_evidence}",),
+            best_guess="{best_guess}",
+        )
+
+    def notes(self, question: Question) -> Mapping[str, Any]:
+        """The hypothesis as plain data."""
+        return {"hypothesis": self._of(question).model_dump(mode="json")}
+
+    def first(self, question: Question) -> list[Message]:
+        """Question, hypothesis and the three queries to write. ConfigError where there is no hypothesis."""
+        return self._parts.first(question)
+
+    def follow_up(self, question: Question, documents: Sequence[Document], turn: int) -> str:
+        """The ranked documents, and the same task again."""
+        return self._parts.follow_up(question, documents, turn)
+
+    def parse(self, question: Question, text: str, turn: int) -> Rewrite:
+        """Read three queries."""
+        return self._parts.parse(question, text, turn)
+
+    def _plan(self, question: Question, queries: Sequence[str]) -> SearchPlan:
+        own = self.config.hcqr
+        kept = [query for role, query in zip(ROLES, queries, strict=True) if role not in own.without]
+        return union(kept, own.per_query, own.budget)
+
+    def _of(self, question: Question) -> Hypothesis:
+        if question.id not in self._known:
+            raise ConfigError(
+                f"rewriter.name is 'hcqr', and no hypothesis was formed for the question {question.id!r}. "
+                "Call rewriters.stages.ask_first_stage before its first turn, as training and evaluation do."
+            )
+        return self._known[question.id]
+
+    def _task(self, question: Question) -> str:
+        known = self._of(question)
+        return (
+            "You are an expert for search queries, and you write precise queries with a clear aim. Write 3 highly "
+            "targeted queries that find evidence for the question below.\n\n"
+            f"Question: {question.text}\n"
+            f"Best guess at the answer: {known.guess}\n"
+            f"Reasoning: {known.reasoning}\n"
+            f"Evidence needed: {'; '.join(known.confirming_evidence)}\n"
+            f"Key features: {'; '.join(known.discriminating_features)}\n\n"
+            f"Query 1 finds evidence that supports {known.guess}; it follows the main line of reasoning.\n"
+            "Query 2 finds criteria that tell the best candidate answers apart.\n"
+            "Query 3 finds specific key features or facts of the question."
+        )
+
+
+def hcqr(config: RewriterConfig, card: RetrieverCard, k: int) -> HcqrRewriter:
+    """Build the rewriter. Its plans ask for `hcqr.budget` documents, whatever `k` is: that is the method."""
+    return HcqrRewriter(config)
+
+
+def _formulate(question: Question, choice: bool) -> str:
+    letters = "/".join(chr(ord("A") + place) for place in range(len(question.options)))
+    guess = (
+        f'"best_guess": "{letters}",\n  "best_guess_text": "the text of that option, word for word"'
+        if choice
+        else '"best_guess": "your best guess at the answer"'
+    )
+    return (
+        "You are an expert analyst who sits an exam.\n\n"
+        f"Question: {question_text(question) if choice else question.text}\n\n"
+        "Analyze the question with care, between <think> and </think>: go through every option step by step with what "
+        "the question says and what you know, and rule options out before you decide. After </think> give your "
+        "assessment as one JSON object and nothing else:\n"
+        '{\n  "discriminating_features": ["2 or 3 features that tell the options apart"],\n'
+        '  "reasoning": "briefly why this is the best answer",\n'
+        '  "confirming_evidence": ["1 to 3 specific facts that would confirm it"],\n'
+        f"  {guess}\n}}"
+    )

@@ -1,0 +1,46 @@
+"""Multi-query: the question in several wordings, each searched by itself (seed 000, sections 4.3 and B.4).
+
+The paper's Rewriting baseline, which takes the prompt family of LC-MQR (Kuo et al. 2025): exactly three versions of the
+question, five documents for each, their union without duplicates, at most 15 documents. With `options` it is the
+control of table 5, where the answer options are shown. The paper names no order of the union; here it goes rank by rank
+(`plans.union`). The words of the prompt are this project's own.
+"""
+
+from collections.abc import Sequence
+
+from ..configs.rewriter import RewriterConfig
+from ..data.types import Question
+from ..envs.plan import SearchPlan
+from .card import RetrieverCard
+from .levels import question_text
+from .parts import PartsRewriter
+from .plans import union
+
+VERSION = "multi-query-1"
+
+
+def multi_query(config: RewriterConfig, card: RetrieverCard, k: int) -> PartsRewriter:
+    """Build the rewriter. Its plans ask for `multi_query.budget` documents, whatever `k` is: that is the method."""
+    own = config.multi_query
+    numbers = range(1, own.queries + 1)
+
+    def task(question: Question) -> str:
+        asked = question_text(question) if own.options else question.text
+        return (
+            f"You are an assistant that prepares searches. Write exactly {own.queries} different versions of the "
+            "question below, with which relevant documents are found in a vector database. Each version looks at the "
+            "question from another side, so that together they find what a search by distance would miss with one "
+            f"wording alone.\n\nQuestion: {asked}"
+        )
+
+    def plan(question: Question, texts: Sequence[str]) -> SearchPlan:
+        return union(texts, own.per_query, own.budget)
+
+    return PartsRewriter(
+        name="multi_query",
+        version=VERSION,
+        labels=tuple(f"Sub-query {number}" for number in numbers),
+        task=task,
+        gist=tuple(f"version {number} of the question" for number in numbers),
+        plan=plan,
+    )

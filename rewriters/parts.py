@@ -1,0 +1,99 @@
+"""Answers in labelled parts, and what the rewriters share that ask for them.
+
+An answer is one part after another, each begun by its label at the start of a line (`Query 1: …`), all of them once and
+in order, thinking in <think> tags before them, and nothing else. Marks that chat models put around a label (`**Query
+1:**`, `- Query 1:`) are passed over; a part may run over several lines. Nothing needs escaping, so a model of some
+hundred million parameters can learn the form from the reward; its first label is written for it (`opening`).
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ..data.types import Document, Question
+from ..envs.plan import SearchPlan, is_unicode
+from .base import Message, Rewrite
+from .levels import found, question_text
+from .parse import without_end_of_turn, without_think
+
+NOTHING_FOUND = "Your last answer found no documents: it did not keep to the form, or nothing matched it."
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The parts of an answer, each on one line. `texts` is empty exactly when it failed."""
+
+    texts: tuple[str, ...] = ()
+    think: str = ""
+    failure: str = ""
+
+
+def read_parts(text: str, labels: Sequence[str]) -> Parts:
+    """Read one answer. Never raises: what does not keep to the form comes back as a failure."""
+    text = without_end_of_turn(text)
+    if not is_unicode(text):
+        return Parts(failure="invalid unicode")
+    think, rest, failure = without_think(text)
+    if failure or not rest:
+        return Parts(think=think, failure=failure or "empty answer")
+    marks = sorted((mark.start(), mark.end(), label) for label in labels for mark in _label(label).finditer(rest))
+    seen = [label for _, _, label in marks]
+    if set(seen) != set(labels):
+        return Parts(think=think, failure="missing part")
+    if len(seen) > len(labels):
+        return Parts(think=think, failure="repeated part")
+    if seen != list(labels):
+        return Parts(think=think, failure="parts out of order")
+    if rest[: marks[0][0]].strip():
+        return Parts(think=think, failure="text outside parts")
+    ends = [start for start, _, _ in marks[1:]] + [len(rest)]
+    texts = tuple(" ".join(rest[start:end].split()) for (_, start, _), end in zip(marks, ends, strict=True))
+    return Parts(texts, think) if all(texts) else Parts(think=think, failure="empty part")
+
+
+def form_of(labels: Sequence[str], gist: Sequence[str]) -> str:
+    """The sentence that asks for the form, for the end of a prompt; `gist` says what each part holds."""
+    lines = "\n".join(f"{label}: <{what}>" for label, what in zip(labels, gist, strict=True))
+    return f"Write plain text in exactly this form and nothing else, each part on a line of its own:\n{lines}"
+
+
+@dataclass(frozen=True)
+class PartsRewriter:
+    """A rewriter whose answers are labelled parts."""
+
+    name: str
+    version: str
+    """Of the prompt's wording."""
+    labels: tuple[str, ...]
+    task: Callable[[Question], str]
+    """What is asked, without the form; it holds the question."""
+    gist: tuple[str, ...]
+    """What each part holds."""
+    plan: Callable[[Question, Sequence[str]], SearchPlan]
+    """The plan of a question and the texts of the parts."""
+
+    @property
+    def opening(self) -> str:
+        """The first label: it never varies."""
+        return f"{self.labels[0]}:"
+
+    def first(self, question: Question) -> list[Message]:
+        """One user message, for chat templates without a system role."""
+        return [Message(role="user", content=f"{self.task(question)}\n\n{form_of(self.labels, self.gist)}")]
+
+    def follow_up(self, question: Question, documents: Sequence[Document], turn: int) -> str:
+        """The ranked documents, and the same task again."""
+        seen = found(documents) if documents else NOTHING_FOUND
+        again = f"Answer once more, and better, in the same form.\n{form_of(self.labels, self.gist)}"
+        return f"{seen}\n\n{again}\n\nQuestion: {question_text(question)}"
+
+    def parse(self, question: Question, text: str, turn: int) -> Rewrite:
+        """Read the text sampled in one turn after its opening; a model that writes the first label again may."""
+        begun = _label(self.labels[0]).match(text.lstrip()) or text.lstrip().startswith("<think>")
+        parts = read_parts(text if begun else f"{self.opening} {text}", self.labels)
+        plan = None if parts.failure else self.plan(question, parts.texts)
+        return Rewrite(plan, parts.think, parts.texts, parts.failure)
+
+
+def _label(label: str) -> re.Pattern[str]:
+    return re.compile(rf"^[ \t>*#_-]*{re.escape(label)}[ \t*_]*:[ \t*_]*", re.IGNORECASE | re.MULTILINE)

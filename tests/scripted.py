@@ -1,0 +1,70 @@
+"""A model with a script, and a collection that finds what it is told to: hand-worked cases need neither a model nor an
+index."""
+
+from querylect.configs.methods import MethodsConfig
+from querylect.envs.wire import HitBody
+from querylect.eval.methods import Runner
+from querylect.llms.access import Llm
+from querylect.llms.base import Failure, Reply, Text
+from querylect.rewriters.card import RetrieverCard
+from querylect.rewriters.methods import make_method
+
+BM25, DENSE = RetrieverCard("bm25", "bm25"), RetrieverCard("contriever", "dense")
+
+
+class Script:
+    """Says the texts of a script, one prompt after another; a list is several samples, None is no reply."""
+
+    def __init__(self, *texts):
+        self.identity = {"local": "script"}
+        self.texts, self.asked, self.draws = list(texts), [], []
+
+    def generate(self, prompts, draw, deliver, costs):
+        for place, prompt in enumerate(prompts):
+            self.asked.append(prompt.messages[-1]["content"])
+            self.draws.append(draw)
+            said = self.texts.pop(0)
+            samples = [said] if isinstance(said, str) else said
+            deliver(
+                place, Failure("gone") if samples is None else Reply(tuple(Text(one, True) for one in samples), 1, 1)
+            )
+
+
+class Collection:
+    """Ranks the documents, all of them or those of the first `known` text that the plan holds, and keeps the plans."""
+
+    def __init__(self, *names, texts=None, known=None):
+        self.names, self.texts, self.known, self.plans = names, texts or {}, known or {}, []
+
+    def search(self, plans, with_text=True):
+        self.plans += plans
+        return [[self.hit(name, place) for place, name in enumerate(self.ranked(plan))] for plan in plans]
+
+    def ranked(self, plan):
+        said = [term.text for probe in plan.probes for term in probe.terms]
+        names = next((names for text, names in self.known.items() if text in said), self.names)
+        return names[: plan.k]
+
+    def hit(self, name, place):
+        return HitBody(id=name, score=1 / (1 + place), title=f"About {name}", text=self.texts.get(name, f"{name} text"))
+
+
+class Down:
+    """Never answers."""
+
+    def search(self, plans, with_text=True):
+        from querylect.errors import EnvironmentUnavailableError
+
+        raise EnvironmentUnavailableError("nobody is there")
+
+
+def run(name, question, model, searcher, card=BM25, **settings):
+    """The outcome of a method for one question."""
+    method = make_method(name, MethodsConfig.model_validate(settings), card)
+    (ran,) = Runner(Llm(model), {"": searcher}).run(method, [question])
+    return ran.outcome
+
+
+def terms(plan):
+    """Text and weight of the terms of each probe."""
+    return [[(term.text, term.weight) for term in probe.terms] for probe in plan.probes]
