@@ -69,6 +69,7 @@ class MainRag:
     max_tokens: int = 32
     """Of a predicted answer."""
     name: str = field(default="main_rag", init=False)
+    versions: tuple[str, ...] = field(default=(PREDICTOR_VERSION, JUDGE_VERSION), init=False)
 
     def __post_init__(self) -> None:
         if self.k < 1 or self.first_logprobs < 2 or self.deviations < 0:

@@ -25,6 +25,7 @@ from .levels import question_text
 from .method import MISSING, NO_RANKING, Ask, AskForm, Outcome, Steps
 from .reading import (
     ONLY,
+    READER_VERSION,
     UNREADABLE,
     Further,
     Notes,
@@ -111,6 +112,7 @@ class Migres:
     form_tokens: int = 512
     """Of each step's reply."""
     name: str = field(default="migres", init=False)
+    versions: tuple[str, ...] = field(default=(VERSION, READER_VERSION), init=False)
 
     def __post_init__(self) -> None:
         refuse_sources(self.name, self.sources, self.k)

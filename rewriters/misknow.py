@@ -25,6 +25,7 @@ from .method import MISSING, NO_RANKING, Ask, AskForm, Outcome, Steps
 from .parse import THINK_CLOSE, THINK_OPEN
 from .reading import (
     ONLY,
+    READER_VERSION,
     UNREADABLE,
     Further,
     Notes,
@@ -106,6 +107,7 @@ class Misknow:
     """Of a draft and of the answer."""
     judge_tokens: int = 1024
     name: str = field(default="misknow", init=False)
+    versions: tuple[str, ...] = field(default=(VERSION, READER_VERSION), init=False)
 
     def __post_init__(self) -> None:
         refuse_sources(f"{self.name} (first search)", self.first, self.first_k)

@@ -14,7 +14,7 @@ from ..data.types import Question
 from ..llms.base import Draw, Prompt
 from .levels import question_text
 from .method import MISSING, NO_RANKING, Ask, Outcome, Steps
-from .reading import NO_ANSWER, ONLY, Notes, pull, reader_prompt, refuse_sources, said, text_of
+from .reading import NO_ANSWER, ONLY, READER_VERSION, Notes, pull, reader_prompt, refuse_sources, said, text_of
 
 COT_VERSION = "cot-1"
 _COT = (
@@ -31,6 +31,7 @@ class DirectGen:
 
     max_tokens: int = 64
     name: str = field(default="direct_gen", init=False)
+    versions: tuple[str, ...] = field(default=(READER_VERSION,), init=False)
 
     def steps(self, question: Question) -> Steps:
         """One prompt."""
@@ -47,6 +48,7 @@ class Cot:
 
     max_tokens: int = 512
     name: str = field(default="cot", init=False)
+    versions: tuple[str, ...] = field(default=(COT_VERSION,), init=False)
 
     def steps(self, question: Question) -> Steps:
         """One prompt. A text without a line "Answer: …" is a failure, not an answer."""
@@ -72,6 +74,7 @@ class StdRag:
     document_words: int = 200
     max_tokens: int = 64
     name: str = field(default="std_rag", init=False)
+    versions: tuple[str, ...] = field(default=(READER_VERSION,), init=False)
 
     def __post_init__(self) -> None:
         refuse_sources(self.name, self.sources, self.k)

@@ -36,6 +36,7 @@ class QaRag:
     source: str = ""
     max_tokens: int = 256
     name: str = field(default="qa_rag", init=False)
+    versions: tuple[str, ...] = field(default=(VERSION,), init=False)
 
     def __post_init__(self) -> None:
         if self.k < 1:

@@ -22,7 +22,7 @@ READER_VERSION = "context-reader-1"
 
 ONLY = ("",)
 """The sources of a method that searches the only knowledge base there is."""
-UNREADABLE = "unreadable form"
+UNREADABLE = "not of the form that was asked for"
 """The failure of a method whose model answered in another form than it was asked for, twice."""
 NO_ANSWER = "no answer in the text"
 """The failure of a method whose model wrote a text in which no answer is marked."""

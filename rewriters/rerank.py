@@ -21,6 +21,7 @@ class Rerank:
     """Documents that are kept."""
     source: str = ""
     name: str = field(default="rerank", init=False)
+    versions: tuple[str, ...] = field(default=(), init=False)
 
     def __post_init__(self) -> None:
         if not 1 <= self.k <= self.candidates:

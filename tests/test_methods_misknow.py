@@ -11,9 +11,12 @@ from querylect.errors import ConfigError
 from querylect.eval.methods import Runner
 from querylect.llms.access import Llm
 from querylect.llms.base import Text
+from querylect.rewriters.main_rag import MainRag
 from querylect.rewriters.method import MISSING, NO_RANKING
+from querylect.rewriters.migres import Migres
 from querylect.rewriters.misknow import Misknow
 from querylect.rewriters.plain import Cot, DirectGen, StdRag, marked_answer
+from querylect.rewriters.qa_rag import QaRag
 from querylect.rewriters.reading import NO_ANSWER, UNREADABLE, plan_of, reader_prompt, shares, shortened, usable
 
 from .method_doubles import ASKED, Scripted, Shelf, doc, form, ids, run
@@ -111,6 +114,10 @@ def test_a_passage_is_the_same_whatever_its_id_and_source():
     assert (ids(outcome), outcome.plan) == (["w1", "p2"], None)
     outcome, _ = run(Misknow(["wiki", "pairs"], ["wiki"], first_k=4), judging(MISSING_IT), wiki=wiki, pairs=pairs)
     assert ids(outcome) == ["w1", "p2"], "the second search found nothing new"
+    twice, _ = run(StdRag(k=2), judging(ENOUGH), wiki=wiki)
+    assert (ids(twice), twice.plan) == (["w1"], None), "not the whole ranking of the plan"
+    apart, _ = run(StdRag(("wiki", "pairs")), judging(ENOUGH), wiki=Shelf(WIKI), pairs=Shelf(PAIRS))
+    assert (ids(apart), apart.plan) == (["w1", "w2", "p1", "p2"], None), "not one plan"
     a, b, again = doc("1", "A"), doc("2", "B"), doc("3", "A")
     assert unique([a, b, again, doc("4", "a"), doc("5", "", "A")]) == (a, b, doc("4", "a"))
 
@@ -203,6 +210,21 @@ def test_options_are_shown_and_a_letter_is_asked_for():
         assert shown(model.prompts[0])["Question"] == "Which one?\nA. red\nB. blue"
         assert "letter" in model.prompts[0]
     assert "letter" not in reader_prompt(ASKED, [], 5).messages[0]["content"]
+
+
+def test_every_prompt_bears_a_version_of_its_method():
+    seen = set()
+
+    class Noting(Scripted):
+        def generate(self, prompts, draw, deliver, costs):
+            seen.update(prompt.version for prompt in prompts)
+            super().generate(prompts, draw, deliver, costs)
+
+    for method in (DirectGen(), Cot(), StdRag(), Misknow(), Migres(), QaRag(), MainRag()):
+        seen.clear()
+        Runner(Llm(Noting(judging(ENOUGH))), {"wiki": Shelf(WIKI)}).run(method, [ASKED])
+        assert seen
+        assert seen <= set(method.versions)
 
 
 def test_plain_baselines():
