@@ -26,7 +26,6 @@ from .method import MISSING, NO_RANKING, Ask, AskForm, Outcome, Steps
 from .reading import (
     ONLY,
     READER_VERSION,
-    UNREADABLE,
     Further,
     Notes,
     numbered,
@@ -188,8 +187,7 @@ class Migres:
         text = "\n\n".join([task, instructions(form), *parts, f"## Question\n{question_text(question)}"])
         answer = yield AskForm(said(text, VERSION), form, Draw(max_tokens=self.form_tokens))
         if answer.value is None:
-            notes.said["unreadable"] = {"step": form.__name__, "text": answer.text}
-            raise _FormError(MISSING if answer.missing else UNREADABLE)
+            raise _FormError(notes.unread(form.__name__, answer))
         value: Form = answer.value
         return value
 

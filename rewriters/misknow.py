@@ -26,7 +26,6 @@ from .parse import THINK_CLOSE, THINK_OPEN
 from .reading import (
     ONLY,
     READER_VERSION,
-    UNREADABLE,
     Further,
     Notes,
     numbered,
@@ -133,8 +132,7 @@ class Misknow:
             notes.add("drafts", text_of(draft, notes, "draft"))
             judged = yield from self._judge(question, (*passages, *more), notes.said["drafts"][-1])
             if judged.value is None:
-                notes.said["unreadable"] = judged.text
-                return Outcome(notes=notes.said, failure=MISSING if judged.missing else UNREADABLE)
+                return Outcome(notes=notes.said, failure=notes.unread("judgement", judged))
             notes.add("judgements", judged.value.model_dump())
             reasoning = shortened(_reasoning(judged), self.reasoning_words) if self.reasoning else ""
             missing += judged.value.missing_knowledge if judged.value.judge else []

@@ -13,9 +13,9 @@ from ..data.types import Document, Question
 from ..envs.plan import Probe, SearchPlan, Term, is_unicode
 from ..errors import ConfigError
 from ..llms.base import Message, Prompt, Reply
-from ..llms.structured import without_thinking
+from ..llms.structured import Structured, without_thinking
 from .levels import one_line, question_text
-from .method import Found, Search
+from .method import MISSING, Found, Search
 
 READER_VERSION = "context-reader-1"
 """To be raised with every change of the wording: it stands in every result."""
@@ -180,6 +180,13 @@ class Notes:
     def add(self, name: str, value: Any) -> None:
         """One more value under `name`."""
         self.said.setdefault(name, []).append(value)
+
+    def unread(self, step: str, answer: Structured[Any]) -> str:
+        """The failure of a step whose reply is missing or of another form, which is kept with what is wrong with it."""
+        if answer.missing:
+            return MISSING
+        self.said["unreadable"] = {"step": step, "text": answer.text, "problem": answer.failure}
+        return UNREADABLE
 
     def pulled(self, pulled: Pulled) -> None:
         """Where the passages of a search come from, or which source is down."""

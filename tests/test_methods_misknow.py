@@ -173,12 +173,14 @@ def test_what_is_wrong_is_recorded_and_never_answered():
     wiki, down = Shelf(WIKI), Shelf(WIKI, down=True)
     garbage, _ = run(Misknow(), lambda prompt: "ąę 狗 {]", wiki=wiki)
     assert (garbage.failure, garbage.answer, garbage.documents) == (UNREADABLE, None, ())
-    assert garbage.notes["unreadable"] == "ąę 狗 {]"
+    unread = garbage.notes["unreadable"]
+    assert (unread["step"], unread["text"], "Invalid JSON" in unread["problem"]) == ("judgement", "ąę 狗 {]", True)
     wrong_type = form(thought="x", judge="yes", missing_knowledge=[], query=[])
     assert run(Misknow(), judging(wrong_type), wiki=wiki)[0].failure == UNREADABLE
     assert run(Misknow(), lambda prompt: None, wiki=wiki)[0].failure == MISSING
     silent_judge, _ = run(Misknow(), judging(None), wiki=wiki)
     assert (silent_judge.failure, silent_judge.notes["drafts"]) == (MISSING, ["Ann"])
+    assert "unreadable" not in silent_judge.notes
     for method in (Misknow(["pairs"], ["wiki"]), Misknow(["wiki"], ["pairs"]), StdRag(["wiki", "pairs"])):
         outcome, _ = run(method, judging(MISSING_IT), wiki=wiki, pairs=down)
         assert (outcome.failure, outcome.notes["down"], outcome.answer) == (NO_RANKING, "pairs", None)

@@ -141,7 +141,8 @@ def test_migres_ends_after_its_rounds_or_without_a_new_query():
 
 def test_migres_records_what_is_wrong():
     outcome, _ = run(Migres(), lambda prompt: "no json, 不", wiki=Shelf(FOUND))
-    assert (outcome.failure, outcome.notes["unreadable"]) == (UNREADABLE, {"step": "Kept", "text": "no json, 不"})
+    unread = outcome.notes["unreadable"]
+    assert (outcome.failure, unread["step"], unread["text"]) == (UNREADABLE, "Kept", "no json, 不")
     assert run(Migres(), lambda prompt: None, wiki=Shelf(FOUND))[0].failure == MISSING
     assert run(Migres(), lambda prompt: None, wiki=Shelf(FOUND, down=True))[0].failure == NO_RANKING
     empty = Steps(judge=[form(sufficient=True, missing=[])], answer=["Ann"])
