@@ -41,8 +41,9 @@ def test_rerank_keeps_the_best_candidates_and_ties_stay_in_order():
 
 
 def test_rerank_without_candidates_or_retriever():
-    outcome, _ = run(Rerank(), None, cross_encoder=Table({}), wiki=Shelf({}))
-    assert (outcome.documents, outcome.failure) == ((), "")
+    scores = Table({})
+    outcome, _ = run(Rerank(), None, cross_encoder=scores, wiki=Shelf({}))
+    assert (outcome.documents, outcome.failure, scores.asked) == ((), "", [])
     assert run(Rerank(), None, cross_encoder=Table({}), wiki=Shelf({}, down=True))[0].failure == NO_RANKING
     for wrong in ({"k": 0}, {"k": 5, "candidates": 4}):
         with pytest.raises(ConfigError):
@@ -65,8 +66,9 @@ def test_qa_rag_without_an_answer_has_nothing_to_search_with():
     assert run(QaRag(), lambda prompt: None, wiki=shelf)[0].failure == MISSING
     assert shelf.plans == []
     assert run(QaRag(), lambda prompt: "x", wiki=Shelf({}, down=True))[0].failure == NO_RANKING
-    empty, _ = run(QaRag(rerank=True), lambda prompt: "安", cross_encoder=Table({}), wiki=shelf)
-    assert (empty.failure, empty.documents, empty.notes["written"]) == ("", (), "安")
+    scores = Table({})
+    empty, _ = run(QaRag(rerank=True), lambda prompt: "安", cross_encoder=scores, wiki=shelf)
+    assert (empty.failure, empty.documents, empty.notes["written"], scores.asked) == ("", (), "安", [])
     with pytest.raises(ConfigError):
         QaRag(k=0)
 
