@@ -9,13 +9,14 @@ import os
 import re
 import shutil
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from ..errors import DataError, StorageError
 from .files import write_lines
 from .jsonl import WHOLE, Span, identifier_of, read_lines, read_records, text_of
-from .types import Dataset, Document, Question, Split
+from .types import Dataset, Document, Qrels, Question, Split
 
 _QREL_FILES = {"train": "train", "dev": "validation", "validation": "validation", "test": "test"}
 _HEADER = ("query-id", "corpus-id", "score")
@@ -86,21 +87,31 @@ def save_beir(dataset: Dataset, path: str | Path) -> None:
     Raises DataError where `path` exists already or an id does not fit into a qrel file, StorageError where the disk
     does not take the files.
     """
+    files = _beir_files(dataset)
+    with new_beir_folder(path, f"dataset {dataset.name!r}") as folder:
+        for name, lines in files.items():
+            write_lines(folder / name, lines)
+
+
+@contextmanager
+def new_beir_folder(path: str | Path, what: str) -> Iterator[Path]:
+    """A temporary folder with an empty `qrels/`, which becomes `path` when the block ends; `what` is named in errors.
+
+    Raises DataError where `path` exists already, StorageError where the disk does not take what the block writes.
+    """
     target = Path(path).expanduser()
     if target.exists():
         raise DataError(
             f"{target} exists already; a dataset is only written to a new folder. Remove it or name another."
         )
-    files = _beir_files(dataset)
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
         (temporary / "qrels").mkdir(parents=True)
-        for name, lines in files.items():
-            write_lines(temporary / name, lines)
+        yield temporary
         temporary.rename(target)
     except OSError as error:
         raise StorageError(
-            f"dataset {dataset.name!r} could not be written to {target} ({error}); nothing was left there. "
+            f"{what} could not be written to {target} ({error}); nothing was left there. "
             "Free some space or choose a folder that can be written."
         ) from error
     finally:
@@ -267,17 +278,11 @@ def _beir_files(dataset: Dataset) -> dict[str, list[str]]:
     questions: dict[str, Question] = {}
     files: dict[str, list[str]] = {}
     for name, split in dataset.splits.items():
-        lines = ["\t".join(_HEADER)]
         for question in split.questions:
             if questions.setdefault(question.id, question) != question:
                 raise DataError(f"two questions have the id {question.id!r}; ids must be unique. Rename one.")
-            for document, grade in split.qrels[question.id].items():
-                if any(character in question.id + document for character in "\t\r\n"):
-                    raise DataError(
-                        f"ids {question.id!r}, {document!r}: a qrel file takes no tab or line break in an id."
-                    )
-                lines.append(f"{question.id}\t{document}\t{grade}")
-        files[f"qrels/{'dev' if name == 'validation' else name}.tsv"] = lines
+        judged = {question.id: split.qrels[question.id] for question in split.questions}
+        files[f"qrels/{'dev' if name == 'validation' else name}.tsv"] = list(qrel_lines(judged))
     files["corpus.jsonl"] = [
         _json({"_id": document.id, "title": document.title, "text": document.text}) for document in dataset.corpus
     ]
@@ -291,6 +296,16 @@ def _beir_files(dataset: Dataset) -> dict[str, list[str]]:
     ignores = {"ignore_identical_ids": True} if dataset.ignore_identical_ids else {}
     files["meta.json"] = [_json({"name": dataset.name, "licence": dataset.licence} | ignores)]
     return files
+
+
+def qrel_lines(qrels: Qrels) -> Iterator[str]:
+    """The lines of a qrel file. Raises DataError where an id does not fit into one."""
+    yield "\t".join(_HEADER)
+    for question, judged in qrels.items():
+        for document, grade in judged.items():
+            if any(character in question + document for character in "\t\r\n"):
+                raise DataError(f"ids {question!r}, {document!r}: a qrel file takes no tab or line break in an id.")
+            yield f"{question}\t{document}\t{grade}"
 
 
 def _json(value: Mapping[str, Any]) -> str:

@@ -100,6 +100,29 @@ def check(
         typer.echo(line)
 
 
+@app.command("merge")
+def merge(
+    sources: Annotated[list[str], typer.Argument(metavar="SOURCE=FOLDER", help="Two BEIR folders or more.")],
+    to: Annotated[Path, typer.Option("--to", metavar="FOLDER", help="The new BEIR folder.")],
+    questions: Annotated[
+        str | None, typer.Option("--questions", help="Sources to take the questions of, with commas; all.")
+    ] = None,
+    name: Annotated[str | None, typer.Option("--name", help="Of the dataset; the new folder's.")] = None,
+    verbose: Verbose = False,
+) -> None:
+    """Write one BEIR folder of several: SOURCE/ID is the id of a document, and each passage stands once."""
+    set_up_logging(verbose)
+    from .merge import Source, summary
+    from .merge import merge as write
+
+    if bare := [one for one in sources if not all(one.partition("="))]:
+        raise ConfigError(f"{bare[0]!r} is no source; expected a name and a folder: wiki=datasets/wiki.")
+    given = [Source(source, Path(folder)) for source, _, folder in (one.partition("=") for one in sources)]
+    for line in summary(write(given, to, _split(questions), name)):
+        typer.echo(line)
+    typer.echo(f"next: querylect index build CONFIG env.dataset.kind=beir env.dataset.path={to}")
+
+
 @app.command("baselines")
 def baselines(
     config: Annotated[str, typer.Argument(metavar="CONFIG", help="A packaged config or a YAML file.")],

@@ -1,0 +1,161 @@
+"""MAIN-RAG: one agent answers from each document, another judges it, the worse half goes (Chang et al. 2025; seed 000).
+
+Appendix B.7 and figures 7 and 8 of seed 000: of 15 documents found with the question, each is given alone to a
+predictor, and a judge says Yes or No to whether the document holds what the question needs and bears the answer out.
+The score of a document is log p(Yes) − log p(No) of the judge's first token. Kept are those at or above the mean, or,
+as in the original, the mean less `deviations` standard deviations; the best score stands first.
+
+Where the likeliest first tokens hold only one of Yes and No, the other is at most as likely as the least of them, and
+as all that is not listed; it is taken to be just that likely, and the document is counted as `bounded`. Where they hold
+neither, or a reply is missing, the document has no score: it is left out of the mean and of the context, and named in
+the notes.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import mean, pstdev
+from typing import NamedTuple
+
+from ..data.types import Document, Question
+from ..envs.plan import SearchPlan
+from ..errors import ConfigError
+from ..llms.base import Draw, Prompt
+from .levels import one_line, question_text
+from .method import NO_RANKING, Ask, Outcome, Search, Steps
+from .reading import Notes, said, shortened, text_of
+
+PREDICTOR_VERSION, JUDGE_VERSION = "main-rag-predictor-1", "main-rag-judge-1"
+NO_JUDGEMENT = "no judgement"
+"""The failure where documents were found and none has a score."""
+_YES, _NO = "yes", "no"
+_MARKS = " \t\n▁Ġ*\"'"
+"""What a tokenizer or a model may write around the word."""
+_LEAST = 2.0**-24
+"""The probability of all that is not listed, where rounding leaves none."""
+
+_PREDICTOR = (
+    "Answer the question from this document alone. Write the answer and nothing else, without repeating the question "
+    "or these instructions."
+)
+_CHOICE = "Write the letter of the best option alone."
+_JUDGE = """You tell useful documents from noise. You get a document, a question, and an answer that a language model \
+gave from this document. Two things must both be true:
+(1) the document holds specific information that answers the question;
+(2) the answer answers the question directly and rests on the document.
+Documents may be off the subject, misleading or wrong. If (1) or (2) is not met, the document is noise: say No."""
+_ASKED = "Are both met? Answer with exactly one word: Yes or No."
+
+
+class Judged(NamedTuple):
+    """What the judge's first token says."""
+
+    score: float
+    bounded: bool
+    """Whether Yes or No is not among the likeliest tokens, so that the score is nearer to 0 than it should be."""
+
+
+@dataclass(frozen=True)
+class MainRag:
+    """One search; two prompts for each document."""
+
+    k: int = 15
+    deviations: float = 0.0
+    """Standard deviations by which a score may lie under the mean; 0 is seed 000's rule."""
+    first_logprobs: int = 20
+    """Likeliest first tokens of the judge that are looked at."""
+    source: str = ""
+    document_words: int = 400
+    max_tokens: int = 32
+    """Of a predicted answer."""
+    name: str = field(default="main_rag", init=False)
+    versions: tuple[str, ...] = field(default=(PREDICTOR_VERSION, JUDGE_VERSION), init=False)
+
+    def __post_init__(self) -> None:
+        if self.k < 1 or self.first_logprobs < 2 or self.deviations < 0:
+            raise ConfigError(
+                f"main_rag has k={self.k}, first_logprobs={self.first_logprobs} and deviations={self.deviations}; it "
+                "takes 1 document or more, 2 tokens or more to find Yes and No among, and no deviation above the mean."
+            )
+
+    def steps(self, question: Question) -> Steps:
+        """Search, then predict and judge document by document."""
+        found = yield Search(SearchPlan.of(question.text, k=self.k), self.source)
+        if found is None:
+            return Outcome(failure=NO_RANKING)
+        notes = Notes({"predictions": [], "scores": [], "bounded": 0, "unjudged": {}})
+        scores: list[float | None] = []
+        for document in found.documents:
+            text = shortened(one_line(document), self.document_words)
+            predicted = yield Ask(predictor_prompt(question, text), Draw(max_tokens=self.max_tokens))
+            answer = text_of(predicted, notes, "prediction") if predicted is not None else None
+            notes.add("predictions", answer)
+            judged = None
+            if answer is None:
+                notes.said["unjudged"][document.id] = "no prediction"
+            else:
+                draw = Draw(max_tokens=1, first_logprobs=self.first_logprobs)
+                verdict = yield Ask(judge_prompt(question, text, answer), draw)
+                judged = judge(verdict.texts[0].first) if verdict is not None else None
+                if judged is None:
+                    said_else = verdict.texts[0].text if verdict is not None else None
+                    notes.said["unjudged"][document.id] = "no reply" if said_else is None else f"said {said_else!r}"
+            scores.append(judged.score if judged is not None else None)
+            notes.said["bounded"] += judged is not None and judged.bounded
+        notes.said["scores"] = scores
+        if found.documents and not any(score is not None for score in scores):
+            return Outcome(notes=notes.said, failure=NO_JUDGEMENT)
+        notes.said["threshold"], kept = keep(found.documents, scores, self.deviations)
+        return Outcome(kept, notes=notes.said)
+
+
+def keep(
+    documents: Sequence[Document], scores: Sequence[float | None], deviations: float = 0.0
+) -> tuple[float | None, tuple[Document, ...]]:
+    """The threshold, and the documents at or above it, best first; equal scores in the given order.
+
+    The mean and the population's standard deviation are those of the scores there are; without any the threshold is
+    None.
+    """
+    known = [score for score in scores if score is not None]
+    if not known:
+        return None, ()
+    # `mean` is exact before it is rounded: equal scores are never below their own mean.
+    threshold = mean(known) - deviations * pstdev(known)
+    pairs = [(score, one) for score, one in zip(scores, documents, strict=True) if score is not None]
+    kept = [(score, one) for score, one in pairs if score >= threshold]
+    return threshold, tuple(one for _, one in sorted(kept, key=lambda pair: -pair[0]))
+
+
+def judge(first: Mapping[str, float]) -> Judged | None:
+    """log p(Yes) − log p(No) from the log-probabilities of the likeliest first tokens; None where they hold neither.
+
+    Spellings of one word (" Yes", "yes") count together.
+    """
+    listed = {token: value for token, value in first.items() if math.isfinite(value)}
+    yes, no = _together(listed, _YES), _together(listed, _NO)
+    if yes is None and no is None:
+        return None
+    unlisted = max(1.0 - sum(map(math.exp, listed.values())), _LEAST)
+    other = min(*listed.values(), math.log(unlisted))
+    return Judged((other if yes is None else yes) - (other if no is None else no), yes is None or no is None)
+
+
+def _together(first: Mapping[str, float], word: str) -> float | None:
+    values = [value for token, value in first.items() if token.strip(_MARKS).casefold() == word]
+    if not values:
+        return None
+    top = max(values)
+    return top + math.log(sum(math.exp(value - top) for value in values))
+
+
+def predictor_prompt(question: Question, document: str) -> Prompt:
+    """What the first agent is asked (figure 7)."""
+    task = f"{_PREDICTOR} {_CHOICE}" if question.options else _PREDICTOR
+    return said(f"{task}\n\nDocument: {document}\n\nQuestion: {question_text(question)}", PREDICTOR_VERSION)
+
+
+def judge_prompt(question: Question, document: str, answer: str) -> Prompt:
+    """What the second agent is asked (figure 8)."""
+    parts = [_JUDGE, f"Document: {document}", f"Question: {question_text(question)}", f"Answer: {answer or '(empty)'}"]
+    return said("\n\n".join([*parts, _ASKED]), JUDGE_VERSION)

@@ -1,0 +1,208 @@
+"""MIGRES: search for what is missing, step by step, each step a prompt of its own (Wang et al. 2025; seed 004, 3.2).
+
+The pipeline that Misknow-RAG replaces by one judgement. A round: *filter* the new passages, keeping those that can
+help; *extract* the information in them, each piece with the passage that bears it out; *judge* whether all of it
+answers the question, and what is missing; write *queries* for what is missing, and search with them. A later search
+leaves out passages that were seen before. It ends when nothing is missing, after `rounds` searches, or where there is
+no new query; then the reader answers from the information gathered and the passages that it came from.
+
+Seed 004 runs it with the backbone that the other methods have and says no more of it than these steps; the prompts are
+this project's own. A piece of information that names no passage of its prompt is left out and counted.
+"""
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
+
+from ..data.duplicates import unique
+from ..data.types import Document, Question
+from ..errors import ConfigError
+from ..llms.base import Draw
+from ..llms.structured import Structured, instructions
+from .levels import question_text
+from .method import MISSING, NO_RANKING, Ask, AskForm, Outcome, Steps
+from .reading import (
+    ONLY,
+    READER_VERSION,
+    Further,
+    Notes,
+    numbered,
+    pull,
+    reader_prompt,
+    refuse_sources,
+    said,
+    text_of,
+    usable,
+)
+
+VERSION = "migres-1"
+
+
+class Kept(BaseModel):
+    """Numbers of the passages that can help."""
+
+    passages: list[int]
+
+
+class Piece(BaseModel):
+    """One piece of information and where it stands."""
+
+    passage: int
+    information: str
+
+
+class Extracted(BaseModel):
+    """What the passages say that bears on the question."""
+
+    pieces: list[Piece]
+
+
+class Judged(BaseModel):
+    """Whether what is known suffices."""
+
+    sufficient: bool
+    missing: list[str]
+
+
+class Queries(BaseModel):
+    """What to search for next."""
+
+    queries: list[str]
+
+
+Form = TypeVar("Form", bound=BaseModel)
+
+_FILTER = (
+    "Which of these passages can help to answer the question, in whole or in part? Give their numbers, an empty list "
+    "if none can."
+)
+_EXTRACT = (
+    "Write down every piece of information in these passages that helps to answer the question, in a sentence that can "
+    "be understood alone, with the number of the passage that says it. Add nothing that no passage says."
+)
+_JUDGE = (
+    "Does the information suffice to answer the question? If it does not, name each piece of information that is "
+    "missing; if it does, give an empty list."
+)
+_QUERIES = (
+    "Write a simple query for each piece of missing information, in the language of the question: short, about one "
+    "thing, and other than the queries that were made before."
+)
+
+
+@dataclass(frozen=True)
+class Migres:
+    """One setting of MIGRES."""
+
+    sources: Sequence[str] = ONLY
+    """The knowledge bases, each searched for its share of `k`."""
+    k: int = 4
+    """Passages of one search, all queries together."""
+    rounds: int = 3
+    """Searches at most, the first one included."""
+    queries: int = 4
+    """Queries of one round at most."""
+    answers: bool = True
+    """False leaves the answer to whoever reads `Outcome.documents`."""
+    document_words: int = 200
+    max_tokens: int = 64
+    form_tokens: int = 512
+    """Of each step's reply."""
+    name: str = field(default="migres", init=False)
+    versions: tuple[str, ...] = field(default=(VERSION, READER_VERSION), init=False)
+
+    def __post_init__(self) -> None:
+        refuse_sources(self.name, self.sources, self.k)
+        if self.rounds < 1 or self.queries < 1:
+            raise ConfigError(f"migres has rounds={self.rounds} and queries={self.queries}; both must be 1 or more.")
+
+    def steps(self, question: Question) -> Steps:
+        """Rounds of searching, filtering, extracting, judging and writing queries; then the answer."""
+        notes, known, asked = Notes(), list[str](), list[str]()
+        seen, kept = tuple[Document, ...](), tuple[Document, ...]()
+        queries, missing = [question.text], list[str]()
+        for left in reversed(range(self.rounds)):
+            asked += queries
+            notes.add("queries", queries)
+            pulled = yield from pull(queries, self.sources, self.k)
+            notes.pulled(pulled)
+            if pulled.down is not None:
+                return Outcome(notes=notes.said, failure=NO_RANKING)
+            before = len(seen)
+            seen = unique((*seen, *pulled.documents))
+            try:
+                useful = yield from self._filter(question, seen[before:], notes)
+                borne, pieces = yield from self._extract(question, useful, notes)
+                kept, known = (*kept, *borne), [*known, *pieces]
+                judged = yield from self._form(Judged, question, _JUDGE, notes, _known(known))
+                missing = [] if judged.sufficient else judged.missing
+                queries = []
+                if left and not judged.sufficient:
+                    wanted = _known(known), f"## Missing\n{_list(missing)}", f"## Queries made before\n{_list(asked)}"
+                    written = yield from self._form(Queries, question, _QUERIES, notes, *wanted)
+                    queries = usable(written.queries, asked, self.queries)
+            except _FormError as error:
+                return Outcome(notes=notes.said, failure=error.failure)
+            if not queries:
+                break
+        notes.said |= {"information": known, "missing": missing}
+        if not self.answers:
+            return Outcome(kept, notes=notes.said)
+        prompt = reader_prompt(question, kept, self.document_words, Further(information=known))
+        reply = yield Ask(prompt, Draw(max_tokens=self.max_tokens))
+        if reply is None:
+            return Outcome(kept, notes=notes.said, failure=MISSING)
+        return Outcome(kept, notes=notes.said, answer=text_of(reply, notes, "answer"))
+
+    def _filter(
+        self, question: Question, new: tuple[Document, ...], notes: Notes
+    ) -> Generator[AskForm, Structured[Any], tuple[Document, ...]]:
+        if not new:
+            return ()
+        answer = yield from self._form(Kept, question, _FILTER, notes, self._shown(new))
+        return tuple(one for place, one in enumerate(new, start=1) if place in answer.passages)
+
+    def _extract(
+        self, question: Question, useful: tuple[Document, ...], notes: Notes
+    ) -> Generator[AskForm, Structured[Any], tuple[tuple[Document, ...], list[str]]]:
+        """The passages that something was taken from, and what was taken."""
+        if not useful:
+            return (), []
+        answer = yield from self._form(Extracted, question, _EXTRACT, notes, self._shown(useful))
+        borne = [piece for piece in answer.pieces if 1 <= piece.passage <= len(useful) and piece.information.strip()]
+        notes.add("unfounded", len(answer.pieces) - len(borne))
+        places = {piece.passage for piece in borne}
+        kept = tuple(one for place, one in enumerate(useful, start=1) if place in places)
+        return kept, [piece.information.strip() for piece in borne]
+
+    def _shown(self, passages: Sequence[Document]) -> str:
+        return f"## Passages\n{numbered(passages, self.document_words)}"
+
+    def _form(
+        self, form: type[Form], question: Question, task: str, notes: Notes, *parts: str
+    ) -> Generator[AskForm, Structured[Any], Form]:
+        """The reply to one step. Raises _FormError where there is none, or none of that form."""
+        text = "\n\n".join([task, instructions(form), *parts, f"## Question\n{question_text(question)}"])
+        answer = yield AskForm(said(text, VERSION), form, Draw(max_tokens=self.form_tokens))
+        if answer.value is None:
+            raise _FormError(notes.unread(form.__name__, answer))
+        value: Form = answer.value
+        return value
+
+
+class _FormError(Exception):
+    """A step without a usable reply; never leaves this file."""
+
+    def __init__(self, failure: str) -> None:
+        super().__init__(failure)
+        self.failure = failure
+
+
+def _known(information: Sequence[str]) -> str:
+    return f"## Information\n{_list(information)}"
+
+
+def _list(lines: Sequence[str]) -> str:
+    return "\n".join(f"- {' '.join(line.split())}" for line in lines) or "(none)"

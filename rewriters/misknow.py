@@ -1,0 +1,191 @@
+"""Misknow-RAG: find out what knowledge is missing, and search for that (seed 004, section 2 and appendix B).
+
+A first search and a draft answer; then one judgement, in one structured reply: what the passages are worth, whether
+knowledge is missing, which, and a short query for each piece of it. Where some is missing, a second search is made with
+those queries, in the same sources or in others; a passage that was seen already, told by the MD5 of its contents, is
+left out. The reader then answers from both, the missing knowledge and the reasoning beside them.
+
+Table 1 of the paper, at K = 4 passages, two for each search: `first` and `second` are both the Wikipedia, both the QA
+pairs, the one and the other in either order, or both the merged knowledge base. Table 5, "w/o reasoning", is
+`reasoning=False`. The paper judges with a model of its own (DeepSeek-R1); here the same model does both.
+"""
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field
+
+from pydantic import BaseModel
+
+from ..data.duplicates import unique
+from ..data.types import Document, Question
+from ..errors import ConfigError
+from ..llms.base import Draw, Prompt, Reply
+from ..llms.structured import Structured, instructions
+from .levels import question_text
+from .method import MISSING, NO_RANKING, Ask, AskForm, Outcome, Steps
+from .parse import THINK_CLOSE, THINK_OPEN
+from .reading import (
+    ONLY,
+    READER_VERSION,
+    Further,
+    Notes,
+    numbered,
+    pull,
+    reader_prompt,
+    refuse_sources,
+    said,
+    shortened,
+    text_of,
+    usable,
+)
+
+VERSION = "misknow-judge-1"
+"""Of the judgement's wording; the reader's is that of reading.py."""
+
+_JUDGE = """You check whether a question can be answered from the passages that were found for it.
+You get the question, the passages and a first answer. Go step by step:
+1. Compare the question and the first answer with the passages. Is the answer complete, and do the passages hold what it
+takes? Look out for passages that contradict each other and for claims that no passage bears out.
+2. If something is missing, name each missing piece of knowledge, and write a query for each: short, precise, and about
+the main subject of the question.
+3. Write all of it down under these keys:
+- thought: what the passages are worth for the question, and whether the first answer is right
+- judge: true if knowledge is missing, false if the passages suffice
+- missing_knowledge: the missing pieces, an empty list if there are none
+- query: the queries in the same order, in the language of the question"""
+
+_EXAMPLES = """## Examples
+Question: Who designed the bridge at Avon Gorge, and when was it opened?
+Passages: [1] Clifton Suspension Bridge: It spans the Avon Gorge and was designed by Isambard Kingdom Brunel.
+First answer: Isambard Kingdom Brunel, 1831
+{"thought": "Passage 1 bears out the designer. No passage says when the bridge was opened, so 1831 is unfounded.", \
+"judge": true, "missing_knowledge": ["the year in which the bridge was opened"], \
+"query": ["Clifton Suspension Bridge opening year"]}
+
+Question: What was Oslo called in 1900?
+Passages: [1] Oslo: The city was called Kristiania until 1925.
+First answer: Kristiania
+{"thought": "Passage 1 gives the name until 1925, which covers 1900. The answer is right.", "judge": false, \
+"missing_knowledge": [], "query": []}"""
+
+
+class Judgement(BaseModel):
+    """The reply of figure 4, under the paper's keys."""
+
+    thought: str
+    """What the passages hold, and whether the draft answer is right and complete."""
+    judge: bool
+    """Whether knowledge is missing."""
+    missing_knowledge: list[str]
+    query: list[str]
+    """A query for each piece of missing knowledge."""
+
+
+@dataclass(frozen=True)
+class Misknow:
+    """One setting of Misknow-RAG."""
+
+    first: Sequence[str] = ONLY
+    """The knowledge bases of the first search, each searched for its share of `first_k`."""
+    second: Sequence[str] = ONLY
+    """The knowledge bases of the second search, likewise."""
+    first_k: int = 2
+    second_k: int = 2
+    """Passages of a further search, all queries together."""
+    rounds: int = 1
+    """Further searches at most, each after a draft and a judgement; 1 is the paper's."""
+    queries: int = 4
+    """Queries of one judgement at most."""
+    reasoning: bool = True
+    """Whether the final prompt shows the thoughts of the judgement."""
+    reasoning_words: int = 200
+    """Words of those thoughts that are shown."""
+    answers: bool = True
+    """False leaves the answer to whoever reads `Outcome.documents`."""
+    document_words: int = 200
+    max_tokens: int = 64
+    """Of a draft and of the answer."""
+    judge_tokens: int = 1024
+    name: str = field(default="misknow", init=False)
+    versions: tuple[str, ...] = field(default=(VERSION, READER_VERSION), init=False)
+
+    def __post_init__(self) -> None:
+        refuse_sources(f"{self.name} (first search)", self.first, self.first_k)
+        refuse_sources(f"{self.name} (second search)", self.second, self.second_k)
+        if self.rounds < 1 or self.queries < 1:
+            raise ConfigError(
+                f"misknow has rounds={self.rounds} and queries={self.queries}; both must be 1 or more. "
+                "Without a second search it is std_rag."
+            )
+
+    def steps(self, question: Question) -> Steps:
+        """Search, draft, judge, search again where something is missing, answer."""
+        notes, asked, missing, reasoning = Notes(), [question.text], list[str](), ""
+        first = yield from pull(asked, self.first, self.first_k)
+        notes.pulled(first)
+        if first.down is not None:
+            return Outcome(notes=notes.said, failure=NO_RANKING)
+        passages, more = unique(first.documents), tuple[Document, ...]()
+        for _ in range(self.rounds):
+            draft = yield from self._read(question, passages, Further(missing, reasoning, more))
+            if draft is None:
+                return Outcome(notes=notes.said, failure=MISSING)
+            notes.add("drafts", text_of(draft, notes, "draft"))
+            judged = yield from self._judge(question, (*passages, *more), notes.said["drafts"][-1])
+            if judged.value is None:
+                return Outcome(notes=notes.said, failure=notes.unread("judgement", judged))
+            notes.add("judgements", judged.value.model_dump())
+            reasoning = shortened(_reasoning(judged), self.reasoning_words) if self.reasoning else ""
+            missing += judged.value.missing_knowledge if judged.value.judge else []
+            queries = usable(judged.value.query, asked, self.queries) if judged.value.judge else []
+            notes.add("queries", queries)
+            if not queries:
+                break
+            asked += queries
+            further = yield from pull(queries, self.second, self.second_k)
+            notes.pulled(further)
+            if further.down is not None:
+                return Outcome(notes=notes.said, failure=NO_RANKING)
+            more = unique((*passages, *more, *further.documents))[len(passages) :]
+        documents = (*passages, *more)
+        plan = first.plan if documents == first.documents else None
+        if not self.answers:
+            return Outcome(documents, plan, notes.said)
+        answer = yield from self._read(question, passages, Further(missing, reasoning, more))
+        if answer is None:
+            return Outcome(documents, plan, notes.said, MISSING)
+        return Outcome(documents, plan, notes.said, answer=text_of(answer, notes, "answer"))
+
+    def _read(
+        self, question: Question, passages: Sequence[Document], further: Further
+    ) -> Generator[Ask, Reply | None, Reply | None]:
+        prompt = reader_prompt(question, passages, self.document_words, further)
+        reply = yield Ask(prompt, Draw(max_tokens=self.max_tokens))
+        return reply
+
+    def _judge(
+        self, question: Question, passages: Sequence[Document], draft: str
+    ) -> Generator[AskForm, Structured[Judgement], Structured[Judgement]]:
+        prompt = judge_prompt(question, numbered(passages, self.document_words), draft)
+        judged = yield AskForm(prompt, Judgement, Draw(max_tokens=self.judge_tokens))
+        return judged
+
+
+def judge_prompt(question: Question, passages: str, draft: str) -> Prompt:
+    """What the model is asked that looks for missing knowledge (figure 4)."""
+    parts = [
+        _JUDGE,
+        instructions(Judgement),
+        _EXAMPLES,
+        f"## Question\n{question_text(question)}",
+        f"## Passages\n{passages}",
+        f"## First answer\n{draft or '(empty)'}",
+    ]
+    return said("\n\n".join(parts), VERSION)
+
+
+def _reasoning(judged: Structured[Judgement]) -> str:
+    """What a thinking model wrote before its judgement, and its thought about the first answer."""
+    assert judged.value is not None, "only a judgement has a thought"
+    start = judged.text.lstrip()
+    thinking = start.removeprefix(THINK_OPEN).partition(THINK_CLOSE)[0] if start.startswith(THINK_OPEN) else ""
+    return " ".join(part for part in (thinking.strip(), judged.value.thought.strip()) if part)

@@ -1,0 +1,109 @@
+"""The plain baselines of seed 004 (section 3.2): DirectGen, CoT, and STD-RAG over one or several sources.
+
+DirectGen has the reader answer alone. CoT has it think step by step first (Wei et al. 2022). STD-RAG searches with the
+question as it stands and has it read what was found: K passages of one source, or K/2 of each of two ("2-way
+retrieval"). A merged knowledge base is one source, made by `querylect data merge`.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ..data.duplicates import unique
+from ..data.types import Question
+from ..llms.base import Draw, Prompt
+from .levels import question_text
+from .method import MISSING, NO_RANKING, Ask, Outcome, Steps
+from .reading import NO_ANSWER, ONLY, READER_VERSION, Notes, pull, reader_prompt, refuse_sources, said, text_of
+
+COT_VERSION = "cot-1"
+_COT = (
+    "Answer the question below. Let's think step by step: write down what you know that bears on it and what follows "
+    "from it, in a few sentences. Then end with one line of this form, in the language of the question:\nAnswer: {form}"
+)
+_SHORT, _CHOICE = "the answer alone, in a few words", "the letter of the right option alone"
+_ANSWER = re.compile(r"^[\s*#_>]*answer[ *_]*[:：][ \t*_]*(.*?)[\s*_]*$", re.IGNORECASE | re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class DirectGen:
+    """The reader alone."""
+
+    max_tokens: int = 64
+    name: str = field(default="direct_gen", init=False)
+    versions: tuple[str, ...] = field(default=(READER_VERSION,), init=False)
+
+    def steps(self, question: Question) -> Steps:
+        """One prompt."""
+        notes = Notes()
+        reply = yield Ask(reader_prompt(question, (), words=0), Draw(max_tokens=self.max_tokens))
+        if reply is None:
+            return Outcome(failure=MISSING)
+        return Outcome(answer=text_of(reply, notes, "answer"), notes=notes.said)
+
+
+@dataclass(frozen=True)
+class Cot:
+    """The reader alone, which thinks aloud and then answers in a line of its own."""
+
+    max_tokens: int = 512
+    name: str = field(default="cot", init=False)
+    versions: tuple[str, ...] = field(default=(COT_VERSION,), init=False)
+
+    def steps(self, question: Question) -> Steps:
+        """One prompt. A text without a line "Answer: …" is a failure, not an answer."""
+        notes = Notes()
+        reply = yield Ask(cot_prompt(question), Draw(max_tokens=self.max_tokens))
+        if reply is None:
+            return Outcome(failure=MISSING)
+        notes.said["text"] = text_of(reply, notes, "answer")
+        answer = marked_answer(notes.said["text"])
+        return Outcome(answer=answer, notes=notes.said, failure="" if answer is not None else NO_ANSWER)
+
+
+@dataclass(frozen=True)
+class StdRag:
+    """Searches with the question and reads what was found."""
+
+    sources: Sequence[str] = ONLY
+    """The knowledge bases, each searched for its share of `k`; the passages stand in their order."""
+    k: int = 4
+    """Passages in all."""
+    answers: bool = True
+    """False leaves the answer to whoever reads `Outcome.documents`."""
+    document_words: int = 200
+    max_tokens: int = 64
+    name: str = field(default="std_rag", init=False)
+    versions: tuple[str, ...] = field(default=(READER_VERSION,), init=False)
+
+    def __post_init__(self) -> None:
+        refuse_sources(self.name, self.sources, self.k)
+
+    def steps(self, question: Question) -> Steps:
+        """One search of each source, one prompt."""
+        notes = Notes()
+        pulled = yield from pull([question.text], self.sources, self.k)
+        notes.pulled(pulled)
+        if pulled.down is not None:
+            return Outcome(notes=notes.said, failure=NO_RANKING)
+        documents = unique(pulled.documents)
+        plan = pulled.plan if documents == pulled.documents else None
+        if not self.answers:
+            return Outcome(documents, plan, notes.said)
+        prompt = reader_prompt(question, documents, self.document_words)
+        reply = yield Ask(prompt, Draw(max_tokens=self.max_tokens))
+        if reply is None:
+            return Outcome(documents, plan, notes.said, MISSING)
+        return Outcome(documents, plan, notes.said, answer=text_of(reply, notes, "answer"))
+
+
+def cot_prompt(question: Question) -> Prompt:
+    """What a model is asked that shall think aloud."""
+    task = _COT.format(form=_CHOICE if question.options else _SHORT)
+    return said(f"{task}\n\nQuestion: {question_text(question)}", COT_VERSION)
+
+
+def marked_answer(text: str) -> str | None:
+    """What stands behind the last "Answer:" that begins a line; None where there is none or nothing behind it."""
+    found = [one for one in _ANSWER.findall(text) if one]
+    return found[-1] if found else None

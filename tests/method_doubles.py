@@ -1,0 +1,76 @@
+"""A model that answers by the words of its prompt, and knowledge bases that find what a table says."""
+
+import json
+
+from querylect.data.types import Document, Question
+from querylect.envs.wire import HitBody
+from querylect.errors import EnvironmentUnavailableError
+from querylect.eval.methods import Runner
+from querylect.llms.access import Llm
+from querylect.llms.base import Failure, Reply, Text
+
+ASKED = Question("q", "Who tamed the red dog?")
+
+
+class Scripted:
+    """Answers a prompt with what `answer` makes of its last user message: a text, a Text, or None for no reply."""
+
+    identity = {"model": "scripted"}  # noqa: RUF012
+
+    def __init__(self, answer):
+        self.answer, self.prompts, self.draws = answer, [], []
+
+    def generate(self, prompts, draw, deliver, costs):
+        for place, prompt in enumerate(prompts):
+            said = prompt.messages[-1]["content"]
+            self.prompts.append(said)
+            self.draws.append(draw)
+            answer = self.answer(said)
+            if answer is None:
+                deliver(place, Failure("silent"))
+            else:
+                text = answer if isinstance(answer, Text) else Text(answer, True)
+                deliver(place, Reply((text,), 1, 1))
+
+
+class Shelf:
+    """Finds for each query the documents that a table holds for it, queries of one plan in turns."""
+
+    def __init__(self, table, down=False):
+        self.table, self.down, self.plans = table, down, []
+
+    def search(self, plans, with_text=True):
+        self.plans += plans
+        if self.down:
+            raise EnvironmentUnavailableError("nobody is there")
+        return [self._ranking(plan) for plan in plans]
+
+    def _ranking(self, plan):
+        columns = [self.table.get(probe.terms[0].text, []) for probe in plan.probes]
+        depth = max(map(len, columns))
+        turns = [column[rank] for rank in range(depth) for column in columns if rank < len(column)]
+        found = list({one.id: one for one in turns}.values())[: plan.k]
+        return [HitBody(id=one.id, score=-place, title=one.title, text=one.text) for place, one in enumerate(found)]
+
+    @property
+    def queries(self):
+        return [[probe.terms[0].text for probe in plan.probes] for plan in self.plans]
+
+
+def doc(name, text=None, title=""):
+    return Document(name, title, text if text is not None else f"text of {name}")
+
+
+def run(method, answer, question=ASKED, cross_encoder=None, **shelves):
+    """(outcome, model) of one question; the shelves by source."""
+    model = Scripted(answer)
+    (ran,) = Runner(Llm(model), shelves, cross_encoder).run(method, [question])
+    return ran.outcome, model
+
+
+def ids(outcome):
+    return [document.id for document in outcome.documents]
+
+
+def form(**values):
+    return json.dumps(values, ensure_ascii=False)

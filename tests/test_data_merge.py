@@ -1,0 +1,135 @@
+"""Several BEIR folders as one: ids, duplicates, judgements, questions, and what is refused."""
+
+import json
+
+import pytest
+from querylect.cli import main
+from querylect.data.beir import load_beir, save_beir
+from querylect.data.merge import Source, merge
+from querylect.data.types import Dataset, Document, Question, Split
+from querylect.errors import DataError
+
+DOG, CAT, FISH = (
+    Question("1", "who tamed the dog"),
+    Question("2", "谁驯服了猫", ("a", "b")),
+    Question("3", "and the fish"),
+)
+WIKI = Dataset(
+    "wiki",
+    (Document("1", "Dogs", "Ann tamed one."), Document("2", "", "Cats"), Document("3", "", "Cats")),
+    {
+        "train": Split((DOG, FISH), {"1": {"1": 1}, "3": {"2": 1}}),
+        "test": Split((CAT,), {"2": {"2": 1, "3": 2}}),
+    },
+    licence="CC0",
+)
+PAIRS = Dataset(
+    "pairs",
+    (Document("1", "Dogs Ann", "tamed one."), Document("2", "Who?", "Ann."), Document("x/9", "", "Cats")),
+    {"test": Split((DOG,), {"1": {"1": 2, "2": 1, "x/9": 1}})},
+)
+
+
+@pytest.fixture
+def folders(tmp_path):
+    save_beir(WIKI, tmp_path / "w")
+    save_beir(PAIRS, tmp_path / "p")
+    return [Source("wiki", tmp_path / "w"), Source("pairs", tmp_path / "p")]
+
+
+def test_passages_stand_once_and_judgements_follow(folders, tmp_path):
+    meta = merge(folders, tmp_path / "merged")
+    merged = load_beir(tmp_path / "merged")
+    assert [(one.id, one.title, one.text) for one in merged.corpus] == [
+        ("wiki/1", "Dogs", "Ann tamed one."),
+        ("wiki/2", "", "Cats"),
+        ("pairs/2", "Who?", "Ann."),
+    ]
+    assert meta["sources"] == {"wiki": {"documents": 2, "duplicates": 1}, "pairs": {"documents": 1, "duplicates": 2}}
+    assert merged.splits["test"].questions == (DOG, CAT), "what one source tests on is not trained on"
+    assert merged.splits["test"].qrels == {
+        "1": {"wiki/1": 2, "pairs/2": 1, "wiki/2": 1},
+        "2": {"wiki/2": 2},
+    }
+    assert merged.splits["train"] == Split((FISH,), {"3": {"wiki/2": 1}})
+    assert (merged.name, merged.licence) == ("merged", "wiki: CC0; pairs: not stated")
+
+
+def test_the_other_order_keeps_the_other_copy(folders, tmp_path):
+    merge(folders[::-1], tmp_path / "merged", name="both")
+    merged = load_beir(tmp_path / "merged")
+    assert [one.id for one in merged.corpus] == ["pairs/1", "pairs/2", "pairs/x/9"]
+    assert merged.splits["test"].qrels["2"] == {"pairs/x/9": 2}
+    assert merged.name == "both"
+
+
+def test_a_folder_may_bring_documents_only_and_questions_can_be_chosen(folders, tmp_path):
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    (bare / "corpus.jsonl").write_text('{"_id": "b", "text": "Birds"}\n')
+    merge([*folders, Source("more", bare)], tmp_path / "merged", asking=["pairs"])
+    merged = load_beir(tmp_path / "merged")
+    assert [one.id for one in merged.corpus][-1] == "more/b"
+    assert {name: split.questions for name, split in merged.splits.items()} == {"test": (DOG,)}
+    with pytest.raises(DataError, match="none of the sources has questions"):
+        merge([Source("a", bare), Source("b", bare)], tmp_path / "none")
+
+
+def test_right_answers_beside_a_question_are_kept(folders, tmp_path):
+    queries = folders[0].folder / "queries.jsonl"
+    records = [json.loads(line) | {"answers": ["Ann"]} for line in queries.read_text().splitlines()]
+    queries.write_text("\n".join(map(json.dumps, records)))
+    merge(folders, tmp_path / "merged")
+    written = (tmp_path / "merged" / "queries.jsonl").read_text().splitlines()
+    assert [json.loads(line)["answers"] for line in written] == [["Ann"]] * 3
+
+
+def test_what_cannot_be_merged_is_refused_and_leaves_nothing(folders, tmp_path):
+    target = tmp_path / "merged"
+    for sources, said in (
+        (folders[:1], "expected two or more"),
+        ([folders[0], folders[0]], "expected two or more"),
+        ([folders[0], Source("a/b", tmp_path / "p")], "expected two or more"),
+        ([folders[0], Source("away", tmp_path / "away")], "does not exist"),
+    ):
+        with pytest.raises(DataError, match=said):
+            merge(sources, target)
+    with pytest.raises(DataError, match="questions of 'web' are wanted"):
+        merge(folders, target, asking=["web"])
+    queries = folders[1].folder / "queries.jsonl"
+    queries.write_text(queries.read_text().replace("dog", "dogs"))
+    with pytest.raises(DataError, match=r"question '1' of pairs reads 'who tamed the dogs'.*--questions"):
+        merge(folders, target)
+    corpus = folders[1].folder / "corpus.jsonl"
+    corpus.write_text("\n".join(corpus.read_text().splitlines()[1:]))
+    with pytest.raises(DataError, match=r"'1' is judged but is not in corpus\.jsonl"):
+        merge(folders, target, asking=["pairs"])
+    corpus.write_text("{")
+    with pytest.raises(DataError, match="line 1"):
+        merge(folders, target, asking=["wiki"])
+    (folders[0].folder / "meta.json").write_text('{"ignore_identical_ids": true}')
+    with pytest.raises(DataError, match="ignore_identical_ids"):
+        merge(folders, target)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["p", "w"]
+    target.mkdir()
+    with pytest.raises(DataError, match="exists already"):
+        merge(folders, target, asking=["pairs"])
+
+
+def test_merge_from_the_command_line(folders, tmp_path, capsys):
+    def end(*arguments):
+        with pytest.raises(SystemExit) as caught:
+            main(["data", "merge", *map(str, arguments), "--to", str(tmp_path / "merged")])
+        return caught.value.code or 0
+
+    both = [f"{source.name}={source.folder}" for source in folders]
+    assert end("wiki") == 2
+    assert "'wiki' is no source; expected a name and a folder" in capsys.readouterr().err
+    assert end(*both, "--questions", "wiki", "--name", "both") == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[:3] == [
+        "wiki: 2 documents, 1 that stood before left out",
+        "pairs: 1 documents, 2 that stood before left out",
+        "both: 3 documents; questions: 2 train, 1 test",
+    ]
+    assert said[-1].startswith("next: querylect index build CONFIG env.dataset.kind=beir env.dataset.path=")
