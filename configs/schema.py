@@ -13,6 +13,7 @@ from .environment import (
     MemberConfig,
     PaddingSide,
     Pooling,
+    QuestionIndexConfig,
     RecipeConfig,
     RemoteConfig,
     RerankConfig,
@@ -21,6 +22,7 @@ from .environment import (
 )
 from .llm import AnswersConfig, LlmConfig
 from .mix import filled_in
+from .questions import ExtendConfig, QuestionsConfig
 from .section import Section
 from .training import GuardConfig, TrainConfig, WarmStartConfig
 
@@ -31,6 +33,7 @@ __all__ = [
     "DatasetConfig",
     "EnvironmentConfig",
     "EvalConfig",
+    "ExtendConfig",
     "GuardConfig",
     "HybridConfig",
     "LlmConfig",
@@ -41,6 +44,8 @@ __all__ = [
     "PaddingSide",
     "PolicyConfig",
     "Pooling",
+    "QuestionIndexConfig",
+    "QuestionsConfig",
     "RecipeConfig",
     "RemoteConfig",
     "RerankConfig",
@@ -306,6 +311,8 @@ class RunConfig(Section):
     tracking: TrackingConfig = TrackingConfig()
     eval: EvalConfig = EvalConfig()
     answers: AnswersConfig = AnswersConfig()
+    questions: QuestionsConfig = QuestionsConfig()
+    """What `querylect index questions` asks."""
     mix: MixConfig | None = None
     """Several environments instead of one; then `env`, `client` and `rewriter` are what their members share."""
 
