@@ -56,8 +56,8 @@ class QuestionsConfig(Section):
     """Words of a content that writer and judge are shown, title included."""
     max_tokens: Annotated[int, Field(ge=1)] = 1024
     """Longest answer of the writer: all questions of a content."""
-    temperature: Annotated[float, Field(ge=0)] = 0.0
-    """Of the writer; the judge is always greedy."""
+    writer_temperature: Annotated[float, Field(ge=0)] = 0.0
+    """0 is greedy, as the judge always is."""
     judge_form: Literal["structured", "yes_no"] = "structured"
     """structured: an explanation and a verdict as JSON. yes_no: the likelier of the first tokens Yes and No."""
     judge_tokens: Annotated[int, Field(ge=1)] = 256

@@ -121,7 +121,7 @@ class Interviewer:
         missing = 0
         for batch in _batches(contents, BATCH):
             config = self._config
-            draw = Draw(temperature=config.temperature, max_tokens=config.max_tokens, seed=config.seed)
+            draw = Draw(temperature=config.writer_temperature, max_tokens=config.max_tokens, seed=config.seed)
             prompts = [writer_prompt(one, config.per_content, config.about, config.words) for one in batch]
             said = ask_structured(self._writer, prompts, Written, draw)
             proposed = [distinct(one.value.questions) if one.value else [] for one in said]
@@ -206,8 +206,8 @@ def identity(config: QuestionsConfig, writer: Mapping[str, Any], judge: Mapping[
         "about": config.about,
         "words": config.words,
         "max_tokens": config.max_tokens,
-        "temperature": config.temperature,
-        "seed": config.seed if config.temperature > 0 else None,
+        "temperature": config.writer_temperature,
+        "seed": config.seed if config.writer_temperature > 0 else None,
         "judge": dict(judge),
         "judge_prompt": JUDGE_VERSIONS[config.judge_form],
         "judge_tokens": config.judge_tokens if structured else None,

@@ -93,6 +93,11 @@ def write_question_index(
         stack.callback(_tidy, parts.folder)
         parts.restore()
         standing = _standing(target, overwrite)
+        if start is not None and standing is not None and not overwrite:
+            raise IndexFolderError(
+                f"{target} exists already. Replace it by what {start} and the settings give with --overwrite, or name "
+                "another folder with --to."
+            )
         known = _known(open_question_index(start) if start is not None else standing)
         writing = _Writing(config, env, known, Journal(parts.folder), progress)
         if add is None:

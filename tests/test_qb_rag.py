@@ -4,6 +4,8 @@ import json
 
 import numpy as np
 import pytest
+from querylect.cli import main
+from querylect.configs.evaluation import PlanConfig
 from querylect.configs.load import load_config
 from querylect.configs.schema import (
     ClientConfig,
@@ -22,6 +24,7 @@ from querylect.envs.plan import Probe, SearchPlan, Term
 from querylect.envs.qb_rag import questions_settings
 from querylect.envs.question_index import open_question_index
 from querylect.errors import ConfigError, IndexFolderError
+from querylect.eval.places import searched_here
 from querylect.questions.build import write_question_index
 from querylect.rewriters.card import RetrieverCard
 from querylect.rewriters.direct import ASKED_BEFORE, query_form
@@ -226,3 +229,40 @@ def lines_of(env, name):
     from pathlib import Path
 
     return lines(Path(env.question_index.folder) / name)
+
+
+def test_the_command_line_goes_from_questions_to_a_verified_index(tmp_path, corpus, capsys):  # noqa: F811
+    config = tmp_path / "mine.yaml"
+    own = corpus.model_dump(mode="json", include={"dataset", "retriever", "question_index", "index"})
+    config.write_text(json.dumps({"env": own}))
+    file = tmp_path / "vetted.jsonl"
+    file.write_text(json.dumps({"question": "headache?", "contents": ["aspirin"]}) + "\n")
+    for arguments in (["questions", str(config), "--add", str(file)], ["build", str(config)], ["verify", str(config)]):
+        with pytest.raises(SystemExit) as ended:
+            main(["index", *arguments])
+        assert not ended.value.code
+    said = capsys.readouterr().out
+    assert "1 questions of 6 contents, 5 of which have none" in said
+    assert "0 calls, 0 tokens read, 0 written" in said
+    assert f"{corpus.index}: 6 documents, every file as its manifest says" in said
+    with pytest.raises(SystemExit) as ended:
+        main(["index", "questions", "demo"])
+    assert ended.value.code == 2
+    assert "--to FOLDER" in capsys.readouterr().err
+
+
+def test_an_evaluation_over_datasets_names_folders_by_dataset():
+    own = {"folder": "q/{dataset}", "index": "i/{dataset}"}
+    plan = PlanConfig.model_validate(
+        {
+            "datasets": {name: {"kind": "beir", "path": name} for name in ("one", "two")},
+            "environments": {"qb": {"env": {"retriever": "qb-rag", "question_index": own}}},
+            "systems": {"plain": {}},
+        }
+    )
+    env = searched_here(plan, plan.environments["qb"], "two", plan.datasets["two"])
+    assert (env.question_index.folder, env.question_index.index) == ("q/two", "i/two")
+    other = plan.environments["qb"].model_copy(
+        update={"env": changed(plan.environments["qb"].env, answers="first", seed=3)}
+    )
+    assert searched_here(plan, other, "two", plan.datasets["two"]).index != env.index

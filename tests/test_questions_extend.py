@@ -24,7 +24,9 @@ def low_rank(shape, rank, seed):
 
 
 def shown(whole, share, seed=0):
+    """A share of the entries, and the whole first row, so that no column is unknown."""
     mask = np.random.default_rng(seed).random(whole.shape) < share
+    mask[0] = True
     rows, columns = np.nonzero(mask)
     return rows, columns, whole[rows, columns], mask
 
