@@ -21,7 +21,9 @@ from querylect.errors import (
     IndexFolderError,
     StorageError,
 )
+from querylect.questions.asking import Asked, Judged, Spent
 from querylect.questions.build import write_question_index
+from querylect.questions.journal import Journal
 from querylect.questions.prompts import judge_prompt, writer_prompt, yes_or_no
 
 from .asked import TEXTS, WRITTEN, Told, asking, corpus, lines, save_corpus  # noqa: F401 (a fixture)from .chat_server import ChatServer
@@ -367,3 +369,10 @@ def test_dates_are_read_and_wrong_ones_refused(tmp_path, corpus):  # noqa: F811
         dates.write_text('{"_id": "triptan", "date": "1.2.2025"}\n')
         with pytest.raises(DataError, match=r"line 1: 'date' is '1.2.2025'"):
             write_question_index(config, corpus, folder_of(corpus))
+
+
+def test_half_a_line_swallows_no_other(tmp_path):
+    (tmp_path / "asked.jsonl").write_text('{"key": "half a')
+    one = Asked("key", "aspirin", "hash", (Judged("why?", True),), 1, "", "", Spent(1, None, 3))
+    Journal(tmp_path).keep(one)
+    assert Journal(tmp_path).asked == {"key": one}
