@@ -24,6 +24,7 @@ from .data.commands import app as data_app
 from .errors import ConfigError, QuerylectError
 from .eval.commands import app as eval_app
 from .logs import progress_bar, set_up_logging
+from .questions.commands import index_questions
 
 log = logging.getLogger(__name__)
 
@@ -216,6 +217,9 @@ def index_verify(
     for one in chosen(settings, env).values():
         for folder, manifest in verify_indexes(one.env).items():
             typer.echo(f"{folder}: {manifest.documents} documents, every file as its manifest says")
+
+
+index_app.command("questions")(index_questions)
 
 
 @env_app.command("export-trec")

@@ -103,6 +103,32 @@ class RemoteConfig(Section):
     """Most documents that one search may return (index.max_result_window)."""
 
 
+class QuestionIndexConfig(Section):
+    """What the retriever `qb-rag` leans on: questions with the contents that answer them, and what ranks them."""
+
+    folder: str
+    """The questions: a folder that `querylect index questions` wrote."""
+    retriever: str = "bm25"
+    """Ranks the questions: a name as in `env.retriever`, but no hybrid and no qb-rag."""
+    index: str
+    """The index of the questions for that retriever; `querylect index build` builds it too."""
+    model: str | None = None
+    engine: Literal["bm25s", "rank_bm25"] = "bm25s"
+    recipe: RecipeConfig | None = None
+    answers: Literal["all", "first"] = "all"
+    """Of a question that several contents answer: all of them in the order of the tie rules, or the first alone."""
+    seed: Annotated[int, Field(ge=0)] = 0
+    """Of the draw between contents that the tie rules leave equal."""
+
+    @model_validator(mode="after")
+    def _ranks_by_itself(self) -> "QuestionIndexConfig":
+        if self.retriever in ("hybrid", "qb-rag"):
+            raise ValueError(
+                f"question_index.retriever is {self.retriever!r}; questions are ranked by one retriever, such as bm25"
+            )
+        return self
+
+
 class MemberConfig(Section):
     """One retriever of a hybrid; what is not said here is as in the environment."""
 
@@ -113,6 +139,13 @@ class MemberConfig(Section):
     engine: Literal["bm25s", "rank_bm25"] = "bm25s"
     recipe: RecipeConfig | None = None
     remote: RemoteConfig | None = None
+    question_index: QuestionIndexConfig | None = None
+    """What the retriever qb-rag leans on."""
+
+    @model_validator(mode="after")
+    def _questions_of_qb_rag(self) -> "MemberConfig":
+        _refuse_half_a_qb_rag(self.retriever, self.question_index)
+        return self
 
 
 class HybridConfig(Section):
@@ -121,6 +154,14 @@ class HybridConfig(Section):
     members: Annotated[list[MemberConfig], Field(min_length=2)]
     depth: Annotated[int, Field(ge=1)] = 100
     """Documents that each member contributes; a plan may ask for as many."""
+
+
+def _refuse_half_a_qb_rag(retriever: str, questions: QuestionIndexConfig | None) -> None:
+    if (retriever == "qb-rag") != (questions is not None):
+        raise ValueError(
+            f"retriever is {retriever!r} and question_index is {'missing' if questions is None else 'given'}; the "
+            "retriever 'qb-rag' and the section question_index go together"
+        )
 
 
 class RerankConfig(Section):
@@ -171,13 +212,16 @@ class EnvironmentConfig(Section):
     dataset: DatasetConfig = DatasetConfig()
     retriever: str = "bm25"
     """A recipe name (bm25, all-minilm-l6-v2, contriever, qwen3-embedding-0.6b, medcpt, bge-base-en-v1.5, splade,
-    hybrid, …), a model folder, `package:NAME/SUBFOLDER`, a Hub id, or `python:FILE` (docs/add-a-retriever.md)."""
+    hybrid, qb-rag, …), a model folder, `package:NAME/SUBFOLDER`, a Hub id, or `python:FILE`
+    (docs/add-a-retriever.md)."""
     model: str | None = None
     """Encoder folder, `package:NAME/SUBFOLDER` or Hub id, where it differs from the recipe's own."""
     recipe: RecipeConfig | None = None
     """Fields of the recipe to change: templates, pooling, similarity, lengths, a second encoder."""
     hybrid: HybridConfig | None = None
     """The members of the retriever `hybrid`."""
+    question_index: QuestionIndexConfig | None = None
+    """What the retriever `qb-rag` leans on (docs/qb-rag.md)."""
     remote: RemoteConfig | None = None
     """Where bm25 or a dense retriever searches instead of in an index of this machine."""
     rerank: RerankConfig | None = None
@@ -227,6 +271,7 @@ class EnvironmentConfig(Section):
                 f"env.retriever is {self.retriever!r} and env.hybrid is {'missing' if self.hybrid is None else 'given'}"
                 "; the retriever 'hybrid' and the section env.hybrid with its members go together"
             )
+        _refuse_half_a_qb_rag(self.retriever, self.question_index)
         return self
 
 

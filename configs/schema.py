@@ -13,6 +13,7 @@ from .environment import (
     MemberConfig,
     PaddingSide,
     Pooling,
+    QuestionIndexConfig,
     RecipeConfig,
     RemoteConfig,
     RerankConfig,
@@ -22,6 +23,7 @@ from .environment import (
 from .llm import AnswersConfig, LlmConfig
 from .mix import filled_in
 from .rewriter import ChrConfig, HcqrConfig, MultiQueryConfig, RewriterConfig
+from .questions import ExtendConfig, QuestionsConfig
 from .section import Section
 from .training import GuardConfig, TrainConfig, WarmStartConfig
 
@@ -33,6 +35,7 @@ __all__ = [
     "DatasetConfig",
     "EnvironmentConfig",
     "EvalConfig",
+    "ExtendConfig",
     "GuardConfig",
     "HcqrConfig",
     "HybridConfig",
@@ -45,6 +48,8 @@ __all__ = [
     "PaddingSide",
     "PolicyConfig",
     "Pooling",
+    "QuestionIndexConfig",
+    "QuestionsConfig",
     "RecipeConfig",
     "RemoteConfig",
     "RerankConfig",
@@ -293,6 +298,8 @@ class RunConfig(Section):
     tracking: TrackingConfig = TrackingConfig()
     eval: EvalConfig = EvalConfig()
     answers: AnswersConfig = AnswersConfig()
+    questions: QuestionsConfig = QuestionsConfig()
+    """What `querylect index questions` asks."""
     mix: MixConfig | None = None
     """Several environments instead of one; then `env`, `client` and `rewriter` are what their members share."""
 

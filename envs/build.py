@@ -7,7 +7,7 @@ with its finished parts. Memory holds one block at a time while parts are writte
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ from ..data.corpus import Corpus, open_corpus
 from ..data.files import storage
 from ..errors import ConfigError, DataError, IndexFolderError
 from . import bm25, dense, documents, nearest
-from .kinds import Kind, open_kind
+from .kinds import Kind, leaned_on, open_kind
 from .manifest import MANIFEST, Manifest, describe_files, versions
 from .parts import Parts, Plan
 from .recipes import RetrieverRecipe, content_fields, recipe_of
@@ -60,13 +60,14 @@ def build_index(
     target = _target(config, overwrite)
     if restart:
         Parts(target).discard()
-    if config.hybrid is not None:
-        _build_members(config, overwrite, progress, workers, restart)
+    leaning = leaned_on(config)
+    if leaning:
+        _build_members(leaning, overwrite, progress, workers, restart)
     with _storage(target):
         build = _begin(config, target)
         plan, parts, kind = build.plan, build.parts, build.kind
         try:
-            if workers > 1 and config.hybrid is None:
+            if workers > 1 and not leaning:
                 from .build_workers import run_workers
 
                 del build  # and its encoder: each worker opens one (a merge needs the kind)
@@ -85,8 +86,11 @@ def build_shard(config: EnvironmentConfig, shard: int, shards: int, *, progress:
     """
     if not 1 <= shard <= shards:
         raise ConfigError(f"shard {shard}/{shards} does not exist; give 1/{shards} to {shards}/{shards}.")
-    if config.hybrid is not None:
-        raise ConfigError("a hybrid has no shards of its own; build those of its members, then the hybrid as a whole.")
+    if leaned_on(config):
+        raise ConfigError(
+            f"a {config.retriever} index has no shards of its own; build those of the indexes that it leans on, then "
+            "it as a whole."
+        )
     target = _target(config, overwrite=True)
     with _storage(target):
         build = _begin(config, target)
@@ -238,13 +242,12 @@ def _merge(
 
 
 def _build_members(
-    config: EnvironmentConfig, overwrite: bool, progress: Progress | None, workers: int, restart: bool
+    members: Sequence[EnvironmentConfig], overwrite: bool, progress: Progress | None, workers: int, restart: bool
 ) -> None:
     """Build the members' indexes. One that stands already is kept where it fits, and replaced only with `overwrite`."""
-    from .hybrid import member_settings
     from .index import check_corpus, open_index, open_retriever
 
-    for member in member_settings(config):
+    for member in members:
         if not Path(member.index).expanduser().exists():
             build_index(member, progress=progress, workers=workers, restart=restart)
             continue

@@ -23,7 +23,7 @@ from .recipes import RetrieverRecipe, recipe_of
 def member_settings(config: EnvironmentConfig) -> list[EnvironmentConfig]:
     """The settings of every member: those of the environment, and what the member says itself."""
     assert config.hybrid is not None, "the settings of a hybrid name its members"
-    shared = {"hybrid": None, "rerank": None}
+    shared = {"hybrid": None, "question_index": None, "rerank": None}
     return [config.model_copy(update={**shared, **dict(member)}) for member in config.hybrid.members]
 
 

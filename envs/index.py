@@ -20,7 +20,7 @@ from . import bm25, dense
 from .build import build_index, build_shard, merge_index
 from .documents import Documents
 from .held import HeldFiles
-from .kinds import Retriever, open_kind
+from .kinds import Retriever, leaned_on, open_kind
 from .manifest import Manifest, check_content, check_sizes, read_manifest
 from .recipes import RetrieverRecipe, content_fields, recipe_of
 
@@ -59,25 +59,33 @@ def verify_index(path: str | Path) -> Manifest:
 
 
 def verify_indexes(config: EnvironmentConfig) -> dict[str, Manifest]:
-    """Verify the index of a configuration, behind those of its members where it is a hybrid; manifests by folder.
+    """Verify the index of a configuration, behind those that its retriever leans on; manifests by folder.
 
-    Raises IndexFolderError as `verify_index`, also where a member is not the index that the hybrid was built over.
+    Raises IndexFolderError as `verify_index`, also where one of them is no longer what the index was built over.
     """
-    if config.hybrid is None:
+    verified: dict[str, Manifest] = {}
+    members: list[Manifest] = []
+    for member in leaned_on(config):
+        verified |= verify_indexes(member)
+        members.append(verified[member.index])
+    if not members:
         return {config.index: verify_index(config.index)}
-    from .hybrid import fingerprint_of, member_settings
+    if config.hybrid is not None:
+        from .hybrid import fingerprint_of
 
-    members: dict[str, Manifest] = {}
-    for member in member_settings(config):
-        members |= verify_indexes(member)
+        found = fingerprint_of(members, config.hybrid.depth)
+    else:
+        from .qb_rag import verified_fingerprint
+
+        found = verified_fingerprint(config, members[0])
     manifest = verify_index(config.index)
-    found = fingerprint_of(list(members.values()), config.hybrid.depth)
     if manifest.model_fingerprint != found:
         raise IndexFolderError(
-            f"index {config.index} was built over {manifest.model_fingerprint}; its members are now {found}. "
-            "Build it again (querylect index build --overwrite) or point env.hybrid to the members that it had."
+            f"index {config.index} was built over {manifest.model_fingerprint}; its "
+            f"{'members' if config.hybrid else 'questions'} are now {found}. "
+            "Build it again (querylect index build --overwrite) or point the settings to what it was built over."
         )
-    return {**members, config.index: manifest}
+    return {**verified, config.index: manifest}
 
 
 def check_corpus(index: Index, corpus: Corpus) -> None:

@@ -66,11 +66,28 @@ def open_kind(config: EnvironmentConfig, recipe: RetrieverRecipe) -> Kind | None
 
         assert config.hybrid is not None, "the settings of a hybrid name its members"
         return Hybrid(recipe, member_settings(config), config.hybrid.depth)
+    if recipe.kind == "questions":
+        from .qb_rag import QuestionBased
+
+        return QuestionBased(recipe, config)
     if recipe.kind == "custom":
         from .custom import Custom
 
         return Custom(recipe)
     return None
+
+
+def leaned_on(config: EnvironmentConfig) -> list[EnvironmentConfig]:
+    """The settings of the other indexes that a retriever searches, which are built and verified with its own."""
+    if config.hybrid is not None:
+        from .hybrid import member_settings
+
+        return member_settings(config)
+    if config.question_index is not None:
+        from .qb_rag import questions_settings
+
+        return [questions_settings(config)]
+    return []
 
 
 def check_depth(limits: Sequence[int], depth: int, documents: int, setting: str) -> None:

@@ -70,7 +70,7 @@ class Parts:
 
     def begin(self, plan: Plan) -> None:
         """Start a build, or go on with one of the same plan. IndexFolderError where another one was begun."""
-        self._restore()
+        self.restore()
         begun = self.read_plan()
         if begun is not None:
             self._refuse_other(begun, plan)
@@ -168,7 +168,7 @@ class Parts:
                 self.target.rename(self._replaced)
             building.rename(self.target)
         except BaseException:
-            self._restore()
+            self.restore()
             raise
 
     def tidy(self) -> None:
@@ -180,7 +180,7 @@ class Parts:
         """Remove everything that was begun."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _restore(self) -> None:
+    def restore(self) -> None:
         """Put back an index that was about to be replaced when its process ended."""
         if self._replaced.exists() and not self.target.exists():
             self._replaced.rename(self.target)

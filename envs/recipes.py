@@ -31,7 +31,7 @@ class RetrieverRecipe(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
-    kind: Literal["bm25", "dense", "splade", "hybrid", "custom"]
+    kind: Literal["bm25", "dense", "splade", "hybrid", "questions", "custom"]
     trained: str
     """One sentence for prompts and cards: what the retriever is and how it was trained."""
     model: str | None = None
@@ -193,6 +193,11 @@ _BUILT_IN = (
         max_length=256,
     ),
     RetrieverRecipe(name="hybrid", kind="hybrid", trained="Several retrievers whose rankings are merged."),
+    RetrieverRecipe(
+        name="qb-rag",
+        kind="questions",
+        trained="QB-RAG, which compares a query with questions that were written for the documents beforehand.",
+    ),
 )
 
 _ENCODERS = ("dense", "splade")

@@ -27,7 +27,7 @@ from .places import AnyDocument, Place
 UNTRAINED = "untrained"
 """As a checkpoint: the policy of the run before it was trained."""
 
-_RETRIEVER = ("retriever", "model", "recipe", "rerank", "hybrid", "engine")
+_RETRIEVER = ("retriever", "model", "recipe", "rerank", "hybrid", "question_index", "engine")
 
 
 @dataclass(frozen=True, slots=True)

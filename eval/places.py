@@ -197,6 +197,12 @@ def searched_here(
             for member in env.hybrid.members
         ]
         changes["hybrid"] = env.hybrid.model_copy(update={"members": members})
+    if env.question_index is not None:
+        named = {
+            name: folder(getattr(env.question_index, name), f"env.question_index.{name}")
+            for name in ("folder", "index")
+        }
+        changes["question_index"] = env.question_index.model_copy(update=named)
     if "index" in env.model_fields_set:
         changes["index"] = folder(env.index, "env.index")
     else:
@@ -208,6 +214,8 @@ def _index_name(env: EnvironmentConfig) -> str:
     """The retriever in letters that a folder may have; a mark of its settings where they are not the usual ones."""
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", env.retriever).strip("-.") or "retriever"
     own = env.model_dump(mode="json", include=_OF_THE_INDEX)
+    if env.question_index is not None:
+        own["question_index"] = env.question_index.model_dump(mode="json")
     usual = EnvironmentConfig().model_dump(mode="json", include=_OF_THE_INDEX)
     if own == usual:
         return name

@@ -64,6 +64,13 @@ STATEMENT = QueryForm(
     "as documents spell them, the rare names and technical terms that only this document would hold. A bare list of "
     "words loses the part that reads meaning; a loose paraphrase loses the part that counts words.",
 )
+ASKED_BEFORE = QueryForm(
+    "a question as it was asked before",
+    "It does not read documents. Questions were written for every document beforehand, each one answered by it, and "
+    "your query is compared with those questions. So ask one short, plain question, in the everyday words of someone "
+    "who does not know the answer, that the text which answers it would lead its reader to ask; name the subject, and "
+    "ask for one thing.",
+)
 
 FORM_OF_RETRIEVER: Mapping[str, QueryForm] = {
     "contriever": PASSAGE,
@@ -79,6 +86,7 @@ FORM_OF_KIND: Mapping[str, QueryForm] = {
     "dense": PASSAGE,
     "splade": SENTENCE,
     "hybrid": STATEMENT,
+    "questions": ASKED_BEFORE,
 }
 """A kind that is missing here has no prescribed form."""
 

@@ -19,6 +19,7 @@ _KIND_IN_WORDS = {
     "dense": "dense embedding",
     "splade": "learned word-weight",
     "hybrid": "combined lexical and dense",
+    "questions": "question-matching",
     "custom": "custom",
 }
 NOTHING_FOUND = (

@@ -1,0 +1,222 @@
+"""A question index: questions, the contents that answer each, and where both come from. A folder, written whole.
+
+`corpus.jsonl` holds the questions in BEIR form, so that any retriever can index them like documents; `answers.jsonl`
+the answerability matrix, one pair of a question and a content per line; `contents.jsonl` what was asked about, in
+corpus order. `questions.json` describes them and holds the sha256 of every file. All of it is text; nothing is ever
+unpickled. The folder is written by `querylect index questions` (questions/).
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from ..data.jsonl import read_records
+from ..data.load import corpus_hash, document_record
+from ..data.types import Document
+from ..errors import DataError, IndexFolderError
+from .manifest import FileEntry, check_content, check_sizes, write_json
+
+FORMAT = 1
+DESCRIPTION = "questions.json"
+QUESTIONS, ANSWERS, CONTENTS = "corpus.jsonl", "answers.jsonl", "contents.jsonl"
+
+Source = Literal["written", "vetted", "similar", "completed"]
+"""Why a content is taken to answer a question: it was written for it, people say so, it is similar, it was inferred."""
+
+
+class Answer(BaseModel):
+    """One entry of the answerability matrix."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    question: str
+    """Id of the question."""
+    content: str
+    """Id of the content that answers it."""
+    source: Source
+    judged: bool
+    """Whether the judge, or a person, says so."""
+
+
+class Content(BaseModel):
+    """One content of the corpus that the questions are about."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    id: str
+    hash: str
+    """sha256 of id, title and text."""
+    date: str = ""
+    """YYYY-MM-DD; "" where it has none."""
+    round: int = 0
+    """In which call it came in, from 0: later ones are newer where dates do not tell."""
+
+
+class Description(BaseModel):
+    """What a question index says of itself."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format: Literal[1] = 1
+    dataset: str
+    licence: str
+    corpus_hash: str
+    """Of all contents of the corpus, as an index of it has it; of those asked about where `limit` left some out."""
+    questions_hash: str
+    """The corpus hash of the questions: what an index of them must have."""
+    questions: int
+    asked: dict[str, Any]
+    """What the answers of writer and judge depend on: models, prompt versions, settings; {} where nothing was asked."""
+    settings: dict[str, Any]
+    """What was made of the answers: down-sampling, extension, limit."""
+    counts: dict[str, int]
+    costs: dict[str, int | None]
+    """Calls and tokens behind all answers that are kept; None where an endpoint did not say."""
+    rounds: int
+    """How many calls have brought new contents."""
+    files: dict[str, FileEntry]
+
+    @property
+    def hash(self) -> str:
+        """sha256 of everything that a ranking depends on."""
+        names = (QUESTIONS, ANSWERS, CONTENTS)
+        return hashlib.sha256(json.dumps([self.files[name].sha256 for name in names]).encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionIndex:
+    """An opened question index."""
+
+    path: Path
+    description: Description
+
+    def questions(self) -> list[Document]:
+        """The questions as documents without title, in their order."""
+        rows = read_records(self.path / QUESTIONS, "questions")
+        return [Document(row["_id"], row["title"], row["text"]) for _, row in rows]
+
+    def answers(self) -> list[Answer]:
+        """The answerability matrix, in the order of the questions."""
+        return [Answer.model_validate(row) for _, row in read_records(self.path / ANSWERS, "pairs")]
+
+    def contents(self) -> dict[str, Content]:
+        """The contents by id, in corpus order."""
+        rows = read_records(self.path / CONTENTS, "contents")
+        return {row["id"]: Content.model_validate(row) for _, row in rows}
+
+
+def open_question_index(path: str | Path) -> QuestionIndex:
+    """Open a question index without reading its files.
+
+    Raises IndexFolderError for a folder that is missing or holds no question index, for one of another format, and for
+    a file that is missing or has another size than is written down.
+    """
+    folder = Path(path).expanduser()
+    try:
+        content = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise IndexFolderError(
+            f"{folder} is no question index: it holds no {DESCRIPTION}. Write one: querylect index questions CONFIG "
+            f"--to {folder}."
+        ) from None
+    except (OSError, ValueError) as error:
+        raise _unusable(folder, f"{DESCRIPTION} is not readable JSON ({error})") from error
+    found = content.get("format") if isinstance(content, dict) else None
+    if found != FORMAT:
+        raise IndexFolderError(
+            f"question index {folder} has format {found!r}; this version reads format {FORMAT}. Write it again: "
+            "querylect index questions --overwrite."
+        )
+    seal = content.pop("seal", None)
+    try:
+        description = Description.model_validate(content)
+    except ValidationError as error:
+        raise _unusable(folder, f"{DESCRIPTION} is not valid: {error.errors()[0]['msg']}") from error
+    if seal != _seal(content):
+        raise _unusable(folder, f"{DESCRIPTION} does not bear its own hash: it was changed after it was written")
+    try:
+        check_sizes(folder, description.files)
+    except IndexFolderError as error:
+        raise _unusable(folder, str(error)) from error
+    return QuestionIndex(folder, description)
+
+
+def verify_question_index(path: str | Path) -> QuestionIndex:
+    """Open a question index and compare the sha256 of every file. Raises IndexFolderError."""
+    opened = open_question_index(path)
+    try:
+        check_content(opened.path, opened.description.files)
+    except IndexFolderError as error:
+        raise _unusable(opened.path, str(error)) from error
+    return opened
+
+
+def write_rows(
+    folder: Path, questions: Sequence[Document], answers: Sequence[Answer], contents: Sequence[Content]
+) -> str:
+    """Write the three files that a ranking depends on; gives the hash of the questions."""
+    rows = [{"_id": question.id, "title": question.title, "text": question.text} for question in questions]
+    write_jsonl(folder / QUESTIONS, rows)
+    write_jsonl(folder / ANSWERS, [answer.model_dump() for answer in answers])
+    write_jsonl(folder / CONTENTS, [content.model_dump() for content in contents])
+    return corpus_hash(questions)
+
+
+def write_description(folder: Path, description: Description) -> None:
+    """Write it into the folder, sealed."""
+    content = description.model_dump(mode="json")
+    write_json(folder / DESCRIPTION, {"seal": _seal(content), **content})
+
+
+def write_jsonl(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write one JSON object a line."""
+    text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    path.write_text(text, encoding="utf-8", newline="\n")
+
+
+def content_hash(document: Document) -> str:
+    """What a content is recognised by."""
+    return hashlib.sha256(document_record(document)).hexdigest()
+
+
+def question_id(text: str) -> str:
+    """The id of a question: the same for texts that differ in case and blanks alone."""
+    return f"q-{hashlib.sha256(same_question(text).encode()).hexdigest()[:16]}"
+
+
+def same_question(text: str) -> str:
+    """The form in which equal questions are equal."""
+    return " ".join(text.casefold().split())
+
+
+def read_vetted(path: Path) -> list[tuple[str, list[str]]]:
+    """Questions that people vetted: lines of `{"question": TEXT, "contents": [ID, …]}`.
+
+    Raises DataError naming the line that has another form.
+    """
+    found = []
+    for number, row in read_records(path, "vetted questions"):
+        text, contents = row.get("question"), row.get("contents")
+        named = contents if isinstance(contents, list) and all(isinstance(one, str) for one in contents) else []
+        if not (isinstance(text, str) and text.strip() and named):
+            raise DataError(
+                f'{path}, line {number}: expected {{"question": TEXT, "contents": [ID, …]}} with a question that is '
+                "not blank and at least one content. Mend or remove the line."
+            )
+        found.append((text.strip(), list(dict.fromkeys(named))))
+    return found
+
+
+def _seal(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _unusable(folder: Path, what: str) -> IndexFolderError:
+    return IndexFolderError(
+        f"question index {folder} cannot be used: {what}. Write it again: querylect index questions --overwrite."
+    )

@@ -1,0 +1,75 @@
+"""What was answered so far: two files of JSON lines, about contents and about pairs, that only grow.
+
+A line is on the disk before the next batch is asked; half a line that a killed process left is cut off. Lines that this
+version cannot read are passed over, and what they answered is asked again.
+"""
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ..errors import StorageError
+from ..eval.lines import append, cut_off_half_a_line
+from .asking import Asked, AskedPair, asked_of, pair_of
+
+log = logging.getLogger(__name__)
+
+ASKED, PAIRS = "asked.jsonl", "pairs.jsonl"
+One = TypeVar("One", Asked, AskedPair)
+
+
+class Journal:
+    """The answers in a folder, by key."""
+
+    def __init__(self, folder: Path | None) -> None:
+        """Read what there is; None is an empty one. Raises StorageError where a file cannot be read or mended."""
+        self._folder = folder
+        self.asked: dict[str, Asked] = {one.key: one for one in _read(folder, ASKED, asked_of)}
+        self.pairs: dict[str, AskedPair] = {one.key: one for one in _read(folder, PAIRS, pair_of)}
+
+    def keep(self, asked: Asked) -> None:
+        """Add what came of a content. Raises StorageError where the disk does not take it."""
+        self._append(ASKED, asdict(asked))
+        self.asked[asked.key] = asked
+
+    def keep_pair(self, pair: AskedPair) -> None:
+        """Add a verdict on a pair. Raises as `keep`."""
+        self._append(PAIRS, asdict(pair))
+        self.pairs[pair.key] = pair
+
+    def _append(self, name: str, row: Mapping[str, Any]) -> None:
+        assert self._folder is not None, "an empty journal is never written"
+        path = self._folder / name
+        try:
+            append(path, json.dumps(row, ensure_ascii=False) + "\n")
+        except OSError as error:
+            raise StorageError(
+                f"{path} could not be written ({error}). Free some space and give the same command again: what is "
+                "there is kept."
+            ) from error
+
+
+def _read(folder: Path | None, name: str, of: Callable[[Mapping[str, Any]], One]) -> list[One]:
+    if folder is None:
+        return []
+    path = folder / name
+    try:
+        if not path.exists():
+            return []
+        if cut_off_half_a_line(path):
+            log.info("%s: its last line was cut and is removed", path)
+        lines = path.read_bytes().splitlines()
+    except OSError as error:
+        raise StorageError(f"{path} cannot be read ({error}). Remove it, or name another folder.") from error
+    found: list[One] = []
+    for line in lines:
+        try:
+            found.append(of(json.loads(line)))
+        except (ValueError, KeyError, TypeError):
+            continue
+    if len(found) < len(lines):
+        log.warning("%s: %d lines cannot be read; they are asked for again", path, len(lines) - len(found))
+    return found

@@ -1,0 +1,167 @@
+"""Algorithm 1 of QB-RAG worked out by hand, its tie rules, and equality with a loop over the matrix on random data."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from querylect.envs.answerable import first_contents, in_tie_order, matrix
+from querylect.envs.fusion import Scored
+from querylect.envs.plan import Probe, Term
+from querylect.envs.qb_rag import Questioned
+from querylect.envs.question_index import Answer, Content
+
+PROBE = Probe(terms=(Term(text="?"),))
+
+
+def answers(**pairs):
+    """Answers by question: `answers(q1="a b")`."""
+    return [
+        Answer(question=question, content=content, source="written", judged=True)
+        for question, contents in pairs.items()
+        for content in contents.split()
+    ]
+
+
+def contents(names, dates=None, rounds=None):
+    return {
+        name: Content(id=name, hash="", date=(dates or {}).get(name, ""), round=(rounds or {}).get(name, 0))
+        for name in names.split()
+    }
+
+
+def ranked(*questions):
+    """Questions by place, best first, with scores 1, 1/2, 1/3, …"""
+    return Scored(np.array(questions, dtype=np.int64), 1.0 / np.arange(1, len(questions) + 1))
+
+
+def found(order, ranking, k, every=True, names="abcd"):
+    ends, rows = matrix(order, ["q1", "q2", "q3", "q4"], {name: place for place, name in enumerate(names)})
+    got = first_contents(ranking, ends, rows, k, every)
+    return "".join(names[place] for place in got.documents), got.scores.tolist()
+
+
+ONE_EACH = {"q1": ["a"], "q2": ["a"], "q3": ["b"], "q4": ["c"]}
+
+
+@pytest.mark.parametrize(
+    ("k", "expected"),
+    [
+        (1, ("b", [1.0])),
+        (2, ("ba", [1.0, 1 / 2])),
+        (3, ("bac", [1.0, 1 / 2, 1 / 4])),
+        (4, ("bac", [1.0, 1 / 2, 1 / 4])),
+    ],
+)
+def test_contents_come_in_the_order_of_their_most_similar_question(k, expected):
+    """q3, q1, q2, q4: b, a, a again (not counted), c; d has no question and is never there, however large k is."""
+    assert found(ONE_EACH, ranked(2, 0, 1, 3), k) == expected
+
+
+def test_fewer_questions_than_k_and_none_at_all():
+    assert found(ONE_EACH, ranked(0, 1), 3) == ("a", [1.0])
+    assert found(ONE_EACH, ranked(), 3) == ("", [])
+
+
+def test_a_question_of_several_contents_brings_all_in_tie_order_or_the_first_alone():
+    order = {"q1": ["c", "a"], "q2": ["c"], "q3": ["b"], "q4": ["c", "d"]}
+    assert found(order, ranked(0, 3, 2, 1), 3) == ("cad", [1.0, 1.0, 1 / 2])
+    assert found(order, ranked(0, 3, 2, 1), 1) == ("c", [1.0]), "the break comes in the middle of a question"
+    assert found(order, ranked(0, 3, 2, 1), 4) == ("cadb", [1.0, 1.0, 1 / 2, 1 / 3])
+    assert found(order, ranked(0, 3, 2, 1), 4, every=False) == ("cb", [1.0, 1 / 3]), "c again from q4 is no step"
+
+
+def test_a_question_without_an_answer_brings_nothing():
+    assert found({"q1": ["a"], "q3": ["b"]}, ranked(1, 2, 3, 0), 2) == ("ba", [1 / 2, 1 / 4])
+
+
+def test_newer_content_comes_first_then_more_questions():
+    pairs = answers(q1="a b c d", q2="d", q3="d b", q4="b d")
+    dates = {"a": "2024-05-01", "c": "2025-01-31"}
+    assert in_tie_order(pairs, contents("a b c d", dates), 0)["q1"] == ["c", "a", "d", "b"]
+    assert in_tie_order(pairs, contents("a b c d", dates), 0)["q3"] == ["d", "b"], "4 questions against 3"
+    later = contents("a b c d", rounds={"b": 1})
+    assert in_tie_order(pairs, later, 0)["q1"][:2] == ["b", "d"], "without dates, what came in later is newer"
+    both = contents("a b c d", dates, rounds={"b": 1})
+    assert in_tie_order(pairs, both, 0)["q1"] == ["c", "a", "b", "d"], "a date says more than when it came in"
+
+
+def test_chance_decides_last_and_evenly_and_the_same_way_again():
+    pairs, three = answers(**{f"q{number}": "a b c" for number in range(300)}), contents("a b c")
+    order = in_tie_order(pairs, three, 7)
+    assert order == in_tie_order(pairs[::-1], three, 7), "it does not depend on the order of the pairs"
+    first = [row[0] for row in order.values()]
+    assert all(70 < first.count(name) < 130 for name in "abc")
+    assert order != in_tie_order(pairs, three, 8)
+
+
+class Fixed:
+    """Ranks questions by fixed scores and keeps how deep it was asked."""
+
+    def __init__(self, scores):
+        self.scores, self.depths = np.asarray(scores), []
+
+    def rank(self, probes, limits):
+        self.depths.append(list(limits))
+        order = np.lexsort((np.arange(len(self.scores)), -self.scores))
+        order = order[self.scores[order] > 0]
+        return [Scored(order[:limit], self.scores[order[:limit]]) for limit in limits]
+
+
+def algorithm_1(a, z, k, order):
+    """The pseudocode, line by line, over the whole matrix; `order` gives the contents of a column in tie order."""
+    chosen = []
+    for j in sorted(range(a.shape[1]), key=lambda j: (-z[j], j)):
+        if z[j] <= 0:
+            break
+        for i in order[j]:
+            assert a[i, j]
+            if i not in chosen:
+                chosen.append(i)
+            if len(chosen) == k:
+                return chosen
+    return chosen
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_equal_to_the_pseudocode_on_random_matrices(data):
+    size = data.draw(st.integers(1, 12)), data.draw(st.integers(1, 150))
+    draw = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    a = draw.random(size) < data.draw(st.sampled_from([0.02, 0.15, 0.6]))
+    z = np.round(draw.normal(0.5, 1, size[1]), 1)
+    names, columns = [f"c{i}" for i in range(size[0])], [f"q{j}" for j in range(size[1])]
+    dates = {name: str(draw.choice(["2024-01-01", "2025-01-01", ""])) for name in names}
+    pairs = answers(**{columns[j]: " ".join(names[i] for i in np.flatnonzero(a[:, j])) for j in range(size[1])})
+    known = contents(" ".join(names), dates)
+    order = in_tie_order(pairs, known, 0)
+    number = a.sum(axis=1)
+    for j, column in enumerate(columns):
+        ranks = [(known[name].date, number[names.index(name)]) for name in order.get(column, ())]
+        assert ranks == sorted(ranks, reverse=True)
+        assert set(order.get(column, ())) == {names[i] for i in np.flatnonzero(a[:, j])}
+    by_place = [[names.index(name) for name in order.get(column, ())] for column in columns]
+    ends, rows = matrix(order, columns, {name: place for place, name in enumerate(names)})
+    base = Fixed(z)
+    limits = [1, 2, 5, size[0]]
+    got = Questioned(base, ends, rows, every=True).rank([PROBE] * len(limits), limits)
+    for limit, ranking in zip(limits, got, strict=True):
+        assert ranking.documents.tolist() == algorithm_1(a, z, limit, by_place)
+        best = [max(z[j] for j in range(size[1]) if a[i, j]) for i in ranking.documents]
+        assert ranking.scores.tolist() == best, "the score of a content is its most similar question's"
+    ones = Questioned(base, ends, rows, every=False).rank([PROBE], [size[0]])[0]
+    assert ones.documents.tolist() == algorithm_1(a, z, size[0], [row[:1] for row in by_place])
+
+
+def test_more_questions_are_ranked_only_until_there_are_enough_contents():
+    """100 questions of one content before the only one of another: 17, 68, then all are looked at."""
+    ends, rows = np.arange(201), np.array([0] * 100 + [1] * 100)
+    base = Fixed(np.arange(200, 0, -1.0))
+    (ranking,) = Questioned(base, ends, rows, every=True).rank([PROBE], [1])
+    assert (ranking.documents.tolist(), base.depths) == ([0], [[17]])
+    base.depths.clear()
+    (ranking,) = Questioned(base, ends, rows, every=True).rank([PROBE], [2])
+    assert (ranking.documents.tolist(), ranking.scores.tolist(), base.depths) == (
+        [0, 1],
+        [200, 100],
+        [[18], [72], [200]],
+    )
