@@ -100,13 +100,18 @@ class PaperLog:
         return self._known.get(key)
 
     def append(self, records: Iterable[PaperRecord]) -> None:
-        """Add records; they are on the disk when this returns. Raises StorageError where it does not take them."""
+        """Add records; they are on the disk when this returns, and known from then on.
+
+        Raises StorageError where the disk does not take them.
+        """
+        new = list(records)
         try:
-            lines.append(self.path, "".join(map(_line, records)))
+            lines.append(self.path, "".join(map(_line, new)))
         except OSError as error:
             raise StorageError(
                 f"{self.path} could not be written ({error}). Free some space and run the same command again."
             ) from error
+        self._known |= {record.key: record for record in new if record.whole}
 
     def finish(self, records: Iterable[PaperRecord]) -> None:
         """Replace the file by these records, in this order, and what is known of other settings after them."""

@@ -110,7 +110,7 @@ def tabulate_paper(paper: PaperConfig, records: Sequence[PaperRecord]) -> PaperR
             raise ValueError(f"{record.task}, {record.system}: the question {record.question_id!r} has two records")
         own[record.question_id] = record
     rows = [
-        _row(task, system, own, cells.get((task, paper.alone)) if paper.alone != system else None)
+        _row(task, system, paper.tasks[task].kind == "choice", own, cells.get((task, paper.alone)))
         for (task, system), own in cells.items()
     ]
     return PaperResults(
@@ -133,7 +133,13 @@ def values_of(record: PaperRecord) -> dict[str, float | None]:
     return found
 
 
-def _row(task: str, system: str, own: Mapping[str, PaperRecord], alone: Mapping[str, PaperRecord] | None) -> PaperRow:
+def _row(
+    task: str,
+    system: str,
+    choice: bool,
+    own: Mapping[str, PaperRecord],
+    alone: Mapping[str, PaperRecord] | None,
+) -> PaperRow:
     records = list(own.values())
     there = [record for record in records if record.answer is not None]
     values = [values_of(record) for record in records]
@@ -150,16 +156,12 @@ def _row(task: str, system: str, own: Mapping[str, PaperRecord], alone: Mapping[
         answered=len(there),
         reasons=dict(Counter(record.reason for record in records if record.reason)),
         cut=sum(record.cut for record in there),
-        no_choice=sum(not record.chosen for record in there if "accuracy" in record.scores and _is_choice(record)),
+        no_choice=sum(not record.chosen for record in there) if choice else 0,
         off_format=_judged(records, judges, lambda verdict: bool(verdict["failure"])),
         unjudged=_judged(records, judges, lambda verdict: bool(verdict["missing"])),
         means=means,
         prompts=tuple(dict.fromkeys(version for record in records for version in record.prompts)),
     )
-
-
-def _is_choice(record: PaperRecord) -> bool:
-    return set(record.scores) == {"accuracy"}
 
 
 def _judged(

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from ... import __version__
-from ...configs.paper import PaperConfig, PaperSystem, RerankConfig, Style, TaskConfig
+from ...configs.environment import RerankConfig
+from ...configs.paper import PaperConfig, PaperSystem, Style, TaskConfig
 from ...errors import ConfigError, EngineUnavailableError
 from ...llms.access import Llm, open_llm
 from ...llms.base import Draw, Reply

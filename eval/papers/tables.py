@@ -81,8 +81,10 @@ def _table(
         if figure.table == table.published
     }
     settings = dict.fromkeys(figure.setting for figure in own.values() if figure.setting)
-    grid = _down(table, rows, results, own, labels) if table.generators == "down" else None
-    grid = grid or _across(paper, table, rows, results, own, labels)
+    if table.generators == "down":
+        grid = _down(table, rows, results, own, labels)
+    else:
+        grid = _across(paper, table, rows, results, own, labels)
     source = [f"Paper: {table.published}; {'; '.join(settings)}."] if settings else []
     return [grid, *source]
 
@@ -107,7 +109,7 @@ def _across(
         head += generators
     lines = []
     for row in rows:
-        line = [labels[row]]
+        line = [labels.get(row, row)]
         for column, generators in columns:
             line.append(_figure(_ours(table, results, row, column), table.unit))
             line += [_theirs(own.get((column.task, column.metric, one, row))) for one in generators]
@@ -120,13 +122,17 @@ def _down(table: PaperTable, rows: Sequence[str], results: PaperResults, own: Ow
     generators = list(dict.fromkeys(one for column in table.columns for one in _generators(own, column)))
     head = ["generator", "system", *(f"{column.task} {_name(column.metric)}" for column in table.columns)]
     lines = [
-        [HERE, labels[row], *(_figure(_ours(table, results, row, column), table.unit) for column in table.columns)]
+        [
+            HERE,
+            labels.get(row, row),
+            *(_figure(_ours(table, results, row, column), table.unit) for column in table.columns),
+        ]
         for row in rows
     ]
     lines += [
         [
             generator,
-            labels[row],
+            labels.get(row, row),
             *(_theirs(own.get((column.task, column.metric, generator, row))) for column in table.columns),
         ]
         for generator in generators

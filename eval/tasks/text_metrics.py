@@ -111,6 +111,6 @@ def _rouge_scorer(kind: str) -> Callable[[str, str], float]:
 
 @cache
 def _bleu_scorer(order: int, tokenizer: str) -> Any:
-    from sacrebleu.metrics import BLEU as SacreBleu
+    from sacrebleu.metrics.bleu import BLEU as SacreBleu
 
     return SacreBleu(max_ngram_order=order, tokenize=tokenizer, effective_order=True)
