@@ -111,8 +111,8 @@ class Sweep(Section):
 
     system: str
     setting: str
-    """Of the method, as lambda."""
-    values: Annotated[list[float], Field(min_length=2)]
+    """Of the method, its place in the settings, as k or rewriter.chr.penalty."""
+    values: Annotated[list[int | float], Field(min_length=2)]
     task: str
     metric: str = "accuracy"
     beside: list[str] = []

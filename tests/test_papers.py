@@ -151,7 +151,7 @@ def test_a_whole_paper(values, server, tmp_path):
     for part in (
         "mcq n = 4, open n = 1",
         "checks that the machinery works",
-        "| No retrieval | 25.0 | – |",
+        "| No retrieval | 25.0 | 25.0 |",
         "utility-1",
     ):
         assert part in text

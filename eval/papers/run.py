@@ -169,13 +169,16 @@ class PaperRun:
     def all(self, written: PaperLog) -> list[PaperRecord]:
         """The records of all tasks and systems, also written down.
 
-        Raises EngineUnavailableError where no question at all got an answer because the models did not reply.
+        Raises ConfigError for settings that a method does not take, before anything is asked, and
+        EngineUnavailableError where no question at all got an answer because the models did not reply.
         """
-        records: list[PaperRecord] = []
-        for task in self._paper.tasks:
-            for name, system in self._systems.items():
-                if system.tasks is None or task in system.tasks:
-                    records += self._system(task, name, system, written)
+        rows = [
+            (task, name, system, self._method(task, system))
+            for task in self._paper.tasks
+            for name, system in self._systems.items()
+            if system.tasks is None or task in system.tasks
+        ]
+        records = [record for row in rows for record in self._system(*row, written)]
         if records and all(record.reason == MISSING for record in records):
             raise EngineUnavailableError(
                 f"none of {len(records)} questions got a reply ({dict(self._reader.costs.missing)}); nothing was "
@@ -184,10 +187,14 @@ class PaperRun:
         written.finish(records)
         return records
 
-    def _system(self, task: str, name: str, system: PaperSystem, written: PaperLog) -> list[PaperRecord]:
+    def _method(self, task: str, system: PaperSystem) -> Method:
+        card = next((self._bases[source].card for source in self._sources(task, system)), None)
+        return known_method(system.method, self._methods)(system.settings, card)
+
+    def _system(
+        self, task: str, name: str, system: PaperSystem, method: Method, written: PaperLog
+    ) -> list[PaperRecord]:
         sources = self._sources(task, system)
-        card = next((self._bases[source].card for source in sources), None)
-        method = known_method(system.method, self._methods)(system.settings, card)
         searchers = {source: self._bases[source].client for source in sources}
         runner = Runner(self._writer, searchers, self._cross_encoder)
         items = self._tasks[task].items

@@ -8,7 +8,7 @@ from ...configs.paper import PaperConfig, PaperSystem, Sweep
 from .results import PaperResults
 
 
-def swept(system: str, setting: str, value: float) -> str:
+def swept(system: str, setting: str, value: int | float) -> str:
     """The name of a system with another value of one setting."""
     return f"{system}[{setting.rpartition('.')[2]}={value:g}]"
 
@@ -26,7 +26,7 @@ def sweep_systems(paper: PaperConfig) -> dict[str, PaperSystem]:
     return found
 
 
-def _with(settings: Mapping[str, Any], place: Sequence[str], value: float) -> dict[str, Any]:
+def _with(settings: Mapping[str, Any], place: Sequence[str], value: int | float) -> dict[str, Any]:
     """Settings with another value at a dotted place."""
     first, *deeper = place
     inner = settings.get(first)
