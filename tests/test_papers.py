@@ -272,7 +272,7 @@ def test_content_questions(values, server, small_environment, tmp_path):
     task = {"kind": "content", "data": small_environment.dataset.path}
     systems = {"rag": {"method": "std_rag", "settings": {"k": 1}}}
     server.answer = lambda body: "I cannot determine the answer to that."
-    _, results = run(
+    page, results = run(
         values,
         tmp_path / "out",
         tasks={"own": {**task, "judges": ["declined"]}},
@@ -283,8 +283,14 @@ def test_content_questions(values, server, small_environment, tmp_path):
         sweeps=[],
         tables=[],
     )
+    right = {"q-head": {"triptan", "aspirin"}, "q-sugar": {"insulin"}, "q-hidden": {"withheld-judgement"}}
+    recovered = {one["question_id"]: one["scores"]["exact_recovery"] for one in written(page)}
+    assert recovered == {
+        one["question_id"]: float(one["documents"][0] in right[one["question_id"]]) for one in written(page)
+    }
+    assert set(recovered.values()) == {0, 1}
     own = row(results, "own", "rag")
-    assert own["means"]["exact_recovery"] == {"value": pytest.approx(2 / 3), "n": 3}
+    assert own["means"]["exact_recovery"] == {"value": pytest.approx(sum(recovered.values()) / 3), "n": 3}
     assert (own["off_format"], own["means"]["declined"]["value"]) == ({"declined": 3}, None)
 
 
