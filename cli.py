@@ -315,10 +315,18 @@ def evaluate(
         typer.Option("--run", metavar="[NAME=]…", help="Without PLAN: a run folder to compare; repeat it."),
     ] = None,
     model: Annotated[str | None, typer.Option("--model", help="Without PLAN: the untrained model.")] = None,
+    endpoint: Annotated[
+        str | None,
+        typer.Option("--endpoint", metavar="URL", help="Without PLAN: where that model is served (OpenAI's protocol)."),
+    ] = None,
     turns: Annotated[int, typer.Option("--turns", min=1, help="Without PLAN: turns of every system.")] = 1,
     samples: Annotated[
         int | None, typer.Option("--samples", min=1, help="Without PLAN: sampled answers, instead of a greedy one.")
     ] = None,
+    checked: Annotated[
+        bool,
+        typer.Option("--check-baselines", help="First compare raw questions with published figures; stop where wrong."),
+    ] = False,
     env: Env = None,
     dry_run: DryRun = False,
     verbose: Verbose = False,
@@ -336,26 +344,26 @@ def evaluate(
         run = None
     if run is None:
         given: dict[str, list[str]] = {name: list(values or ()) for name, values in flags.items()}
-        plan = plan_of_flags(**given, model=model, turns=turns, samples=samples, overrides=changes)
-        _evaluate_plan(plan, output, verbose, dry_run)
+        plan = plan_of_flags(**given, model=model, turns=turns, samples=samples, endpoint=endpoint, overrides=changes)
+        _evaluate_plan(plan, output, checked, verbose, dry_run)
         return
-    if any([*flags.values(), model, turns > 1, samples]):
+    if any([*flags.values(), model, endpoint, turns > 1, samples]):
         raise ConfigError(f"{run!r} says what is evaluated; leave out the flags of an evaluation without a plan.")
     if is_plan(run):
         if checkpoint is not None or env is not None:
             raise ConfigError("--checkpoint and --env are for a run; in a plan say systems.NAME.checkpoint=…")
-        _evaluate_plan(load_plan(run, changes), output, verbose, dry_run)
+        _evaluate_plan(load_plan(run, changes), output, checked, verbose, dry_run)
         return
     settings, folder = _resolve_run(run, changes, verbose, dry_run)
     if checkpoint is not None and folder is None:
         raise ConfigError(f"--checkpoint {checkpoint} needs a run folder, and {run!r} is a config.")
     from .eval.mixed import evaluate_each
 
-    for written in evaluate_each(settings, folder, output, env, checkpoint):
+    for written in evaluate_each(settings, folder, output, env, checkpoint, _tell if checked else None):
         typer.echo(written)
 
 
-def _evaluate_plan(plan: PlanConfig, output: Path | None, verbose: bool, dry_run: bool) -> None:
+def _evaluate_plan(plan: PlanConfig, output: Path | None, checked: bool, verbose: bool, dry_run: bool) -> None:
     set_up_logging(verbose)
     if dry_run:
         from .configs.plan_files import dump_plan
@@ -364,10 +372,10 @@ def _evaluate_plan(plan: PlanConfig, output: Path | None, verbose: bool, dry_run
         raise typer.Exit
     from .eval.grid_results import evaluate_plan
 
-    written, incomplete = evaluate_plan(plan, output)
+    written, failed = evaluate_plan(plan, output, _tell if checked else None)
     typer.echo(written)
-    if incomplete is not None:
-        raise incomplete
+    if failed is not None:
+        raise failed
 
 
 @app.command()

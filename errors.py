@@ -79,6 +79,10 @@ class CollapseError(QuerylectError):
     label = "collapsed"
 
 
+class BaselineError(QuerylectError):
+    """An environment does not show what is published for it, so nothing was measured in it."""
+
+
 class IncompleteError(QuerylectError):
     """Some parts of an evaluation could not be carried out; the others were."""
 

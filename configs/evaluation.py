@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator, model_validator
 
 from .environment import ClientConfig, DatasetConfig, EnvironmentConfig
+from .llm import LlmConfig
 from .schema import PolicyConfig, RewriterConfig, RolloutConfig
 from .section import Section
 
@@ -37,7 +38,7 @@ class PlanEnvironment(Section):
 
 
 class SystemConfig(Section):
-    """What rewrites the questions: a prompted model, or the policy of a run."""
+    """What rewrites the questions: a prompted model, a model that is asked (`llm`), or the policy of a run."""
 
     run: str | None = None
     """A run folder; its policy, rewriter and rollout are taken where the system has none of its own."""
@@ -45,6 +46,8 @@ class SystemConfig(Section):
     """`best`, `final` or `checkpoint-N` of the run, the first there is where None; `untrained` is its policy before."""
     policy: PolicyConfig | None = None
     """The model; that of the plan where None and there is no run."""
+    llm: LlmConfig | None = None
+    """A model that is asked as it stands instead of a policy: an OpenAI-compatible endpoint, or one of this machine."""
     rewriter: RewriterConfig | None = None
     rollout: RolloutConfig | None = None
     """Token budgets, documents shown, engine. Branching, temperature and top_p of it are not used."""
@@ -56,6 +59,8 @@ class SystemConfig(Section):
     """Of samples."""
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Of samples."""
+    passages: Annotated[int, Field(ge=1)] = 1
+    """hyde over an llm: passages sampled for one answer, which are searched together."""
     environments: list[str] | None = None
     """Only in these environments; None takes all."""
     datasets: list[str] | None = None
@@ -67,7 +72,22 @@ class SystemConfig(Section):
             raise ValueError(f"checkpoint is {self.checkpoint!r} and run is missing; name the run folder too")
         if self.run is not None and self.policy is not None:
             raise ValueError("run and policy exclude each other: a run brings its policy; remove one of the two")
+        if self.llm is not None and (self.run is not None or self.policy is not None):
+            raise ValueError("llm is asked instead of a policy; remove llm, or run and policy")
         return self
+
+    @model_validator(mode="after")
+    def _passages_of_an_llm(self) -> "SystemConfig":
+        if self.passages > 1 and (self.llm is None or self.turns > 1):
+            raise ValueError(
+                f"passages is {self.passages}: that takes an llm, and one turn (a second turn answers one text)"
+            )
+        return self
+
+    @property
+    def sampled(self) -> bool:
+        """Whether temperature and top_p are used."""
+        return self.samples is not None or self.passages > 1
 
 
 class PlanConfig(Section):

@@ -55,12 +55,14 @@ def plan_of_flags(
     model: str | None,
     turns: int,
     samples: int | None,
+    endpoint: str | None = None,
     overrides: Sequence[str] = (),
 ) -> PlanConfig:
     """The plan of a command line without a file. Raises ConfigError where it describes none.
 
     A dataset is `hpo` or a BEIR folder, a retriever as in `env.retriever`, a rewriter as in `rewriter.name`, a run a
-    folder; each may be given as NAME=…, and is else called by its last part.
+    folder; each may be given as NAME=…, and is else called by its last part. With `endpoint` the rewriters ask `model`
+    there.
     """
     datasets, retrievers = list(datasets), list(retrievers)
     if not datasets or not retrievers:
@@ -75,15 +77,18 @@ def plan_of_flags(
     asked: dict[str, Any] = {"turns": turns}
     if samples is not None:
         asked["samples"] = samples
+    if endpoint is not None and model is None:
+        raise ConfigError(f"--endpoint {endpoint} serves models by name; say with --model which one is asked.")
+    served = {"llm": {"model": model, "base_url": endpoint}} if endpoint is not None else {}
     systems: dict[str, Mapping[str, Any]] = {
-        name: {**asked, "rewriter": {"name": kind}} for name, kind in _named("--rewriter", rewriters).items()
+        name: {**asked, **served, "rewriter": {"name": kind}} for name, kind in _named("--rewriter", rewriters).items()
     }
     for name, folder in _named("--run", runs).items():
         if name in systems:
             raise ConfigError(f"two systems are called {name!r}; give the run another name: --run NAME={folder}.")
         systems[name] = {**asked, "run": folder}
     values: dict[str, Any] = {"datasets": sources, "environments": environments, "systems": systems}
-    if model is not None:
+    if model is not None and endpoint is None:
         values["policy"] = {"model": model}
     return validated(PlanConfig, values, "the command line", overrides)
 

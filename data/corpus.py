@@ -13,7 +13,7 @@ from ..configs.schema import DatasetConfig
 from ..errors import DataError
 from .beir import beir_folder, load_beir, name_and_licence, no_document, read_corpus
 from .jsonl import Span, spans
-from .load import as_configured, corpus_hash, read_dataset, with_overlap
+from .load import as_configured, corpus_hash, held_out, read_dataset
 from .types import Dataset, Document
 
 _WHOLE = 64 * 2**20
@@ -82,7 +82,7 @@ class BeirCorpus:
 
     def questions(self, documents: Container[str]) -> Dataset:
         """The dataset without its corpus; every judged document must be among `documents`."""
-        return with_overlap(as_configured(load_beir(self._folder, documents=documents), self._config))
+        return held_out(as_configured(load_beir(self._folder, documents=documents), self._config))
 
 
 class LoadedCorpus:
@@ -113,7 +113,7 @@ class LoadedCorpus:
 
     def questions(self, documents: Container[str]) -> Dataset:
         """The dataset."""
-        return with_overlap(self._dataset)
+        return held_out(self._dataset)
 
 
 Corpus = BeirCorpus | LoadedCorpus

@@ -8,20 +8,20 @@ from ..configs.schema import DatasetConfig
 from .beir import load_beir
 from .benchmark import load_benchmark, open_benchmark
 from .hpo import load_hpo
-from .leakage import overlap
+from .leakage import without_leaks
 from .types import Dataset, Document
 
 
 def load_dataset(config: DatasetConfig) -> Dataset:
-    """Load the configured dataset; questions that stand in two of its splits are told in `Dataset.notes`.
+    """Load the configured dataset; what is asked in a later split is taken out of an earlier one (`held_out`).
 
     Raises DataError where the source is missing, empty or inconsistent.
     """
-    return with_overlap(read_dataset(config))
+    return held_out(read_dataset(config))
 
 
 def read_dataset(config: DatasetConfig) -> Dataset:
-    """`load_dataset` without the notes on questions in two splits."""
+    """`load_dataset` with all questions of every split."""
     if config.kind == "hpo":
         dataset = load_hpo(config.path)
     elif config.kind == "beir":
@@ -39,9 +39,13 @@ def as_configured(dataset: Dataset, config: DatasetConfig) -> Dataset:
     return replace(dataset, ignore_identical_ids=config.ignore_identical_ids)
 
 
-def with_overlap(dataset: Dataset) -> Dataset:
-    """The dataset, its notes also telling which questions stand in two splits."""
-    return replace(dataset, notes=(*dataset.notes, *overlap(dataset)))
+def held_out(dataset: Dataset) -> Dataset:
+    """The dataset without questions of train that stand in validation or test, and of validation that stand in test.
+
+    Published splits share questions (two claims of SciFact's test stand in its train); notes say how many went.
+    """
+    splits, notes = without_leaks(dataset.name, dataset.splits)
+    return replace(dataset, splits=splits, notes=(*dataset.notes, *notes))
 
 
 def corpus_hash(corpus: Iterable[Document]) -> str:

@@ -99,7 +99,7 @@ def _verdict(one: Measured, tolerance: float, known: Sequence[Reference]) -> Ver
     parts += [f"{one.value - each.value:+.4f} from {_source(each)}" for each in far]
     status: Literal["right", "wrong"] = "right" if near else "wrong"
     advice = "" if near else " Look at the corpus, the split, the recipe's templates and ignore_identical_ids first."
-    return Verdict(one, status, tuple(mine), f"{said}: {status}; {'; '.join(parts)}.{advice}")
+    return Verdict(one, status, tuple(mine), f"{said}: {status}; {'; '.join(parts)} (tolerance {tolerance:g}).{advice}")
 
 
 def _source(reference: Reference) -> str:

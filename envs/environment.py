@@ -4,7 +4,9 @@ Qrels stay inside: a trainer's call gets questions, documents, rankings and metr
 playground, where its owner has switched that on, reads `judgements`.
 """
 
-from collections.abc import Mapping, Sequence
+import hashlib
+import json
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -76,6 +78,8 @@ class Environment:
         self._judged = _judgements(dataset)
         self._identical = {name for name in self._judged if dataset.ignore_identical_ids and name in self._documents}
         """Questions whose id a document bears that is left out of their rankings."""
+        self.settings_hash = _settings_hash(self._judged, self._identical, config)
+        """What a score depends on beside the index: judgements, ignored documents, and how vectors are searched."""
 
     @classmethod
     def open(cls, config: EnvironmentConfig) -> "Environment":
@@ -188,6 +192,14 @@ def _card(config: EnvironmentConfig, index: Index) -> dict[str, Any]:
     model = {"model": config.model or manifest.recipe.model} if manifest.recipe.model else {}
     remote = {"remote": config.remote.index} if config.remote else {}
     return {**card, **model, **remote, "model_fingerprint": manifest.model_fingerprint}
+
+
+def _settings_hash(
+    judged: Mapping[str, Mapping[str, int]], identical: Collection[str], config: EnvironmentConfig
+) -> str:
+    grades = sorted((name, sorted(of.items())) for name, of in judged.items())
+    search = config.vectors.hnsw_depth, config.vectors.ivf_probes
+    return hashlib.sha256(json.dumps([grades, sorted(identical), search, config.gain]).encode()).hexdigest()
 
 
 def _judgements(dataset: Dataset) -> dict[str, Mapping[str, int]]:

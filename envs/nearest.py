@@ -121,8 +121,9 @@ def build(folder: Path, vectors: Vectors, store: VectorStore, config: VectorsCon
         index = faiss.IndexHNSWFlat(store.dimension, store.hnsw_links, faiss.METRIC_INNER_PRODUCT)
         index.hnsw.efConstruction = store.hnsw_effort
     else:
+        # np: no polysemous training, which takes most of the build and serves a filter that is not used
         index = faiss.index_factory(
-            store.dimension, f"IVF{store.ivf_lists},PQ{store.pq_bytes}x8", faiss.METRIC_INNER_PRODUCT
+            store.dimension, f"IVF{store.ivf_lists},PQ{store.pq_bytes}x8np", faiss.METRIC_INNER_PRODUCT
         )
         assert store.ivf_lists is not None
         learnt = min(len(vectors), _TRAINED_ON * store.ivf_lists)

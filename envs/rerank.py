@@ -86,10 +86,17 @@ class Reranker:
         """The card of a retriever with this stage behind it."""
         return {
             **card,
-            "trained": f"{card['trained']} Its best {self.depth} documents are then put in order by a cross-encoder, "
-            "which reads the query and each document together.",
+            "trained": reranked(card["trained"], self.depth),
             "rerank": self.card,
         }
+
+
+def reranked(trained: str, depth: int) -> str:
+    """How a retriever was trained, in words, with this stage behind it."""
+    return (
+        f"{trained} Its best {depth} documents are then put in order by a cross-encoder, which reads the query and "
+        "each document together."
+    )
 
 
 class Reranked:

@@ -231,6 +231,7 @@ def create_app(
             gain=environment.gain,
             splits=dict(environment.splits),
             limits=room.limits,
+            settings_hash=environment.settings_hash,
         )
 
     @app.get("/v1/questions")

@@ -125,6 +125,9 @@ class EnvironmentInfo(Wire):
     splits: dict[str, int]
     """Number of questions by split."""
     limits: Limits
+    settings_hash: str = ""
+    """sha256 of what a score depends on beside the index: judgements, documents that are ignored, and how vectors are
+    searched. "" from a service that does not say."""
 
 
 class QuestionBody(Wire):

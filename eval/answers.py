@@ -30,7 +30,7 @@ from .answers_sources import Contexts, Search, Searches, raw_searches, recorded_
 from .answers_table import NO_RAG, SCORES, AnswerRecord, AnswerResults, markdown, tabulate_answers
 from .compare import held_out_questions, refuse_overlap, refuse_training_split
 from .provenance import versions
-from .records import write_text
+from .records import refuse_unwritable, write_text
 from .table import Arm
 
 log = logging.getLogger(__name__)
@@ -51,10 +51,11 @@ def answer_questions(config: RunConfig, records: Path | None, output: Path | Non
     the same command goes on.
     """
     refuse_training_split(config)
-    gold = gold_answers(config)
     base = records.parent if records is not None else Path(config.output) / f"{config.name}-untrained"
     folder = output or base / "answers" / reader_name(config)
-    with open_environment(config) as client, only_writer(folder), open_llm(config.answers.reader) as reader:
+    refuse_unwritable(folder)
+    gold = gold_answers(config)
+    with only_writer(folder), open_environment(config) as client, open_llm(config.answers.reader) as reader:
         info = client.environment().model_dump()
         searches = (
             recorded_searches(records) if records is not None else raw_searches(_asked(client, info, config, gold))

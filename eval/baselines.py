@@ -1,14 +1,17 @@
 """Un-rewritten questions measured in an environment, to compare with what is published for it."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from ..configs.schema import RunConfig
+from ..data.corpus import open_corpus
 from ..data.ragbench import PARTS, part_of
-from ..data.references import METRIC, Measured
+from ..data.references import METRIC, Measured, Verdict, check_baselines
 from ..envs.environment import Environment
 from ..envs.plan import SearchPlan
-from ..errors import ConfigError
+from ..envs.wire import Step
+from ..errors import BaselineError, ConfigError, EnvironmentUnavailableError
 from ..logs import progress_bar
 
 _CHUNK = 256
@@ -32,24 +35,83 @@ def measure_raw(config: RunConfig, split: str) -> list[Measured]:
             for question, ranking in zip(part, environment.search(plans), strict=True):
                 values[question.id] = environment.score(question.id, ranking, [METRIC])[METRIC]
             progress(len(values), len(questions))
-    retriever = str(environment.card["name"])
+    return figures(environment.name, environment.dataset, retriever_name(environment.card), split, values)
 
-    name = environment.dataset
 
-    def figure(dataset: str, mean: float, count: int) -> Measured:
-        label = environment.name if dataset == name else f"{environment.name}, {dataset.rpartition('/')[2]}"
-        return Measured(label, dataset, retriever, split, mean, count)
+def measure_asked(client: Any, config: RunConfig) -> list[Measured]:
+    """`measure_raw` of the split to evaluate, through a client: of an environment that runs, wherever that is.
 
-    if name.partition("[")[0] != "ragbench":
-        return [figure(name, _mean(list(values.values())), len(values))]
+    The dataset is that of the settings; of a service it is the first part of its name. Raises
+    EnvironmentUnavailableError where a question has no score.
+    """
+    info = client.environment()
+    split = config.eval.split
+    questions = client.questions(split)
+    values: dict[str, float] = {}
+    with progress_bar("searching") as progress:
+        for start in range(0, len(questions), _CHUNK):
+            part = questions[start : start + _CHUNK]
+            steps = [Step(question_id=question.id, plan=SearchPlan.of(question.text)) for question in part]
+            for question, result in zip(part, client.step(steps, metrics=[METRIC]), strict=True):
+                if result is None:
+                    raise EnvironmentUnavailableError(
+                        f"the environment did not score the question {question.id!r} before the deadline, so it cannot "
+                        "be compared with what is published. Check its log, or raise client.deadline."
+                    )
+                values[question.id] = result.metrics[METRIC]
+            progress(len(values), len(questions))
+    served = config.client.urls != "local"
+    dataset = info.name.rpartition("/")[0] or info.name if served else open_corpus(config.env.dataset).name
+    return figures(info.name, dataset, retriever_name(info.retriever), split, values)
+
+
+def compare_with_published(client: Any, config: RunConfig, tell: Callable[[str], None]) -> list[Verdict]:
+    """What raw questions are worth beside published figures, told a sentence each.
+
+    Raises BaselineError where it is something else, and as `measure_asked`.
+    """
+    verdicts = check_baselines(measure_asked(client, config))
+    for verdict in verdicts:
+        tell(verdict.sentence)
+    refuse_wrong(verdicts)
+    return verdicts
+
+
+def refuse_wrong(verdicts: Sequence[Verdict]) -> None:
+    """BaselineError where an environment does not show what is published for it."""
+    wrong = [verdict for verdict in verdicts if verdict.status == "wrong"]
+    if wrong:
+        raise BaselineError(
+            "nothing was rewritten, for raw questions are not worth here what is published. "
+            + " ".join(verdict.sentence for verdict in wrong)
+        )
+
+
+def retriever_name(card: Mapping[str, Any]) -> str:
+    """The name under which a retriever's figures are published: what a reranker makes of it is another one's."""
+    return f"{card['name']} with a reranker" if card.get("rerank") else str(card["name"])
+
+
+def figures(label: str, dataset: str, retriever: str, split: str, values: Mapping[str, float]) -> list[Measured]:
+    """What nDCG@10 by question id comes to; of RAGBench also for each part, and the mean of parts.
+
+    `label` names the environment, `dataset` is the dataset's own name.
+    """
+
+    def figure(name: str, mean: float, count: int) -> Measured:
+        said = label if name == dataset else f"{label}, {name.rpartition('/')[2]}"
+        return Measured(said, name, retriever, split, mean, count)
+
+    if dataset.partition("[")[0] != "ragbench":
+        return [figure(dataset, _mean(list(values.values())), len(values))]
     parts: dict[str, list[float]] = defaultdict(list)
     for question_id, value in values.items():
         parts[part_of(question_id)].append(value)
     means = {part: _mean(parts[part]) for part in PARTS if part in parts}
-    each = [figure(f"{name}/{part}", mean, len(parts[part])) for part, mean in means.items()]
+    each = [figure(f"{dataset}/{part}", mean, len(parts[part])) for part, mean in means.items()]
     # the published average is over eleven parts, without CUAD
     averaged = [mean for part, mean in means.items() if part != "cuad"] or list(means.values())
-    return [*each, figure(name, _mean(averaged), len(values))]
+    return [*each, figure(dataset, _mean(averaged), len(values))]
 
 
 def _mean(values: Sequence[float]) -> float:

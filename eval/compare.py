@@ -2,24 +2,33 @@
 
 import json
 import logging
-import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from ..configs.schema import RunConfig
+from ..data.references import Verdict
 from ..data.types import Dataset, Question
 from ..envs.connect import open_environment
 from ..envs.plan import SearchPlan
-from ..errors import ConfigError, DataError, EnvironmentUnavailableError, StorageError
+from ..errors import ConfigError, DataError, EnvironmentUnavailableError
 from ..rollouts.checkpoints import find_checkpoint
+from .baselines import compare_with_published
 from .examples import choose_examples, gold_titles
 from .figures import draw_training, read_metrics
 from .provenance import Provenance, provenance
-from .records import METRICS, EvalRecord, raw_record, records_of_trees, write_records, write_text
+from .records import (
+    METRICS,
+    EvalRecord,
+    raw_record,
+    records_of_trees,
+    refuse_unwritable,
+    write_records,
+    write_text,
+)
 from .report import render
 from .systems import PolicySystem, System, policy_systems
 from .table import Results, explanation, headline, tabulate
@@ -27,22 +36,31 @@ from .table import Results, explanation, headline, tabulate
 log = logging.getLogger(__name__)
 
 
-def evaluate(config: RunConfig, run: Path | None, output: Path | None, checkpoint_name: str | None = None) -> Path:
+def evaluate(
+    config: RunConfig,
+    run: Path | None,
+    output: Path | None,
+    checkpoint_name: str | None = None,
+    check: Callable[[str], None] | None = None,
+) -> Path:
     """Evaluate a run, or the untrained policy alone where `run` is None, and return the path of report.html.
 
-    `checkpoint_name` takes that checkpoint of the run instead of the one that `find_checkpoint` prefers.
+    `checkpoint_name` takes that checkpoint of the run instead of the one that `find_checkpoint` prefers. Where `check`
+    is given, raw questions are compared with published figures before a model is loaded, and it is told the outcome.
 
     Writes eval.jsonl, results.json and report.html into `output`; by default the run folder, or OUTPUT/NAME-untrained
     where `run` is None, so that a trained run's report is never replaced by one without it. Raises ConfigError for
     the training split, DataError where test questions were trained on, CheckpointError where the run has no policy,
-    EnvironmentUnavailableError where the environment answers no question.
+    EnvironmentUnavailableError where the environment answers no question, BaselineError where `check` finds it wrong.
     """
     refuse_training_split(config)
     checkpoint = find_checkpoint(run, checkpoint_name) if run is not None else None
     folder = output or run or Path(config.output) / f"{config.name}-untrained"
+    refuse_unwritable(folder)
     with open_environment(config) as client:
+        baselines = compare_with_published(client, config, check) if check is not None else ()
         systems = policy_systems(config, client, checkpoint)
-        return evaluate_systems(config, client, systems, folder, run=run, checkpoint=checkpoint)
+        return evaluate_systems(config, client, systems, folder, run=run, checkpoint=checkpoint, baselines=baselines)
 
 
 def evaluate_systems(
@@ -53,8 +71,12 @@ def evaluate_systems(
     *,
     run: Path | None = None,
     checkpoint: Path | None = None,
+    baselines: Sequence[Verdict] = (),
 ) -> Path:
-    """`evaluate` with the environment client and the systems given; `run` only adds training curves to the report."""
+    """`evaluate` with the environment client and the systems given; `run` only adds training curves to the report.
+
+    `baselines`: how raw questions compare with published figures, for results.json.
+    """
     refuse_training_split(config)
     info = _plain(client.environment())
     questions = held_out_questions(client, info, config)
@@ -62,14 +84,15 @@ def evaluate_systems(
     metrics = run / "metrics.jsonl" if run is not None else None
     drawings = draw_training(read_metrics(metrics)) if metrics is not None and metrics.is_file() else []
     said = provenance(config, info, checkpoint, licence=dataset.licence if dataset else "")
-    _refuse_unwritable(folder)
+    refuse_unwritable(folder)
     records = run_systems(client, questions, systems)
     write_records(folder / "eval.jsonl", records)
     results = tabulate(
         records, resamples=config.eval.bootstrap, permutations=config.eval.permutations, seed=config.seed
     )
     created = datetime.now(UTC).isoformat(sep=" ", timespec="seconds")
-    table = json.dumps(results_json(results, said, created), ensure_ascii=False, indent=2)
+    content = {**results_json(results, said, created), "baselines": [asdict(verdict) for verdict in baselines]}
+    table = json.dumps(content, ensure_ascii=False, indent=2)
     write_text(folder / "results.json", table + "\n")
     examples = choose_examples(records, config.eval.examples, _gold(dataset, config.eval.split))
     page = render(results, provenance=said, drawings=drawings, examples=examples, created=created)
@@ -157,13 +180,6 @@ def refuse_training_split(config: RunConfig) -> None:
             f"eval.split is {config.eval.split!r}; expected validation or test: a table of questions that were "
             "trained on says nothing about new ones."
         )
-
-
-def _refuse_unwritable(folder: Path) -> None:
-    """Raise StorageError before minutes are spent on answers that could not be written."""
-    here = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    if not here.is_dir() or not os.access(here, os.W_OK | os.X_OK):
-        raise StorageError(f"{folder} cannot be written: {here} is no writable folder. Give another with --output.")
 
 
 def refuse_overlap(name: str, split: str, questions: Sequence[Question], train: Sequence[Question]) -> None:

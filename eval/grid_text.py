@@ -164,8 +164,8 @@ def _cost_cells(costs: Costs | None) -> list[str]:
         return ["–"] * len(COSTS)
     return [
         str(costs.calls),
-        f"{costs.tokens_in:.0f}",
-        f"{costs.tokens_out:.1f}",
+        "–" if costs.tokens_in is None else f"{costs.tokens_in:.0f}",
+        "–" if costs.tokens_out is None else f"{costs.tokens_out:.1f}",
         f"{costs.searches:.2f}",
         f"{costs.seconds:.3f}",
         f"{100 * costs.format_ok:.1f}%",

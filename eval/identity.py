@@ -7,11 +7,12 @@ another version of a rewriter, is another system.
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..configs.evaluation import SystemConfig
+from ..configs.llm import LlmConfig
 from ..configs.schema import RunConfig
 from ..data.types import Document, Qrels, Question
 from ..rewriters.base import Rewriter
@@ -21,7 +22,15 @@ WHOLE = 64 * 2**20
 """Bytes of a file that are read whole."""
 SAMPLES, SAMPLE = 64, 2**20
 
-_READ_BY_MODELS = {".safetensors", ".json", ".gguf", ".jinja", ".txt", ".model", ".bin"}
+_READ_BY_MODELS = {".py", ".safetensors", ".json", ".gguf", ".jinja", ".txt", ".model", ".bin"}
+
+_SAID = (
+    "<think>t</think><rewrite>one</rewrite><rewrite>two</rewrite>",
+    "<think>t</think><rewrite>one</rewrite>",
+    "t</think><rewrite>one</rewrite>",
+    "plain",
+)
+"""Answers whose plans tell one way of reading them from another."""
 
 
 def model_identity(name: str) -> str:
@@ -58,22 +67,33 @@ def weights_identity(model: str, checkpoint: Path | None) -> dict[str, str | Non
     }
 
 
+def llm_identity(config: LlmConfig) -> dict[str, Any]:
+    """What a model that is asked as it stands is recognised by. Raises ModelError as `model_identity`."""
+    if config.base_url is not None:
+        return {"endpoint": config.base_url, "model": config.model, "extra": config.extra}
+    return {"llm": model_identity(config.model), "dtype": config.dtype}
+
+
 def system_identity(
-    system: SystemConfig, config: RunConfig, weights: Mapping[str, str | None], rewriter: Rewriter, seed: int
+    system: SystemConfig, config: RunConfig, weights: Mapping[str, Any], rewriter: Rewriter, seed: int
 ) -> dict[str, Any]:
     """All of a rewriting system that its answers depend on. `rewriter` is the one for the environment at hand."""
     rollout = config.rollout
     sampled = {"samples": system.samples, "temperature": system.temperature, "top_p": system.top_p, "seed": seed}
+    policy = {
+        "dtype": config.policy.dtype,
+        "engine": rollout.engine,
+        "max_prompt_tokens": rollout.max_prompt_tokens,
+    }
     return {
         **weights,
-        "dtype": config.policy.dtype,
+        **(policy if system.llm is None else {"passages": system.passages}),
         "prompts": digest(_prompts(rewriter, system.turns)),
         "rewriter": config.rewriter.model_dump(mode="json"),
         "turns": system.turns,
         "new_tokens": [rollout.new_tokens(turn) for turn in range(1, system.turns + 1)],
-        "max_prompt_tokens": rollout.max_prompt_tokens,
         "shown": [rollout.documents, rollout.document_tokens, rollout.observation_tokens],
-        "sampling": sampled if system.samples is not None else None,
+        "sampling": sampled if system.sampled else None,
     }
 
 
@@ -82,11 +102,19 @@ def judgements_identity(qrels: Qrels | None) -> str | None:
     return digest({question: dict(sorted(grades.items())) for question, grades in qrels.items()}) if qrels else None
 
 
+def options_identity(questions: Sequence[Question]) -> str | None:
+    """A hash of all answer options, which stand in the prompts; None where no question has any."""
+    options = {question.id: list(question.options) for question in questions if question.options}
+    return digest(options) if options else None
+
+
 def _prompts(rewriter: Rewriter, turns: int) -> list[Any]:
-    """Everything that the rewriter puts around a question and documents."""
-    question, found = Question("?", "{question}"), [Document("?", "{title}", "{text}")]
+    """Everything that the rewriter puts around a question and documents, and what it searches for answers."""
+    question, found = Question("?", "{question}", ("{one}", "{other}")), [Document("?", "{title}", "{text}")] * 2
     later = [[rewriter.follow_up(question, shown, turn) for shown in (found, [])] for turn in range(2, turns + 1)]
-    return [rewriter.name, rewriter.opening, rewriter.first(question), later]
+    read = [rewriter.parse(question, said, 1) for said in _SAID]
+    plans = [one.plan.model_dump(mode="json") if one.plan is not None else None for one in read]
+    return [rewriter.name, rewriter.opening, rewriter.first(question), later, plans]
 
 
 def digest(value: Mapping[str, Any] | list[Any]) -> str:

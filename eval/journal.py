@@ -3,7 +3,8 @@
 `cell.json` says what was asked of what; the folder is named by its fingerprint, so that answers are never taken for
 those of another question, model, prompt or index. `records.jsonl` gets one line per record, a batch at a time, forced
 to the disk. A last line without its end, which a killed process leaves, is cut off before the next one is written. A
-question that is answered again, because it was unscorable, has further lines, and the last ones count.
+question that is answered again, because it was unscorable, has further lines, and the last ones count. An answer that a
+model never gave has no line there; `missing.jsonl` says why.
 """
 
 import json
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..data.types import Question
-from ..errors import StorageError
+from ..errors import DataError, StorageError
 from .identity import digest
 from .lines import append, cut_off_half_a_line
 from .records import EvalRecord, read_records, record_line, write_text
@@ -34,6 +35,7 @@ class Journal:
         self.fingerprint = fingerprint(identity)
         self.folder = cells / self.fingerprint
         self.records = self.folder / "records.jsonl"
+        self.unanswered = self.folder / "missing.jsonl"
         self.identity = identity
 
     def read(self) -> list[EvalRecord]:
@@ -46,21 +48,50 @@ class Journal:
         cut_off_half_a_line(self.records)
         found: dict[Key, EvalRecord] = {}
         for record in read_records(self.records):
-            found[record.question_id, record.turn, record.sample] = record
+            question, turn, sample = record.question_id, record.turn, record.sample
+            found[question, turn, sample] = record
+            later = turn + 1
+            while found.pop((question, later, sample), None):  # it followed an earlier attempt at this turn
+                later += 1
         return list(found.values())
+
+    def missing(self) -> dict[Key, str]:
+        """Why answers are missing that were asked for and never came, by the reason of the last attempt."""
+        if not self.unanswered.is_file():
+            return {}
+        cut_off_half_a_line(self.unanswered)
+        try:
+            rows = [json.loads(line) for line in self.unanswered.read_text(encoding="utf-8").splitlines()]
+            reasons = {(row["question_id"], row["turn"], row["sample"]): str(row["reason"]) for row in rows}
+        except (ValueError, KeyError, TypeError) as error:
+            raise DataError(
+                f"{self.unanswered} cannot be read ({error}). Remove it: no answer stands in it."
+            ) from error
+        there = {(record.question_id, record.turn, record.sample) for record in self.read()}
+        return {key: reason for key, reason in reasons.items() if key not in there}
+
+    def miss(self, reasons: Mapping[Key, str]) -> None:
+        """Note why answers are missing, beside those that came. Raises StorageError as `append`."""
+        if not reasons:
+            return
+        names = ("question_id", "turn", "sample", "reason")
+        lines = [json.dumps(dict(zip(names, (*key, reason), strict=True))) + "\n" for key, reason in reasons.items()]
+        self._add(self.unanswered, "".join(lines))
 
     def append(self, records: Iterable[EvalRecord]) -> None:
         """Add records and force them to the disk. Raises StorageError where it does not take them."""
-        lines = "".join(map(record_line, records))
+        self._add(self.records, "".join(map(record_line, records)))
+
+    def _add(self, path: Path, lines: str) -> None:
         try:
-            if not self.records.exists():
+            if not path.exists():
                 write_text(self.folder / "cell.json", json.dumps(self.identity, ensure_ascii=False, indent=1) + "\n")
-            cut_off_half_a_line(self.records)
-            append(self.records, lines)
+            cut_off_half_a_line(path)
+            append(path, lines)
         except OSError as error:
             raise StorageError(
-                f"{self.records} could not be written ({error}). Free some space and give the command again: what is "
-                "there is kept."
+                f"{path} could not be written ({error}). Free some space and give the command again: what is there is "
+                "kept."
             ) from error
 
 

@@ -1,6 +1,6 @@
 """Evaluating a run that mixes environments: one report for each, of the policy that was trained on all."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ..configs.mix import chosen
@@ -9,7 +9,9 @@ from ..data.mixed_ids import joined
 from ..envs.connect import open_environments
 from ..envs.mixture import MixedClient
 from ..rollouts.checkpoints import find_checkpoint
+from .baselines import compare_with_published
 from .compare import evaluate, evaluate_systems, held_out_questions, refuse_overlap, refuse_training_split
+from .records import refuse_unwritable
 from .systems import policy_systems
 
 
@@ -19,6 +21,7 @@ def evaluate_each(
     output: Path | None,
     name: str | None = None,
     checkpoint_name: str | None = None,
+    check: Callable[[str], None] | None = None,
 ) -> Iterator[Path]:
     """Evaluate on the environment called `name`, or on every one of them; gives the reports as they are written.
 
@@ -28,20 +31,27 @@ def evaluate_each(
     """
     asked = chosen(config, name)
     if config.mix is None:
-        yield evaluate(config, run, output, checkpoint_name)
+        yield evaluate(config, run, output, checkpoint_name, check)
         return
     refuse_training_split(config)
     checkpoint = find_checkpoint(run, checkpoint_name) if run is not None else None
     folder = output or run or Path(config.output) / f"{config.name}-untrained"
+    refuse_unwritable(folder)
     with open_environments(config) as mixed:
         assert isinstance(mixed, MixedClient), "a mix is opened as one"
         for environment, one in asked.items():
             _refuse_trained_elsewhere(one, mixed, environment)
+        baselines = {
+            name: compare_with_published(mixed.clients[name], one, check) if check is not None else []
+            for name, one in asked.items()
+        }
         for environment, one in asked.items():
             client = mixed.clients[environment]
             systems = policy_systems(one, client, checkpoint)
             place = report_folder(folder, environment)
-            yield evaluate_systems(one, client, systems, place, run=run, checkpoint=checkpoint)
+            yield evaluate_systems(
+                one, client, systems, place, run=run, checkpoint=checkpoint, baselines=baselines[environment]
+            )
 
 
 def report_folder(run: Path, environment: str) -> Path:

@@ -20,10 +20,12 @@ from ..data.corpus import open_corpus
 from ..data.types import Dataset, Question, Split
 from ..envs.connect import open_environment
 from ..envs.index import build_index, check_corpus, open_index
+from ..envs.rerank import reranked
 from ..errors import ConfigError
 from ..logs import progress_bar
 from ..rewriters.card import RetrieverCard
-from .identity import judgements_identity, model_identity
+from .baselines import retriever_name
+from .identity import judgements_identity, model_identity, options_identity
 
 _OF_THE_INDEX = {"model", "recipe", "hybrid", "remote", "engine", "vectors"}
 """Settings that make another index of the same retriever and dataset."""
@@ -39,6 +41,10 @@ class Place:
     """Settings with which a client of it is opened; only `env` and `client` are meant."""
     card: RetrieverCard
     questions: list[Question]
+    everything: list[Question]
+    """All questions of the split, also those beyond `limit`."""
+    published_as: tuple[str, str]
+    """Names of dataset and retriever under which figures of it are published."""
     split: Split | None
     """Questions and judgements of the split, where they are on this machine."""
     identity: dict[str, Any] = field(repr=False)
@@ -78,19 +84,23 @@ class Places:
             info = client.environment()
             if not info.splits.get(plan.split):
                 raise _no_split(plan.split, f"the service of {environment} on {dataset}", dict(info.splits))
-            questions = self._limited(dataset, client.questions(plan.split))
+            questions = client.questions(plan.split)
         known = self._split(dataset, source, AnyDocument()) if source is not None else None
         return Place(
             dataset,
             environment,
             config,
             RetrieverCard.from_service(info.retriever),
+            self._limited(dataset, questions),
             questions,
+            (self._datasets[dataset].name if known is not None else dataset, retriever_name(info.retriever)),
             known,
             {
                 "index": info.index_hash,
                 "gain": info.gain,
                 "judgements": judgements_identity(known.qrels if known else None),
+                "settings": info.settings_hash,
+                "options": options_identity(questions),
             },
         )
 
@@ -103,23 +113,31 @@ class Places:
         check_corpus(index, open_corpus(source))
         split = self._split(dataset, source, index.documents)
         rerank = None
+        manifest = index.manifest
+        card = manifest.recipe.model_dump(mode="json", exclude_none=True)
         if env.rerank is not None:
             rerank = {**env.rerank.model_dump(mode="json"), "model": model_identity(env.rerank.model)}
-        manifest = index.manifest
+            card |= {"trained": reranked(card["trained"], env.rerank.depth), "rerank": rerank}
         return Place(
             dataset,
             environment,
             RunConfig(env=env, client=settings.client, name=f"{dataset}-{environment}"),
-            RetrieverCard.from_service(manifest.recipe.model_dump(mode="json", exclude_none=True)),
+            RetrieverCard.from_service(card),
             self._limited(dataset, split.questions),
+            list(split.questions),
+            (self._datasets[dataset].name, retriever_name(card)),
             split,
             {
                 "index": manifest.index_hash,
                 "rerank": rerank,
                 "gain": env.gain,
-                "search": env.vectors.model_dump(mode="json") if manifest.vectors is not None else None,
+                "search": env.vectors.model_dump(mode="json")
+                if manifest.vectors is not None or env.hybrid is not None
+                else None,
                 "judgements": judgements_identity(split.qrels),
                 "dataset": source.model_dump(mode="json", exclude={"path"}, exclude_defaults=True),
+                "identical_ids_ignored": self._datasets[dataset].ignore_identical_ids,
+                "options": options_identity(split.questions),
             },
         )
 

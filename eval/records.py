@@ -42,10 +42,11 @@ class EvalRecord:
     """Document ids, best first."""
     metrics: Mapping[str, float | None]
     """Value by metric name; None where unscorable."""
-    tokens: int
-    """Tokens written by the model up to and including this turn."""
-    prompt_tokens: int
-    """Tokens read by the model before it wrote this turn; its own earlier turns and the documents shown are in it."""
+    tokens: int | None
+    """Tokens written by the model up to and including this turn; None where an endpoint does not say."""
+    prompt_tokens: int | None
+    """Tokens read by the model before it wrote this turn; its own earlier turns and the documents shown are in it. None
+    where an endpoint does not say."""
     searches: int
     """Search plans sent up to and including this turn; a turn whose format failed sends none."""
     format_ok: bool
@@ -96,7 +97,7 @@ def records_of_trees(
                         think=node.rewrite.think,
                         rewrites=tuple(node.rewrite.rewrites),
                         ranking=tuple(hit.document.id for hit in node.ranking),
-                        metrics=_metrics(node.metrics, metrics, failed=failed, scored=scored),
+                        metrics=metrics_of(node.metrics, metrics, failed=failed, scored=scored),
                         tokens=tokens,
                         prompt_tokens=len(node.prompt_ids),
                         searches=searches,
@@ -128,7 +129,7 @@ def raw_record(
         think="",
         rewrites=(question.text,),
         ranking=tuple(hit.id for hit in hits),
-        metrics=_metrics(values, metrics, failed=False, scored=result is not None),
+        metrics=metrics_of(values, metrics, failed=False, scored=result is not None),
         tokens=0,
         prompt_tokens=0,
         searches=1,
@@ -189,7 +190,14 @@ def write_text(path: Path, text: str) -> None:
         ) from error
 
 
-def _metrics(
+def refuse_unwritable(folder: Path) -> None:
+    """Raise StorageError before time is spent on results that could not be written into `folder`."""
+    here = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not here.is_dir() or not os.access(here, os.W_OK | os.X_OK):
+        raise StorageError(f"{folder} cannot be written: {here} is no writable folder. Give another with --output.")
+
+
+def metrics_of(
     values: Mapping[str, float], names: Sequence[str], *, failed: bool, scored: bool
 ) -> dict[str, float | None]:
     """The reported metrics: all None where unscorable, 0 where the format failed and nothing was searched.

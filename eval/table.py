@@ -53,10 +53,10 @@ class ArmRow:
     calls: int
     """Calls of the language model."""
     searches: float
-    tokens: float
-    """Tokens written."""
-    prompt_tokens: float
-    """Tokens read."""
+    tokens: float | None
+    """Tokens written; None where an endpoint does not say of every answer."""
+    prompt_tokens: float | None
+    """Tokens read, alike."""
     format_ok: float
     """Share of answers in the asked format."""
 
@@ -223,10 +223,16 @@ def _row(arm: Arm, records: Sequence[EvalRecord], questions: int, resamples: int
         high=high,
         calls=arm.turn,
         searches=_mean([record.searches for record in records]),
-        tokens=_mean([record.tokens for record in records]),
-        prompt_tokens=_mean([record.prompt_tokens for record in records]),
+        tokens=known_mean([record.tokens for record in records]),
+        prompt_tokens=known_mean([record.prompt_tokens for record in records]),
         format_ok=_mean([record.format_ok for record in records]),
     )
+
+
+def known_mean(values: Sequence[int | None]) -> float | None:
+    """The mean; None where one of the values is not known, for the others may be no sample of all."""
+    known = [value for value in values if value is not None]
+    return _mean(known) if len(known) == len(values) else None
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -59,18 +59,23 @@ class Llm:
         return dict(self.backend.identity)
 
     def ask(
-        self, prompts: Sequence[Prompt], draw: Draw, advance: Callable[[int, int], None] | None = None
+        self,
+        prompts: Sequence[Prompt],
+        draw: Draw,
+        advance: Callable[[int, int], None] | None = None,
+        missing: Callable[[int, str], None] | None = None,
     ) -> list[Reply | None]:
         """The reply to each prompt, in their order; None where it is missing.
 
-        Equal prompts are asked once. `advance` is told how many of how many prompts are done. Raises TokenError or
-        RequestError where the endpoint refuses everything, EngineUnavailableError where it does not answer at all,
-        ModelError for an unusable local model.
+        Equal prompts are asked once. `advance` is told how many of how many prompts are done, `missing` the place
+        of each prompt without a reply and the reason. Raises ConfigError where the endpoint refuses everything,
+        EngineUnavailableError where it does not answer at all, ModelError for an unusable local model.
         """
         keys = [self.key(prompt, draw) for prompt in prompts]
         replies = self.cache.get(list(dict.fromkeys(keys))) if self.cache is not None else {}
         asked = {key: prompt for key, prompt in zip(keys, prompts, strict=True) if key not in replies}
         waiting = list(asked)
+        reasons: dict[str, str] = {}
         done = len(prompts) - len(waiting)
         self.costs.cached += done
         if advance is not None:
@@ -84,6 +89,7 @@ class Llm:
                 if self.cache is not None:
                     self.cache.put(waiting[place], outcome)
             else:
+                reasons[waiting[place]] = outcome.reason
                 log.debug("no reply: %s", outcome.reason)
             done += 1
             if advance is not None:
@@ -91,6 +97,10 @@ class Llm:
 
         if waiting:
             self.backend.generate([asked[key] for key in waiting], draw, deliver, self.costs)
+        if missing is not None:
+            for place, key in enumerate(keys):
+                if key not in replies:
+                    missing(place, reasons.get(key, "no reply"))
         return [replies.get(key) for key in keys]
 
     def key(self, prompt: Prompt, draw: Draw) -> str:

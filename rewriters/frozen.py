@@ -1,12 +1,25 @@
 """Any rewriter over any language model as it stands: an endpoint, or a local model that is not trained."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from ..data.types import Question
 from ..llms.access import Llm
-from ..llms.base import Draw, Prompt
+from ..llms.base import Draw, Message, Prompt
 from .base import Rewrite, Rewriter
 from .passages import PassageRewriter
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the model said to one chat."""
+
+    rewrite: Rewrite
+    text: str
+    """As it was said; of several passages all of them."""
+    prompt_tokens: int | None
+    """Tokens read; None where an endpoint does not say. Those written alike."""
+    tokens: int | None
 
 
 def ask_rewriter(llm: Llm, rewriter: Rewriter, questions: Sequence[Question], draw: Draw) -> list[Rewrite | None]:
@@ -15,15 +28,39 @@ def ask_rewriter(llm: Llm, rewriter: Rewriter, questions: Sequence[Question], dr
     An answer in the wrong format is a Rewrite without a plan. With `draw.n` above 1 the passages of all answers become
     one plan (hyde). Raises ValueError for a rewriter that cannot join answers, and as `Llm.ask`.
     """
-    if draw.n > 1 and not (isinstance(rewriter, PassageRewriter) and rewriter.most is None):
+    answers = ask_turn(llm, rewriter, questions, [rewriter.first(question) for question in questions], 1, draw)
+    return [answer.rewrite if answer is not None else None for answer in answers]
+
+
+def ask_turn(
+    llm: Llm,
+    rewriter: Rewriter,
+    questions: Sequence[Question],
+    chats: Sequence[Sequence[Message]],
+    turn: int,
+    draw: Draw,
+    missing: Callable[[int, str], None] | None = None,
+) -> list[Answer | None]:
+    """The answer to each chat, which is that of turn `turn` (1, 2, …) about the question beside it.
+
+    None where the model did not reply; `missing` is told the place and the reason. Raises as `ask_rewriter`.
+    """
+    if draw.n > 1 and not joins(rewriter):
         raise ValueError(f"n is {draw.n}, and {rewriter.name} makes a plan of one answer; only hyde joins several")
-    prompts = [Prompt(tuple(rewriter.first(question))) for question in questions]
-    rewrites: list[Rewrite | None] = []
-    for question, reply in zip(questions, llm.ask(prompts, draw), strict=True):
+    prompts = [Prompt(tuple(chat)) for chat in chats]
+    answers: list[Answer | None] = []
+    for question, reply in zip(questions, llm.ask(prompts, draw, missing=missing), strict=True):
         if reply is None:
-            rewrites.append(None)
+            answers.append(None)
             continue
         # A chat cannot begin the model's turn for it: examples show whole answers, and `parse` adds the opening itself.
-        read = [rewriter.parse(question, one.text.removeprefix(rewriter.opening), 1) for one in reply.texts]
-        rewrites.append(rewriter.join(question, read) if isinstance(rewriter, PassageRewriter) else read[0])
-    return rewrites
+        read = [rewriter.parse(question, one.text.removeprefix(rewriter.opening), turn) for one in reply.texts]
+        rewrite = rewriter.join(question, read) if isinstance(rewriter, PassageRewriter) else read[0]
+        said = "\n\n".join(one.text for one in reply.texts)
+        answers.append(Answer(rewrite, said, reply.prompt_tokens, reply.tokens))
+    return answers
+
+
+def joins(rewriter: Rewriter) -> bool:
+    """Whether several answers of a rewriter can be searched together."""
+    return isinstance(rewriter, PassageRewriter) and rewriter.most is None

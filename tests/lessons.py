@@ -103,7 +103,7 @@ ASKED = {
 
 @pytest.fixture(scope="session")
 def lessons(tmp_path_factory) -> EnvironmentConfig:
-    """Five documents and five training questions with a real BM25 index."""
+    """Five documents, five training questions, and the same five in other words as the test, with a real BM25 index."""
     from querylect.data.beir import save_beir
     from querylect.envs.index import build_index
 
@@ -111,7 +111,9 @@ def lessons(tmp_path_factory) -> EnvironmentConfig:
     corpus = [Document(name, f"About {name}", text) for name, text in TEXTS.items()]
     questions = [Question(name, text) for name, (text, _) in ASKED.items()]
     split = Split(questions, {name: grades for name, (_, grades) in ASKED.items()})
-    save_beir(Dataset("lessons", corpus, {"train": split, "test": split}), folder / "data")
+    held_out = [Question(f"t-{question.id}", f"please: {question.text}") for question in questions]
+    test = Split(held_out, {f"t-{name}": grades for name, grades in split.qrels.items()})
+    save_beir(Dataset("lessons", corpus, {"train": split, "test": test}), folder / "data")
     config = EnvironmentConfig(
         dataset=DatasetConfig(kind="beir", path=str(folder / "data")), index=str(folder / "index")
     )

@@ -74,6 +74,8 @@ def test_raw_is_compared_with_nothing_and_systems_with_raw_at_the_same_depth(rec
         assert row.test == compare_paired(a, b, resamples=50, permutations=99, seed=3)
     assert found[0].test.left_out == 1
     assert [row.p_holm for row in found] == holm([row.test.p for row in found])
+    deep = tabulated([record(system, top, "q", top / 100) for system in ("raw", "trained") for top in (5, 20)])
+    assert [(row.top, row.test.difference) for row in deep.comparisons] == [(5, 0.0), (20, 0.0)]
 
 
 def test_counts_of_cut_empty_and_undecided_answers():

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from querylect.configs.plan_files import load_plan
-from querylect.errors import IncompleteError
+from querylect.errors import BaselineError, IncompleteError
 
 from .test_cli import _logging_as_before, end, room  # noqa: F401 (fixtures)
 
@@ -23,7 +23,7 @@ def test_a_plan_is_carried_out_and_a_run_is_not_taken_for_one(room, path, capsys
     assert end("eval", path, "limit=3", "-o", "out") == 0
     assert end("eval", "grid") == 0
     assert end("eval", "tiny") == 0
-    assert plans == [((load_plan(path, ["limit=3"]), Path("out")), {}), ((load_plan("grid"), None), {})]
+    assert plans == [((load_plan(path, ["limit=3"]), Path("out"), None), {}), ((load_plan("grid"), None, None), {})]
     assert len(runs) == 1
     assert capsys.readouterr().out == "out/tables.md\nout/tables.md\nreport.html\n"
 
@@ -40,9 +40,30 @@ def test_flags_stand_for_a_plan(room):  # noqa: F811
     plans = room("eval.grid_results", "evaluate_plan", (Path("tables.md"), None))
     flags = ["--dataset", "hpo", "--retriever", "bm25", "--rewriter", "small", "--run", "mine=runs/demo"]
     assert end("eval", "limit=4", *flags, "--turns", "2", "--model", "m") == 0
-    (((plan, output), _),) = plans
-    assert output is None
+    (((plan, output, check), _),) = plans
+    assert (output, check) == (None, None)
     assert (plan.limit, list(plan.systems), plan.systems["mine"].turns) == (4, ["small", "mine"], 2)
+
+
+def test_baselines_are_told_on_the_standard_error_and_a_wrong_one_is_exit_code_one(room, path, capsys):  # noqa: F811
+    plans = room("eval.grid_results", "evaluate_plan", (Path("tables.md"), BaselineError("bm25 on hpo is wrong")))
+    runs = room("eval.mixed", "evaluate_each", [Path("report.html")])
+    assert end("eval", path, "--check-baselines") == 1
+    assert end("eval", "tiny", "--check-baselines") == 0
+    for (*_, check), _ in (*plans, *runs):
+        check("bm25: right")
+    told = capsys.readouterr()
+    assert told.out == "tables.md\nreport.html\n"
+    assert "error: bm25 on hpo is wrong" in told.err
+    assert told.err.count("bm25: right") == 2
+
+
+def test_an_endpoint_stands_for_the_model_of_all_rewriters(room):  # noqa: F811
+    plans = room("eval.grid_results", "evaluate_plan", (Path("tables.md"), None))
+    asked = ["--rewriter", "hyde", "--model", "m", "--endpoint", "http://h/v1"]
+    assert end("eval", "--dataset", "hpo", "--retriever", "bm25", *asked) == 0
+    llm = plans[0][0][0].systems["hyde"].llm
+    assert (llm.model, llm.base_url) == ("m", "http://h/v1")
 
 
 @pytest.mark.parametrize(
@@ -50,6 +71,7 @@ def test_flags_stand_for_a_plan(room):  # noqa: F811
     [
         ([], "nothing to evaluate: give a plan"),
         (["PLAN", "--dataset", "hpo"], "says what is evaluated; leave out the flags"),
+        (["PLAN", "--endpoint", "http://h"], "says what is evaluated; leave out the flags"),
         (["tiny", "--turns", "3"], "says what is evaluated; leave out the flags"),
         (["PLAN", "--checkpoint", "best"], "--checkpoint and --env are for a run"),
         (["PLAN", "limt=3"], "did you mean limit?"),

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from querylect.configs.schema import DatasetConfig
 from querylect.data.beir import load_beir, save_beir
+from querylect.data.corpus import open_corpus
 from querylect.data.leakage import overlap
-from querylect.data.load import corpus_hash, load_dataset
+from querylect.data.load import corpus_hash, load_dataset, read_dataset
 from querylect.data.types import Dataset, Document, Question, Split
 from querylect.errors import DataError
 
@@ -54,13 +55,18 @@ def test_overlap_names_the_splits_the_count_and_an_example():
     ]
 
 
-def test_load_dataset_reads_a_beir_folder_and_tells_overlap(tmp_path):
-    shared = Dataset("s", [Document("d", "", "x")], {"train": split(("a", "same")), "test": split(("b", "Same!"))})
+def test_what_is_tested_is_taken_out_of_training_and_told(tmp_path):
+    train = split(("a", "same"), ("c", "other"))
+    shared = Dataset("s", [Document("d", "", "x")], {"train": train, "test": split(("b", "Same!"))})
     save_beir(shared, tmp_path / "s")
-    loaded = load_dataset(DatasetConfig(kind="beir", path=str(tmp_path / "s")))
-    assert list(loaded.splits) == ["train", "test"]
-    assert len(loaded.notes) == 1
-    assert "0 question ids and 1 question texts" in loaded.notes[0]
+    config = DatasetConfig(kind="beir", path=str(tmp_path / "s"))
+    for loaded in (load_dataset(config), open_corpus(config).questions({"d"})):
+        assert {name: [question.id for question in split.questions] for name, split in loaded.splits.items()} == {
+            "train": ["c"],
+            "test": ["b"],
+        }
+        assert loaded.notes == ("s: 1 of 2 questions of train are taken out: they stand in a later split.",)
+    assert len(read_dataset(config).splits["train"].questions) == 2
 
 
 def test_load_dataset_takes_another_obo_file(tmp_path):

@@ -1,6 +1,7 @@
 """Plans carried out with real models, indexes and services: killed, changed, cut, and with parts that fail."""
 
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -12,7 +13,7 @@ from querylect.configs.evaluation import PlanConfig
 from querylect.configs.yaml12 import write_yaml
 from querylect.data.beir import save_beir
 from querylect.data.types import Dataset, Document, Question, Split
-from querylect.errors import StorageError
+from querylect.errors import ModelError, StorageError
 from querylect.eval import grid as under_test
 from querylect.eval.grid_results import evaluate_plan
 from querylect.eval.records import read_records
@@ -72,6 +73,17 @@ def carry_out(values, **changes):
     return path.parent, results, incomplete
 
 
+def untaught_run(values, env, tmp_path):
+    """A run folder whose policy cannot be loaded."""
+    run = tmp_path / "run"
+    (run / "final").mkdir(parents=True)
+    settings = {"env": env, "policy": values["policy"], "rewriter": values["rewriter"]}
+    (run / "config.yaml").write_text(write_yaml({**settings, "rollout": {**ROLLOUT, "branching": [1, 1]}}))
+    (run / "final" / "config.json").write_text("{}")
+    (run / "final" / "model.safetensors").write_text("")
+    return run
+
+
 def score(results, system, turn, environment="bm25", table=0):
     rows = results["tables"][table]["rows"]
     return next(row["scores"][environment] for row in rows if (row["system"], row["turn"]) == (system, turn))
@@ -85,7 +97,7 @@ def test_a_plan_writes_all_its_files_and_asks_nothing_when_given_again(values, a
         "cells", "plan.yaml", "questions", "results.json", "tables.html", "tables.md", "tables.tex", "trec",
     ]  # fmt: skip
     rows = read_records(folder / "questions" / "lessons.bm25.prompted.jsonl")
-    assert [(row.question_id, row.turn) for row in rows[:3]] == [("head", 1), ("head", 2), ("sugar", 1)]
+    assert [(row.question_id, row.turn) for row in rows[:3]] == [("t-head", 1), ("t-head", 2), ("t-sugar", 1)]
     assert all((row.plan is not None) == row.format_ok for row in rows)
     assert all(row.seconds > 0 for row in rows)
     assert len(rows) == 10
@@ -135,7 +147,7 @@ def test_samples_are_seeded_and_counted_by_their_mean(values, asked):
     assert {row.sample for row in rows} == {0, 1, 2}
     last = [row.metrics["ndcg@10"] for row in rows if row.turn == 2]
     assert score(results, "sampled", 2)["metrics"]["ndcg@10"] == pytest.approx(sum(last) / 15)
-    assert len({row.rewrites for row in rows if row.question_id == "head" and row.turn == 1}) > 1
+    assert len({row.rewrites for row in rows if row.question_id == "t-head" and row.turn == 1}) > 1
     other = {**values, "output": values["output"] + "-again", "batch": 1}
     again, _, _ = carry_out(other, systems=systems)
     repeated = read_records(again / "questions" / "lessons.bm25.sampled.jsonl")
@@ -206,7 +218,7 @@ def test_a_service_that_dies_leaves_none_and_the_next_command_asks_the_rest(valu
     assert score(results, "raw", 0)["n"] == 5
     (journal,) = folder.glob("cells/*/records.jsonl")
     rows = read_records(journal)
-    assert [row.question_id for row in rows[:4]] == ["head", "sugar", "gums", "fat"]
+    assert [row.question_id for row in rows[:4]] == ["t-head", "t-sugar", "t-gums", "t-fat"]
     assert [row.metrics["ndcg@10"] is None for row in rows] == [False] * 4 + [True, False]
 
 
@@ -232,19 +244,66 @@ def test_an_index_that_is_missing_is_built_and_parts_are_averaged(values, tmp_pa
     assert [table["questions"] for table in results["tables"]] == [1, 1, 1, 2, 3]
 
 
-def test_questions_that_a_run_was_trained_on_are_refused(values, lessons, tmp_path):  # noqa: F811
+def test_what_the_files_of_a_dataset_say_of_identical_ids_is_part_of_the_cell(values, tmp_path):
+    corpus = [Document("q", "", "word one"), Document("d", "", "word two")]
+    split = Split([Question("q", "word")], {"q": {"d": 1}})
+    folder = tmp_path / "own"
+    save_beir(Dataset("own", corpus, {"test": split}), folder)
+    alone = {"datasets": {"own": {"kind": "beir", "path": str(folder)}}, "environments": {"bm25": {}}, "systems": {}}
+    out, results, _ = carry_out(values, **alone)
+    with_itself = score(results, "raw", 0)["metrics"]["ndcg@10"]
+    meta = json.loads((folder / "meta.json").read_text())
+    (folder / "meta.json").write_text(json.dumps({**meta, "ignore_identical_ids": True}))
+    out, results, _ = carry_out(values, **alone)
+    assert with_itself < score(results, "raw", 0)["metrics"]["ndcg@10"] == 1.0
+    assert len(list(out.glob("cells/*"))) == 2
+
+
+@pytest.mark.parametrize(
+    ("known", "refused"),
+    [
+        (Question("other", "Please, my HEAD hurts!"), ["DataError"]),
+        (Question("t-head", "what the question of that id is in another collection"), []),
+    ],
+)
+def test_questions_that_a_run_was_trained_on_are_refused(values, lessons, speaking, tmp_path, known, refused):  # noqa: F811
+    """By their words. Ids of two collections may be equal by chance."""
+    school = {"kind": "beir", "path": str(tmp_path / "school")}
+    trained_on = Split([known], {known.id: {"aspirin": 1}})
+    save_beir(Dataset("school", [Document("aspirin", "", "headache")], {"train": trained_on}), tmp_path / "school")
     run = tmp_path / "run"
     run.mkdir()
-    settings = {"env": lessons.model_dump(), "policy": values["policy"], "rewriter": values["rewriter"]}
+    env = {**lessons.model_dump(), "dataset": school}
+    settings = {"env": env, "policy": values["policy"], "rewriter": values["rewriter"]}
     (run / "config.yaml").write_text(write_yaml({**settings, "rollout": {**ROLLOUT, "branching": [1, 1]}}))
-    (run / "final").mkdir()
-    (run / "final" / "config.json").write_text("{}")
-    (run / "final" / "model.safetensors").write_text("")
+    shutil.copytree(speaking, run / "final")
     systems = {"trained": {"run": str(run)}, "before": {"run": str(run), "checkpoint": "untrained"}}
     _, results, _ = carry_out(values, systems=systems)
-    assert [(row["system"], row["error"]) for row in results["failed"]] == [("trained", "DataError")]
-    assert "was trained on questions of lessons" in results["failed"][0]["message"]
+    assert [(row["system"], row["error"]) for row in results["failed"]] == [("trained", error) for error in refused]
+    assert all("was trained on questions of lessons" in row["message"] for row in results["failed"])
     assert score(results, "before", 1)["n"] == 5
+
+
+def test_questions_that_are_nearly_those_of_the_training_are_told(values, tmp_path, monkeypatch):
+    def no_model(*_):
+        raise ModelError("not needed")
+
+    monkeypatch.setattr(engines, "load_engine", no_model)
+    corpus = [Document(name, "", text) for name, text in TEXTS.items()]
+    train, test = ({"t": {"aspirin": 1}}, "Please, my head hurtss"), ({"x": {"aspirin": 1}}, "another")
+    splits = {
+        name: Split([Question(next(iter(qrels)), text)], qrels)
+        for name, (qrels, text) in {"train": train, "test": test}.items()
+    }
+    save_beir(Dataset("taught", corpus, splits), tmp_path / "taught")
+    run = untaught_run(values, {"dataset": {"kind": "beir", "path": str(tmp_path / "taught")}}, tmp_path)
+    systems = {"trained": {"run": str(run)}, "twin": {"run": str(run)}}
+    systems["before"] = {"run": str(run), "checkpoint": "untrained"}
+    folder, results, _ = carry_out(values, systems=systems)
+    told = [note for note in results["notes"] if "1 of 5 questions of test are nearly the same as one of train" in note]
+    assert [note.split()[0] for note in told] == ["trained", "twin"]
+    assert "(for instance 'please: my head hurts' and 'Please, my head hurtss';" in told[0]
+    assert told[0] in (folder / "tables.md").read_text()
 
 
 def test_two_evaluations_never_write_into_one_folder(values):

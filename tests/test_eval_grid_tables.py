@@ -90,6 +90,37 @@ def test_worse_is_marked_as_worse_and_a_second_baseline_has_marks_of_its_own():
     ]
 
 
+def test_a_baseline_of_several_turns_counts_with_its_last():
+    columns = {"bm25_prompted1": [0.9] * 30, "bm25_prompted2": [0.2] * 30, "bm25_trained1": [0.5] * 30}
+    table = tabulate_parts(plan(baselines=["prompted"]), "one", [(1.0, part("one", **columns))])
+    (found,) = table.comparisons
+    assert (found.arm, found.baseline, found.test.difference) == (Arm("trained", 1), TWO, pytest.approx(0.3))
+    assert table.score(Arm("trained", 1), "bm25").marks == "†"
+
+
+def test_a_mark_stands_in_its_own_environment_and_holm_runs_over_all_of_them():
+    columns = {"bm25_raw": [0.0] * 30, "bm25_prompted1": [0.5] * 30, "minilm_raw": [0.5] * 30}
+    same = part("one", **columns, minilm_prompted1=[0.5] * 30)
+    table = tabulate_parts(plan(), "one", [(1.0, same)])
+    assert [table.score(ONE, name).marks for name in ("bm25", "minilm")] == ["†", ""]
+    assert [row.p_holm for row in table.comparisons] == [0.002, 1.0]
+    cross = tabulate_parts(plan(), "one", [(1.0, part("one", **columns, minilm_prompted1=[0.0] * 30))])
+    assert [cross.score(ONE, name).marks for name in ("bm25", "minilm")] == ["†", "↓"]
+
+
+def test_a_part_has_the_costs_of_its_own_questions_and_a_row_those_of_all_environments():
+    cheap, dear = record("a/1", 1.0, 1, tokens=10), record("b/1", 1.0, 1, tokens=30)
+    values = {name: {"ndcg@10": 1.0} for name in ("a/1", "b/1")}
+    whole = Part("x", {(ONE, "bm25"): Answers(list(values), values, [cheap, dear])})
+    parts = [tabulate_parts(plan(), one.title, [(1.0, one)]) for one in split_by_part(whole)]
+    assert [table.rows[0].costs.tokens_out for table in parts] == [10.0, 30.0]
+    there = Answers(["a/1"], values, [record("a/1", 1.0, 1, tokens=60)])
+    (row,) = tabulate_parts(plan(), "x", [(1.0, Part("x", {**whole.answers, (ONE, "minilm"): there}))]).rows
+    assert row.costs.tokens_out == pytest.approx(100 / 3)
+    silent = Part("x", {(ONE, "bm25"): Answers(["a/1"], values, [cheap, record("a/1", 1.0, 1, tokens=None)])})
+    assert tabulate_parts(plan(), "x", [(1.0, silent)]).rows[0].costs.tokens_out is None
+
+
 def test_a_question_without_a_score_is_left_out_and_told_and_never_zero():
     table = tabulate_parts(
         plan(), "one", [(1.0, part("one", bm25_raw=[1.0, None, 0.5, 0.5], bm25_prompted1=[None] * 4))]
@@ -197,6 +228,13 @@ def test_the_transfer_matrix_by_hand(matrix):
     assert (at_minilm.values, at_minilm.gains) == ({"bm25": 0.5, "minilm": 1.0}, {"bm25": 0.25, "minilm": 0.5})
     assert at_bm25.at_home("bm25")
     assert not at_bm25.at_home("minilm")
+
+
+def test_the_transfer_matrix_takes_the_last_turn():
+    columns = {"bm25_raw": [0.5] * 3, "bm25_prompted1": [0.9] * 3, "bm25_prompted2": [0.75] * 3}
+    table = tabulate_parts(plan(), "one", [(1.0, part("one", **columns, bm25_trained1=[0.5] * 3))])
+    found = transfer(table, "ndcg@10", {"prompted": "bm25", "trained": "minilm"})
+    assert [policy.gains["bm25"] for policy in found.policies] == [0.25, 0.0]
 
 
 def test_the_heat_map_shows_gains_and_losses_by_colour_and_number(matrix):

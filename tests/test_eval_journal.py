@@ -78,6 +78,35 @@ def test_of_a_question_that_was_asked_again_the_last_answer_counts(tmp_path):
     assert journal.read() == [row("q0", 0.75), row("q1", 0.25)]
 
 
+def test_a_later_turn_never_outlives_the_turn_that_it_followed(tmp_path):
+    journal = Journal(tmp_path, {})
+    journal.append(
+        [row("q0", turn=1), row("q0", None, turn=2), row("q0", turn=1, sample=1), row("q0", turn=2, sample=1)]
+    )
+    journal.append([row("q0", 0.75, turn=1)])
+    assert [(one.turn, one.sample) for one in journal.read()] == [(1, 0), (1, 1), (2, 1)]
+    journal.append([row("q0", 0.25, turn=2)])
+    assert len(journal.read()) == 4
+
+
+def test_why_an_answer_is_missing_is_known_until_it_comes(tmp_path):
+    journal = Journal(tmp_path, {})
+    assert journal.missing() == {}
+    journal.miss({})
+    assert not journal.folder.exists()
+    journal.miss({("q0", 1, 0): "HTTP 500", ("q1", 2, 1): "timeout"})
+    journal.miss({("q0", 1, 0): "HTTP 429"})
+    with journal.unanswered.open("ab") as file:
+        file.write(b'{"question_id": "q')
+    assert journal.missing() == {("q0", 1, 0): "HTTP 429", ("q1", 2, 1): "timeout"}
+    journal.append([row("q0", turn=1)])
+    assert journal.missing() == {("q1", 2, 1): "timeout"}
+    with journal.unanswered.open("ab") as file:
+        file.write(b"nonsense\n")
+    with pytest.raises(DataError, match="Remove it"):
+        journal.missing()
+
+
 def test_a_disk_that_takes_nothing_is_told(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match="could not be written"):

@@ -1,15 +1,20 @@
 """The environments of a plan on its datasets: index folders by name, and what makes a system another one."""
 
 import json
+import shutil
+from pathlib import Path
 
 import pytest
-from querylect.configs.environment import DatasetConfig
+from querylect.configs.environment import DatasetConfig, VectorsConfig
 from querylect.configs.evaluation import PlanConfig, SystemConfig
 from querylect.configs.schema import RewriterConfig, RunConfig
+from querylect.data.types import Question
+from querylect.envs.environment import Environment
+from querylect.envs.plan import Probe, Term
 from querylect.errors import ConfigError, ModelError
 from querylect.eval.contestants import Contestant
-from querylect.eval.identity import folder_identity, model_identity, system_identity
-from querylect.eval.places import chosen_places, searched_here
+from querylect.eval.identity import folder_identity, model_identity, options_identity, system_identity
+from querylect.eval.places import Places, chosen_places, searched_here
 from querylect.rewriters.card import RetrieverCard
 from querylect.rewriters.registry import make_rewriter
 
@@ -53,6 +58,40 @@ def test_members_of_a_hybrid_have_an_index_for_each_dataset():
     members[1]["index"] = "there/contriever"
     with pytest.raises(ConfigError, match=r"env\.hybrid\.members\.index is 'there/contriever'"):
         index({"retriever": "hybrid", "hybrid": {"members": members}})
+
+
+def test_what_the_answers_of_a_place_depend_on_is_its_identity(small_environment, tmp_path):
+    """Judgements, gain, answer options and identical ids: each makes other cells; what changes no answer does not."""
+    data = Path(shutil.copytree(small_environment.dataset.path, tmp_path / "data"))
+
+    def opened(env=None, dataset=None, **changes):
+        settings = {"index": small_environment.index, **(env or {})}
+        source = {"kind": "beir", "path": str(data), **(dataset or {})}
+        plan = {"datasets": {"one": source}, "environments": {"x": {"env": settings}}, **changes}
+        return Places(PlanConfig.model_validate(plan)).open("one", "x")
+
+    def identity(**changes):
+        return json.dumps(opened(**changes).identity, sort_keys=True)
+
+    same = identity()
+    assert identity(limit=1, env={"port": 1, "cache_bytes": 0}) == same
+    assert identity(env={"gain": "exponential"}) != same
+    assert identity(dataset={"ignore_identical_ids": True}) != same
+    qrels, queries, meta = data / "qrels" / "test.tsv", data / "queries.jsonl", data / "meta.json"
+    for path, old, new in (
+        (qrels, "triptan\t2", "triptan\t1"),
+        (queries, '"text": "too much', '"options": ["a", "b"], "text": "too much'),
+        (meta, "{", '{"ignore_identical_ids": true, '),
+    ):
+        before = path.read_text()
+        assert old in before
+        path.write_text(before.replace(old, new, 1))
+        assert identity() != same, path.name
+        path.write_text(before)
+    assert identity() == same
+    place = opened(limit=1)
+    assert [len(place.questions), len(place.everything)] == [1, 3]
+    assert place.published_as == ("small", "bm25")
 
 
 def test_places_are_those_that_an_environment_names():
@@ -111,6 +150,10 @@ def identity_of(config=None, system=None, card="bm25", weights=None, seed=0):
         {"config": {"rollout": {"max_new_tokens": 9, "documents": 2}}},
         {"config": {"rollout": {"max_new_tokens": 8, "documents": 3}}},
         {"config": {"policy": {"dtype": "float32"}}},
+        {"config": {"rollout": {**BASE["rollout"], "max_prompt_tokens": 99}}},
+        {"config": {"rollout": {**BASE["rollout"], "document_tokens": 9}}},
+        {"config": {"rollout": {**BASE["rollout"], "observation_tokens": 9}}},
+        {"config": {"rollout": {**BASE["rollout"], "engine": "vllm"}}},
         {"system": {"turns": 3}},
         {"system": {"turns": 2, "samples": 1}},
         {"weights": {"policy": "a", "checkpoint": "b"}},
@@ -132,6 +175,37 @@ def test_the_retriever_that_is_named_in_a_prompt_is_part_of_the_identity():
     named = {"rewriter": RewriterConfig(name="explore").model_dump()}
     assert identity_of(named, card="bm25") != identity_of(named, card="contriever")
     assert identity_of(card="bm25") == identity_of(card="contriever")
+
+
+def test_another_way_of_reading_answers_is_another_system(monkeypatch):
+    before = identity_of()
+    monkeypatch.setattr("querylect.rewriters.plans.AnswerReader._probe", lambda *_: Probe(terms=(Term(text="x"),)))
+    assert identity_of() != before
+
+
+def test_answer_options_are_part_of_a_place():
+    plain, one, other = (Question("q", "text", options) for options in ((), ("a", "b"), ("b", "a")))
+    assert options_identity([plain]) is None
+    assert len({options_identity([one]), options_identity([other]), options_identity([plain, plain])}) == 3
+
+
+def test_a_service_tells_what_a_score_depends_on_beside_its_index(small_environment):
+    def told(change, data=None):
+        config = small_environment.model_copy(update=change)
+        if data is not None:
+            config = config.model_copy(update={"dataset": config.dataset.model_copy(update=data)})
+        return Environment.open(config).settings_hash
+
+    same = told({"port": 1, "name": "other"})
+    assert same == told({})
+    assert told({"gain": "exponential"}) != same
+    assert told({"vectors": VectorsConfig(hnsw_depth=7)}) != same
+    folder = Path(small_environment.dataset.path)
+    other = folder.parent / "judged otherwise"
+    shutil.copytree(folder, other)
+    qrels = other / "qrels" / "test.tsv"
+    qrels.write_text(qrels.read_text().replace("triptan\t2", "triptan\t1"))
+    assert told({}, {"path": str(other)}) != same
 
 
 def contestant(run, checkpoint="final"):

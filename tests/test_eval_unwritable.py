@@ -1,0 +1,54 @@
+"""A place that cannot be written is told before anything is computed, not after it."""
+
+import pytest
+from querylect.configs.evaluation import PlanConfig
+from querylect.configs.schema import RunConfig
+from querylect.errors import StorageError
+from querylect.eval import answers, compare, drift, grid, mixed
+from querylect.eval.answers import answer_questions
+from querylect.eval.compare import evaluate
+from querylect.eval.drift import DriftSettings, write_drift
+from querylect.eval.grid_results import evaluate_plan
+from querylect.eval.mixed import evaluate_each
+
+
+@pytest.fixture
+def nowhere(tmp_path, monkeypatch):
+    """A folder under a file, with everything that would take time made an error."""
+
+    def worked(*_, **__):
+        raise AssertionError("something was computed first")
+
+    for module, name in (
+        (answers, "open_environment"),
+        (answers, "gold_answers"),
+        (compare, "open_environment"),
+        (mixed, "open_environments"),
+        (drift, "read_system"),
+        (drift, "open_encoder"),
+        (grid, "Places"),
+    ):
+        monkeypatch.setattr(module, name, worked)
+    (tmp_path / "file").write_text("")
+    return tmp_path / "file" / "results"
+
+
+MIX = {"mix": {"environments": {"a": {"env": {"index": "a"}}, "b": {"env": {"index": "b"}}}}}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        lambda place: write_drift({"a": place, "b": place}, DriftSettings(), place),
+        lambda place: answer_questions(RunConfig(), None, place),
+        lambda place: evaluate(RunConfig(), None, place),
+        lambda place: list(evaluate_each(RunConfig.model_validate(MIX), None, place)),
+        lambda place: evaluate_plan(
+            PlanConfig.model_validate({"datasets": {"hpo": {"kind": "hpo"}}, "environments": {"bm25": {}}}), place
+        ),
+    ],
+    ids=["drift", "answers", "eval", "eval of a mix", "eval of a plan"],
+)
+def test_it_is_told_first(command, nowhere):
+    with pytest.raises(StorageError, match=r"results cannot be written: .*file is no writable folder. Give another"):
+        command(nowhere)
