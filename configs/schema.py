@@ -22,8 +22,8 @@ from .environment import (
 )
 from .llm import AnswersConfig, LlmConfig
 from .mix import filled_in
-from .rewriter import ChrConfig, HcqrConfig, MultiQueryConfig, RewriterConfig
 from .questions import ExtendConfig, QuestionsConfig
+from .rewriter import ChrConfig, HcqrConfig, MultiQueryConfig, RewriterConfig
 from .section import Section
 from .training import GuardConfig, TrainConfig, WarmStartConfig
 

@@ -88,7 +88,12 @@ def answer_questions(config: RunConfig, records: Path | None, output: Path | Non
 
 def reader_name(config: RunConfig) -> str:
     """The reader as a folder is named: the end of its name in letters, digits, dots, - and _."""
-    last = re.split(r"[/:]", config.answers.reader.model.rstrip("/"))[-1]
+    return named_after(config.answers.reader.model)
+
+
+def named_after(model: str) -> str:
+    """A folder name from the name of a model."""
+    last = re.split(r"[/:]", model.rstrip("/"))[-1]
     return re.sub(r"[^A-Za-z0-9._-]+", "-", last).strip(".-") or "reader"
 
 

@@ -1,0 +1,46 @@
+"""The command that runs a paper again. Heavy imports stand inside it."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ...configs.paper import chosen_parts, dump_paper, load_paper
+from ...logs import set_up_logging
+
+app = typer.Typer()
+
+
+@app.command()
+def paper(
+    name: Annotated[str, typer.Argument(metavar="NAME|FILE", help="hcqr, chr, qb_rag, misknow, or a YAML file.")],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings to change, such as tasks.medqa.data=FILE.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Only the first questions of each task.")] = None,
+    reader: Annotated[
+        str | None, typer.Option("--reader", metavar="MODEL", help="The model that answers: reader.model.")
+    ] = None,
+    endpoint: Annotated[
+        str | None, typer.Option("--endpoint", metavar="URL", help="Where it is served: reader.base_url.")
+    ] = None,
+    task: Annotated[list[str] | None, typer.Option("--task", help="Only this task; repeat it.")] = None,
+    system: Annotated[list[str] | None, typer.Option("--system", help="Only this system; repeat it.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Folder of the results; papers/NAME-MODEL.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved settings and stop.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log details.")] = False,
+) -> None:
+    """Run a paper's methods over its tasks; print the path of the tables, our figures beside the paper's."""
+    set_up_logging(verbose)
+    said = {"limit": limit, "reader.model": reader, "reader.base_url": endpoint}
+    changes = [f"{key}={json.dumps(value)}" for key, value in said.items() if value is not None]
+    settings = chosen_parts(load_paper(name, [*(overrides or ()), *changes]), task or [], system or [])
+    if dry_run:
+        typer.echo(dump_paper(settings), nl=False)
+        return
+    from .run import run_paper
+
+    typer.echo(run_paper(settings, output))

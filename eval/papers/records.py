@@ -1,0 +1,145 @@
+"""What every system did on every question of a task, one JSON object a line, appended while a paper runs.
+
+A line is known again only by everything behind it (its key). A line with a reply or a ranking that did not come is not
+known again: its question is run anew.
+"""
+
+import json
+import logging
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from ...errors import StorageError
+from ...rewriters.method import MISSING, NO_RANKING
+from .. import lines
+from ..records import write_text
+
+log = logging.getLogger(__name__)
+
+PASSING = (MISSING, NO_RANKING)
+"""Failures that another try may not meet."""
+
+
+@dataclass(frozen=True, slots=True)
+class PaperRecord:
+    """One system on one question."""
+
+    task: str
+    system: str
+    question_id: str
+    question: str
+    documents: tuple[str, ...]
+    """Ids of the context, in the order in which the reader saw it."""
+    searched: bool
+    failure: str
+    """Why the method came to no end; "" where it did."""
+    text: str | None
+    """All that the reader wrote; None where the method answered, or nobody did."""
+    answer: str | None
+    """What was read out of it; None without a failure where the reader did not reply."""
+    chosen: str
+    """Multiple choice: the letter of the option that the answer names; "" where it names none."""
+    cut: bool
+    """Whether the answer was cut at its longest."""
+    scores: Mapping[str, float | None]
+    """By metric; None where there is no answer."""
+    judged: Mapping[str, Mapping[str, Any]]
+    """The verdicts by judge; a judge who had nothing to judge is not there."""
+    notes: Mapping[str, Any]
+    """What the method said on the way."""
+    prompts: tuple[str, ...]
+    """Versions of the prompts that the method used."""
+    spent: Mapping[str, int]
+    """Of the method: calls, prompt_tokens, tokens, searches; of the reader: reader_prompt_tokens, reader_tokens."""
+    key: str
+
+    @property
+    def reason(self) -> str:
+        """Why there is no answer; "" where there is one."""
+        return self.failure or (MISSING if self.answer is None else "")
+
+    @property
+    def whole(self) -> bool:
+        """Whether nothing of it is to be asked again."""
+        return self.reason not in PASSING and not any(verdict["missing"] for verdict in self.judged.values())
+
+
+_FIELDS = {one.name for one in fields(PaperRecord)}
+
+
+class PaperLog:
+    """questions.jsonl while it grows."""
+
+    def __init__(self, path: Path) -> None:
+        """Reads what runs before this one left. Raises StorageError where the file cannot be read or mended."""
+        self.path = path
+        self._known: dict[str, PaperRecord] = {}
+        try:
+            if not path.exists():
+                return
+            if lines.cut_off_half_a_line(path):
+                log.info("%s: its last line was cut and is removed", path)
+            content = path.read_bytes()
+        except OSError as error:
+            raise StorageError(f"{path} cannot be read ({error}). Remove it, or give another --output.") from error
+        useless = 0
+        for line in content.splitlines():
+            record = _record(line)
+            if record is None:
+                useless += 1
+            elif record.whole:
+                self._known[record.key] = record
+        if useless:
+            log.warning("%s: %d lines are no records of this version; they are run again", path, useless)
+
+    def known(self, key: str) -> PaperRecord | None:
+        """A whole record of exactly what `key` names."""
+        return self._known.get(key)
+
+    def append(self, records: Iterable[PaperRecord]) -> None:
+        """Add records; they are on the disk when this returns, and known from then on.
+
+        Raises StorageError where the disk does not take them.
+        """
+        new = list(records)
+        try:
+            lines.append(self.path, "".join(map(_line, new)))
+        except OSError as error:
+            raise StorageError(
+                f"{self.path} could not be written ({error}). Free some space and run the same command again."
+            ) from error
+        self._known |= {record.key: record for record in new if record.whole}
+
+    def finish(self, records: Iterable[PaperRecord]) -> None:
+        """Replace the file by these records, in this order, and what is known of other settings after them."""
+        mine = list(records)
+        keys = {record.key for record in mine}
+        others = [record for key, record in self._known.items() if key not in keys]
+        write_text(self.path, "".join(map(_line, [*mine, *others])))
+
+
+def only_writer(folder: Path) -> AbstractContextManager[None]:
+    """Hold the folder for one process. Raises StorageError where another one has it, or it cannot be made."""
+    return lines.only_writer(
+        folder,
+        ".paper.lock",
+        unwritable="Give another with --output.",
+        taken=f"another process is running a paper into {folder}. Wait for it, or give another --output.",
+    )
+
+
+def _line(record: PaperRecord) -> str:
+    return json.dumps(asdict(record), ensure_ascii=False, default=str) + "\n"
+
+
+def _record(line: bytes) -> PaperRecord | None:
+    try:
+        row = json.loads(line)
+        if set(row) != _FIELDS:
+            return None
+        return PaperRecord(**{**row, "documents": tuple(row["documents"]), "prompts": tuple(row["prompts"])})
+    except (ValueError, TypeError):
+        return None

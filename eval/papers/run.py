@@ -1,0 +1,361 @@
+"""Running a paper again: every system over every task, question by question, and then the paper's tables.
+
+A question goes through a method (eval/methods.py), the reader, and the judges; its record is on the disk with those of
+its batch. Started again, the command asks only for what is not there: records are known by everything behind them, and
+the reply cache of llms/ keeps what a killed batch had asked.
+"""
+
+import hashlib
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ... import __version__
+from ...configs.environment import RerankConfig
+from ...configs.paper import PaperConfig, PaperSystem, Style, TaskConfig
+from ...errors import ConfigError, EngineUnavailableError
+from ...llms.access import Llm, open_llm
+from ...llms.base import Draw, Reply
+from ...logs import progress_bar
+from ...rewriters.method import MISSING, Ask, AskForm, Method, Steps
+from ..answers import named_after
+from ..answers_metrics import letter
+from ..methods import Ran, Runner
+from ..tasks.generator import Answered, generator_prompt, read_answer
+from ..tasks.items import Item, Items, read_items
+from ..tasks.judges import JUDGES, Case, Setting, judged
+from ..tasks.text_metrics import check_metrics, score_text
+from .methods import METHODS, Builder, known_method
+from .records import PaperLog, PaperRecord, only_writer
+from .report import write_results
+from .searching import Base, open_bases
+from .sweeps import sweep_systems
+
+log = logging.getLogger(__name__)
+
+_FORM = 1
+"""Part of every key: to be raised where a record gets another meaning."""
+
+DEFAULT_STYLE: Mapping[str, Style] = {"choice": "reasoned", "open": "short", "content": "grounded"}
+OPEN_METRICS = ("em", "accuracy", "f1")
+
+
+def run_paper(paper: PaperConfig, output: Path | None = None, methods: Mapping[str, Builder] = METHODS) -> Path:
+    """Run a paper and return the path of results.md; results.json, questions.jsonl and curves lie beside it.
+
+    Raises ConfigError for an unknown method or unusable settings, DataError where data is missing, and what
+    environments and models raise; then the same command goes on.
+    """
+    systems = {**paper.systems, **sweep_systems(paper)}
+    _refuse_unknown(systems, methods)
+    tasks = {name: read_items(name, task, _least(task.limit, paper.limit)) for name, task in paper.tasks.items()}
+    for task in paper.tasks.values():
+        check_metrics(open_metrics(task))
+    folder = output or Path(paper.output) / f"{paper.name}-{reader_name(paper)}"
+    with only_writer(folder), ExitStack() as stack:
+        reader = stack.enter_context(open_llm(paper.reader))
+        writer = stack.enter_context(open_llm(paper.writer)) if paper.writer else reader
+        judge = stack.enter_context(open_llm(paper.judge)) if paper.judge else reader
+        bases = open_bases(paper, systems, stack)
+        running = PaperRun(paper, tasks, systems, methods, bases, reader, writer, judge)
+        records = running.all(PaperLog(folder / "questions.jsonl"))
+        facts = {
+            "reader": reader.identity,
+            "writer": writer.identity,
+            "judge": judge.identity if paper.judging and any(task.judges for task in paper.tasks.values()) else None,
+            "environments": {name: base.facts for name, base in bases.items()},
+            "cost": {"reader": reader.costs.to_dict()}
+            | ({"writer": writer.costs.to_dict()} if paper.writer else {})
+            | ({"judge": judge.costs.to_dict()} if paper.judge else {}),
+        }
+    return write_results(folder, paper, systems, tasks, records, facts)
+
+
+def reader_name(paper: PaperConfig) -> str:
+    """The reader as a folder is named."""
+    return named_after(paper.reader.model)
+
+
+def _least(*limits: int | None) -> int | None:
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def open_metrics(task: TaskConfig) -> Sequence[str]:
+    """The metrics of written answers to a task."""
+    if task.kind != "open":
+        return ()
+    return OPEN_METRICS if task.metrics is None else task.metrics
+
+
+def _refuse_unknown(systems: Mapping[str, PaperSystem], methods: Mapping[str, Builder]) -> None:
+    unknown = sorted({system.method for system in systems.values() if system.method not in methods})
+    if len(unknown) == 1:
+        known_method(unknown[0], methods)
+    if unknown:
+        raise ConfigError(
+            f"the methods {', '.join(map(repr, unknown))} are unknown; known are {', '.join(sorted(methods))}. Choose "
+            "systems that use those with --system."
+        )
+
+
+class _CrossEncoder:
+    """The cross-encoder of methods that want one, loaded when the first one does."""
+
+    def __init__(self, config: RerankConfig) -> None:
+        self._config = config
+
+    @cached_property
+    def _reranker(self) -> Any:
+        from ...envs.rerank import Reranker
+
+        return Reranker.open(self._config)
+
+    def scores(self, question: str, texts: Sequence[str]) -> Sequence[float]:
+        """One score for each text."""
+        found: list[float] = self._reranker.scores([(question, text) for text in texts])
+        return found
+
+
+@dataclass(frozen=True)
+class _Observed:
+    """A method whose prompts are looked at: their versions by question."""
+
+    method: Method
+    versions: dict[str, list[str]]
+
+    @property
+    def name(self) -> str:
+        """That of the method."""
+        return self.method.name
+
+    def steps(self, question: Any) -> Steps:
+        """Those of the method."""
+        seen = self.versions.setdefault(question.id, [])
+        steps = self.method.steps(question)
+        answer: Any = None
+        while True:
+            try:
+                wish = steps.send(answer)
+            except StopIteration as stop:
+                return stop.value  # type: ignore[no-any-return]
+            if isinstance(wish, Ask | AskForm) and wish.prompt.version not in seen:
+                seen.append(wish.prompt.version)
+            answer = yield wish
+
+
+class PaperRun:
+    """One run of a paper."""
+
+    def __init__(
+        self,
+        paper: PaperConfig,
+        tasks: Mapping[str, Items],
+        systems: Mapping[str, PaperSystem],
+        methods: Mapping[str, Builder],
+        bases: Mapping[str, Base],
+        reader: Llm,
+        writer: Llm,
+        judge: Llm,
+    ) -> None:
+        self._paper, self._tasks, self._systems, self._bases = paper, tasks, systems, bases
+        self._methods, self._reader, self._writer, self._judge = methods, reader, writer, judge
+        self._cross_encoder = _CrossEncoder(paper.reranker) if paper.reranker else None
+
+    def all(self, written: PaperLog) -> list[PaperRecord]:
+        """The records of all tasks and systems, also written down.
+
+        Raises ConfigError for settings that a method does not take, before anything is asked, and
+        EngineUnavailableError where no question at all got an answer because the models did not reply.
+        """
+        rows = [
+            (task, name, system, self._method(task, system))
+            for task in self._paper.tasks
+            for name, system in self._systems.items()
+            if system.tasks is None or task in system.tasks
+        ]
+        records = [record for row in rows for record in self._system(*row, written)]
+        if records and all(record.reason == MISSING for record in records):
+            raise EngineUnavailableError(
+                f"none of {len(records)} questions got a reply ({dict(self._reader.costs.missing)}); nothing was "
+                "tabulated. Check the reader and run the same command again."
+            )
+        written.finish(records)
+        return records
+
+    def _method(self, task: str, system: PaperSystem) -> Method:
+        card = next((self._bases[source].card for source in self._sources(task, system)), None)
+        return known_method(system.method, self._methods)(system.settings, card)
+
+    def _system(
+        self, task: str, name: str, system: PaperSystem, method: Method, written: PaperLog
+    ) -> list[PaperRecord]:
+        sources = self._sources(task, system)
+        searchers = {source: self._bases[source].client for source in sources}
+        runner = Runner(self._writer, searchers, self._cross_encoder)
+        items = self._tasks[task].items
+        keys = [self._key(task, system, sources, item) for item in items]
+        found: dict[str, PaperRecord] = {}
+        for item, key in zip(items, keys, strict=True):
+            if known := written.known(key):
+                found[key] = self._scored(replace(known, task=task, system=name), task, item)
+        waiting = [(item, key) for item, key in zip(items, keys, strict=True) if key not in found]
+        with progress_bar(f"{task}: {name}") as advance:
+            for start in range(0, len(waiting), self._paper.batch):
+                part = waiting[start : start + self._paper.batch]
+                new = self._batch(task, name, system, method, runner, part)
+                written.append(new)
+                found |= {record.key: record for record in new}
+                advance(min(start + self._paper.batch, len(waiting)), len(waiting))
+        return [found[key] for key in keys]
+
+    def _batch(
+        self,
+        task: str,
+        name: str,
+        system: PaperSystem,
+        method: Method,
+        runner: Runner,
+        part: Sequence[tuple[Item, str]],
+    ) -> list[PaperRecord]:
+        """The records of some questions: the method, then the reader, then the judges."""
+        versions: dict[str, list[str]] = {}
+        ran = runner.run(_Observed(method, versions), [item.question for item, _ in part])
+        replies = self._read(task, system, [one for one in ran if _to_read(one)])
+        records: list[PaperRecord] = []
+        cases: list[Case] = []
+        for (item, key), one in zip(part, ran, strict=True):
+            reply = replies.get(item.question.id)
+            record = self._record(task, name, system, item, one, reply)
+            prompts = tuple(versions.get(item.question.id, []))
+            records.append(replace(record, key=key, prompts=prompts))
+            searched = bool(one.spent.searches) and not one.outcome.failure
+            cases.append(Case(item, one.outcome.documents, searched, record.answer))
+        return self._judged(task, cases, records)
+
+    def _read(self, task: str, system: PaperSystem, ran: Sequence[Ran]) -> dict[str, Reply | None]:
+        config, style = self._paper.tasks[task], self._style(task, system)
+        prompts = [
+            generator_prompt(one.question, one.outcome.documents, style, self._paper.document_words, config.field)
+            for one in ran
+        ]
+        draw = Draw(max_tokens=self._paper.max_tokens, seed=self._paper.seed)
+        replies = self._reader.ask(prompts, draw) if prompts else []
+        return {one.question.id: reply for one, reply in zip(ran, replies, strict=True)}
+
+    def _record(
+        self, task: str, name: str, system: PaperSystem, item: Item, ran: Ran, reply: Reply | None
+    ) -> PaperRecord:
+        outcome, style = ran.outcome, self._style(task, system)
+        text, cut = None, False
+        answered: Answered | None = None
+        if outcome.answer is not None and not outcome.failure:
+            answered = read_answer(outcome.answer, item.question, "short")
+        elif reply is not None:
+            text, cut = reply.texts[0].text, not reply.texts[0].finished
+            answered = read_answer(text, item.question, style)
+        choice = answered.choice if answered else None
+        return self._scored(
+            PaperRecord(
+                task=task,
+                system=name,
+                question_id=item.question.id,
+                question=item.question.text,
+                documents=tuple(document.id for document in outcome.documents),
+                searched=bool(ran.spent.searches),
+                failure=outcome.failure,
+                text=text,
+                answer=answered.answer if answered else None,
+                chosen=letter(choice) if choice is not None else "",
+                cut=cut,
+                scores={},
+                judged={},
+                notes=dict(outcome.notes),
+                prompts=(),
+                spent={
+                    "calls": ran.spent.calls,
+                    "prompt_tokens": ran.spent.prompt_tokens,
+                    "tokens": ran.spent.tokens,
+                    "searches": ran.spent.searches,
+                    "reader_prompt_tokens": (reply.prompt_tokens or 0) if reply else 0,
+                    "reader_tokens": (reply.tokens or 0) if reply else 0,
+                },
+                key="",
+            ),
+            task,
+            item,
+        )
+
+    def _scored(self, record: PaperRecord, task: str, item: Item) -> PaperRecord:
+        """The record with its scores against what is right."""
+        config = self._paper.tasks[task]
+        scores: dict[str, float | None]
+        if config.kind == "choice":
+            right = letter(item.right) if item.right is not None else None
+            scores = {"accuracy": float(record.chosen == right) if record.answer is not None else None}
+        elif config.kind == "open":
+            names = open_metrics(config)
+            scores = dict.fromkeys(names)
+            if record.answer is not None:
+                scores |= score_text(record.answer, item.answers, names)
+        else:
+            relevant = {document.id for document in item.contents}
+            there = record.searched and not record.failure
+            scores = {"exact_recovery": float(bool(relevant & set(record.documents))) if there else None}
+        return replace(record, scores=scores)
+
+    def _judged(self, task: str, cases: Sequence[Case], records: Sequence[PaperRecord]) -> list[PaperRecord]:
+        if not self._paper.judging:
+            return list(records)
+        draw = Draw(max_tokens=self._paper.judge_max_tokens, seed=self._paper.seed)
+        setting = Setting(self._paper.document_words, draw)
+        runner = Runner(self._judge, {})
+        verdicts: list[dict[str, Mapping[str, Any]]] = [{} for _ in records]
+        for name in self._paper.tasks[task].judges:
+            for own, verdict in zip(verdicts, judged(runner, JUDGES[name], cases, setting), strict=True):
+                if verdict is not None:
+                    own[name] = verdict.plain()
+        return [replace(record, judged=own) for record, own in zip(records, verdicts, strict=True)]
+
+    def _style(self, task: str, system: PaperSystem) -> Style:
+        config = self._paper.tasks[task]
+        return system.style or config.style or DEFAULT_STYLE[config.kind]
+
+    def _sources(self, task: str, system: PaperSystem) -> list[str]:
+        return sources_of(self._paper, task, system)
+
+    def _key(self, task: str, system: PaperSystem, sources: Sequence[str], item: Item) -> str:
+        """sha256 over everything that a record depends on, its scores and its names apart."""
+        paper, config = self._paper, self._paper.tasks[task]
+        judges = list(config.judges) if paper.judging else []
+        behind = {
+            "form": [_FORM, __version__],
+            "method": [system.method, system.settings],
+            "models": [self._reader.identity, self._writer.identity, self._judge.identity if judges else None],
+            "cross-encoder": paper.reranker.model_dump(mode="json") if paper.reranker else None,
+            "environments": [[source, self._bases[source].facts] for source in sources],
+            "question": [item.question.id, item.question.text, list(item.question.options)],
+            "asked": [config.kind, self._style(task, system), config.field, paper.document_words, paper.max_tokens],
+            "judges": [[name, JUDGES[name].version] for name in judges],
+            "judging": [paper.judge_max_tokens, item.right, list(item.answers), [one.id for one in item.contents]]
+            if judges
+            else None,
+            "generator": generator_prompt(item.question, (), self._style(task, system), 1).version,
+            "seed": paper.seed,
+        }
+        return hashlib.sha256(json.dumps(behind, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def sources_of(paper: PaperConfig, task: str, system: PaperSystem) -> list[str]:
+    """The environments that a system may search for a task, the first by default."""
+    if system.sources is not None:
+        return list(system.sources)
+    return list(paper.tasks[task].sources or paper.environments)
+
+
+def _to_read(ran: Ran) -> bool:
+    return not ran.outcome.failure and ran.outcome.answer is None

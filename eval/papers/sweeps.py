@@ -1,0 +1,75 @@
+"""A sweep of one setting (seed 001, appendix B): the values that were reached, and their curve."""
+
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ...configs.paper import PaperConfig, PaperSystem, Sweep
+from .results import PaperResults
+
+
+def swept(system: str, setting: str, value: int | float) -> str:
+    """The name of a system with another value of one setting."""
+    return f"{system}[{setting.rpartition('.')[2]}={value:g}]"
+
+
+def sweep_systems(paper: PaperConfig) -> dict[str, PaperSystem]:
+    """The systems that the sweeps of a paper add, one for each value."""
+    found: dict[str, PaperSystem] = {}
+    for sweep in paper.sweeps:
+        own = paper.systems[sweep.system]
+        for value in sweep.values:
+            name = swept(sweep.system, sweep.setting, value)
+            tasks = sorted({*((found[name].tasks or []) if name in found else []), sweep.task})
+            settings = _with(own.settings, sweep.setting.split("."), value)
+            found[name] = own.model_copy(update={"settings": settings, "tasks": tasks, "label": ""})
+    return found
+
+
+def _with(settings: Mapping[str, Any], place: Sequence[str], value: int | float) -> dict[str, Any]:
+    """Settings with another value at a dotted place."""
+    first, *deeper = place
+    inner = settings.get(first)
+    return {
+        **settings,
+        first: _with(inner if isinstance(inner, Mapping) else {}, deeper, value) if deeper else value,
+    }
+
+
+def sweep_points(sweep: Sweep, results: PaperResults) -> list[tuple[float, float | None, int]]:
+    """(value of the setting, figure, questions that it is the mean of), in the order of the sweep."""
+    points = []
+    for value in sweep.values:
+        row = results.by_place.get((sweep.task, swept(sweep.system, sweep.setting, value)))
+        mean = row.means.get(sweep.metric) if row is not None else None
+        points.append((value, mean.value if mean else None, mean.n if mean else 0))
+    return points
+
+
+def draw_sweep(sweep: Sweep, results: PaperResults) -> str | None:
+    """The curve as an SVG document, with a level line for each system beside it; None where there is no figure."""
+    points = [(value, figure) for value, figure, _ in sweep_points(sweep, results) if figure is not None]
+    if not points:
+        return None
+    levels = [(name, results.mean(sweep.task, name, sweep.metric)) for name in sweep.beside]
+    return _svg(sweep, points, [(name, level) for name, level in levels if level is not None])
+
+
+def _svg(sweep: Sweep, points: Sequence[tuple[float, float]], levels: Sequence[tuple[str, float]]) -> str:
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "querylect"}):
+        figure = Figure(figsize=(5.2, 2.9), layout="constrained")
+        axes = figure.add_subplot()
+        axes.plot([x for x, _ in points], [y for _, y in points], "o-", color="#1f5fa8", label=sweep.system)
+        for (name, level), dash in zip(levels, ("--", ":", "-.") * len(levels), strict=False):
+            axes.axhline(level, linestyle=dash, color="#777777", label=name)
+        axes.set_xlabel(sweep.setting)
+        axes.set_ylabel(f"{sweep.metric}, {sweep.task}")
+        axes.legend(frameon=False, fontsize=8)
+        for side in ("top", "right"):
+            axes.spines[side].set_visible(False)
+        drawn = io.StringIO()
+        figure.savefig(drawn, format="svg", metadata={"Date": None, "Creator": None})
+    return drawn.getvalue()

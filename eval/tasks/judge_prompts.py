@@ -1,0 +1,209 @@
+"""What judges are asked and the forms of their answers: the roles and rules of the papers in this project's own words.
+
+A version is to be raised with every change of the wording or form of its judge: it stands in every result.
+"""
+
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, Field
+
+from ...data.types import Document, Question
+from ...llms.base import Message, Prompt
+from ...llms.structured import instructions
+from ..answers_metrics import letter
+from ..answers_prompt import shortened
+from .items import Item
+
+UTILITY = "utility-1"
+RELEVANCY = "answerability-1"
+DECLINED = "declined-1"
+FAITHFULNESS = "faithfulness-1"
+ANSWER_RELEVANCY = "answer-relevancy-1"
+GUIDELINE = "guideline-1"
+CONTEXT_RECALL = "context-recall-1"
+
+NOT_USEFUL = "NOT_USEFUL"
+LABELS = {"ENTAILED": "entailed", "USEFUL_BUT_NOT_ENTAILED": "useful", NOT_USEFUL: "not_useful"}
+"""The labels of the utility judge as it writes them and as results name them."""
+
+
+class Utility(BaseModel):
+    """Seed 000, figure 2."""
+
+    selected_answer: str
+    label: Literal["ENTAILED", "USEFUL_BUT_NOT_ENTAILED", "NOT_USEFUL"]
+
+
+class Answerable(BaseModel):
+    """Seed 002, section 5.1.2."""
+
+    explanation: str
+    answerable: bool
+
+
+class YesNo(BaseModel):
+    """Seed 002, section 6.2."""
+
+    explanation: str
+    verdict: bool
+
+
+class Points(BaseModel):
+    """Seed 002, section 6.2, second step."""
+
+    points: Annotated[list[str], Field(min_length=1)]
+
+
+class Adherence(BaseModel):
+    """Seed 002, section 6.2, third step."""
+
+    explanation: str
+    score: Annotated[float, Field(ge=0, le=1)]
+
+
+class Statements(BaseModel):
+    """Seed 004, figure 6, first prompt."""
+
+    statements: list[str]
+
+
+class Attribution(BaseModel):
+    """One statement of seed 004, figure 6, second prompt."""
+
+    statement: int
+    attributed: bool
+    reason: str
+
+
+class Attributions(BaseModel):
+    """Seed 004, figure 6, second prompt."""
+
+    statements: list[Attribution]
+
+
+_UTILITY = (
+    "You judge how a context that was found by a search bears on the right answer to a multiple-choice question. Judge "
+    "the context alone and leave out what you know.\n"
+    "1. selected_answer: the letter of the option that the context by itself speaks for most, or UNSURE. It need not "
+    "be the right one.\n"
+    "2. label, always with regard to the right answer:\n"
+    "- ENTAILED: the right answer follows from the context alone. Every step is there, nothing has to be added or "
+    "assumed, the conclusion is certain and not only plausible, and selected_answer is the right answer. Be sparing "
+    "with this label.\n"
+    "- USEFUL_BUT_NOT_ENTAILED: the context speaks strongly for the right answer and one last step or a little outside "
+    "knowledge is missing. It holds at least one of these: a clue, rule, condition or relation that decides for the "
+    "right answer; evidence against other plausible options that leaves the right one clearly ahead; a link between "
+    "question and right answer that makes it reachable with very little more. Being on the topic is not enough.\n"
+    "- NOT_USEFUL: everything else: background, shared words, weak hints, or evidence for another option."
+)
+_ANSWERABLE = (
+    "Judge whether the text below holds the answer to the question. Explain step by step what the question asks for "
+    "and what the text says about it, then set answerable to true where the text by itself answers the question, and "
+    "to false where it does not."
+)
+_DECLINED = (
+    "Judge whether the reply below declines to answer the question: it says that it does not know, cannot determine "
+    "the answer or has no information, and gives none. Explain briefly and set verdict to true where it declines."
+)
+_FAITHFUL = (
+    "Judge whether the documents below support the reply to the question. Any part of them may support it, and it does "
+    "not matter that others have nothing to do with it. A reply that says more than the documents do is not supported, "
+    "nor is one that declines to answer. Explain briefly and set verdict to true where it is supported."
+)
+_TO_THE_POINT = (
+    "Judge whether the reply below answers what the question asks and can be understood by itself. Whether it is right "
+    "does not matter. Explain briefly and set verdict to true where it does."
+)
+_GOLDEN = "Answer the question completely and correctly from the text below, and from nothing else."
+_POINTS = (
+    "This is an ideal answer to the question. List the key points that any good answer has to make, each as one short "
+    "sentence."
+)
+_ADHERENCE = (
+    "Judge how much of a guideline an answer to the question covers. Explain point by point, then set score to a "
+    "number between 0 (no key point is made) and 1 (every key point is made)."
+)
+_NEEDED = (
+    "List the statements of fact that a text must hold so that the question can be answered from it as given below. "
+    "Each statement is one short sentence that can be understood by itself. Write in the language of the question."
+)
+_ATTRIBUTED = (
+    "Judge for every numbered statement by itself whether the documents below hold it: attributed is true where they "
+    "do and false where they do not, and reason says why. Give every statement once, by its number, and write in the "
+    "language of the question."
+)
+
+
+def utility(item: Item, documents: Sequence[Document], words: int) -> Prompt:
+    """How the context bears on the right answer."""
+    assert item.right is not None, "the utility judge takes multiple choice"
+    options = [f"{letter(place)}. {option}" for place, option in enumerate(item.question.options)]
+    right = f"{letter(item.right)}. {item.question.options[item.right]}"
+    parts = [_asked(item.question), "Options:\n" + "\n".join(options), f"Right answer: {right}"]
+    return _prompt(UTILITY, _UTILITY, [*parts, _shown("Context", documents, words)], Utility)
+
+
+def answerable(question: Question, document: Document, words: int) -> Prompt:
+    """Whether one document answers the question."""
+    return _prompt(RELEVANCY, _ANSWERABLE, [f"Text: {shortened(document, words)}", _asked(question)], Answerable)
+
+
+def declined(question: Question, answer: str) -> Prompt:
+    """Whether an answer declines."""
+    return _prompt(DECLINED, _DECLINED, [_asked(question), f"Reply: {answer}"], YesNo)
+
+
+def faithful(question: Question, documents: Sequence[Document], answer: str, words: int) -> Prompt:
+    """Whether the documents support an answer."""
+    parts = [_shown("Documents", documents, words), _asked(question), f"Reply: {answer}"]
+    return _prompt(FAITHFULNESS, _FAITHFUL, parts, YesNo)
+
+
+def to_the_point(question: Question, answer: str) -> Prompt:
+    """Whether an answer addresses the question."""
+    return _prompt(ANSWER_RELEVANCY, _TO_THE_POINT, [_asked(question), f"Reply: {answer}"], YesNo)
+
+
+def golden(item: Item, words: int) -> Prompt:
+    """The golden answer from the contents that the question belongs to."""
+    return _prompt(GUIDELINE, _GOLDEN, [_shown("Text", item.contents, words), _asked(item.question)], None)
+
+
+def key_points(question: Question, answer: str) -> Prompt:
+    """The guideline of a golden answer."""
+    return _prompt(GUIDELINE, _POINTS, [_asked(question), f"Ideal answer: {answer}"], Points)
+
+
+def adherence(question: Question, points: Sequence[str], answer: str) -> Prompt:
+    """How much of the guideline an answer covers."""
+    listed = "\n".join(f"- {point}" for point in points)
+    return _prompt(GUIDELINE, _ADHERENCE, [_asked(question), f"Guideline:\n{listed}", f"Answer: {answer}"], Adherence)
+
+
+def needed(item: Item) -> Prompt:
+    """What must be known for the right answer."""
+    right = item.answers[0] + "".join(f" (or: {one})" for one in item.answers[1:])
+    return _prompt(CONTEXT_RECALL, _NEEDED, [_asked(item.question), f"Answer: {right}"], Statements)
+
+
+def attributed(question: Question, documents: Sequence[Document], statements: Sequence[str], words: int) -> Prompt:
+    """Which statements the context holds."""
+    listed = "\n".join(f"{number}. {statement}" for number, statement in enumerate(statements, start=1))
+    parts = [_asked(question), _shown("Documents", documents, words), f"Statements:\n{listed}"]
+    return _prompt(CONTEXT_RECALL, _ATTRIBUTED, parts, Attributions)
+
+
+def _asked(question: Question) -> str:
+    return f"Question: {question.text}"
+
+
+def _shown(head: str, documents: Sequence[Document], words: int) -> str:
+    shown = [f"[{place}] {shortened(document, words)}" for place, document in enumerate(documents, start=1)]
+    return f"{head}:\n" + ("\n".join(shown) or "(none was found)")
+
+
+def _prompt(version: str, task: str, parts: Sequence[str], form: type[BaseModel] | None) -> Prompt:
+    """One user message, for chat templates without a system role."""
+    closing = [instructions(form)] if form is not None else []
+    return Prompt((Message(role="user", content="\n\n".join([task, *parts, *closing])),), version)

@@ -1,0 +1,61 @@
+"""The exact tests against scipy, against counting by hand, and with values that are missing."""
+
+import math
+
+import numpy as np
+import pytest
+from querylect.eval.exact_tests import binomial_test, compare_exactly, signed_rank_test
+from scipy.stats import binomtest, wilcoxon
+
+
+def test_discordant_pairs_by_hand():
+    """Five pairs differ, four for a: P(X ≥ 4) of 5 fair coins is (5 + 1) / 32; pairs that agree do not count."""
+    a, b = [1, 1, 1, 1, 0, 1, 0, 0], [0, 0, 0, 0, 1, 1, 0, 0]
+    assert binomial_test(a, b) == pytest.approx(6 / 32)
+    assert binomial_test(b, a) == pytest.approx(31 / 32)
+    assert binomial_test(a, b, "less") == pytest.approx(31 / 32)
+    found = compare_exactly(a, b)
+    assert (found.test, found.n, found.higher, found.lower, found.p) == ("binomial", 8, 4, 1, pytest.approx(6 / 32))
+    assert (found.mean_a, found.mean_b) == (5 / 8, 2 / 8)
+
+
+def test_signed_ranks_by_hand():
+    """Differences 1, 2, 3, −4 of distinct size: W+ = 6 of 10; of 16 signs, 7 reach at least 6."""
+    a, b = [0.1, 0.2, 0.3, 0.0], [0.0, 0.0, 0.0, 0.4]
+    reached = sum(
+        sum(rank for rank, sign in enumerate(signs, start=1) if sign) >= 6 for signs in np.ndindex(2, 2, 2, 2)
+    )
+    assert reached == 7
+    assert signed_rank_test(a, b) == pytest.approx(reached / 16)
+    assert compare_exactly(a, b).test == "wilcoxon"
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("alternative", ["greater", "less", "two-sided"])
+def test_against_scipy(seed, alternative):
+    rng = np.random.default_rng(seed)
+    a, b = rng.integers(0, 2, 60).astype(float), rng.integers(0, 2, 60).astype(float)
+    higher, lower = int((a > b).sum()), int((a < b).sum())
+    expected = binomtest(higher, higher + lower, 0.5, alternative=alternative).pvalue
+    assert compare_exactly(a.tolist(), b.tolist(), alternative).p == pytest.approx(expected)
+    x, y = rng.random(40), rng.random(40)
+    assert compare_exactly(x.tolist(), y.tolist(), alternative).p == pytest.approx(
+        wilcoxon(x, y, alternative=alternative).pvalue
+    )
+
+
+def test_missing_values_leave_their_pair_out_and_are_counted():
+    found = compare_exactly([1, None, 1, 0], [0, 1, None, 0])
+    assert (found.n, found.left_out, found.higher, found.lower, found.mean_a) == (2, 2, 1, 0, 0.5)
+    assert (compare_exactly([0.5, 0.25], [0.5, 0.25]).p, compare_exactly([1, 0], [1, 0]).p) == (1.0, 1.0)
+
+
+def test_what_cannot_be_compared_is_refused():
+    with pytest.raises(ValueError, match="1 and 2 values"):
+        compare_exactly([1], [1, 0])
+    with pytest.raises(ValueError, match="no question"):
+        compare_exactly([None], [1])
+    with pytest.raises(ValueError, match="neither 0 nor 1"):
+        binomial_test([0.5], [0])
+    with pytest.raises(ValueError, match="not finite"):
+        signed_rank_test([math.inf], [0.5])

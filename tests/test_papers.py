@@ -1,0 +1,344 @@
+"""A whole paper in miniature over a real BM25 service and a scripted endpoint: figures, files, what goes wrong."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+import yaml
+from querylect.cli import main
+from querylect.configs.paper import PaperConfig
+from querylect.envs.environment import Environment
+from querylect.envs.service import create_app
+from querylect.errors import ConfigError, DataError, EngineUnavailableError
+from querylect.eval.papers.methods import METHODS
+from querylect.eval.papers.run import run_paper
+from querylect.rewriters.method import Outcome
+
+from .chat_server import ChatServer, last_user, serving
+
+CHOICE = [
+    {"_id": "head", "question": "what stops a migraine", "options": ["triptan", "statin"], "answer": "A"},
+    {"_id": "sugar", "question": "what lowers glucose", "options": ["citrus", "insulin"], "answer": "B"},
+    {"_id": "gums", "question": "what prevents scurvy", "options": ["statin", "vitamin c"], "answer": "B"},
+    {"_id": "odd", "question": "what is the odd one", "options": [f"o{one}" for one in range(10)], "answer": "J"},
+]
+OPEN = [{"_id": "o1", "question": "what lowers cholesterol", "answers": ["statin"]}]
+
+
+def answers(body):
+    """Reads: names the option that the documents speak of, else A. Judges: by whether the right answer is there."""
+    asked = last_user(body)
+    if "You judge how a context" in asked:
+        if "odd one" in asked:
+            return "I would say it is useful"
+        right = asked.partition("Right answer: ")[2].split("\n")[0][3:]
+        held = right in asked.partition("Context:")[2]
+        return json.dumps({"selected_answer": "A", "label": "ENTAILED" if held else "NOT_USEFUL"})
+    if "Write the passage" in asked or "Write a passage" in asked:
+        return "a passage about scurvy"
+    documents = asked.partition("Documents:\n")[2].partition("Question:")[0]
+    if "answer_choice" not in asked:
+        return "statin" if "statin" in documents else "no idea"
+    options = [line for line in asked.split("\n") if line[1:3] == ". "]
+    named = next((line[0] for line in options if line[3:] in documents), "A")
+    return json.dumps({"step_by_step_thinking": "", "answer_choice": named})
+
+
+def lines(path, rows):
+    path.write_text("".join(json.dumps(one) + "\n" for one in rows), encoding="utf-8")
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def environment(small_environment, run_app):
+    with run_app(create_app(Environment.open(small_environment), small_environment)) as url:
+        yield url
+
+
+@pytest.fixture
+def server(run_app):
+    server = ChatServer(answers)
+    with serving(run_app, server) as server.url:
+        yield server
+
+
+@pytest.fixture
+def values(environment, server, tmp_path):
+    return {
+        "name": "tiny",
+        "title": "A tiny paper",
+        "method": "rag",
+        "baseline": "alone",
+        "alone": "alone",
+        "reader": {"model": "org/m", "base_url": server.url, "cache": None},
+        "tasks": {
+            "mcq": {"kind": "choice", "data": lines(tmp_path / "mcq.jsonl", CHOICE), "judges": ["utility"]},
+            "open": {"kind": "open", "data": lines(tmp_path / "open.jsonl", OPEN)},
+        },
+        "environments": {"small": {"client": {"urls": [environment]}}},
+        "systems": {
+            "alone": {"method": "alone", "label": "No retrieval"},
+            "rag": {"method": "std_rag", "settings": {"k": 1}},
+            "hyde": {"method": "hyde", "settings": {"k": 2, "hyde": {"passages": 2}}, "tasks": ["mcq"]},
+        },
+        "shifts": [["rag", "hyde"]],
+        "sweeps": [{"system": "rag", "setting": "k", "values": [1, 2], "task": "mcq", "beside": ["alone"]}],
+        "tables": [
+            {
+                "title": "Accuracy",
+                "columns": [{"task": "mcq", "metric": "accuracy"}, {"task": "average", "metric": "accuracy"}],
+            }
+        ],
+    }
+
+
+def run(values, folder, **changes):
+    paper = PaperConfig.model_validate({**values, **changes})
+    page = run_paper(paper, folder)
+    return page, json.loads((page.parent / "results.json").read_text())
+
+
+def written(page):
+    return [json.loads(line) for line in (page.parent / "questions.jsonl").read_text().splitlines()]
+
+
+def row(results, task, system):
+    return next(one for one in results["rows"] if (one["task"], one["system"]) == (task, system))
+
+
+def test_a_whole_paper(values, server, tmp_path):
+    values["sweeps"][0]["values"] = [1, 2]
+    page, results = run(values, tmp_path / "out")
+    alone, rag, hyde = (row(results, "mcq", name) for name in ("alone", "rag", "hyde"))
+    assert alone["means"]["accuracy"] == {"value": 1 / 4, "n": 4}, "alone it always says A"
+    assert rag["means"]["accuracy"]["value"] == 3 / 4, "the odd question has no document"
+    assert rag["means"]["dur"] == {"value": 1.0, "n": 3}
+    assert (rag["off_format"], alone["off_format"]) == ({"utility": 1}, {})
+    assert rag["means"]["accuracy:entailed"] == {"value": 1.0, "n": 3}
+    assert rag["means"]["gain:entailed"] == {"value": pytest.approx(2 / 3), "n": 3}
+    assert rag["means"]["gain:not_useful"] == {"value": None, "n": 0}
+    assert (rag["means"]["calls"]["value"], rag["means"]["searches"]["value"]) == (0, 1)
+    assert (hyde["means"]["calls"]["value"], hyde["means"]["searches"]["value"]) == (1, 1)
+    assert hyde["prompts"] == ["hyde-1"]
+    open_row = row(results, "open", "rag")
+    assert {name: open_row["means"][name]["value"] for name in ("em", "accuracy", "f1")} == {
+        "em": 1,
+        "accuracy": 1,
+        "f1": 1,
+    }
+    assert row(results, "open", "alone")["means"]["em"]["value"] == 0
+    comparisons = {(one["task"], one["system"], one["metric"]): one for one in results["comparisons"]}
+    test = comparisons["mcq", "rag", "accuracy"]["test"]
+    assert (test["test"], test["higher"], test["lower"], test["p"]) == ("binomial", 2, 0, 0.25)
+    shift = {one["only"]: one["shift"] for one in results["shifts"] if one["task"] == "mcq"}
+    assert shift["all"]["n"] == 4
+    assert shift["right"]["n"] == sum(
+        a["scores"]["accuracy"] == 1 and b["scores"]["accuracy"] == 0
+        for a, b in zip(
+            *[[one for one in written(page) if (one["task"], one["system"]) == ("mcq", s)] for s in ("rag", "hyde")],
+            strict=True,
+        )
+    )
+    assert row(results, "mcq", "rag[k=2]")["questions"] == 4
+    assert "<svg" in (page.parent / "sweep-1.svg").read_text()
+    assert results["reader"] == {"endpoint": server.url, "model": "org/m", "extra": {}}
+    assert (results["judges"], results["generator"]) == ({"utility": "utility-1"}, "generator-1")
+    text = page.read_text()
+    for part in (
+        "mcq n = 4, open n = 1",
+        "checks that the machinery works",
+        "| No retrieval | 25.0 | 25.0 |",
+        "utility-1",
+    ):
+        assert part in text
+    assert results["environments"]["small"]["retriever"] == "bm25"
+
+
+def test_a_second_run_asks_nothing_and_a_change_only_what_is_different(values, server, tmp_path):
+    page, first = run(values, tmp_path / "out")
+    before, asked = (page.parent / "questions.jsonl").read_bytes(), len(server.bodies)
+    page, second = run(values, tmp_path / "out")
+    assert len(server.bodies) == asked
+    assert (page.parent / "questions.jsonl").read_bytes() == before
+    assert second["rows"] == first["rows"]
+    run(values, tmp_path / "out", limit=2)
+    assert len(server.bodies) == asked, "fewer questions are known"
+    run(values, tmp_path / "out")
+    assert len(server.bodies) == asked, "and those that were left out meanwhile still are"
+    systems = {**values["systems"], "rag": {"method": "std_rag", "settings": {"k": 3}}}
+    run(values, tmp_path / "out", systems=systems, sweeps=[])
+    new = [last_user(body) for body in server.bodies[asked:]]
+    assert new
+    assert not any("Write the passage" in one for one in new), "hyde is as it was"
+    asked = len(server.bodies)
+    lines(tmp_path / "open.jsonl", [{**OPEN[0], "answers": ["no idea"]}])
+    _, results = run(values, tmp_path / "out")
+    assert len(server.bodies) == asked, "other right answers of an unjudged task are scored anew without a call"
+    assert row(results, "open", "alone")["means"]["em"]["value"] == 1
+
+
+def test_limit_takes_the_first_questions_of_every_task(values, tmp_path):
+    tasks = {**values["tasks"], "open": {**values["tasks"]["open"], "limit": 5}}
+    page, results = run(values, tmp_path / "out", limit=1, tasks=tasks)
+    assert {one["question_id"] for one in written(page)} == {"head", "o1"}
+    assert results["questions"]["mcq"] == {"asked": 1, "skipped": 0}
+
+
+def test_what_does_not_come_is_counted_and_asked_again(values, server, tmp_path):
+    server.always = lambda body: (400, {}) if "glucose" in last_user(body) else None
+    page, results = run(values, tmp_path / "out", sweeps=[])
+    rag = row(results, "mcq", "rag")
+    assert (rag["answered"], rag["reasons"], rag["means"]["accuracy"]) == (3, {"no reply": 1}, {"value": 2 / 3, "n": 3})
+    assert rag["unjudged"] == {"utility": 1}
+    lost = next(one for one in written(page) if (one["system"], one["question_id"]) == ("rag", "sugar"))
+    assert (lost["answer"], lost["scores"]) == (None, {"accuracy": None})
+    assert "no reply: 1" in page.read_text()
+    server.always, asked = None, len(server.bodies)
+    _, results = run(values, tmp_path / "out", sweeps=[])
+    assert row(results, "mcq", "rag")["means"]["accuracy"] == {"value": 3 / 4, "n": 4}
+    assert all("glucose" in last_user(body) for body in server.bodies[asked:])
+    server.always = lambda body: (400, {})
+    with pytest.raises(EngineUnavailableError, match="got a reply"):
+        run(values, tmp_path / "none", sweeps=[])
+    assert not (tmp_path / "none" / "results.json").exists()
+
+
+class Refuses:
+    """Comes to no end on every second question, and answers the others by itself."""
+
+    name = "refuses"
+
+    def steps(self, question):
+        return Outcome(failure="unreadable") if question.text < "what m" else Outcome(answer="B")
+        yield
+
+
+def test_a_method_that_fails_is_no_zero_and_one_that_answers_is_not_read_for(values, server, tmp_path):
+    paper = PaperConfig.model_validate(
+        {
+            **values,
+            "systems": {"own": {"method": "own"}},
+            "baseline": "",
+            "alone": "",
+            "method": "",
+            "shifts": [],
+            "sweeps": [],
+            "tables": [],
+        }
+    )
+    page = run_paper(paper, tmp_path / "out", {**METHODS, "own": lambda settings, card: Refuses()})
+    own = row(json.loads((page.parent / "results.json").read_text()), "mcq", "own")
+    assert own["reasons"] == {"unreadable": 2}
+    assert own["means"]["accuracy"] == {"value": 0.5, "n": 2}
+    assert server.bodies == []
+
+
+def test_killed_and_started_again(values, server, tmp_path):
+    """What was written or answered before the kill is never asked for again."""
+    values["reader"] |= {"cache": str(tmp_path / "cache"), "concurrency": 1}
+    values |= {"batch": 2, "sweeps": []}
+    path = tmp_path / "paper.yaml"
+    path.write_text(yaml.safe_dump(values), encoding="utf-8")
+    command = [sys.executable, "-m", "querylect", "paper", str(path), "-o", str(tmp_path / "out")]
+    stuck = threading.Event()
+
+    def stall(body):
+        if len(server.bodies) > 7:
+            stuck.set()
+            return "hang"
+
+    server.always = stall
+    process = subprocess.Popen(command, stderr=subprocess.PIPE)
+    assert stuck.wait(240), process.stderr.read().decode()
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    first = [last_user(body) for body in server.bodies[:7]]
+    with (tmp_path / "out" / "questions.jsonl").open("a") as file:
+        file.write('{"half a li')
+    server.always, asked = None, len(server.bodies)
+    with pytest.raises(SystemExit) as ended:
+        main(command[3:])
+    assert ended.value.code in (0, None)
+    assert not set(first) & {last_user(body) for body in server.bodies[asked:]}
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert row(results, "mcq", "rag")["means"]["accuracy"]["value"] == 3 / 4
+
+
+def test_content_questions(values, server, small_environment, tmp_path):
+    task = {"kind": "content", "data": small_environment.dataset.path}
+    systems = {"rag": {"method": "std_rag", "settings": {"k": 1}}}
+    server.answer = lambda body: "I cannot determine the answer to that."
+    page, results = run(
+        values,
+        tmp_path / "out",
+        tasks={"own": {**task, "judges": ["declined"]}},
+        systems=systems,
+        baseline="",
+        alone="",
+        shifts=[],
+        sweeps=[],
+        tables=[],
+    )
+    right = {"q-head": {"triptan", "aspirin"}, "q-sugar": {"insulin"}, "q-hidden": {"withheld-judgement"}}
+    recovered = {one["question_id"]: one["scores"]["exact_recovery"] for one in written(page)}
+    assert recovered == {
+        one["question_id"]: float(bool(right[one["question_id"]] & set(one["documents"]))) for one in written(page)
+    }
+    assert set(recovered.values()) == {0, 1}
+    own = row(results, "own", "rag")
+    assert own["means"]["exact_recovery"] == {"value": pytest.approx(sum(recovered.values()) / 3), "n": 3}
+    assert (own["off_format"], own["means"]["declined"]["value"]) == ({"declined": 3}, None)
+
+
+def test_what_is_missing_or_unknown_is_told_before_anything_is_asked(values, server, tmp_path):
+    tasks = {**values["tasks"], "mcq": {"kind": "choice", "data": "nowhere.jsonl", "about": "From there."}}
+    with pytest.raises(DataError, match=r"'mcq' is missing.*From there\..*tasks\.mcq\.data=FILE"):
+        run(values, tmp_path / "out", tasks=tasks)
+    systems = {**values["systems"], "a": {"method": "hydra"}, "b": {"method": "main_rag"}}
+    with pytest.raises(ConfigError, match=r"'hydra', 'main_rag' are unknown; known are .*hyde"):
+        run(values, tmp_path / "out", systems=systems)
+    with pytest.raises(ConfigError, match="Did you mean 'hyde'"):
+        run(values, tmp_path / "out", systems={**values["systems"], "a": {"method": "hyd"}})
+    with pytest.raises(ConfigError, match=r"'std_rag'.*depth"):
+        run(
+            values,
+            tmp_path / "out",
+            systems={**values["systems"], "rag": {"method": "std_rag", "settings": {"depth": 1}}},
+        )
+    with pytest.raises(DataError, match="holds open questions"):
+        run(
+            values,
+            tmp_path / "out",
+            tasks={**values["tasks"], "mcq": {"kind": "choice", "data": values["tasks"]["open"]["data"]}},
+        )
+    base = {
+        "env": {"dataset": {"kind": "beir", "path": "nowhere"}, "index": str(tmp_path / "no")},
+        "about": "From here",
+    }
+    with pytest.raises(DataError, match=r"corpus of the environment 'small'.*From here\."):
+        run(values, tmp_path / "out", environments={"small": base})
+    assert server.bodies == []
+
+
+def test_yes_and_no_for_files_without_options(values, tmp_path):
+    data = lines(
+        tmp_path / "yn.jsonl",
+        [{"_id": "1", "text": "is it?", "answer": "Yes"}, {"_id": "2", "text": "or?", "answer": "maybe"}],
+    )
+    tasks = {"yn": {"kind": "choice", "data": data, "options": ["yes", "no"]}}
+    page, results = run(
+        values,
+        tmp_path / "out",
+        tasks=tasks,
+        sweeps=[],
+        tables=[],
+        shifts=[],
+        systems={"alone": {"method": "alone"}},
+        method="",
+    )
+    assert results["questions"]["yn"] == {"asked": 1, "skipped": 1}
+    assert written(page)[0]["scores"] == {"accuracy": 1}

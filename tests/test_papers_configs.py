@@ -1,0 +1,121 @@
+"""The packaged papers, their published figures, and what the command makes of its flags."""
+
+import pytest
+import yaml
+from querylect.cli import main
+from querylect.configs.paper import AVERAGE, PaperConfig, dump_paper, known_papers, load_paper
+from querylect.data.published import published
+from querylect.errors import ConfigError
+from querylect.eval.papers.results import Mean, PaperResults, PaperRow
+from querylect.eval.papers.sweeps import sweep_systems
+from querylect.eval.papers.tables import markdown
+
+NAMES = [
+    "alone", "direct_gen", "cot", "std_rag", "multi_query", "hyde", "query2doc", "csqe", "thinkqe", "hcqr", "chr",
+    "qa_rag", "migres", "misknow", "rerank", "main_rag",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", known_papers())
+def test_a_packaged_paper_survives_a_round_trip_and_has_its_figures(name, tmp_path):
+    paper = load_paper(name)
+    (tmp_path / "again.yaml").write_text(dump_paper(paper))
+    assert load_paper(str(tmp_path / "again.yaml")) == paper
+    theirs = published(name)
+    assert theirs.citation
+    assert {system.method for system in paper.systems.values()} <= set(NAMES)
+    for table in paper.tables:
+        own = [figure for figure in theirs.figures if figure.table == table.published]
+        assert {figure.system for figure in own} & set(table.rows or paper.systems)
+        places = {(figure.task, figure.metric) for figure in own}
+        assert places & {(column.task, column.metric) for column in table.columns}
+    for figure in theirs.figures:
+        assert -100 < figure.value < 5000
+        if figure.unit == "share":
+            assert 0 <= figure.value <= 1
+
+
+def test_averages_that_papers_print_are_those_of_their_own_rows():
+    """A figure that was mistyped would show: means over generators or tasks agree to their last digit."""
+    rows = {}
+    for figure in published("hcqr").figures:
+        rows.setdefault((figure.table, figure.task, figure.metric, figure.system), {})[figure.generator] = figure.value
+    checked = [own for own in rows.values() if len(own) == 5]
+    assert len(checked) == 54
+    for own in checked:
+        average = own.pop("Average")
+        assert sum(own.values()) / 4 == pytest.approx(average, abs=0.11)
+    chr_rows = {}
+    for figure in published("chr").figures:
+        if figure.metric == "accuracy":
+            chr_rows.setdefault((figure.system, figure.generator), {})[figure.task] = figure.value
+    assert len(chr_rows) == 18
+    for own in chr_rows.values():
+        average = own.pop(AVERAGE)
+        assert sum(own.values()) / 3 == pytest.approx(average, abs=0.11)
+
+
+def command(capsys, *arguments):
+    with pytest.raises(SystemExit) as ended:
+        main(["paper", *arguments])
+    return ended.value.code or 0, *capsys.readouterr()
+
+
+def test_the_command_resolves_its_settings(capsys):
+    code, out, _ = command(
+        capsys, "chr", "max_tokens=7", "--limit", "3", "--reader", "a/b", "--endpoint", "http://h/v1",
+        "--task", "medqa", "--system", "hyde", "--system", "std_rag", "--dry-run",
+    )  # fmt: skip
+    settings = yaml.safe_load(out)
+    assert (code, settings["limit"], settings["max_tokens"]) == (0, 3, 7)
+    assert (settings["reader"]["model"], settings["reader"]["base_url"]) == ("a/b", "http://h/v1")
+    assert (list(settings["tasks"]), list(settings["systems"])) == (["medqa"], ["std_rag", "hyde"])
+    assert (settings["shifts"], settings["sweeps"], settings["method"]) == ([], [], "")
+    assert [column["task"] for column in settings["tables"][0]["columns"]] == ["medqa", "average"]
+    assert PaperConfig.model_validate(settings)
+    for arguments, told in (
+        (["hqcr"], "Did you mean 'hcqr'"),
+        (["chr", "--task", "nq"], "--task is 'nq'; chr has mmlu_med, medqa, bioasq"),
+        (["chr", "tasks.nq.data=x"], "there is no 'nq' in tasks"),
+        (["chr", "tasks.medqa.judges=[declined]"], "'declined' does not fit kind 'choice'"),
+        (["chr", "baseline=best"], "baseline names 'best'"),
+    ):
+        code, _, err = command(capsys, *arguments, "--dry-run")
+        assert code == 2
+        assert told in err
+
+
+def test_a_sweep_changes_one_setting_at_its_place():
+    systems = sweep_systems(load_paper("chr"))
+    assert len(systems) == 7
+    swept = systems["chr[penalty=0.2]"]
+    assert (swept.settings["rewriter"]["chr"]["penalty"], swept.settings["k"], swept.tasks) == (0.2, 5, ["medqa"])
+    assert load_paper("chr").systems["chr"].settings["rewriter"]["chr"]["penalty"] == 1.0
+
+
+def test_our_figures_stand_beside_the_papers():
+    paper = load_paper("chr")
+    rows = [
+        PaperRow(task, "chr", 10, 10, {}, 0, 0, {}, {}, {"accuracy": Mean(value, 10), **costs}, ())
+        for task, value in (("mmlu_med", 0.25), ("medqa", 0.5), ("bioasq", 0.75))
+        for costs in [
+            {
+                name: Mean(2.0, 10)
+                for name in ("calls", "prompt_tokens", "tokens", "searches", "reader_prompt_tokens", "reader_tokens")
+            }
+        ]
+    ]
+    results = PaperResults(rows, by_place={(row.task, row.system): row for row in rows})
+    facts = {"reader": {"model": "small"}, "writer": {}, "judge": None, "questions": {"medqa": {"asked": 10}}}
+    page = markdown(paper, paper.systems, results, facts, {})
+    assert "| here | CHR | 25.0 | 50.0 | 75.0 | 50.0 |" in page
+    assert "| Gemma-2-9B-It | CHR | 70.3 | 53.1 | 80.7 | 68.1 |" in page
+    assert "| here | HyDE (H+ only) | – | – | – | – |" in page
+    assert "| CHR | 2.0 | 1 | 2.0 | 303 |" in page, "generators across"
+    assert "MedCPT over MedCorp" in page
+    assert '{"model": "small"}' in page
+
+
+def test_unknown_papers_are_told(tmp_path):
+    with pytest.raises(ConfigError, match="hcqr"):
+        load_paper(str(tmp_path / "none.yaml"))

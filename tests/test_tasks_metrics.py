@@ -1,0 +1,155 @@
+"""Metrics of written answers and the reading of answers: by hand, and equal with the packages that are usual."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from querylect.data.types import Document, Question
+from querylect.errors import ConfigError
+from querylect.eval.answers_metrics import exact_match, f1
+from querylect.eval.tasks import text_metrics
+from querylect.eval.tasks.generator import generator_prompt, read_answer
+from querylect.eval.tasks.shift import overlap, retrieval_shift
+from querylect.eval.tasks.text_metrics import NAMES, score_text, tokens
+
+WORDS = st.lists(st.sampled_from(["the", "cat", "sat", "on", "a", "Mat.", "dogs", ""]), max_size=8).map(" ".join)
+
+
+def test_words_by_hand():
+    """Two of three words are right, of four wanted."""
+    found = score_text("big black dog", ["a small black dog barks"], ["em", "accuracy", "precision", "recall", "f1"])
+    assert found == {
+        "em": 0,
+        "accuracy": 0,
+        "precision": pytest.approx(2 / 3),
+        "recall": pytest.approx(2 / 4),
+        "f1": pytest.approx(4 / 7),
+    }
+    best = score_text("Marie Curie", ["Pierre", "the Marie Curie"], ["em", "f1", "precision"])
+    assert best == {"em": 1, "f1": 1, "precision": 1}
+
+
+def test_the_best_right_answer_counts_for_precision_and_recall_together():
+    assert score_text("x y", ["x", "x y z w"], ["precision", "recall", "f1"]) == {
+        "precision": pytest.approx(0.5),
+        "recall": 1,
+        "f1": pytest.approx(2 / 3),
+    }
+
+
+@given(WORDS, st.lists(WORDS, min_size=1, max_size=3))
+@settings(max_examples=60, deadline=None)
+def test_em_and_f1_are_those_of_squad(answer, right):
+    found = score_text(answer, right, ["em", "f1"])
+    assert found["f1"] == pytest.approx(f1(answer, right))
+    assert found["em"] == exact_match(answer, right)
+
+
+def test_rouge_by_hand():
+    """Answer of 4 words, right one of 6: 3 shared words, 1 shared pair, a longest common subsequence of 3."""
+    pytest.importorskip("rouge_score")
+    found = score_text("the cat ate fish", ["the cat sat and ate it"], ["rouge1", "rouge2", "rougeL"])
+    assert found == {"rouge1": pytest.approx(6 / 10), "rouge2": pytest.approx(2 / 8), "rougeL": pytest.approx(6 / 10)}
+
+
+def test_bleu_by_hand():
+    """Precision 2/3 of words, 1/2 of pairs; the answer is as long as the right one, so nothing is taken off."""
+    pytest.importorskip("sacrebleu")
+    found = score_text("a b c", ["a b d"], ["bleu1", "bleu2"])
+    assert found == {"bleu1": pytest.approx(2 / 3), "bleu2": pytest.approx((2 / 3 * 1 / 2) ** 0.5)}
+
+
+@given(WORDS, WORDS)
+@settings(max_examples=40, deadline=None)
+def test_rouge_and_bleu_are_those_of_their_packages(answer, right):
+    scorer = pytest.importorskip("rouge_score.rouge_scorer").RougeScorer(["rouge1", "rouge2", "rougeL"])
+    sacrebleu = pytest.importorskip("sacrebleu.metrics")
+    names = ["rouge1", "rouge2", "rougeL", "bleu1", "bleu2", "bleu3", "bleu4"]
+    found = score_text(answer, [right], names)
+    for name, score in scorer.score(right, answer).items():
+        assert found[name] == pytest.approx(score.fmeasure)
+    for order in (1, 2, 3, 4):
+        usual = sacrebleu.BLEU(max_ngram_order=order, effective_order=True).sentence_score(answer, [right]).score
+        assert found[f"bleu{order}"] == pytest.approx(usual / 100)
+
+
+def test_scripts_without_spaces_are_no_silent_zero():
+    pytest.importorskip("rouge_score")
+    pytest.importorskip("sacrebleu")
+    assert tokens("服用阿胶 Café_x 2") == ["服", "用", "阿", "胶", "café", "x", "2"]
+    found = score_text("服用阿胶", ["多服用阿胶"], ["rouge1", "rougeL", "bleu1"])
+    assert found["rouge1"] == found["rougeL"] == pytest.approx(8 / 9)
+    assert 0.7 < found["bleu1"] < 1
+
+
+def test_what_cannot_be_scored_is_refused(monkeypatch):
+    with pytest.raises(ConfigError, match="'meteor'"):
+        score_text("x", ["x"], ["meteor"])
+    with pytest.raises(ValueError, match="no right answer"):
+        score_text("x", [], ["em"])
+    monkeypatch.setattr(text_metrics, "find_spec", lambda name: None)
+    for name in set(NAMES) - set(text_metrics.WORDS):
+        with pytest.raises(ConfigError, match=r"querylect\[text-metrics\]"):
+            score_text("x", ["x"], [name])
+    assert score_text("x", ["x"], ["em"]) == {"em": 1}
+
+
+TWO = Question("q", "Does it?", ("yes", "no"))
+TEN = Question("q", "Which?", tuple(f"drug {number}" for number in range(10)))
+
+
+@pytest.mark.parametrize(
+    ("text", "question", "choice"),
+    [
+        ('{"step_by_step_thinking": "not A", "answer_choice": "B"}', TWO, 1),
+        ('<think>A?</think>```json\n{"step_by_step_thinking": "…", "answer_choice": "(b)"}\n```', TWO, 1),
+        ('{"answer_choice": "yes"}', TWO, 0),
+        ('{"answer_choice": "A"} or rather {"answer_choice": "B"}', TWO, 1),
+        ('{"step_by_step_thinking": "broken, "answer_choice": J', TEN, 9),
+        ('{"answer_choice": "drug \\u0039"}', TEN, 9),
+        ("I think the answer is J.", TEN, 9),
+        ('{"answer_choice": "K"}', TEN, None),
+        ('{"answer_choice": "A/B/C/..."}', TEN, None),
+        ('{"answer_choice": "C"}', TWO, None),
+        ("no idea at all", TWO, None),
+        ("", TWO, None),
+    ],
+)
+def test_a_reasoned_choice(text, question, choice):
+    assert read_answer(text, question, "reasoned").choice == choice
+
+
+def test_a_reasoned_answer_stands_in_its_last_line():
+    question = Question("q", "who?")
+    assert read_answer("Answer: Tom\nNo.\n**Answer:** Ada Lovelace**", question, "reasoned").answer == "Ada Lovelace"
+    bare = read_answer("It was Ada.", question, "reasoned")
+    assert (bare.answer, bare.marked) == ("It was Ada.", False)
+    assert read_answer("<think>x</think> Ada", question, "short").answer == "Ada"
+
+
+def test_prompts_show_what_there_is():
+    document = Document("d", "Title", "one two three four")
+    (told,) = generator_prompt(TWO, [document], "reasoned", 3, "medical").messages
+    for part in ("medical expert", "[1] Title: one two…", "A. yes\nB. no", '"answer_choice"'):
+        assert part in told["content"]
+    (alone,) = generator_prompt(TWO, [], "reasoned", 3).messages
+    assert "ocument" not in alone["content"]
+    (grounded,) = generator_prompt(Question("q", "why?"), [], "grounded", 3).messages
+    assert "(no document was found)" in grounded["content"]
+    assert generator_prompt(TWO, [], "short", 3).version != generator_prompt(TWO, [], "reasoned", 3).version
+
+
+def test_overlap_by_hand():
+    assert overlap("abcde", "edxyz", 5) == (2, 0.4)
+    assert overlap("abcde", "edxyz", 2) == (0, 0.0)
+    assert overlap("ab", "abc", 5) == (2, pytest.approx(2 / 3))
+    assert overlap("", "", 5) == (0, 0.0)
+    a = {"1": "abcde", "2": "abcde", "3": None, "4": "abcde"}
+    b = {"1": "vwxyz", "2": "abxyz", "3": "abcde", "4": "abcde"}
+    shift = retrieval_shift(a, b, 5)
+    assert (shift.n, shift.left_out, shift.zero_overlap) == (3, 1, pytest.approx(1 / 3))
+    assert (shift.mean_overlap, shift.mean_shared) == (pytest.approx(1.4 / 3), pytest.approx(7 / 3))
+    assert retrieval_shift(a, b, 5, ["1", "3"]).zero_overlap == 1
+    none = retrieval_shift(a, b, 5, [])
+    assert (none.n, none.zero_overlap, none.mean_overlap) == (0, None, None), "no question is not every question"
+    with pytest.raises(ValueError, match="k is 0"):
+        overlap("a", "b", 0)
