@@ -19,7 +19,7 @@ WIKI = Dataset(
     (Document("1", "Dogs", "Ann tamed one."), Document("2", "", "Cats"), Document("3", "", "Cats")),
     {
         "train": Split((DOG, FISH), {"1": {"1": 1}, "3": {"2": 1}}),
-        "test": Split((CAT,), {"2": {"2": 1, "3": 2}}),
+        "test": Split((CAT,), {"2": {"2": 2, "3": 1}}),
     },
     licence="CC0",
 )

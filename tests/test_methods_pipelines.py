@@ -227,8 +227,8 @@ def test_the_score_of_first_tokens():
     assert both.score == pytest.approx(math.log(2))
     assert judge({"yesterday": -0.1, "Nope": -2.0}) is None
     assert judge({}) is None
-    listed = judge({"Yes": math.log(0.6), "the": math.log(0.2), "a": math.log(0.1)})
-    assert listed == (pytest.approx(math.log(6)), True), "No is at most as likely as the least, and as the rest"
+    listed = judge({"Yes": math.log(0.6), "the": math.log(0.2), "a": math.log(0.05)})
+    assert listed == (pytest.approx(math.log(12)), True), "No is at most as likely as the least that is listed"
     assert judge({"No": math.log(0.9)}) == (pytest.approx(-math.log(9)), True), "one token, and 0.1 for all others"
     assert judge({"Yes": 0.0, "No": -math.inf}) == (pytest.approx(24 * math.log(2)), True)
 

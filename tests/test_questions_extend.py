@@ -217,3 +217,15 @@ def test_similarities_are_those_of_the_retriever(tmp_path, corpus):  # noqa: F81
     hits = Environment.open(plain).search([SearchPlan.of(question.text, k=2) for question in questions])
     wanted = [(place, hit.id, hit.score) for place, own in enumerate(hits) for hit in own if hit.id != "insulin"]
     assert list(zip(found.questions.tolist(), found.contents, found.scores.tolist(), strict=True)) == wanted
+
+
+def test_completion_is_measured_on_what_it_has_not_seen():
+    """Verdicts by chance cannot be guessed; with the held-out ones in sight nearly all would be right."""
+    draw = np.random.default_rng(3)
+    questions, contents = [f"q{number}" for number in range(12)], [f"c{number}" for number in range(10)]
+    judged = {(q, c): bool(draw.random() < 0.5) for q in questions for c in contents}
+    extend = ExtendConfig(retriever="bm25", index="x", by="completed", threshold=0.0, rank=8, shrinkage=0.1)
+    taken = by_completion(judged, set(), questions, contents, extend)
+    found = agreement("chance", taken, judged, 0)
+    assert found.right + found.wrong > 0
+    assert found.precision < 0.8
