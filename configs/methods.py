@@ -1,14 +1,55 @@
-"""Settings of methods: ways from a question to a context (docs/methods.md)."""
+"""Settings of methods, ways from a question to a context: each method has a section of its own (docs/methods.md)."""
 
+from collections.abc import Sequence
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from .rewriter import RewriterConfig
+from .rewriter import ChrConfig, HcqrConfig, MultiQueryConfig
 from .section import Section
 
+_ONLY = [""]
+"""The sources of a method that searches the only knowledge base there is."""
 
-class HydeConfig(Section):
+
+class AskingConfig(Section):
+    """How a method asks that is a rewriter, or expands the query."""
+
+    max_tokens: Annotated[int, Field(ge=1)] = 512
+    """Longest answer of the model, thinking included."""
+    temperature: Annotated[float, Field(ge=0)] = 0.0
+    """Of its answers."""
+    seed: Annotated[int, Field(ge=0)] = 0
+    """Of sampled answers."""
+
+
+class OneQueryConfig(AskingConfig):
+    """A method that makes one query."""
+
+    k: Annotated[int, Field(ge=1)] = 15
+    """Documents of the context."""
+
+
+class MultiQueryMethodConfig(AskingConfig, MultiQueryConfig):
+    """`multi_query`."""
+
+
+class HcqrMethodConfig(AskingConfig, HcqrConfig):
+    """`hcqr`: max_tokens is for the queries, hypothesis_tokens for the hypothesis."""
+
+
+class ChrMethodConfig(OneQueryConfig, ChrConfig):
+    """`chr`."""
+
+
+class PassageConfig(OneQueryConfig):
+    """`query2doc`: the question and a written passage."""
+
+    keep_question_weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    """Weight of the question in the query; None is what the rewriter does by itself (docs/rewriters.md)."""
+
+
+class HydeConfig(PassageConfig):
     """`hyde`: the mean of the question and of sampled passages."""
 
     passages: Annotated[int, Field(ge=1)] = 8
@@ -17,7 +58,18 @@ class HydeConfig(Section):
     """Above 0, so that the passages differ; 0 with one passage is greedy."""
 
 
-class CsqeConfig(Section):
+class TaggedConfig(PassageConfig):
+    """`general`, `explore`, `direct`, `small`: rewrites in tags."""
+
+    rewrite_weight: Annotated[float, Field(allow_inf_nan=False)] = 1.0
+    """Weight of the rewrite in its probe."""
+    max_rewrites: Annotated[int, Field(ge=1)] = 4
+    """Rewrites allowed in one answer; more is a format failure."""
+    prompt: str = "hpo"
+    """`small` only: the few-shot prompt, by its packaged name or as the path of a YAML file."""
+
+
+class CsqeConfig(OneQueryConfig):
     """`csqe`: sentences of the documents found first, and passages of the model's own."""
 
     documents: Annotated[int, Field(ge=1)] = 10
@@ -28,9 +80,11 @@ class CsqeConfig(Section):
     """Passages of the model's own; the question weighs as much as all of them."""
     temperature: Annotated[float, Field(ge=0)] = 1.0
     """Of both."""
+    document_words: Annotated[int, Field(ge=1)] = 128
+    """Words that the model is shown of each document."""
 
 
-class ThinkQeConfig(Section):
+class ThinkQeConfig(OneQueryConfig):
     """`thinkqe`: expansion round by round, each after a look at what the last one found."""
 
     rounds: Annotated[int, Field(ge=1)] = 3
@@ -41,24 +95,144 @@ class ThinkQeConfig(Section):
     """Of the expansions."""
     expansion_words: Annotated[float, Field(gt=0)] = 3.0
     """Words of expansions for each word of the question, which is repeated until it is so (at least once)."""
+    document_words: Annotated[int, Field(ge=1)] = 128
+    """Words that the model is shown of each document."""
 
 
-class MethodsConfig(Section):
-    """How methods ask and search; a method that has a section of its own is described there."""
+class AnswersConfig(Section):
+    """A method that can write the final answer itself."""
+
+    answers: bool = True
+    """False leaves the answer to whoever reads the context."""
+    max_tokens: Annotated[int, Field(ge=1)] = 256
+    """Longest answer, a draft of it included."""
+
+
+class DirectGenConfig(AnswersConfig):
+    """`direct_gen`: no retrieval."""
+
+
+class CotConfig(Section):
+    """`cot`: no retrieval, step by step."""
+
+    max_tokens: Annotated[int, Field(ge=1)] = 512
+    """Longest answer, its thoughts included."""
+
+
+class ReadingConfig(AnswersConfig):
+    """A method that shows passages to its model."""
+
+    document_words: Annotated[int, Field(ge=1)] = 200
+    """Words that the model is shown of each passage."""
+
+
+class SourcesConfig(ReadingConfig):
+    """A method that searches the same knowledge bases every time."""
+
+    sources: list[str] = _ONLY
+    """The knowledge bases, each searched for its share of `k`; "" is the only one, or the first."""
+    k: Annotated[int, Field(ge=1)] = 4
+    """Passages of one search, all queries and sources together."""
+
+    @model_validator(mode="after")
+    def _a_share_for_each(self) -> "SourcesConfig":
+        _shared("k", self.k, "sources", self.sources)
+        return self
+
+
+class StdRagConfig(SourcesConfig):
+    """`std_rag`: the question as it stands."""
+
+
+class MigresConfig(SourcesConfig):
+    """`migres`: search for what is missing, each step a prompt of its own."""
+
+    rounds: Annotated[int, Field(ge=1)] = 3
+    """Searches at most, the first one included."""
+    queries: Annotated[int, Field(ge=1)] = 4
+    """Queries of one round at most."""
+    form_tokens: Annotated[int, Field(ge=1)] = 512
+    """Longest reply of each step."""
+
+
+class MisknowConfig(ReadingConfig):
+    """`misknow`: one judgement of what is missing, and a search for that."""
+
+    first: list[str] = _ONLY
+    """The knowledge bases of the first search, each searched for its share of `first_k`."""
+    second: list[str] = _ONLY
+    """The knowledge bases of further searches, likewise."""
+    first_k: Annotated[int, Field(ge=1)] = 2
+    """Passages of the first search."""
+    second_k: Annotated[int, Field(ge=1)] = 2
+    """Passages of a further search, all queries together."""
+    rounds: Annotated[int, Field(ge=1)] = 1
+    """Further searches at most, each after a draft and a judgement; 1 is the paper's."""
+    queries: Annotated[int, Field(ge=1)] = 4
+    """Queries of one judgement at most."""
+    reasoning: bool = True
+    """Whether the final prompt shows the thoughts of the judgement."""
+    reasoning_words: Annotated[int, Field(ge=1)] = 200
+    """Words of those thoughts that are shown."""
+    judge_tokens: Annotated[int, Field(ge=1)] = 1024
+    """Longest judgement, thinking included."""
+
+    @model_validator(mode="after")
+    def _a_share_for_each(self) -> "MisknowConfig":
+        _shared("first_k", self.first_k, "first", self.first)
+        _shared("second_k", self.second_k, "second", self.second)
+        return self
+
+
+class QaRagConfig(Section):
+    """`qa_rag`: search with a written answer."""
+
+    k: Annotated[int, Field(ge=1)] = 10
+    """Documents that are kept; with `rerank` each of the two searches gives as many."""
+    rerank: bool = False
+    """Search with the question as well, and let a cross-encoder keep the best of both."""
+    source: str = ""
+    """The knowledge base; "" is the only one, or the first."""
+    max_tokens: Annotated[int, Field(ge=1)] = 256
+    """Longest written answer."""
+
+
+class RerankMethodConfig(Section):
+    """`rerank`: a cross-encoder keeps the best of many candidates."""
+
+    candidates: Annotated[int, Field(ge=1)] = 150
+    """Documents that are found with the question."""
+    k: Annotated[int, Field(ge=1)] = 15
+    """Documents that are kept."""
+    source: str = ""
+    """The knowledge base; "" is the only one, or the first."""
+
+    @model_validator(mode="after")
+    def _keeps_some_of_them(self) -> "RerankMethodConfig":
+        if self.k > self.candidates:
+            raise ValueError(f"k={self.k} of {self.candidates} candidates are to be kept; k is 1 up to their number")
+        return self
+
+
+class MainRagConfig(Section):
+    """`main_rag`: each document is answered from and judged alone."""
 
     k: Annotated[int, Field(ge=1)] = 15
-    """Documents of a context, for methods that search with one query."""
-    max_tokens: Annotated[int, Field(ge=1)] = 512
-    """Longest answer of the model, thinking included."""
-    temperature: Annotated[float, Field(ge=0)] = 0.0
-    """Of all answers but those whose section says otherwise."""
-    seed: Annotated[int, Field(ge=0)] = 0
-    """Of sampled answers."""
-    document_words: Annotated[int, Field(ge=1)] = 128
-    """Words kept of each document that a method shows to its model."""
-    rewriter: RewriterConfig = RewriterConfig()
-    """Of methods that are rewriters, such as `multi_query`, `hcqr`, `chr` and `hyde`. Its `name` and `llm` are not
-    read: the method has a name, and one model answers everything."""
-    hyde: HydeConfig = HydeConfig()
-    csqe: CsqeConfig = CsqeConfig()
-    thinkqe: ThinkQeConfig = ThinkQeConfig()
+    """Documents that are found with the question, and judged."""
+    deviations: Annotated[float, Field(ge=0)] = 0.0
+    """Standard deviations by which a score may lie under the mean; 0 is seed 000's rule."""
+    first_logprobs: Annotated[int, Field(ge=2)] = 20
+    """Likeliest first tokens of the judge that are looked at."""
+    source: str = ""
+    """The knowledge base; "" is the only one, or the first."""
+    document_words: Annotated[int, Field(ge=1)] = 400
+    """Words that both agents are shown of a document."""
+    max_tokens: Annotated[int, Field(ge=1)] = 32
+    """Longest predicted answer."""
+
+
+def _shared(k: str, count: int, setting: str, sources: Sequence[str]) -> None:
+    if not sources or len(set(sources)) < len(sources):
+        raise ValueError(f"{setting} is {list(sources)}; name at least one knowledge base, and each once")
+    if count < len(sources):
+        raise ValueError(f"{k} is {count}, and {setting} names {len(sources)}; ask for one passage each, or more")

@@ -93,9 +93,9 @@ class PaperSystem(Section):
     """One row of the tables: a method with its settings."""
 
     method: str
-    """Its name (docs/papers.md)."""
+    """Its name (docs/methods.md)."""
     settings: dict[str, Any] = {}
-    """Of the method, as it takes them."""
+    """Of the method, those that differ from what it does by itself."""
     label: str = ""
     """Its name in tables; the system's own where empty."""
     sources: list[str] | None = None
@@ -111,7 +111,7 @@ class Sweep(Section):
 
     system: str
     setting: str
-    """Of the method, its place in the settings, as k or rewriter.chr.penalty."""
+    """Of the method, its place in the settings, as k or penalty."""
     values: Annotated[list[int | float], Field(min_length=2)]
     task: str
     metric: str = "accuracy"
@@ -161,6 +161,8 @@ class PaperConfig(Section):
     """Longest answer of the reader."""
     judge_max_tokens: Annotated[int, Field(ge=1)] = 1024
     """Longest answer of a judge."""
+    method_max_tokens: Annotated[int, Field(ge=1)] | None = None
+    """No answer to a method is longer, whatever its settings say; None leaves it to them."""
     reader: LlmConfig = LlmConfig()
     """Answers the questions."""
     writer: LlmConfig | None = None

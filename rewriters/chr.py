@@ -24,13 +24,17 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
+from ..configs.methods import ChrMethodConfig
 from ..configs.rewriter import ChrConfig, RewriterConfig
 from ..data.types import Question
 from ..envs.plan import Probe, SearchPlan, Term
-from ..llms.base import Message, Prompt
+from ..llms.base import Draw, Message, Prompt
+from ..llms.structured import Structured
 from .card import RetrieverCard
 from .levels import question_text
+from .method import AskForm, Steps
 from .parts import PartsRewriter
+from .rewritten import failed, searched
 from .similarity import Similarity, open_similarity
 
 VERSION = "chr-1"
@@ -94,6 +98,26 @@ def chr_rewriter(config: RewriterConfig, card: RetrieverCard, k: int) -> PartsRe
         gist=("the target hypothesis", "the mimic hypothesis"),
         plan=plan,
     )
+
+
+@dataclass(frozen=True)
+class Chr:
+    """CHR as published: one call for a JSON object of two hypotheses."""
+
+    settings: ChrMethodConfig
+    pair: Contrast
+    name: str = "chr"
+    versions: tuple[str, ...] = (VERSION,)
+
+    def steps(self, question: Question) -> Steps:
+        """Ask for both hypotheses, search for one and against the other."""
+        settings = self.settings
+        draw = Draw(temperature=settings.temperature, max_tokens=settings.max_tokens, seed=settings.seed)
+        answer: Structured[Hypotheses] = yield AskForm(json_prompt(question, settings), Hypotheses, draw)
+        if answer.value is None:
+            return failed(answer)
+        plus, minus = answer.value.plus, answer.value.minus
+        return (yield from searched(self.pair.plan(plus, minus, settings.k), self.pair.notes(plus, minus)))
 
 
 def json_prompt(question: Question, config: ChrConfig) -> Prompt:

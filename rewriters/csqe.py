@@ -14,7 +14,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..configs.methods import MethodsConfig
+from ..configs.methods import CsqeConfig
 from ..data.types import Document, Question
 from ..envs.plan import Probe, SearchPlan, Term, is_unicode
 from ..llms.base import Draw, Message, Prompt, Reply
@@ -36,21 +36,21 @@ _WHOLE, _EACH = (re.compile(rf'["“„«](.+{few})["”“»]') for few in ("",
 class Csqe:
     """The method."""
 
-    settings: MethodsConfig
+    settings: CsqeConfig
     name: str = "csqe"
     versions: tuple[str, ...] = (PICK, PASSAGE)
 
     def steps(self, question: Question) -> Steps:
         """Search, pick sentences, write passages, search again."""
-        own, settings = self.settings.csqe, self.settings
-        first: Found | None = yield Search(SearchPlan.of(question.text, k=own.documents))
+        settings = self.settings
+        first: Found | None = yield Search(SearchPlan.of(question.text, k=settings.documents))
         if first is None:
             return Outcome(failure=NO_RANKING)
         picked: Reply | None = None
         if first.documents:
             asked = pick_prompt(question, first.documents, settings.document_words)
-            picked = yield Ask(asked, self._draw(own.picks))
-        written: Reply | None = yield Ask(passage_prompt(question), self._draw(own.passages))
+            picked = yield Ask(asked, self._draw(settings.picks))
+        written: Reply | None = yield Ask(passage_prompt(question), self._draw(settings.passages))
         if written is None or (picked is None and first.documents):
             return Outcome(failure=MISSING)
         passages = list(filter(None, (passage_of(one.text) for one in written.texts)))
@@ -70,7 +70,7 @@ class Csqe:
 
     def _draw(self, n: int) -> Draw:
         settings = self.settings
-        return Draw(n=n, temperature=settings.csqe.temperature, max_tokens=settings.max_tokens, seed=settings.seed)
+        return Draw(n=n, temperature=settings.temperature, max_tokens=settings.max_tokens, seed=settings.seed)
 
 
 def pivotal(text: str, documents: Sequence[Document]) -> tuple[list[str], int]:

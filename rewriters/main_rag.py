@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from statistics import mean, pstdev
 from typing import NamedTuple
 
+from ..configs.methods import MainRagConfig
 from ..data.types import Document, Question
 from ..envs.plan import SearchPlan
-from ..errors import ConfigError
 from ..llms.base import Draw, Prompt
 from .levels import one_line, question_text
 from .method import NO_RANKING, Ask, Outcome, Search, Steps
@@ -59,42 +59,27 @@ class Judged(NamedTuple):
 class MainRag:
     """One search; two prompts for each document."""
 
-    k: int = 15
-    deviations: float = 0.0
-    """Standard deviations by which a score may lie under the mean; 0 is seed 000's rule."""
-    first_logprobs: int = 20
-    """Likeliest first tokens of the judge that are looked at."""
-    source: str = ""
-    document_words: int = 400
-    max_tokens: int = 32
-    """Of a predicted answer."""
+    settings: MainRagConfig
     name: str = field(default="main_rag", init=False)
     versions: tuple[str, ...] = field(default=(PREDICTOR_VERSION, JUDGE_VERSION), init=False)
 
-    def __post_init__(self) -> None:
-        if self.k < 1 or self.first_logprobs < 2 or self.deviations < 0:
-            raise ConfigError(
-                f"main_rag has k={self.k}, first_logprobs={self.first_logprobs} and deviations={self.deviations}; it "
-                "takes 1 document or more, 2 tokens or more to find Yes and No among, and no deviation above the mean."
-            )
-
     def steps(self, question: Question) -> Steps:
         """Search, then predict and judge document by document."""
-        found = yield Search(SearchPlan.of(question.text, k=self.k), self.source)
+        found = yield Search(SearchPlan.of(question.text, k=self.settings.k), self.settings.source)
         if found is None:
             return Outcome(failure=NO_RANKING)
         notes = Notes({"predictions": [], "scores": [], "bounded": 0, "unjudged": {}})
         scores: list[float | None] = []
         for document in found.documents:
-            text = shortened(one_line(document), self.document_words)
-            predicted = yield Ask(predictor_prompt(question, text), Draw(max_tokens=self.max_tokens))
+            text = shortened(one_line(document), self.settings.document_words)
+            predicted = yield Ask(predictor_prompt(question, text), Draw(max_tokens=self.settings.max_tokens))
             answer = text_of(predicted, notes, "prediction") if predicted is not None else None
             notes.add("predictions", answer)
             judged = None
             if answer is None:
                 notes.said["unjudged"][document.id] = "no prediction"
             else:
-                draw = Draw(max_tokens=1, first_logprobs=self.first_logprobs)
+                draw = Draw(max_tokens=1, first_logprobs=self.settings.first_logprobs)
                 verdict = yield Ask(judge_prompt(question, text, answer), draw)
                 judged = judge(verdict.texts[0].first) if verdict is not None else None
                 if judged is None:
@@ -105,7 +90,7 @@ class MainRag:
         notes.said["scores"] = scores
         if found.documents and not any(score is not None for score in scores):
             return Outcome(notes=notes.said, failure=NO_JUDGEMENT)
-        notes.said["threshold"], kept = keep(found.documents, scores, self.deviations)
+        notes.said["threshold"], kept = keep(found.documents, scores, self.settings.deviations)
         return Outcome(kept, notes=notes.said)
 
 

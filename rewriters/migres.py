@@ -16,22 +16,20 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
+from ..configs.methods import MigresConfig
 from ..data.duplicates import unique
 from ..data.types import Document, Question
-from ..errors import ConfigError
 from ..llms.base import Draw
 from ..llms.structured import Structured, instructions
 from .levels import question_text
 from .method import MISSING, NO_RANKING, Ask, AskForm, Outcome, Steps
 from .reading import (
-    ONLY,
     READER_VERSION,
     Further,
     Notes,
     numbered,
     pull,
     reader_prompt,
-    refuse_sources,
     said,
     text_of,
     usable,
@@ -94,39 +92,21 @@ _QUERIES = (
 
 @dataclass(frozen=True)
 class Migres:
-    """One setting of MIGRES."""
+    """The method."""
 
-    sources: Sequence[str] = ONLY
-    """The knowledge bases, each searched for its share of `k`."""
-    k: int = 4
-    """Passages of one search, all queries together."""
-    rounds: int = 3
-    """Searches at most, the first one included."""
-    queries: int = 4
-    """Queries of one round at most."""
-    answers: bool = True
-    """False leaves the answer to whoever reads `Outcome.documents`."""
-    document_words: int = 200
-    max_tokens: int = 64
-    form_tokens: int = 512
-    """Of each step's reply."""
+    settings: MigresConfig
     name: str = field(default="migres", init=False)
     versions: tuple[str, ...] = field(default=(VERSION, READER_VERSION), init=False)
-
-    def __post_init__(self) -> None:
-        refuse_sources(self.name, self.sources, self.k)
-        if self.rounds < 1 or self.queries < 1:
-            raise ConfigError(f"migres has rounds={self.rounds} and queries={self.queries}; both must be 1 or more.")
 
     def steps(self, question: Question) -> Steps:
         """Rounds of searching, filtering, extracting, judging and writing queries; then the answer."""
         notes, known, asked = Notes(), list[str](), list[str]()
         seen, kept = tuple[Document, ...](), tuple[Document, ...]()
         queries, missing = [question.text], list[str]()
-        for left in reversed(range(self.rounds)):
+        for left in reversed(range(self.settings.rounds)):
             asked += queries
             notes.add("queries", queries)
-            pulled = yield from pull(queries, self.sources, self.k)
+            pulled = yield from pull(queries, self.settings.sources, self.settings.k)
             notes.pulled(pulled)
             if pulled.down is not None:
                 return Outcome(notes=notes.said, failure=NO_RANKING)
@@ -142,16 +122,16 @@ class Migres:
                 if left and not judged.sufficient:
                     wanted = _known(known), f"## Missing\n{_list(missing)}", f"## Queries made before\n{_list(asked)}"
                     written = yield from self._form(Queries, question, _QUERIES, notes, *wanted)
-                    queries = usable(written.queries, asked, self.queries)
+                    queries = usable(written.queries, asked, self.settings.queries)
             except _FormError as error:
                 return Outcome(notes=notes.said, failure=error.failure)
             if not queries:
                 break
         notes.said |= {"information": known, "missing": missing}
-        if not self.answers:
+        if not self.settings.answers:
             return Outcome(kept, notes=notes.said)
-        prompt = reader_prompt(question, kept, self.document_words, Further(information=known))
-        reply = yield Ask(prompt, Draw(max_tokens=self.max_tokens))
+        prompt = reader_prompt(question, kept, self.settings.document_words, Further(information=known))
+        reply = yield Ask(prompt, Draw(max_tokens=self.settings.max_tokens))
         if reply is None:
             return Outcome(kept, notes=notes.said, failure=MISSING)
         return Outcome(kept, notes=notes.said, answer=text_of(reply, notes, "answer"))
@@ -178,14 +158,14 @@ class Migres:
         return kept, [piece.information.strip() for piece in borne]
 
     def _shown(self, passages: Sequence[Document]) -> str:
-        return f"## Passages\n{numbered(passages, self.document_words)}"
+        return f"## Passages\n{numbered(passages, self.settings.document_words)}"
 
     def _form(
         self, form: type[Form], question: Question, task: str, notes: Notes, *parts: str
     ) -> Generator[AskForm, Structured[Any], Form]:
         """The reply to one step. Raises _FormError where there is none, or none of that form."""
         text = "\n\n".join([task, instructions(form), *parts, f"## Question\n{question_text(question)}"])
-        answer = yield AskForm(said(text, VERSION), form, Draw(max_tokens=self.form_tokens))
+        answer = yield AskForm(said(text, VERSION), form, Draw(max_tokens=self.settings.form_tokens))
         if answer.value is None:
             raise _FormError(notes.unread(form.__name__, answer))
         value: Form = answer.value

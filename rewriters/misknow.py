@@ -15,23 +15,21 @@ from dataclasses import dataclass, field
 
 from pydantic import BaseModel
 
+from ..configs.methods import MisknowConfig
 from ..data.duplicates import unique
 from ..data.types import Document, Question
-from ..errors import ConfigError
 from ..llms.base import Draw, Prompt, Reply
 from ..llms.structured import Structured, instructions
 from .levels import question_text
 from .method import MISSING, NO_RANKING, Ask, AskForm, Outcome, Steps
 from .parse import THINK_CLOSE, THINK_OPEN
 from .reading import (
-    ONLY,
     READER_VERSION,
     Further,
     Notes,
     numbered,
     pull,
     reader_prompt,
-    refuse_sources,
     said,
     shortened,
     text_of,
@@ -82,50 +80,21 @@ class Judgement(BaseModel):
 
 @dataclass(frozen=True)
 class Misknow:
-    """One setting of Misknow-RAG."""
+    """The method."""
 
-    first: Sequence[str] = ONLY
-    """The knowledge bases of the first search, each searched for its share of `first_k`."""
-    second: Sequence[str] = ONLY
-    """The knowledge bases of the second search, likewise."""
-    first_k: int = 2
-    second_k: int = 2
-    """Passages of a further search, all queries together."""
-    rounds: int = 1
-    """Further searches at most, each after a draft and a judgement; 1 is the paper's."""
-    queries: int = 4
-    """Queries of one judgement at most."""
-    reasoning: bool = True
-    """Whether the final prompt shows the thoughts of the judgement."""
-    reasoning_words: int = 200
-    """Words of those thoughts that are shown."""
-    answers: bool = True
-    """False leaves the answer to whoever reads `Outcome.documents`."""
-    document_words: int = 200
-    max_tokens: int = 64
-    """Of a draft and of the answer."""
-    judge_tokens: int = 1024
+    settings: MisknowConfig
     name: str = field(default="misknow", init=False)
     versions: tuple[str, ...] = field(default=(VERSION, READER_VERSION), init=False)
-
-    def __post_init__(self) -> None:
-        refuse_sources(f"{self.name} (first search)", self.first, self.first_k)
-        refuse_sources(f"{self.name} (second search)", self.second, self.second_k)
-        if self.rounds < 1 or self.queries < 1:
-            raise ConfigError(
-                f"misknow has rounds={self.rounds} and queries={self.queries}; both must be 1 or more. "
-                "Without a second search it is std_rag."
-            )
 
     def steps(self, question: Question) -> Steps:
         """Search, draft, judge, search again where something is missing, answer."""
         notes, asked, missing, reasoning = Notes(), [question.text], list[str](), ""
-        first = yield from pull(asked, self.first, self.first_k)
+        first = yield from pull(asked, self.settings.first, self.settings.first_k)
         notes.pulled(first)
         if first.down is not None:
             return Outcome(notes=notes.said, failure=NO_RANKING)
         passages, more = unique(first.documents), tuple[Document, ...]()
-        for _ in range(self.rounds):
+        for _ in range(self.settings.rounds):
             draft = yield from self._read(question, passages, Further(missing, reasoning, more))
             if draft is None:
                 return Outcome(notes=notes.said, failure=MISSING)
@@ -134,21 +103,21 @@ class Misknow:
             if judged.value is None:
                 return Outcome(notes=notes.said, failure=notes.unread("judgement", judged))
             notes.add("judgements", judged.value.model_dump())
-            reasoning = shortened(_reasoning(judged), self.reasoning_words) if self.reasoning else ""
+            reasoning = shortened(_reasoning(judged), self.settings.reasoning_words) if self.settings.reasoning else ""
             missing += judged.value.missing_knowledge if judged.value.judge else []
-            queries = usable(judged.value.query, asked, self.queries) if judged.value.judge else []
+            queries = usable(judged.value.query, asked, self.settings.queries) if judged.value.judge else []
             notes.add("queries", queries)
             if not queries:
                 break
             asked += queries
-            further = yield from pull(queries, self.second, self.second_k)
+            further = yield from pull(queries, self.settings.second, self.settings.second_k)
             notes.pulled(further)
             if further.down is not None:
                 return Outcome(notes=notes.said, failure=NO_RANKING)
             more = unique((*passages, *more, *further.documents))[len(passages) :]
         documents = (*passages, *more)
         plan = first.plan if documents == first.documents else None
-        if not self.answers:
+        if not self.settings.answers:
             return Outcome(documents, plan, notes.said)
         answer = yield from self._read(question, passages, Further(missing, reasoning, more))
         if answer is None:
@@ -158,15 +127,15 @@ class Misknow:
     def _read(
         self, question: Question, passages: Sequence[Document], further: Further
     ) -> Generator[Ask, Reply | None, Reply | None]:
-        prompt = reader_prompt(question, passages, self.document_words, further)
-        reply = yield Ask(prompt, Draw(max_tokens=self.max_tokens))
+        prompt = reader_prompt(question, passages, self.settings.document_words, further)
+        reply = yield Ask(prompt, Draw(max_tokens=self.settings.max_tokens))
         return reply
 
     def _judge(
         self, question: Question, passages: Sequence[Document], draft: str
     ) -> Generator[AskForm, Structured[Judgement], Structured[Judgement]]:
-        prompt = judge_prompt(question, numbered(passages, self.document_words), draft)
-        judged = yield AskForm(prompt, Judgement, Draw(max_tokens=self.judge_tokens))
+        prompt = judge_prompt(question, numbered(passages, self.settings.document_words), draft)
+        judged = yield AskForm(prompt, Judgement, Draw(max_tokens=self.settings.judge_tokens))
         return judged
 
 

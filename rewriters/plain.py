@@ -1,20 +1,21 @@
 """The plain baselines of seed 004 (section 3.2): DirectGen, CoT, and STD-RAG over one or several sources.
 
-DirectGen has the reader answer alone. CoT has it think step by step first (Wei et al. 2022). STD-RAG searches with the
-question as it stands and has it read what was found: K passages of one source, or K/2 of each of two ("2-way
-retrieval"). A merged knowledge base is one source, made by `querylect data merge`.
+DirectGen has the reader answer alone; with `answers` off it leaves that to the reader whom all methods share. CoT has
+it think step by step first (Wei et al. 2022). STD-RAG searches with the question as it stands and has it read what was
+found: K passages of one source, or K/2 of each of two ("2-way retrieval"). A merged knowledge base is one source, made
+by `querylect data merge`.
 """
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from ..configs.methods import CotConfig, DirectGenConfig, StdRagConfig
 from ..data.duplicates import unique
 from ..data.types import Question
 from ..llms.base import Draw, Prompt
 from .levels import question_text
 from .method import MISSING, NO_RANKING, Ask, Outcome, Steps
-from .reading import NO_ANSWER, ONLY, READER_VERSION, Notes, pull, reader_prompt, refuse_sources, said, text_of
+from .reading import NO_ANSWER, READER_VERSION, Notes, pull, reader_prompt, said, text_of
 
 COT_VERSION = "cot-1"
 _COT = (
@@ -29,14 +30,16 @@ _ANSWER = re.compile(r"^[\s*#_>]*answer[ *_]*[:：][ \t*_]*(.*?)[\s*_]*$", re.IG
 class DirectGen:
     """The reader alone."""
 
-    max_tokens: int = 64
+    settings: DirectGenConfig
     name: str = field(default="direct_gen", init=False)
     versions: tuple[str, ...] = field(default=(READER_VERSION,), init=False)
 
     def steps(self, question: Question) -> Steps:
-        """One prompt."""
+        """One prompt, or none where another reader answers."""
+        if not self.settings.answers:
+            return Outcome()
         notes = Notes()
-        reply = yield Ask(reader_prompt(question, (), words=0), Draw(max_tokens=self.max_tokens))
+        reply = yield Ask(reader_prompt(question, (), words=0), Draw(max_tokens=self.settings.max_tokens))
         if reply is None:
             return Outcome(failure=MISSING)
         return Outcome(answer=text_of(reply, notes, "answer"), notes=notes.said)
@@ -46,14 +49,14 @@ class DirectGen:
 class Cot:
     """The reader alone, which thinks aloud and then answers in a line of its own."""
 
-    max_tokens: int = 512
+    settings: CotConfig
     name: str = field(default="cot", init=False)
     versions: tuple[str, ...] = field(default=(COT_VERSION,), init=False)
 
     def steps(self, question: Question) -> Steps:
         """One prompt. A text without a line "Answer: …" is a failure, not an answer."""
         notes = Notes()
-        reply = yield Ask(cot_prompt(question), Draw(max_tokens=self.max_tokens))
+        reply = yield Ask(cot_prompt(question), Draw(max_tokens=self.settings.max_tokens))
         if reply is None:
             return Outcome(failure=MISSING)
         notes.said["text"] = text_of(reply, notes, "answer")
@@ -65,33 +68,23 @@ class Cot:
 class StdRag:
     """Searches with the question and reads what was found."""
 
-    sources: Sequence[str] = ONLY
-    """The knowledge bases, each searched for its share of `k`; the passages stand in their order."""
-    k: int = 4
-    """Passages in all."""
-    answers: bool = True
-    """False leaves the answer to whoever reads `Outcome.documents`."""
-    document_words: int = 200
-    max_tokens: int = 64
+    settings: StdRagConfig
     name: str = field(default="std_rag", init=False)
     versions: tuple[str, ...] = field(default=(READER_VERSION,), init=False)
-
-    def __post_init__(self) -> None:
-        refuse_sources(self.name, self.sources, self.k)
 
     def steps(self, question: Question) -> Steps:
         """One search of each source, one prompt."""
         notes = Notes()
-        pulled = yield from pull([question.text], self.sources, self.k)
+        pulled = yield from pull([question.text], self.settings.sources, self.settings.k)
         notes.pulled(pulled)
         if pulled.down is not None:
             return Outcome(notes=notes.said, failure=NO_RANKING)
         documents = unique(pulled.documents)
         plan = pulled.plan if documents == pulled.documents else None
-        if not self.answers:
+        if not self.settings.answers:
             return Outcome(documents, plan, notes.said)
-        prompt = reader_prompt(question, documents, self.document_words)
-        reply = yield Ask(prompt, Draw(max_tokens=self.max_tokens))
+        prompt = reader_prompt(question, documents, self.settings.document_words)
+        reply = yield Ask(prompt, Draw(max_tokens=self.settings.max_tokens))
         if reply is None:
             return Outcome(documents, plan, notes.said, MISSING)
         return Outcome(documents, plan, notes.said, answer=text_of(reply, notes, "answer"))

@@ -7,10 +7,10 @@ original's answers come from a fine-tuned model; here the model answers as it st
 
 from dataclasses import dataclass, field
 
+from ..configs.methods import QaRagConfig
 from ..data.duplicates import unique
 from ..data.types import Question
 from ..envs.plan import SearchPlan, is_unicode
-from ..errors import ConfigError
 from ..llms.base import Draw, Prompt
 from .levels import question_text
 from .method import MISSING, NO_RANKING, Ask, Outcome, Score, Search, Steps
@@ -29,42 +29,33 @@ EMPTY = "empty answer"
 class QaRag:
     """One written answer and one or two searches."""
 
-    k: int = 10
-    """Documents that are kept; with `rerank` each of the two searches gives as many."""
-    rerank: bool = False
-    """Search with the question as well, and let a cross-encoder keep the best of both."""
-    source: str = ""
-    max_tokens: int = 256
+    settings: QaRagConfig
     name: str = field(default="qa_rag", init=False)
     versions: tuple[str, ...] = field(default=(VERSION,), init=False)
-
-    def __post_init__(self) -> None:
-        if self.k < 1:
-            raise ConfigError(f"qa_rag keeps k={self.k} documents; ask for 1 or more.")
 
     def steps(self, question: Question) -> Steps:
         """The notes hold the written answer and, with `rerank`, the scores of what is kept."""
         notes = Notes()
-        reply = yield Ask(answer_prompt(question), Draw(max_tokens=self.max_tokens))
+        reply = yield Ask(answer_prompt(question), Draw(max_tokens=self.settings.max_tokens))
         if reply is None:
             return Outcome(failure=MISSING)
         answer = text_of(reply, notes, "written answer")
         notes.said["written"] = answer
         if not answer or not is_unicode(answer):
             return Outcome(notes=notes.said, failure=EMPTY)
-        by_answer = yield Search(SearchPlan.of(answer, k=self.k), self.source)
+        by_answer = yield Search(SearchPlan.of(answer, k=self.settings.k), self.settings.source)
         if by_answer is None:
             return Outcome(notes=notes.said, failure=NO_RANKING)
-        if not self.rerank:
+        if not self.settings.rerank:
             return Outcome(by_answer.documents, by_answer.plan, notes.said)
-        by_question = yield Search(SearchPlan.of(question.text, k=self.k), self.source)
+        by_question = yield Search(SearchPlan.of(question.text, k=self.settings.k), self.settings.source)
         if by_question is None:
             return Outcome(notes=notes.said, failure=NO_RANKING)
         both = unique((*by_question.documents, *by_answer.documents))
         if not both:
             return Outcome(notes=notes.said)
         scores = yield Score(question.text, both)
-        order = sorted(range(len(both)), key=lambda place: -scores[place])[: self.k]
+        order = sorted(range(len(both)), key=lambda place: -scores[place])[: self.settings.k]
         notes.said["scores"] = [float(scores[place]) for place in order]
         return Outcome(tuple(both[place] for place in order), notes=notes.said)
 

@@ -11,7 +11,6 @@ from typing import Any
 
 from ..data.types import Document, Question
 from ..envs.plan import Probe, SearchPlan, Term, is_unicode
-from ..errors import ConfigError
 from ..llms.base import Message, Prompt, Reply
 from ..llms.structured import Structured, without_thinking
 from .levels import one_line, question_text
@@ -20,8 +19,6 @@ from .method import MISSING, Found, Search
 READER_VERSION = "context-reader-1"
 """To be raised with every change of the wording: it stands in every result."""
 
-ONLY = ("",)
-"""The sources of a method that searches the only knowledge base there is."""
 UNREADABLE = "not of the form that was asked for"
 """The failure of a method whose model answered in another form than it was asked for, twice."""
 NO_ANSWER = "no answer in the text"
@@ -100,14 +97,6 @@ def plan_of(queries: Sequence[str], k: int) -> SearchPlan:
 def shares(k: int, sources: int) -> list[int]:
     """`k` in equal parts; the first sources take what is left over."""
     return [k // sources + (place < k % sources) for place in range(sources)]
-
-
-def refuse_sources(method: str, sources: Sequence[str], k: int) -> None:
-    """Raises ConfigError where a method has no source, one twice, or fewer passages to find than sources."""
-    if not sources or len(set(sources)) < len(sources):
-        raise ConfigError(f"{method} searches the sources {list(sources)}; name at least one, and each once.")
-    if k < len(sources):
-        raise ConfigError(f"{method} is to find {k} passages in {len(sources)} sources; ask for one each, or more.")
 
 
 def usable(queries: Iterable[str], asked: Iterable[str], most: int) -> list[str]:

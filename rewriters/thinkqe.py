@@ -13,7 +13,7 @@ nothing and is counted. The words of the prompt are this project's own.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..configs.methods import MethodsConfig
+from ..configs.methods import ThinkQeConfig
 from ..data.types import Document, Question
 from ..envs.plan import Probe, SearchPlan, Term
 from ..llms.base import Draw, Message, Prompt, Reply
@@ -28,29 +28,29 @@ EXPAND = "thinkqe-expand-1"
 class ThinkQe:
     """The method."""
 
-    settings: MethodsConfig
+    settings: ThinkQeConfig
     name: str = "thinkqe"
     versions: tuple[str, ...] = (EXPAND,)
 
     def steps(self, question: Question) -> Steps:
         """Search and expand in turns, then search for the context."""
-        own, settings = self.settings.thinkqe, self.settings
-        draw = Draw(temperature=own.temperature, max_tokens=settings.max_tokens, seed=settings.seed)
+        settings = self.settings
+        draw = Draw(temperature=settings.temperature, max_tokens=settings.max_tokens, seed=settings.seed)
         expansions: list[str] = []
         shown: list[list[str]] = []
         seen: set[str] = set()
-        for number in range(1, own.rounds + 1):
-            found: Found | None = yield Search(self.plan(question, expansions, own.documents * number))
+        for number in range(1, settings.rounds + 1):
+            found: Found | None = yield Search(self.plan(question, expansions, settings.documents * number))
             if found is None:
                 return Outcome(failure=NO_RANKING, notes={"expansions": expansions, "shown": shown})
-            fresh = [document for document in found.documents if document.id not in seen][: own.documents]
+            fresh = [document for document in found.documents if document.id not in seen][: settings.documents]
             shown.append([document.id for document in fresh])
             seen.update(shown[-1])
             reply: Reply | None = yield Ask(expand_prompt(question, fresh, settings.document_words), draw)
             if reply is None:
                 return Outcome(failure=MISSING, notes={"expansions": expansions, "shown": shown})
             expansions += filter(None, [passage_of(reply.texts[0].text)])
-        notes = {"expansions": expansions, "shown": shown, "empty_rounds": own.rounds - len(expansions)}
+        notes = {"expansions": expansions, "shown": shown, "empty_rounds": settings.rounds - len(expansions)}
         if not expansions:
             return Outcome(failure=NO_EXPANSION, notes=notes)
         return (yield from searched(self.plan(question, expansions, settings.k), notes))
@@ -58,7 +58,7 @@ class ThinkQe:
     def plan(self, question: Question, expansions: Sequence[str], k: int) -> SearchPlan:
         """The query so far."""
         words = sum(len(text.split()) for text in expansions)
-        length = len(question.text.split()) * self.settings.thinkqe.expansion_words
+        length = len(question.text.split()) * self.settings.expansion_words
         weight = float(max(1, int(words / length))) if length else 1.0
         terms = (Term(text=question.text, weight=weight), *(Term(text=text) for text in expansions))
         return SearchPlan(probes=(Probe(terms=terms),), k=k)

@@ -1,6 +1,7 @@
 """A model that answers by the words of its prompt, and knowledge bases that find what a table says."""
 
 import json
+from functools import partial
 
 from querylect.data.types import Document, Question
 from querylect.envs.wire import HitBody
@@ -8,6 +9,7 @@ from querylect.errors import EnvironmentUnavailableError
 from querylect.eval.methods import Runner
 from querylect.llms.access import Llm
 from querylect.llms.base import Failure, Reply, Text
+from querylect.rewriters.methods import make_method
 
 ASKED = Question("q", "Who tamed the red dog?")
 
@@ -55,6 +57,16 @@ class Shelf:
     @property
     def queries(self):
         return [[probe.terms[0].text for probe in plan.probes] for plan in self.plans]
+
+
+def made(method, **settings):
+    """A method of the table; none of those below speaks to a retriever of its own."""
+    return make_method(method, settings, None)
+
+
+direct_gen, cot, std_rag = partial(made, "direct_gen"), partial(made, "cot"), partial(made, "std_rag")
+misknow, migres, qa_rag = partial(made, "misknow"), partial(made, "migres"), partial(made, "qa_rag")
+rerank, main_rag = partial(made, "rerank"), partial(made, "main_rag")
 
 
 def doc(name, text=None, title=""):

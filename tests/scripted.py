@@ -1,7 +1,6 @@
 """A model with a script, and a collection that finds what it is told to: hand-worked cases need neither a model nor an
 index."""
 
-from querylect.configs.methods import MethodsConfig
 from querylect.envs.wire import HitBody
 from querylect.eval.methods import Runner
 from querylect.llms.access import Llm
@@ -60,7 +59,7 @@ class Down:
 
 def run(name, question, model, searcher, card=BM25, **settings):
     """The outcome of a method for one question."""
-    method = make_method(name, MethodsConfig.model_validate(settings), card)
+    method = make_method(name, settings, card)
     (ran,) = Runner(Llm(model), {"": searcher}).run(method, [question])
     return ran.outcome
 

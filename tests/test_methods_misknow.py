@@ -11,15 +11,26 @@ from querylect.errors import ConfigError
 from querylect.eval.methods import Runner
 from querylect.llms.access import Llm
 from querylect.llms.base import Text
-from querylect.rewriters.main_rag import MainRag
 from querylect.rewriters.method import MISSING, NO_RANKING
-from querylect.rewriters.migres import Migres
-from querylect.rewriters.misknow import Misknow
-from querylect.rewriters.plain import Cot, DirectGen, StdRag, marked_answer
-from querylect.rewriters.qa_rag import QaRag
+from querylect.rewriters.plain import marked_answer
 from querylect.rewriters.reading import NO_ANSWER, UNREADABLE, plan_of, reader_prompt, shares, shortened, usable
 
-from .method_doubles import ASKED, Scripted, Shelf, doc, form, ids, run
+from .method_doubles import (
+    ASKED,
+    Scripted,
+    Shelf,
+    cot,
+    direct_gen,
+    doc,
+    form,
+    ids,
+    main_rag,
+    migres,
+    misknow,
+    qa_rag,
+    run,
+    std_rag,
+)
 
 QUERY = ASKED.text
 WIKI = {QUERY: [doc("w1"), doc("w2"), doc("w3")], "dog tamers": [doc("w2"), doc("w9"), doc("w8")]}
@@ -43,7 +54,7 @@ def shown(prompt):
 
 def test_a_second_search_adds_what_the_first_did_not_hold():
     wiki = Shelf(WIKI)
-    outcome, model = run(Misknow(), judging(MISSING_IT), wiki=wiki)
+    outcome, model = run(misknow(), judging(MISSING_IT), wiki=wiki)
     assert wiki.queries == [[QUERY], ["dog tamers"]]
     assert [plan.k for plan in wiki.plans] == [2, 2], "two passages for each search, four in all"
     assert ids(outcome) == ["w1", "w2", "w9"], "w2 stands in both and is shown once"
@@ -62,7 +73,7 @@ def test_a_second_search_adds_what_the_first_did_not_hold():
 
 
 def test_without_reasoning_the_reader_sees_what_was_missing_but_not_what_was_thought():
-    _, model = run(Misknow(reasoning=False), judging(MISSING_IT), wiki=Shelf(WIKI))
+    _, model = run(misknow(reasoning=False), judging(MISSING_IT), wiki=Shelf(WIKI))
     assert shown(model.prompts[-1])["Missing knowledge"].splitlines() == [
         "More was wanted on: the tamer's name",
         "[3] text of w9",
@@ -71,9 +82,9 @@ def test_without_reasoning_the_reader_sees_what_was_missing_but_not_what_was_tho
 
 def test_the_thinking_of_a_judge_is_its_reasoning():
     judgement = f"<think>Two dogs are\nmeant here.</think>\n{MISSING_IT}"
-    _, model = run(Misknow(), judging(judgement), wiki=Shelf(WIKI))
+    _, model = run(misknow(), judging(judgement), wiki=Shelf(WIKI))
     assert "above: Two dogs are meant here. Passage 1 says nothing.\n" in model.prompts[-1]
-    _, model = run(Misknow(reasoning_words=3), judging(judgement), wiki=Shelf(WIKI))
+    _, model = run(misknow(reasoning_words=3), judging(judgement), wiki=Shelf(WIKI))
     assert "above: Two dogs are…\n" in model.prompts[-1]
 
 
@@ -81,11 +92,11 @@ def test_nothing_is_searched_again_where_nothing_is_missing():
     contrary = form(thought="Fine.", judge=False, missing_knowledge=["a name"], query=["dog tamers"])
     for judgement, thought in ((ENOUGH, "All is there."), (contrary, "Fine.")):
         wiki = Shelf(WIKI)
-        outcome, model = run(Misknow(), judging(judgement), wiki=wiki)
+        outcome, model = run(misknow(), judging(judgement), wiki=wiki)
         assert wiki.queries == [[QUERY]]
         assert (ids(outcome), outcome.plan) == (["w1", "w2"], wiki.plans[0])
         assert shown(model.prompts[-1])["Missing knowledge"] == f"Thoughts on the passages above: {thought}"
-    outcome, model = run(Misknow(reasoning=False), judging(ENOUGH), wiki=Shelf(WIKI))
+    outcome, model = run(misknow(reasoning=False), judging(ENOUGH), wiki=Shelf(WIKI))
     assert model.prompts[-1] == model.prompts[0], "nothing has come to the draft's prompt: a cache knows the reply"
 
 
@@ -101,7 +112,7 @@ def test_nothing_is_searched_again_where_nothing_is_missing():
     ],
 )
 def test_each_search_has_its_sources_in_their_order(first, second, found):
-    outcome, _ = run(Misknow(first, second), judging(MISSING_IT), wiki=Shelf(WIKI), pairs=Shelf(PAIRS))
+    outcome, _ = run(misknow(first=first, second=second), judging(MISSING_IT), wiki=Shelf(WIKI), pairs=Shelf(PAIRS))
     assert ids(outcome) == found
     told = {"w": "wiki", "p": "pairs"}
     assert {tuple(place) for part in outcome.notes["found"] for place in part} >= {(told[one[0]], one) for one in found}
@@ -110,13 +121,15 @@ def test_each_search_has_its_sources_in_their_order(first, second, found):
 def test_a_passage_is_the_same_whatever_its_id_and_source():
     wiki = Shelf({QUERY: [doc("w1", "Ann did it."), doc("w2", "Ann did it.")], "dog tamers": [doc("w3", "Bob")]})
     pairs = Shelf({QUERY: [doc("p1", "Ann did it."), doc("p2", "Bob")]})
-    outcome, _ = run(StdRag(("wiki", "pairs")), judging(ENOUGH), wiki=wiki, pairs=pairs)
+    outcome, _ = run(std_rag(sources=["wiki", "pairs"]), judging(ENOUGH), wiki=wiki, pairs=pairs)
     assert (ids(outcome), outcome.plan) == (["w1", "p2"], None)
-    outcome, _ = run(Misknow(["wiki", "pairs"], ["wiki"], first_k=4), judging(MISSING_IT), wiki=wiki, pairs=pairs)
+    outcome, _ = run(
+        misknow(first=["wiki", "pairs"], second=["wiki"], first_k=4), judging(MISSING_IT), wiki=wiki, pairs=pairs
+    )
     assert ids(outcome) == ["w1", "p2"], "the second search found nothing new"
-    twice, _ = run(StdRag(k=2), judging(ENOUGH), wiki=wiki)
+    twice, _ = run(std_rag(k=2), judging(ENOUGH), wiki=wiki)
     assert (ids(twice), twice.plan) == (["w1"], None), "not the whole ranking of the plan"
-    apart, _ = run(StdRag(("wiki", "pairs")), judging(ENOUGH), wiki=Shelf(WIKI), pairs=Shelf(PAIRS))
+    apart, _ = run(std_rag(sources=["wiki", "pairs"]), judging(ENOUGH), wiki=Shelf(WIKI), pairs=Shelf(PAIRS))
     assert (ids(apart), apart.plan) == (["w1", "w2", "p1", "p2"], None), "not one plan"
     a, b, again = doc("1", "A"), doc("2", "B"), doc("3", "A")
     assert unique([a, b, again, doc("4", "a"), doc("5", "", "A")]) == (a, b, doc("4", "a"))
@@ -127,7 +140,7 @@ def test_several_queries_share_the_budget_and_blank_or_known_ones_are_not_made()
         thought="", judge=True, missing_knowledge=[], query=["dog tamers", " ", QUERY, "red dogs", "dog tamers ", "x"]
     )
     pairs = Shelf(PAIRS)
-    outcome, _ = run(Misknow(second_k=3, queries=2), judging(judgement), pairs=pairs)
+    outcome, _ = run(misknow(second_k=3, queries=2), judging(judgement), pairs=pairs)
     (plan,) = pairs.plans[1:]
     assert (pairs.queries[1], plan.fuse, plan.k) == (["dog tamers", "red dogs"], "interleave", 3)
     assert ids(outcome) == ["p1", "p2", "p7", "p5", "p8"]
@@ -138,7 +151,7 @@ def test_several_queries_share_the_budget_and_blank_or_known_ones_are_not_made()
 def test_missing_knowledge_without_a_usable_query_is_noted_and_not_searched():
     wiki = Shelf(WIKI)
     judgement = form(thought="?", judge=True, missing_knowledge=["a name"], query=[QUERY])
-    outcome, model = run(Misknow(), judging(judgement), wiki=wiki)
+    outcome, model = run(misknow(), judging(judgement), wiki=wiki)
     assert (wiki.queries, outcome.notes["queries"], outcome.answer) == ([[QUERY]], [[]], "Ann")
     assert "More was wanted on: a name" in model.prompts[-1]
 
@@ -152,54 +165,58 @@ def test_rounds_end_at_their_number_or_where_no_query_is_new():
         return form(thought="More.", judge=True, missing_knowledge=["more"], query=[next(said)])
 
     pairs = Shelf(PAIRS)
-    outcome, asked = run(Misknow(rounds=2), model, pairs=pairs)
+    outcome, asked = run(misknow(rounds=2), model, pairs=pairs)
     assert pairs.queries == [[QUERY], ["dog tamers"], ["red dogs"]]
     assert ids(outcome) == ["p1", "p2", "p7", "p8", "p5"]
     assert len(asked.prompts) == 5, "draft, judgement, draft, judgement, answer"
     assert shown(asked.prompts[2])["Missing knowledge"].endswith("[3] text of p7\n[4] text of p8")
     pairs = Shelf(PAIRS)
-    run(Misknow(rounds=5), judging(MISSING_IT), pairs=pairs)
+    run(misknow(rounds=5), judging(MISSING_IT), pairs=pairs)
     assert pairs.queries == [[QUERY], ["dog tamers"]], "the same query is not made twice"
 
 
 def test_the_answer_can_be_left_to_another_reader():
-    outcome, model = run(Misknow(answers=False), judging(MISSING_IT), wiki=Shelf(WIKI))
+    outcome, model = run(misknow(answers=False), judging(MISSING_IT), wiki=Shelf(WIKI))
     assert (ids(outcome), outcome.answer, len(model.prompts)) == (["w1", "w2", "w9"], None, 2)
-    outcome, model = run(StdRag(answers=False), judging(MISSING_IT), wiki=Shelf(WIKI))
+    outcome, model = run(std_rag(answers=False), judging(MISSING_IT), wiki=Shelf(WIKI))
     assert (ids(outcome), outcome.answer, len(model.prompts)) == (["w1", "w2", "w3"], None, 0)
 
 
 def test_what_is_wrong_is_recorded_and_never_answered():
     wiki, down = Shelf(WIKI), Shelf(WIKI, down=True)
-    garbage, _ = run(Misknow(), lambda prompt: "ąę 狗 {]", wiki=wiki)
+    garbage, _ = run(misknow(), lambda prompt: "ąę 狗 {]", wiki=wiki)
     assert (garbage.failure, garbage.answer, garbage.documents) == (UNREADABLE, None, ())
     unread = garbage.notes["unreadable"]
     assert (unread["step"], unread["text"], "Invalid JSON" in unread["problem"]) == ("judgement", "ąę 狗 {]", True)
     wrong_type = form(thought="x", judge="yes", missing_knowledge=[], query=[])
-    assert run(Misknow(), judging(wrong_type), wiki=wiki)[0].failure == UNREADABLE
-    assert run(Misknow(), lambda prompt: None, wiki=wiki)[0].failure == MISSING
-    silent_judge, _ = run(Misknow(), judging(None), wiki=wiki)
+    assert run(misknow(), judging(wrong_type), wiki=wiki)[0].failure == UNREADABLE
+    assert run(misknow(), lambda prompt: None, wiki=wiki)[0].failure == MISSING
+    silent_judge, _ = run(misknow(), judging(None), wiki=wiki)
     assert (silent_judge.failure, silent_judge.notes["drafts"]) == (MISSING, ["Ann"])
     assert "unreadable" not in silent_judge.notes
-    for method in (Misknow(["pairs"], ["wiki"]), Misknow(["wiki"], ["pairs"]), StdRag(["wiki", "pairs"])):
+    for method in (
+        misknow(first=["pairs"], second=["wiki"]),
+        misknow(first=["wiki"], second=["pairs"]),
+        std_rag(sources=["wiki", "pairs"]),
+    ):
         outcome, _ = run(method, judging(MISSING_IT), wiki=wiki, pairs=down)
         assert (outcome.failure, outcome.notes["down"], outcome.answer) == (NO_RANKING, "pairs", None)
     last = iter(["Ann", None])
-    outcome, _ = run(Misknow(), lambda one: MISSING_IT if "missing_knowledge" in one else next(last), wiki=wiki)
+    outcome, _ = run(misknow(), lambda one: MISSING_IT if "missing_knowledge" in one else next(last), wiki=wiki)
     assert (outcome.failure, ids(outcome)) == (MISSING, ["w1", "w2", "w9"])
-    cut, _ = run(Misknow(), judging(ENOUGH, Text("Ann and", False)), wiki=wiki)
+    cut, _ = run(misknow(), judging(ENOUGH, Text("Ann and", False)), wiki=wiki)
     assert (cut.notes["cut"], cut.answer) == (["draft", "answer"], "Ann and")
 
 
 def test_an_empty_ranking_a_content_of_one_word_and_other_scripts_are_nothing_special():
-    outcome, model = run(Misknow(), judging(MISSING_IT), wiki=Shelf({}))
+    outcome, model = run(misknow(), judging(MISSING_IT), wiki=Shelf({}))
     assert (outcome.documents, outcome.failure, outcome.answer) == ((), "", "Ann")
     assert shown(model.prompts[1])["Passages"] == "(none was found)"
     assert "Passages" not in shown(model.prompts[0]), "the reader answers from what it knows"
     question = Question("z", "谁驯服了红狗?")
     judgement = form(thought="缺少名字", judge=True, missing_knowledge=["名字"], query=["驯狗师"])
     wiki = Shelf({question.text: [doc("1", "狗")], "驯狗师": [doc("2", "安" * 2000)]})
-    outcome, model = run(Misknow(), judging(judgement, "安"), question, wiki=wiki)
+    outcome, model = run(misknow(), judging(judgement, "安"), question, wiki=wiki)
     assert (ids(outcome), outcome.answer) == (["1", "2"], "安")
     assert f"[2] {'安' * 1600}…\n" in model.prompts[-1], "200 words of 8 characters where no spaces are set"
     assert shortened("one two three", 2) == "one two…"
@@ -207,7 +224,7 @@ def test_an_empty_ranking_a_content_of_one_word_and_other_scripts_are_nothing_sp
 
 def test_options_are_shown_and_a_letter_is_asked_for():
     question = Question("o", "Which one?", ("red", "blue"))
-    for method in (DirectGen(), StdRag(), Misknow()):
+    for method in (direct_gen(), std_rag(), misknow()):
         _, model = run(method, judging(ENOUGH, "B"), question, wiki=Shelf({"Which one?": [doc("1")]}))
         assert shown(model.prompts[0])["Question"] == "Which one?\nA. red\nB. blue"
         assert "letter" in model.prompts[0]
@@ -222,7 +239,7 @@ def test_every_prompt_bears_a_version_of_its_method():
             seen.update(prompt.version for prompt in prompts)
             super().generate(prompts, draw, deliver, costs)
 
-    for method in (DirectGen(), Cot(), StdRag(), Misknow(), Migres(), QaRag(), MainRag()):
+    for method in (direct_gen(), cot(), std_rag(), misknow(), migres(), qa_rag(), main_rag()):
         seen.clear()
         Runner(Llm(Noting(judging(ENOUGH))), {"wiki": Shelf(WIKI)}).run(method, [ASKED])
         assert seen
@@ -230,17 +247,17 @@ def test_every_prompt_bears_a_version_of_its_method():
 
 
 def test_plain_baselines():
-    outcome, model = run(DirectGen(), lambda prompt: "<think>hm</think> Ann ")
+    outcome, model = run(direct_gen(), lambda prompt: "<think>hm</think> Ann ")
     assert (outcome.answer, outcome.documents, "assage" in model.prompts[0]) == ("Ann", (), False)
-    assert run(DirectGen(), lambda prompt: None)[0].failure == MISSING
-    assert run(DirectGen(), lambda prompt: "")[0].answer == "", "an empty text is what the model said"
-    outcome, model = run(Cot(), lambda prompt: "The dog was wild.\nAnswer: **Ann**\n")
+    assert run(direct_gen(), lambda prompt: None)[0].failure == MISSING
+    assert run(direct_gen(), lambda prompt: "")[0].answer == "", "an empty text is what the model said"
+    outcome, model = run(cot(), lambda prompt: "The dog was wild.\nAnswer: **Ann**\n")
     assert (outcome.answer, outcome.failure) == ("Ann", "")
     assert "step by step" in model.prompts[0]
-    garbage, _ = run(Cot(), lambda prompt: "Ann, I think")
+    garbage, _ = run(cot(), lambda prompt: "Ann, I think")
     assert (garbage.answer, garbage.failure, garbage.notes["text"]) == (None, NO_ANSWER, "Ann, I think")
     wiki = Shelf(WIKI)
-    outcome, model = run(StdRag(k=2), lambda prompt: "Ann", wiki=wiki)
+    outcome, model = run(std_rag(k=2), lambda prompt: "Ann", wiki=wiki)
     assert (ids(outcome), outcome.plan, outcome.answer) == (["w1", "w2"], wiki.plans[0], "Ann")
     assert shown(model.prompts[0])["Passages"] == "[1] text of w1\n[2] text of w2"
 
@@ -270,13 +287,13 @@ def test_shares_of_a_budget_and_plans():
 @pytest.mark.parametrize(
     "wrong",
     [
-        lambda: StdRag(()),
-        lambda: StdRag(("a", "a")),
-        lambda: StdRag(("a", "b"), k=1),
-        lambda: Misknow(first_k=0),
-        lambda: Misknow(second=("a", "b"), second_k=1),
-        lambda: Misknow(rounds=0),
-        lambda: Misknow(queries=0),
+        lambda: std_rag(sources=[]),
+        lambda: std_rag(sources=["a", "a"]),
+        lambda: std_rag(sources=["a", "b"], k=1),
+        lambda: misknow(first_k=0),
+        lambda: misknow(second=["a", "b"], second_k=1),
+        lambda: misknow(rounds=0),
+        lambda: misknow(queries=0),
     ],
 )
 def test_settings_that_cannot_be_carried_out_are_refused(wrong):
@@ -316,7 +333,7 @@ def test_misknow_over_real_bm25_environments(knowledge):
     clients, question = knowledge
     judgement = form(thought="No cure yet.", judge=True, missing_knowledge=["cure"], query=["James Lind lime juice"])
     model = Scripted(judging(judgement, "lime juice"))
-    method = Misknow(("wiki",), ("pairs",), first_k=1, second_k=1)
+    method = misknow(first=["wiki"], second=["pairs"], first_k=1, second_k=1)
     (ran,) = Runner(Llm(model), clients).run(method, [question])
     assert [(one.id, one.title) for one in ran.outcome.documents] == [("1", ""), ("1", "What cures scurvy?")]
     assert (ran.outcome.answer, ran.spent.searches, ran.spent.calls) == ("lime juice", 2, 3)

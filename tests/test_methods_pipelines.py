@@ -6,14 +6,12 @@ import pytest
 from querylect.data.types import Question
 from querylect.errors import ConfigError
 from querylect.llms.base import Text
-from querylect.rewriters.main_rag import NO_JUDGEMENT, Judged, MainRag, judge, keep
+from querylect.rewriters.main_rag import NO_JUDGEMENT, Judged, judge, keep
 from querylect.rewriters.method import MISSING, NO_RANKING
-from querylect.rewriters.migres import Migres
-from querylect.rewriters.qa_rag import EMPTY, QaRag
+from querylect.rewriters.qa_rag import EMPTY
 from querylect.rewriters.reading import UNREADABLE
-from querylect.rewriters.rerank import Rerank
 
-from .method_doubles import ASKED, Shelf, doc, form, ids, run
+from .method_doubles import ASKED, Shelf, doc, form, ids, main_rag, migres, qa_rag, rerank, run
 
 QUERY = ASKED.text
 
@@ -32,45 +30,45 @@ class Table:
 def test_rerank_keeps_the_best_candidates_and_ties_stay_in_order():
     shelf = Shelf({QUERY: [doc(name, name) for name in "abcde"]})
     scores = Table({"a": 0.0, "b": 2.0, "c": -1.0, "d": 2.0, "e": 0.0})
-    outcome, _ = run(Rerank(candidates=4, k=3), None, cross_encoder=scores, wiki=shelf)
+    outcome, _ = run(rerank(candidates=4, k=3), None, cross_encoder=scores, wiki=shelf)
     assert (shelf.plans[0].k, scores.asked) == (4, [(QUERY, ["a", "b", "c", "d"])])
     assert (ids(outcome), outcome.notes["scores"], outcome.plan) == (["b", "d", "a"], [2.0, 2.0, 0.0], None)
     shelf = Shelf({QUERY: [doc(str(number)) for number in range(200)]})
-    outcome, _ = run(Rerank(), None, cross_encoder=Table({f"text of {n}": n for n in range(200)}), wiki=shelf)
+    outcome, _ = run(rerank(), None, cross_encoder=Table({f"text of {n}": n for n in range(200)}), wiki=shelf)
     assert ids(outcome) == [str(number) for number in range(149, 134, -1)], "15 of 150"
 
 
 def test_rerank_without_candidates_or_retriever():
     scores = Table({})
-    outcome, _ = run(Rerank(), None, cross_encoder=scores, wiki=Shelf({}))
+    outcome, _ = run(rerank(), None, cross_encoder=scores, wiki=Shelf({}))
     assert (outcome.documents, outcome.failure, scores.asked) == ((), "", [])
-    assert run(Rerank(), None, cross_encoder=Table({}), wiki=Shelf({}, down=True))[0].failure == NO_RANKING
+    assert run(rerank(), None, cross_encoder=Table({}), wiki=Shelf({}, down=True))[0].failure == NO_RANKING
     for wrong in ({"k": 0}, {"k": 5, "candidates": 4}):
         with pytest.raises(ConfigError):
-            Rerank(**wrong)
+            rerank(**wrong)
 
 
 def test_qa_rag_searches_with_the_answer_alone_or_with_both():
     shelf = Shelf({"It was Ann.": [doc("a"), doc("b")], QUERY: [doc("c"), doc("a2", "text of a")]})
-    outcome, _ = run(QaRag(k=2), lambda prompt: "<think>x</think> It was Ann.", wiki=shelf)
+    outcome, _ = run(qa_rag(k=2), lambda prompt: "<think>x</think> It was Ann.", wiki=shelf)
     assert (shelf.queries, ids(outcome), outcome.plan) == ([["It was Ann."]], ["a", "b"], shelf.plans[0])
     scores = Table({"text of a": 1.0, "text of b": 3.0, "text of c": 2.0})
-    outcome, _ = run(QaRag(k=2, rerank=True), lambda prompt: "It was Ann.", cross_encoder=scores, wiki=shelf)
+    outcome, _ = run(qa_rag(k=2, rerank=True), lambda prompt: "It was Ann.", cross_encoder=scores, wiki=shelf)
     assert (ids(outcome), outcome.notes["scores"]) == (["b", "c"], [3.0, 2.0])
     assert scores.asked == [(QUERY, ["text of c", "text of a", "text of b"])], "the question, over both sets, once"
 
 
 def test_qa_rag_without_an_answer_has_nothing_to_search_with():
     shelf = Shelf({})
-    assert run(QaRag(), lambda prompt: " \n", wiki=shelf)[0].failure == EMPTY
-    assert run(QaRag(), lambda prompt: None, wiki=shelf)[0].failure == MISSING
+    assert run(qa_rag(), lambda prompt: " \n", wiki=shelf)[0].failure == EMPTY
+    assert run(qa_rag(), lambda prompt: None, wiki=shelf)[0].failure == MISSING
     assert shelf.plans == []
-    assert run(QaRag(), lambda prompt: "x", wiki=Shelf({}, down=True))[0].failure == NO_RANKING
+    assert run(qa_rag(), lambda prompt: "x", wiki=Shelf({}, down=True))[0].failure == NO_RANKING
     scores = Table({})
-    empty, _ = run(QaRag(rerank=True), lambda prompt: "安", cross_encoder=scores, wiki=shelf)
+    empty, _ = run(qa_rag(rerank=True), lambda prompt: "安", cross_encoder=scores, wiki=shelf)
     assert (empty.failure, empty.documents, empty.notes["written"], scores.asked) == ("", (), "安", [])
     with pytest.raises(ConfigError):
-        QaRag(k=0)
+        qa_rag(k=0)
 
 
 class Steps:
@@ -105,7 +103,7 @@ def test_migres_gathers_information_until_nothing_is_missing():
         answer=["Ann"],
     )
     shelf = Shelf(FOUND)
-    outcome, _ = run(Migres(k=3), model, wiki=shelf)
+    outcome, _ = run(migres(k=3), model, wiki=shelf)
     assert shelf.queries == [[QUERY], ["Ann's dog"]]
     assert ids(outcome) == ["c", "d"], "a was kept and gave nothing; b was filtered out; c was not shown twice"
     assert outcome.notes["information"] == ["Ann has a dog.", "It is red."]
@@ -132,31 +130,31 @@ def test_migres_ends_after_its_rounds_or_without_a_new_query():
         )
 
     shelf, steps = Shelf(FOUND), model([["Ann's dog"], ["kennel"], ["more"]])
-    outcome, _ = run(Migres(rounds=2, k=3), steps, wiki=shelf)
+    outcome, _ = run(migres(rounds=2, k=3), steps, wiki=shelf)
     assert shelf.queries == [[QUERY], ["Ann's dog"]]
     assert (outcome.documents, outcome.notes["missing"], outcome.answer) == ((), ["all"], "Ann")
     assert len(steps.prompts) == 6, "filter, judge, queries, filter, judge, answer: no queries for a round never made"
     shelf = Shelf(FOUND)
-    run(Migres(rounds=9, k=3), model([["Ann's dog"], ["kennel"], [QUERY, " "]]), wiki=shelf)
+    run(migres(rounds=9, k=3), model([["Ann's dog"], ["kennel"], [QUERY, " "]]), wiki=shelf)
     assert shelf.queries == [[QUERY], ["Ann's dog"], ["kennel"]]
 
 
 def test_migres_records_what_is_wrong():
-    outcome, _ = run(Migres(), lambda prompt: "no json, 不", wiki=Shelf(FOUND))
+    outcome, _ = run(migres(), lambda prompt: "no json, 不", wiki=Shelf(FOUND))
     unread = outcome.notes["unreadable"]
     assert (outcome.failure, unread["step"], unread["text"]) == (UNREADABLE, "Kept", "no json, 不")
-    assert run(Migres(), lambda prompt: None, wiki=Shelf(FOUND))[0].failure == MISSING
-    assert run(Migres(), lambda prompt: None, wiki=Shelf(FOUND, down=True))[0].failure == NO_RANKING
+    assert run(migres(), lambda prompt: None, wiki=Shelf(FOUND))[0].failure == MISSING
+    assert run(migres(), lambda prompt: None, wiki=Shelf(FOUND, down=True))[0].failure == NO_RANKING
     empty = Steps(judge=[form(sufficient=True, missing=[])], answer=["Ann"])
-    outcome, _ = run(Migres(), empty, wiki=Shelf({}))
+    outcome, _ = run(migres(), empty, wiki=Shelf({}))
     assert (outcome.answer, outcome.documents, len(empty.prompts)) == ("Ann", (), 2)
     outcome, _ = run(
-        Migres(answers=False), Steps(judge=[form(sufficient=True, missing=[])]), wiki=Shelf({}), pairs=Shelf({})
+        migres(answers=False), Steps(judge=[form(sufficient=True, missing=[])]), wiki=Shelf({}), pairs=Shelf({})
     )
     assert (outcome.answer, outcome.failure) == (None, "")
     for wrong in ({"rounds": 0}, {"queries": 0}, {"sources": ()}, {"k": 0}):
         with pytest.raises(ConfigError):
-            Migres(**wrong)
+            migres(**wrong)
 
 
 def judged(**verdicts):
@@ -181,7 +179,7 @@ def test_main_rag_keeps_what_is_at_or_above_the_mean_best_first():
         "e": {"Yes": -1.5, "No": -1.5},
     }
     shelf = Shelf({QUERY: [doc(name) for name in "abcde"]})
-    outcome, model = run(MainRag(), judged(**verdicts), wiki=shelf)
+    outcome, model = run(main_rag(), judged(**verdicts), wiki=shelf)
     assert outcome.notes["scores"] == [0, 2, -4, 2, 0]
     assert outcome.notes["threshold"] == 0, "the mean of 0, 2, -4, 2 and 0"
     assert ids(outcome) == ["b", "d", "a", "e"], "a score that is the mean stays; equal scores in the given order"
@@ -189,7 +187,7 @@ def test_main_rag_keeps_what_is_at_or_above_the_mean_best_first():
     assert outcome.notes["predictions"][0] == "Ann from a"
     assert "Answer: Ann from a" in model.prompts[1]
     assert [(draw.max_tokens, draw.first_logprobs) for draw in model.draws[:2]] == [(32, 0), (1, 20)]
-    outcome, _ = run(MainRag(deviations=2.0), judged(**verdicts), wiki=shelf)
+    outcome, _ = run(main_rag(deviations=2.0), judged(**verdicts), wiki=shelf)
     assert outcome.notes["threshold"] == pytest.approx(-2 * math.sqrt(24 / 5))
     assert ids(outcome) == ["b", "d", "a", "e", "c"]
 
@@ -210,15 +208,15 @@ def test_a_judge_that_says_neither_is_recorded_and_scores_nothing():
         "d": None,
         "e": "no prediction",
     }
-    outcome, _ = run(MainRag(), judged(**verdicts), wiki=Shelf({QUERY: [doc(name) for name in "abcde"]}))
+    outcome, _ = run(main_rag(), judged(**verdicts), wiki=Shelf({QUERY: [doc(name) for name in "abcde"]}))
     assert (ids(outcome), outcome.notes["threshold"]) == (["a"], 2.0)
     assert outcome.notes["scores"] == [2.0, None, None, None, None]
     assert outcome.notes["unjudged"] == {"b": "said '?'", "c": "said '?'", "d": "no reply", "e": "no prediction"}
-    outcome, _ = run(MainRag(), judged(**verdicts), wiki=Shelf({QUERY: [doc(name) for name in "bcd"]}))
+    outcome, _ = run(main_rag(), judged(**verdicts), wiki=Shelf({QUERY: [doc(name) for name in "bcd"]}))
     assert (outcome.failure, outcome.documents) == (NO_JUDGEMENT, ())
-    outcome, _ = run(MainRag(), judged(), wiki=Shelf({}))
+    outcome, _ = run(main_rag(), judged(), wiki=Shelf({}))
     assert (outcome.failure, outcome.documents) == ("", ())
-    assert run(MainRag(), judged(), wiki=Shelf({}, down=True))[0].failure == NO_RANKING
+    assert run(main_rag(), judged(), wiki=Shelf({}, down=True))[0].failure == NO_RANKING
 
 
 def test_the_score_of_first_tokens():
@@ -235,12 +233,12 @@ def test_the_score_of_first_tokens():
 
 def test_main_rag_shows_options_and_refuses_unusable_settings():
     question = Question("o", "Which one?", ("red", "blue"))
-    _, model = run(MainRag(), judged(a={"Yes": -1.0}), question, wiki=Shelf({"Which one?": [doc("a")]}))
+    _, model = run(main_rag(), judged(a={"Yes": -1.0}), question, wiki=Shelf({"Which one?": [doc("a")]}))
     assert all("Which one?\nA. red\nB. blue" in prompt for prompt in model.prompts)
     assert "letter" in model.prompts[0]
     for wrong in ({"k": 0}, {"first_logprobs": 1}, {"deviations": -0.5}):
         with pytest.raises(ConfigError):
-            MainRag(**wrong)
+            main_rag(**wrong)
 
 
 @pytest.mark.parametrize("length", [None, 8])
@@ -262,5 +260,5 @@ def test_the_cross_encoder_of_environments_serves_methods(tmp_path, length):
     assert scorer.scores(QUERY, []) == []
     assert "depth" not in scorer.identity
     shelf = Shelf({QUERY: [doc(str(place), text) for place, text in enumerate(texts)]})
-    outcome, _ = run(Rerank(k=2), None, cross_encoder=scorer, wiki=shelf)
+    outcome, _ = run(rerank(k=2), None, cross_encoder=scorer, wiki=shelf)
     assert outcome.notes["scores"] == pytest.approx(sorted(expected, reverse=True)[:2], abs=1e-5)

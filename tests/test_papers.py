@@ -11,12 +11,13 @@ import pytest
 import yaml
 from querylect.cli import main
 from querylect.configs.paper import PaperConfig
+from querylect.configs.section import Section
 from querylect.envs.environment import Environment
 from querylect.envs.service import create_app
 from querylect.errors import ConfigError, DataError, EngineUnavailableError
-from querylect.eval.papers.methods import METHODS
 from querylect.eval.papers.run import run_paper
 from querylect.rewriters.method import Outcome
+from querylect.rewriters.methods import METHODS, KnownMethod
 
 from .chat_server import ChatServer, last_user, serving
 
@@ -81,9 +82,9 @@ def values(environment, server, tmp_path):
         },
         "environments": {"small": {"client": {"urls": [environment]}}},
         "systems": {
-            "alone": {"method": "alone", "label": "No retrieval"},
-            "rag": {"method": "std_rag", "settings": {"k": 1}},
-            "hyde": {"method": "hyde", "settings": {"k": 2, "hyde": {"passages": 2}}, "tasks": ["mcq"]},
+            "alone": {"method": "direct_gen", "label": "No retrieval", "settings": {"answers": False}},
+            "rag": {"method": "std_rag", "settings": {"k": 1, "answers": False}},
+            "hyde": {"method": "hyde", "settings": {"k": 2, "passages": 2}, "tasks": ["mcq"]},
         },
         "shifts": [["rag", "hyde"]],
         "sweeps": [{"system": "rag", "setting": "k", "values": [1, 2], "task": "mcq", "beside": ["alone"]}],
@@ -169,7 +170,7 @@ def test_a_second_run_asks_nothing_and_a_change_only_what_is_different(values, s
     assert len(server.bodies) == asked, "fewer questions are known"
     run(values, tmp_path / "out")
     assert len(server.bodies) == asked, "and those that were left out meanwhile still are"
-    systems = {**values["systems"], "rag": {"method": "std_rag", "settings": {"k": 3}}}
+    systems = {**values["systems"], "rag": {"method": "std_rag", "settings": {"k": 3, "answers": False}}}
     run(values, tmp_path / "out", systems=systems, sweeps=[])
     new = [last_user(body) for body in server.bodies[asked:]]
     assert new
@@ -230,7 +231,9 @@ def test_a_method_that_fails_is_no_zero_and_one_that_answers_is_not_read_for(val
             "tables": [],
         }
     )
-    page = run_paper(paper, tmp_path / "out", {**METHODS, "own": lambda settings, card: Refuses()})
+    page = run_paper(
+        paper, tmp_path / "out", {**METHODS, "own": KnownMethod(Section, lambda settings, card: Refuses())}
+    )
     own = row(json.loads((page.parent / "results.json").read_text()), "mcq", "own")
     assert own["reasons"] == {"unreadable": 2}
     assert own["means"]["accuracy"] == {"value": 0.5, "n": 2}
@@ -270,7 +273,7 @@ def test_killed_and_started_again(values, server, tmp_path):
 
 def test_content_questions(values, server, small_environment, tmp_path):
     task = {"kind": "content", "data": small_environment.dataset.path}
-    systems = {"rag": {"method": "std_rag", "settings": {"k": 1}}}
+    systems = {"rag": {"method": "std_rag", "settings": {"k": 1, "answers": False}}}
     server.answer = lambda body: "I cannot determine the answer to that."
     page, results = run(
         values,
@@ -298,17 +301,14 @@ def test_what_is_missing_or_unknown_is_told_before_anything_is_asked(values, ser
     tasks = {**values["tasks"], "mcq": {"kind": "choice", "data": "nowhere.jsonl", "about": "From there."}}
     with pytest.raises(DataError, match=r"'mcq' is missing.*From there\..*tasks\.mcq\.data=FILE"):
         run(values, tmp_path / "out", tasks=tasks)
-    systems = {**values["systems"], "a": {"method": "hydra"}, "b": {"method": "main_rag"}}
-    with pytest.raises(ConfigError, match=r"'hydra', 'main_rag' are unknown; known are .*hyde"):
-        run(values, tmp_path / "out", systems=systems)
-    with pytest.raises(ConfigError, match="Did you mean 'hyde'"):
-        run(values, tmp_path / "out", systems={**values["systems"], "a": {"method": "hyd"}})
-    with pytest.raises(ConfigError, match=r"'std_rag'.*depth"):
-        run(
-            values,
-            tmp_path / "out",
-            systems={**values["systems"], "rag": {"method": "std_rag", "settings": {"depth": 1}}},
-        )
+    for wrong, told in (
+        ({"method": "hydra"}, r"system 'a': the method 'hydra' is unknown; known are .*hyde.*Did you mean 'hyde'"),
+        ({"method": "std_rag", "settings": {"source": ["w"]}}, r"'a'.*'std_rag': unknown key source; .*mean sources"),
+        ({"method": "hcqr", "settings": {"without": ["suport"]}}, r"'a'.*'hcqr': without\.0 is \"suport\".*'support'"),
+        ({"method": "chr", "settings": {"penalty": -1}}, r"'a'.*'chr': penalty is -1; expected a number greater"),
+    ):
+        with pytest.raises(ConfigError, match=told):
+            run(values, tmp_path / "out", systems={**values["systems"], "a": wrong})
     with pytest.raises(DataError, match="holds open questions"):
         run(
             values,
@@ -337,7 +337,7 @@ def test_yes_and_no_for_files_without_options(values, tmp_path):
         sweeps=[],
         tables=[],
         shifts=[],
-        systems={"alone": {"method": "alone"}},
+        systems={"alone": {"method": "direct_gen", "settings": {"answers": False}}},
         method="",
     )
     assert results["questions"]["yn"] == {"asked": 1, "skipped": 1}

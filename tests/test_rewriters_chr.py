@@ -88,7 +88,7 @@ def test_an_encoder_measures_by_its_embeddings():
 
 def test_the_published_method_asks_once_for_json():
     shelf, model = Collection("a", "b"), Script(json.dumps(PAIR))
-    outcome = run("chr", QUESTION, model, shelf, k=1, rewriter={"chr": {"penalty": 0.5}})
+    outcome = run("chr", QUESTION, model, shelf, k=1, penalty=0.5)
     assert terms(outcome.plan) == [[(PAIR["H_plus"], 1.0), (PAIR["H_minus"], -0.5)]]
     assert [document.id for document in outcome.documents] == ["a"]
     assert outcome.notes == {**PAIR, "penalty": 0.5}
@@ -96,7 +96,7 @@ def test_the_published_method_asks_once_for_json():
     assert "A. amantadine\nB. ribavirin" in asked
     assert asked.count('"H_minus"') == 2
     assert "diagnosis" in asked
-    run("chr", QUESTION, model := Script(json.dumps(PAIR)), shelf, rewriter={"chr": {"field": "any"}})
+    run("chr", QUESTION, model := Script(json.dumps(PAIR)), shelf, field="any")
     assert "diagnos" not in model.asked[0]
 
 

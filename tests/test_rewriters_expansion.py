@@ -46,7 +46,7 @@ def test_a_sentence_of_another_script():
 def csqe(*said, searcher=None, **settings):
     shelf = searcher or Collection("mako", "tuna", "one", texts=TEXTS)
     model = Script(*said)
-    return run("csqe", QUESTION, model, shelf, k=2, csqe=settings), shelf, model
+    return run("csqe", QUESTION, model, shelf, k=2, **settings), shelf, model
 
 
 def test_csqe_joins_question_passages_and_sentences():
@@ -86,7 +86,7 @@ def thinkqe(*said, searcher=None, **settings):
     names = [f"d{number}" for number in range(9)]
     shelf = searcher or Collection(*names)
     model = Script(*said)
-    return run("thinkqe", QUESTION, model, shelf, k=3, thinkqe={"documents": 2, **settings}), shelf, model
+    return run("thinkqe", QUESTION, model, shelf, k=3, **{"documents": 2, **settings}), shelf, model
 
 
 def test_thinkqe_grows_the_query_and_shows_no_document_twice():

@@ -108,7 +108,7 @@ def test_a_question_without_a_hypothesis_is_refused():
 
 def test_both_stages_as_a_method():
     shelf, model = Collection("a", "b"), Script(f"<think>A or B?</think>{CHOSEN}", QUERIES)
-    outcome = run("hcqr", CHOICE, model, shelf, rewriter={"hcqr": {"without": ["distinction"]}})
+    outcome = run("hcqr", CHOICE, model, shelf, without=["distinction"])
     assert terms(outcome.plan) == [[("s", 1.0)], [("k", 1.0)]]
     assert outcome.notes["first_stage"]["best_guess_text"] == "blue light"
     assert outcome.notes["rewrites"] == ["s", "d", "k"]

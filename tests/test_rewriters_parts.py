@@ -97,7 +97,7 @@ def test_multi_query_shows_options_only_where_it_is_told_to():
 def test_multi_query_as_a_method():
     shelf = Collection("a", "b", "c")
     model = Script("Sub-query 1: x\nSub-query 2: y\nSub-query 3: z")
-    outcome = run("multi_query", QUESTION, model, shelf, rewriter={"multi_query": {"budget": 2}})
+    outcome = run("multi_query", QUESTION, model, shelf, budget=2)
     assert [document.id for document in outcome.documents] == ["a", "b"]
     assert terms(shelf.plans[0]) == [[("x", 1.0)], [("y", 1.0)], [("z", 1.0)]]
     assert (outcome.plan, outcome.notes["rewrites"], outcome.failure) == (shelf.plans[0], ["x", "y", "z"], "")
@@ -105,7 +105,7 @@ def test_multi_query_as_a_method():
 
 def test_hyde_as_a_method_samples_its_passages():
     shelf, model = Collection("a"), Script(["one", "two", " "])
-    outcome = run("hyde", QUESTION, model, shelf, hyde={"passages": 3})
+    outcome = run("hyde", QUESTION, model, shelf, passages=3)
     assert (model.draws[0].n, model.draws[0].temperature) == (3, 0.7)
     assert terms(outcome.plan) == [[(QUESTION.text, 1.0), ("one", 1.0), ("two", 1.0)]]
     assert outcome.plan.k == 15

@@ -8,8 +8,8 @@ the reply cache of llms/ keeps what a killed batch had asked.
 import hashlib
 import json
 import logging
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -23,6 +23,7 @@ from ...llms.access import Llm, open_llm
 from ...llms.base import Draw, Reply
 from ...logs import progress_bar
 from ...rewriters.method import MISSING, Ask, AskForm, Method, Steps
+from ...rewriters.methods import METHODS, KnownMethod, make_method, method_settings
 from ..answers import named_after
 from ..answers_metrics import letter
 from ..methods import Ran, Runner
@@ -30,7 +31,6 @@ from ..tasks.generator import Answered, generator_prompt, read_answer
 from ..tasks.items import Item, Items, read_items
 from ..tasks.judges import JUDGES, Case, Setting, judged
 from ..tasks.text_metrics import check_metrics, score_text
-from .methods import METHODS, Builder, known_method
 from .records import PaperLog, PaperRecord, only_writer
 from .report import write_results
 from .searching import Base, open_bases
@@ -45,14 +45,16 @@ DEFAULT_STYLE: Mapping[str, Style] = {"choice": "reasoned", "open": "short", "co
 OPEN_METRICS = ("em", "accuracy", "f1")
 
 
-def run_paper(paper: PaperConfig, output: Path | None = None, methods: Mapping[str, Builder] = METHODS) -> Path:
+def run_paper(paper: PaperConfig, output: Path | None = None, methods: Mapping[str, KnownMethod] = METHODS) -> Path:
     """Run a paper and return the path of results.md; results.json, questions.jsonl and curves lie beside it.
 
     Raises ConfigError for an unknown method or unusable settings, DataError where data is missing, and what
     environments and models raise; then the same command goes on.
     """
     systems = {**paper.systems, **sweep_systems(paper)}
-    _refuse_unknown(systems, methods)
+    for name, system in systems.items():
+        with naming(name):
+            method_settings(system.method, system.settings, methods)
     tasks = {name: read_items(name, task, _least(task.limit, paper.limit)) for name, task in paper.tasks.items()}
     for task in paper.tasks.values():
         check_metrics(open_metrics(task))
@@ -92,15 +94,13 @@ def open_metrics(task: TaskConfig) -> Sequence[str]:
     return OPEN_METRICS if task.metrics is None else task.metrics
 
 
-def _refuse_unknown(systems: Mapping[str, PaperSystem], methods: Mapping[str, Builder]) -> None:
-    unknown = sorted({system.method for system in systems.values() if system.method not in methods})
-    if len(unknown) == 1:
-        known_method(unknown[0], methods)
-    if unknown:
-        raise ConfigError(
-            f"the methods {', '.join(map(repr, unknown))} are unknown; known are {', '.join(sorted(methods))}. Choose "
-            "systems that use those with --system."
-        )
+@contextmanager
+def naming(system: str) -> Iterator[None]:
+    """Puts the name of a system before what is wrong with its method."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"the system {system!r}: {error}") from error
 
 
 class _CrossEncoder:
@@ -123,10 +123,11 @@ class _CrossEncoder:
 
 @dataclass(frozen=True)
 class _Observed:
-    """A method whose prompts are looked at: their versions by question."""
+    """A method whose prompts are looked at: their versions by question. No answer is longer than `most` tokens."""
 
     method: Method
     versions: dict[str, list[str]]
+    most: int | None
 
     @property
     def name(self) -> str:
@@ -143,8 +144,11 @@ class _Observed:
                 wish = steps.send(answer)
             except StopIteration as stop:
                 return stop.value  # type: ignore[no-any-return]
-            if isinstance(wish, Ask | AskForm) and wish.prompt.version not in seen:
-                seen.append(wish.prompt.version)
+            if isinstance(wish, Ask | AskForm):
+                if wish.prompt.version not in seen:
+                    seen.append(wish.prompt.version)
+                most = min(self.most or wish.draw.max_tokens, wish.draw.max_tokens)
+                wish = replace(wish, draw=replace(wish.draw, max_tokens=most))
             answer = yield wish
 
 
@@ -156,7 +160,7 @@ class PaperRun:
         paper: PaperConfig,
         tasks: Mapping[str, Items],
         systems: Mapping[str, PaperSystem],
-        methods: Mapping[str, Builder],
+        methods: Mapping[str, KnownMethod],
         bases: Mapping[str, Base],
         reader: Llm,
         writer: Llm,
@@ -173,7 +177,7 @@ class PaperRun:
         EngineUnavailableError where no question at all got an answer because the models did not reply.
         """
         rows = [
-            (task, name, system, self._method(task, system))
+            (task, name, system, self._method(task, name, system))
             for task in self._paper.tasks
             for name, system in self._systems.items()
             if system.tasks is None or task in system.tasks
@@ -187,9 +191,10 @@ class PaperRun:
         written.finish(records)
         return records
 
-    def _method(self, task: str, system: PaperSystem) -> Method:
+    def _method(self, task: str, name: str, system: PaperSystem) -> Method:
         card = next((self._bases[source].card for source in self._sources(task, system)), None)
-        return known_method(system.method, self._methods)(system.settings, card)
+        with naming(name):
+            return make_method(system.method, system.settings, card, self._methods)
 
     def _system(
         self, task: str, name: str, system: PaperSystem, method: Method, written: PaperLog
@@ -224,7 +229,8 @@ class PaperRun:
     ) -> list[PaperRecord]:
         """The records of some questions: the method, then the reader, then the judges."""
         versions: dict[str, list[str]] = {}
-        ran = runner.run(_Observed(method, versions), [item.question for item, _ in part])
+        observed = _Observed(method, versions, self._paper.method_max_tokens)
+        ran = runner.run(observed, [item.question for item, _ in part])
         replies = self._read(task, system, [one for one in ran if _to_read(one)])
         records: list[PaperRecord] = []
         cases: list[Case] = []
@@ -334,7 +340,7 @@ class PaperRun:
         judges = list(config.judges) if paper.judging else []
         behind = {
             "form": [_FORM, __version__],
-            "method": [system.method, system.settings],
+            "method": [system.method, system.settings, paper.method_max_tokens],
             "models": [self._reader.identity, self._writer.identity, self._judge.identity if judges else None],
             "cross-encoder": paper.reranker.model_dump(mode="json") if paper.reranker else None,
             "environments": [[source, self._bases[source].facts] for source in sources],
