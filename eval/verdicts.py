@@ -95,11 +95,12 @@ def _statements(
         said.append((f"Worse than {what}:", [_told(plan, row) for row in worse]))
     if same:
         best = max(same, key=lambda row: row.test.difference)
-        count = f"{len(same)} others do not" if better or worse else f"None of {len(same)} does"
         if len(same) == 1:
-            count = "One other does not" if better or worse else "The only other row does not"
-        ranked = "" if len(same) == 1 else "; the best of them"
-        said.append((f"{count} differ significantly{ranked}:", [_told(plan, best)]))
+            claim = f"{'One other' if better or worse else 'The only other row'} does not differ significantly:"
+        else:
+            claim = f"{len(same)} others do not differ" if better or worse else f"None of {len(same)} differs"
+            claim += " significantly; the best of them:"
+        said.append((claim, [_told(plan, best)]))
     return said
 
 

@@ -183,7 +183,7 @@ def test_a_second_run_asks_nothing_and_a_change_only_what_is_different(values, s
 
 
 def test_limit_takes_the_first_questions_of_every_task(values, tmp_path):
-    tasks = {**values["tasks"], "open": {**values["tasks"]["open"], "limit": 5}}
+    tasks = {**values["tasks"], "mcq": {**values["tasks"]["mcq"], "limit": 3}}
     page, results = run(values, tmp_path / "out", limit=1, tasks=tasks)
     assert {one["question_id"] for one in written(page)} == {"head", "o1"}
     assert results["questions"]["mcq"] == {"asked": 1, "skipped": 0}

@@ -70,6 +70,8 @@ def test_the_command_resolves_its_settings(capsys):
     assert (settings["shifts"], settings["sweeps"], settings["method"]) == ([], [], "")
     assert [column["task"] for column in settings["tables"][0]["columns"]] == ["medqa", "average"]
     assert PaperConfig.model_validate(settings)
+    elsewhere = yaml.safe_load(command(capsys, "chr", "--task", "bioasq", "--dry-run")[1])
+    assert (elsewhere["sweeps"], elsewhere["shifts"]) == ([], [["chr", "hyde"]])
     for arguments, told in (
         (["hqcr"], "Did you mean 'hcqr'"),
         (["chr", "--task", "nq"], "--task is 'nq'; chr has mmlu_med, medqa, bioasq"),
@@ -111,6 +113,9 @@ def test_our_figures_stand_beside_the_papers():
     assert "| CHR | 2.0 | 1 | 2.0 | 303 |" in page, "generators across"
     assert "MedCPT over MedCorp" in page
     assert '{"model": "small"}' in page
+    two = PaperResults(rows[:2], by_place={(row.task, row.system): row for row in rows[:2]})
+    page = markdown(paper, paper.systems, two, facts, {})
+    assert "| here | CHR | 25.0 | 50.0 | – | – |" in page, "no average of some of the tasks"
 
 
 def test_unknown_papers_are_told(tmp_path):

@@ -134,7 +134,7 @@ def test_context_recall_in_two_steps():
     assert verdict.value == pytest.approx(2 / 3)
     assert "Answer: Ada (or: Lovelace)" in script.seen[0]
     assert "3. In 1843." in script.seen[1]
-    twice = {"statements": [*marks(True, True)["statements"], {"statement": 2, "attributed": True, "reason": ""}]}
+    twice = {"statements": [*marks(True, True, True)["statements"], {"statement": 2, "attributed": True, "reason": ""}]}
     for wrong in (marks(True, True), marks(True, True, True, True), twice):
         (verdict,), _ = verdicts("context_recall", {"Statements:\n": wrong, "List": needed}, case(OPEN))
         assert (verdict.value, verdict.failure) == (None, OFF_FORMAT), "every statement is to be judged once"
