@@ -30,6 +30,8 @@ MISSING = "no reply"
 """The failure of a method whose model did not reply."""
 NO_RANKING = "no ranking"
 """The failure of a method whose retriever did not answer."""
+ANSWER = "answer"
+"""The stage in which a method writes its answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,8 @@ class Outcome:
     plan: SearchPlan | None = None
     """The plan whose ranking the documents are, where it is one plan: it can be scored by nDCG."""
     notes: Mapping[str, Any] = field(default_factory=dict)
-    """What was said on the way, as plain data: hypotheses, queries, judgements."""
+    """What was said on the way, as plain data: hypotheses, queries, judgements. `cut` holds the stages whose text was
+    cut off at its limit."""
     failure: str = ""
     """Why there is nothing to read; "" where the method came to its end. No documents and no failure is an answer."""
     answer: str | None = None

@@ -22,7 +22,7 @@ from ..data.types import Document, Question
 from ..llms.base import Draw
 from ..llms.structured import Structured, instructions
 from .levels import question_text
-from .method import MISSING, NO_RANKING, Ask, AskForm, Outcome, Steps
+from .method import ANSWER, MISSING, NO_RANKING, Ask, AskForm, Outcome, Steps
 from .reading import (
     READER_VERSION,
     Further,
@@ -134,7 +134,7 @@ class Migres:
         reply = yield Ask(prompt, Draw(max_tokens=self.settings.max_tokens))
         if reply is None:
             return Outcome(kept, notes=notes.said, failure=MISSING)
-        return Outcome(kept, notes=notes.said, answer=text_of(reply, notes, "answer"))
+        return Outcome(kept, notes=notes.said, answer=text_of(reply, notes, ANSWER))
 
     def _filter(
         self, question: Question, new: tuple[Document, ...], notes: Notes

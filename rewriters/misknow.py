@@ -21,7 +21,7 @@ from ..data.types import Document, Question
 from ..llms.base import Draw, Prompt, Reply
 from ..llms.structured import Structured, instructions
 from .levels import question_text
-from .method import MISSING, NO_RANKING, Ask, AskForm, Outcome, Steps
+from .method import ANSWER, MISSING, NO_RANKING, Ask, AskForm, Outcome, Steps
 from .parse import THINK_CLOSE, THINK_OPEN
 from .reading import (
     READER_VERSION,
@@ -122,7 +122,7 @@ class Misknow:
         answer = yield from self._read(question, passages, Further(missing, reasoning, more))
         if answer is None:
             return Outcome(documents, plan, notes.said, MISSING)
-        return Outcome(documents, plan, notes.said, answer=text_of(answer, notes, "answer"))
+        return Outcome(documents, plan, notes.said, answer=text_of(answer, notes, ANSWER))
 
     def _read(
         self, question: Question, passages: Sequence[Document], further: Further

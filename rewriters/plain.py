@@ -14,7 +14,7 @@ from ..data.duplicates import unique
 from ..data.types import Question
 from ..llms.base import Draw, Prompt
 from .levels import question_text
-from .method import MISSING, NO_RANKING, Ask, Outcome, Steps
+from .method import ANSWER, MISSING, NO_RANKING, Ask, Outcome, Steps
 from .reading import NO_ANSWER, READER_VERSION, Notes, pull, reader_prompt, said, text_of
 
 COT_VERSION = "cot-1"
@@ -42,7 +42,7 @@ class DirectGen:
         reply = yield Ask(reader_prompt(question, (), words=0), Draw(max_tokens=self.settings.max_tokens))
         if reply is None:
             return Outcome(failure=MISSING)
-        return Outcome(answer=text_of(reply, notes, "answer"), notes=notes.said)
+        return Outcome(answer=text_of(reply, notes, ANSWER), notes=notes.said)
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Cot:
         reply = yield Ask(cot_prompt(question), Draw(max_tokens=self.settings.max_tokens))
         if reply is None:
             return Outcome(failure=MISSING)
-        notes.said["text"] = text_of(reply, notes, "answer")
+        notes.said["text"] = text_of(reply, notes, ANSWER)
         answer = marked_answer(notes.said["text"])
         return Outcome(answer=answer, notes=notes.said, failure="" if answer is not None else NO_ANSWER)
 
@@ -87,7 +87,7 @@ class StdRag:
         reply = yield Ask(prompt, Draw(max_tokens=self.settings.max_tokens))
         if reply is None:
             return Outcome(documents, plan, notes.said, MISSING)
-        return Outcome(documents, plan, notes.said, answer=text_of(reply, notes, "answer"))
+        return Outcome(documents, plan, notes.said, answer=text_of(reply, notes, ANSWER))
 
 
 def cot_prompt(question: Question) -> Prompt:

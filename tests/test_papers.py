@@ -214,7 +214,11 @@ class Refuses:
     name = "refuses"
 
     def steps(self, question):
-        return Outcome(failure="unreadable") if question.text < "what m" else Outcome(answer="B")
+        return (
+            Outcome(failure="unreadable")
+            if question.text < "what m"
+            else Outcome(answer="B", notes={"cut": ["answer"]})
+        )
         yield
 
 
@@ -237,6 +241,7 @@ def test_a_method_that_fails_is_no_zero_and_one_that_answers_is_not_read_for(val
     own = row(json.loads((page.parent / "results.json").read_text()), "mcq", "own")
     assert own["reasons"] == {"unreadable": 2}
     assert own["means"]["accuracy"] == {"value": 0.5, "n": 2}
+    assert own["cut"] == 2, "of an answer that the method wrote, too"
     assert server.bodies == []
 
 

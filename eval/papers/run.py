@@ -22,7 +22,7 @@ from ...errors import ConfigError, EngineUnavailableError
 from ...llms.access import Llm, open_llm
 from ...llms.base import Draw, Reply
 from ...logs import progress_bar
-from ...rewriters.method import MISSING, Ask, AskForm, Method, Steps
+from ...rewriters.method import ANSWER, MISSING, Ask, AskForm, Method, Steps
 from ...rewriters.methods import METHODS, KnownMethod, make_method, method_settings
 from ..answers import named_after
 from ..answers_metrics import letter
@@ -261,6 +261,7 @@ class PaperRun:
         answered: Answered | None = None
         if outcome.answer is not None and not outcome.failure:
             answered = read_answer(outcome.answer, item.question, "short")
+            cut = ANSWER in outcome.notes.get("cut", ())
         elif reply is not None:
             text, cut = reply.texts[0].text, not reply.texts[0].finished
             answered = read_answer(text, item.question, style)
