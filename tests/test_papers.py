@@ -182,6 +182,20 @@ def test_a_second_run_asks_nothing_and_a_change_only_what_is_different(values, s
     assert row(results, "open", "alone")["means"]["em"]["value"] == 1
 
 
+def test_no_answer_to_a_method_is_longer_than_the_paper_allows(values, server, tmp_path):
+    systems = {
+        "short": {"method": "hyde", "settings": {"passages": 1, "max_tokens": 5}},
+        "long": {"method": "query2doc", "settings": {"max_tokens": 99}},
+    }
+    rest = {"baseline": "", "alone": "", "method": "", "shifts": [], "sweeps": [], "limit": 1}
+    run(values, tmp_path / "out", systems=systems, method_max_tokens=9, max_tokens=50, judging=False, **rest)
+    told = {("passage" in last_user(body), body["max_tokens"]) for body in server.bodies}
+    assert told == {(True, 5), (True, 9), (False, 50)}
+    asked = len(server.bodies)
+    run(values, tmp_path / "out", systems=systems, max_tokens=50, judging=False, **rest)
+    assert {body["max_tokens"] for body in server.bodies[asked:]} >= {99}, "other lengths are other records"
+
+
 def test_limit_takes_the_first_questions_of_every_task(values, tmp_path):
     tasks = {**values["tasks"], "mcq": {**values["tasks"]["mcq"], "limit": 3}}
     page, results = run(values, tmp_path / "out", limit=1, tasks=tasks)
