@@ -27,6 +27,8 @@ def zero(stage: int, config, folder: Path, *arguments: str) -> subprocess.Comple
     launch = [sys.executable, "-m", "accelerate.commands.launch", "--use_deepspeed", "--num_processes", "2"]
     launch += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
     launch += ["--main_process_port", str(free_port()), "--deepspeed_config_file", str(CONFIGS / f"zero{stage}.json")]
+    for lock in Path(os.environ["XDG_CACHE_HOME"]).glob("torch_extensions/*/*/lock"):
+        lock.unlink()  # of tests that were killed while DeepSpeed compiled: it would be waited for without end
     return subprocess.run(
         [*launch, "-m", "querylect", "train", str(written), *arguments],
         env=os.environ | {"OMP_NUM_THREADS": "1"},
