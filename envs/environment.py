@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from ..configs.schema import EnvironmentConfig
 from ..data.corpus import open_corpus
 from ..data.types import Dataset, Document, Question
-from ..errors import DataError, EnvironmentUnavailableError, RequestError
+from ..errors import EnvironmentUnavailableError, RequestError
 from ..rewards.measure import measure
 from . import bm25
 from .caches import ByteCache
@@ -203,13 +203,5 @@ def _settings_hash(
 
 
 def _judgements(dataset: Dataset) -> dict[str, Mapping[str, int]]:
-    judged: dict[str, Mapping[str, int]] = {}
-    for name, split in dataset.splits.items():
-        for question in split.questions:
-            grades = split.qrels[question.id]
-            if judged.setdefault(question.id, grades) != grades:
-                raise DataError(
-                    f"{dataset.name}: question id {question.id!r} stands in {name!r} and in another split with other "
-                    "judgements, so its rankings cannot be scored by id. Give the two questions different ids."
-                )
-    return judged
+    """Those of all splits; no question stands in two (data/load.py)."""
+    return {question.id: split.qrels[question.id] for split in dataset.splits.values() for question in split.questions}

@@ -53,7 +53,8 @@ export OMP_NUM_THREADS="${OMP_NUM_THREADS:-$((${SLURM_CPUS_PER_TASK:-1} / per_no
 # A signal that comes before there is a launcher is handed on as soon as there is one.
 launcher=
 stopped=
-stop() { stopped="$1"; [ -z "$launcher" ] || kill "-$1" "$launcher" 2>/dev/null || true; }
+signals=0
+stop() { stopped="$1" signals=$((signals + 1)); [ -z "$launcher" ] || kill "-$1" "$launcher" 2>/dev/null || true; }
 trap 'stop USR1' USR1
 trap 'stop TERM' TERM INT
 
@@ -62,10 +63,13 @@ trap 'stop TERM' TERM INT
     "$python" "${launch[@]}" -m querylect train "$config" "$@" "${resume[@]}" &
 launcher=$!
 [ -z "$stopped" ] || stop "$stopped"
-# `wait` returns when a signal comes; go on until the launcher has really ended.
+# A signal cuts `wait` short, and what it then returns says nothing of the launcher: ask again, also where it has ended.
+status=1
 while true; do
-    wait "$launcher" && status=0 || status=$?
-    kill -0 "$launcher" 2>/dev/null || break
+    before="$signals" code=0
+    wait "$launcher" || code=$?
+    [ "$code" = 127 ] || status="$code"  # 127: it was told before
+    [ "$signals" != "$before" ] || break
 done
 # A launcher that was sent a signal calls itself failed. What counts is whether the last finished step was saved: 75, go on.
 finished="$(tail -n 1 "$run/metrics.jsonl" 2>/dev/null | sed -n 's/^{"step": \([0-9]*\),.*/\1/p' || true)"

