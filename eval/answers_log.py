@@ -1,7 +1,6 @@
 """answers.jsonl while it grows: lines are appended, a cut one is repaired, one process writes at a time."""
 
 import json
-import logging
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from dataclasses import asdict, fields
@@ -12,8 +11,6 @@ from . import lines
 from .answers_table import AnswerRecord
 from .records import write_text
 
-log = logging.getLogger(__name__)
-
 _FIELDS = {field.name for field in fields(AnswerRecord)}
 
 
@@ -23,24 +20,13 @@ class AnswerLog:
     def __init__(self, path: Path) -> None:
         """Reads what a run before this one left. Raises StorageError where the file cannot be read or mended."""
         self.path = path
-        self._known: dict[str, AnswerRecord] = {}
-        try:
-            if not path.exists():
-                return
-            if lines.cut_off_half_a_line(path):
-                log.info("%s: its last line was cut and is removed", path)
-            content = path.read_bytes()
-        except OSError as error:
-            raise StorageError(f"{path} cannot be read ({error}). Remove it, or give another --output.") from error
-        useless = 0
-        for line in content.splitlines():
-            record = _record(line)
-            if record is None:
-                useless += 1
-            elif record.answer is not None:
-                self._known[record.key] = record
-        if useless:
-            log.warning("%s: %d lines are no answers of this version; they are asked for again", path, useless)
+        found = lines.read_whole(
+            path,
+            _record,
+            useless="are no answers of this version; they are asked for again",
+            unreadable="Remove it, or give another --output.",
+        )
+        self._known = {record.key: record for record in found if record.answer is not None}
 
     def known(self, key: str) -> AnswerRecord | None:
         """An answer to exactly what `key` names."""

@@ -1,12 +1,18 @@
 """Files of JSON lines that only grow, in a folder that one process writes at a time."""
 
 import fcntl
+import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 from ..errors import StorageError
+
+log = logging.getLogger(__name__)
+
+Row = TypeVar("Row")
 
 
 def append(path: Path, text: str) -> None:
@@ -35,6 +41,24 @@ def cut_off_half_a_line(path: Path) -> bool:
             file.truncate(whole)
             os.fsync(file.fileno())
     return whole < end
+
+
+def read_whole(path: Path, row: Callable[[bytes], Row | None], useless: str, unreadable: str) -> list[Row]:
+    """What `row` makes of each line; nothing where there is no file.
+
+    Half a last line is removed. Lines of which `row` makes None are counted in the log, `useless` being what they are
+    and what becomes of them. Raises StorageError where the file cannot be read or mended; `unreadable` is what to do.
+    """
+    try:
+        if cut_off_half_a_line(path):
+            log.info("%s: its last line was cut and is removed", path)
+        written = path.read_bytes().splitlines() if path.exists() else []
+    except OSError as error:
+        raise StorageError(f"{path} cannot be read ({error}). {unreadable}") from error
+    rows = [one for line in written if (one := row(line)) is not None]
+    if len(rows) < len(written):
+        log.warning("%s: %d lines %s", path, len(written) - len(rows), useless)
+    return rows
 
 
 @contextmanager

@@ -5,17 +5,14 @@ version cannot read are passed over, and what they answered is asked again.
 """
 
 import json
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
 from ..errors import StorageError
-from ..eval.lines import append, cut_off_half_a_line
+from ..eval.lines import append, read_whole
 from .asking import Asked, AskedPair, asked_of, pair_of
-
-log = logging.getLogger(__name__)
 
 ASKED, PAIRS = "asked.jsonl", "pairs.jsonl"
 One = TypeVar("One", Asked, AskedPair)
@@ -53,23 +50,17 @@ class Journal:
 
 
 def _read(folder: Path | None, name: str, of: Callable[[Mapping[str, Any]], One]) -> list[One]:
+    def row(line: bytes) -> One | None:
+        try:
+            return of(json.loads(line))
+        except (ValueError, KeyError, TypeError):
+            return None
+
     if folder is None:
         return []
-    path = folder / name
-    try:
-        if not path.exists():
-            return []
-        if cut_off_half_a_line(path):
-            log.info("%s: its last line was cut and is removed", path)
-        lines = path.read_bytes().splitlines()
-    except OSError as error:
-        raise StorageError(f"{path} cannot be read ({error}). Remove it, or name another folder.") from error
-    found: list[One] = []
-    for line in lines:
-        try:
-            found.append(of(json.loads(line)))
-        except (ValueError, KeyError, TypeError):
-            continue
-    if len(found) < len(lines):
-        log.warning("%s: %d lines cannot be read; they are asked for again", path, len(lines) - len(found))
-    return found
+    return read_whole(
+        folder / name,
+        row,
+        useless="cannot be read; they are asked for again",
+        unreadable="Remove it, or name another folder.",
+    )

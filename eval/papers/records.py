@@ -5,7 +5,6 @@ known again: its question is run anew.
 """
 
 import json
-import logging
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, fields
@@ -16,8 +15,6 @@ from ...errors import StorageError
 from ...rewriters.method import MISSING, NO_RANKING
 from .. import lines
 from ..records import write_text
-
-log = logging.getLogger(__name__)
 
 PASSING = (MISSING, NO_RANKING)
 """Failures that another try may not meet."""
@@ -76,24 +73,13 @@ class PaperLog:
     def __init__(self, path: Path) -> None:
         """Reads what runs before this one left. Raises StorageError where the file cannot be read or mended."""
         self.path = path
-        self._known: dict[str, PaperRecord] = {}
-        try:
-            if not path.exists():
-                return
-            if lines.cut_off_half_a_line(path):
-                log.info("%s: its last line was cut and is removed", path)
-            content = path.read_bytes()
-        except OSError as error:
-            raise StorageError(f"{path} cannot be read ({error}). Remove it, or give another --output.") from error
-        useless = 0
-        for line in content.splitlines():
-            record = _record(line)
-            if record is None:
-                useless += 1
-            elif record.whole:
-                self._known[record.key] = record
-        if useless:
-            log.warning("%s: %d lines are no records of this version; they are run again", path, useless)
+        found = lines.read_whole(
+            path,
+            _record,
+            useless="are no records of this version; they are run again",
+            unreadable="Remove it, or give another --output.",
+        )
+        self._known = {record.key: record for record in found if record.whole}
 
     def known(self, key: str) -> PaperRecord | None:
         """A whole record of exactly what `key` names."""
