@@ -1,8 +1,8 @@
 """Running a method (rewriters/method.py) over many questions: prompts and plans of one stage travel together.
 
 Every question is advanced until it wants something; then all prompts of the same draw are asked in one batch, all plans
-of the same source searched in one, and every question goes on with its own outcome. A question that ended early waits
-for nobody. The order of questions changes no outcome.
+of the same source searched in one, and every question goes on with its own outcome, a list of steps with all of theirs.
+A question that ended early waits for nobody. The order of questions changes no outcome.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,10 +15,10 @@ from ..envs.wire import HitBody
 from ..errors import ConfigError, EnvironmentUnavailableError
 from ..llms.access import Llm
 from ..llms.base import Reply
-from ..llms.structured import Structured, ask_structured
-from ..rewriters.method import Ask, AskForm, Found, Method, Outcome, Score, Search, Steps
+from ..llms.structured import ask_structured
+from ..rewriters.method import Ask, AskForm, Found, Method, Outcome, Role, Score, Search, Step, Steps
 
-Wish = TypeVar("Wish", Ask, AskForm, Search, Score)
+Kind = TypeVar("Kind", Ask, AskForm, Search, Score)
 
 
 class Searcher(Protocol):
@@ -66,6 +66,8 @@ class Runner:
     searchers: Mapping[str, Searcher]
     """By source; the first one is also "", which names no source."""
     cross_encoder: CrossEncoder | None = None
+    reader: Llm | None = None
+    """Writes the answers of methods that answer themselves, and drafts of them; `llm` where None."""
     on_wave: Callable[[int, int], None] = field(default=lambda ended, questions: None)
     """Told after every stage how many of how many questions have ended."""
 
@@ -78,52 +80,54 @@ class Runner:
         going = [_Going(question, method.steps(question)) for question in questions]
         for one in going:
             one.advance(None)
-        while waiting := [one for one in going if one.wish is not None]:
-            self._serve(waiting)
-            self.on_wave(sum(one.wish is None for one in going), len(going))
+        while waiting := [one for one in going if one.wanted]:
+            wanted = [wish for one in waiting for wish in one.wanted]
+            for serve in (self._ask, self._ask_forms, self._search, self._score):
+                serve(wanted)
+            for one in waiting:
+                one.answered()
+            self.on_wave(sum(not one.wanted for one in going), len(going))
         return [Ran(one.question, one.ended(), one.spent) for one in going]
 
-    def _serve(self, waiting: Sequence["_Going"]) -> None:
-        answers = [*self._asked(waiting), *self._formed(waiting), *self._searched(waiting), *self._scored(waiting)]
-        for one, answer in answers:
-            one.advance(answer)
-
-    def _asked(self, waiting: Sequence["_Going"]) -> Iterable[tuple["_Going", Reply | None]]:
-        for draw, group in _groups(waiting, Ask, lambda wish: wish.draw):
-            replies = self._model().ask([wish.prompt for _, wish in group], draw)
+    def _ask(self, wanted: Sequence["_Wanted"]) -> None:
+        for (model, draw), group in _groups(wanted, Ask, lambda step: (self._model(step.role), step.draw)):
+            replies = model.ask([step.prompt for _, step in group], draw)
             for (one, _), reply in zip(group, replies, strict=True):
                 one.spend([reply] if reply is not None else [])
-                yield one, reply
+                one.answer = reply
 
-    def _formed(self, waiting: Sequence["_Going"]) -> Iterable[tuple["_Going", Structured[Any]]]:
-        for (form, draw), group in _groups(waiting, AskForm, lambda wish: (wish.form, wish.draw)):
-            answers = ask_structured(self._model(), [wish.prompt for _, wish in group], form, draw)
+    def _ask_forms(self, wanted: Sequence["_Wanted"]) -> None:
+        for (model, form, draw), group in _groups(
+            wanted, AskForm, lambda step: (self._model(step.role), step.form, step.draw)
+        ):
+            answers = ask_structured(model, [step.prompt for _, step in group], form, draw)
             for (one, _), answer in zip(group, answers, strict=True):
                 one.spend(answer.replies)
-                yield one, answer
+                one.answer = answer
 
-    def _searched(self, waiting: Sequence["_Going"]) -> Iterable[tuple["_Going", Found | None]]:
-        for source, group in _groups(waiting, Search, lambda wish: wish.source):
+    def _search(self, wanted: Sequence["_Wanted"]) -> None:
+        for source, group in _groups(wanted, Search, lambda step: step.source):
             rankings: Sequence[list[HitBody] | None]
             try:
-                rankings = self._searcher(source).search([wish.plan for _, wish in group], with_text=True)
+                rankings = self._searcher(source).search([step.plan for _, step in group], with_text=True)
             except EnvironmentUnavailableError:
                 rankings = [None] * len(group)
-            for (one, wish), ranking in zip(group, rankings, strict=True):
-                one.spent.searches += len(wish.plan.probes)
-                yield one, None if ranking is None else _found(wish.plan, ranking)
+            for (one, step), ranking in zip(group, rankings, strict=True):
+                one.spent.searches += len(step.plan.probes)
+                one.answer = None if ranking is None else _found(step.plan, ranking)
 
-    def _scored(self, waiting: Sequence["_Going"]) -> Iterable[tuple["_Going", Sequence[float]]]:
-        for _, group in _groups(waiting, Score, lambda wish: None):
-            for one, wish in group:
+    def _score(self, wanted: Sequence["_Wanted"]) -> None:
+        for _, group in _groups(wanted, Score, lambda step: None):
+            for one, step in group:
                 if self.cross_encoder is None:
                     raise ConfigError("the method puts documents in order with a cross-encoder, and none is given")
-                yield one, self.cross_encoder.scores(wish.question, [text.contents for text in wish.documents])
+                one.answer = self.cross_encoder.scores(step.question, [text.contents for text in step.documents])
 
-    def _model(self) -> Llm:
-        if self.llm is None:
+    def _model(self, role: Role) -> Llm:
+        model = self.reader if role == "reader" and self.reader is not None else self.llm
+        if model is None:
             raise ConfigError("the method asks a language model, and none is given")
-        return self.llm
+        return model
 
     def _searcher(self, source: str) -> Searcher:
         if not self.searchers:
@@ -137,26 +141,14 @@ class Runner:
         return self.searchers[source]
 
 
-class _Going:
-    """One question on its way."""
+@dataclass(slots=True)
+class _Wanted:
+    """One step that a question waits for."""
 
-    def __init__(self, question: Question, steps: Steps) -> None:
-        self.question, self.spent = question, Spent()
-        self.wish: Ask | AskForm | Search | Score | None = None
-        self._steps = steps
-        self._outcome: Outcome | None = None
-
-    def advance(self, answer: Any) -> None:
-        """Give the method what it asked for, and take what it wants next."""
-        try:
-            self.wish = self._steps.send(answer)
-        except StopIteration as stop:
-            self.wish, self._outcome = None, stop.value
-
-    def ended(self) -> Outcome:
-        """The outcome."""
-        assert self._outcome is not None, "a method returns an Outcome"
-        return self._outcome
+    step: Step
+    spent: Spent
+    """Of its question."""
+    answer: Any = None
 
     def spend(self, replies: Sequence[Reply]) -> None:
         """Count what was answered."""
@@ -165,14 +157,47 @@ class _Going:
         self.spent.tokens += sum(reply.tokens or 0 for reply in replies)
 
 
+class _Going:
+    """One question on its way."""
+
+    def __init__(self, question: Question, steps: Steps) -> None:
+        self.question, self.spent = question, Spent()
+        self.wanted: list[_Wanted] = []
+        """What it waits for; nothing where it has ended."""
+        self._steps, self._listed = steps, False
+        self._outcome: Outcome | None = None
+
+    def answered(self) -> None:
+        """Go on with the answers that have come."""
+        answers = [wish.answer for wish in self.wanted]
+        self.advance(answers if self._listed else answers[0])
+
+    def advance(self, answer: Any) -> None:
+        """Give the method what it asked for, and take what it wants next."""
+        self.wanted = []
+        try:
+            while not self.wanted:  # an empty list is answered at once
+                said = self._steps.send(answer)
+                self._listed = isinstance(said, Sequence)
+                self.wanted = [_Wanted(step, self.spent) for step in (said if isinstance(said, Sequence) else [said])]
+                answer = []
+        except StopIteration as stop:
+            self._outcome = stop.value
+
+    def ended(self) -> Outcome:
+        """The outcome."""
+        assert self._outcome is not None, "a method returns an Outcome"
+        return self._outcome
+
+
 def _groups(
-    waiting: Sequence[_Going], kind: type[Wish], key: Callable[[Wish], Any]
-) -> Iterable[tuple[Any, list[tuple[_Going, Wish]]]]:
-    """Those that want something of `kind`, by `key`, in the order of the questions."""
-    groups: dict[Any, list[tuple[_Going, Wish]]] = {}
-    for one in waiting:
-        if isinstance(one.wish, kind):
-            groups.setdefault(key(one.wish), []).append((one, one.wish))
+    wanted: Sequence[_Wanted], kind: type[Kind], key: Callable[[Kind], Any]
+) -> Iterable[tuple[Any, list[tuple[_Wanted, Kind]]]]:
+    """The steps of `kind`, by `key`, in the order of the questions."""
+    groups: dict[Any, list[tuple[_Wanted, Kind]]] = {}
+    for one in wanted:
+        if isinstance(one.step, kind):
+            groups.setdefault(key(one.step), []).append((one, one.step))
     return list(groups.items())
 
 

@@ -67,11 +67,13 @@ class LocalModel:
                 top_p=draw.top_p,
                 max_new_tokens=draw.max_tokens,
                 streams=tuple(stream(draw.seed, *ids[place]) for place in batch) if draw.temperature > 0 else (),
+                first=draw.first_logprobs,
             )
             sampled = engine.generate([ids[place] for place in batch], draw.n, sampling)
             for place, samples in zip(batch, sampled, strict=True):
-                first = self._first(ids[place], draw.first_logprobs) if draw.first_logprobs else {}
-                texts = tuple(Text(chat.text(sample.ids), sample.finished, first) for sample in samples)
+                texts = tuple(
+                    Text(chat.text(sample.ids), sample.finished, self._first(sample.first)) for sample in samples
+                )
                 deliver(place, Reply(texts, len(ids[place]), sum(len(sample.ids) for sample in samples)))
 
     def _batches(self, places: Sequence[int], ids: Sequence[Sequence[int]], draw: Draw) -> Iterator[list[int]]:
@@ -86,17 +88,13 @@ class LocalModel:
         if batch:
             yield batch
 
-    def _first(self, ids: Sequence[int], count: int) -> dict[str, float]:
-        """The likeliest next tokens after a prompt, with their log-probabilities."""
-        import torch
-
-        model: Any = self._engine.model
-        with torch.inference_mode():
-            logits = model(input_ids=torch.tensor([ids], device=model.device), use_cache=False, logits_to_keep=1).logits
-            best = torch.log_softmax(logits[0, -1].float(), -1).topk(count)
-        tokens = self._engine.tokenizer.batch_decode(best.indices[:, None].tolist())
+    def _first(self, likeliest: Mapping[int, float]) -> dict[str, float]:
+        """Tokens in the place of ids; of two that are written alike the likelier one stays."""
+        if not likeliest:
+            return {}
         found: dict[str, float] = {}
-        for token, logprob in zip(tokens, best.values.tolist(), strict=True):
+        tokens = self._engine.tokenizer.batch_decode([[one] for one in likeliest])
+        for token, logprob in zip(tokens, likeliest.values(), strict=True):
             found.setdefault(token, logprob)
         return found
 

@@ -46,11 +46,12 @@ class Csqe:
         first: Found | None = yield Search(SearchPlan.of(question.text, k=settings.documents))
         if first is None:
             return Outcome(failure=NO_RANKING)
-        picked: Reply | None = None
+        asked = [Ask(passage_prompt(question), self._draw(settings.passages))]
         if first.documents:
-            asked = pick_prompt(question, first.documents, settings.document_words)
-            picked = yield Ask(asked, self._draw(settings.picks))
-        written: Reply | None = yield Ask(passage_prompt(question), self._draw(settings.passages))
+            shown = pick_prompt(question, first.documents, settings.document_words)
+            asked.insert(0, Ask(shown, self._draw(settings.picks)))
+        *picks_said, written = yield asked
+        picked: Reply | None = picks_said[0] if picks_said else None
         if written is None or (picked is None and first.documents):
             return Outcome(failure=MISSING)
         passages = list(filter(None, (passage_of(one.text) for one in written.texts)))

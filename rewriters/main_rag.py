@@ -64,29 +64,37 @@ class MainRag:
     versions: tuple[str, ...] = field(default=(PREDICTOR_VERSION, JUDGE_VERSION), init=False)
 
     def steps(self, question: Question) -> Steps:
-        """Search, then predict and judge document by document."""
+        """Search, predict from every document, judge every prediction."""
         found = yield Search(SearchPlan.of(question.text, k=self.settings.k), self.settings.source)
         if found is None:
             return Outcome(failure=NO_RANKING)
-        notes = Notes({"predictions": [], "scores": [], "bounded": 0, "unjudged": {}})
-        scores: list[float | None] = []
-        for document in found.documents:
-            text = shortened(one_line(document), self.settings.document_words)
-            predicted = yield Ask(predictor_prompt(question, text), Draw(max_tokens=self.settings.max_tokens))
-            answer = text_of(predicted, notes, "prediction") if predicted is not None else None
-            notes.add("predictions", answer)
-            judged = None
-            if answer is None:
-                notes.said["unjudged"][document.id] = "no prediction"
+        notes = Notes()
+        texts = [shortened(one_line(document), self.settings.document_words) for document in found.documents]
+        draw = Draw(max_tokens=self.settings.max_tokens)
+        predicted = yield [Ask(predictor_prompt(question, text), draw) for text in texts]
+        answers = [text_of(reply, notes, "prediction") if reply is not None else None for reply in predicted]
+        draw = Draw(max_tokens=1, first_logprobs=self.settings.first_logprobs)
+        asked = [
+            (document.id, place, Ask(judge_prompt(question, text, answer), draw))
+            for place, (document, text, answer) in enumerate(zip(found.documents, texts, answers, strict=True))
+            if answer is not None
+        ]
+        verdicts = yield [ask for _, _, ask in asked]
+        unjudged = {
+            document.id: "no prediction"
+            for document, answer in zip(found.documents, answers, strict=True)
+            if answer is None
+        }
+        scores: list[float | None] = [None] * len(texts)
+        bounded = 0
+        for (name, place, _), verdict in zip(asked, verdicts, strict=True):
+            judged = judge(verdict.texts[0].first) if verdict is not None else None
+            if judged is None:
+                unjudged[name] = "no reply" if verdict is None else f"said {verdict.texts[0].text!r}"
             else:
-                draw = Draw(max_tokens=1, first_logprobs=self.settings.first_logprobs)
-                verdict = yield Ask(judge_prompt(question, text, answer), draw)
-                judged = judge(verdict.texts[0].first) if verdict is not None else None
-                if judged is None:
-                    said_else = verdict.texts[0].text if verdict is not None else None
-                    notes.said["unjudged"][document.id] = "no reply" if said_else is None else f"said {said_else!r}"
-            scores.append(judged.score if judged is not None else None)
-            notes.said["bounded"] += judged is not None and judged.bounded
+                scores[place] = judged.score
+                bounded += judged.bounded
+        notes.said |= {"predictions": answers, "bounded": bounded, "unjudged": unjudged}
         notes.said["scores"] = scores
         if found.documents and not any(score is not None for score in scores):
             return Outcome(notes=notes.said, failure=NO_JUDGEMENT)

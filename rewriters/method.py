@@ -1,8 +1,9 @@
 """A method of several stages: it asks a model, searches, asks again, and ends with the documents to read.
 
 A method sees one question and is written as a generator: it yields what it wants next (`Ask`, `AskForm`, `Search`,
-`Score`) and is given the outcome, in the order in which it reads on paper. Whoever runs it (eval/methods.py) advances
-many questions side by side, so that their prompts and plans travel in batches. A method holds no model and no
+`Score`) and is given the outcome, in the order in which it reads on paper. What does not wait for another answer, as
+the judgements of several documents, it yields as a list, and is given a list. Whoever runs it (eval/methods.py)
+advances many questions side by side, so that their prompts and plans travel in batches. A method holds no model and no
 retriever.
 
     def steps(self, question):
@@ -18,7 +19,7 @@ which is counted and never scored as 0.
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from pydantic import BaseModel
 
@@ -33,6 +34,9 @@ NO_RANKING = "no ranking"
 ANSWER = "answer"
 """The stage in which a method writes its answer."""
 
+Role = Literal["writer", "reader"]
+"""Which model is asked, where two are given: the reader writes answers and drafts of them, the writer all else."""
+
 
 @dataclass(frozen=True, slots=True)
 class Ask:
@@ -40,6 +44,7 @@ class Ask:
 
     prompt: Prompt
     draw: Draw
+    role: Role = "writer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +54,7 @@ class AskForm:
     prompt: Prompt
     form: type[BaseModel]
     draw: Draw
+    role: Role = "writer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +100,8 @@ class Outcome:
     """The final answer, of methods that write it themselves."""
 
 
-Steps = Generator[Ask | AskForm | Search | Score, Any, Outcome]
+Step = Ask | AskForm | Search | Score
+Steps = Generator[Step | Sequence[Step], Any, Outcome]
 
 
 class Method(Protocol):

@@ -22,16 +22,16 @@ from ..data.types import Document, Question
 from ..llms.base import Draw
 from ..llms.structured import Structured, instructions
 from .levels import question_text
-from .method import ANSWER, MISSING, NO_RANKING, Ask, AskForm, Outcome, Steps
+from .method import NO_RANKING, AskForm, Outcome, Steps
 from .reading import (
     READER_VERSION,
     Further,
     Notes,
+    answered,
     numbered,
     pull,
     reader_prompt,
     said,
-    text_of,
     usable,
 )
 
@@ -131,10 +131,7 @@ class Migres:
         if not self.settings.answers:
             return Outcome(kept, notes=notes.said)
         prompt = reader_prompt(question, kept, self.settings.document_words, Further(information=known))
-        reply = yield Ask(prompt, Draw(max_tokens=self.settings.max_tokens))
-        if reply is None:
-            return Outcome(kept, notes=notes.said, failure=MISSING)
-        return Outcome(kept, notes=notes.said, answer=text_of(reply, notes, ANSWER))
+        return (yield from answered(prompt, self.settings.max_tokens, notes, kept))
 
     def _filter(
         self, question: Question, new: tuple[Document, ...], notes: Notes

@@ -7,7 +7,8 @@ left out. The reader then answers from both, the missing knowledge and the reaso
 
 Table 1 of the paper, at K = 4 passages, two for each search: `first` and `second` are both the Wikipedia, both the QA
 pairs, the one and the other in either order, or both the merged knowledge base. Table 5, "w/o reasoning", is
-`reasoning=False`. The paper judges with a model of its own (DeepSeek-R1); here the same model does both.
+`reasoning=False`. As in the paper, whose judge is DeepSeek-R1, the model that judges may be another than the reader,
+who writes the draft and the answer (`Ask.role`).
 """
 
 from collections.abc import Generator, Sequence
@@ -21,12 +22,13 @@ from ..data.types import Document, Question
 from ..llms.base import Draw, Prompt, Reply
 from ..llms.structured import Structured, instructions
 from .levels import question_text
-from .method import ANSWER, MISSING, NO_RANKING, Ask, AskForm, Outcome, Steps
+from .method import MISSING, NO_RANKING, Ask, AskForm, Outcome, Steps
 from .parse import THINK_CLOSE, THINK_OPEN
 from .reading import (
     READER_VERSION,
     Further,
     Notes,
+    answered,
     numbered,
     pull,
     reader_prompt,
@@ -95,7 +97,8 @@ class Misknow:
             return Outcome(notes=notes.said, failure=NO_RANKING)
         passages, more = unique(first.documents), tuple[Document, ...]()
         for _ in range(self.settings.rounds):
-            draft = yield from self._read(question, passages, Further(missing, reasoning, more))
+            prompt = self._shown(question, passages, Further(missing, reasoning, more))
+            draft: Reply | None = yield Ask(prompt, Draw(max_tokens=self.settings.max_tokens), "reader")
             if draft is None:
                 return Outcome(notes=notes.said, failure=MISSING)
             notes.add("drafts", text_of(draft, notes, "draft"))
@@ -119,17 +122,11 @@ class Misknow:
         plan = first.plan if documents == first.documents else None
         if not self.settings.answers:
             return Outcome(documents, plan, notes.said)
-        answer = yield from self._read(question, passages, Further(missing, reasoning, more))
-        if answer is None:
-            return Outcome(documents, plan, notes.said, MISSING)
-        return Outcome(documents, plan, notes.said, answer=text_of(answer, notes, ANSWER))
+        prompt = self._shown(question, passages, Further(missing, reasoning, more))
+        return (yield from answered(prompt, self.settings.max_tokens, notes, documents, plan))
 
-    def _read(
-        self, question: Question, passages: Sequence[Document], further: Further
-    ) -> Generator[Ask, Reply | None, Reply | None]:
-        prompt = reader_prompt(question, passages, self.settings.document_words, further)
-        reply = yield Ask(prompt, Draw(max_tokens=self.settings.max_tokens))
-        return reply
+    def _shown(self, question: Question, passages: Sequence[Document], further: Further) -> Prompt:
+        return reader_prompt(question, passages, self.settings.document_words, further)
 
     def _judge(
         self, question: Question, passages: Sequence[Document], draft: str

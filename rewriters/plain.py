@@ -15,7 +15,7 @@ from ..data.types import Question
 from ..llms.base import Draw, Prompt
 from .levels import question_text
 from .method import ANSWER, MISSING, NO_RANKING, Ask, Outcome, Steps
-from .reading import NO_ANSWER, READER_VERSION, Notes, pull, reader_prompt, said, text_of
+from .reading import NO_ANSWER, READER_VERSION, Notes, answered, pull, reader_prompt, said, text_of
 
 COT_VERSION = "cot-1"
 _COT = (
@@ -38,11 +38,7 @@ class DirectGen:
         """One prompt, or none where another reader answers."""
         if not self.settings.answers:
             return Outcome()
-        notes = Notes()
-        reply = yield Ask(reader_prompt(question, (), words=0), Draw(max_tokens=self.settings.max_tokens))
-        if reply is None:
-            return Outcome(failure=MISSING)
-        return Outcome(answer=text_of(reply, notes, ANSWER), notes=notes.said)
+        return (yield from answered(reader_prompt(question, (), words=0), self.settings.max_tokens, Notes()))
 
 
 @dataclass(frozen=True)
@@ -56,7 +52,7 @@ class Cot:
     def steps(self, question: Question) -> Steps:
         """One prompt. A text without a line "Answer: …" is a failure, not an answer."""
         notes = Notes()
-        reply = yield Ask(cot_prompt(question), Draw(max_tokens=self.settings.max_tokens))
+        reply = yield Ask(cot_prompt(question), Draw(max_tokens=self.settings.max_tokens), "reader")
         if reply is None:
             return Outcome(failure=MISSING)
         notes.said["text"] = text_of(reply, notes, ANSWER)
@@ -84,10 +80,7 @@ class StdRag:
         if not self.settings.answers:
             return Outcome(documents, plan, notes.said)
         prompt = reader_prompt(question, documents, self.settings.document_words)
-        reply = yield Ask(prompt, Draw(max_tokens=self.settings.max_tokens))
-        if reply is None:
-            return Outcome(documents, plan, notes.said, MISSING)
-        return Outcome(documents, plan, notes.said, answer=text_of(reply, notes, ANSWER))
+        return (yield from answered(prompt, self.settings.max_tokens, notes, documents, plan))
 
 
 def cot_prompt(question: Question) -> Prompt:

@@ -43,14 +43,13 @@ class QaRag:
         notes.said["written"] = answer
         if not answer or not is_unicode(answer):
             return Outcome(notes=notes.said, failure=EMPTY)
-        by_answer = yield Search(SearchPlan.of(answer, k=self.settings.k), self.settings.source)
-        if by_answer is None:
+        texts = [answer, question.text] if self.settings.rerank else [answer]
+        found = yield [Search(SearchPlan.of(text, k=self.settings.k), self.settings.source) for text in texts]
+        if None in found:
             return Outcome(notes=notes.said, failure=NO_RANKING)
         if not self.settings.rerank:
-            return Outcome(by_answer.documents, by_answer.plan, notes.said)
-        by_question = yield Search(SearchPlan.of(question.text, k=self.settings.k), self.settings.source)
-        if by_question is None:
-            return Outcome(notes=notes.said, failure=NO_RANKING)
+            return Outcome(found[0].documents, found[0].plan, notes.said)
+        by_answer, by_question = found
         both = unique((*by_question.documents, *by_answer.documents))
         if not both:
             return Outcome(notes=notes.said)

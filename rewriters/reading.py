@@ -11,10 +11,10 @@ from typing import Any
 
 from ..data.types import Document, Question
 from ..envs.plan import Probe, SearchPlan, Term, is_unicode
-from ..llms.base import Message, Prompt, Reply
+from ..llms.base import Draw, Message, Prompt, Reply
 from ..llms.structured import Structured, without_thinking
 from .levels import one_line, question_text
-from .method import MISSING, Found, Search
+from .method import ANSWER, MISSING, Ask, Found, Outcome, Search, Steps
 
 READER_VERSION = "context-reader-1"
 """To be raised with every change of the wording: it stands in every result."""
@@ -70,22 +70,23 @@ class Pulled:
     """The source that did not answer; there are no documents then."""
 
 
-def pull(queries: Sequence[str], sources: Sequence[str], k: int) -> Generator[Search, Found | None, Pulled]:
-    """Search each source for its share of `k` passages, one source after the other.
+def pull(
+    queries: Sequence[str], sources: Sequence[str], k: int
+) -> Generator[Sequence[Search], list[Found | None], Pulled]:
+    """Search each source for its share of `k` passages; their passages stand one source after the other.
 
     Several queries take turns in a ranking: the first passage of each, then the second of each.
     """
     documents: list[Document] = []
     places: list[tuple[str, str]] = []
-    plan: SearchPlan | None = None
-    for source, share in zip(sources, shares(k, len(sources)), strict=True):
-        plan = plan_of(queries, share)
-        found = yield Search(plan, source)
+    plans = [plan_of(queries, share) for share in shares(k, len(sources))]
+    rankings = yield [Search(plan, source) for plan, source in zip(plans, sources, strict=True)]
+    for source, found in zip(sources, rankings, strict=True):
         if found is None:
             return Pulled(down=source)
         documents += found.documents
         places += [(source, document.id) for document in found.documents]
-    return Pulled(tuple(documents), tuple(places), plan if len(sources) == 1 else None)
+    return Pulled(tuple(documents), tuple(places), plans[0] if len(sources) == 1 else None)
 
 
 def plan_of(queries: Sequence[str], k: int) -> SearchPlan:
@@ -183,6 +184,16 @@ class Notes:
             self.said["down"] = pulled.down
         else:
             self.add("found", [list(place) for place in pulled.places])
+
+
+def answered(
+    prompt: Prompt, max_tokens: int, notes: Notes, documents: tuple[Document, ...] = (), plan: SearchPlan | None = None
+) -> Steps:
+    """The last step of a method that answers itself: the reader is asked."""
+    reply = yield Ask(prompt, Draw(max_tokens=max_tokens), "reader")
+    if reply is None:
+        return Outcome(documents, plan, notes.said, MISSING)
+    return Outcome(documents, plan, notes.said, answer=text_of(reply, notes, ANSWER))
 
 
 def text_of(reply: Reply, notes: Notes, stage: str) -> str:

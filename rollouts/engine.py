@@ -4,8 +4,8 @@ Log-probabilities are those with which the ids were really drawn: after temperat
 what was left ("processed" in vLLM). At top_p 1 they are what a forward pass of the trainer gives.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 
@@ -17,6 +17,8 @@ class Sample:
     logprobs: list[float]
     finished: bool
     """Whether an end-of-turn id was sampled; False where max_new_tokens cut the completion."""
+    first: Mapping[int, float] = field(default_factory=dict)
+    """The likeliest first ids with their log-probabilities before temperature, where `Sampling` asks for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,8 @@ class Sampling:
     max_new_tokens: int = 64
     streams: tuple[int, ...] = ()
     """The random stream of each prompt (rollouts/streams.py); empty draws from torch's global one."""
+    first: int = 0
+    """How many likeliest first ids are given; only the transformers engine gives any."""
 
 
 class Weights(Protocol):

@@ -94,11 +94,15 @@ class TransformersEngine:
         stop = torch.tensor(sorted(self.stop_ids), device=hidden.device)
         ids: list[list[int]] = [[] for _ in range(prompts * slots)]
         logprobs: list[list[float]] = [[] for _ in range(prompts * slots)]
+        first: list[dict[int, float]] = [{}] * (prompts * slots)
         rows = torch.arange(prompts * slots)
         alive = torch.ones(prompts * slots, dtype=torch.bool)
         for step in range(sampling.max_new_tokens):
             uniform = uniforms(streams, step)[:, None] if streams is not None else None
-            token, logprob = _sample(self._logits(hidden), sampling, uniform)
+            logits = self._logits(hidden)
+            if step == 0 and sampling.first:
+                first = _likeliest(logits, sampling.first)
+            token, logprob = _sample(logits, sampling, uniform)
             stopped = torch.isin(token, stop).cpu()
             for at, (row, live, one, lp) in enumerate(
                 zip(rows.tolist(), alive.tolist(), token.tolist(), logprob.tolist(), strict=True)
@@ -119,7 +123,7 @@ class TransformersEngine:
             cache.length += 1
             positions = positions + 1
         ended = self.stop_ids
-        samples = [Sample(i, lp, bool(i) and i[-1] in ended) for i, lp in zip(ids, logprobs, strict=True)]
+        samples = [Sample(i, lp, bool(i) and i[-1] in ended, f) for i, lp, f in zip(ids, logprobs, first, strict=True)]
         return [samples[p * slots : (p + 1) * slots] for p in range(prompts)]
 
     def _hidden(self, ids: Tensor, positions: int | Tensor, cache: TreeCache) -> Tensor:
@@ -199,6 +203,13 @@ def _sample(logits: Tensor, sampling: Sampling, uniform: Tensor | None = None) -
     token = _draw(kept, uniform=uniform)
     drawn = kept.gather(-1, token[:, None])[:, 0]
     return token, (drawn if sampling.top_p == 1 else drawn / kept.sum(-1)).log()
+
+
+def _likeliest(logits: Tensor, count: int) -> list[dict[int, float]]:
+    """The `count` likeliest ids of each row with their log-probabilities, the likeliest first."""
+    best = torch.log_softmax(logits, -1, dtype=torch.float32).topk(count)
+    rows = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+    return [dict(zip(ids, values, strict=True)) for ids, values in rows]
 
 
 def _refuse_nan(values: Tensor) -> None:

@@ -185,8 +185,8 @@ def test_main_rag_keeps_what_is_at_or_above_the_mean_best_first():
     assert ids(outcome) == ["b", "d", "a", "e"], "a score that is the mean stays; equal scores in the given order"
     assert (shelf.plans[0].k, len(model.prompts), outcome.plan) == (15, 10, None)
     assert outcome.notes["predictions"][0] == "Ann from a"
-    assert "Answer: Ann from a" in model.prompts[1]
-    assert [(draw.max_tokens, draw.first_logprobs) for draw in model.draws[:2]] == [(32, 0), (1, 20)]
+    assert "Answer: Ann from a" in model.prompts[5], "all documents are answered from, then all judged"
+    assert [(draw.max_tokens, draw.first_logprobs) for draw in model.draws[4:6]] == [(32, 0), (1, 20)]
     outcome, _ = run(main_rag(deviations=2.0), judged(**verdicts), wiki=shelf)
     assert outcome.notes["threshold"] == pytest.approx(-2 * math.sqrt(24 / 5))
     assert ids(outcome) == ["b", "d", "a", "e", "c"]

@@ -22,7 +22,7 @@ from ...errors import ConfigError, EngineUnavailableError
 from ...llms.access import Llm, open_llm
 from ...llms.base import Draw, Reply
 from ...logs import progress_bar
-from ...rewriters.method import ANSWER, MISSING, Ask, AskForm, Method, Steps
+from ...rewriters.method import ANSWER, MISSING, Ask, AskForm, Method, Step, Steps
 from ...rewriters.methods import METHODS, KnownMethod, make_method, method_settings
 from ..answers import named_after
 from ..answers_metrics import letter
@@ -141,15 +141,19 @@ class _Observed:
         answer: Any = None
         while True:
             try:
-                wish = steps.send(answer)
+                said = steps.send(answer)
             except StopIteration as stop:
                 return stop.value  # type: ignore[no-any-return]
-            if isinstance(wish, Ask | AskForm):
-                if wish.prompt.version not in seen:
-                    seen.append(wish.prompt.version)
-                most = min(self.most or wish.draw.max_tokens, wish.draw.max_tokens)
-                wish = replace(wish, draw=replace(wish.draw, max_tokens=most))
-            answer = yield wish
+            wanted = [self._bounded(step, seen) for step in (said if isinstance(said, Sequence) else [said])]
+            answer = yield wanted if isinstance(said, Sequence) else wanted[0]
+
+    def _bounded(self, step: Step, seen: list[str]) -> Step:
+        if not isinstance(step, Ask | AskForm):
+            return step
+        if step.prompt.version not in seen:
+            seen.append(step.prompt.version)
+        most = min(self.most or step.draw.max_tokens, step.draw.max_tokens)
+        return replace(step, draw=replace(step.draw, max_tokens=most))
 
 
 class PaperRun:
