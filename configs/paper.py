@@ -166,7 +166,7 @@ class PaperConfig(Section):
     reader: LlmConfig = LlmConfig()
     """Answers the questions."""
     writer: LlmConfig | None = None
-    """Is asked by the methods; the reader where None."""
+    """Is asked by the methods for all but answers and drafts of them, which are the reader's; the reader where None."""
     judge: LlmConfig | None = None
     """Is asked by the judges; the reader where None."""
     reranker: RerankConfig | None = None

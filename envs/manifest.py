@@ -2,9 +2,10 @@
 
 import hashlib
 import json
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -14,6 +15,8 @@ from ..errors import IndexFolderError
 from . import bm25
 from .nearest import VectorStore
 from .recipes import RetrieverRecipe, content_fields
+
+Sealed = TypeVar("Sealed", bound=BaseModel)
 
 FORMAT = 2
 MANIFEST = "manifest.json"
@@ -82,8 +85,7 @@ class Manifest(_Piece):
 
     def write(self, folder: Path) -> None:
         """Write it into a folder, sealed."""
-        content = self.model_dump(mode="json")
-        write_json(folder / MANIFEST, {"seal": _hash(content), **content})
+        write_sealed(folder / MANIFEST, self.model_dump(mode="json"))
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -91,31 +93,57 @@ def read_manifest(folder: Path) -> Manifest:
 
     Raises IndexFolderError where it is missing, cannot be read, is of another format, or was changed.
     """
-    path = folder / MANIFEST
+    return read_sealed(
+        folder / MANIFEST,
+        Manifest,
+        FORMAT,
+        what="index",
+        write="Point env.index to a folder that was written by querylect index build.",
+        again="Build it again: querylect index build --overwrite.",
+        unusable=corrupt,
+    )
+
+
+def read_sealed(
+    path: Path,
+    form: type[Sealed],
+    wanted: int,
+    *,
+    what: str,
+    write: str,
+    again: str,
+    unusable: Callable[[Path, str], IndexFolderError],
+) -> Sealed:
+    """What `write_sealed` wrote of the format `wanted`.
+
+    `what` the folder is called, how one is had (`write`) and had again (`again`), and the error of a damaged file go
+    into the IndexFolderError that is raised where the file is missing, cannot be read, is of another format, or was
+    changed.
+    """
+    folder = path.parent
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise IndexFolderError(
-            f"{folder} is no index: it holds no {MANIFEST}. Point env.index to a folder that was written by "
-            "querylect index build."
-        ) from None
+        raise IndexFolderError(f"{folder} is no {what}: it holds no {path.name}. {write}") from None
     except (OSError, ValueError) as error:
-        raise corrupt(path, f"is not readable JSON ({error})") from error
+        raise unusable(path, f"is not readable JSON ({error})") from error
     found = content.get("format") if isinstance(content, dict) else None
-    if found != FORMAT:
-        raise IndexFolderError(
-            f"index {folder} has format {found!r}; this version reads format {FORMAT}. "
-            "Build it again: querylect index build --overwrite."
-        )
+    if found != wanted:
+        raise IndexFolderError(f"{what} {folder} has format {found!r}; this version reads format {wanted}. {again}")
     seal = content.pop("seal", None)
     try:
-        manifest = Manifest.model_validate(content)
+        opened = form.model_validate(content)
     except ValidationError as error:
         first = error.errors()[0]
-        raise corrupt(path, f"is not valid: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+        raise unusable(path, f"is not valid: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
     if seal != _hash(content):
-        raise corrupt(path, "does not bear its own hash: it was changed after the build")
-    return manifest
+        raise unusable(path, "does not bear its own hash: it was changed after it was written")
+    return opened
+
+
+def write_sealed(path: Path, content: dict[str, Any]) -> None:
+    """Write plain data under its own hash."""
+    write_json(path, {"seal": _hash(content), **content})
 
 
 def describe_files(folder: Path) -> dict[str, FileEntry]:

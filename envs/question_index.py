@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from ..data.jsonl import read_records
 from ..data.load import corpus_hash, document_record
 from ..data.types import Document
 from ..errors import DataError, IndexFolderError
-from .manifest import FileEntry, check_content, check_sizes, write_json
+from .manifest import FileEntry, check_content, check_sizes, read_sealed, write_sealed
 
 FORMAT = 1
 DESCRIPTION = "questions.json"
@@ -117,28 +117,15 @@ def open_question_index(path: str | Path) -> QuestionIndex:
     a file that is missing or has another size than is written down.
     """
     folder = Path(path).expanduser()
-    try:
-        content = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise IndexFolderError(
-            f"{folder} is no question index: it holds no {DESCRIPTION}. Write one: querylect index questions CONFIG "
-            f"--to {folder}."
-        ) from None
-    except (OSError, ValueError) as error:
-        raise _unusable(folder, f"{DESCRIPTION} is not readable JSON ({error})") from error
-    found = content.get("format") if isinstance(content, dict) else None
-    if found != FORMAT:
-        raise IndexFolderError(
-            f"question index {folder} has format {found!r}; this version reads format {FORMAT}. Write it again: "
-            "querylect index questions --overwrite."
-        )
-    seal = content.pop("seal", None)
-    try:
-        description = Description.model_validate(content)
-    except ValidationError as error:
-        raise _unusable(folder, f"{DESCRIPTION} is not valid: {error.errors()[0]['msg']}") from error
-    if seal != _seal(content):
-        raise _unusable(folder, f"{DESCRIPTION} does not bear its own hash: it was changed after it was written")
+    description = read_sealed(
+        folder / DESCRIPTION,
+        Description,
+        FORMAT,
+        what="question index",
+        write=f"Write one: querylect index questions CONFIG --to {folder}.",
+        again="Write it again: querylect index questions --overwrite.",
+        unusable=lambda file, problem: _unusable(file.parent, f"{file.name} {problem}"),
+    )
     try:
         check_sizes(folder, description.files)
     except IndexFolderError as error:
@@ -169,8 +156,7 @@ def write_rows(
 
 def write_description(folder: Path, description: Description) -> None:
     """Write it into the folder, sealed."""
-    content = description.model_dump(mode="json")
-    write_json(folder / DESCRIPTION, {"seal": _seal(content), **content})
+    write_sealed(folder / DESCRIPTION, description.model_dump(mode="json"))
 
 
 def write_jsonl(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -210,10 +196,6 @@ def read_vetted(path: Path) -> list[tuple[str, list[str]]]:
             )
         found.append((text.strip(), list(dict.fromkeys(named))))
     return found
-
-
-def _seal(content: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _unusable(folder: Path, what: str) -> IndexFolderError:

@@ -71,9 +71,9 @@ def write_question_index(
 ) -> Description:
     """Write the question index of the corpus of `env` at `to`, or bring the one that stands there up to date.
 
-    `start` names another question index whose answers are taken over. `add` names a file of vetted questions; then
-    nobody is asked, and without an index to add them to they are all there is. `overwrite` asks everything again where
-    the index was made with other settings.
+    `start` names another question index whose answers are taken over; where these are vetted questions alone, nobody is
+    asked. `add` names a file of vetted questions; then nobody is asked either, and without an index to add them to they
+    are all there is. `overwrite` asks everything again where the index was made with other settings.
 
     Raises ConfigError where it was made with other settings, DataError for the corpus or the file, IndexFolderError for
     a folder that is something else, what asking a model raises, and IncompleteError, once the index is written, where
@@ -100,11 +100,11 @@ def write_question_index(
             )
         known = _known(open_question_index(start) if start is not None else standing)
         writing = _Writing(config, env, known, Journal(parts.folder), progress)
-        if add is None:
+        if add is not None or (start is not None and writing.vetted_alone):
+            missing = writing.take_over(add)
+        else:
             _refuse_other_settings(writing, overwrite, start or target)
             missing = writing.ask()
-        else:
-            missing = writing.take_over(add)
         description, missing = writing.finish(parts, missing)
     if missing:
         raise IncompleteError(
@@ -168,8 +168,13 @@ class _Writing:
             self.asked = [answered[key] for key in keys if key in answered]
         return missing
 
-    def take_over(self, add: Path) -> int:
-        """Take the answers that there are and add vetted questions; nobody is asked."""
+    @property
+    def vetted_alone(self) -> bool:
+        """Whether the index that is known holds nothing that a model was asked for."""
+        return self.known.index is not None and not self.known.index.description.asked
+
+    def take_over(self, add: Path | None) -> int:
+        """Take the answers that there are and add vetted questions, where there is a file; nobody is asked."""
         hashes = {one.id: content_hash(one) for one in self.documents}
         for name, content in self.known.contents.items():
             if hashes.get(name) != content.hash:
@@ -182,7 +187,7 @@ class _Writing:
             self.models = self.known.index.description.asked
         place = {name: number for number, name in enumerate(hashes)}
         self.asked = sorted(current, key=lambda one: place[one.id])
-        for text, contents in read_vetted(add):
+        for text, contents in read_vetted(add) if add is not None else ():
             unknown = [name for name in contents if name not in hashes]
             if unknown:
                 raise DataError(

@@ -37,11 +37,21 @@ class KnownMethod:
     settings: type[Section]
     build: Callable[[Any, RetrieverCard | None], Method]
     """From its settings and the card of the retriever that it speaks to; None where it has none."""
+    searches: bool = True
+    """False for a method that answers from what the model knows."""
+    scores: Callable[[Any], bool] = lambda own: False
+    """Whether it needs a cross-encoder, with these settings."""
 
 
-def _plain(settings: type[Section], method: Callable[[Any], Method]) -> KnownMethod:
+def _plain(settings: type[Section], method: Callable[[Any], Method], **rest: Any) -> KnownMethod:
     """A method to which all retrievers are the same."""
-    return KnownMethod(settings, lambda own, card: method(own))
+    return KnownMethod(settings, lambda own, card: method(own), **rest)
+
+
+def named_sources(own: Section) -> list[str]:
+    """The knowledge bases that the settings of a method name; "" is the first that there is."""
+    told = own.model_dump(include={"sources", "first", "second", "source"})
+    return [name for value in told.values() for name in ([value] if isinstance(value, str) else value)]
 
 
 def _rewriter(name: str, settings: type[settings_of.AskingConfig]) -> KnownMethod:
@@ -70,8 +80,8 @@ def _rewriter_config(name: str, own: Section) -> RewriterConfig:
 
 
 METHODS: Mapping[str, KnownMethod] = {
-    "direct_gen": _plain(settings_of.DirectGenConfig, DirectGen),
-    "cot": _plain(settings_of.CotConfig, Cot),
+    "direct_gen": _plain(settings_of.DirectGenConfig, DirectGen, searches=False),
+    "cot": _plain(settings_of.CotConfig, Cot, searches=False),
     "std_rag": _plain(settings_of.StdRagConfig, StdRag),
     **{name: _rewriter(name, settings_of.TaggedConfig) for name in ("general", "explore", "direct", "small")},
     "hyde": _rewriter("hyde", settings_of.HydeConfig),
@@ -81,10 +91,10 @@ METHODS: Mapping[str, KnownMethod] = {
     "chr": _plain(settings_of.ChrMethodConfig, lambda own: Chr(own, contrast(own))),
     "csqe": _plain(settings_of.CsqeConfig, Csqe),
     "thinkqe": _plain(settings_of.ThinkQeConfig, ThinkQe),
-    "qa_rag": _plain(settings_of.QaRagConfig, QaRag),
+    "qa_rag": _plain(settings_of.QaRagConfig, QaRag, scores=lambda own: own.rerank),
     "migres": _plain(settings_of.MigresConfig, Migres),
     "misknow": _plain(settings_of.MisknowConfig, Misknow),
-    "rerank": _plain(settings_of.RerankMethodConfig, Rerank),
+    "rerank": _plain(settings_of.RerankMethodConfig, Rerank, scores=lambda own: True),
     "main_rag": _plain(settings_of.MainRagConfig, MainRag),
 }
 

@@ -23,6 +23,29 @@ def model(tiny_policy):
     return open_
 
 
+def test_first_tokens_are_read_in_the_batch_as_they_are_alone(model):
+    """Padding changes sums in their last digits, so values are compared and not texts."""
+    llm, draw = model(), Draw(n=2, temperature=0.8, max_tokens=1, first_logprobs=4)
+    for reply, prompt in zip(llm.ask(PROMPTS, draw), PROMPTS, strict=True):
+        (alone,) = llm.ask([prompt], draw)
+        assert [text.first for text in reply.texts] == [pytest.approx(alone.texts[0].first, abs=1e-4)] * 2
+        assert len(alone.texts[0].first) > 1
+
+
+def test_a_prompt_is_read_once_for_its_text_and_its_first_tokens(model, monkeypatch):
+    from querylect.rollouts.transformers_engine import TransformersEngine
+
+    llm, read, hidden = model(), [], TransformersEngine._hidden
+    llm.ask(PROMPTS[:1], Draw(max_tokens=1))  # loads it
+    monkeypatch.setattr(
+        TransformersEngine, "_hidden", lambda self, ids, *rest: (read.append(ids.numel()), hidden(self, ids, *rest))[1]
+    )
+    llm.ask(PROMPTS, Draw(max_tokens=1))
+    plain = read.copy()
+    llm.ask(PROMPTS, Draw(max_tokens=1, first_logprobs=4))
+    assert read == 2 * plain
+
+
 @pytest.mark.parametrize("draw", [Draw(max_tokens=12), Draw(n=3, temperature=0.8, max_tokens=12, seed=4)])
 def test_a_batch_says_what_each_prompt_says_alone(model, draw):
     llm = model()

@@ -125,6 +125,60 @@ def test_what_a_method_wants_must_be_there(runner, told):
         runner.run(TwoStages(), QUESTIONS)
 
 
+class Several:
+    """Yields lists: nothing, two prompts beside a search, and one step."""
+
+    name = "several"
+
+    def steps(self, question):
+        nothing = yield []
+        found, first, second = yield [
+            Search(SearchPlan.of(question.text, k=1)),
+            Ask(prompt(f"{question.text} first"), Draw(max_tokens=8)),
+            Ask(prompt(f"{question.text} second"), Draw(max_tokens=8)),
+        ]
+        (last,) = yield [Ask(prompt(f"{question.text} last"), Draw(max_tokens=8))]
+        said = [one and one.texts[0].text for one in (first, second, last)]
+        return Outcome(found.documents, notes={"nothing": nothing, "said": said})
+
+
+def test_a_list_of_steps_is_answered_by_a_list_and_asked_in_one_batch():
+    model, shelf = Echo(), Shelf()
+    ran = Runner(Llm(model), {"": shelf}).run(Several(), QUESTIONS[2:4])
+    assert [sorted(said) for _, said in model.batches] == [
+        ["silence first", "silence second", "three first", "three second"],
+        ["silence last", "three last"],
+    ]
+    assert shelf.batches == [["three", "silence"]]
+    assert [one.outcome.notes["said"] for one in ran] == [["THREE FIRST", "THREE SECOND", "THREE LAST"], [None] * 3]
+    assert ran[0].outcome.notes["nothing"] == []
+    assert [(one.spent.calls, one.spent.searches) for one in ran] == [(3, 1), (0, 1)]
+
+
+class Draft:
+    """Has the reader draft and the writer say something about it."""
+
+    name = "draft"
+
+    def steps(self, question):
+        draft = yield Ask(prompt(question.text), Draw(), "reader")
+        about = yield Ask(prompt(draft.texts[0].text), Draw())
+        form = yield AskForm(prompt(question.text), Judgement, Draw(), "reader")
+        return Outcome(notes={"about": about.texts[0].text, "form": form.failure != ""})
+
+
+def test_reader_and_writer_may_be_two_models():
+    writer, reader = Echo(str.title), Echo(lambda text: f"{text} {text}")
+    (ran,) = Runner(Llm(writer), {}, reader=Llm(reader)).run(Draft(), QUESTIONS[:1])
+    assert ran.outcome.notes == {"about": "One One", "form": True}
+    assert [said for _, said in writer.batches] == [["one one"]]
+    assert [said[0] for _, said in reader.batches][:2] == ["one", "one"]
+    assert ran.spent.calls == 4, "of both, the repaired form included"
+    alone = Echo()
+    Runner(Llm(alone), {}).run(Draft(), QUESTIONS[:1])
+    assert len(alone.batches) == 4, "one model is both"
+
+
 class Judgement(BaseModel):
     fits: bool
 

@@ -14,7 +14,7 @@ from querylect.configs.paper import PaperConfig
 from querylect.configs.section import Section
 from querylect.envs.environment import Environment
 from querylect.envs.service import create_app
-from querylect.errors import ConfigError, DataError, EngineUnavailableError
+from querylect.errors import ConfigError, DataError, EngineUnavailableError, QuerylectError
 from querylect.eval.papers.run import run_paper
 from querylect.rewriters.method import Outcome
 from querylect.rewriters.methods import METHODS, KnownMethod
@@ -340,7 +340,57 @@ def test_what_is_missing_or_unknown_is_told_before_anything_is_asked(values, ser
     }
     with pytest.raises(DataError, match=r"corpus of the environment 'small'.*From here\."):
         run(values, tmp_path / "out", environments={"small": base})
+    known = {"small": values["environments"]["small"]}
+    question_index = {"folder": str(tmp_path / "none"), "index": str(tmp_path / "of-none")}
+    for changes, told in (
+        ({"systems": {"r": {"method": "rerank"}}}, r"'r' puts documents in order .*reranker\.model=MODEL"),
+        ({"systems": {"q": {"method": "qa_rag", "settings": {"rerank": True}}}}, "'q' puts documents in order"),
+        ({"systems": {"m": {"method": "main_rag", "sources": []}}}, r"'m'.*nothing to search.*systems\.m\.sources"),
+        (
+            {"systems": {"n": {"method": "misknow", "settings": {"first": ["small"], "second": ["wiki"]}}}},
+            r"'n'.*names the source 'wiki'.*may search 'small'",
+        ),
+        (
+            {"systems": {"r": {"method": "rerank"}}, "reranker": {"model": str(tmp_path / "no-model")}},
+            "no-model' does not exist",
+        ),
+        (
+            {"environments": {**known, "qb": {"env": {"retriever": "qb-rag", "question_index": question_index}}}},
+            "none is no question index",
+        ),
+        (
+            {"tasks": {**values["tasks"], "open": {**values["tasks"]["open"], "metrics": ["rouge9"]}}},
+            "'rouge9' is unknown",
+        ),
+    ):
+        bare = {"baseline": "", "alone": "", "method": "", "shifts": [], "sweeps": [], "tables": []}
+        with pytest.raises(QuerylectError, match=told):
+            run(values, tmp_path / "out", **bare, **changes)
+    assert not (tmp_path / "of-none").exists()
     assert server.bodies == []
+
+
+def test_answers_are_the_readers_and_all_else_the_writers(values, server, run_app, tmp_path):
+    """A reasoning model may judge what is missing while another one answers."""
+    writer = ChatServer(
+        lambda body: json.dumps({"thought": "?", "judge": True, "missing_knowledge": ["x"], "query": ["statin"]})
+    )
+    server.answer = lambda body: "no idea"
+    with serving(run_app, writer) as url:
+        _, results = run(
+            values,
+            tmp_path / "out",
+            writer={"model": "org/reasoner", "base_url": url, "cache": None},
+            systems={"m": {"method": "misknow"}, "d": {"method": "direct_gen"}},
+            tasks={"open": values["tasks"]["open"]},
+            **{"baseline": "", "alone": "", "method": "", "shifts": [], "sweeps": [], "tables": []},
+        )
+    assert [("First answer" in last_user(body), body["model"]) for body in writer.bodies] == [(True, "org/reasoner")]
+    assert len(server.bodies) == 3, "a draft, an answer, and an answer without retrieval"
+    assert not any("missing_knowledge" in last_user(body) for body in server.bodies)
+    assert results["writer"]["model"] == "org/reasoner"
+    assert results["cost"]["writer"]["calls"] == 1
+    assert row(results, "open", "m")["means"]["calls"]["value"] == 3
 
 
 def test_yes_and_no_for_files_without_options(values, tmp_path):

@@ -265,6 +265,22 @@ def test_vetted_questions_alone_make_an_index(tmp_path, corpus):  # noqa: F811
         write_question_index(config, corpus, folder_of(corpus), add=add)
 
 
+def test_an_index_of_vetted_questions_alone_is_taken_over_without_asking(tmp_path, corpus):  # noqa: F811
+    add = tmp_path / "live.jsonl"
+    add.write_text(json.dumps({"question": HEAD, "contents": ["triptan", "aspirin"]}))
+    nobody = QuestionsConfig(writer=LlmConfig(model=str(tmp_path / "nowhere")))
+    write_question_index(nobody, corpus, folder_of(corpus), add=add)
+    said = write_question_index(nobody, corpus, tmp_path / "copy", start=folder_of(corpus))
+    assert (matrix_of(tmp_path / "copy"), said.asked) == ({HEAD: ["triptan", "aspirin"]}, {})
+    add.write_text(json.dumps({"question": LEMON, "contents": ["citrus"]}))
+    more = write_question_index(nobody, corpus, tmp_path / "more", start=folder_of(corpus), add=add)
+    assert (more.questions, more.counts["contents_asked"]) == (2, 0)
+    told = Told()
+    with asking(told) as config:
+        write_question_index(config, corpus, folder_of(corpus))
+    assert len(told.about) == 6, "without --from the contents are asked about"
+
+
 @pytest.mark.parametrize(("how", "mean", "left"), [("set", 0.5, 3), ("set", 1.0, 6), ("set", 50, 7), ("content", 1, 5)])
 def test_down_sampling_is_seeded_nested_and_asks_nothing(tmp_path, corpus, how, mean, left):  # noqa: F811
     told = Told()

@@ -8,22 +8,22 @@ the reply cache of llms/ keeps what a killed batch had asked.
 import hashlib
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ... import __version__
 from ...configs.environment import RerankConfig
 from ...configs.paper import PaperConfig, PaperSystem, Style, TaskConfig
-from ...errors import ConfigError, EngineUnavailableError
+from ...errors import EngineUnavailableError
 from ...llms.access import Llm, open_llm
 from ...llms.base import Draw, Reply
 from ...logs import progress_bar
 from ...rewriters.method import ANSWER, MISSING, Ask, AskForm, Method, Step, Steps
-from ...rewriters.methods import METHODS, KnownMethod, make_method, method_settings
+from ...rewriters.methods import METHODS, KnownMethod, make_method
 from ..answers import named_after
 from ..answers_metrics import letter
 from ..methods import Ran, Runner
@@ -31,14 +31,18 @@ from ..tasks.generator import Answered, generator_prompt, read_answer
 from ..tasks.items import Item, Items, read_items
 from ..tasks.judges import JUDGES, Case, Setting, judged
 from ..tasks.text_metrics import check_metrics, score_text
+from .checks import check_systems, naming, rows_of, sources_of
 from .records import PaperLog, PaperRecord, only_writer
 from .report import write_results
 from .searching import Base, open_bases
 from .sweeps import sweep_systems
 
+if TYPE_CHECKING:
+    from ..cross_encoder import PairScorer
+
 log = logging.getLogger(__name__)
 
-_FORM = 1
+_FORM = 2
 """Part of every key: to be raised where a record gets another meaning."""
 
 DEFAULT_STYLE: Mapping[str, Style] = {"choice": "reasoned", "open": "short", "content": "grounded"}
@@ -48,16 +52,14 @@ OPEN_METRICS = ("em", "accuracy", "f1")
 def run_paper(paper: PaperConfig, output: Path | None = None, methods: Mapping[str, KnownMethod] = METHODS) -> Path:
     """Run a paper and return the path of results.md; results.json, questions.jsonl and curves lie beside it.
 
-    Raises ConfigError for an unknown method or unusable settings, DataError where data is missing, and what
-    environments and models raise; then the same command goes on.
+    Raises ConfigError for an unknown method or unusable settings, DataError where data is missing, both before an index
+    is built or anything is asked, and what environments and models raise; then the same command goes on.
     """
     systems = {**paper.systems, **sweep_systems(paper)}
-    for name, system in systems.items():
-        with naming(name):
-            method_settings(system.method, system.settings, methods)
-    tasks = {name: read_items(name, task, _least(task.limit, paper.limit)) for name, task in paper.tasks.items()}
+    check_systems(paper, systems, methods)
     for task in paper.tasks.values():
         check_metrics(open_metrics(task))
+    tasks = {name: read_items(name, task, _least(task.limit, paper.limit)) for name, task in paper.tasks.items()}
     folder = output or Path(paper.output) / f"{paper.name}-{reader_name(paper)}"
     with only_writer(folder), ExitStack() as stack:
         reader = stack.enter_context(open_llm(paper.reader))
@@ -94,15 +96,6 @@ def open_metrics(task: TaskConfig) -> Sequence[str]:
     return OPEN_METRICS if task.metrics is None else task.metrics
 
 
-@contextmanager
-def naming(system: str) -> Iterator[None]:
-    """Puts the name of a system before what is wrong with its method."""
-    try:
-        yield
-    except ConfigError as error:
-        raise ConfigError(f"the system {system!r}: {error}") from error
-
-
 class _CrossEncoder:
     """The cross-encoder of methods that want one, loaded when the first one does."""
 
@@ -110,15 +103,14 @@ class _CrossEncoder:
         self._config = config
 
     @cached_property
-    def _reranker(self) -> Any:
-        from ...envs.rerank import Reranker
+    def _scorer(self) -> "PairScorer":
+        from ..cross_encoder import PairScorer
 
-        return Reranker.open(self._config)
+        return PairScorer(self._config)
 
     def scores(self, question: str, texts: Sequence[str]) -> Sequence[float]:
         """One score for each text."""
-        found: list[float] = self._reranker.scores([(question, text) for text in texts])
-        return found
+        return self._scorer.scores(question, texts)
 
 
 @dataclass(frozen=True)
@@ -182,9 +174,7 @@ class PaperRun:
         """
         rows = [
             (task, name, system, self._method(task, name, system))
-            for task in self._paper.tasks
-            for name, system in self._systems.items()
-            if system.tasks is None or task in system.tasks
+            for task, name, system in rows_of(self._paper, self._systems)
         ]
         records = [record for row in rows for record in self._system(*row, written)]
         if records and all(record.reason == MISSING for record in records):
@@ -196,16 +186,16 @@ class PaperRun:
         return records
 
     def _method(self, task: str, name: str, system: PaperSystem) -> Method:
-        card = next((self._bases[source].card for source in self._sources(task, system)), None)
+        card = next((self._bases[source].card for source in sources_of(self._paper, task, system)), None)
         with naming(name):
             return make_method(system.method, system.settings, card, self._methods)
 
     def _system(
         self, task: str, name: str, system: PaperSystem, method: Method, written: PaperLog
     ) -> list[PaperRecord]:
-        sources = self._sources(task, system)
+        sources = sources_of(self._paper, task, system)
         searchers = {source: self._bases[source].client for source in sources}
-        runner = Runner(self._writer, searchers, self._cross_encoder)
+        runner = Runner(self._writer, searchers, self._cross_encoder, self._reader)
         items = self._tasks[task].items
         keys = [self._key(task, system, sources, item) for item in items]
         found: dict[str, PaperRecord] = {}
@@ -336,9 +326,6 @@ class PaperRun:
         config = self._paper.tasks[task]
         return system.style or config.style or DEFAULT_STYLE[config.kind]
 
-    def _sources(self, task: str, system: PaperSystem) -> list[str]:
-        return sources_of(self._paper, task, system)
-
     def _key(self, task: str, system: PaperSystem, sources: Sequence[str], item: Item) -> str:
         """sha256 over everything that a record depends on, its scores and its names apart."""
         paper, config = self._paper, self._paper.tasks[task]
@@ -359,13 +346,6 @@ class PaperRun:
             "seed": paper.seed,
         }
         return hashlib.sha256(json.dumps(behind, sort_keys=True, default=str).encode()).hexdigest()
-
-
-def sources_of(paper: PaperConfig, task: str, system: PaperSystem) -> list[str]:
-    """The environments that a system may search for a task, the first by default."""
-    if system.sources is not None:
-        return list(system.sources)
-    return list(paper.tasks[task].sources or paper.environments)
 
 
 def _to_read(ran: Ran) -> bool:

@@ -7,13 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from ...configs.paper import PaperConfig, PaperEnvironment, PaperSystem
-from ...configs.schema import RunConfig
+from ...configs.schema import EnvironmentConfig, RunConfig
 from ...envs.client import SyncEnvironmentClient
 from ...envs.connect import open_environment
 from ...envs.index import build_index
+from ...envs.manifest import MANIFEST
+from ...envs.question_index import open_question_index
 from ...errors import DataError
 from ...logs import progress_bar
 from ...rewriters.card import RetrieverCard
+from .checks import rows_of, sources_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,20 +32,20 @@ class Base:
 def open_bases(paper: PaperConfig, systems: Mapping[str, PaperSystem], stack: ExitStack) -> dict[str, Base]:
     """The environments that any system may search for any task, by name.
 
-    Raises DataError where a corpus is missing (it says where it comes from), and as the opening of an environment.
+    Raises DataError where a corpus is missing (it says where it comes from), IndexFolderError where a question index
+    is, both before the first index is built, and as the opening of an environment.
     """
     wanted: dict[str, None] = {}
-    for task, config in paper.tasks.items():
-        for system in systems.values():
-            if system.tasks is None or task in system.tasks:
-                own = system.sources if system.sources is not None else config.sources or paper.environments
-                wanted |= dict.fromkeys(own)
+    for task, _, system in rows_of(paper, systems):
+        wanted |= dict.fromkeys(sources_of(paper, task, system))
+    for name in wanted:
+        _check(name, paper.environments[name])
     return {name: _open(name, paper.environments[name], stack) for name in wanted}
 
 
 def _open(name: str, settings: PaperEnvironment, stack: ExitStack) -> Base:
     if settings.client.urls == "local":
-        _index(name, settings)
+        _index(name, settings.env)
     config = RunConfig(env=settings.env, client=settings.client, name=name)
     client = stack.enter_context(open_environment(config))
     info = client.environment()
@@ -55,9 +58,10 @@ def _open(name: str, settings: PaperEnvironment, stack: ExitStack) -> Base:
     return Base(client, RetrieverCard.from_service(info.retriever), facts)
 
 
-def _index(name: str, settings: PaperEnvironment) -> None:
+def _check(name: str, settings: PaperEnvironment) -> None:
+    """Tell what is missing for an index before the first one is built, which may take hours."""
     env = settings.env
-    if (Path(env.index).expanduser() / "manifest.json").exists():
+    if settings.client.urls != "local" or _indexed(env):
         return
     if env.dataset.kind == "beir" and not Path(env.dataset.path or "").expanduser().is_dir():
         about = f" {settings.about.rstrip('.')}." if settings.about else ""
@@ -66,5 +70,16 @@ def _index(name: str, settings: PaperEnvironment) -> None:
             f"folder with environments.{name}.env.dataset.path=FOLDER, or a running service with "
             f"environments.{name}.client.urls='[\"http://host:8765\"]'."
         )
+    if env.question_index is not None:
+        open_question_index(env.question_index.folder)
+
+
+def _indexed(env: EnvironmentConfig) -> bool:
+    return (Path(env.index).expanduser() / MANIFEST).exists()
+
+
+def _index(name: str, env: EnvironmentConfig) -> None:
+    if _indexed(env):
+        return
     with progress_bar(f"indexing {name}") as progress:
         build_index(env, progress=progress)
