@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
+from ..configs.llm import AnswerForm
 from ..data.types import Question
 from ..envs.plan import SearchPlan
 from ..envs.wire import HitBody
@@ -66,6 +67,8 @@ class Runner:
     searchers: Mapping[str, Searcher]
     """By source; the first one is also "", which names no source."""
     cross_encoder: CrossEncoder | None = None
+    form: AnswerForm = "json"
+    """How answers of a fixed form are written."""
     on_wave: Callable[[int, int], None] = field(default=lambda ended, questions: None)
     """Told after every stage how many of how many questions have ended."""
 
@@ -97,7 +100,7 @@ class Runner:
 
     def _formed(self, waiting: Sequence["_Going"]) -> Iterable[tuple["_Going", Structured[Any]]]:
         for (form, draw), group in _groups(waiting, AskForm, lambda wish: (wish.form, wish.draw)):
-            answers = ask_structured(self._model(), [wish.prompt for _, wish in group], form, draw)
+            answers = ask_structured(self._model(), [wish.prompt for _, wish in group], form, draw, self.form)
             for (one, _), answer in zip(group, answers, strict=True):
                 one.spend(answer.replies)
                 yield one, answer

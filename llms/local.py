@@ -53,7 +53,10 @@ class LocalModel:
 
         engine, chat = self._engine, self._chat
         ids = [
-            chat.first([Message(role=said["role"], content=chat.plain(said["content"])) for said in prompt.messages])
+            chat.first(
+                [Message(role=said["role"], content=chat.plain(said["content"])) for said in prompt.messages],
+                prompt.opening,
+            )
             for prompt in prompts
         ]
         fitting = [place for place, own in enumerate(ids) if len(own) <= self._config.max_prompt_tokens]
@@ -71,7 +74,8 @@ class LocalModel:
             sampled = engine.generate([ids[place] for place in batch], draw.n, sampling)
             for place, samples in zip(batch, sampled, strict=True):
                 first = self._first(ids[place], draw.first_logprobs) if draw.first_logprobs else {}
-                texts = tuple(Text(chat.text(sample.ids), sample.finished, first) for sample in samples)
+                begun = prompts[place].opening
+                texts = tuple(Text(begun + chat.text(sample.ids), sample.finished, first) for sample in samples)
                 deliver(place, Reply(texts, len(ids[place]), sum(len(sample.ids) for sample in samples)))
 
     def _batches(self, places: Sequence[int], ids: Sequence[Sequence[int]], draw: Draw) -> Iterator[list[int]]:

@@ -17,10 +17,12 @@ from typing import Any
 
 from ... import __version__
 from ...configs.environment import RerankConfig
+from ...configs.llm import AnswerForm
 from ...configs.paper import PaperConfig, PaperSystem, Style, TaskConfig
 from ...errors import ConfigError, EngineUnavailableError
 from ...llms.access import Llm, open_llm
 from ...llms.base import Draw, Reply
+from ...llms.structured import version_in
 from ...logs import progress_bar
 from ...rewriters.method import ANSWER, MISSING, Ask, AskForm, Method, Steps
 from ...rewriters.methods import METHODS, KnownMethod, make_method, method_settings
@@ -38,7 +40,7 @@ from .sweeps import sweep_systems
 
 log = logging.getLogger(__name__)
 
-_FORM = 1
+_FORM = 2
 """Part of every key: to be raised where a record gets another meaning."""
 
 DEFAULT_STYLE: Mapping[str, Style] = {"choice": "reasoned", "open": "short", "content": "grounded"}
@@ -128,6 +130,7 @@ class _Observed:
     method: Method
     versions: dict[str, list[str]]
     most: int | None
+    form: AnswerForm
 
     @property
     def name(self) -> str:
@@ -145,8 +148,9 @@ class _Observed:
             except StopIteration as stop:
                 return stop.value  # type: ignore[no-any-return]
             if isinstance(wish, Ask | AskForm):
-                if wish.prompt.version not in seen:
-                    seen.append(wish.prompt.version)
+                version = version_in(wish.prompt.version, self.form if isinstance(wish, AskForm) else "json")
+                if version not in seen:
+                    seen.append(version)
                 most = min(self.most or wish.draw.max_tokens, wish.draw.max_tokens)
                 wish = replace(wish, draw=replace(wish.draw, max_tokens=most))
             answer = yield wish
@@ -201,7 +205,7 @@ class PaperRun:
     ) -> list[PaperRecord]:
         sources = self._sources(task, system)
         searchers = {source: self._bases[source].client for source in sources}
-        runner = Runner(self._writer, searchers, self._cross_encoder)
+        runner = Runner(self._writer, searchers, self._cross_encoder, self._paper.form)
         items = self._tasks[task].items
         keys = [self._key(task, system, sources, item) for item in items]
         found: dict[str, PaperRecord] = {}
@@ -229,7 +233,7 @@ class PaperRun:
     ) -> list[PaperRecord]:
         """The records of some questions: the method, then the reader, then the judges."""
         versions: dict[str, list[str]] = {}
-        observed = _Observed(method, versions, self._paper.method_max_tokens)
+        observed = _Observed(method, versions, self._paper.method_max_tokens, self._paper.form)
         ran = runner.run(observed, [item.question for item, _ in part])
         replies = self._read(task, system, [one for one in ran if _to_read(one)])
         records: list[PaperRecord] = []
@@ -320,7 +324,7 @@ class PaperRun:
             return list(records)
         draw = Draw(max_tokens=self._paper.judge_max_tokens, seed=self._paper.seed)
         setting = Setting(self._paper.document_words, draw)
-        runner = Runner(self._judge, {})
+        runner = Runner(self._judge, {}, form=self._paper.form)
         verdicts: list[dict[str, Mapping[str, Any]]] = [{} for _ in records]
         for name in self._paper.tasks[task].judges:
             for own, verdict in zip(verdicts, judged(runner, JUDGES[name], cases, setting), strict=True):
@@ -347,6 +351,7 @@ class PaperRun:
             "environments": [[source, self._bases[source].facts] for source in sources],
             "question": [item.question.id, item.question.text, list(item.question.options)],
             "asked": [config.kind, self._style(task, system), config.field, paper.document_words, paper.max_tokens],
+            "answers": paper.form,
             "judges": [[name, JUDGES[name].version] for name in judges],
             "judging": [paper.judge_max_tokens, item.right, list(item.answers), [one.id for one in item.contents]]
             if judges
