@@ -6,6 +6,10 @@ from pydantic import Field
 
 from .section import Section
 
+AnswerForm = Literal["json", "lines"]
+"""How a model writes an answer of a fixed form: as one JSON object, or as labelled lines, which small models keep to
+(docs/llms.md)."""
+
 
 class LlmConfig(Section):
     """A language model that is asked and never trained (docs/llms.md)."""

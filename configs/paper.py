@@ -10,7 +10,7 @@ from pydantic import Field, field_validator, model_validator
 
 from ..errors import ConfigError
 from .environment import ClientConfig, EnvironmentConfig, RerankConfig
-from .llm import LlmConfig
+from .llm import AnswerForm, LlmConfig
 from .load import read_yaml, validated
 from .section import Section
 from .yaml12 import write_yaml
@@ -163,6 +163,9 @@ class PaperConfig(Section):
     """Longest answer of a judge."""
     method_max_tokens: Annotated[int, Field(ge=1)] | None = None
     """No answer to a method is longer, whatever its settings say; None leaves it to them."""
+    form: AnswerForm = "json"
+    """How methods and judges are answered where a form is asked for: as JSON, as in the papers, or as labelled lines,
+    which a small model keeps to."""
     reader: LlmConfig = LlmConfig()
     """Answers the questions."""
     writer: LlmConfig | None = None

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from .environment import MemberConfig
-from .llm import LlmConfig
+from .llm import AnswerForm, LlmConfig
 from .section import Section
 
 
@@ -58,8 +58,10 @@ class QuestionsConfig(Section):
     """Longest answer of the writer: all questions of a content."""
     writer_temperature: Annotated[float, Field(ge=0)] = 0.0
     """0 is greedy, as the judge always is."""
+    form: AnswerForm = "json"
+    """How the writer, and a structured judge, answer: as JSON, or as labelled lines, which a small model keeps to."""
     judge_form: Literal["structured", "yes_no"] = "structured"
-    """structured: an explanation and a verdict as JSON. yes_no: the likelier of the first tokens Yes and No."""
+    """structured: an explanation and a verdict. yes_no: the likelier of the first tokens Yes and No."""
     judge_tokens: Annotated[int, Field(ge=1)] = 256
     """structured: longest answer of the judge."""
     limit: Annotated[int, Field(ge=1)] | None = None

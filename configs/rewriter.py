@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from .llm import LlmConfig
+from .llm import AnswerForm, LlmConfig
 from .section import Section
 
 QueryRole = Literal["support", "distinction", "key_features"]
@@ -81,9 +81,11 @@ class RewriterConfig(Section):
     chr: ChrConfig = ChrConfig()
     llm: LlmConfig | None = None
     """`hcqr` only: the frozen model that forms the hypotheses; None is the policy's own base model."""
+    form: AnswerForm = "json"
+    """`hcqr` only: how it writes them, as the paper's JSON, or as labelled lines, which a small model keeps to."""
 
     @property
     def unread(self) -> set[str]:
         """Sections that belong to other rewriters: what this one answers does not depend on them."""
-        own = {self.name, "llm"} if self.name == "hcqr" else {self.name}
-        return {"multi_query", "hcqr", "chr", "llm"} - own
+        own = {self.name, "llm", "form"} if self.name == "hcqr" else {self.name}
+        return {"multi_query", "hcqr", "chr", "llm", "form"} - own

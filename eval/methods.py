@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
+from ..configs.llm import AnswerForm
 from ..data.types import Question
 from ..envs.plan import SearchPlan
 from ..envs.wire import HitBody
@@ -68,6 +69,8 @@ class Runner:
     cross_encoder: CrossEncoder | None = None
     reader: Llm | None = None
     """Writes the answers of methods that answer themselves, and drafts of them; `llm` where None."""
+    form: AnswerForm = "json"
+    """How answers of a fixed form are written."""
     on_wave: Callable[[int, int], None] = field(default=lambda ended, questions: None)
     """Told after every stage how many of how many questions have ended."""
 
@@ -100,7 +103,7 @@ class Runner:
         for (model, form, draw), group in _groups(
             wanted, AskForm, lambda step: (self._model(step.role), step.form, step.draw)
         ):
-            answers = ask_structured(model, [step.prompt for _, step in group], form, draw)
+            answers = ask_structured(model, [step.prompt for _, step in group], form, draw, self.form)
             for (one, _), answer in zip(group, answers, strict=True):
                 one.spend(answer.replies)
                 one.answer = answer

@@ -111,7 +111,7 @@ class Llm:
             "messages": [[message["role"], message["content"]] for message in prompt.messages],
             "version": prompt.version,
             "draw": [draw.n, draw.temperature, draw.top_p, draw.max_tokens, draw.seed, draw.first_logprobs],
-        }
+        } | ({"opening": prompt.opening} if prompt.opening else {})
         return hashlib.sha256(
             json.dumps(asked, sort_keys=True, default=str).encode("utf-8", "surrogatepass")
         ).hexdigest()

@@ -25,6 +25,9 @@ class Prompt:
     messages: tuple[Message, ...]
     version: str = ""
     """The version of the wording, for results that name it; another version is another prompt."""
+    opening: str = ""
+    """What the answer begins with. A local model finds it written in its turn, and its texts begin with it; an endpoint
+    cannot be told and begins by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +52,7 @@ class Text:
     finished: bool
     """False where it was cut at `max_tokens`."""
     first: Mapping[str, float] = field(default_factory=dict)
-    """Log-probability by first token, before temperature; as many as were asked for."""
+    """Log-probability by first token after the opening, before temperature; as many as were asked for."""
 
 
 @dataclass(frozen=True, slots=True)

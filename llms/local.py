@@ -53,7 +53,10 @@ class LocalModel:
 
         engine, chat = self._engine, self._chat
         ids = [
-            chat.first([Message(role=said["role"], content=chat.plain(said["content"])) for said in prompt.messages])
+            chat.first(
+                [Message(role=said["role"], content=chat.plain(said["content"])) for said in prompt.messages],
+                prompt.opening,
+            )
             for prompt in prompts
         ]
         fitting = [place for place, own in enumerate(ids) if len(own) <= self._config.max_prompt_tokens]
@@ -71,8 +74,10 @@ class LocalModel:
             )
             sampled = engine.generate([ids[place] for place in batch], draw.n, sampling)
             for place, samples in zip(batch, sampled, strict=True):
+                begun = prompts[place].opening
                 texts = tuple(
-                    Text(chat.text(sample.ids), sample.finished, self._first(sample.first)) for sample in samples
+                    Text(begun + chat.text(sample.ids), sample.finished, self._first(sample.first))
+                    for sample in samples
                 )
                 deliver(place, Reply(texts, len(ids[place]), sum(len(sample.ids) for sample in samples)))
 

@@ -17,7 +17,7 @@ from ..envs.plan import is_unicode
 from ..envs.question_index import content_hash, same_question
 from ..llms.access import Llm
 from ..llms.base import Draw, Reply
-from ..llms.structured import ask_structured
+from ..llms.structured import ask_structured, version_in
 from .prompts import (
     JUDGE_VERSIONS,
     WRITER_VERSION,
@@ -25,6 +25,7 @@ from .prompts import (
     Written,
     judge_prompt,
     writer_prompt,
+    yes_no_prompt,
     yes_or_no,
 )
 
@@ -123,7 +124,7 @@ class Interviewer:
             config = self._config
             draw = Draw(temperature=config.writer_temperature, max_tokens=config.max_tokens, seed=config.seed)
             prompts = [writer_prompt(one, config.per_content, config.about, config.words) for one in batch]
-            said = ask_structured(self._writer, prompts, Written, draw)
+            said = ask_structured(self._writer, prompts, Written, draw, config.form)
             proposed = [distinct(one.value.questions) if one.value else [] for one in said]
             pairs = [
                 (question, content)
@@ -171,12 +172,12 @@ class Interviewer:
 
     def _verdicts(self, pairs: Sequence[Pair]) -> list[tuple[Judged, Sequence[Reply]] | None]:
         config = self._config
-        prompts = [judge_prompt(question, content, config.judge_form, config.words) for question, content in pairs]
         found: list[tuple[Judged, Sequence[Reply]] | None] = []
         if config.judge_form == "structured":
-            for (question, _), said in zip(
-                pairs, ask_structured(self._judge, prompts, Verdict, Draw(max_tokens=config.judge_tokens)), strict=True
-            ):
+            prompts = [judge_prompt(question, content, config.words) for question, content in pairs]
+            draw = Draw(max_tokens=config.judge_tokens)
+            answers = ask_structured(self._judge, prompts, Verdict, draw, config.form)
+            for (question, _), said in zip(pairs, answers, strict=True):
                 if said.missing:
                     found.append(None)
                     continue
@@ -184,7 +185,8 @@ class Interviewer:
                 why = verdict.explanation if verdict else said.failure
                 found.append((Judged(question, verdict.answerable if verdict else None, _storable(why)), said.replies))
             return found
-        replies = self._judge.ask(prompts, Draw(max_tokens=1, first_logprobs=_FIRST_TOKENS))
+        asked = [yes_no_prompt(question, content, config.words) for question, content in pairs]
+        replies = self._judge.ask(asked, Draw(max_tokens=1, first_logprobs=_FIRST_TOKENS))
         for (question, _), reply in zip(pairs, replies, strict=True):
             if reply is None:
                 found.append(None)
@@ -201,7 +203,7 @@ def identity(config: QuestionsConfig, writer: Mapping[str, Any], judge: Mapping[
     structured = config.judge_form == "structured"
     return {
         "writer": dict(writer),
-        "writer_prompt": WRITER_VERSION,
+        "writer_prompt": version_in(WRITER_VERSION, config.form),
         "per_content": config.per_content,
         "about": config.about,
         "words": config.words,
@@ -209,7 +211,7 @@ def identity(config: QuestionsConfig, writer: Mapping[str, Any], judge: Mapping[
         "temperature": config.writer_temperature,
         "seed": config.seed if config.writer_temperature > 0 else None,
         "judge": dict(judge),
-        "judge_prompt": JUDGE_VERSIONS[config.judge_form],
+        "judge_prompt": version_in(JUDGE_VERSIONS[config.judge_form], config.form if structured else "json"),
         "judge_tokens": config.judge_tokens if structured else None,
     }
 

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict
 
 from ..data.types import Document
 from ..llms.base import Message, Prompt
+from ..llms.structured import Example, FormPrompt
 
 WRITER_VERSION = "qb-rag-questions-1"
 JUDGE_VERSIONS = {"structured": "qb-rag-judge-1", "yes_no": "qb-rag-judge-yes-no-1"}
@@ -20,9 +21,9 @@ _EXAMPLE_TEXT = (
     "Keep insulin that you are not using yet in the refrigerator, and never freeze it. The pen or vial in use may stay "
     "at room temperature for about four weeks. Heat spoils insulin, so do not leave it in a parked car."
 )
-_EXAMPLE = (
-    '{"questions": ["Where should I keep the insulin that I have not opened yet?", "How long can the pen that I am '
-    'using stay out of the refrigerator?", "Can I leave my insulin in the car on a hot day?"]}'
+_JUDGE = (
+    "Decide whether a text answers a question. It does where everything that the question asks for can be answered "
+    "from the text alone; being about the same subject is not enough."
 )
 
 
@@ -43,38 +44,57 @@ class Verdict(BaseModel):
     answerable: bool
 
 
-def writer_prompt(content: Document, count: int, about: str, words: int) -> Prompt:
-    """One user message, for chat templates without a system role."""
-    parts = [
+_WRITTEN = Example(
+    f"Text: {_EXAMPLE_TEXT}\nQuestions:",
+    Written(
+        questions=[
+            "Where should I keep the insulin that I have not opened yet?",
+            "How long can the pen that I am using stay out of the refrigerator?",
+            "Can I leave my insulin in the car on a hot day?",
+        ]
+    ),
+)
+_JUDGED = Example(
+    f"Text: {_EXAMPLE_TEXT}\n\nQuestion: May I freeze insulin?",
+    Verdict(explanation="It asks about freezing, and the text says never to freeze it.", answerable=True),
+)
+
+
+def writer_prompt(content: Document, count: int, about: str, words: int) -> FormPrompt:
+    """What the writer is asked."""
+    task = [
         f"You are a teacher who prepares an examination. Set {count} questions that together cover all of the text "
         "below, each about something else. Ask only about what the text itself says.",
         f"The text was {about}. Write the questions that it was written to answer, as the people whom it addresses "
         "would ask them: in the first person, with details, in words that a high-school student understands. Each must "
         "be answerable from the text alone; do not copy its sentences.",
+    ]
+    request = (
         f'Give at least {count} questions, as one JSON object with the key "questions" and nothing else. An example of '
-        "form and style, with three questions:",
-        f"Text: {_EXAMPLE_TEXT}\nQuestions: {_EXAMPLE}",
-        f"Now this text. Use what it says and no other knowledge.\nText: {cut(content, words)}\nQuestions:",
-    ]
-    return Prompt((Message(role="user", content="\n\n".join(parts)),), WRITER_VERSION)
+        f"form and style, with three questions:\n\n{_WRITTEN.case} {_WRITTEN.json}"
+    )
+    case = f"Now this text. Use what it says and no other knowledge.\nText: {cut(content, words)}\nQuestions:"
+    return FormPrompt("\n\n".join(task), case, WRITER_VERSION, (_WRITTEN,), request, request_last=False)
 
 
-def judge_prompt(question: str, content: Document, form: str, words: int) -> Prompt:
-    """Whether a content answers a question; `form` is `structured` or `yes_no`."""
-    ask = {
-        "structured": "Think step by step: what does the question ask for, what does the text say about it, is "
-        'anything missing? Answer with one JSON object and nothing else: {"explanation": your reasoning in a few '
-        'sentences, "answerable": true or false}.',
-        "yes_no": "Answer with Yes or No and nothing else.",
-    }
-    parts = [
-        "Decide whether a text answers a question. It does where everything that the question asks for can be answered "
-        "from the text alone; being about the same subject is not enough.",
-        f"Text: {cut(content, words)}",
-        f"Question: {question}",
-        ask[form],
-    ]
-    return Prompt((Message(role="user", content="\n\n".join(parts)),), JUDGE_VERSIONS[form])
+def judge_prompt(question: str, content: Document, words: int) -> FormPrompt:
+    """Whether a content answers a question: an explanation and a verdict."""
+    request = (
+        "Think step by step: what does the question ask for, what does the text say about it, is anything missing? "
+        'Answer with one JSON object and nothing else: {"explanation": your reasoning in a few sentences, '
+        '"answerable": true or false}.'
+    )
+    return FormPrompt(_JUDGE, _pair(question, content, words), JUDGE_VERSIONS["structured"], (_JUDGED,), request)
+
+
+def yes_no_prompt(question: str, content: Document, words: int) -> Prompt:
+    """The same, for a verdict in one word."""
+    said = "\n\n".join([_JUDGE, _pair(question, content, words), "Answer with Yes or No and nothing else."])
+    return Prompt((Message(role="user", content=said),), JUDGE_VERSIONS["yes_no"])
+
+
+def _pair(question: str, content: Document, words: int) -> str:
+    return f"Text: {cut(content, words)}\n\nQuestion: {question}"
 
 
 def cut(content: Document, words: int) -> str:

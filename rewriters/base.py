@@ -11,7 +11,7 @@ from typing import Protocol, runtime_checkable
 
 from pydantic import BaseModel
 
-from ..configs.llm import LlmConfig
+from ..configs.llm import AnswerForm, LlmConfig
 from ..data.types import Document, Question
 from ..envs.plan import SearchPlan
 from ..llms.base import Message as Message
@@ -71,6 +71,8 @@ class FirstStage:
     ask: AskForm
     llm: LlmConfig | None
     """The model; None is the policy's own base model."""
+    form: AnswerForm = "json"
+    """How it writes its answer, where the stage is asked by itself; a method's runner says it for all."""
 
 
 @runtime_checkable

@@ -6,9 +6,9 @@ one probe with weights 1 and −λ (equation 2). λ = 0 leaves the mimic out: Hy
 On BM25, a document with S(d) ≤ 0 is no better than one that shares no word with either hypothesis, and is not found;
 dense retrievers rank it.
 
-The published method asks for a JSON object (`json_prompt`). A policy in training is asked for two labelled lines: JSON
-needs quotes, commas and escapes that earn nothing, a text that is one character short of it says nothing, and a policy
-has no second attempt. A small model learns two labels, the first of which is written for it.
+The published method makes one call for a JSON object (`one_call`). A policy in training is asked for two labelled
+lines: JSON needs quotes, commas and escapes that earn nothing, a text that is one character short of it says nothing,
+and a policy has no second attempt. A small model learns two labels, the first of which is written for it.
 
 Adaptive λ, which section 5 leaves to future work: λ(s) = λ · min(1, (1 − s) / (1 − s₀)), s in [0, 1] being the
 similarity of H+ and H− and s₀ `chr.alike_from`. Up to s₀ the whole penalty stays; from there on it falls in a line to 0
@@ -28,8 +28,8 @@ from ..configs.methods import ChrMethodConfig
 from ..configs.rewriter import ChrConfig, RewriterConfig
 from ..data.types import Question
 from ..envs.plan import Probe, SearchPlan, Term
-from ..llms.base import Draw, Message, Prompt
-from ..llms.structured import Structured
+from ..llms.base import Draw
+from ..llms.structured import Example, FormPrompt, Structured
 from .card import RetrieverCard
 from .levels import question_text
 from .method import AskForm, Steps
@@ -50,6 +50,18 @@ class Hypotheses(BaseModel):
 
     plus: Hypothesis = Field(alias="H_plus", description="The target hypothesis.")
     minus: Hypothesis = Field(alias="H_minus", description="The mimic hypothesis.")
+
+
+_EXAMPLES = (
+    Example(
+        "Question: A boy has itching, scaly patches in the bends of his elbows since infancy. What is the diagnosis?\n"
+        "A. Psoriasis\nB. Atopic dermatitis",
+        Hypotheses(
+            H_plus="Atopic dermatitis begins in infancy and itches in the bends of elbows and knees.",
+            H_minus="Psoriasis is scaly too, but lies on the outer side of elbows and knees.",
+        ),
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -113,20 +125,30 @@ class Chr:
         """Ask for both hypotheses, search for one and against the other."""
         settings = self.settings
         draw = Draw(temperature=settings.temperature, max_tokens=settings.max_tokens, seed=settings.seed)
-        answer: Structured[Hypotheses] = yield AskForm(json_prompt(question, settings), Hypotheses, draw)
+        answer: Structured[Hypotheses] = yield AskForm(one_call(question, settings), Hypotheses, draw)
         if answer.value is None:
             return failed(answer)
         plus, minus = answer.value.plus, answer.value.minus
         return (yield from searched(self.pair.plan(plus, minus, settings.k), self.pair.notes(plus, minus)))
 
 
-def json_prompt(question: Question, config: ChrConfig) -> Prompt:
-    """The paper's call: both hypotheses as one JSON object."""
-    form = 'Return nothing but a JSON object with the keys "H_plus" and "H_minus": {"H_plus": "...", "H_minus": "..."}'
-    return Prompt((Message(role="user", content=f"{_task(question, config)}\n\n{form}"),), VERSION)
+def one_call(question: Question, config: ChrConfig) -> FormPrompt:
+    """The paper's call for both hypotheses."""
+    request = (
+        'Return nothing but a JSON object with the keys "H_plus" and "H_minus": {"H_plus": "...", "H_minus": "..."}'
+    )
+    return FormPrompt(_role(config), _case(question), VERSION, _EXAMPLES, request)
 
 
 def _task(question: Question, config: ChrConfig) -> str:
+    return f"{_role(config)}\n\n{_case(question)}"
+
+
+def _case(question: Question) -> str:
+    return f"Question: {question_text(question)}"
+
+
+def _role(config: ChrConfig) -> str:
     if config.field == "medicine":
         role = (
             "You are a medical specialist who helps with difficult clinical decisions, and you write precise "
@@ -154,6 +176,5 @@ def _task(question: Question, config: ChrConfig) -> str:
         asked = "Analyze the question"
     return (
         f"{role}\n\n{asked} below, and write two conflicting hypotheses to search with:\n"
-        f"1. H_plus, the target hypothesis: describe {plus}.\n2. H_minus, the mimic hypothesis: describe {minus}.\n\n"
-        f"Question: {question_text(question)}"
+        f"1. H_plus, the target hypothesis: describe {plus}.\n2. H_minus, the mimic hypothesis: describe {minus}."
     )

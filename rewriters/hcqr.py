@@ -25,7 +25,8 @@ from ..configs.rewriter import QueryRole, RewriterConfig
 from ..data.types import Document, Question
 from ..envs.plan import SearchPlan
 from ..errors import ConfigError
-from ..llms.base import Draw, Message, Prompt
+from ..llms.base import Draw, Message
+from ..llms.structured import Example, FormPrompt
 from .base import FirstStage, Rewrite
 from .card import RetrieverCard
 from .levels import question_text
@@ -93,9 +94,9 @@ class HcqrRewriter:
         """What the formulator is asked."""
         own = self.config.hcqr
         choice = bool(own.options and question.options)
-        prompt = Prompt((Message(role="user", content=_formulate(question, choice)),), FORMULATOR)
         form = ChosenHypothesis if choice else Hypothesis
-        return FirstStage(AskForm(prompt, form, Draw(max_tokens=own.hypothesis_tokens)), self.config.llm)
+        ask = AskForm(_formulate(question, choice), form, Draw(max_tokens=own.hypothesis_tokens))
+        return FirstStage(ask, self.config.llm, self.config.form)
 
     def learn(self, question: Question, answer: BaseModel) -> None:
         """Take a hypothesis. Raises TypeError for another form."""
@@ -162,21 +163,39 @@ def hcqr(config: RewriterConfig, card: RetrieverCard, k: int) -> HcqrRewriter:
     return HcqrRewriter(config)
 
 
-def _formulate(question: Question, choice: bool) -> str:
+_EXAMPLE = "Question: A child has a barking cough and noisy breathing at night. What is the most likely cause?"
+_GUESSED = Hypothesis(
+    discriminating_features=("barking cough", "noise on breathing in"),
+    reasoning="A barking cough at night speaks for croup.",
+    confirming_evidence=("croup is caused by parainfluenza virus",),
+    best_guess="Croup",
+)
+_CHOSEN = ChosenHypothesis(**{**_GUESSED.model_dump(), "best_guess": "A", "best_guess_text": "Croup"})
+_OPEN = (Example(_EXAMPLE, _GUESSED),)
+_CHOICE = (Example(f"{_EXAMPLE}\nA. Croup\nB. Asthma", _CHOSEN),)
+
+
+def _formulate(question: Question, choice: bool) -> FormPrompt:
     letters = "/".join(chr(ord("A") + place) for place in range(len(question.options)))
-    guess = (
-        f'"best_guess": "{letters}",\n  "best_guess_text": "the text of that option, word for word"'
-        if choice
-        else '"best_guess": "your best guess at the answer"'
-    )
-    return (
-        "You are an expert analyst who sits an exam.\n\n"
-        f"Question: {question_text(question) if choice else question.text}\n\n"
+    gist = {
+        "discriminating_features": "2 or 3 features that tell the options apart",
+        "reasoning": "briefly why this is the best answer",
+        "confirming_evidence": "1 to 3 specific facts that would confirm it",
+        "best_guess": letters if choice else "your best guess at the answer",
+        "best_guess_text": "the text of that option, word for word",
+    }
+    guess = f'"best_guess": "{gist["best_guess"]}"'
+    if choice:
+        guess += f',\n  "best_guess_text": "{gist["best_guess_text"]}"'
+    request = (
         "Analyze the question with care, between <think> and </think>: go through every option step by step with what "
         "the question says and what you know, and rule options out before you decide. After </think> give your "
         "assessment as one JSON object and nothing else:\n"
-        '{\n  "discriminating_features": ["2 or 3 features that tell the options apart"],\n'
-        '  "reasoning": "briefly why this is the best answer",\n'
-        '  "confirming_evidence": ["1 to 3 specific facts that would confirm it"],\n'
+        f'{{\n  "discriminating_features": ["{gist["discriminating_features"]}"],\n'
+        f'  "reasoning": "{gist["reasoning"]}",\n'
+        f'  "confirming_evidence": ["{gist["confirming_evidence"]}"],\n'
         f"  {guess}\n}}"
     )
+    case = f"Question: {question_text(question) if choice else question.text}"
+    examples = _CHOICE if choice else _OPEN
+    return FormPrompt("You are an expert analyst who sits an exam.", case, FORMULATOR, examples, request, gist=gist)

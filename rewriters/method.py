@@ -26,6 +26,7 @@ from pydantic import BaseModel
 from ..data.types import Document, Question
 from ..envs.plan import SearchPlan
 from ..llms.base import Draw, Prompt
+from ..llms.structured import FormPrompt
 
 MISSING = "no reply"
 """The failure of a method whose model did not reply."""
@@ -49,9 +50,12 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class AskForm:
-    """One prompt for an answer of a fixed form; the answer is a `llms.structured.Structured`."""
+    """One prompt for an answer of a fixed form; the answer is a `llms.structured.Structured`.
 
-    prompt: Prompt
+    How it is written, as JSON or as lines, is for whoever runs the method to say; a plain `Prompt` asks for JSON.
+    """
+
+    prompt: Prompt | FormPrompt
     form: type[BaseModel]
     draw: Draw
     role: Role = "writer"

@@ -10,7 +10,7 @@ Seed 004 runs it with the backbone that the other methods have and says no more 
 this project's own. A piece of information that names no passage of its prompt is left out and counted.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -20,7 +20,7 @@ from ..configs.methods import MigresConfig
 from ..data.duplicates import unique
 from ..data.types import Document, Question
 from ..llms.base import Draw
-from ..llms.structured import Structured, instructions
+from ..llms.structured import Example, FormPrompt, Structured
 from .levels import question_text
 from .method import NO_RANKING, AskForm, Outcome, Steps
 from .reading import (
@@ -31,7 +31,6 @@ from .reading import (
     numbered,
     pull,
     reader_prompt,
-    said,
     usable,
 )
 
@@ -88,6 +87,21 @@ _QUERIES = (
     "Write a simple query for each piece of missing information, in the language of the question: short, about one "
     "thing, and other than the queries that were made before."
 )
+
+_ASKED = "## Question\nWho wrote Emma, and in which year did she die?"
+_PASSAGES = "## Passages\n[1] Emma: A novel by Jane Austen.\n[2] Bath: A city in Somerset.\n\n"
+_FOUND = "## Information\n- Jane Austen wrote Emma.\n\n"
+_EXAMPLES: Mapping[type[BaseModel], Example] = {
+    Kept: Example(_PASSAGES + _ASKED, Kept(passages=[1])),
+    Extracted: Example(_PASSAGES + _ASKED, Extracted(pieces=[Piece(passage=1, information="Jane Austen wrote Emma.")])),
+    Judged: Example(_FOUND + _ASKED, Judged(sufficient=False, missing=["the year in which Jane Austen died"])),
+    Queries: Example(
+        _FOUND
+        + "## Missing\n- the year in which Jane Austen died\n\n## Queries made before\n- Who wrote Emma?\n\n"
+        + _ASKED,
+        Queries(queries=["Jane Austen year of death"]),
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -161,8 +175,9 @@ class Migres:
         self, form: type[Form], question: Question, task: str, notes: Notes, *parts: str
     ) -> Generator[AskForm, Structured[Any], Form]:
         """The reply to one step. Raises _FormError where there is none, or none of that form."""
-        text = "\n\n".join([task, instructions(form), *parts, f"## Question\n{question_text(question)}"])
-        answer = yield AskForm(said(text, VERSION), form, Draw(max_tokens=self.settings.form_tokens))
+        case = "\n\n".join([*parts, f"## Question\n{question_text(question)}"])
+        prompt = FormPrompt(task, case, VERSION, (_EXAMPLES[form],), request_last=False)
+        answer = yield AskForm(prompt, form, Draw(max_tokens=self.settings.form_tokens))
         if answer.value is None:
             raise _FormError(notes.unread(form.__name__, answer))
         value: Form = answer.value

@@ -20,7 +20,7 @@ from ..configs.methods import MisknowConfig
 from ..data.duplicates import unique
 from ..data.types import Document, Question
 from ..llms.base import Draw, Prompt, Reply
-from ..llms.structured import Structured, instructions
+from ..llms.structured import Example, FormPrompt, Structured, instructions
 from .levels import question_text
 from .method import MISSING, NO_RANKING, Ask, AskForm, Outcome, Steps
 from .parse import THINK_CLOSE, THINK_OPEN
@@ -32,7 +32,6 @@ from .reading import (
     numbered,
     pull,
     reader_prompt,
-    said,
     shortened,
     text_of,
     usable,
@@ -53,20 +52,6 @@ the main subject of the question.
 - missing_knowledge: the missing pieces, an empty list if there are none
 - query: the queries in the same order, in the language of the question"""
 
-_EXAMPLES = """## Examples
-Question: Who designed the bridge at Avon Gorge, and when was it opened?
-Passages: [1] Clifton Suspension Bridge: It spans the Avon Gorge and was designed by Isambard Kingdom Brunel.
-First answer: Isambard Kingdom Brunel, 1831
-{"thought": "Passage 1 bears out the designer. No passage says when the bridge was opened, so 1831 is unfounded.", \
-"judge": true, "missing_knowledge": ["the year in which the bridge was opened"], \
-"query": ["Clifton Suspension Bridge opening year"]}
-
-Question: What was Oslo called in 1900?
-Passages: [1] Oslo: The city was called Kristiania until 1925.
-First answer: Kristiania
-{"thought": "Passage 1 gives the name until 1925, which covers 1900. The answer is right.", "judge": false, \
-"missing_knowledge": [], "query": []}"""
-
 
 class Judgement(BaseModel):
     """The reply of figure 4, under the paper's keys."""
@@ -78,6 +63,33 @@ class Judgement(BaseModel):
     missing_knowledge: list[str]
     query: list[str]
     """A query for each piece of missing knowledge."""
+
+
+_EXAMPLES = (
+    Example(
+        "Question: Who designed the bridge at Avon Gorge, and when was it opened?\n"
+        "Passages: [1] Clifton Suspension Bridge: It spans the Avon Gorge and was designed by Isambard Kingdom "
+        "Brunel.\nFirst answer: Isambard Kingdom Brunel, 1831",
+        Judgement(
+            thought="Passage 1 bears out the designer. No passage says when the bridge was opened, so 1831 is "
+            "unfounded.",
+            judge=True,
+            missing_knowledge=["the year in which the bridge was opened"],
+            query=["Clifton Suspension Bridge opening year"],
+        ),
+    ),
+    Example(
+        "Question: What was Oslo called in 1900?\n"
+        "Passages: [1] Oslo: The city was called Kristiania until 1925.\n"
+        "First answer: Kristiania",
+        Judgement(
+            thought="Passage 1 gives the name until 1925, which covers 1900. The answer is right.",
+            judge=False,
+            missing_knowledge=[],
+            query=[],
+        ),
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -136,17 +148,16 @@ class Misknow:
         return judged
 
 
-def judge_prompt(question: Question, passages: str, draft: str) -> Prompt:
+def judge_prompt(question: Question, passages: str, draft: str) -> FormPrompt:
     """What the model is asked that looks for missing knowledge (figure 4)."""
-    parts = [
-        _JUDGE,
-        instructions(Judgement),
-        _EXAMPLES,
+    case = [
         f"## Question\n{question_text(question)}",
         f"## Passages\n{passages}",
         f"## First answer\n{draft or '(empty)'}",
     ]
-    return said("\n\n".join(parts), VERSION)
+    shown = "\n\n".join(f"{example.case}\n{example.json}" for example in _EXAMPLES)
+    request = f"{instructions(Judgement)}\n\n## Examples\n{shown}"
+    return FormPrompt(_JUDGE, "\n\n".join(case), VERSION, _EXAMPLES, request, request_last=False)
 
 
 def _reasoning(judged: Structured[Judgement]) -> str:

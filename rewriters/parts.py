@@ -6,12 +6,12 @@ in order, thinking in <think> tags before them, and nothing else. Marks that cha
 hundred million parameters can learn the form from the reward; its first label is written for it (`opening`).
 """
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..data.types import Document, Question
 from ..envs.plan import SearchPlan, is_unicode
+from ..llms.lines import label_pattern, split_at_labels
 from .base import Message, Rewrite
 from .levels import found, question_text
 from .parse import without_end_of_turn, without_think
@@ -36,18 +36,17 @@ def read_parts(text: str, labels: Sequence[str]) -> Parts:
     think, rest, failure = without_think(text)
     if failure or not rest:
         return Parts(think=think, failure=failure or "empty answer")
-    marks = sorted((mark.start(), mark.end(), label) for label in labels for mark in _label(label).finditer(rest))
-    seen = [label for _, _, label in marks]
+    before, marks = split_at_labels(rest, labels)
+    seen = [label for label, _ in marks]
     if set(seen) != set(labels):
         return Parts(think=think, failure="missing part")
     if len(seen) > len(labels):
         return Parts(think=think, failure="repeated part")
     if seen != list(labels):
         return Parts(think=think, failure="parts out of order")
-    if rest[: marks[0][0]].strip():
+    if before.strip():
         return Parts(think=think, failure="text outside parts")
-    ends = [start for start, _, _ in marks[1:]] + [len(rest)]
-    texts = tuple(" ".join(rest[start:end].split()) for (_, start, _), end in zip(marks, ends, strict=True))
+    texts = tuple(" ".join(body.split()) for _, body in marks)
     return Parts(texts, think) if all(texts) else Parts(think=think, failure="empty part")
 
 
@@ -89,11 +88,7 @@ class PartsRewriter:
 
     def parse(self, question: Question, text: str, turn: int) -> Rewrite:
         """Read the text sampled in one turn after its opening; a model that writes the first label again may."""
-        begun = _label(self.labels[0]).match(text.lstrip()) or text.lstrip().startswith("<think>")
+        begun = label_pattern(self.labels[0]).match(text.lstrip()) or text.lstrip().startswith("<think>")
         parts = read_parts(text if begun else f"{self.opening} {text}", self.labels)
         plan = None if parts.failure else self.plan(question, parts.texts)
         return Rewrite(plan, parts.think, parts.texts, parts.failure)
-
-
-def _label(label: str) -> re.Pattern[str]:
-    return re.compile(rf"^[ \t>*#_-]*{re.escape(label)}[ \t*_]*:[ \t*_]*", re.IGNORECASE | re.MULTILINE)

@@ -44,7 +44,8 @@ class Rewritten:
                 return failed(answer)
             self.rewriter.learn(question, answer.value)
             notes["first_stage"] = answer.value.model_dump(mode="json")
-        reply: Reply | None = yield Ask(Prompt(tuple(self.rewriter.first(question)), self.version), self.draw)
+        prompt = Prompt(tuple(self.rewriter.first(question)), self.version, self.rewriter.opening)
+        reply: Reply | None = yield Ask(prompt, self.draw)
         if reply is None:
             return Outcome(failure=MISSING, notes=notes)
         rewrite = read_reply(self.rewriter, question, reply)

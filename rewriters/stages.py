@@ -10,11 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 from pydantic import BaseModel
 
-from ..configs.llm import LlmConfig
+from ..configs.llm import AnswerForm, LlmConfig
 from ..configs.schema import PolicyConfig
 from ..data.types import Question
 from ..errors import ConfigError
 from ..llms.access import Llm, open_llm
+from ..llms.base import Draw
 from ..llms.structured import ask_structured
 from .base import FirstStage, Rewriter, Staged
 from .method import MISSING
@@ -86,11 +87,12 @@ def _ask(stages: Sequence[FirstStage], base: LlmConfig) -> Answers:
 
 
 def _ask_one(llm: Llm, stages: Mapping[int, FirstStage]) -> dict[int, BaseModel | str]:
-    kinds = dict.fromkeys((stage.ask.form, stage.ask.draw) for stage in stages.values())
+    kinds: dict[tuple[type[BaseModel], Draw, AnswerForm], list[int]] = {}
+    for place, stage in stages.items():
+        kinds.setdefault((stage.ask.form, stage.ask.draw, stage.form), []).append(place)
     answers: dict[int, BaseModel | str] = {}
-    for form, draw in kinds:
-        places = [place for place, stage in stages.items() if (stage.ask.form, stage.ask.draw) == (form, draw)]
-        outcomes = ask_structured(llm, [stages[place].ask.prompt for place in places], form, draw)
+    for (form, draw, way), places in kinds.items():
+        outcomes = ask_structured(llm, [stages[place].ask.prompt for place in places], form, draw, way)
         for place, outcome in zip(places, outcomes, strict=True):
             answers[place] = outcome.value or (MISSING if outcome.missing else GARBLED)
     return answers

@@ -73,10 +73,10 @@ def doc(name, text=None, title=""):
     return Document(name, title, text if text is not None else f"text of {name}")
 
 
-def run(method, answer, question=ASKED, cross_encoder=None, **shelves):
-    """(outcome, model) of one question; the shelves by source."""
+def run(method, answer, question=ASKED, cross_encoder=None, lines=False, **shelves):
+    """(outcome, model) of one question; the shelves by source. `lines` asks for labelled lines."""
     model = Scripted(answer)
-    (ran,) = Runner(Llm(model), shelves, cross_encoder).run(method, [question])
+    (ran,) = Runner(Llm(model), shelves, cross_encoder, form="lines" if lines else "json").run(method, [question])
     return ran.outcome, model
 
 

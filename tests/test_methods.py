@@ -9,6 +9,7 @@ from querylect.errors import ConfigError, EnvironmentUnavailableError
 from querylect.eval.methods import Runner
 from querylect.llms.access import Llm
 from querylect.llms.base import Draw, Failure, Prompt, Reply, Text
+from querylect.llms.structured import FormPrompt
 from querylect.rewriters.method import MISSING, NO_RANKING, Ask, AskForm, Outcome, Score, Search
 
 QUESTIONS = [Question(f"q{number}", text) for number, text in enumerate(["one", "two", "three", "silence", "five"])]
@@ -214,3 +215,19 @@ def test_forms_and_scores_come_back_to_their_question():
     assert [document.id for document in ran[0].outcome.documents] == ["shelf-2", "shelf-1", "shelf-0"]
     with pytest.raises(ConfigError, match="cross-encoder"):
         Runner(Llm(model), {"": Shelf()}).run(Judged(), QUESTIONS)
+
+
+def test_the_runner_says_how_forms_are_written():
+    class Judging:
+        name = "judging"
+
+        def steps(self, question):
+            answer = yield AskForm(FormPrompt("Judge it.", question.text, "v1"), Judgement, Draw())
+            return Outcome(notes={"value": answer.value, "failure": answer.failure})
+
+    said = {"json": '{"fits": true}', "lines": "Fits: yes"}
+    for way, other in (("json", "lines"), ("lines", "json")):
+        (right,) = Runner(Llm(Echo(lambda text, way=way: said[way])), {}, form=way).run(Judging(), QUESTIONS[:1])
+        assert right.outcome.notes == {"value": Judgement(fits=True), "failure": ""}
+        (wrong,) = Runner(Llm(Echo(lambda text, other=other: said[other])), {}, form=way).run(Judging(), QUESTIONS[:1])
+        assert wrong.outcome.notes["value"] is None

@@ -182,6 +182,29 @@ def test_a_second_run_asks_nothing_and_a_change_only_what_is_different(values, s
     assert row(results, "open", "alone")["means"]["em"]["value"] == 1
 
 
+def test_lines_are_another_form_of_the_same_judge(values, server, tmp_path):
+    rest = {"sweeps": [], "shifts": [], "tables": [], "limit": 3}
+    run(values, tmp_path / "out", **rest)
+    asked, in_json = len(server.bodies), server.answer
+
+    def in_lines(body):
+        judged = body["messages"][0]["content"].startswith("You judge how a context")
+        return "Selected answer: A\nLabel: ENTAILED" if judged else in_json(body)
+
+    server.answer = in_lines
+    page, results = run(values, tmp_path / "out", form="lines", **rest)
+    rag = row(results, "mcq", "rag")
+    assert (rag["means"]["dur"], rag["off_format"]) == ({"value": 1.0, "n": 3}, {})
+    assert len(server.bodies) > asked, "another form is another record"
+    assert results["judges"] == {"utility": "utility-1/lines"}
+    assert "Answers of a fixed form: labelled lines." in page.read_text()
+    judged = [body for body in server.bodies[asked:] if len(body["messages"]) > 1]
+    assert [one["role"] for one in judged[0]["messages"]] == ["user", "assistant", "user"]
+    asked = len(server.bodies)
+    run(values, tmp_path / "out", form="lines", **rest)
+    assert len(server.bodies) == asked
+
+
 def test_no_answer_to_a_method_is_longer_than_the_paper_allows(values, server, tmp_path):
     systems = {
         "short": {"method": "hyde", "settings": {"passages": 1, "max_tokens": 5}},

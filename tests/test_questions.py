@@ -21,12 +21,13 @@ from querylect.errors import (
     IndexFolderError,
     StorageError,
 )
+from querylect.llms.base import Reply, Text
 from querylect.questions.asking import Asked, Judged, Spent
 from querylect.questions.build import write_question_index
 from querylect.questions.journal import Journal
-from querylect.questions.prompts import judge_prompt, writer_prompt, yes_or_no
+from querylect.questions.prompts import Verdict, Written, judge_prompt, writer_prompt, yes_or_no
 
-from .asked import TEXTS, WRITTEN, Told, asking, corpus, lines, save_corpus  # noqa: F401 (a fixture)from .chat_server import ChatServer
+from .asked import TEXTS, WRITTEN, WRONG, Told, asking, corpus, lines, save_corpus  # noqa: F401 (a fixture)from .chat_server import ChatServer
 from .chat_server import ChatServer
 
 HEAD, LEMON = "What helps when my head hurts?", "Does lemon juice help?"
@@ -322,6 +323,30 @@ def test_only_some_contents_and_no_questions_at_all(tmp_path, corpus):  # noqa: 
         assert len(lines(tmp_path / ".none.parts" / "asked.jsonl")) == 6, "the texts can be looked at"
 
 
+def test_questions_and_verdicts_may_be_written_in_lines(tmp_path, corpus):  # noqa: F811
+    class InLines(Told):
+        def generate(self, prompts, draw, deliver, costs):
+            for place, prompt in enumerate(prompts):
+                head, case = prompt.messages[0]["content"], prompt.messages[-1]["content"]
+                if head.startswith("You are"):
+                    name = next(name for name in TEXTS if f"About {name}" in case)
+                    text = "\n".join(["Questions:", *(f"{n}. {one}" for n, one in enumerate(WRITTEN[name], start=1))])
+                    text = text if WRITTEN[name] else "Questions: none"
+                else:
+                    text = f"Explanation: so\nAnswerable: {'no' if any(one in case for one in WRONG) else 'yes'}"
+                deliver(place, Reply((Text(text, True),), 7, 3))
+
+    with asking(InLines(), form="lines") as config:
+        said = write_question_index(config, corpus, folder_of(corpus))
+    assert (said.counts["questions_kept"], said.counts["questions_dropped"], said.counts["contents_failed"]) == (
+        8,
+        1,
+        0,
+    )
+    assert said.asked["writer_prompt"] == "qb-rag-questions-1/lines"
+    assert said.asked["judge_prompt"] == "qb-rag-judge-1/lines"
+
+
 def test_yes_or_no_is_judged_by_the_likelier_first_token(tmp_path, corpus):  # noqa: F811
     assert yes_or_no("No", {" yes": -0.5, "No": -1.0, "yes": -3.0}) is True
     assert yes_or_no("Yes", {"Yes": -1.0, " NO": -0.2}) is False
@@ -338,12 +363,12 @@ def test_yes_or_no_is_judged_by_the_likelier_first_token(tmp_path, corpus):  # n
 
 def test_prompts_hold_what_the_paper_says_and_no_more_words_than_allowed():
     content = Document("d", "Title", "one two three four")
-    asked = writer_prompt(content, 20, "written for a test", 3).messages[0]["content"]
+    asked = writer_prompt(content, 20, "written for a test", 3).worded(Written).messages[0]["content"]
     assert asked.endswith("Text: Title one two\nQuestions:")
     assert asked.count("20 questions") == 2
     for word in ("teacher", "first person", "high-school", '"questions"', "was written for a test", "do not copy"):
         assert word in asked
-    judged = judge_prompt("why?", content, "structured", 100).messages[0]["content"]
+    judged = judge_prompt("why?", content, 100).worded(Verdict).messages[0]["content"]
     assert "Text: Title one two three four\n\nQuestion: why?\n" in judged
     assert judged.index("explanation") < judged.index('answerable":'), "reasons first"
 

@@ -53,13 +53,18 @@ def test_the_formulator_sees_the_options_unless_they_are_off():
         ({}, PLAIN, Hypothesis, False),
     ):
         stage = hcqr(**settings).stage(question)
-        asked = stage.ask.prompt.messages[-1]["content"]
+        asked = said(stage)
         assert stage.ask.form is form
         assert ("A. blue light\nB. red light" in asked) == shown == ("best_guess_text" in asked)
         assert question.text in asked
         assert stage.llm is None
     many = Question("many", "which?", tuple(f"option {number}" for number in range(10)))
-    assert '"A/B/C/D/E/F/G/H/I/J"' in hcqr().stage(many).ask.prompt.messages[-1]["content"]
+    assert '"A/B/C/D/E/F/G/H/I/J"' in said(hcqr().stage(many))
+    assert "\nBest guess: <A/B/C/D/E/F/G/H/I/J>\n" in said(hcqr().stage(many), "lines", 0)
+
+
+def said(stage, way="json", message=-1):
+    return stage.ask.prompt.worded(stage.ask.form, way).messages[message]["content"]
 
 
 def test_the_rewriter_is_asked_with_the_hypothesis_and_without_the_options():

@@ -149,3 +149,33 @@ def test_many_cases_travel_together():
     )
     assert [one.value for one in found] == [0, 0, 0]
     assert [len(said) for _, said in echo.batches] == [3]
+
+
+CASES = {"utility": CHOICE, "context_recall": OPEN}
+LINES = {
+    "utility": {"Right answer": "Selected answer: B\nLabel: useful but not entailed"},
+    "relevancy": {"Iron": "Explanation: it says so\nAnswerable: yes", "Mercury": "Explanation: no\nAnswerable: no"},
+    "declined": {"Reply: ": "Explanation: it: answers\nVerdict: no"},
+    "faithfulness": {"Documents": "Explanation: borne out\nVerdict: yes"},
+    "answer_relevancy": {"Reply: ": "Explanation: 它回答了\nVerdict: yes"},
+    "guideline": {
+        "completely and correctly": "Iron melts at 1538.",
+        "Ideal answer: ": "Points:\n1. It is a metal.\n2. It melts.",
+        "Guideline:": "Explanation: half of it\nScore: 0.5",
+    },
+    "context_recall": {
+        "Documents:": "Statement: 1\nAttributed: yes\nReason: d1\nStatement: 2\nAttributed: no\nReason: none",
+        "Answer: Ada": "Statements:\n1. Ada wrote.\n2. It ran.",
+    },
+}
+VALUES = {"utility": 1, "relevancy": 1, "declined": 0, "faithfulness": 1, "answer_relevancy": 1, "guideline": 0.5}
+
+
+@pytest.mark.parametrize("name", sorted(JUDGES))
+def test_every_judge_is_answered_in_lines_and_its_version_says_so(name):
+    own = case(CASES.get(name, CONTENT))
+    for answers, failure, value in ((LINES[name], "", VALUES.get(name, 0.5)), ({}, OFF_FORMAT, None)):
+        runner = Runner(Llm(Echo(Script(answers))), {}, form="lines")
+        (verdict,) = judged(runner, JUDGES[name], [own], Setting())
+        assert (verdict.failure, verdict.value) == (failure, value)
+        assert verdict.version == f"{JUDGES[name].version}/lines"

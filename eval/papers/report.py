@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ...configs.paper import PaperConfig, PaperSystem
+from ...llms.structured import version_in
 from ..provenance import versions
 from ..records import write_text
 from ..tasks import generator
@@ -37,9 +38,10 @@ def write_results(
             write_text(folder / curves[number], curve)
     said = {
         **facts,
+        "form": paper.form,
         "generator": generator.VERSION,
         "judges": {
-            name: JUDGES[name].version
+            name: version_in(JUDGES[name].version, paper.form)
             for name in dict.fromkeys(name for task in paper.tasks.values() for name in task.judges)
             if paper.judging
         },

@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 from ... import __version__
 from ...configs.environment import RerankConfig
+from ...configs.llm import AnswerForm
 from ...configs.paper import PaperConfig, PaperSystem, Style, TaskConfig
 from ...errors import EngineUnavailableError
 from ...llms.access import Llm, open_llm
 from ...llms.base import Draw, Reply
+from ...llms.structured import version_in
 from ...logs import progress_bar
 from ...rewriters.method import ANSWER, MISSING, Ask, AskForm, Method, Step, Steps
 from ...rewriters.methods import METHODS, KnownMethod, make_method
@@ -120,6 +122,7 @@ class _Observed:
     method: Method
     versions: dict[str, list[str]]
     most: int | None
+    form: AnswerForm
 
     @property
     def name(self) -> str:
@@ -142,8 +145,9 @@ class _Observed:
     def _bounded(self, step: Step, seen: list[str]) -> Step:
         if not isinstance(step, Ask | AskForm):
             return step
-        if step.prompt.version not in seen:
-            seen.append(step.prompt.version)
+        version = version_in(step.prompt.version, self.form if isinstance(step, AskForm) else "json")
+        if version not in seen:
+            seen.append(version)
         most = min(self.most or step.draw.max_tokens, step.draw.max_tokens)
         return replace(step, draw=replace(step.draw, max_tokens=most))
 
@@ -195,7 +199,7 @@ class PaperRun:
     ) -> list[PaperRecord]:
         sources = sources_of(self._paper, task, system)
         searchers = {source: self._bases[source].client for source in sources}
-        runner = Runner(self._writer, searchers, self._cross_encoder, self._reader)
+        runner = Runner(self._writer, searchers, self._cross_encoder, self._reader, form=self._paper.form)
         items = self._tasks[task].items
         keys = [self._key(task, system, sources, item) for item in items]
         found: dict[str, PaperRecord] = {}
@@ -223,7 +227,7 @@ class PaperRun:
     ) -> list[PaperRecord]:
         """The records of some questions: the method, then the reader, then the judges."""
         versions: dict[str, list[str]] = {}
-        observed = _Observed(method, versions, self._paper.method_max_tokens)
+        observed = _Observed(method, versions, self._paper.method_max_tokens, self._paper.form)
         ran = runner.run(observed, [item.question for item, _ in part])
         replies = self._read(task, system, [one for one in ran if _to_read(one)])
         records: list[PaperRecord] = []
@@ -314,7 +318,7 @@ class PaperRun:
             return list(records)
         draw = Draw(max_tokens=self._paper.judge_max_tokens, seed=self._paper.seed)
         setting = Setting(self._paper.document_words, draw)
-        runner = Runner(self._judge, {})
+        runner = Runner(self._judge, {}, form=self._paper.form)
         verdicts: list[dict[str, Mapping[str, Any]]] = [{} for _ in records]
         for name in self._paper.tasks[task].judges:
             for own, verdict in zip(verdicts, judged(runner, JUDGES[name], cases, setting), strict=True):
@@ -338,6 +342,7 @@ class PaperRun:
             "environments": [[source, self._bases[source].facts] for source in sources],
             "question": [item.question.id, item.question.text, list(item.question.options)],
             "asked": [config.kind, self._style(task, system), config.field, paper.document_words, paper.max_tokens],
+            "answers": paper.form,
             "judges": [[name, JUDGES[name].version] for name in judges],
             "judging": [paper.judge_max_tokens, item.right, list(item.answers), [one.id for one in item.contents]]
             if judges

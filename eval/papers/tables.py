@@ -68,7 +68,8 @@ def _who(facts: Mapping[str, Any]) -> str:
     asked = ", ".join(f"{name} n = {count['asked']}" for name, count in facts["questions"].items())
     judge = json.dumps(facts["judge"], ensure_ascii=False) if facts["judge"] else "none"
     reader, writer = (json.dumps(facts[name], ensure_ascii=False) for name in ("reader", "writer"))
-    return f"Reader {reader}; methods ask {writer}; judge {judge}. Questions: {asked}."
+    form = "labelled lines" if facts["form"] == "lines" else "JSON"
+    return f"Reader {reader}; methods ask {writer}; judge {judge}. Answers of a fixed form: {form}. Questions: {asked}."
 
 
 def _table(

@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 
 from ...data.types import Document, Question
 from ...llms.base import Message, Prompt
-from ...llms.structured import instructions
+from ...llms.structured import Example, FormPrompt
 from ..answers_metrics import letter
 from ..answers_prompt import shortened
 from .items import Item
@@ -135,63 +135,109 @@ _ATTRIBUTED = (
 )
 
 
-def utility(item: Item, documents: Sequence[Document], words: int) -> Prompt:
+_ASKED = "Question: Which gas do plants take up for photosynthesis?"
+_CONTEXT = "[1] Photosynthesis: Plants take up carbon dioxide through their leaves and give off oxygen."
+_REPLY = "Reply: They take up carbon dioxide."
+_SAID = "The reply names carbon dioxide, as document 1 does."
+_SHOWN_UTILITY = Example(
+    f"{_ASKED}\n\nOptions:\nA. Oxygen\nB. Carbon dioxide\n\nRight answer: B. Carbon dioxide\n\nContext:\n{_CONTEXT}",
+    Utility(selected_answer="B", label="ENTAILED"),
+)
+_SHOWN_ANSWERABLE = Example(
+    f"Text: {_CONTEXT.partition(' ')[2]}\n\n{_ASKED}",
+    Answerable(explanation="The question asks for a gas, and the text names carbon dioxide.", answerable=True),
+)
+_SHOWN_DECLINED = Example(
+    f"{_ASKED}\n\n{_REPLY}", YesNo(explanation="The reply names a gas and does not decline.", verdict=False)
+)
+_SHOWN_FAITHFUL = Example(f"Documents:\n{_CONTEXT}\n\n{_ASKED}\n\n{_REPLY}", YesNo(explanation=_SAID, verdict=True))
+_SHOWN_TO_THE_POINT = Example(
+    f"{_ASKED}\n\n{_REPLY}", YesNo(explanation="A gas is asked for, and the reply names one.", verdict=True)
+)
+_SHOWN_POINTS = Example(
+    f"{_ASKED}\n\nIdeal answer: Plants take up carbon dioxide and give off oxygen.",
+    Points(points=["Plants take up carbon dioxide.", "They give off oxygen."]),
+)
+_SHOWN_ADHERENCE = Example(
+    f"{_ASKED}\n\nGuideline:\n- Plants take up carbon dioxide.\n- They give off oxygen.\n\n"
+    "Answer: They take up carbon dioxide.",
+    Adherence(explanation="One of two key points is made.", score=0.5),
+)
+_SHOWN_NEEDED = Example(
+    f"{_ASKED}\n\nAnswer: carbon dioxide", Statements(statements=["Plants take up carbon dioxide for photosynthesis."])
+)
+_SHOWN_ATTRIBUTED = Example(
+    f"{_ASKED}\n\nDocuments:\n{_CONTEXT}\n\nStatements:\n1. Plants take up carbon dioxide.\n2. Plants have roots.",
+    Attributions(
+        statements=[
+            Attribution(statement=1, attributed=True, reason="Document 1 says it."),
+            Attribution(statement=2, attributed=False, reason="No document speaks of roots."),
+        ]
+    ),
+)
+
+
+def utility(item: Item, documents: Sequence[Document], words: int) -> FormPrompt:
     """How the context bears on the right answer."""
     assert item.right is not None, "the utility judge takes multiple choice"
     options = [f"{letter(place)}. {option}" for place, option in enumerate(item.question.options)]
     right = f"{letter(item.right)}. {item.question.options[item.right]}"
     parts = [_asked(item.question), "Options:\n" + "\n".join(options), f"Right answer: {right}"]
-    return _prompt(UTILITY, _UTILITY, [*parts, _shown("Context", documents, words)], Utility)
+    return _prompt(UTILITY, _UTILITY, [*parts, _shown("Context", documents, words)], _SHOWN_UTILITY)
 
 
-def answerable(question: Question, document: Document, words: int) -> Prompt:
+def answerable(question: Question, document: Document, words: int) -> FormPrompt:
     """Whether one document answers the question."""
-    return _prompt(RELEVANCY, _ANSWERABLE, [f"Text: {shortened(document, words)}", _asked(question)], Answerable)
+    parts = [f"Text: {shortened(document, words)}", _asked(question)]
+    return _prompt(RELEVANCY, _ANSWERABLE, parts, _SHOWN_ANSWERABLE)
 
 
-def declined(question: Question, answer: str) -> Prompt:
+def declined(question: Question, answer: str) -> FormPrompt:
     """Whether an answer declines."""
-    return _prompt(DECLINED, _DECLINED, [_asked(question), f"Reply: {answer}"], YesNo)
+    return _prompt(DECLINED, _DECLINED, [_asked(question), f"Reply: {answer}"], _SHOWN_DECLINED)
 
 
-def faithful(question: Question, documents: Sequence[Document], answer: str, words: int) -> Prompt:
+def faithful(question: Question, documents: Sequence[Document], answer: str, words: int) -> FormPrompt:
     """Whether the documents support an answer."""
     parts = [_shown("Documents", documents, words), _asked(question), f"Reply: {answer}"]
-    return _prompt(FAITHFULNESS, _FAITHFUL, parts, YesNo)
+    return _prompt(FAITHFULNESS, _FAITHFUL, parts, _SHOWN_FAITHFUL)
 
 
-def to_the_point(question: Question, answer: str) -> Prompt:
+def to_the_point(question: Question, answer: str) -> FormPrompt:
     """Whether an answer addresses the question."""
-    return _prompt(ANSWER_RELEVANCY, _TO_THE_POINT, [_asked(question), f"Reply: {answer}"], YesNo)
+    parts = [_asked(question), f"Reply: {answer}"]
+    return _prompt(ANSWER_RELEVANCY, _TO_THE_POINT, parts, _SHOWN_TO_THE_POINT)
 
 
 def golden(item: Item, words: int) -> Prompt:
     """The golden answer from the contents that the question belongs to."""
-    return _prompt(GUIDELINE, _GOLDEN, [_shown("Text", item.contents, words), _asked(item.question)], None)
+    parts = [_GOLDEN, _shown("Text", item.contents, words), _asked(item.question)]
+    return Prompt((Message(role="user", content="\n\n".join(parts)),), GUIDELINE)
 
 
-def key_points(question: Question, answer: str) -> Prompt:
+def key_points(question: Question, answer: str) -> FormPrompt:
     """The guideline of a golden answer."""
-    return _prompt(GUIDELINE, _POINTS, [_asked(question), f"Ideal answer: {answer}"], Points)
+    return _prompt(GUIDELINE, _POINTS, [_asked(question), f"Ideal answer: {answer}"], _SHOWN_POINTS)
 
 
-def adherence(question: Question, points: Sequence[str], answer: str) -> Prompt:
+def adherence(question: Question, points: Sequence[str], answer: str) -> FormPrompt:
     """How much of the guideline an answer covers."""
     listed = "\n".join(f"- {point}" for point in points)
-    return _prompt(GUIDELINE, _ADHERENCE, [_asked(question), f"Guideline:\n{listed}", f"Answer: {answer}"], Adherence)
+    parts = [_asked(question), f"Guideline:\n{listed}", f"Answer: {answer}"]
+    return _prompt(GUIDELINE, _ADHERENCE, parts, _SHOWN_ADHERENCE)
 
 
-def needed(item: Item) -> Prompt:
+def needed(item: Item) -> FormPrompt:
     """What must be known for the right answer."""
     right = item.answers[0] + "".join(f" (or: {one})" for one in item.answers[1:])
-    return _prompt(CONTEXT_RECALL, _NEEDED, [_asked(item.question), f"Answer: {right}"], Statements)
+    return _prompt(CONTEXT_RECALL, _NEEDED, [_asked(item.question), f"Answer: {right}"], _SHOWN_NEEDED)
 
 
-def attributed(question: Question, documents: Sequence[Document], statements: Sequence[str], words: int) -> Prompt:
+def attributed(question: Question, documents: Sequence[Document], statements: Sequence[str], words: int) -> FormPrompt:
     """Which statements the context holds."""
     listed = "\n".join(f"{number}. {statement}" for number, statement in enumerate(statements, start=1))
     parts = [_asked(question), _shown("Documents", documents, words), f"Statements:\n{listed}"]
-    return _prompt(CONTEXT_RECALL, _ATTRIBUTED, parts, Attributions)
+    return _prompt(CONTEXT_RECALL, _ATTRIBUTED, parts, _SHOWN_ATTRIBUTED)
 
 
 def _asked(question: Question) -> str:
@@ -203,7 +249,5 @@ def _shown(head: str, documents: Sequence[Document], words: int) -> str:
     return f"{head}:\n" + ("\n".join(shown) or "(none was found)")
 
 
-def _prompt(version: str, task: str, parts: Sequence[str], form: type[BaseModel] | None) -> Prompt:
-    """One user message, for chat templates without a system role."""
-    closing = [instructions(form)] if form is not None else []
-    return Prompt((Message(role="user", content="\n\n".join([task, *parts, *closing])),), version)
+def _prompt(version: str, task: str, parts: Sequence[str], example: Example) -> FormPrompt:
+    return FormPrompt(task, "\n\n".join(parts), version, (example,))

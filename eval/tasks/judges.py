@@ -7,12 +7,12 @@ a 0. Every verdict bears the version of the judge's prompts; who judged stands i
 """
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from ...data.types import Document, Question
-from ...llms.base import Draw, Prompt
-from ...llms.structured import Structured
+from ...llms.base import Draw
+from ...llms.structured import FormPrompt, Structured, version_in
 from ...rewriters.method import Ask, AskForm, Outcome, Steps
 from ..methods import Runner
 from . import judge_prompts as prompts
@@ -90,7 +90,8 @@ def judged(runner: Runner, judge: Judge, cases: Sequence[Case], setting: Setting
     ran = runner.run(bench, [Question(str(place), "") for place in places])
     found: list[Verdict | None] = [None] * len(cases)
     for place, one in zip(places, ran, strict=True):
-        found[place] = Verdict(**one.outcome.notes)
+        verdict = Verdict(**one.outcome.notes)
+        found[place] = replace(verdict, version=version_in(verdict.version, runner.form))
     return found
 
 
@@ -154,7 +155,7 @@ def _answer_relevancy(case: Case, setting: Setting) -> Judging:
     return _yes_or_no(prompts.ANSWER_RELEVANCY, prompts.to_the_point(case.item.question, case.answer or ""), setting)
 
 
-def _yes_or_no(version: str, prompt: Prompt, setting: Setting) -> Judging:
+def _yes_or_no(version: str, prompt: FormPrompt, setting: Setting) -> Judging:
     answer: Structured = yield AskForm(prompt, prompts.YesNo, setting.draw)
     if answer.value is None:
         return _without(version, answer)

@@ -1,0 +1,276 @@
+"""Answers as labelled lines: what is read, where an answer ends, what is wrong, and what a model is asked."""
+
+from typing import Annotated, Literal
+
+import pytest
+from pydantic import BaseModel, Field
+from querylect.configs.llm import LlmConfig
+from querylect.eval.tasks import judge_prompts
+from querylect.eval.tasks.judge_prompts import Attribution, Attributions, Utility, YesNo
+from querylect.llms.access import Llm, open_llm
+from querylect.llms.base import Draw, Failure, Prompt, Reply, Text
+from querylect.llms.lines import opening, parts_of, read_lines, render, request
+from querylect.llms.structured import Example, FormPrompt, ask_structured, read
+from querylect.questions.prompts import Written
+from querylect.rewriters.chr import Hypotheses
+from querylect.rewriters.hcqr import ChosenHypothesis, Hypothesis
+from querylect.rewriters.migres import Extracted, Kept, Piece
+from querylect.rewriters.misknow import Judgement
+
+FULL = """Thought: Passage 1 says nothing.
+Judge: yes
+Missing knowledge:
+1. the tamer's name
+2. the year
+Query:
+1. dog tamers"""
+JUDGED = Judgement(
+    thought="Passage 1 says nothing.",
+    judge=True,
+    missing_knowledge=["the tamer's name", "the year"],
+    query=["dog tamers"],
+)
+
+
+class Sure(BaseModel):
+    score: Annotated[float, Field(ge=0, le=1)]
+    label: Literal["USEFUL", "NOT_USEFUL"]
+
+
+def value(text, form, finished=True):
+    outcome = read(text, form, "lines", finished)
+    assert (outcome.value is None) == bool(outcome.failure)
+    return outcome.value
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        JUDGED,
+        Judgement(thought="a: b, and Judge: c", judge=False, missing_knowledge=[], query=[]),
+        Utility(selected_answer="J", label="USEFUL_BUT_NOT_ENTAILED"),
+        Hypotheses(H_plus="乳糖不耐症：腹胀", H_minus="H_plus is not a label here, H_minus: neither"),
+        Kept(passages=[3, 1]),
+        Kept(passages=[]),
+        Extracted(pieces=[Piece(passage=2, information="x: y"), Piece(passage=1, information="1. z")]),
+        Extracted(pieces=[]),
+        Attributions(statements=[Attribution(statement=1, attributed=False, reason="Documents: none")]),
+        Sure(score=0.25, label="NOT_USEFUL"),
+        Sure(score=1, label="USEFUL"),
+    ],
+)
+def test_what_is_written_is_read_back(answer):
+    assert value(render(answer), type(answer)) == answer
+
+
+def test_parts_may_run_over_lines_and_bear_the_marks_of_chat_models():
+    text = (
+        "**Thought:** Passage 1\nsays nothing.\n\n- judge: Yes.\n**Missing_knowledge**:\n- the tamer's name\n"
+        "- the\n  year\n\nQUERY： dog tamers"
+    )
+    assert value(text, Judgement) == JUDGED
+    assert value(f"<think>is Judge: no?\nJudge: no</think>\n```\n{FULL}\n```", Judgement) == JUDGED
+    assert value(FULL.replace("1. ", "").replace("2. ", ""), Judgement) == JUDGED, "a line for each, without numbers"
+
+
+@pytest.mark.parametrize(
+    "after", ["\n\nQuestion: who?\nThought: so", "\nQuery:\n1. more", "\nThought: again", "\n\nI hope"]
+)
+def test_an_answer_ends_with_its_last_part(after):
+    assert value(FULL + after, Judgement) == JUDGED
+    assert value(f"Explanation: so\nVerdict: no\nThe reply{after}", YesNo) == YesNo(explanation="so", verdict=False)
+    pair = "Statement: 1\nAttributed: yes\nReason: said\n\nStatement: 2\nAttributed: no\nReason: not said"
+    assert [one.attributed for one in value(f"{pair}\n\nSo much.", Attributions).statements] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "thought: Field required"),
+        ("I think so. \n" + FULL, "text before the first label"),
+        (FULL.replace("Judge: yes\n", ""), "'Missing knowledge' stands where 'Judge' belongs"),
+        ("Judge: yes\n" + FULL.replace("Judge: yes\n", ""), "'Judge' stands where 'Thought' belongs"),
+        (FULL.replace("Judge: yes", "Judge: yes\nJudge: no"), "'Judge' stands where 'Missing knowledge' belongs"),
+        (FULL.replace("yes", "yes and no"), "judge: Input should be a valid boolean"),
+        (FULL.replace("yes", "是"), "judge: Input should be a valid boolean"),
+        (FULL.replace("Thought: Passage 1 says nothing.", "Thought:"), "thought: Field required"),
+        (FULL.replace("\n1. dog tamers", ""), "query: Field required"),
+        (FULL.replace("\n1. dog tamers", "\n1."), "query: Field required"),
+        (FULL.replace("Judge", "判断"), "'Missing knowledge' stands where 'Judge' belongs"),
+    ],
+)
+def test_whatever_else_is_off_is_a_failure_that_says_why(text, says):
+    outcome = read(text, Judgement, "lines")
+    assert outcome.value is None
+    assert says in outcome.failure
+    assert outcome.text == text
+
+
+def test_words_and_numbers_are_taken_strictly():
+    assert value("Selected answer: b\nLabel: not useful.", Utility) == Utility(selected_answer="b", label="NOT_USEFUL")
+    for wrong in ("Label: useful-ish", "Label: NOT_USEFUL because", "Label: USEFUL"):
+        assert value(f"Selected answer: B\n{wrong}", Utility) is None
+    assert value("Score: 1.5\nLabel: USEFUL", Sure) is None
+    assert value("Score: 80%\nLabel: USEFUL", Sure) is None
+    assert value("Passages: [1], 3 4.", Kept) == Kept(passages=[1, 3, 4])
+    for wrong in ("Passages: 1 and 3", "Passages: 1.5", "Passages:", "Passages: all"):
+        assert value(wrong, Kept) is None
+    assert value("Passages: None.", Kept) == Kept(passages=[])
+
+
+def test_half_a_number_or_word_at_the_limit_is_not_taken_for_a_whole_one():
+    assert value("Passages: 1, 2", Kept, finished=False) is None
+    assert value("Passages: 1, 2\nThe", Kept, finished=False) == Kept(passages=[1, 2])
+    assert value("Explanation: so\nVerdict: no", YesNo, finished=False) is None
+    assert value(FULL, Judgement, finished=False) == JUDGED, "text counts as far as it goes"
+
+
+@pytest.mark.parametrize("letters", ["A", "AB", "ABCDEFGHIJ"])
+def test_texts_of_one_word_in_any_language_and_options_of_any_number(letters):
+    for letter in letters:
+        assert value(f"Selected answer: {letter}\nLabel: ENTAILED", Utility).selected_answer == letter
+    text = (
+        "Discriminating features:\n1. 发热\n2. 答案：咳嗽\nReasoning: 对\nConfirming evidence: رئة\nBest guess: J\n"
+        "Best guess text: 肺炎"
+    )
+    found = value(text, ChosenHypothesis)
+    assert found.discriminating_features == ("发热", "答案：咳嗽"), "a label is one of the form's own, nothing else"
+    assert (found.confirming_evidence, found.best_guess, found.guess) == (("رئة",), "J", "肺炎")
+    assert value("Questions: why?", Written) == Written(questions=["why?"])
+    assert value("Questions:\n1. Warum?\n2. 为什么？\n\n3. لماذا؟", Written).questions == [
+        "Warum?",
+        "为什么？",
+        "لماذا؟",
+    ]
+    assert value("Questions:\n1. half\ud800", Written) is None, "half a character is no text"
+
+
+def test_a_list_that_must_hold_something_may_not_be_none():
+    text = "Discriminating features: none\nReasoning: so\nConfirming evidence: x\nBest guess: y"
+    assert "discriminating_features" in read(text, Hypothesis, "lines").failure
+
+
+def test_the_request_shows_every_label_and_what_may_follow():
+    assert request(Judgement).splitlines() == [
+        "Answer with these lines and nothing else, each beginning with its label; write none where a list is empty:",
+        "Thought: <text>",
+        "Judge: <yes or no>",
+        "Missing knowledge:",
+        "1. <text>",
+        "2. …",
+        "Query:",
+        "1. <text>",
+        "2. …",
+    ]
+    assert request(Utility).splitlines()[1:] == [
+        "Selected answer: <text>",
+        "Label: <ENTAILED or USEFUL_BUT_NOT_ENTAILED or NOT_USEFUL>",
+    ]
+    assert request(Hypothesis, {"best_guess": "A/B"}).splitlines()[0].endswith("label:"), "no list may be empty"
+    assert "Best guess: <A/B>" in request(Hypothesis, {"best_guess": "A/B"})
+    assert "(and so on for each; Pieces: none where there is none)" in request(Extracted)
+    assert [part.label for part in parts_of(Hypotheses)] == ["H_plus", "H_minus"], "as a policy in training writes them"
+
+
+def test_an_answer_begins_with_what_is_known_of_it():
+    assert opening(Judgement) == "Thought:"
+    assert opening(Hypothesis) == "Discriminating features:\n1."
+    assert opening(Attributions) == "", "a list of models may begin in two ways"
+    assert opening(Judgement, {"thought": "so", "judge": False}) == "Thought: so\nJudge: no\nMissing knowledge:"
+
+
+def test_a_field_that_no_line_holds_is_refused_by_name():
+    class Deep(BaseModel):
+        tree: dict[str, str]
+
+    with pytest.raises(TypeError, match=r"Deep\.tree"):
+        parts_of(Deep)
+
+
+class Script:
+    """Says the texts of a script, each after the opening that its prompt gives, or as it is where the model is one that
+    is not told the opening."""
+
+    identity = {"local": "script"}  # noqa: RUF012
+
+    def __init__(self, *texts, told=True):
+        self.texts, self.told, self.asked = list(texts), told, []
+
+    def generate(self, prompts, draw, deliver, costs):
+        for place, prompt in enumerate(prompts):
+            self.asked.append(prompt)
+            text = self.texts.pop(0)
+            said = (prompt.opening if self.told else "") + text if text is not None else None
+            deliver(place, Failure("gone") if said is None else Reply((Text(said, True),), 1, 1))
+
+
+EXAMPLE = Example("Reply: 4", YesNo(explanation="four", verdict=True))
+PROMPT = FormPrompt("Judge the reply.", "Reply: 5", "judge-1", (EXAMPLE,))
+
+
+def test_one_prompt_is_said_in_either_way():
+    as_json = PROMPT.worded(YesNo)
+    assert (as_json.version, as_json.opening, len(as_json.messages)) == ("judge-1", "", 1)
+    assert as_json.messages[0]["content"].startswith("Judge the reply.\n\nReply: 5\n\nAnswer with one JSON object")
+    assert EXAMPLE.json == '{"explanation": "four", "verdict": true}'
+    as_lines = PROMPT.worded(YesNo, "lines")
+    assert (as_lines.version, as_lines.opening) == ("judge-1/lines", "Explanation:")
+    assert [one["role"] for one in as_lines.messages] == ["user", "assistant", "user"]
+    assert as_lines.messages[0]["content"] == f"Judge the reply.\n\n{request(YesNo)}\n\nReply: 4"
+    assert as_lines.messages[1]["content"] == "Explanation: four\nVerdict: yes"
+    assert as_lines.messages[2]["content"] == "Reply: 5"
+    (alone,) = FormPrompt("Judge.", "Reply: 5", "judge-1").worded(YesNo, "lines").messages
+    assert alone["content"] == f"Judge.\n\n{request(YesNo)}\n\nReply: 5"
+
+
+def test_a_wrong_answer_is_mended_once_from_where_it_went_wrong():
+    script = Script(" right\nVerdict: yes", " so.\nVerdict: perhaps", " no", " off", " off again")
+    right, mended, failed = ask_structured(Llm(script), [case(1), case(2), case(3)], YesNo, Draw(), "lines")
+    assert (right.value, right.repaired) == (YesNo(explanation="right", verdict=True), False)
+    assert (mended.value, mended.repaired) == (None, True)
+    assert failed.value is None
+    assert script.asked[3].opening == "Explanation: so.\nVerdict:"
+    assert script.asked[4].opening == "Explanation: no\nVerdict:"
+
+
+def case(number):
+    return FormPrompt("Judge.", f"Reply: {number}", "judge-1", (EXAMPLE,))
+
+
+def test_a_model_that_is_not_told_how_to_begin_is_read_as_it_begins():
+    script = Script("Sure! Verdict: yes", "Explanation: so\nVerdict: yes", told=False)
+    (outcome,) = ask_structured(Llm(script), [case(1)], YesNo, Draw(), "lines")
+    assert (outcome.value, outcome.repaired) == (YesNo(explanation="so", verdict=True), True)
+    said, ask = script.asked[1].messages[-2:]
+    assert said["content"] == "Sure! Verdict: yes"
+    assert "text before the first label" in ask["content"]
+    assert request(YesNo) in ask["content"]
+    assert script.asked[1].version == "judge-1/lines"
+
+
+def test_every_example_of_a_judge_is_an_answer_of_its_form():
+    shown = [one for one in vars(judge_prompts).values() if isinstance(one, Example)]
+    assert len(shown) == 9
+    for example in shown:
+        assert value(render(example.answer), type(example.answer)) == example.answer
+        assert read(example.json, type(example.answer)).value == example.answer
+
+
+def test_a_cut_off_tail_never_raises():
+    for end in range(len(FULL)):
+        read_lines(FULL[:end], Judgement, finished=False)
+
+
+@pytest.mark.parametrize("form", [YesNo, Hypotheses, Judgement])
+def test_a_model_that_runs_here_finds_its_answer_begun(tiny_policy, tmp_path, form):
+    config = LlmConfig(model=str(tiny_policy), dtype="float32", cache=str(tmp_path / "cache"))
+    plain = Prompt(({"role": "user", "content": "judge"},))
+    begun = Prompt(plain.messages, opening=opening(form))
+    with open_llm(config) as llm:
+        first, second = llm.ask([plain, begun], Draw(max_tokens=8))
+        assert (llm.costs.calls, llm.key(plain, Draw()) == llm.key(begun, Draw())) == (2, False)
+        assert second.texts[0].text.startswith(opening(form))
+        assert second.prompt_tokens > first.prompt_tokens
+        assert second.tokens <= 8, "what was begun for it is read, not written"
+        assert llm.ask([begun], Draw(max_tokens=8)) == [second]
+    assert open_llm(config).ask([begun], Draw(max_tokens=8)) == [second], "and known again"
