@@ -110,9 +110,14 @@ class FewShotPrompt(_Strict):
         return chat
 
 
+def prompt_path(name: str) -> Path:
+    """The file of a packaged prompt by name, or of one by path."""
+    return Path(name).expanduser() if name.endswith((".yaml", ".yml")) else PROMPTS / f"{name}.yaml"
+
+
 def load_prompt(name: str) -> FewShotPrompt:
     """Read a packaged prompt by name, or a YAML file by path. Raises ConfigError where it is no such prompt."""
-    path = Path(name).expanduser() if name.endswith((".yaml", ".yml")) else PROMPTS / f"{name}.yaml"
+    path = prompt_path(name)
     try:
         return FewShotPrompt.model_validate(parse_yaml(path.read_text(encoding="utf-8")))
     except OSError as error:

@@ -11,6 +11,7 @@ from typing import Any
 from ..configs.schema import RunConfig
 from ..data.types import Question
 from ..envs.connect import AnyClient
+from ..envs.mixture import MixedClient
 from ..envs.plan import SearchPlan
 from ..envs.wire import Step
 from ..errors import (
@@ -155,6 +156,9 @@ def _train(
 
     def describe_environment() -> dict[str, Any]:
         environment = client.environment().model_dump(mode="json")
+        if isinstance(client, MixedClient):
+            members = client.environments()
+            environment["environments"] = {name: info.model_dump(mode="json") for name, info in members.items()}
         if folder is not None:
             folder.same_environment(environment)
         return environment

@@ -1,0 +1,1 @@
+"""A trained rewriter leaves the house: export folders, model cards, the Hugging Face Hub."""

@@ -1,0 +1,310 @@
+"""`querylect.json`: what makes a model folder a rewriter.
+
+An exported folder is a plain model folder of transformers (or an adapter folder of peft) with this file beside the
+weights. Together they say everything that a search plan depends on: what the model is asked, how its answer is read,
+which retriever it was trained to speak to, how it was trained and what was measured. Nothing outside of the folder is
+needed but the base model of an adapter: prompts of a run are copied into it.
+
+Readers leave out what they do not know, so that a file may gain entries; where the meaning of one changes, `format`
+does.
+"""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from ..configs.rewriter import RewriterConfig
+from ..envs.plan import SearchPlan
+from ..errors import ModelError, StorageError
+
+FILE = "querylect.json"
+FORMAT = 1
+
+PROMPT = "prompt.yaml"
+"""The few-shot prompt of the rewriter `small`, beside FILE; of a mix `prompt-NAME.yaml`."""
+
+
+class _Entry(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class ExportedMessage(_Entry):
+    """One message of a chat."""
+
+    role: str
+    content: str
+
+
+class ExportedAnswer(_Entry):
+    """What the exported policy answered, greedily, when it was exported."""
+
+    text: str
+    """Without its opening and its end-of-turn token."""
+    ids: list[int]
+    """As sampled, the end-of-turn id included where it was."""
+    plan: SearchPlan | None
+    """What it is read as; None for a format failure."""
+
+
+class ExportedChat(_Entry):
+    """What turn 1 asks. The model gets the chat template's rendering of `messages`, then `opening`."""
+
+    question: str
+    """An example question."""
+    messages: list[ExportedMessage]
+    """The chat for it."""
+    template: list[ExportedMessage] | None = None
+    """The same with {question} in its place; None where the chat depends on more than the question's text."""
+    opening: str = ""
+    """Begins the model's answer and is not sampled; what is sampled continues it."""
+    stop: list[str]
+    """Tokens that end an answer."""
+    stop_ids: list[int]
+    answer: ExportedAnswer | None = None
+    """None where the chat needs the answer of another model first."""
+
+
+class ExportedEnvironment(_Entry):
+    """What was searched, as the environment said of itself."""
+
+    name: str
+    corpus_size: int
+    corpus_hash: str
+    index_hash: str
+    gain: str = "linear"
+    splits: dict[str, int]
+    settings_hash: str = ""
+
+
+class ExportedSystem(_Entry):
+    """One row of an evaluation: a system at a turn, as means per question."""
+
+    system: str
+    """raw, untrained or trained."""
+    turn: int
+    n: int
+    """Questions with a score."""
+    unscorable: int = 0
+    metrics: dict[str, float | None]
+    low: float | None = None
+    high: float | None = None
+    """95% bootstrap interval of the first metric's mean."""
+    calls: int
+    searches: float
+    tokens: float | None = None
+    prompt_tokens: float | None = None
+    format_ok: float
+
+
+class ExportedArm(_Entry):
+    """A system at a turn."""
+
+    system: str
+    turn: int
+
+
+class ExportedComparison(_Entry):
+    """One system against another on the first metric, question by question."""
+
+    system: str
+    turn: int
+    against: ExportedArm
+    n: int
+    difference: float
+    low: float
+    high: float
+    p: float
+    """Two-sided paired permutation test."""
+    p_holm: float
+    """Adjusted for all comparisons of the evaluation."""
+    wins: int
+    ties: int
+    losses: int
+    significant: bool
+    verdict: str
+
+
+class ExportedResults(_Entry):
+    """A held-out evaluation of exactly these weights."""
+
+    created: str
+    split: str
+    questions: int
+    metric: str = "ndcg@10"
+    """The one that was tested; the others stand beside it."""
+    systems: list[ExportedSystem]
+    comparisons: list[ExportedComparison]
+    environment: ExportedEnvironment
+    """Where it was measured: not always where the policy was trained."""
+    retriever: str
+    """Name of the retriever there."""
+    headline: str
+    explanation: str
+    seed: int
+    versions: dict[str, str]
+    licence: str = ""
+    """Licence and citation of the questions and documents, where they are known."""
+
+
+class ExportedMember(_Entry):
+    """The rewriter for one environment."""
+
+    rewriter: RewriterConfig
+    """Whole; `prompt` is a file beside FILE where the rewriter has one: see `rewriter_of`."""
+    chat: ExportedChat
+    retriever: dict[str, Any]
+    """Its card, as `GET /v1/environment` gives it."""
+    environment: ExportedEnvironment
+    results: ExportedResults | None = None
+
+
+class ExportedPolicy(_Entry):
+    """What loading the weights needs."""
+
+    dtype: str
+    """float32 or bfloat16: that of the exported weights, or of an adapter's base."""
+    trust_remote_code: bool = False
+    base_fingerprint: str | None = None
+    """Of the weights that training started from (train/fingerprint.py); None where the run did not write it down."""
+
+
+class ExportedRollout(_Entry):
+    """How the policy is sampled, and what later turns are shown."""
+
+    turns: Annotated[int, Field(ge=1)]
+    """As it was trained."""
+    max_new_tokens: list[Annotated[int, Field(ge=1)]]
+    """Per turn; turns beyond the list have its last."""
+    max_prompt_tokens: int
+    documents: int
+    document_tokens: int
+    observation_tokens: int | None = None
+    k: Annotated[int, Field(ge=1)]
+    """Documents that a search plan asks for."""
+
+
+class ExportedRun(_Entry):
+    """Where the weights come from."""
+
+    name: str
+    id: str
+    """Tells it from another run of the same name."""
+    checkpoint: str
+    """best, final or checkpoint-N."""
+    step: int | None = None
+    """Training steps behind these weights, where that is known."""
+    checkpoint_hash: str
+    """sha256 over the files of the checkpoint (eval/identity.py)."""
+    git: dict[str, Any] | None = None
+    """State of the source that trained it, where the run wrote it down."""
+
+
+class Exported(_Entry):
+    """All of `querylect.json`. One environment stands in the entries of ExportedMember, several in `environments`."""
+
+    format: int = FORMAT
+    querylect: str
+    """The version that wrote this."""
+    base_model: str | None
+    """Hub id of the model that was trained, or its name where it has none."""
+    lora: bool
+    """Whether the folder is an adapter on `base_model`."""
+    rewriter: RewriterConfig | None = None
+    chat: ExportedChat | None = None
+    retriever: dict[str, Any] | None = None
+    environment: ExportedEnvironment | None = None
+    results: ExportedResults | None = None
+    environments: dict[str, ExportedMember] | None = None
+    """Of a policy that was trained on several at once, by name."""
+    rollout: ExportedRollout
+    policy: ExportedPolicy
+    training: dict[str, Any]
+    """The settings of the run that formed the policy, without addresses and folders."""
+    license: str
+    """As the Hub calls it; `unknown` where the base model does not say."""
+    run: ExportedRun
+
+    @model_validator(mode="after")
+    def _one_or_several(self) -> Self:
+        alone = (self.rewriter, self.chat, self.retriever, self.environment)
+        if self.environments is None and None in alone:
+            raise ValueError("rewriter, chat, retriever and environment are needed where there are no environments")
+        if self.environments is not None and (any(part is not None for part in alone) or not self.environments):
+            raise ValueError("environments stands for rewriter, chat, retriever and environment, and is not empty")
+        return self
+
+    @property
+    def members(self) -> dict[str, ExportedMember]:
+        """The rewriters by the name of their environment; {"": …} where there is one environment."""
+        if self.environments is not None:
+            return dict(self.environments)
+        parts = {name: getattr(self, name) for name in ExportedMember.model_fields}
+        return {"": ExportedMember.model_construct(**parts)}
+
+    def member(self, name: str | None = None) -> ExportedMember:
+        """The rewriter for one environment; None where there is only one. Raises ModelError."""
+        members = self.members
+        if name is None and len(members) == 1:
+            return next(iter(members.values()))
+        if name is None or name not in members:
+            known = ", ".join(members) if self.environments is not None else "none by name"
+            raise ModelError(f"the rewriter was trained for {known}, and {name!r} was asked for. Name one of them.")
+        return members[name]
+
+
+def rewriter_of(member: ExportedMember, folder: Path) -> RewriterConfig:
+    """The rewriter's settings with its prompt file found in `folder`, ready for `make_rewriter`."""
+    if member.rewriter.name != "small":
+        return member.rewriter
+    return member.rewriter.model_copy(update={"prompt": str(folder / Path(member.rewriter.prompt).name)})
+
+
+def read_exported(folder: Path) -> Exported:
+    """Read FILE of an exported folder.
+
+    Raises ModelError where there is none, where it was cut or belongs to another format, or lacks an entry.
+    """
+    path = folder / FILE
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ModelError(
+            f"{folder} holds no {FILE}, so nothing says how its model is asked. Give a folder or Hub repository that "
+            "`querylect export` wrote; a run folder is exported first."
+        ) from error
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ModelError(f"{path} cannot be read ({error}). Export or download it again.") from error
+    if not isinstance(values, dict):
+        raise ModelError(f"{path} holds a {type(values).__name__}; expected an object. Export or download it again.")
+    written = values.get("format")
+    if written != FORMAT:
+        raise ModelError(
+            f"{path} has format {written!r}, written by querylect {values.get('querylect', 'of an unknown version')}, "
+            f"and this version reads format {FORMAT}. Install the version that wrote it, or a newer one."
+        )
+    try:
+        return Exported.model_validate(values)
+    except ValidationError as error:
+        wrong = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        place = ".".join(map(str, wrong["loc"])) or "the whole"
+        raise ModelError(
+            f"{path} does not describe a rewriter: {place}: {wrong['msg']} ({error.error_count()} such places). "
+            f"It was written by querylect {values.get('querylect')}: install that version, or export again."
+        ) from error
+
+
+def write_exported(folder: Path, exported: Exported) -> Path:
+    """Write FILE into a folder that is being made. Raises StorageError."""
+    path = folder / FILE
+    values = exported.model_dump(mode="json", exclude_none=False)
+    for name in ("environments",) if exported.environments is None else ExportedMember.model_fields:
+        values.pop(name)
+    try:
+        path.write_text(json.dumps(values, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise StorageError(
+            f"{path} could not be written ({error.strerror}). Free some space and export again."
+        ) from error
+    return path
