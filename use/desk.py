@@ -45,8 +45,11 @@ class Desk(Generic[Item, Outcome]):
         found: list[Outcome] = []
         for part in self._parts(items):
             future = self._put(part)
-            self._work_until(future)
-            found += future.result()
+            try:
+                self._work_until(future)
+                found += future.result()
+            finally:
+                future.cancel()  # nobody wants it any more where Ctrl-C came first
         return found
 
     async def ask_soon(self, items: Sequence[Item]) -> list[Outcome]:
