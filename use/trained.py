@@ -7,7 +7,7 @@ rewriter's settings and the retriever that it speaks to.
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -95,14 +95,8 @@ def open_trained(
     return of_config(name, load_config(name, settings), None, None)
 
 
-def of_config(
-    name: str, config: RunConfig, checkpoint: Path | None, searched: Mapping[str, Any] | None, env: str | None = None
-) -> Trained:
-    """The policy of a config. `searched` is what its environment said of itself; `env` keeps one member of a mix."""
-    if env is not None:
-        alone = only(config, env)
-        searched = {**searched, "retriever": searched["retriever"][env]} if searched is not None else None
-        return of_config(name, alone, checkpoint, searched)
+def of_config(name: str, config: RunConfig, checkpoint: Path | None, searched: Mapping[str, Any] | None) -> Trained:
+    """The policy of a config. `searched` is what its environment said of itself, where that is known."""
     told = searched["retriever"] if searched is not None else None
     cards = told if config.mix is not None else {"": told}
     members = {
@@ -110,6 +104,18 @@ def of_config(
         for member, one in environments(config).items()
     }
     return Trained(name, config, checkpoint, members, config.policy, config.search_depth)
+
+
+def only_member(trained: Trained, env: str | None) -> Trained:
+    """The policy as it is asked for one of its environments; None leaves it as it is. Raises ConfigError."""
+    if env is None:
+        return trained
+    if trained.config.mix is None and "" in trained.members:
+        raise ConfigError(f"--env is {env!r}, and {trained.name} was trained for one environment. Leave it out.")
+    if env not in trained.members:
+        raise ConfigError(f"--env is {env!r}; {trained.name} knows {', '.join(trained.members)}. Name one of them.")
+    config = only(trained.config, env) if trained.config.mix is not None else trained.config
+    return replace(trained, config=config, members={"": trained.members[env]})
 
 
 def asked_of_environment(trained: Trained) -> Trained:
