@@ -4,7 +4,6 @@
 or here, 130 for Ctrl-C.
 """
 
-import json
 import logging
 import os
 import sys
@@ -18,7 +17,7 @@ import typer
 from . import __version__
 from .configs.evaluation import PlanConfig
 from .configs.load import dump_config, known_configs, load_config
-from .configs.mix import chosen, environments, only
+from .configs.mix import chosen, only
 from .configs.schema import RunConfig
 from .data.commands import app as data_app
 from .errors import ConfigError, QuerylectError
@@ -27,6 +26,7 @@ from .eval.papers.commands import app as paper_app
 from .hub.commands import app as hub_app
 from .logs import progress_bar, set_up_logging
 from .questions.commands import index_questions
+from .use.commands import app as use_app
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +44,7 @@ app.add_typer(data_app, name="data")
 app.add_typer(eval_app)
 app.add_typer(paper_app)
 app.add_typer(hub_app)
+app.add_typer(use_app)
 
 Config = Annotated[str, typer.Argument(metavar="CONFIG", help="A packaged config (demo, tiny, …) or a YAML file.")]
 RunOrConfig = Annotated[str, typer.Argument(metavar="RUN", help="A run folder, or a config for the untrained policy.")]
@@ -255,7 +256,7 @@ def serve(
     overrides: Overrides = None,
     rewriter: Annotated[
         str | None,
-        typer.Option("--rewriter", metavar="RUN", help="Let the page at / generate rewrites with this run or config."),
+        typer.Option("--rewriter", metavar="RUN|EXPORT|ID", help="Rewrite, too: /v1/rewrite, /v1/ask, and the page."),
     ] = None,
     env: Env = None,
     dry_run: DryRun = False,
@@ -263,16 +264,15 @@ def serve(
 ) -> None:
     """Serve CONFIG's environment over HTTP until Ctrl-C; print its URL once it answers."""
     settings = only(_resolve(config, overrides, verbose, dry_run), env)
-    writer = None
+    writer = extend = None
     if rewriter is not None:
-        policy, run = _resolve_run(rewriter, None, verbose, dry_run=False)
-        from .rollouts.writer import PolicyWriter
+        from .use.serve import open_rewriter
 
-        writer = PolicyWriter(environments(policy).get(env or "", policy), run, name=rewriter)
+        writer, extend = open_rewriter(rewriter, env)
     from .envs.service import serve as serve_environment
 
     token = os.environ.get(settings.client.token_env) or None
-    serve_environment(settings.env, token=token, ready=typer.echo, writer=writer)
+    serve_environment(settings.env, token=token, ready=typer.echo, writer=writer, extend=extend)
 
 
 @app.command()
@@ -403,24 +403,3 @@ def report(
     from .eval.folder_report import write_report
 
     typer.echo(write_report(folders, output, questions))
-
-
-@app.command()
-def rewrite(
-    run: RunOrConfig = "demo",
-    overrides: Overrides = None,
-    question: Annotated[
-        list[str] | None, typer.Option("--question", "-q", help="A question; repeat it. Else one per line of stdin.")
-    ] = None,
-    env: Env = None,
-    dry_run: DryRun = False,
-    verbose: Verbose = False,
-) -> None:
-    """Rewrite questions; print one JSON object a line: question, rewrites, think, plan."""
-    settings, folder = _resolve_run(run, overrides, verbose, dry_run)
-    from .rollouts.use import rewrite_lines
-
-    settings = only(settings, env)
-    lines = [line for line in map(str.strip, question or sys.stdin) if line]
-    for record in rewrite_lines(settings, folder, lines):
-        typer.echo(json.dumps(record, ensure_ascii=False))

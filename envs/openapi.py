@@ -33,6 +33,8 @@ _OF_PATH = {
     "/v1/search": {400, 408, 422},
     "/v1/step": {400, 404, 408, 422},
 }
+_WITH_BODY = {400, 408, 422}
+"""Of calls that an extension adds and that take a body."""
 _REQUEST_ID = {"description": "Names the request in the service's log.", "schema": {"type": "string"}}
 _HEADERS = {
     401: {"WWW-Authenticate": {"description": "The scheme asked for.", "schema": {"type": "string"}}},
@@ -63,7 +65,7 @@ def _complete(app: FastAPI, token: bool) -> dict[str, Any]:
     if token:
         components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
     for path, methods in found["paths"].items():
-        statuses = _EVERYWHERE | _OF_PATH.get(path, set())
+        statuses = _EVERYWHERE | _OF_PATH.get(path, _WITH_BODY if "post" in methods else set())
         guarded = token and path not in OPEN_PATHS
         statuses |= ({401} if guarded else set()) | (set() if path in WATCH_PATHS else {503})
         for operation in methods.values():

@@ -72,6 +72,17 @@ class _Room:
         )
         self.question_ids = {q.id for split in environment.splits for q in environment.questions(split)}
         self._log_texts = config.log == "texts"
+        self._closers: list[Callable[[], object]] = []
+
+    def when_given_up(self, call: Callable[[], object]) -> None:
+        """Have something called, once or more, when what waits is given up."""
+        self._closers.append(call)
+
+    async def give_up(self) -> None:
+        """Fail what still waits, for a search or for what others have added."""
+        for call in self._closers:
+            call()
+        await self.batcher.stop()
 
     async def rank(self, request: Request, plans: Sequence[SearchPlan]) -> list[Hits]:
         """Rank plans that keep to the limits. HTTPException 413 or 422 for those that do not."""
@@ -161,11 +172,15 @@ class _Room:
 
 
 def create_app(
-    environment: Environment, config: EnvironmentConfig, token: str | None = None, writer: Writer | None = None
+    environment: Environment,
+    config: EnvironmentConfig,
+    token: str | None = None,
+    writer: Writer | None = None,
+    extend: Callable[[FastAPI], object] | None = None,
 ) -> FastAPI:
     """The service of an opened environment; with a token, every call but the health checks and the page asks for it.
 
-    `writer` generates rewrites for the page.
+    `writer` generates rewrites for the page; `extend` adds routes, which find the service in `app.state.room`.
     """
     room = _Room(environment, config)
     batcher = room.batcher
@@ -176,7 +191,7 @@ def create_app(
         try:
             yield
         finally:
-            await batcher.stop()
+            await room.give_up()
 
     app = FastAPI(
         title="querylect environment",
@@ -282,6 +297,8 @@ def create_app(
 
         return Response(await asyncio.to_thread(write), media_type="application/json")
 
+    if extend is not None:
+        extend(app)
     return app
 
 
@@ -290,25 +307,26 @@ def serve(
     token: str | None = None,
     ready: Callable[[str], None] | None = None,
     writer: Writer | None = None,
+    extend: Callable[[FastAPI], object] | None = None,
 ) -> None:
     """Open the environment and serve it until SIGTERM or SIGINT, then finish what is under way and return.
 
-    `ready` gets the URL once requests are taken; `writer` is as in `create_app`. Raises UserError where the port is in
-    use, the host is not one of this machine, or a host other than loopback is asked for without a token, and what
-    `Environment.open` raises.
+    `ready` gets the URL once requests are taken; `writer` and `extend` are as in `create_app`. Raises UserError where
+    the port is in use, the host is not one of this machine, or a host other than loopback is asked for without a token,
+    and what `Environment.open` raises.
     """
     if not token and not is_loopback(config.host):
         raise UserError(
             f"host {config.host!r} is reachable from other machines and no token is set. Set the environment variable "
             "named by client.token_env (QUERYLECT_TOKEN) to a secret, or serve on 127.0.0.1."
         )
-    if writer is not None and config.workers > 1:
-        raise UserError(f"env.workers is {config.workers}; a rewriter for the page is held by one. Set it to 1.")
+    if (writer or extend) is not None and config.workers > 1:
+        raise UserError(f"env.workers is {config.workers}; a rewriter is held by one. Set it to 1.")
     with bound(config.host, config.port) as listener:
         port = listener.getsockname()[1]
         tell = partial(ready, url_of(config.host, port)) if ready else _nothing
         if config.workers == 1:
-            run(config, token, listener, tell, writer)
+            run(config, token, listener, tell, writer, extend)
             return
     with bound(config.host, port, shared=True):
         serve_workers(config, token, port, tell)
@@ -320,17 +338,18 @@ def run(
     listener: socket.socket,
     started: Callable[[], object],
     writer: Writer | None = None,
+    extend: Callable[[FastAPI], object] | None = None,
 ) -> None:
     """Open the environment and serve it on a bound socket until a signal comes."""
     environment = Environment.open(config)
     environment.search([SearchPlan.of("warm up")])
-    app = create_app(environment, config, token, writer)
+    app = create_app(environment, config, token, writer, extend)
     room: _Room = app.state.room
     gc.freeze()  # what is open now stays open: the collector need not walk it again
     server = Server(
         app,
         door=room.door,
-        give_up=room.batcher.stop,
+        give_up=room.give_up,
         read_seconds=config.read_seconds,
         drain_seconds=config.drain_seconds,
         on_started=started,

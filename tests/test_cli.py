@@ -211,20 +211,6 @@ def test_eval_of_a_folder_without_a_config_is_the_users_mistake(tmp_path, capsys
     assert "is no run folder: it holds no config.yaml" in capsys.readouterr().err
 
 
-def test_rewrite_prints_one_object_a_line(room, monkeypatch, capsys):
-    def answer(config, run, lines):
-        return [{"question": line, "rewrites": [f"<{line}>"], "think": "é", "plan": None} for line in lines]
-
-    calls = room("rollouts.use", "rewrite_lines", answer)
-    assert end("rewrite", "tiny", "-q", "tummy ache", "-q", "two\nlines") == 0
-    records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [record["question"] for record in records] == ["tummy ache", "two\nlines"]
-    assert records[0] == {"question": "tummy ache", "rewrites": ["<tummy ache>"], "think": "é", "plan": None}
-    monkeypatch.setattr("sys.stdin", iter(["from stdin\n", "\n", " and more \n"]))
-    assert end("rewrite", "tiny") == 0
-    assert calls[1][0] == (load_config("tiny", []), None, ["from stdin", "and more"])
-
-
 @pytest.mark.parametrize(
     ("kind", "code"),
     [(kind, 2) for kind in errors.UserError.__subclasses__()]

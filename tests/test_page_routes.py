@@ -10,6 +10,7 @@ from contextlib import contextmanager
 import httpx
 import pytest
 from querylect.cli import main
+from querylect.configs.load import dump_config
 from querylect.configs.schema import ClientConfig, EnvironmentConfig, PolicyConfig, RewriterConfig, RunConfig
 from querylect.data.types import Question
 from querylect.envs.client import SyncEnvironmentClient
@@ -19,7 +20,9 @@ from querylect.envs.page.router import MAX_OPTIONS, MAX_QUESTION, Written
 from querylect.envs.plan import SearchPlan
 from querylect.envs.service import create_app
 from querylect.errors import CheckpointError, ModelError, RequestError
-from querylect.rollouts.writer import PolicyWriter
+from querylect.use.rewriter import Rewriter
+from querylect.use.serve import PageWriter, open_rewriter
+from querylect.use.trained import of_config
 
 
 @pytest.fixture(scope="module")
@@ -204,7 +207,7 @@ def policy(tiny_policy):
     )
 
 
-def test_a_policy_is_loaded_by_the_first_question_and_kept(policy, environment, monkeypatch):
+def test_a_policy_is_loaded_once(policy, environment, monkeypatch):
     """The engine's ids are replaced, for a random policy never keeps the format; all else is real."""
     from querylect.rollouts import engines as loading
     from querylect.rollouts.engine import Sample
@@ -213,8 +216,8 @@ def test_a_policy_is_loaded_by_the_first_question_and_kept(policy, environment, 
     loads = []
     load = loading.load_policy
     monkeypatch.setattr(loading, "load_policy", lambda *arguments: loads.append(1) or load(*arguments))
-    writer = PolicyWriter(policy, None, "tiny")
-    assert loads == []
+    writer = PageWriter(Rewriter(of_config("tiny", policy, None, None)))
+    assert loads == [1]
     random = writer(Question("page", "my head hurts"), environment.card)
     assert random.plan is None
     assert random.failure
@@ -228,8 +231,7 @@ def test_a_policy_is_loaded_by_the_first_question_and_kept(policy, environment, 
     kept = writer(Question("page", "my head hurts"), environment.card)
     assert loads == [1]
     assert [(term.text, term.weight) for term in kept.plan.probes[0].terms] == [("my head hurts", 0.5), ("migraine", 1)]
-    with pytest.raises(RequestError, match="Shorten the question"):
-        writer(Question("page", "head " * 4000), environment.card)
+    assert "shorten the question" in writer(Question("page", "head " * 4000), environment.card).failure
 
 
 def test_an_opening_is_given_to_the_policy_and_read_with_its_answer(policy, environment, monkeypatch):
@@ -243,8 +245,7 @@ def test_an_opening_is_given_to_the_policy_and_read_with_its_answer(policy, envi
         return [[Sample(engine.tokenizer("migraine</rewrite>")["input_ids"], [], True)]]
 
     small = policy.model_copy(update={"rewriter": RewriterConfig(name="small", prompt="hpo")})
-    writer = PolicyWriter(small, None, "tiny")
-    writer(Question("page", "my head hurts"), environment.card)  # loads the policy, which samples to check itself
+    writer = PageWriter(Rewriter(of_config("tiny", small, None, None)))
     monkeypatch.setattr(TransformersEngine, "generate", say)
     written = writer(Question("page", "my head hurts"), environment.card)
     assert asked[0].endswith("<think></think><rewrite>")
@@ -253,8 +254,9 @@ def test_an_opening_is_given_to_the_policy_and_read_with_its_answer(policy, envi
 
 
 def test_a_run_without_a_checkpoint_is_told_before_anything_is_served(policy, tmp_path):
+    (tmp_path / "config.yaml").write_text(dump_config(policy))
     with pytest.raises(CheckpointError, match="querylect train"):
-        PolicyWriter(policy, tmp_path, "empty")
+        open_rewriter(str(tmp_path), None)
 
 
 def test_serve_hands_the_rewriter_to_the_page(small_environment, tiny_policy, tmp_path, monkeypatch):
@@ -272,3 +274,4 @@ def test_serve_hands_the_rewriter_to_the_page(small_environment, tiny_policy, tm
         config, more = served.pop()
         assert config.playground
         assert (more["writer"] and more["writer"].name) == name
+        assert (more["extend"] is not None) == (name is not None)

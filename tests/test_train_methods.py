@@ -6,8 +6,9 @@ import logging
 import pytest
 from querylect.envs.connect import open_environment
 from querylect.eval.systems import PolicySystem
-from querylect.rollouts.use import rewrite_lines
 from querylect.train.run import train
+from querylect.use.rewriter import Rewriter
+from querylect.use.trained import of_config
 
 from .chat_server import ChatServer, serving
 from .lessons import WORDS, change, lesson_url, lessons, records, save_chain, settings, speaking  # noqa: F401
@@ -68,15 +69,15 @@ def test_a_policy_learns_to_write_plans(run, name, caplog):
         trees = PolicySystem("untrained", config, client, None)(asked)
     plans = [node.rewrite.plan for tree in trees for node in tree.walk()]
     assert all([[term.weight for term in probe.terms] for probe in plan.probes] == WEIGHTS[name] for plan in plans)
-    lines = list(rewrite_lines(config, None, ["too much sugar", "common pills"]))
+    lines = Rewriter(of_config("", config, None, None)).rewrite(["too much sugar", "common pills"])
     if name != "hcqr":
         assert server.bodies == []
         assert len(trees) == len(asked)
-        assert all(line["plan"] for line in lines)
+        assert all(line.plan for line in lines)
         return
     assert "1 of 5 questions fall out" in caplog.text
     assert [tree.question.id for tree in trees] == [one.id for one in asked if one.id != "pills"]
-    assert [bool(line["plan"]) for line in lines] == [True, False]
+    assert [bool(line.plan) for line in lines] == [True, False]
     assert "pills" not in (folder / "rollouts.jsonl").read_text()
     repairs = sum("required form" in str(body["messages"][-1]) for body in server.bodies)
     again = len(server.bodies) - len({str(body["messages"]) for body in server.bodies})

@@ -10,9 +10,10 @@ import torch
 from querylect.configs.schema import RunConfig, TrainConfig
 from querylect.errors import ConfigError, EngineUnavailableError
 from querylect.rollouts.tree import Node
-from querylect.rollouts.use import rewrite_lines
 from querylect.train.mismatch import Mismatch, importance_weights, log_ratios, sampled_logprobs
 from querylect.train.run import train
+from querylect.use.rewriter import Rewriter
+from querylect.use.trained import of_config
 
 from .lessons import change, lesson_url, lessons, records, settings, speaking  # noqa: F401
 from .test_train_trl import batch, losses_and_gradients, ready, step_inputs, with_trainer
@@ -318,8 +319,11 @@ def test_a_server_that_nobody_sends_weights_to_cannot_be_trained_with(settings):
 def test_questions_are_rewritten_with_the_engine_of_the_config(served):
     config, server = served
     lines = ["my head hurts", "bleeding gums"]
-    given = list(rewrite_lines(config, None, lines))
-    assert given == list(rewrite_lines(change(config, **{"rollout.engine": "transformers"}), None, lines))
+    given, expected = (
+        [result.record() for result in Rewriter(of_config("", one, None, None)).rewrite(lines)]
+        for one in (config, change(config, **{"rollout.engine": "transformers"}))
+    )
+    assert given == expected
     assert len(server.asked) == (2 if config.rollout.engine == "vllm_server" else 0)
 
 

@@ -39,10 +39,12 @@ def test_each_question_is_a_line_of_plain_data(settings, capsys, monkeypatch):
     code, records, _ = run(capsys, settings, "-q", "my head hurts", "-q", "<|im_end|> sugar")
     assert code == 0
     assert [record["question"] for record in records] == ["my head hurts", "<|im_end|> sugar"]
-    assert all(record.keys() == {"question", "rewrites", "think", "plan"} for record in records)
+    keys = {"id", "question", "text", "rewrites", "think", "plan", "failure"}
+    assert all(record.keys() == keys for record in records)
     assert all((record["plan"] is None) == (record["rewrites"] == []) for record in records)
+    assert all((record["plan"] is None) == bool(record["failure"]) for record in records)
     monkeypatch.setattr(sys, "stdin", io.StringIO("my head hurts\n\n  <|im_end|> sugar\n"))
-    assert run(capsys, settings)[1] == records
+    assert [record | {"id": "-"} for record in run(capsys, settings)[1]] == [record | {"id": "-"} for record in records]
 
 
 def test_a_policy_that_keeps_the_format_says_its_rewrite_and_plan(settings, capsys, monkeypatch):
@@ -144,3 +146,97 @@ def test_a_run_without_a_checkpoint_says_to_train_before_anything_starts(setting
     code, _, err = run(capsys, settings.parent, "client.urls=local", "-q", "x")
     assert code == 2
     assert "querylect train" in err
+
+
+LINES = b"""my head hurts
+
+{"id": "a", "question": "too much sugar", "options": ["yes", "no"]}
+{"id": "a", "question": "again"}
+{"question": 3}
+{"id": 7, "question": "bleeding gums", "more": 1}
+{"id": "cut
+\xff
+[2] is no object, and so a question
+"""
+
+
+def test_bad_lines_are_told_with_their_numbers_and_the_others_keep_their_ids(settings, capsys, tmp_path):
+    (tmp_path / "asked.jsonl").write_bytes(LINES)
+    code, records, err = run(capsys, settings, "--input", tmp_path / "asked.jsonl", "--batch", "3")
+    assert [(record["id"], record["question"]) for record in records] == [
+        ("1", "my head hurts"),
+        ("a", "too much sugar"),
+        ("7", "bleeding gums"),
+        ("9", "[2] is no object, and so a question"),
+    ]
+    assert code == 1
+    assert "4 lines were no question" in err
+    for told in ("line 4 is", "was that of line 3", "line 5 is", "line 7 is", "line 8 is passed over: it is not UTF-8"):
+        assert told in err
+
+
+def test_an_output_that_was_interrupted_goes_on_where_it_stopped(settings, capsys, tmp_path, monkeypatch):
+    from querylect.rollouts.transformers_engine import TransformersEngine
+
+    asked, out = tmp_path / "asked.txt", tmp_path / "out.jsonl"
+    asked.write_text("".join(f"question {n}\n" for n in range(7)))
+    assert run(capsys, settings, "-i", asked, "-o", out, "--batch", "2")[:2] == (0, [])
+    whole = out.read_text()
+    assert len(whole.splitlines()) == 7
+    assert run(capsys, settings, "-i", asked, "-o", out)[0] == 2, "nothing is written over"
+
+    generate, calls = TransformersEngine.generate, []
+
+    def interrupted(engine, prompts, n, sampling):
+        if n == 1 and len(prompts[0]) > 8:  # not the engine's look at itself
+            calls.append(len(prompts))
+            if len(calls) == 3:
+                raise KeyboardInterrupt
+        return generate(engine, prompts, n, sampling)
+
+    out.unlink()
+    monkeypatch.setattr(TransformersEngine, "generate", interrupted)
+    assert run(capsys, settings, "-i", asked, "-o", out, "--batch", "2")[0] == 130
+    assert out.read_text() == "".join(whole.splitlines(True)[:4])
+    with out.open("a") as file:
+        file.write('{"id": "5", "ques')
+    calls.append(0)
+    assert run(capsys, settings, "-i", asked, "-o", out, "--resume")[0] == 0
+    assert out.read_text() == whole
+    assert calls[-1] == 3, "what stands there is not asked again"
+    asked.write_text("another question\n")
+    code, _, err = run(capsys, settings, "-i", asked, "-o", out, "--resume")
+    assert code == 2
+    assert "was written for other questions" in err
+
+
+def test_a_full_disk_leaves_whole_lines(settings, capsys, tmp_path, monkeypatch):
+    from querylect.use import lines
+
+    asked, out = tmp_path / "asked.txt", tmp_path / "out.jsonl"
+    asked.write_text("".join(f"question {n}\n" for n in range(4)))
+    append = lines.append
+
+    def full(path, text):
+        if path.exists():
+            path.write_bytes(path.read_bytes() + text.encode()[:20])
+            raise OSError(28, "No space left on device")
+        append(path, text)
+
+    monkeypatch.setattr(lines, "append", full)
+    code, _, err = run(capsys, settings, "-i", asked, "-o", out, "--batch", "2")
+    assert code == 1
+    assert "--resume" in err
+    assert [json.loads(line)["id"] for line in out.read_text().splitlines()] == ["1", "2"]
+
+
+def test_what_does_not_go_together_is_told(settings, capsys, tmp_path):
+    for arguments, message in (
+        (["--resume", "-q", "x"], "no --output"),
+        (["-q", "x", "-i", "asked.txt"], "both given"),
+        (["-i", tmp_path / "none.txt"], "cannot be read"),
+        (["--env", "bm25", "-q", "x"], "one environment"),
+        (["--checkpoint", "best", "-q", "x"], "no run folder"),
+    ):
+        code, _, err = run(capsys, settings, *arguments)
+        assert (code, message in err) == (2, True), err

@@ -1,0 +1,148 @@
+"""Rewriters inside LangChain, LlamaIndex and Haystack: the real libraries around a real tiny policy."""
+
+import asyncio
+import logging
+import os
+
+import pytest
+from querylect.data.types import Question
+from querylect.envs.client import SyncEnvironmentClient
+from querylect.envs.plan import Probe, SearchPlan, Term
+from querylect.errors import ConfigError
+from querylect.use.adapting import RewriteFailedError, merged, queries_of
+from querylect.use.results import RewriteResult, plain_queries
+from querylect.use.rewriter import Rewriter
+
+from .lessons import TEXTS, change, lesson_url, lessons, settings, speaking  # noqa: F401 (fixtures)
+from .used import save_run, trained  # noqa: F401 (fixtures)
+
+os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "False"  # read when it is imported
+QUESTION = "my head hurts"
+
+
+@pytest.fixture
+def rewriter(trained):  # noqa: F811
+    """One whose answer to the question is a rewrite."""
+    loaded = Rewriter.from_pretrained(trained[1])
+    assert loaded.rewrite(QUESTION).text in {"aspirin", "insulin", "citrus", "triptan", "statin", *WORDS}
+    return loaded
+
+
+WORDS = ("headache", "blood", "scurvy")
+
+
+@pytest.fixture
+def failing(trained, tiny_policy):  # noqa: F811
+    """A run folder whose policy never keeps the format."""
+    never = change(trained[0], **{"policy.model": str(tiny_policy), "rewriter.name": "general"})
+    return save_run(never, trained[1].parent / "never")
+
+
+def found(query):
+    """The documents that share a word with the query, the longest text first."""
+    words = set(query.split())
+    return sorted((name for name, text in TEXTS.items() if words & set(text.split())), key=lambda n: -len(TEXTS[n]))
+
+
+def test_a_plan_becomes_one_query_per_probe_and_one_that_subtracts_none():
+    probes = [
+        Probe(terms=(Term(text="head", weight=0.5), Term(text="ache"))),
+        Probe(terms=(Term(text="migraine"), Term(text="left out", weight=0))),
+        Probe(terms=(Term(text="migraine"),)),
+    ]
+    assert plain_queries(SearchPlan(probes=tuple(probes))) == ["head ache", "migraine"]
+    with pytest.raises(ConfigError, match="negative weight"):
+        plain_queries(SearchPlan(probes=(Probe(terms=(Term(text="a"), Term(text="b", weight=-1))),)))
+
+
+def test_a_failed_rewrite_is_the_question_and_a_warning_or_an_error(caplog):
+    failed = RewriteResult(Question("", "as asked"), 1, failure="missing think")
+    with caplog.at_level(logging.WARNING):
+        assert queries_of(failed, "question") == ["as asked"]
+    assert "missing think" in caplog.text
+    with pytest.raises(RewriteFailedError, match="missing think"):
+        queries_of(failed, "raise")
+
+
+def test_rankings_are_merged_by_their_places():
+    assert merged([["a", "b", "c"]], str) == ["a", "b", "c"]
+    assert merged([["a", "b", "c"], ["c", "d"]], str) == ["c", "a", "b", "d"]  # 1/63 + 1/61, then 1/61, 1/62, 1/62
+    assert merged([], str) == []
+
+
+def test_langchain(rewriter, failing, lesson_url, trained):  # noqa: F811
+    pytest.importorskip("langchain_core")
+    from langchain_core.documents import Document
+    from langchain_core.retrievers import BaseRetriever
+    from langchain_core.runnables import RunnableLambda
+    from querylect.use.langchain import EnvironmentRetriever, QueryRewriter, RewritingRetriever
+
+    class Words(BaseRetriever):
+        def _get_relevant_documents(self, query, *, run_manager):
+            return [Document(page_content=TEXTS[name], id=name) for name in found(query)]
+
+    text = rewriter.rewrite(QUESTION).text
+    runnable = QueryRewriter(rewriter=rewriter)
+    assert runnable.invoke(QUESTION) == asyncio.run(runnable.ainvoke(QUESTION)) == [text]
+    assert runnable.batch([QUESTION, "gums"]) == [[text], runnable.invoke("gums")]
+    assert (runnable | RunnableLambda(len)).invoke(QUESTION) == 1
+
+    retriever = RewritingRetriever(rewriter=rewriter, retriever=Words())
+    expected = found(text)
+    assert expected
+    assert [one.id for one in retriever.invoke(QUESTION)] == expected
+    assert [one.id for one in asyncio.run(retriever.ainvoke(QUESTION))] == expected
+
+    with SyncEnvironmentClient(trained[0].client) as client:
+        served = EnvironmentRetriever(client=client, rewriter=rewriter, turns=1, k=2).invoke(QUESTION)
+        plain = EnvironmentRetriever(client=client, k=2).invoke("headache")
+        ranking = rewriter.search(QUESTION, client, turns=1).ranking
+        assert [one.id for one in served] == [hit.id for hit in ranking[:2]]
+        assert {one.id for one in plain} == {"aspirin", "triptan"}
+        assert plain[0].page_content == TEXTS[plain[0].id]
+        broken = Rewriter.from_pretrained(failing)
+        kept = EnvironmentRetriever(client=client, rewriter=broken, k=2).invoke("headache")
+        assert {one.id for one in kept} == {"aspirin", "triptan"}
+        with pytest.raises(RewriteFailedError):
+            EnvironmentRetriever(client=client, rewriter=broken, on_failure="raise").invoke("headache")
+
+
+def test_llama_index(rewriter):
+    pytest.importorskip("llama_index.core")
+    from llama_index.core.retrievers import BaseRetriever, TransformRetriever
+    from llama_index.core.schema import NodeWithScore, TextNode
+    from querylect.use.llama_index import QuerylectTransform
+
+    asked = []
+
+    class Words(BaseRetriever):
+        def _retrieve(self, query_bundle):
+            asked.append(query_bundle)
+            return [NodeWithScore(node=TextNode(id_=name), score=1.0) for name in found(query_bundle.query_str)]
+
+    text = rewriter.rewrite(QUESTION).text
+    retriever = TransformRetriever(Words(), QuerylectTransform(rewriter))
+    assert [one.node.node_id for one in retriever.retrieve(QUESTION)] == found(text)
+    assert (asked[0].query_str, asked[0].embedding_strs) == (text, [text])
+
+
+def test_haystack(rewriter, trained, failing):  # noqa: F811
+    pytest.importorskip("haystack")
+    from haystack import Document, Pipeline
+    from haystack.components.retrievers.in_memory import InMemoryBM25Retriever
+    from haystack.document_stores.in_memory import InMemoryDocumentStore
+    from querylect.use.haystack import QuerylectRewriter
+
+    store = InMemoryDocumentStore()
+    store.write_documents([Document(id=name, content=text) for name, text in TEXTS.items()])
+    pipeline = Pipeline()
+    pipeline.add_component("rewriter", QuerylectRewriter(str(trained[1]), checkpoint="final"))
+    pipeline.add_component("retriever", InMemoryBM25Retriever(store, top_k=2))
+    pipeline.connect("rewriter.query", "retriever.query")
+    text = rewriter.rewrite(QUESTION).text
+    ran = pipeline.run({"rewriter": {"query": QUESTION}}, include_outputs_from={"rewriter"})
+    assert ran["rewriter"] == {"query": text, "queries": [text], "failure": None}
+    assert ran["retriever"]["documents"][0].id in found(text)
+    again = Pipeline.loads(pipeline.dumps())
+    assert again.get_component("rewriter").checkpoint == "final"
+    assert QuerylectRewriter(str(failing)).run(query="headache")["query"] == "headache"

@@ -1,0 +1,286 @@
+"""`querylect.Rewriter`: a real tiny policy from a run folder or an export, against a real environment service."""
+
+import asyncio
+import json
+import logging
+import threading
+
+import pytest
+import querylect
+from querylect.configs.load import dump_config
+from querylect.data.types import Document, Question
+from querylect.envs.client import EnvironmentClient, SyncEnvironmentClient
+from querylect.envs.plan import SearchPlan
+from querylect.errors import CheckpointError, ConfigError, ModelError, RequestError
+from querylect.eval.systems import PolicySystem
+from querylect.rollouts.checkpoints import find_checkpoint
+from querylect.use.desk import Desk
+from querylect.use.rewriter import Rewriter
+
+from .lessons import change, lesson_url, lessons, settings, speaking  # noqa: F401 (fixtures)
+from .used import save_run, trained  # noqa: F401 (fixtures)
+
+
+def ids(result):
+    """The prompt and the answer of a result, in ids."""
+    return result.said.node.prompt_ids, result.said.node.completion_ids
+
+
+def test_greedy_answers_are_those_of_eval_token_for_token(trained):  # noqa: F811
+    config, folder = trained
+    with SyncEnvironmentClient(config.client) as client:
+        questions = client.questions("test")
+        evaluated = PolicySystem("trained", config, client, find_checkpoint(folder))(questions)
+        rewriter = Rewriter.from_pretrained(folder)
+        together = rewriter.search(questions, client)
+        alone = [rewriter.search(question, client) for question in questions[:2]]
+        rewritten = rewriter.rewrite([question.text for question in questions])
+    assert rewriter.turns == 2
+    assert len({tuple(tree.roots[0].completion_ids) for tree in evaluated}) > 1, "the policy tells questions apart"
+    for tree, found, first in zip(evaluated, together, rewritten, strict=True):
+        turns = [tree.roots[0], tree.roots[0].children[0]]
+        assert [ids(turn.rewrite) for turn in found.turns] == [(n.prompt_ids, n.completion_ids) for n in turns]
+        assert [turn.rewrite.plan for turn in found.turns] == [node.rewrite.plan for node in turns]
+        assert [[hit.id for hit in turn.ranking or ()] for turn in found.turns] == [
+            [hit.document.id for hit in node.ranking] for node in turns
+        ]
+        assert ids(first) == (turns[0].prompt_ids, turns[0].completion_ids)
+    assert [ids(found.rewrite) for found in alone] == [ids(found.rewrite) for found in together[:2]]
+
+
+def test_a_result_is_a_plan_or_says_why_not(trained, tiny_policy):  # noqa: F811
+    config, folder = trained
+    with Rewriter.from_pretrained(folder) as rewriter:
+        kept = [one for one in rewriter.rewrite([f"question {n}" for n in range(30)]) if one.plan is not None]
+        assert kept
+        assert all((one.failure, one.text) == (None, one.rewrites[0]) for one in kept)
+        assert all(one.plan.probes[0].terms[0].text == one.text for one in kept)
+    never = change(config, **{"policy.model": str(tiny_policy), "rewriter.name": "general"})
+    save_run(never, folder.parent / "never")
+    failed = Rewriter.from_pretrained(folder.parent / "never").rewrite(["a", "b"])
+    assert all((one.plan, one.text, one.rewrites) == (None, None, ()) for one in failed)
+    assert all(one.record()["failure"] for one in failed)
+
+
+def test_documents_ask_for_the_turn_that_is_shown_them(trained):  # noqa: F811
+    _, folder = trained
+    rewriter = Rewriter.from_pretrained(folder)
+    first = rewriter.rewrite("my head hurts")
+    shown = [Document("x", "About triptan", "triptan stops migraine")]
+    second = rewriter.rewrite("my head hurts", documents=shown, after=first)
+    assert second.turn == 2
+    prompt, _ = ids(second)
+    assert prompt[: len(ids(first)[0]) + len(ids(first)[1])] == [*ids(first)[0], *ids(first)[1]]
+    assert "About triptan" in second.said.place.messages[-1]["content"]
+    assert ids(rewriter.rewrite("my head hurts", documents=shown)) == ids(second), "the first turn is answered again"
+    empty = rewriter.rewrite("my head hurts", documents=[], after=first)
+    assert "Found nothing." in empty.said.place.messages[-1]["content"]
+    several = rewriter.rewrite(["my head hurts", "gums"], documents=[shown, ["a plain text"]])
+    assert ids(several[0]) == ids(second)
+    assert "Found: a plain" in several[1].said.place.messages[-1]["content"]
+    with pytest.raises(RequestError, match="1 lists of documents"):
+        rewriter.rewrite(["one", "two"], documents=[shown])
+    with pytest.raises(RequestError, match="is shown documents"):
+        rewriter.rewrite("one", after=first)
+
+
+def test_an_export_answers_as_the_run_that_it_came_from(trained, tmp_path):  # noqa: F811
+    from querylect.hub.base import base_of
+    from querylect.hub.export import Wishes, write_folder
+    from querylect.hub.source import open_source
+
+    config, folder = trained
+    questions = [f"question {n}" for n in range(8)]
+    expected = [ids(one) for one in Rewriter.from_pretrained(folder).rewrite(questions)]
+    base = base_of(config.policy.model, licence="apache-2.0")
+    write_folder(tmp_path / "merged", open_source(folder), base, {}, Wishes(merge_lora=True))
+    merged = Rewriter.from_pretrained(tmp_path / "merged")
+    assert [ids(one) for one in merged.rewrite(questions)] == expected
+    assert merged.retrievers[""].name == "bm25"
+    assert merged.turns == 2
+
+    adapter = write_folder(tmp_path / "merged", open_source(folder), base, {}, Wishes(merge_lora=True))
+    (tmp_path / "adapter").mkdir()
+    for file in (folder / "final").iterdir():
+        (tmp_path / "adapter" / file.name).write_bytes(file.read_bytes())
+    (tmp_path / "adapter" / "prompt.yaml").write_bytes((tmp_path / "merged" / "prompt.yaml").read_bytes())
+    told = adapter.model_dump(mode="json", exclude={"environments"}) | {"lora": True, "base_model": config.policy.model}
+    (tmp_path / "adapter" / "querylect.json").write_text(json.dumps(told))
+    assert [ids(one) for one in Rewriter.from_pretrained(tmp_path / "adapter").rewrite(questions)] == expected
+
+    told["policy"]["trust_remote_code"] = True
+    (tmp_path / "adapter" / "querylect.json").write_text(json.dumps(told))
+    with pytest.raises(ModelError, match="--trust-remote-code"):
+        Rewriter.from_pretrained(tmp_path / "adapter")
+
+
+def test_another_retriever_than_the_one_trained_for_is_told_once(trained, caplog):  # noqa: F811
+    _, folder = trained
+    rewriter = Rewriter.from_pretrained(folder)
+    with caplog.at_level(logging.WARNING):
+        same = rewriter.rewrite("x", retriever="bm25")
+        assert same == rewriter.rewrite("x")
+        assert not caplog.records
+        assert rewriter.rewrite("x", retriever="contriever") == same
+        rewriter.rewrite("y", retriever="contriever")
+        rewriter.rewrite("y", retriever={"name": "all-minilm-l6-v2", "kind": "dense"})
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 2
+    assert "'contriever' will search" in told[0]
+    assert "'all-minilm-l6-v2' will search" in told[1]
+    assert all("trained for 'bm25'" in one for one in told)
+
+
+def test_a_policy_for_several_is_asked_for_the_one_that_will_search(trained, lesson_url):  # noqa: F811
+    config, folder = trained
+    members = {
+        "words": {"rewriter": {"name": "explore"}},
+        "meaning": {"rewriter": {"name": "explore"}, "client": {"urls": [lesson_url + "/"]}},
+    }
+    mixed = change(config, **{"mix": {"environments": members}})
+    (folder / "config.yaml").write_text(dump_config(mixed))
+    searched = json.loads((folder / "environment.json").read_text())
+    dense = {"name": "contriever", "kind": "dense", "trained": "Contriever, an unsupervised dense retriever"}
+    searched["retriever"] = {"words": searched["retriever"], "meaning": dense}
+    (folder / "environment.json").write_text(json.dumps(searched))
+    rewriter = Rewriter.from_pretrained(folder)
+
+    def asked(**more):
+        return rewriter.rewrite("my head hurts", **more).said.place.messages[0]["content"]
+
+    assert "Contriever" in asked(retriever="meaning")
+    assert "Contriever" not in asked(retriever="words")
+    assert asked(retriever="contriever") == asked(retriever="meaning") == asked(retriever=dense)
+    for wrong in (None, "splade"):
+        with pytest.raises(ConfigError, match="words, meaning"):
+            rewriter.rewrite("x", retriever=wrong)
+
+
+def test_concurrent_calls_stand_in_one_batch_and_cancelled_ones_in_none(trained, monkeypatch):  # noqa: F811
+    from querylect.rollouts.transformers_engine import TransformersEngine
+
+    config, folder = trained
+    rewriter = Rewriter.from_pretrained(folder)
+    expected = rewriter.rewrite([f"question {n}" for n in range(8)])
+    began, go_on, sizes = threading.Event(), threading.Event(), []
+    generate = TransformersEngine.generate
+
+    def remember(engine, prompts, n, sampling):
+        sizes.append(len(prompts))
+        began.set()
+        assert go_on.wait(30)
+        return generate(engine, prompts, n, sampling)
+
+    monkeypatch.setattr(TransformersEngine, "generate", remember)
+
+    async def ask():
+        first = asyncio.create_task(rewriter.arewrite("question 0"))
+        assert await asyncio.to_thread(began.wait, 30)
+        tasks = [asyncio.create_task(rewriter.arewrite(f"question {n}")) for n in range(9)]
+        await asyncio.sleep(0)
+        tasks[8].cancel()
+        await asyncio.gather(tasks[8], return_exceptions=True)
+        assert rewriter.waiting == 8
+        go_on.set()
+        return [await first, *await asyncio.gather(*tasks[:8])]
+
+    assert asyncio.run(ask()) == [expected[0], *expected]
+    assert sizes == [1, 8]
+
+    async def search():
+        async with EnvironmentClient(config.client) as client:
+            return await asyncio.gather(*(rewriter.asearch(f"question {n}", client, k=2) for n in range(4)))
+
+    found = asyncio.run(search())
+    assert sum(sizes[2:]) == 8
+    assert all(len(one.turns) == 2 and len(one.ranking or ()) <= 2 for one in found)
+
+
+def test_an_order_that_fails_fails_alone_and_one_batch_is_worked_on_at_a_time():
+    began, go_on = threading.Event(), threading.Event()
+    batches = []
+
+    def work(items):
+        batches.append(list(items))
+        if items == ["first"]:
+            began.set()
+            assert go_on.wait(30)
+        if "bad" in items:
+            raise ValueError("bad")
+        return [item.upper() for item in items]
+
+    desk = Desk(work, most=4)
+    found = {}
+
+    def ask(*items):
+        try:
+            found[items[0]] = desk.ask(items)
+        except ValueError as error:
+            found[items[0]] = error
+
+    threads = [threading.Thread(target=ask, args=("first",))]
+    threads[0].start()
+    assert began.wait(30)
+    put = 0
+    for items in (("bad",), ("good", "better"), ("more", "and", "more", "still")):
+        threads.append(threading.Thread(target=ask, args=items))
+        threads[-1].start()
+        put += len(items)
+        while desk.waiting < put:
+            assert threads[-1].is_alive()
+    go_on.set()
+    for thread in threads:
+        thread.join(30)
+    assert found["first"] == ["FIRST"]
+    assert isinstance(found["bad"], ValueError)
+    assert found["good"] == ["GOOD", "BETTER"]
+    assert found["more"] == ["MORE", "AND", "MORE", "STILL"]
+    assert batches == [
+        ["first"], ["bad", "good", "better"], ["bad"], ["good", "better"], ["more", "and", "more", "still"],
+    ]  # fmt: skip
+    assert desk.ask([str(n) for n in range(9)]) == [str(n) for n in range(9)]
+    assert [len(batch) for batch in batches[-3:]] == [4, 4, 1]
+
+
+def test_what_cannot_be_asked_is_told(trained, tmp_path):  # noqa: F811
+    _, folder = trained
+    rewriter = Rewriter.from_pretrained(folder, settings=["rollout.max_prompt_tokens=128"])
+    short, long = rewriter.rewrite(["head", "head " * 400])
+    assert short.said is not None
+    assert "shorten the question" in long.failure
+    with pytest.raises(ConfigError, match=r"rollout\.max_prompt_tokens is 16"):
+        Rewriter.from_pretrained(folder, settings=["rollout.max_prompt_tokens=16"]).rewrite("x")
+    with pytest.raises(RequestError, match="surrogate"):
+        rewriter.rewrite("\ud800")
+    with pytest.raises(CheckpointError, match="complete ones are: final"):
+        Rewriter.from_pretrained(folder, checkpoint="best")
+    with pytest.raises(ConfigError, match=r"no config\.yaml.*no querylect\.json"):
+        Rewriter.from_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match="not on the Hub"):
+        Rewriter.from_pretrained(folder, revision="v1")
+
+
+def test_the_package_names_it_without_importing_what_it_needs():
+    import subprocess
+    import sys
+
+    code = "import sys, querylect; print('torch' in sys.modules, 'pydantic' in sys.modules, querylect.__all__)"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120).stdout
+    assert out.split(maxsplit=2) == ["False", "False", "['Rewriter', '__version__']\n"]
+    assert querylect.Rewriter is Rewriter
+    with pytest.raises(AttributeError):
+        querylect.nothing  # noqa: B018
+
+
+def test_a_search_asks_any_client_for_plans(trained):  # noqa: F811
+    """A client without /v1/environment: the retriever is the one trained for."""
+    _, folder = trained
+
+    class Nothing:
+        def search(self, plans):
+            assert all(isinstance(plan, SearchPlan) for plan in plans)
+            return [[] for _ in plans]
+
+    found = Rewriter.from_pretrained(folder).search(Question("q", "my head hurts", ("yes", "no")), Nothing(), turns=1)
+    assert found.question.options == ("yes", "no")
+    assert (found.ranking, found.failure) in (((), None), (None, found.failure))

@@ -1,0 +1,102 @@
+"""`querylect rewrite`. Heavy imports stand inside the command."""
+
+import json
+import sys
+from collections.abc import Iterable
+from itertools import chain, islice
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..configs.load import dump_config
+from ..errors import ConfigError, DataError, IncompleteError, UserError
+from ..logs import set_up_logging
+
+app = typer.Typer()
+
+
+@app.command()
+def rewrite(
+    rewriter: Annotated[
+        str,
+        typer.Argument(metavar="RUN|EXPORT|ID", help="A run or export folder, a Hub id, or a config (untrained)."),
+    ] = "demo",
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings to change, as rollout.micro_batch=8.")
+    ] = None,
+    question: Annotated[
+        list[str] | None, typer.Option("--question", "-q", help="A question; repeat it. Else one per line of input.")
+    ] = None,
+    source: Annotated[
+        Path | None, typer.Option("--input", "-i", metavar="FILE", help="Lines or JSON lines; standard input.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="A new file; standard output.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with --output where it was interrupted.")] = False,
+    batch: Annotated[int, typer.Option("--batch", min=1, help="Questions at once; a finished batch is written.")] = 192,
+    checkpoint: Annotated[
+        str | None, typer.Option("--checkpoint", help="best, final or checkpoint-N of a run; the first there is.")
+    ] = None,
+    revision: Annotated[str | None, typer.Option("--revision", help="Branch, tag or commit of a Hub id.")] = None,
+    env: Annotated[
+        str | None, typer.Option("--env", metavar="NAME", help="One environment of a policy for several.")
+    ] = None,
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Run code that comes with an exported model.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved config and stop.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log details.")] = False,
+) -> None:
+    """Rewrite questions; write one JSON object a line: id, question, text, rewrites, think, plan, failure."""
+    set_up_logging(verbose)
+    from .trained import only_member, open_trained
+
+    changes = list(overrides or ())
+    if "=" in rewriter and not Path(rewriter).exists():
+        rewriter, changes = "demo", [rewriter, *changes]
+    trained = open_trained(
+        rewriter, revision=revision, checkpoint=checkpoint, settings=changes, trust_remote_code=trust_remote_code
+    )
+    trained = only_member(trained, env)
+    if len(trained.members) > 1 and not dry_run:
+        raise ConfigError(
+            f"{rewriter} was trained for {', '.join(trained.members)}, and this asks for one of them. Name it: --env."
+        )
+    if dry_run:
+        typer.echo(dump_config(trained.config), nl=False)
+        return
+    if resume and output is None:
+        raise ConfigError("--resume goes on with a file, and there is no --output.")
+    if question and source is not None:
+        raise ConfigError("--question and --input are both given; give one of them.")
+    from .lines import Lines, Output, rewritten
+    from .rewriter import Rewriter
+
+    written = Output(output, resume) if output is not None else None
+    lines = Lines(question or _lines(source))
+    asked = iter(lines) if written is None else written.left(lines)
+    first = list(islice(asked, 1))
+    if not first and not lines.bad and not (written and written.done):
+        raise UserError("no question to rewrite: give --question TEXT, or one question per line of input.")
+    if first:
+        with Rewriter(trained) as loaded:
+            for records in rewritten(loaded, chain(first, asked), batch):
+                if written is not None:
+                    written.write(records)
+                    continue
+                for record in records:
+                    typer.echo(json.dumps(record, ensure_ascii=False))
+    if lines.bad:
+        raise IncompleteError(f"{lines.bad} lines were no question and are told above; all others were rewritten.")
+
+
+def _lines(source: Path | None) -> Iterable[str | bytes]:
+    """The lines of a file or of standard input, read as they are needed."""
+    if source is None:
+        return getattr(sys.stdin, "buffer", sys.stdin)
+    try:
+        return source.expanduser().open("rb")
+    except OSError as error:
+        raise DataError(f"{source} cannot be read ({error.strerror}). Give a file of questions.") from error

@@ -1,0 +1,48 @@
+"""Haystack: a rewriter as a component.
+
+    pipeline.add_component("rewriter", QuerylectRewriter("runs/demo"))
+    pipeline.connect("rewriter.query", "retriever.query")
+
+Needs the extra `haystack`. The policy is loaded by `warm_up`, which a pipeline calls before it runs. `query` is the
+first query, `queries` are all of them, `failure` is why there is none: then both hold the question as it stands, and
+the log says so; `on_failure="raise"` raises instead.
+"""
+
+from typing import Any
+
+from haystack import component, default_from_dict, default_to_dict
+
+from .adapting import OnFailure, queries_of
+from .rewriter import Rewriter
+
+
+@component
+class QuerylectRewriter:
+    """Rewrites the query of a pipeline. `path_or_id` is what `Rewriter.from_pretrained` takes."""
+
+    def __init__(self, path_or_id: str, checkpoint: str | None = None, on_failure: OnFailure = "question") -> None:
+        self.path_or_id, self.checkpoint, self.on_failure = path_or_id, checkpoint, on_failure
+        self._rewriter: Rewriter | None = None
+
+    def warm_up(self) -> None:
+        """Load the policy, once."""
+        if self._rewriter is None:
+            self._rewriter = Rewriter.from_pretrained(self.path_or_id, checkpoint=self.checkpoint)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The component as a pipeline's file has it."""
+        return default_to_dict(self, path_or_id=self.path_or_id, checkpoint=self.checkpoint, on_failure=self.on_failure)
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> "QuerylectRewriter":
+        """The opposite."""
+        return default_from_dict(cls, data)
+
+    @component.output_types(query=str, queries=list[str], failure=str | None)
+    def run(self, query: str) -> dict[str, Any]:
+        """Rewrite one query."""
+        self.warm_up()
+        assert self._rewriter is not None, "it was loaded"
+        result = self._rewriter.rewrite(query)
+        queries = queries_of(result, self.on_failure)
+        return {"query": queries[0], "queries": queries, "failure": result.failure}

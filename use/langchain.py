@@ -1,0 +1,111 @@
+"""LangChain: a rewriter as a runnable, in front of any retriever, and a retriever over a querylect service.
+
+    retriever = RewritingRetriever(rewriter=rewriter, retriever=store.as_retriever())
+    retriever.invoke("pinky finger bent inwards")
+
+Needs the extra `langchain`. An answer that fails its form is searched with the question as it stands, and the log says
+so; `on_failure="raise"` raises instead.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun
+from langchain_core.documents import Document
+from langchain_core.retrievers import BaseRetriever
+from langchain_core.runnables import RunnableConfig, RunnableSerializable
+from pydantic import ConfigDict
+
+from ..envs.client import SyncEnvironmentClient
+from ..envs.plan import SearchPlan
+from .adapting import OnFailure, merged, queries_of
+from .rewriter import Rewriter
+
+
+class QueryRewriter(RunnableSerializable[str, list[str]]):
+    """From a question to the queries to search with; `batch` rewrites all questions in one batch."""
+
+    rewriter: Rewriter
+    on_failure: OnFailure = "question"
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
+    def invoke(self, input: str, config: RunnableConfig | None = None, **kwargs: Any) -> list[str]:
+        """The queries for one question."""
+        return self._call_with_config(self._one, input, config)
+
+    async def ainvoke(self, input: str, config: RunnableConfig | None = None, **kwargs: Any) -> list[str]:
+        """The same; concurrent calls stand in one batch."""
+        return await self._acall_with_config(self._aone, input, config)
+
+    def batch(
+        self,
+        inputs: list[str],
+        config: RunnableConfig | list[RunnableConfig] | None = None,
+        *,
+        return_exceptions: bool = False,
+        **kwargs: Any,
+    ) -> list[list[str]]:
+        """The queries for several questions, in one batch."""
+        return self._batch_with_config(self._several, inputs, config, return_exceptions=return_exceptions)
+
+    def _one(self, question: str) -> list[str]:
+        return self._several([question])[0]
+
+    async def _aone(self, question: str) -> list[str]:
+        return queries_of(await self.rewriter.arewrite(question), self.on_failure)
+
+    def _several(self, questions: Sequence[str]) -> list[list[str]]:
+        return [queries_of(result, self.on_failure) for result in self.rewriter.rewrite(questions)]
+
+
+class RewritingRetriever(BaseRetriever):
+    """Asks `retriever` with the rewrites of a question; the rankings of several are merged by their places."""
+
+    rewriter: Rewriter
+    retriever: BaseRetriever
+    on_failure: OnFailure = "question"
+
+    def _get_relevant_documents(self, query: str, *, run_manager: CallbackManagerForRetrieverRun) -> list[Document]:
+        queries = queries_of(self.rewriter.rewrite(query), self.on_failure)
+        config: RunnableConfig = {"callbacks": run_manager.get_child()}
+        return merged(self.retriever.batch(queries, config), _key)
+
+    async def _aget_relevant_documents(
+        self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun
+    ) -> list[Document]:
+        queries = queries_of(await self.rewriter.arewrite(query), self.on_failure)
+        config: RunnableConfig = {"callbacks": run_manager.get_child()}
+        return merged(await self.retriever.abatch(queries, config), _key)
+
+
+class EnvironmentRetriever(BaseRetriever):
+    """Searches a querylect service (`querylect serve`): with the question, or with a rewriter's whole plans."""
+
+    client: SyncEnvironmentClient
+    rewriter: Rewriter | None = None
+    turns: int | None = None
+    """Turns of the rewriter; as many as it was trained on where None."""
+    k: int = 10
+    on_failure: OnFailure = "question"
+
+    def _get_relevant_documents(self, query: str, *, run_manager: CallbackManagerForRetrieverRun) -> list[Document]:
+        ranking = None
+        if self.rewriter is not None:
+            found = self.rewriter.search(query, self.client, turns=self.turns)
+            if found.ranking is None:
+                queries_of(found.rewrite, self.on_failure)
+            ranking = found.ranking
+        if ranking is None:
+            ranking = self.client.search([SearchPlan.of(query, self.k)])[0]
+        return [
+            Document(
+                page_content=hit.text or "", id=hit.id, metadata={"id": hit.id, "title": hit.title, "score": hit.score}
+            )
+            for hit in ranking[: self.k]
+        ]
+
+
+def _key(document: Document) -> Any:
+    """What tells a document from others: its id, where it has one."""
+    return document.id or document.page_content

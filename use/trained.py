@@ -1,0 +1,230 @@
+"""What a name leads to: a run folder, an exported folder, a Hub repository, or a config, whose policy is untrained.
+
+All of them come out as one thing: settings to load the policy with, its checkpoint, and for each environment the
+rewriter's settings and the retriever that it speaks to.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ..configs.load import known_configs, load_config, validated
+from ..configs.mix import environments, only
+from ..configs.rewriter import RewriterConfig
+from ..configs.schema import PolicyConfig, RunConfig
+from ..errors import CheckpointError, ConfigError, DownloadError, ModelError
+from ..hub.exported import FILE, read_exported, rewriter_of
+from ..rewriters.card import RetrieverCard
+from ..rollouts.checkpoints import find_checkpoint
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+_NOT_NEEDED = ["*.bin", "*.pt", "*.pth", "*.h5", "*.msgpack", "*.onnx", "*.gguf", "optimizer*"]
+"""Files of a Hub repository that are never loaded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """How questions for one environment are asked."""
+
+    rewriter: RewriterConfig
+    card: RetrieverCard | None
+    """The retriever that it was trained for; None where that is not written down, and the environment says it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """A policy and all that is needed to ask it."""
+
+    name: str
+    """As the user called it."""
+    config: RunConfig
+    """Policy and rollout; of a run or a config, all of its settings."""
+    checkpoint: Path | None
+    """A folder to load over or instead of `config.policy.model`; None is that model itself."""
+    members: Mapping[str, Member]
+    """By the name of their environment; {"": …} where there is only one."""
+    base: PolicyConfig
+    """The model before it was trained, which a rewriter's first stage may ask."""
+    k: int
+    """Documents that a plan asks for."""
+
+    @property
+    def turns(self) -> int:
+        """As it was trained."""
+        return len(self.config.rollout.branching)
+
+
+def open_trained(
+    name: str,
+    *,
+    revision: str | None = None,
+    token: str | None = None,
+    checkpoint: str | None = None,
+    settings: Sequence[str] = (),
+    trust_remote_code: bool = False,
+) -> Trained:
+    """Find what `name` leads to; of a Hub repository, download it. Nothing is loaded.
+
+    `revision` and `token` are for the Hub, `checkpoint` (best, final, checkpoint-40) for a run folder, `settings` are
+    overrides such as "rollout.micro_batch=8". Raises ConfigError where the name leads nowhere or a setting is none,
+    CheckpointError where a run has no such checkpoint, ModelError for an unusable export, DownloadError.
+    """
+    folder = Path(name).expanduser()
+    exported = (folder / FILE).is_file()
+    run = (folder / "config.yaml").is_file() and not exported
+    from_hub = not folder.exists() and _HUB_ID.fullmatch(name) is not None and not name.endswith((".yaml", ".yml"))
+    if checkpoint is not None and not run:
+        raise ConfigError(f"the checkpoint {checkpoint!r} is asked for, and {name!r} is no run folder. Leave it out.")
+    if revision is not None and not from_hub:
+        raise ConfigError(f"the revision {revision!r} is asked for, and {name!r} is not on the Hub. Leave it out.")
+    if from_hub:
+        folder = _downloaded(name, revision, token)
+    if exported or from_hub:
+        return _of_export(name, folder, settings, trust_remote_code)
+    if run:
+        config = load_config(str(folder / "config.yaml"), settings)
+        return of_config(name, config, find_checkpoint(folder, checkpoint), _searched(folder))
+    if folder.is_dir() and name not in known_configs():
+        raise ConfigError(
+            f"{name} is no run folder (it holds no config.yaml) and no export (it holds no {FILE}). Give a folder that "
+            "`querylect train` or `querylect export` wrote."
+        )
+    return of_config(name, load_config(name, settings), None, None)
+
+
+def of_config(name: str, config: RunConfig, checkpoint: Path | None, searched: Mapping[str, Any] | None) -> Trained:
+    """The policy of a config. `searched` is what its environment said of itself, where that is known."""
+    told = searched["retriever"] if searched is not None else None
+    cards = told if config.mix is not None else {"": told}
+    members = {
+        member: Member(one.rewriter, RetrieverCard.from_service(cards[member]) if cards and cards[member] else None)
+        for member, one in environments(config).items()
+    }
+    return Trained(name, config, checkpoint, members, config.policy, config.search_depth)
+
+
+def only_member(trained: Trained, env: str | None) -> Trained:
+    """The policy as it is asked for one of its environments; None leaves it as it is. Raises ConfigError."""
+    if env is None:
+        return trained
+    if trained.config.mix is None and "" in trained.members:
+        raise ConfigError(f"--env is {env!r}, and {trained.name} was trained for one environment. Leave it out.")
+    if env not in trained.members:
+        raise ConfigError(f"--env is {env!r}; {trained.name} knows {', '.join(trained.members)}. Name one of them.")
+    config = only(trained.config, env) if trained.config.mix is not None else trained.config
+    return replace(trained, config=config, members={"": trained.members[env]})
+
+
+def asked_of_environment(trained: Trained) -> Trained:
+    """The same with the cards that no file holds, asked of the environments of the config.
+
+    Raises as `open_environments`.
+    """
+    if all(member.card is not None for member in trained.members.values()):
+        return trained
+    from ..envs.connect import open_environments
+
+    with open_environments(trained.config) as client:
+        searched = {"retriever": client.environment().retriever}
+    return of_config(trained.name, trained.config, trained.checkpoint, searched)
+
+
+def _searched(run: Path) -> Mapping[str, Any] | None:
+    path = run / "environment.json"
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(values["retriever"], dict):
+            raise TypeError("retriever is no object")
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(
+            f"{path} does not say what was searched ({error}). Go on with the run (--resume), which writes it anew."
+        ) from error
+    found: Mapping[str, Any] = values
+    return found
+
+
+def _of_export(name: str, folder: Path, settings: Sequence[str], trust_remote_code: bool) -> Trained:
+    exported = read_exported(folder)
+    if exported.policy.trust_remote_code and not trust_remote_code:
+        raise ModelError(
+            f"{name} runs code that comes with its model. Read that code; to run it, say trust_remote_code=True "
+            "(--trust-remote-code)."
+        )
+    if exported.lora and exported.base_model is None:
+        raise ModelError(f"{name} is an adapter and does not name its base model. Export it again with --merge-lora.")
+    rollout = exported.rollout
+    policy = {
+        "model": exported.base_model if exported.lora else str(folder),
+        "dtype": exported.policy.dtype,
+        "lora": None,
+        "trust_remote_code": exported.policy.trust_remote_code,
+    }
+    budget = rollout.max_new_tokens
+    values = {
+        "name": exported.run.name,
+        "policy": policy,
+        "rollout": {
+            "branching": [1] * rollout.turns,
+            "max_new_tokens": [budget[min(turn, len(budget) - 1)] for turn in range(rollout.turns)],
+            **rollout.model_dump(include={"max_prompt_tokens", "documents", "document_tokens", "observation_tokens"}),
+        },
+        "reward": {"turn_weights": [1.0] * rollout.turns},
+    }
+    config = validated(RunConfig, values, str(folder / FILE), settings)
+    members = {
+        member: Member(rewriter_of(one, folder), RetrieverCard.from_service(one.retriever))
+        for member, one in exported.members.items()
+    }
+    base = config.policy.model_copy(update={"model": exported.base_model}) if exported.base_model else config.policy
+    return Trained(name, config, folder if exported.lora else None, members, base, rollout.k)
+
+
+def _downloaded(name: str, revision: str | None, token: str | None) -> Path:
+    """A Hub repository in the local cache; first the small file that says whether it is a rewriter at all."""
+    import httpx
+    from huggingface_hub import hf_hub_download, snapshot_download
+    from huggingface_hub.errors import (
+        EntryNotFoundError,
+        GatedRepoError,
+        HfHubHTTPError,
+        HFValidationError,
+        LocalEntryNotFoundError,
+        OfflineModeIsEnabled,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    try:
+        hf_hub_download(name, FILE, revision=revision, token=token)
+        return Path(snapshot_download(name, revision=revision, token=token, ignore_patterns=_NOT_NEEDED))
+    except GatedRepoError as error:
+        raise ModelError(f"{name} on the Hub asks for consent first. Give it on its page and log in.") from error
+    except RevisionNotFoundError as error:
+        raise ModelError(f"{name} on the Hub has no revision {revision!r}. Its page lists those there are.") from error
+    except RepositoryNotFoundError as error:
+        raise ModelError(
+            f"{name!r} is no folder here and no repository that can be seen on the Hub. Mend the name; for a private "
+            "one log in (`hf auth login`) or set HF_TOKEN."
+        ) from error
+    except (LocalEntryNotFoundError, OfflineModeIsEnabled, httpx.TransportError) as error:
+        raise DownloadError(
+            f"{name!r} is no folder here, and the Hub cannot be reached ({_first_line(error)}). Mend the path, or try "
+            "again with a connection; what has arrived is kept."
+        ) from error
+    except EntryNotFoundError as error:
+        raise ModelError(
+            f"{name} on the Hub holds no {FILE}, so it is no exported rewriter. Give one that `querylect export` wrote."
+        ) from error
+    except HFValidationError as error:
+        raise ConfigError(f"{name!r} is no folder here and no Hub id ({_first_line(error)}). Mend it.") from error
+    except HfHubHTTPError as error:
+        raise DownloadError(f"the Hub did not give {name} ({_first_line(error)}). Try again later.") from error
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

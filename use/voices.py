@@ -1,0 +1,115 @@
+"""Which words a policy is asked in: the rewriter for the retriever that will search, made when it is first meant."""
+
+import logging
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..configs.rewriter import RewriterConfig
+from ..errors import ConfigError
+from ..rewriters.card import RetrieverCard
+from ..rewriters.registry import make_rewriter
+from ..rollouts.engine import Engine
+from ..rollouts.speaking import Speaker
+from .trained import Member, Trained, asked_of_environment
+
+log = logging.getLogger(__name__)
+
+Retriever = str | RetrieverCard | Mapping[str, Any]
+"""The name of an environment or a retriever, or a retriever's card, also as `GET /v1/environment` gives it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Voice:
+    """The policy, asked in the words for one retriever."""
+
+    speaker: Speaker
+    card: RetrieverCard
+
+
+class Voices:
+    """All voices of a policy; may be asked from several threads."""
+
+    def __init__(self, trained: Trained, engine: Engine) -> None:
+        self._trained, self._engine = trained, engine
+        self._made: dict[tuple[str, RetrieverCard], Voice] = {}
+        self._told: set[object] = set()
+        self._lock = threading.Lock()
+
+    @property
+    def members(self) -> Mapping[str, Member]:
+        """With their cards; those that no file holds are asked of the environment, once."""
+        with self._lock:
+            self._trained = asked_of_environment(self._trained)
+            return self._trained.members
+
+    def of(self, retriever: Retriever | None) -> Voice:
+        """The voice for a retriever; None is the only one. See `Rewriter.rewrite`. Raises ConfigError."""
+        if retriever is None or isinstance(retriever, str):
+            name = self._name(retriever)
+            return self._voice(name, self.members[name].rewriter, self._card(name))
+        card = retriever if isinstance(retriever, RetrieverCard) else RetrieverCard.from_service(retriever)
+        return self._for_card(card)
+
+    def _name(self, meant: str | None) -> str:
+        """The member that is meant."""
+        members = self.members
+        cards = {name: self._card(name) for name in members}
+        known = ", ".join(name or card.name for name, card in cards.items())
+        if meant is None:
+            if len(members) > 1:
+                raise ConfigError(f"the policy was trained for {known}. Say which retriever will search: retriever=…")
+            return next(iter(members))
+        if meant in members and meant:
+            return meant
+        found = [name for name, card in cards.items() if card.name == meant]
+        if len(found) == 1:
+            return found[0]
+        if len(members) > 1:
+            many = f"{len(found)} of the environments have" if found else "none of the environments is or has"
+            raise ConfigError(f"{many} the retriever {meant!r}; the policy was trained for {known}. Name one of them.")
+        (name,) = members
+        self._warn(meant, f"the retriever {meant!r}", cards[name])
+        return name
+
+    def _for_card(self, card: RetrieverCard) -> Voice:
+        """The voice for a retriever of which the whole card is known, trained for or not."""
+        members = self._trained.members  # a card that is given need not be asked for
+        same = [name for name, member in members.items() if member.card == card]
+        same = same or [name for name, member in members.items() if member.card and member.card.name == card.name]
+        if same:
+            return self._voice(same[0], members[same[0]].rewriter, card)
+        trained = [member.card for member in members.values() if member.card is not None]
+        if trained:
+            self._warn(card, f"the retriever {card.name!r}", *trained)
+        rewriter = self._trained.config.rewriter if len(members) > 1 else next(iter(members.values())).rewriter
+        return self._voice("", rewriter, card)
+
+    def _warn(self, key: object, seen: str, *trained: RetrieverCard) -> None:
+        if key in self._told:
+            return
+        self._told.add(key)
+        names = ", ".join(repr(card.name) for card in trained)
+        log.warning(
+            "%s will search, and %s was trained for %s: its rewrites suit that one. Measure it with `querylect eval` "
+            "before you rely on it",
+            seen,
+            self._trained.name,
+            names,
+        )
+
+    def _card(self, name: str) -> RetrieverCard:
+        card = self.members[name].card
+        assert card is not None, "the environment was asked for it"
+        return card
+
+    def _voice(self, name: str, rewriter: RewriterConfig, card: RetrieverCard) -> Voice:
+        with self._lock:
+            made = self._made.get((name, card))
+            if made is None:
+                speaker = Speaker(
+                    self._engine, make_rewriter(rewriter, card, self._trained.k), self._trained.config.rollout
+                )
+                self._made[name, card] = made = Voice(speaker, card)
+            return made
