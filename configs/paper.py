@@ -145,7 +145,7 @@ class PaperTable(Section):
     generators: Literal["across", "down"] = "across"
     """Where the paper's generators stand: side by side within each column, or below each other."""
     unit: Literal["percent", "share", "number"] = "percent"
-    """How figures are printed: 37.4 percent, 0.374 as a share, or the number itself."""
+    """How 0.374 is printed: 37.4 as percent, 0.37 as a share; number is for what is no share, with one decimal."""
 
 
 class PaperConfig(Section):
