@@ -74,19 +74,21 @@ class _Writer:
     """The heading under which a section is described."""
 
     def sections(self, root: type[BaseModel], prefix: str, title: str = "") -> Iterator[str]:
-        """The tables of a model and of all sections in it that were not described before, outermost first.
+        """The tables of a model and of all sections in it that were not described before, each after what holds it.
 
         A heading is `prefix` and the place of the section; the model itself has the heading `title`, if any.
         """
         self.known[root] = title
         waiting = [("", root)]
-        for path, model in waiting:
+        for number, (path, model) in enumerate(waiting, start=1):
+            inner = []
             for name, setting in model.model_fields.items():
                 for below, section in _sections_in(name, setting.annotation):
                     if section not in self.known:
                         place = f"{path}.{below}" if path else below
                         self.known[section] = prefix + place
-                        waiting.append((place, section))
+                        inner.append((place, section))
+            waiting[number:number] = inner
         for _, model in waiting:
             if heading := self.known[model]:
                 yield f"### {heading}\n"
