@@ -12,12 +12,14 @@ TESTED := .venv/.stamp-extras
 RUN = env LD_PRELOAD="$$(realpath -q .venv/lib/libiomp5.so)$${LD_PRELOAD:+:$$LD_PRELOAD}" $(BIN)/querylect
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint clean
+.PHONY: help install demo test lint docs reference clean
 
 help:
 	@echo 'make demo      build the index, train, evaluate; ends with the path of report.html (a second one starts anew)'
 	@echo 'make test      run the tests, WORKERS=2 files at a time; ARGS="-k config" goes to pytest'
 	@echo 'make lint      ruff check, ruff format --check, mypy'
+	@echo 'make docs      build the site of docs/ into build/site; a broken link ends it'
+	@echo 'make reference write docs/config.md anew from the settings'
 	@echo 'make install   only make .venv, for demo, test and lint; PY=python3.12 chooses the interpreter'
 	@echo 'make clean     remove .venv and caches; indexes/ and runs/ stay'
 
@@ -34,7 +36,7 @@ $(STAMP): pyproject.toml constraints.txt requirements-demo.txt
 
 # What only tests need: other programs that read our files, serve our environment or show our page
 $(TESTED): $(STAMP)
-	$(BIN)/python -m pip install -c constraints.txt -e '.[browser,deepspeed,haystack,ir-datasets,langchain,llama-index,mteb,ranx,text-metrics,verifiers]'
+	$(BIN)/python -m pip install -c constraints.txt -e '.[browser,deepspeed,docs,haystack,ir-datasets,langchain,llama-index,mteb,ranx,text-metrics,verifiers]'
 	@touch $@
 
 # Starts anew each time; the run before it is kept as runs/demo.previous. To go on with an interrupted one:
@@ -55,6 +57,12 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	@mkdir -p .mypy_root && ln -sfn .. .mypy_root/querylect
 	cd .mypy_root && ../$(BIN)/mypy --config-file ../pyproject.toml -p querylect
+
+docs: $(TESTED)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+reference: $(STAMP)
+	$(BIN)/python -m querylect.configs.reference > docs/config.md.new && mv docs/config.md.new docs/config.md
 
 clean:
 	rm -rf .venv .mypy_root .mypy_cache .pytest_cache .ruff_cache .hypothesis build querylect.egg-info

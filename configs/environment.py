@@ -63,6 +63,7 @@ class RecipeConfig(Section):
     pooling: Pooling | None = None
     """From token vectors to one vector; a sentence-transformers folder brings its own."""
     similarity: Similarity | None = None
+    """`cos` brings every vector to length 1."""
     instruction: str | None = None
     """The task, put where query_template says {instruction}; before the query where it says nothing."""
     query_template: str | None = None
@@ -76,6 +77,7 @@ class RecipeConfig(Section):
     query_max_length: Annotated[int, Field(ge=2)] | None = None
     """Tokens kept of a query, where it is another number."""
     padding_side: PaddingSide | None = None
+    """Where short texts are filled up."""
     closing_token: str | None = None
     """The token that must end every text, where pooling depends on it."""
 
@@ -113,7 +115,9 @@ class QuestionIndexConfig(Section):
     index: str
     """The index of the questions for that retriever; `querylect index build` builds it too."""
     model: str | None = None
+    """Its weights, where they lie somewhere else."""
     engine: Literal["bm25s", "rank_bm25"] = "bm25s"
+    """Which BM25 implementation scores."""
     recipe: RecipeConfig | None = None
     answers: Literal["all", "first"] = "all"
     """Of a question that several contents answer: all of them in the order of the tie rules, or the first alone."""
@@ -133,10 +137,13 @@ class MemberConfig(Section):
     """One retriever of a hybrid; what is not said here is as in the environment."""
 
     retriever: str
+    """A name as in `env.retriever`, but no hybrid."""
     index: str
     """Its own index folder."""
     model: str | None = None
+    """Its weights, where they lie somewhere else."""
     engine: Literal["bm25s", "rank_bm25"] = "bm25s"
+    """Which BM25 implementation scores."""
     recipe: RecipeConfig | None = None
     remote: RemoteConfig | None = None
     question_index: QuestionIndexConfig | None = None
@@ -236,6 +243,7 @@ class EnvironmentConfig(Section):
     gain: Literal["linear", "exponential"] = "linear"
     """nDCG gain: grade, or 2^grade − 1."""
     host: str = "127.0.0.1"
+    """The address to listen on; one that other machines reach needs a token."""
     port: Annotated[int, Field(ge=0, le=65535)] = 0
     """0 takes a free port."""
     max_pending: Annotated[int, Field(ge=1)] = 4096

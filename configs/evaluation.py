@@ -96,10 +96,13 @@ class PlanConfig(Section):
     name: str = "evaluation"
     """The folder of the results is `output/name`."""
     output: str = "evaluations"
+    """The folder of folders of results."""
     indexes: str = "indexes"
     """Where index folders stand that are not named; missing ones are built."""
     seed: Annotated[int, Field(ge=0)] = 0
+    """Of samples and of the tests."""
     split: Literal["validation", "test"] = "test"
+    """Which questions."""
     limit: Annotated[int, Field(ge=1)] | None = None
     """Only the first questions of every dataset, or of every part of it; None takes all."""
     depth: Annotated[int, Field(ge=1, le=1000)] = 10
@@ -109,7 +112,9 @@ class PlanConfig(Section):
     batch: Annotated[int, Field(ge=1)] = 64
     """Questions that are answered together, and then written: what a killed evaluation loses at most, twice."""
     permutations: Annotated[int, Field(ge=1)] = 10_000
+    """Draws of the paired permutation test."""
     bootstrap: Annotated[int, Field(ge=1)] = 10_000
+    """Draws of the confidence intervals."""
     baselines: Annotated[list[str], Field(min_length=1, max_length=2)] = [RAW]
     """Systems that all others are tested against, at their last turn: † for the first, ‡ for the second."""
     parts: list[str] = []

@@ -55,8 +55,11 @@ class LossConfig(BaseModel):
     use_adaptive_entropy: bool = False
     """Raise entropy_coef by entropy_coef_delta after a step whose entropy is at most entropy_target, else lower it."""
     entropy_coef_min: Annotated[float, Field(ge=0)] = 0.0
+    """The adapted entropy_coef stays at or above it,"""
     entropy_coef_max: Annotated[float, Field(ge=0)] = 1.0
+    """and at or below it."""
     entropy_coef_delta: Annotated[float, Field(gt=0)] = 0.005
+    """How much it changes in a step."""
     entropy_target: Annotated[float, Field(gt=0)] = 0.2
     """Mean entropy of a sampled token, in nats, under which the adaptive bonus acts."""
 

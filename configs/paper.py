@@ -110,11 +110,15 @@ class Sweep(Section):
     """One setting of a system over several values: a table and a curve."""
 
     system: str
+    """The system whose setting changes."""
     setting: str
     """Of the method, its place in the settings, as k or penalty."""
     values: Annotated[list[int | float], Field(min_length=2)]
+    """What the setting takes, one after the other."""
     task: str
+    """The task that is answered."""
     metric: str = "accuracy"
+    """What the curve shows."""
     beside: list[str] = []
     """Systems that are drawn as level lines."""
 
@@ -125,12 +129,14 @@ class TableColumn(Section):
     task: str
     """A task, or `average` for the mean of the other columns of the same metric."""
     metric: str
+    """A metric or judge of that task."""
 
 
 class PaperTable(Section):
     """One table of the paper."""
 
     title: str
+    """What stands above it."""
     published: str = ""
     """The paper's own table of the same content, as data/papers names it."""
     rows: list[str] = []
@@ -139,6 +145,7 @@ class PaperTable(Section):
     generators: Literal["across", "down"] = "across"
     """Where the paper's generators stand: side by side within each column, or below each other."""
     unit: Literal["percent", "share", "number"] = "percent"
+    """How 0.374 is printed: 37.4 as percent, 0.37 as a share; number is for what is no share, with one decimal."""
 
 
 class PaperConfig(Section):
@@ -147,10 +154,13 @@ class PaperConfig(Section):
     name: str
     """The folder of the results is `output/name-READER`."""
     title: str = ""
+    """The paper's title, for the report."""
     method: str = ""
     """The system that is the paper's own."""
     output: str = "papers"
+    """The folder of folders of results."""
     seed: Annotated[int, Field(ge=0)] = 0
+    """Of samples and of the tests."""
     limit: Annotated[int, Field(ge=1)] | None = None
     """Only the first questions of every task; None takes all."""
     batch: Annotated[int, Field(ge=1)] = 64

@@ -72,9 +72,13 @@ class LoraConfig(Section):
     """Low-rank adaptation of the policy (peft)."""
 
     r: Annotated[int, Field(ge=1)] = 16
+    """Rank of the added matrices."""
     alpha: Annotated[float, Field(gt=0)] = 32.0
+    """Their product is scaled by alpha / r."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Share of their inputs that is dropped in training; above 0 the sampled policy is not quite the trained one."""
     target_modules: list[str] | Literal["all-linear"] = "all-linear"
+    """Names of the layers that are adapted, or all linear ones but the output."""
     last_layers: Annotated[int, Field(ge=1)] | None = None
     """Adapt only this many layers, counted from the output; None adapts all. The backward pass ends there."""
 
@@ -89,6 +93,7 @@ class PolicyConfig(Section):
     lora: LoraConfig | None = LoraConfig()
     """None trains all weights."""
     trust_remote_code: bool = False
+    """Let the model's folder bring Python code of its own, which then runs with your rights."""
 
 
 class VllmConfig(Section):
@@ -127,7 +132,9 @@ class RolloutConfig(Section):
     branching: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)] = [4, 4]
     """Samples per node and turn: [4, 4] is 4 first turns and 4 second turns under each; [16] is single-turn."""
     temperature: Annotated[float, Field(gt=0)] = 1.0
+    """Of the samples; evaluation is greedy."""
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Share of the probability that is sampled from; below 1 see docs/training.md."""
     max_new_tokens: Annotated[int, Field(ge=1)] | Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)] = 64
     """Sampled tokens per turn: a number, or one per turn."""
     max_prompt_tokens: Annotated[int, Field(ge=16)] = 2048
@@ -218,6 +225,7 @@ class TrackingConfig(Section):
     wandb: Literal["auto", "online", "offline", "disabled"] = "auto"
     """auto: what WANDB_MODE says; without it online where the user is logged in, else offline."""
     project: str = "querylect"
+    """The Weights & Biases project."""
     table_steps: Annotated[int, Field(ge=0)] = 10
     """Weights & Biases: a table of sampled trees every so many steps; 0 logs none."""
 
@@ -226,11 +234,15 @@ class EvalConfig(Section):
     """What is compared at the end, on questions that were not trained on."""
 
     split: Literal["validation", "test"] = "test"
+    """Which questions."""
     limit: Annotated[int, Field(ge=1)] | None = None
     """Only the first questions of the split; None takes all."""
     turns: Annotated[int, Field(ge=1)] = 2
+    """Turns of the untrained and the trained policy."""
     permutations: Annotated[int, Field(ge=1)] = 10_000
+    """Draws of the paired permutation test."""
     bootstrap: Annotated[int, Field(ge=1)] = 10_000
+    """Draws of the confidence intervals."""
     examples: Annotated[int, Field(ge=0)] = 12
     """Rewrites shown before and after training in the report."""
 
@@ -287,7 +299,9 @@ class RunConfig(Section):
     name: str = "run"
     """The run folder is `output/name`."""
     output: str = "runs"
+    """The folder of run folders."""
     seed: Annotated[int, Field(ge=0)] = 0
+    """Of the questions' order, the samples and new weights."""
     env: EnvironmentConfig = EnvironmentConfig()
     client: ClientConfig = ClientConfig()
     policy: PolicyConfig = PolicyConfig()

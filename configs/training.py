@@ -14,6 +14,7 @@ class WarmStartConfig(Section):
     questions: Annotated[int, Field(ge=0)] = 0
     """Lessons to learn from; 0 starts GRPO at once."""
     questions_per_step: Annotated[int, Field(ge=1)] = 8
+    """Lessons of one step."""
     learning_rate: Annotated[float, Field(gt=0)] = 6e-4
     """Rises over three steps, then falls to 0 at the last."""
     least_reward: Annotated[float, Field(ge=0, le=1)] = 0.99
@@ -30,6 +31,7 @@ class GuardConfig(Section):
     window: Annotated[int, Field(ge=1)] = 10
     """Steps that are averaged; nothing is judged before there are as many."""
     patience: Annotated[int, Field(ge=1)] = 10
+    """Steps that a sign may last before `action: stop` ends the run."""
     reward_drop: Annotated[float, Field(gt=0, le=1)] | None = 0.5
     """Share of its best window's reward that the last turn may lose; None does not look."""
     entropy_floor: Annotated[float, Field(ge=0)] | None = 0.01
@@ -44,20 +46,28 @@ class TrainConfig(Section, LossConfig):
     """How trees become a better policy."""
 
     credit: Literal["turn", "trajectory"] = "turn"
+    """turn: a turn is compared with its siblings. trajectory: a path with all paths of its question."""
     scale: Literal["group", "batch", "none"] = "none"
     """Divide advantages by the standard deviation of their group, of the batch, or not."""
     steps: Annotated[int, Field(ge=1)] = 40
+    """Optimizer steps of the whole run."""
     questions_per_step: Annotated[int, Field(ge=1)] = 12
+    """Questions, each a tree, behind one optimizer step, over all processes."""
     questions_per_micro_batch: Annotated[int, Field(ge=1)] = 1
+    """Trees in one forward and backward pass of a process: what memory allows."""
     raw_reward: Annotated[list[Annotated[float, Field(ge=0, le=1)]], Field(min_length=2, max_length=2)] = [0.0, 1.0]
     """Train only on questions whose un-rewritten search is worth this much, [lowest, highest] by the reward's metric.
     A question that finds nothing as it stands is one that few samples ever save: it costs time and gives no signal."""
     resample_rounds: Annotated[int, Field(ge=0)] = 0
     """Extra rollouts in a step, each of which asks other questions in place of those whose whole tree has no signal."""
     learning_rate: Annotated[float, Field(gt=0)] = 1e-6
+    """The highest. 1e-6 is the paper's for all weights; the demo trains LoRA with 1e-4."""
     warmup_steps: Annotated[int, Field(ge=0)] = 0
+    """Steps in which the learning rate rises from 0."""
     lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """After that it stays, or falls to 0 at the last step."""
     max_grad_norm: Annotated[float, Field(gt=0)] = 1.0
+    """A longer gradient is cut to this norm."""
     packing: bool | Literal["auto"] = True
     """Compute every shared prefix of a tree once under an ancestor mask. A policy that cannot be trained so is refused;
     `auto` says why and trains every leaf in a row of its own, as false does."""
@@ -68,6 +78,7 @@ class TrainConfig(Section, LossConfig):
     """Keep only the inputs of each layer and compute the rest again in the backward pass: less memory, more time.
     `reentrant` uses PyTorch's older kind, which some launchers want."""
     save_steps: Annotated[int, Field(ge=1)] = 10
+    """Steps between two checkpoints."""
     keep_checkpoints: Annotated[int, Field(ge=1)] = 2
     """The newest ones that stay; `best/` and `final/` are kept besides."""
     grace_seconds: Annotated[float, Field(ge=0)] = 25.0
@@ -88,8 +99,9 @@ class TrainConfig(Section, LossConfig):
     importance_sampling_mode: Literal["token_truncate", "token_mask"] = "token_truncate"
     """Ratios outside the bounds are set to the bound, or their tokens are dropped."""
     importance_sampling_clip_max: Annotated[float, Field(gt=0)] | None = 3.0
+    """The highest ratio; None is no bound."""
     importance_sampling_clip_min: Annotated[float, Field(ge=0)] | None = None
-    """Bounds of the ratio; None is no bound."""
+    """The lowest; None is no bound."""
 
     @model_validator(mode="after")
     def _bounds_in_order(self) -> "TrainConfig":

@@ -1,0 +1,211 @@
+"""The page of all settings, docs/config.md: `python -m querylect.configs.reference > docs/config.md`.
+
+Written from the pydantic models and the strings under their fields, so it cannot say what the code does not. A section
+that stands in several places is described where it is met first, and linked elsewhere. Light: pydantic only.
+"""
+
+import ast
+import inspect
+import json
+import re
+import types
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import pairwise
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from . import methods
+from .evaluation import PlanConfig
+from .paper import PaperConfig
+from .schema import RunConfig
+from .section import Section
+
+INTRODUCTION = """# Settings
+
+<!-- Written by `make reference` from the models in configs/; change those, not this page. -->
+
+Every setting of every file that querylect reads, with its type, its default and what it does. A file says only what
+differs from the defaults; an override on the command line (`train.steps=80`) wins over the file. `querylect train
+CONFIG --dry-run` prints all settings of a run as they will be used. A key that does not exist, a value of another type
+or out of its range is refused with the place, the value and the nearest key there is. What Python calls None is `null`
+in YAML; *required* marks a setting without a default. `NAME` in a path is a name that you choose.
+"""
+
+PAGES: tuple[tuple[str, str, str, type[Section]], ...] = (
+    ("A run", "", "For `train`, `index`, `serve`, `eval RUN`, `rewrite` and whatever else takes a CONFIG.", RunConfig),
+    (
+        "A plan of an evaluation",
+        "plan: ",
+        "For `querylect eval PLAN`: every combination of environment, dataset and system ([evaluation.md]"
+        "(evaluation.md)).",
+        PlanConfig,
+    ),
+    ("A paper that is run again", "paper: ", "For `querylect paper` ([papers.md](papers.md)).", PaperConfig),
+)
+
+NAMED = {str: "text", int: "whole number", float: "number", bool: "`true` or `false`", type(None): "`null`", Any: "any"}
+
+
+def main() -> None:
+    """Print the page."""
+    print(page(), end="")  # noqa: T201 (a command)
+
+
+def page() -> str:
+    """The whole page, in Markdown, with a newline at its end."""
+    writer = _Writer()
+    parts = [INTRODUCTION]
+    for title, prefix, about, model in PAGES:
+        parts += [f"## {title}\n", f"{about}\n", *writer.sections(model, prefix)]
+    parts += ["## Methods\n", "What `settings` of a paper's system may say, by method ([methods.md](methods.md)).\n"]
+    for model in _methods():
+        parts += writer.sections(model, f"{_name_of_method(model)} ", title=_name_of_method(model))
+    return "\n".join(parts)
+
+
+@dataclass
+class _Writer:
+    known: dict[type[BaseModel], str] = field(default_factory=dict)
+    """The heading under which a section is described."""
+
+    def sections(self, root: type[BaseModel], prefix: str, title: str = "") -> Iterator[str]:
+        """The tables of a model and of all sections in it that were not described before, each after what holds it.
+
+        A heading is `prefix` and the place of the section; the model itself has the heading `title`, if any.
+        """
+        self.known[root] = title
+        waiting = [("", root)]
+        for number, (path, model) in enumerate(waiting, start=1):
+            inner = []
+            for name, setting in model.model_fields.items():
+                for below, section in _sections_in(name, setting.annotation):
+                    if section not in self.known:
+                        place = f"{path}.{below}" if path else below
+                        self.known[section] = prefix + place
+                        inner.append((place, section))
+            waiting[number:number] = inner
+        for _, model in waiting:
+            if heading := self.known[model]:
+                yield f"### {heading}\n"
+                yield f"{_linked(inspect.cleandoc(model.__doc__ or ''))}\n"
+            yield self.table(model)
+
+    def table(self, model: type[BaseModel]) -> str:
+        rows = ["| setting | type | default | |", "|---|---|---|---|"]
+        told = told_by(model)
+        for name, setting in model.model_fields.items():
+            kind = self.type_of(setting.annotation, setting.metadata)
+            about = told.get(name) or _about_sections(setting.annotation)
+            rows.append(f"| `{name}` | {kind} | {_default(setting)} | {_linked(about)} |")
+        return "\n".join(rows) + "\n"
+
+    def type_of(self, annotation: Any, metadata: Iterable[Any] = ()) -> str:
+        """What a value may be, in words, with its bounds."""
+        origin, inside = get_origin(annotation), get_args(annotation)
+        if origin is Annotated:
+            return self.type_of(inside[0], [*_flat(inside[1:]), *metadata])
+        if origin in (Union, types.UnionType):
+            kinds = [*(each for each in inside if each is not type(None)), *({*inside} & {type(None)})]
+            return " or ".join(self.type_of(each, metadata if each in (int, float) else ()) for each in kinds)
+        return self._one_type(annotation) + _bounds(metadata)
+
+    def _one_type(self, annotation: Any) -> str:
+        origin, inside = get_origin(annotation), get_args(annotation)
+        if origin is Literal:
+            return ", ".join(f"`{value}`" for value in inside)
+        if origin is list:
+            return f"list of {self.type_of(inside[0])}"
+        if origin is dict:
+            return f"by name: {self.type_of(inside[1])}"
+        if inspect.isclass(annotation) and issubclass(annotation, BaseModel):
+            return f"[{self.known[annotation]}](#{anchor(self.known[annotation])})"
+        return NAMED[annotation]
+
+
+def told_by(model: type[BaseModel]) -> dict[str, str]:
+    """The string under each field of a model, on one line; those of its bases too."""
+    told: dict[str, str] = {}
+    for base in reversed(model.__mro__):
+        if issubclass(base, BaseModel) and base is not BaseModel:
+            told |= {name: text for name, text in _strings(base).items() if name in model.model_fields}
+    return told
+
+
+def anchor(heading: str) -> str:
+    """The fragment under which GitHub, and the site, show a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+@cache
+def _strings(model: type[BaseModel]) -> dict[str, str]:
+    tree = ast.parse(inspect.getsource(model))
+    body = tree.body[0].body  # type: ignore[attr-defined]
+    found = {}
+    for before, after in pairwise(body):
+        if isinstance(before, ast.AnnAssign) and isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
+            found[ast.unparse(before.target)] = " ".join(str(after.value.value).split())
+    return found
+
+
+def _sections_in(name: str, annotation: Any) -> Iterator[tuple[str, type[BaseModel]]]:
+    """The sections that a setting may hold, each with its place in it."""
+    if inspect.isclass(annotation) and issubclass(annotation, BaseModel):
+        yield name, annotation
+    elif get_origin(annotation) is not Literal:
+        below = f"{name}.NAME" if get_origin(annotation) is dict else name
+        for each in get_args(annotation):
+            yield from _sections_in(below, each)
+
+
+def _about_sections(annotation: Any) -> str:
+    """What a setting without words of its own holds: the first line of its section."""
+    return next(((section.__doc__ or "").splitlines()[0] for _, section in _sections_in("", annotation)), "")
+
+
+def _flat(metadata: Iterable[Any]) -> Iterator[Any]:
+    for each in metadata:
+        yield from each.metadata if isinstance(each, FieldInfo) else (each,)
+
+
+def _bounds(metadata: Iterable[Any]) -> str:
+    found = {name: getattr(each, name) for each in metadata for name in (*_SIGNS, *_COUNTS) if hasattr(each, name)}
+    signs = [f"{_SIGNS[name]} {value:g}" for name, value in found.items() if name in _SIGNS and value is not None]
+    counts = [f"{_COUNTS[name]} {value}" for name, value in found.items() if name in _COUNTS and value is not None]
+    return " " * bool(signs) + " and ".join(signs) + f" ({', '.join(counts)})" * bool(counts)
+
+
+_SIGNS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
+_COUNTS = {"min_length": "at least", "max_length": "at most"}
+
+
+def _default(setting: FieldInfo) -> str:
+    value = setting.get_default(call_default_factory=True)
+    if value is PydanticUndefined:
+        return "*required*"
+    if isinstance(value, BaseModel):
+        return "as below"
+    written = json.dumps(value) if not isinstance(value, str | float) else str(value)
+    return f"`{written}`" if written else "empty"
+
+
+def _linked(text: str) -> str:
+    return re.sub(r"docs/([\w-]+\.md)", r"[\1](\1)", text)
+
+
+def _methods() -> list[type[Section]]:
+    """The sections of configs/methods.py that belong to a method: their description begins with its name."""
+    found = [each for each in vars(methods).values() if inspect.isclass(each) and issubclass(each, Section)]
+    return [each for each in found if each.__module__ == methods.__name__ and (each.__doc__ or "").startswith("`")]
+
+
+def _name_of_method(model: type[Section]) -> str:
+    return re.match(r"((?:, )?`\w+`)+", model.__doc__ or "").group().replace("`", "")  # type: ignore[union-attr]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""docs/own-corpus.md, run as it stands: every file it shows is written, every command it shows is run, in one shell.
+
+Half a minute, because it is the whole way of a user: corpus, index, service, training, evaluation, export, each a
+process of its own. Only the model is smaller than the page's, by the variable that the page names.
+"""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from querylect.cli import app
+from typer.main import get_command
+
+from .pages import blocks
+
+
+@pytest.fixture(scope="module")
+def walked(tmp_path_factory, tiny_policy):
+    """The folder in which the page was followed, what the commands printed, and the port of the service."""
+    folder = tmp_path_factory.mktemp("own-corpus")
+    for block in blocks("own-corpus.md"):
+        if block.file:
+            (folder / block.file).write_text(block.text, encoding="utf-8")
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        port = held.getsockname()[1]
+    surroundings = {
+        **os.environ,
+        "PATH": f"{_commands(folder / '.bin')}:{os.environ['PATH']}",
+        "PORT": str(port),
+        "MODEL": str(tiny_policy),
+        "WANDB_MODE": "disabled",
+        "HF_HUB_OFFLINE": "1",
+    }
+    script = "set -euo pipefail\n" + "".join(block.text for block in _commands_of_page())
+    shell = subprocess.Popen(
+        ["bash", "-c", script],
+        cwd=folder,
+        env=surroundings,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        said, complained = shell.communicate()
+    except BaseException:
+        os.killpg(shell.pid, signal.SIGKILL)
+        raise
+    service = folder / "service.log"
+    assert shell.returncode == 0, f"{said}\n{complained}\n{service.read_text() if service.exists() else ''}"
+    return folder, said, port
+
+
+def test_the_page_can_be_followed_from_start_to_end(walked):
+    folder, said, _ = walked
+    assert "no question stands in two splits, by id or by words" in said
+    assert '{"status":"ready"}' in said
+    results = json.loads((folder / "runs/mine/results.json").read_text())
+    assert results
+    assert "<html" in (folder / "runs/mine/report.html").read_text()
+    assert len((folder / "runs/mine/metrics.jsonl").read_text().splitlines()) == 3
+
+
+def test_the_rewrite_of_a_question_is_printed(walked):
+    _, said, _ = walked
+    lines = [json.loads(line) for line in said.splitlines() if line.startswith('{"question"')]
+    assert lines[-1]["question"] == "Delete a folder with everything in it"
+    assert set(lines[-1]) == {"question", "rewrites", "think", "plan"}
+
+
+def test_the_service_of_the_page_ends_with_its_shell(walked):
+    _, _, port = walked
+    with socket.socket() as probe:
+        assert probe.connect_ex(("127.0.0.1", port)) != 0
+
+
+def test_what_the_page_writes_is_no_secret_left_behind(walked):
+    folder, said, _ = walked
+    assert "QUERYLECT_TOKEN" not in said
+    assert not re.search(r"Bearer [0-9a-f]{32}", (folder / "service.log").read_text())
+
+
+def test_a_policy_can_be_exported(walked):
+    if not _known("export"):
+        pytest.skip("this version has no command `querylect export`")
+    folder, _, _ = walked
+    assert (folder / "exported" / "querylect.json").is_file()
+
+
+def _commands_of_page():
+    """The page's shell blocks whose commands this version has."""
+    shells = [block for block in blocks("own-corpus.md") if block.language == "bash"]
+    assert len(shells) >= 6
+    runnable = [block for block in shells if all(map(_known, re.findall(r"querylect (\w+)", block.text)))]
+    assert len(shells) - len(runnable) <= 1, "only the block of `querylect export` may wait for its command"
+    return runnable
+
+
+def _known(command: str) -> bool:
+    return command in get_command(app).commands
+
+
+def _commands(folder: Path) -> Path:
+    """A folder with `querylect` and `python` as those of this test."""
+    folder.mkdir()
+    for name, call in (("querylect", [sys.executable, "-m", "querylect"]), ("python", [sys.executable])):
+        (folder / name).write_text(f'#!/bin/sh\nexec {shlex.join(call)} "$@"\n')
+        (folder / name).chmod(0o755)
+    assert shutil.which("curl"), "the page asks the service with curl, which is not installed"
+    return folder
