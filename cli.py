@@ -26,6 +26,7 @@ from .eval.commands import app as eval_app
 from .eval.papers.commands import app as paper_app
 from .logs import progress_bar, set_up_logging
 from .questions.commands import index_questions
+from .slurm.commands import launch
 
 log = logging.getLogger(__name__)
 
@@ -256,6 +257,12 @@ def serve(
         typer.Option("--rewriter", metavar="RUN", help="Let the page at / generate rewrites with this run or config."),
     ] = None,
     env: Env = None,
+    facing: Annotated[
+        str | None, typer.Option("--facing", metavar="HOST", help="Listen where HOST reaches this machine.")
+    ] = None,
+    tell: Annotated[
+        Path | None, typer.Option("--tell", metavar="FILE", help="Write the URL there too, for nobody else to read.")
+    ] = None,
     dry_run: DryRun = False,
     verbose: Verbose = False,
 ) -> None:
@@ -267,10 +274,22 @@ def serve(
         from .rollouts.writer import PolicyWriter
 
         writer = PolicyWriter(environments(policy).get(env or "", policy), run, name=rewriter)
+    from .envs.handed_over import tell as tell_address
     from .envs.service import serve as serve_environment
+    from .envs.tokens import token_of
 
-    token = os.environ.get(settings.client.token_env) or None
-    serve_environment(settings.env, token=token, ready=typer.echo, writer=writer)
+    served = settings.env
+    if facing is not None:
+        from .envs.facing import facing as address_facing
+
+        served = served.model_copy(update={"host": address_facing(facing)})
+
+    def ready(url: str) -> None:
+        if tell is not None:
+            tell_address(tell, url, served)
+        typer.echo(url)
+
+    serve_environment(served, token=token_of(settings.client.token_env) or None, ready=ready, writer=writer)
 
 
 @app.command()
@@ -288,6 +307,9 @@ def train(
     folder = train_policy(settings, resume)
     if os.environ.get("RANK", "0") == "0":
         typer.echo(folder)
+
+
+app.command("launch")(launch)
 
 
 @app.command("eval")
