@@ -28,7 +28,7 @@ class Service(BaseModel):
 
 
 def tell(path: Path, url: str, config: EnvironmentConfig) -> None:
-    """Write where the service of `config` answers: whole or not at all, for nobody else to read. Raises StorageError."""
+    """Write where the service of `config` answers, whole or not at all, for its owner alone. Raises StorageError."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:

@@ -7,9 +7,9 @@
 # --dry-run), prints the whole job; without it that trains here. More: docs/slurm.md.
 #SBATCH --job-name=grpo-contriever
 #SBATCH --nodes=1
-#SBATCH --ntasks=1
+#SBATCH --ntasks-per-node=1
 #SBATCH --cpus-per-task=16
-#SBATCH --gpus=1
+#SBATCH --gpus-per-node=1
 #SBATCH --mem=128G
 #SBATCH --time=24:00:00
 #SBATCH --signal=B:USR1@600

@@ -4,9 +4,9 @@
 # The retriever runs beside the trainer; otherwise as grpo_contriever.sh. More: docs/slurm.md.
 #SBATCH --job-name=grpo-minilm
 #SBATCH --nodes=1
-#SBATCH --ntasks=1
+#SBATCH --ntasks-per-node=1
 #SBATCH --cpus-per-task=16
-#SBATCH --gpus=1
+#SBATCH --gpus-per-node=1
 #SBATCH --mem=128G
 #SBATCH --time=24:00:00
 #SBATCH --signal=B:USR1@600

@@ -1,7 +1,7 @@
-"""Writes the job scripts of a run into its folder and submits them: the scripts of this folder with their blanks filled.
+"""Writes the job scripts of a run into its folder and submits them: those of this folder with their blanks filled.
 
-A written script holds its resolved request (#SBATCH), the paths of this installation and the config as it is now, so that
-what runs tomorrow is what was launched today, and `sbatch RUN/job/train.sh` does the same again.
+A written script holds its resolved request (#SBATCH), the paths of this installation and the config as it is now: what
+runs tomorrow is what was launched today, and `sbatch RUN/job/train.sh` does the same again.
 """
 
 import os
@@ -118,7 +118,7 @@ def _job(
     request = {match[1]: match[2] for line in text.splitlines() if (match := OPTION.match(line))}
     options = dict(asked)
     if wishes.gpus is not None and script.startswith("grpo_"):
-        options["gpus-per-node" if "gpus-per-node" in request else "gpus"] = str(wishes.gpus)
+        options["gpus-per-node"] = str(wishes.gpus)
     logs = Path(config.output) / config.name / "logs"
     own = {"job-name": f"{name}-{config.name}", "output": f"{logs}/job-{name}-%j.log"}
     body = BODY.search(text)

@@ -187,11 +187,11 @@ stop() {
     [ -z "${running[trainer]:-}" ] || kill "-$1" "${running[trainer]}" 2>/dev/null || true
 }
 
-# Ends all components, gently where they let themselves be told.
+# Ends all components: the trainer may save what it has finished.
 end_all() {
     local process tries
     for process in "${running[@]}"; do kill "$process" 2>/dev/null || true; done
-    for tries in {1..100}; do
+    for tries in {1..600}; do
         for process in "${running[@]}"; do
             if kill -0 "$process" 2>/dev/null; then sleep 0.1; continue 2; fi
         done
@@ -199,7 +199,7 @@ end_all() {
     done
     for process in "${running[@]}"; do kill -9 "$process" 2>/dev/null || true; done
     running=()
-    [ "$tries" != 100 ] || say "a component had to be killed"
+    [ "$tries" != 600 ] || say "a component had to be killed"
     rm -rf "${services:-}"
 }
 

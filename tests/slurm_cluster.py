@@ -2,7 +2,8 @@
 
 Everything listens on loopback at free ports, and nothing is left behind. The nodes believe that they have GPUs and
 memory enough for the job scripts as they are; nothing enforces it. Skipped where Debian's packages slurmctld, slurmd,
-slurm-client and munge are missing, or this is not root; where QUERYLECT_SLURM_TESTS is set (`.ci/run` sets it) that fails.
+slurm-client and munge are missing, or this is not root; a failure instead where QUERYLECT_SLURM_TESTS is set, as
+`.ci/run` does.
 """
 
 import os

@@ -111,8 +111,8 @@ def listening(processes):
 
 
 def test_two_jobs_of_one_node_and_a_chain_go_to_the_end_without_telling_their_tokens(site):
-    """MiniLM stands in for Contriever; beside it a chain of index, merge, training with the retriever on the other node,
-    and evaluation, written and submitted by `querylect launch`."""
+    """MiniLM stands in for Contriever; beside it a chain of index, merge, training with the retriever on a node of its
+    own, and evaluation, written and submitted by `querylect launch`."""
     alone = site.submit("slurm/grpo_contriever.sh", "run.yaml", "name=alone", *MINILM)
     layout = ["--nodes", "2", "--retriever-nodes", "1", "--shards", "2"]
     told = site.launch("run.yaml", "name=chain", "--chain", *layout).stdout
