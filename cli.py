@@ -26,6 +26,7 @@ from .eval.papers.commands import app as paper_app
 from .hub.commands import app as hub_app
 from .logs import progress_bar, set_up_logging
 from .questions.commands import index_questions
+from .slurm.commands import launch
 from .use.commands import app as use_app
 
 log = logging.getLogger(__name__)
@@ -259,6 +260,12 @@ def serve(
         typer.Option("--rewriter", metavar="RUN|EXPORT|ID", help="Rewrite, too: /v1/rewrite, /v1/ask, and the page."),
     ] = None,
     env: Env = None,
+    facing: Annotated[
+        str | None, typer.Option("--facing", metavar="HOST", help="Listen where HOST reaches this machine.")
+    ] = None,
+    tell: Annotated[
+        Path | None, typer.Option("--tell", metavar="FILE", help="Write the URL there too, for nobody else to read.")
+    ] = None,
     dry_run: DryRun = False,
     verbose: Verbose = False,
 ) -> None:
@@ -269,10 +276,23 @@ def serve(
         from .use.serve import open_rewriter
 
         writer, extend = open_rewriter(rewriter, env)
+    from .envs.handed_over import tell as tell_address
     from .envs.service import serve as serve_environment
+    from .envs.tokens import token_of
 
-    token = os.environ.get(settings.client.token_env) or None
-    serve_environment(settings.env, token=token, ready=typer.echo, writer=writer, extend=extend)
+    served = settings.env
+    if facing is not None:
+        from .envs.facing import facing as address_facing
+
+        served = served.model_copy(update={"host": address_facing(facing)})
+
+    def ready(url: str) -> None:
+        if tell is not None:
+            tell_address(tell, url, served)
+        typer.echo(url)
+
+    token = token_of(settings.client.token_env) or None
+    serve_environment(served, token=token, ready=ready, writer=writer, extend=extend)
 
 
 @app.command()
@@ -290,6 +310,9 @@ def train(
     folder = train_policy(settings, resume)
     if os.environ.get("RANK", "0") == "0":
         typer.echo(folder)
+
+
+app.command("launch")(launch)
 
 
 @app.command("eval")

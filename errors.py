@@ -50,6 +50,10 @@ class TokenError(RequestError):
     """The environment service wants another bearer token (HTTP 401 or 403)."""
 
 
+class ClusterError(UserError):
+    """The cluster did not take a job as it was asked for."""
+
+
 class HubRefusedError(UserError):
     """The Hugging Face Hub refused a request as wrong (HTTP 4xx): repeating it would not help."""
 

@@ -6,6 +6,7 @@ from contextlib import ExitStack, contextmanager
 from ..configs.mix import environments, only
 from ..configs.schema import RunConfig
 from .client import SyncEnvironmentClient
+from .handed_over import handed_over
 from .local import local_service
 from .mixture import MixedClient
 
@@ -15,17 +16,24 @@ AnyClient = SyncEnvironmentClient | MixedClient
 
 @contextmanager
 def open_environment(config: RunConfig) -> Iterator[SyncEnvironmentClient]:
-    """A client of the configured environment; for `local` the service runs as a child process until the end.
+    """A client of the configured environment; for `local` the service runs as a child process until the end, unless
+    one is handed over.
 
     Raises ConfigError where the config mixes several.
     """
     config = only(config, None)
-    if config.client.urls == "local":
+    urls = known_urls(config)
+    if urls is None:
         with local_service(config.env) as url, SyncEnvironmentClient(config.client, urls=[url]) as client:
             yield client
     else:
-        with SyncEnvironmentClient(config.client) as client:
+        with SyncEnvironmentClient(config.client, urls=urls) as client:
             yield client
+
+
+def known_urls(config: RunConfig) -> list[str] | None:
+    """Where the environment is served already; None where a service of its own is to be started."""
+    return handed_over(config.env) if config.client.urls == "local" else config.client.urls
 
 
 @contextmanager

@@ -6,7 +6,6 @@ A usable answer is a 200 whose body validates. Everything else is a failure that
 
 import asyncio
 import math
-import os
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +22,7 @@ from pydantic_core import PydanticSerializationError
 from ..configs.schema import ClientConfig
 from ..errors import ConfigError, RequestError, TokenError
 from .breaker import Replica, to_ask
+from .tokens import token_of
 from .wire import Problem
 
 Answer = TypeVar("Answer", bound=BaseModel)
@@ -257,12 +257,8 @@ def _base_url(text: str) -> str:
 
 
 def _authorization(variable: str) -> dict[str, str]:
-    token = os.environ.get(variable, "")
-    if not token:
-        return {}
-    if not (token.isascii() and token.isprintable()):
-        raise ConfigError(f"the token in {variable} holds characters that no header can carry; use printable ASCII.")
-    return {"Authorization": f"Bearer {token}"}
+    token = token_of(variable)
+    return {"Authorization": f"Bearer {token}"} if token else {}
 
 
 def _detail(response: httpx.Response) -> str:

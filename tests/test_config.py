@@ -16,8 +16,8 @@ from querylect.configs.yaml12 import parse_yaml, write_yaml
 from querylect.errors import ConfigError
 
 PACKAGED = [
-    "demo", "mix_bm25_minilm", "paper_bm25", "paper_branching", "paper_contriever", "paper_independent", "paper_mix",
-    "paper_single", "tiny",
+    "demo", "mix_bm25_minilm", "paper_bm25", "paper_branching", "paper_contriever", "paper_independent", "paper_minilm",
+    "paper_mix", "paper_qwen3", "paper_single", "tiny",
 ]  # fmt: skip
 
 
@@ -54,7 +54,7 @@ def test_mixed_configs_name_every_retriever_in_its_prompt():
     """Each member has an index of its own, and a prompt that tells which retriever will search."""
     for name, retrievers in (
         ("mix_bm25_minilm", ["bm25", "all-minilm-l6-v2"]),
-        ("paper_mix", ["bm25", "contriever", "all-minilm-l6-v2", "qwen3-embedding-0.6b"]),
+        ("paper_minilm", "paper_mix", ["bm25", "contriever", "all-minilm-l6-v2", "qwen3-embedding-0.6b"]),
     ):
         members = list(environments(load_config(name, [])).values())
         assert [member.env.retriever for member in members] == retrievers
@@ -69,7 +69,7 @@ def test_every_packaged_config_is_in_the_list_above():
 
 
 def test_paper_configs_have_the_released_settings():
-    for name in ("paper_bm25", "paper_contriever", "paper_mix"):
+    for name in ("paper_bm25", "paper_contriever", "paper_minilm", "paper_mix", "paper_qwen3"):
         config = load_config(name, [])
         assert config.rollout.branching == [4, 4]
         assert (config.rollout.temperature, config.rollout.top_p) == (1.0, 1.0)
@@ -79,6 +79,8 @@ def test_paper_configs_have_the_released_settings():
         assert not config.train.use_bias_correction_kl
     assert load_config("paper_bm25", []).env.retriever == "bm25"
     assert load_config("paper_contriever", []).env.retriever == "contriever"
+    assert load_config("paper_minilm", []).env.retriever == "all-minilm-l6-v2"
+    assert load_config("paper_qwen3", []).env.retriever == "qwen3-embedding-0.6b"
 
 
 @pytest.mark.parametrize("name", PACKAGED)

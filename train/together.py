@@ -16,7 +16,7 @@ from transformers import TrainerCallback
 from ..configs.mix import environments
 from ..configs.schema import RunConfig, TrainConfig
 from ..envs.client import SyncEnvironmentClient
-from ..envs.connect import AnyClient, open_environment, open_environments
+from ..envs.connect import AnyClient, known_urls, open_environment, open_environments
 from ..envs.local import local_service
 from ..envs.mixture import MixedClient
 from ..rollouts.memory import give_back_freed_memory
@@ -42,7 +42,7 @@ def shared_environment(config: RunConfig, processes: Processes) -> Iterator[AnyC
 
 @contextmanager
 def _shared(config: RunConfig, processes: Processes) -> Iterator[SyncEnvironmentClient]:
-    if config.client.urls != "local":
+    if known_urls(config) is not None:
         with open_environment(config) as client:
             yield client
         return

@@ -1,0 +1,29 @@
+"""The address of this machine that another one of the cluster reaches.
+
+Run as `python -m querylect.envs.facing HOST` it prints that address: a job hands it to servers that would otherwise
+listen everywhere.
+"""
+
+import socket
+import sys
+
+from ..errors import ConfigError
+
+
+def facing(host: str) -> str:
+    """The local address from which the network reaches `host`; nothing is sent. Raises ConfigError for a host that is
+    not known here."""
+    try:
+        found = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(found[0], socket.SOCK_DGRAM) as probe:
+            probe.connect(found[4])
+            return str(probe.getsockname()[0])
+    except OSError as error:
+        raise ConfigError(
+            f"no way from {socket.gethostname()} to {host!r} ({error.strerror or error}); give the name or address of "
+            "a machine that shall reach this one."
+        ) from error
+
+
+if __name__ == "__main__":
+    print(facing(sys.argv[1]))  # noqa: T201 (it is a command)

@@ -1,0 +1,50 @@
+"""What a job script has to know of a config, printed as assignments of a shell: `python -m querylect.slurm.facts CONFIG
+[KEY=VALUE …]`. Exit code 2 and one sentence where the config is wrong. Light: it runs at the start of every job.
+"""
+
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..configs.load import load_config
+from ..configs.mix import environments
+from ..errors import QuerylectError
+
+
+def facts(config: str, overrides: Sequence[str]) -> dict[str, str | list[str]]:
+    """The variables that slurm/lib.sh reads, by name. Raises ConfigError."""
+    settings = load_config(config, overrides)
+    served = {name: one for name, one in environments(settings).items() if one.client.urls == "local"}
+    index = Path(next(iter(served.values()), settings).env.index)
+    return {
+        "run": str(Path(settings.output) / settings.name),
+        "model": settings.policy.model,
+        "token_env": settings.client.token_env,
+        "serving": list(served),  # environments without a service of their own, by name; "" is that of no mix
+        "index_lock": str(index.with_name(f".{index.name}.job")),
+    }
+
+
+def as_shell(variables: dict[str, str | list[str]]) -> str:
+    """One assignment a line, lists as arrays."""
+    lines = []
+    for name, value in variables.items():
+        quoted = f"({' '.join(map(shlex.quote, value))})" if isinstance(value, list) else shlex.quote(value)
+        lines.append(f"{name}={quoted}")
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The command; gives its exit code."""
+    config, *overrides = arguments
+    try:
+        sys.stdout.write(as_shell(facts(config, overrides)) + "\n")
+    except QuerylectError as error:
+        sys.stderr.write(f"{error.label}: {error}\n")
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

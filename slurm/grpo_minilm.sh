@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# Train a rewriter for all-MiniLM-L6-v2:  sbatch slurm/grpo_minilm.sh [CONFIG] [KEY=VALUE …]
+#
+# The retriever runs beside the trainer; otherwise as grpo_contriever.sh. More: docs/slurm.md.
+#SBATCH --job-name=grpo-minilm
+#SBATCH --nodes=1
+#SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task=16
+#SBATCH --gpus-per-node=1
+#SBATCH --mem=128G
+#SBATCH --time=24:00:00
+#SBATCH --signal=B:USR1@600
+#SBATCH --requeue
+#SBATCH --open-mode=append
+#SBATCH --output=%x-%j.log
+source "${QUERYLECT_SLURM:-${SLURM_SUBMIT_DIR:-.}/slurm}/lib.sh"
+train_job paper_minilm "$@"

@@ -1,0 +1,405 @@
+# shellcheck shell=bash
+# What the jobs of this folder share: who runs where, how they find each other, and how a job ends. Sourced, not run.
+#
+# A job is made of components: the index build, retrievers, a vLLM server, the trainer. Each writes RUN/logs/NAME.log.
+# When one of them ends before its time, the others are ended too, its last lines are shown and the job has failed.
+# USR1, what Slurm sends ahead of the time limit, has the trainer save, and puts the job back into the queue.
+#
+# RETRIEVER_NODES=n      the last n nodes serve the retriever, the others train; in a heterogeneous job its second
+#                        group serves. Else it runs beside the trainer, or as a child on every node of several
+# RETRIEVER_DEVICE=cpu   no GPU for the retriever
+# READY_SECONDS=1800     how long a retriever may take to answer
+set -euo pipefail
+
+slurm="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
+cd "${SLURM_SUBMIT_DIR:-.}"
+container=() step=()
+# shellcheck source=slurm/cluster.sh
+source "${QUERYLECT_CLUSTER:-$slurm/cluster.sh}"
+
+querylect="${QUERYLECT:-.venv/bin/querylect}"
+[ -x "$querylect" ] || [ "${#container[@]}" != 0 ] || querylect="$(command -v "${QUERYLECT:-querylect}")" ||
+    { echo "There is no querylect at ${QUERYLECT:-.venv/bin/querylect} and none on the PATH. Install it here, or name" \
+        "the command in $slurm/cluster.sh (QUERYLECT=…)." >&2; exit 2; }
+bin="$(dirname "$querylect")"
+
+dry=
+arguments=()
+
+# The arguments of the job without --dry-run, which is noted.
+read_arguments() {
+    local one
+    for one in "$@"; do
+        if [ "$one" = --dry-run ]; then dry=yes; else arguments+=("$one"); fi
+    done
+}
+
+# A python of the installation, with what follows as its arguments.
+python() { "${container[@]}" "$bin/python" "$@"; }
+
+# What the job has to know of its config, as variables of the shell (slurm/facts.py).
+read_config() {
+    local facts
+    facts="$(python -m querylect.slurm.facts "${arguments[@]}")" || exit
+    eval "$facts"
+}
+
+say() { echo "$(date +%T) $*"; }
+
+# ── Nodes ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+trainers=() servers=() retrievers=()
+group=()
+
+# Shares the nodes of the job out; the first one, where this script runs, trains. $1: how many of them serve vLLM.
+share_out_nodes() {
+    local nodes=() serving="${RETRIEVER_NODES:-0}" generating="$1"
+    local list="${SLURM_JOB_NODELIST_HET_GROUP_0:-${SLURM_JOB_NODELIST:-}}"
+    if [ -n "$list" ]; then
+        mapfile -t nodes < <(scontrol show hostnames "$list")
+    elif [ -n "$dry" ]; then
+        mapfile -t nodes < <(seq -f node-%g "$(asked_nodes)")
+    else
+        nodes=("$(hostname)")
+    fi
+    if [ -n "${SLURM_JOB_NODELIST_HET_GROUP_1:-}" ]; then
+        mapfile -t retrievers < <(scontrol show hostnames "$SLURM_JOB_NODELIST_HET_GROUP_1")
+        group=(--het-group=1) serving=0
+    fi
+    local training=$((${#nodes[@]} - serving - generating))
+    if [ "$training" -lt 1 ]; then
+        echo "The job has ${#nodes[@]} nodes: with $serving for the retriever and $generating for vLLM none is left to" \
+            "train. Ask for more: sbatch --nodes=$((serving + generating + 1)) …" >&2
+        exit 2
+    fi
+    trainers=("${nodes[@]:0:training}") servers=("${nodes[@]:training:generating}")
+    [ "$serving" = 0 ] || retrievers=("${nodes[@]:training + generating}")
+}
+
+# How many nodes the script that is looked at asks for.
+asked_nodes() {
+    local asked
+    asked="$(sed -n 's/^#SBATCH --nodes=//p' "$0")"
+    echo "${NODES:-${asked:-1}}"
+}
+
+# The address by which the cluster knows a node.
+address_of() {
+    local found=
+    [ -n "$dry" ] || found="$(scontrol show node "$1" -o 2>/dev/null | sed -n 's/.* NodeAddr=\([^ ]*\).*/\1/p')"
+    echo "${found:-$1}"
+}
+
+# Starts a component as a step on another node, with the CPUs of a task of the job: NAME NODE COMMAND…
+start_on() {
+    local name="$1" node="$2"
+    shift 2
+    local options=(--nodes=1 --ntasks=1 --nodelist="$node" --overlap --cpus-per-task="${SLURM_CPUS_PER_TASK:-1}")
+    local among=()
+    [[ " ${retrievers[*]:-} " != *" $node "* ]] || among=("${group[@]}")
+    start "$name" srun "${options[@]}" "${among[@]}" "${step[@]}" "${container[@]}" "$@"
+}
+
+# A port that other jobs on a node do not take: $1 from 0 to 7. Where a program can be given port 0, that is better.
+job_port() { echo $((10000 + (${SLURM_JOB_ID:-$$} * 8 + $1) % 22000)); }
+
+# ── Components ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+declare -A running=()   # name → process
+stopped=                # the signal that the job was sent
+ended=                  # the component that ended last …
+status=0                # … and its exit code
+
+# Starts a component: NAME COMMAND…
+start() {
+    local name="$1"
+    shift
+    if [ -n "$dry" ]; then
+        printf '%s\n   ' "$name"
+        printf ' %q' "$@"
+        echo
+        return
+    fi
+    "$@" >>"$run/logs/$name.log" 2>&1 &
+    running[$name]=$!
+    [ -z "$stopped" ] || stop "$stopped"   # a signal that came before
+    say "$name started, its output in $run/logs/$name.log"
+}
+
+# Waits until one of the components has ended. A signal cuts `wait` short and only then runs its trap, so this looks
+# once a second who is still there, and asks for the exit code afterwards, again where a signal came in between.
+one_ended() {
+    local name code before nap
+    while true; do
+        for name in "${!running[@]}"; do
+            kill -0 "${running[$name]}" 2>/dev/null && continue
+            status=1
+            while true; do
+                before="$signals" code=0
+                wait "${running[$name]}" || code=$?
+                [ "$code" = 127 ] || status="$code"   # 127: it was told before
+                [ "$signals" != "$before" ] || break
+            done
+            ended="$name"
+            unset "running[$name]"
+            return
+        done
+        sleep 1 &
+        nap=$!
+        wait "$nap" || true
+    done
+}
+
+# Waits for one component; its exit code is $status. Where another one ends before it, the job has failed.
+await() {
+    [ -z "$dry" ] || return 0
+    while true; do
+        one_ended
+        [ "$ended" != "$1" ] || return 0
+        [ -z "$stopped" ] || continue   # a signal may have reached it too
+        show_end "$ended"
+        finish 1
+    done
+}
+
+# Waits for a component without which nothing else can begin.
+must_end_well() {
+    await "$1"
+    [ "$status" = 0 ] && [ -z "$stopped" ] && return
+    if [ -n "$stopped" ]; then finish 75; fi
+    show_end "$1"
+    finish "$status"
+}
+
+show_end() {
+    say "$1 ended with exit code $status. The last lines of $run/logs/$1.log:" >&2
+    tail -n 20 "$run/logs/$1.log" | sed 's/^/    /' >&2
+}
+
+# A signal to the job: the trainer saves and ends; what comes before it is given up.
+signals=0
+stop() {
+    local name
+    stopped="$1" signals=$((signals + 1))
+    for name in index waiting; do
+        [ -z "${running[$name]:-}" ] || kill "${running[$name]}" 2>/dev/null || true
+    done
+    [ -z "${running[trainer]:-}" ] || kill "-$1" "${running[trainer]}" 2>/dev/null || true
+}
+
+# Ends all components: the trainer may save what it has finished.
+end_all() {
+    local process tries
+    for process in "${running[@]}"; do kill "$process" 2>/dev/null || true; done
+    for tries in {1..600}; do
+        for process in "${running[@]}"; do
+            if kill -0 "$process" 2>/dev/null; then sleep 0.1; continue 2; fi
+        done
+        break
+    done
+    for process in "${running[@]}"; do kill -9 "$process" 2>/dev/null || true; done
+    running=()
+    [ "$tries" != 600 ] || say "a component had to be killed"
+    rm -rf "${services:-}"
+}
+
+# Ends the job. 75: a signal came before the run had ended, and USR1 alone wants it back; who cancels a job (TERM) does not.
+finish() {
+    end_all
+    if [ "$1" = 75 ] && [ "$stopped" = USR1 ] && [ -n "${SLURM_JOB_ID:-}" ]; then
+        say "the job goes back into the queue and goes on from its last checkpoint"
+        scontrol requeue "$SLURM_JOB_ID" || say "it could not be requeued; submit it again, as it was, to go on"
+    fi
+    [ "$1" != 0 ] || say "done: $run"
+    exit "$1"
+}
+
+# ── Parts of a training job ─────────────────────────────────────────────────────────────────────────────────────────
+
+# Takes the run folder: of two jobs of one run the second is refused, and nobody else reads what is handed over in it.
+open_run() {
+    [ -z "$dry" ] || return 0
+    mkdir -p "$run/logs"
+    exec 9>>"$run/.job"
+    if ! flock -n 9; then
+        echo "Another job works in $run: $(cat "$run/.job"). Wait for it, cancel it, or choose another name=…." >&2
+        exit 2
+    fi
+    echo "job ${SLURM_JOB_ID:-$$} on $(hostname)" >"$run/.job"
+    services="$run/services"
+    rm -rf "$services"
+    (umask 077 && mkdir "$services" && python -c 'import secrets; print(secrets.token_urlsafe(32))' >"$services/token")
+}
+
+# The index that a local service would open, where it is not there. Jobs that want the same one wait for each other.
+build_index() {
+    [ "${#serving[@]}" != 0 ] || return 0
+    [ -n "$dry" ] || mkdir -p "$(dirname "$index_lock")"
+    start index flock --no-fork "$index_lock" "${container[@]}" "$querylect" index build "${arguments[@]}" --missing
+    must_end_well index
+}
+
+# The services that the config leaves to us. They tell their addresses in $services, where the trainer reads them.
+start_retrievers() {
+    [ "${#serving[@]}" != 0 ] || return 0
+    if [ "${#retrievers[@]}" = 0 ] && [ "${#trainers[@]}" -gt 1 ]; then
+        [ -z "$dry" ] || echo "retriever: the trainer's own, one on every node"
+        return 0
+    fi
+    export QUERYLECT_SERVICES="$run/services" "${token_env}_FILE=$run/services/token"
+    local environment node name device=() chosen count=0
+    [ "${RETRIEVER_DEVICE:-}" != cpu ] || device=(env CUDA_VISIBLE_DEVICES=)
+    for environment in "${serving[@]}"; do
+        chosen=() name="retriever${environment:+-$environment}"
+        [ -z "$environment" ] || chosen=(--env "$environment")
+        if [ "${#retrievers[@]}" = 0 ]; then
+            count=$((count + 1))
+            start "$name" "${device[@]}" "${container[@]}" "$querylect" serve "${arguments[@]}" "${chosen[@]}" \
+                --tell "$run/services/$name.json"
+        fi
+        local base="$name"
+        for node in "${retrievers[@]}"; do
+            count=$((count + 1)) name="$base-$node"
+            start_on "$name" "$node" "${device[@]}" "$querylect" serve "${arguments[@]}" "${chosen[@]}" \
+                --tell "$run/services/$name.json" --facing "$(address_of "${trainers[0]}")"
+        done
+    done
+    start waiting python -m querylect.slurm.ready "$run/services" "$count" "${READY_SECONDS:-1800}"
+    must_end_well waiting
+}
+
+# `trl vllm-serve` on its own node, where other nodes of the cluster reach it.
+start_vllm() {
+    [ "${#servers[@]}" != 0 ] || return 0
+    local port more
+    port="${VLLM_PORT:-$(job_port 1)}"
+    read -ra more <<<"${VLLM_ARGS:-}"
+    # shellcheck disable=SC2016  # the address is known where the server runs
+    start_on vllm "${servers[0]}" bash -c 'host="$("$1" -m querylect.envs.facing "$2")" && shift 2 && exec "$@" --host "$host"' \
+        vllm "$bin/python" "$(address_of "${trainers[0]}")" \
+        "$bin/trl" vllm-serve --model "$model" --port "$port" --enable_prefix_caching true "${more[@]}"
+    arguments+=(rollout.engine=vllm_server rollout.server.base_url="http://$(address_of "${servers[0]}"):$port"
+        rollout.server.group_port="$(job_port 2)" rollout.server.timeout="${READY_SECONDS:-1800}")
+}
+
+start_trainer() {
+    local resume=()
+    [ ! -e "$run/config.yaml" ] || resume=(--resume)
+    start trainer "$@" train "${arguments[@]}" "${resume[@]}"
+}
+
+# What a script asks Slurm for, and what the cluster file adds.
+show_request() {
+    echo "sbatch"
+    sed -n 's/^#SBATCH /    /p' "$0"
+    env | sed -n 's/^SBATCH_/    SBATCH_/p' | sort
+}
+
+# ── Jobs ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+# train_job [--vllm-nodes N] DEFAULT_CONFIG ARGUMENTS…: one process trains, on the first node.
+train_job() { whole_training one_process "$@"; }
+
+# The same, with one process per GPU on all nodes that train.
+train_job_on_all() { whole_training all_gpus "$@"; }
+
+whole_training() {
+    local how="$1" generating=0 default
+    shift
+    if [ "$1" = --vllm-nodes ]; then generating="$2"; shift 2; fi
+    default="$1"
+    shift
+    trap 'stop USR1' USR1
+    trap 'stop TERM' TERM INT
+    trap end_all EXIT
+    read_arguments "$@"
+    # The first argument that is no setting is the config.
+    if [ "${#arguments[@]}" = 0 ] || { [[ "${arguments[0]}" == *=* ]] && [ ! -e "${arguments[0]}" ]; }; then
+        arguments=("$default" "${arguments[@]}")
+    fi
+    read_config
+    share_out_nodes "$generating"
+    [ -z "$dry" ] || { show_request; echo "run"; echo "    $run"; }
+    open_run
+    build_index
+    start_retrievers
+    start_vllm
+    "$how"
+    await trainer
+    [ -z "$dry" ] || exit 0
+    settle_status
+    [ "$status" = 0 ] || [ "$status" = 75 ] || show_end trainer
+    finish "$status"
+}
+
+settle_status() { :; }
+
+one_process() { start_trainer "${container[@]}" "$querylect"; }
+
+all_gpus() {
+    local nodes="${#trainers[@]}" per_node="${GPUS_PER_NODE:-${SLURM_GPUS_ON_NODE:-1}}" launch cpus folder
+    launch=(--num_machines "$nodes" --num_processes "$((nodes * per_node))" --mixed_precision no --dynamo_backend no
+        --main_process_ip "$([ "$nodes" = 1 ] && echo 127.0.0.1 || address_of "${trainers[0]}")"
+        --main_process_port "${MASTER_PORT:-$(job_port 0)}")
+    if [ -n "${ZERO:-}" ]; then
+        folder="$(python -c 'from importlib.resources import files; print(files("querylect.configs") / "deepspeed")')"
+        launch+=(--use_deepspeed --deepspeed_config_file "$folder/zero$ZERO.json" --deepspeed_multinode_launcher standard)
+    else
+        launch+=(--multi_gpu)
+    fi
+    # The launcher hands both signals on to the processes and waits for the step under way: longer than its own 30 seconds.
+    export PET_SIGNALS_TO_HANDLE=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1 PET_SHUTDOWN_TIMEOUT="${GRACE_SECONDS:-540}"
+    cpus=$((${SLURM_CPUS_PER_TASK:-1} / per_node))
+    export OMP_NUM_THREADS="${OMP_NUM_THREADS:-$((cpus > 0 ? cpus : 1))}"
+    # shellcheck disable=SC2016  # SLURM_NODEID is another one on every node
+    start_trainer srun --nodes="$nodes" --ntasks="$nodes" --ntasks-per-node=1 --overlap \
+        --nodelist="$(IFS=,; echo "${trainers[*]}")" --cpus-per-task="${SLURM_CPUS_PER_TASK:-1}" \
+        "${step[@]}" "${container[@]}" \
+        bash -c 'exec "$0" -m accelerate.commands.launch --machine_rank "${SLURM_NODEID:-0}" "$@"' \
+        "$bin/python" "${launch[@]}" -m querylect
+    settle_status() { settle_launcher; }
+}
+
+# A launcher that was sent a signal calls itself failed. What counts is whether the last finished step was saved: 75, go on.
+settle_launcher() {
+    local finished saved
+    finished="$(tail -n 1 "$run/metrics.jsonl" 2>/dev/null | sed -n 's/^{"step": \([0-9]*\),.*/\1/p' || true)"
+    saved="$(find "$run/checkpoints" -maxdepth 1 -name 'checkpoint-*' 2>/dev/null | sed 's/.*-//' | sort -n | tail -n 1 || true)"
+    if [ -n "$stopped" ] && [ "$status" != 0 ] && [ "$saved" = "$finished" ]; then status=75; fi
+}
+
+# index_job CONFIG [KEY=VALUE …]: shard i of n in a job array of tasks 1 to n, all of it put together in task 0.
+index_job() {
+    local environment chosen task="${SLURM_ARRAY_TASK_ID:-0}" what
+    read_arguments "$@"
+    read_config
+    [ -z "$dry" ] || show_request
+    what=(--shard "$task/${SLURM_ARRAY_TASK_COUNT:-n}")
+    for environment in "${serving[@]}"; do
+        chosen=()
+        [ -z "$environment" ] || chosen=(--env "$environment")
+        if [ "$task" = 0 ] && [ -z "$dry" ]; then
+            "${container[@]}" "$querylect" index merge "${arguments[@]}" "${chosen[@]}"
+        else
+            now_or_dry "${container[@]}" "$querylect" index build "${arguments[@]}" "${chosen[@]}" "${what[@]}"
+        fi
+    done
+}
+
+now_or_dry() { if [ -n "$dry" ]; then echo "    $*"; else "$@"; fi; }
+
+# eval_job RUN|PLAN… [KEY=VALUE …]: every task takes its share of them; one that fails does not keep back the others.
+eval_job() {
+    local one items=() changes=() place code=0
+    local first="${SLURM_ARRAY_TASK_MIN:-1}" tasks="${SLURM_ARRAY_TASK_COUNT:-1}"
+    read_arguments "$@"
+    for one in "${arguments[@]}"; do
+        if [[ "$one" == *=* ]] && [ ! -e "$one" ]; then changes+=("$one"); else items+=("$one"); fi
+    done
+    [ "${#items[@]}" != 0 ] || { echo "Name what is to be evaluated: sbatch slurm/eval_array.sh RUN|PLAN…" >&2; exit 2; }
+    [ -z "$dry" ] || show_request
+    for ((place = ${SLURM_ARRAY_TASK_ID:-1} - first; place < ${#items[@]}; place += tasks)); do
+        now_or_dry "${container[@]}" "$querylect" eval "${items[place]}" "${changes[@]}" || code=$?
+    done
+    exit "$code"
+}
