@@ -1,18 +1,23 @@
-"""querylect: train query rewriters by reinforcement learning against the retriever they will really use."""
+"""querylect: train query rewriters by reinforcement learning against the retriever they will really use.
 
-from typing import TYPE_CHECKING, Any
+What the package offers by itself is imported where it is asked for, since it brings large libraries: `Rewriter`, and
+what the library *verifiers* looks for, which finds an environment by the name of a top-level package
+(`vf-eval querylect`).
+"""
 
-if TYPE_CHECKING:
-    from .use.rewriter import Rewriter as Rewriter
+from importlib import import_module
+from typing import TYPE_CHECKING
 
-__all__ = ["Rewriter", "__version__"]
+__all__ = ["RetrievalEnv", "RetrievalTaskset", "Rewriter"]
 __version__ = "0.1.0"
 
+if TYPE_CHECKING:
+    from .envs.adapters.verifiers import RetrievalEnv, RetrievalTaskset
+    from .use.rewriter import Rewriter
+else:
 
-def __getattr__(name: str) -> Any:
-    """`querylect.Rewriter`, imported when it is first asked for: it brings the libraries that models need."""
-    if name == "Rewriter":
-        from .use.rewriter import Rewriter
-
-        return Rewriter
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    def __getattr__(name: str) -> type:
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        module = ".use.rewriter" if name == "Rewriter" else ".envs.adapters.verifiers"
+        return getattr(import_module(module, __name__), name)

@@ -20,6 +20,7 @@ from .configs.load import dump_config, known_configs, load_config
 from .configs.mix import chosen, only
 from .configs.schema import RunConfig
 from .data.commands import app as data_app
+from .doctor.commands import app as doctor_app
 from .errors import ConfigError, QuerylectError
 from .eval.commands import app as eval_app
 from .eval.papers.commands import app as paper_app
@@ -27,6 +28,7 @@ from .hub.commands import app as hub_app
 from .logs import progress_bar, set_up_logging
 from .questions.commands import index_questions
 from .slurm.commands import launch
+from .train.commands import app as train_app
 from .use.commands import app as use_app
 
 log = logging.getLogger(__name__)
@@ -42,10 +44,12 @@ app.add_typer(index_app, name="index")
 env_app = typer.Typer(no_args_is_help=True, help="Take an environment's data elsewhere.")
 app.add_typer(env_app, name="env")
 app.add_typer(data_app, name="data")
+app.add_typer(doctor_app)
 app.add_typer(eval_app)
 app.add_typer(paper_app)
 app.add_typer(hub_app)
 app.add_typer(use_app)
+app.add_typer(train_app)
 
 Config = Annotated[str, typer.Argument(metavar="CONFIG", help="A packaged config (demo, tiny, …) or a YAML file.")]
 RunOrConfig = Annotated[str, typer.Argument(metavar="RUN", help="A run folder, or a config for the untrained policy.")]

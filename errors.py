@@ -78,6 +78,10 @@ class StorageError(QuerylectError):
     """The disk did not take what had to be written; nothing half-written was left behind."""
 
 
+class TrackingError(QuerylectError):
+    """Weights & Biases could not be reached, or did not take what was to be uploaded; it stays on disk."""
+
+
 class StoppedError(QuerylectError):
     """A signal ended a run before its last step; it goes on with --resume. 75 is EX_TEMPFAIL of sysexits.h."""
 

@@ -220,12 +220,14 @@ class RewardConfig(Section):
 
 
 class TrackingConfig(Section):
-    """Where curves go besides metrics.jsonl."""
+    """Where curves go besides metrics.jsonl (docs/tracking.md)."""
 
     wandb: Literal["auto", "online", "offline", "disabled"] = "auto"
-    """auto: what WANDB_MODE says; without it online where the user is logged in, else offline."""
+    """Weights & Biases. auto: what WANDB_MODE says; without it offline, for `querylect sync`."""
+    report_to: list[Literal["tensorboard", "trackio"]] = []
+    """Further places for the same figures; each needs the extra of its name."""
     project: str = "querylect"
-    """The Weights & Biases project."""
+    """Of Weights & Biases and trackio."""
     table_steps: Annotated[int, Field(ge=0)] = 10
     """Weights & Biases: a table of sampled trees every so many steps; 0 logs none."""
 

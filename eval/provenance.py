@@ -1,29 +1,16 @@
 """Everything that a reader needs to make a result again: settings, environment, versions, seed, licence."""
 
-import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from .. import __version__
 from ..configs.load import dump_config
 from ..configs.schema import RunConfig
+from ..provenance import versions
 from .identity import folder_identity
 
-PACKAGES = (
-    "torch",
-    "transformers",
-    "trl",
-    "peft",
-    "sentence-transformers",
-    "bm25s",
-    "faiss-cpu",
-    "numpy",
-    "scipy",
-    "matplotlib",
-)
+__all__ = ["Provenance", "provenance", "versions"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +57,3 @@ def provenance(config: RunConfig, environment: Mapping[str, Any], checkpoint: Pa
         checkpoint_hash=folder_identity(checkpoint) if checkpoint is not None else "",
         dtype=str(torch_dtype(config.policy)).removeprefix("torch."),
     )
-
-
-def versions() -> dict[str, str]:
-    """Versions of this project, Python and the packages that decide the numbers, as far as they are installed."""
-    found = {"querylect": __version__, "python": platform.python_version()}
-    for package in PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found

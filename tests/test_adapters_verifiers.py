@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(
     shutil.which("uv", path=PATH) is None, reason="no uv, which verifiers runs its harness with"
 )
 
-TASKSET = "querylect-retrieval"
+TASKSET = "querylect"
 
 
 @pytest.fixture(autouse=True)

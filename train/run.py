@@ -24,12 +24,14 @@ from ..errors import (
     RequestError,
     StoppedError,
 )
+from ..provenance import this_start
 from ..rewriters.base import Rewriter
 from .arguments import check_shape, grpo_config, trainable_dtype
 from .grading import grade
 from .mix import Mixture
 from .processes import Processes, launched
 from .run_folder import RunFolder, staged, step_of, write_atomically
+from .tracking import check_report_to
 from .zero import zero_stage
 
 log = logging.getLogger(__name__)
@@ -75,6 +77,7 @@ def _prepare(config: RunConfig, resume: bool, processes: Processes, stopper: Any
         return RunFolder.reopen(config) if resume else (None, None)
 
     processes.together(lambda: check_shape(config, processes.count))
+    processes.together(lambda: check_report_to(config))
     folder, checkpoint = processes.first(reopen)
     if folder is not None and checkpoint is None:
         log.info("%s was stopped before its first checkpoint and begins again", folder.path)
@@ -181,6 +184,7 @@ def _train(
         opened.same_base(config.policy.model, loaded.base, folder is not None and checkpoint is not None)
         write_atomically(opened.path / "environment.json", json.dumps(environment, indent=2) + "\n")
         opened.forget_after(step)
+        opened.note_start(start)
         return opened
 
     def warm() -> None:
@@ -196,6 +200,7 @@ def _train(
     validation = processes.first(lambda: validation_questions(config, client, asked))
     validation = _askable(config, processes, rewriter, validation)
     environment = processes.first(describe_environment)
+    start = processes.first(lambda: this_start(step, environment))
     loaded = processes.together(load)
     opened = processes.first(open_folder)
     if checkpoint is not None:
@@ -203,7 +208,7 @@ def _train(
     elif config.train.warm_start.questions:
         processes.first(warm)
         processes.share_weights(loaded.policy)
-    _learn(loaded, processes, opened, checkpoint, environment, questions, mixture, validation, stopper)
+    _learn(loaded, processes, opened, checkpoint, start, questions, mixture, validation, stopper)
     return opened.path
 
 
@@ -224,7 +229,7 @@ def _learn(
     processes: Processes,
     folder: RunFolder,
     checkpoint: Path | None,
-    environment: dict[str, Any],
+    start: dict[str, Any],
     questions: list[Question],
     mixture: Mixture | None,
     validation: list[Question],
@@ -238,7 +243,7 @@ def _learn(
     from .leaving import LeaveNow
     from .reference import name_reference
     from .together import watched_together
-    from .tracking import open_tracker
+    from .tracking import CLOSING_SECONDS, STOPPING_SECONDS, open_trackers
     from .trainer import TreeTrainer
     from .validation import Validator
     from .view import open_view
@@ -253,12 +258,12 @@ def _learn(
         name_reference(config, folder, loaded.policy)
         if not processes.is_first:
             return None, None, None
-        tracker = open_tracker(config, folder.path, environment)
-        view = open_view(f"{config.name} · {environment['name']}")
-        return tracker, view, Watcher(folder, config, view, guard, tracker)
+        trackers = open_trackers(config, folder.path, start, start["step"])
+        view = open_view(f"{config.name} · {start['environment']['name']}")
+        return trackers, view, Watcher(folder, config, view, guard, trackers)
 
     guard = CollapseGuard(config.train.guard)
-    tracker, view, watcher = processes.together(watch)
+    trackers, view, watcher = processes.together(watch)
 
     def save(place: Path) -> None:
         trainer.save_model(str(place))
@@ -320,8 +325,8 @@ def _learn(
     finally:
         if view is not None:
             view.close()
-        if tracker is not None:
-            tracker.finish()
+        if trackers is not None:
+            trackers.finish(CLOSING_SECONDS if stopper.received is None else STOPPING_SECONDS)
     processes.first(refuse_collapse)
     if trainer.state.global_step < config.train.steps:
         if stopper.received == SIGINT:

@@ -2,6 +2,7 @@
 
 config.yaml       the resolved settings            metrics.jsonl     one record per step
 environment.json  what was searched, with hashes   rollouts.jsonl    sampled trees
+provenance.json   git state and versions per start
 checkpoints/      checkpoint-N, complete or absent  warm_start.jsonl  loss per step before GRPO, where there was one
 final/            the trained policy                warm_start/       the policy before GRPO, where there was one
 base.json         what the adapter rests on         validation.jsonl  one record per validation, where there is one
@@ -147,6 +148,12 @@ class RunFolder:
                     f"{before['model']!r} was then, or start a new run under another name."
                 )
         write_atomically(path, json.dumps({"model": model, "fingerprint": now}, indent=2) + "\n")
+
+    def note_start(self, start: Mapping[str, Any]) -> None:
+        """Add what a start of this run goes by to provenance.json; a run that begins again keeps none from before."""
+        path = self.path / "provenance.json"
+        before = json.loads(path.read_text(encoding="utf-8"))["starts"] if start["step"] and path.exists() else []
+        write_atomically(path, json.dumps({"starts": [*before, dict(start)]}, indent=2) + "\n")
 
     def forget_after(self, step: int) -> None:
         """Drop what was logged after `step`, and a last line that was cut, so that a resumed run logs no step twice.

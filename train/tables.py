@@ -1,4 +1,4 @@
-"""Sampled trees as a table for Weights & Biases: one row per turn, parents before their children."""
+"""Sampled trees as a table: one row per turn, parents before their children."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -30,11 +30,3 @@ def rows(step: int, trees: Sequence[Tree], metric: str) -> list[list[Any]]:
             yield from below(question, node.children, f"{branch}.")
 
     return [row for tree in trees for row in below(tree.question.text, tree.roots, "")]
-
-
-def log_table(tracker: Any, step: int, trees: Sequence[Tree], metric: str) -> None:
-    """Log the trees of a step as the table `rollouts` of a W&B run."""
-    import wandb
-
-    table = wandb.Table(columns=list(COLUMNS), data=rows(step, trees, metric))
-    tracker.log({"rollouts": table}, step=step)

@@ -1,4 +1,4 @@
-"""Watching a run: metrics.jsonl, rollouts.jsonl, the view, the collapse guard, Weights & Biases."""
+"""Watching a run: metrics.jsonl, rollouts.jsonl, the view, the collapse guard, trackers."""
 
 import time
 from collections.abc import Mapping
@@ -11,15 +11,16 @@ from ..rollouts.memory import give_back_freed_memory, peak_memory_gib
 from ..rollouts.tree import Node, Tree
 from .guard import CollapseGuard
 from .run_folder import RunFolder
-from .tables import log_table
+from .tables import COLUMNS, rows
+from .tracking import Trackers
 from .view import View
 
 
 class Watcher(TrainerCallback):
     """Records every optimizer step and shows how the run goes. `trainer` is set once it exists."""
 
-    def __init__(self, folder: RunFolder, run: RunConfig, view: View, guard: CollapseGuard, tracker: Any) -> None:
-        self.folder, self.run, self.view, self.guard, self.tracker = folder, run, view, guard, tracker
+    def __init__(self, folder: RunFolder, run: RunConfig, view: View, guard: CollapseGuard, trackers: Trackers) -> None:
+        self.folder, self.run, self.view, self.guard, self.trackers = folder, run, view, guard, trackers
         self.trainer: Any = None
         self._started = time.perf_counter()
         self._outcomes: Mapping[str, float] | None = None
@@ -68,11 +69,10 @@ class Watcher(TrainerCallback):
         shown = trainer.trees[: self.run.train.log_rollouts]
         for tree in shown:
             self.folder.append(self.folder.rollouts, {"step": step, **describe(tree)})
-        if self.tracker is not None:
-            self.tracker.log({name: value for name, value in record.items() if name != "step"}, step=step)
-            if shown and self._table_is_due(step):
-                log_table(self.tracker, step, shown, self.run.reward.metric)
-                self._table_step = step
+        self.trackers.log(record, step)
+        if shown and self._table_is_due(step):
+            self.trackers.table(COLUMNS, rows(step, shown, self.run.reward.metric), step)
+            self._table_step = step
         self.view.step(record, trainer.trees[0] if trainer.trees else None)
         return record
 
@@ -89,9 +89,8 @@ class Watcher(TrainerCallback):
     def validated(self, record: Mapping[str, Any]) -> None:
         """Show a validation; it is not part of the next step's seconds."""
         self.view.validated(record)
-        if self.tracker is not None:
-            figures = {f"validation/{name}": value for name, value in record.items() if name != "step"}
-            self.tracker.log(figures, step=record["step"])
+        figures = {f"validation/{name}": value for name, value in record.items() if name != "step"}
+        self.trackers.log(figures, record["step"])
         self._started = time.perf_counter()
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:

@@ -4,7 +4,7 @@ The policy's reply is a search, one query a line; the next user turn shows what 
 the last search is the reward, and each turn's value is a metric. A reply that holds no query is worth 0. Where the
 service does not answer, or refuses, the episode fails with that error and has no reward.
 
-    vf-eval querylect-retrieval --env.taskset.urls '["http://127.0.0.1:8765"]'
+    vf-eval querylect --env.taskset.urls '["http://127.0.0.1:8765"]'
 """
 
 from collections.abc import Iterator

@@ -1,0 +1,45 @@
+"""The command `querylect doctor`."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..configs.load import load_config
+from ..logs import set_up_logging
+
+app = typer.Typer()
+
+
+@app.command()
+def doctor(
+    config: Annotated[
+        str | None, typer.Argument(metavar="[CONFIG]", help="Also look for what a run of this config needs.")
+    ] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings of CONFIG to change.")
+    ] = None,
+    online: Annotated[
+        bool, typer.Option("--online", help="Ask servers too: whether logins are taken, models exist, services answer.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log details.")] = False,
+) -> None:
+    """Say what this machine can run and what is missing; exit code 2 where CONFIG needs something that is not there."""
+    set_up_logging(verbose)
+    settings = load_config(config, list(overrides or ())) if config is not None else None
+    from .findings import as_data, told
+    from .machine import machine, start_probe
+    from .surroundings import surroundings
+
+    probe = start_probe()  # it takes the longest
+    around = surroundings(online)
+    findings = [*machine(Path(settings.output if settings else "."), probe), *around]
+    if settings is not None:
+        from .needs import needs
+
+        findings += needs(settings, str(config), online)
+    typer.echo(json.dumps(as_data(findings), indent=2) if as_json else told(findings))
+    if any(finding.state == "needed" for finding in findings):
+        raise typer.Exit(2)

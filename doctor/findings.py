@@ -1,0 +1,45 @@
+"""What a look at the machine finds, and how it is told."""
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+State = Literal["ok", "missing", "needed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at."""
+
+    about: str
+    """machine, accelerator, packages, cluster, accounts or config."""
+    name: str
+    state: State
+    """missing: it is not there, which matters to who wants it; needed: it is not there and the config needs it."""
+    said: str
+    remedy: str = ""
+    """What to do about it, as a command where there is one."""
+
+
+def told(findings: list[Finding]) -> str:
+    """The findings as lines for people, a heading for each kind."""
+    width = max(len(finding.name) for finding in findings)
+    lines, about = [], ""
+    for finding in findings:
+        if finding.about != about:
+            about = finding.about
+            lines.append(f"{'' if not lines else chr(10)}{about}")
+        lines.append(f"  {finding.state:<8}{finding.name:<{width}}  {finding.said}")
+        if finding.remedy:
+            lines.append(f"  {'':<8}{'':<{width}}  → {finding.remedy}")
+    needed = [finding.name for finding in findings if finding.state == "needed"]
+    if needed:
+        lines += ["", f"missing, and the config needs it: {', '.join(needed)}"]
+    return "\n".join(lines)
+
+
+def as_data(findings: list[Finding]) -> dict[str, Any]:
+    """The same for programs."""
+    return {
+        "ready": all(finding.state != "needed" for finding in findings),
+        "findings": [asdict(finding) for finding in findings],
+    }

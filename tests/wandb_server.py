@@ -1,0 +1,133 @@
+"""A stand-in for a W&B server: what the real client asks of one, over real HTTP on loopback.
+
+GraphQL by the name of the operation, the stream of a run's files, uploads. `mood` changes how it answers, also while a
+client is talking to it: "well", "401" or "500" for everything, "stream 401" where only figures are refused, "slow" for
+no answer at all until the server is closed.
+"""
+
+import gzip
+import json
+import threading
+from collections.abc import Callable
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+KEY = "k" * 40
+
+
+class WandbServer:
+    """What was asked so far, and how to answer."""
+
+    def __init__(self) -> None:
+        self.mood = "well"
+        self.operations: list[str] = []
+        self.history: dict[str, list[dict]] = {}
+        """Lines of the history by run id, in the order in which they came."""
+        self.buckets: list[dict] = []
+        """Variables of every UpsertBucket."""
+        self.uploads: dict[str, bytes] = {}
+        self.closing = threading.Event()
+        self.url = ""
+        self.close: Callable[[], None] = lambda: None
+        """Go away, before the end of the block that opened it."""
+
+    def streamed(self, run: str, body: dict) -> None:
+        for name, part in body.get("files", {}).items():
+            if name == "wandb-history.jsonl":
+                self.history.setdefault(run, []).extend(map(json.loads, part["content"]))
+
+    def answer(self, operation: str, asked: dict) -> dict:
+        self.operations.append(operation)
+        if operation == "UpsertBucket":
+            self.buckets.append(asked)
+            owner = {"id": "P", "name": asked["project"], "entity": {"id": "E", "name": "me"}}
+            name = {"name": asked["name"], "displayName": asked.get("displayName") or asked["name"]}
+            return {"upsertBucket": {"bucket": {"id": "B", **name, "project": owner}, "inserted": True}}
+        if operation == "CreateArtifact":
+            artifact = {"id": "A", "state": "COMMITTED", "artifactSequence": {"latestArtifact": {"id": "A"}}}
+            return {"createArtifact": {"artifact": artifact}}
+        if operation == "CreateRunFiles":
+            files = [{"name": name, "uploadUrl": f"{self.url}/upload/{name}"} for name in asked["files"]]
+            return {"createRunFiles": {"runID": "B", "uploadHeaders": [], "files": files}}
+        return {"viewer": {"id": "V", "entity": "me", "username": "me", "flags": "{}", "teams": {"edges": []}}}
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: "_Server"
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+    def _body(self) -> bytes:
+        if self.headers.get("Transfer-Encoding") == "chunked":
+            read = b""
+            while size := int(self.rfile.readline().strip() or b"0", 16):
+                read += self.rfile.read(size)
+                self.rfile.readline()
+            self.rfile.readline()
+        else:
+            read = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        return gzip.decompress(read) if self.headers.get("Content-Encoding") == "gzip" else read
+
+    def _say(self, status: int, told: dict) -> None:
+        data = json.dumps(told).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def _any(self) -> None:
+        asked, served = self._body(), self.server.served
+        if served.mood == "slow":
+            served.closing.wait()
+        elif served.mood in ("401", "500"):
+            self._say(int(served.mood), {"errors": [{"message": "no longer"}]})
+        elif self.path == "/graphql":
+            question = json.loads(asked)
+            answered = served.answer(question.get("operationName") or "", question.get("variables") or {})
+            self._say(200, {"data": answered})
+        elif self.path.endswith("/file_stream"):
+            if served.mood == "stream 401":
+                self._say(401, {"error": "not authorized"})
+                return
+            served.streamed(self.path.split("/")[4], json.loads(asked))
+            self._say(200, {"exitcode": None, "limits": {}})
+        else:
+            if self.command == "PUT":
+                served.uploads[self.path.removeprefix("/upload/")] = asked
+            self._say(200, {})
+
+    do_GET = do_POST = do_PUT = _any
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    served: WandbServer
+
+    def handle_error(self, *_: object) -> None:
+        """A client that went away."""
+
+
+@contextmanager
+def wandb_server():
+    """A server on a free loopback port, until the end of the block."""
+    server = _Server(("127.0.0.1", 0), _Handler)
+    served = server.served = WandbServer()
+    served.url = f"http://127.0.0.1:{server.server_address[1]}"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+    thread.start()
+
+    def close() -> None:
+        served.closing.set()
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+    served.close = close
+    try:
+        yield served
+    finally:
+        if not served.closing.is_set():
+            close()
