@@ -47,6 +47,7 @@ class DatasetConfig(Section):
 Pooling = Literal["mean", "cls", "lasttoken", "max", "weightedmean"]
 Similarity = Literal["dot", "cos"]
 PaddingSide = Literal["left", "right"]
+Precision = Literal["float32", "bfloat16"]
 
 
 class RecipeConfig(Section):
@@ -80,6 +81,9 @@ class RecipeConfig(Section):
     """Where short texts are filled up."""
     closing_token: str | None = None
     """The token that must end every text, where pooling depends on it."""
+    dtype: Precision | None = None
+    """What the encoder computes in, float32 where it is left out; bfloat16 is faster on processors made for it, and an
+    index of its own. Vectors are stored as `env.vectors.dtype` says either way."""
 
 
 class RemoteConfig(Section):

@@ -1,6 +1,7 @@
 """From text to vectors: the encoder of a recipe, or its two encoders, one for documents and one for queries.
 
-Embeddings are computed in float32 on every device, so that an index does not depend on what the machine prefers.
+Embeddings are computed in float32 on every device, so that an index does not depend on what the machine prefers, or in
+bfloat16 where the recipe asks for it; from the pooling of token vectors on, everything is float32.
 Code that a model brings along is never run.
 """
 
@@ -11,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from ..configs.schema import Precision
 from ..errors import ModelError
 from ..sources import resolve_model
 from .hashing import folder_sha256
@@ -124,14 +126,14 @@ def fingerprint_of(path: str, config: Any) -> str:
     return f"{path}@{commit}" if commit else path
 
 
-def loading_kwargs(padding_side: str | None = None) -> dict[str, dict[str, Any]]:
-    """How every model of sentence-transformers is loaded: without code of its own, weights in float32."""
+def loading_kwargs(padding_side: str | None = None, dtype: Precision | None = None) -> dict[str, dict[str, Any]]:
+    """How every model of sentence-transformers is loaded: without code of its own, weights in float32 or `dtype`."""
     import torch
 
     no_code: dict[str, Any] = {"trust_remote_code": False}
     tokenizer = {**no_code, "padding_side": padding_side} if padding_side else no_code
     return {
-        "model_kwargs": {**no_code, "dtype": torch.float32},
+        "model_kwargs": {**no_code, "dtype": getattr(torch, dtype or "float32")},
         "processor_kwargs": tokenizer,
         "config_kwargs": no_code,
     }
@@ -158,11 +160,24 @@ def _load(recipe: RetrieverRecipe, path: str) -> Any:
     from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
     from sentence_transformers.util import is_sentence_transformer_model
 
-    how = loading_kwargs(recipe.padding_side)
+    how = loading_kwargs(recipe.padding_side, recipe.dtype)
     if recipe.pooling is None or is_sentence_transformer_model(path):
-        return SentenceTransformer(path, trust_remote_code=False, **how)
-    transformer = Transformer(path, **how)
-    return SentenceTransformer(modules=[transformer, Pooling(transformer.get_embedding_dimension(), recipe.pooling)])
+        model = SentenceTransformer(path, trust_remote_code=False, **how)
+    else:
+        transformer = Transformer(path, **how)
+        pooling = Pooling(transformer.get_embedding_dimension(), recipe.pooling)
+        model = SentenceTransformer(modules=[transformer, pooling])
+    if recipe.dtype is not None:
+        model[0].register_forward_hook(_widened)
+    return model
+
+
+def _widened(_module: Any, _inputs: Any, features: dict[str, Any]) -> dict[str, Any]:
+    """What the transformer computed, in float32 for what follows it."""
+    return {
+        name: value.float() if hasattr(value, "is_floating_point") and value.is_floating_point() else value
+        for name, value in features.items()
+    }
 
 
 def _fill_in(recipe: RetrieverRecipe, model: Any, query_model: Any) -> RetrieverRecipe:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
-from ..configs.schema import EnvironmentConfig, PaddingSide, Pooling, Similarity
+from ..configs.schema import EnvironmentConfig, PaddingSide, Pooling, Precision, Similarity
 from ..data.types import Document
 from ..errors import ConfigError
 
@@ -58,6 +58,8 @@ class RetrieverRecipe(BaseModel):
     """None takes the tokenizer's own."""
     closing_token: str | None = None
     """The token that the tokenizer must put at the end of every text, where pooling depends on it."""
+    dtype: Precision | None = None
+    """What the encoder computes in; None is float32."""
 
     @model_validator(mode="after")
     def _templates_take_the_text(self) -> "RetrieverRecipe":
@@ -108,7 +110,7 @@ def content_fields(recipe: RetrieverRecipe) -> dict[str, Any]:
     Fields that came later count only where they are set, so that indexes built before keep their hash.
     """
     fields = recipe.model_dump(exclude={"model", "query_model", "trained"})
-    later = ("instruction", "pair", "query_max_length")
+    later = ("instruction", "pair", "query_max_length", "dtype")
     return {name: value for name, value in fields.items() if value is not None or name not in later}
 
 
@@ -233,6 +235,8 @@ def recipe_of(config: EnvironmentConfig) -> RetrieverRecipe:
         changes["instruction"] = None
     if "document_template" in changes and "pair" not in changes:
         changes["pair"] = None
+    if changes.get("dtype") == "float32":
+        changes["dtype"] = None  # said or not, it is the same index
     try:
         return RetrieverRecipe.model_validate({**recipe.model_dump(), **changes})
     except ValidationError as error:

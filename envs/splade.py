@@ -50,7 +50,7 @@ class Splade:
         assert recipe.model is not None, "a splade recipe names its model"
         path = resolve_model(recipe.model)
         try:
-            model = SparseEncoder(path, trust_remote_code=False, **loading_kwargs(recipe.padding_side))
+            model = SparseEncoder(path, trust_remote_code=False, **loading_kwargs(recipe.padding_side, recipe.dtype))
         except Exception as error:
             raise ModelError(
                 f"retriever {recipe.name!r}: {recipe.model!r} does not hold a usable sparse encoder "

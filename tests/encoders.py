@@ -90,9 +90,9 @@ def save_qwen(folder, closing=True):
 
 
 @cache
-def loaded(folder, model=AutoModel):
+def loaded(folder, model=AutoModel, dtype=torch.float32):
     """What transformers computes of one text, or of a pair of texts, alone, so that no padding can play a part."""
-    tokenizer, network = AutoTokenizer.from_pretrained(folder), model.from_pretrained(folder).eval()
+    tokenizer, network = AutoTokenizer.from_pretrained(folder), model.from_pretrained(folder, dtype=dtype).eval()
     return lambda *texts, **how: network(**tokenizer(*texts, return_tensors="pt", **how))
 
 

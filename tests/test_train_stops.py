@@ -3,10 +3,7 @@
 import os
 import resource
 import signal
-import subprocess
-import sys
 import time
-from contextlib import suppress
 from types import SimpleNamespace
 
 import pytest
@@ -20,6 +17,7 @@ from querylect.train.run import train
 from querylect.train.run_folder import RunFolder
 from querylect.train.stopping import StopOnSignal
 
+from .forked import Forked
 from .lessons import change, lesson_url, lessons, records, settings, speaking, without_seconds  # noqa: F401
 
 
@@ -349,14 +347,8 @@ def test_a_log_that_cannot_be_written_is_a_storage_error(tmp_path):
 
 
 def querylect(folder, *arguments):
-    """`python -m querylect train` of the settings in a YAML file, with Ctrl-C as in a terminal."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "querylect", "train", str(folder / "run.yaml"), *arguments],
-        stdout=subprocess.PIPE,
-        stderr=(folder / "stderr").open("w"),
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )
+    """`querylect train` of the settings in a YAML file, with Ctrl-C as in a terminal."""
+    return Forked(["train", str(folder / "run.yaml"), *arguments], folder / "stdout", folder / "stderr")
 
 
 def wait_for_step(process, metrics, step):
@@ -370,10 +362,9 @@ def wait_for_step(process, metrics, step):
 
 def end(process):
     try:
-        return process.communicate(timeout=120)[0], process.returncode
+        return process.wait(120)
     finally:
-        with suppress(ProcessLookupError):
-            process.kill()
+        process.kill()
 
 
 def test_killed_terminated_and_interrupted_it_logs_every_step_once(settings, lessons, tmp_path):  # noqa: F811
@@ -385,14 +376,14 @@ def test_killed_terminated_and_interrupted_it_logs_every_step_once(settings, les
     process = querylect(tmp_path)
     reached = wait_for_step(process, folder.metrics, 3)
     process.kill()
-    assert end(process)[1] == -signal.SIGKILL
+    assert end(process) == -signal.SIGKILL
     assert folder.newest_checkpoint(settings) is not None
 
     process = querylect(tmp_path, "--resume")
     wait_for_step(process, folder.metrics, reached + 3)
     process.terminate()
-    told, code = end(process)
-    assert (told, code) == ("", 75), "its caller can tell it from a run that is done"
+    assert end(process) == 75, "its caller can tell it from a run that is done"
+    assert (tmp_path / "stdout").read_text() == ""
     assert "stopped: SIGTERM came before the run had ended" in (tmp_path / "stderr").read_text()
     steps = [line["step"] for line in records(folder.metrics)]
     assert steps == list(range(1, len(steps) + 1))
@@ -402,7 +393,7 @@ def test_killed_terminated_and_interrupted_it_logs_every_step_once(settings, les
     process = querylect(tmp_path, "--resume")
     reached = wait_for_step(process, folder.metrics, len(steps) + 1)
     process.send_signal(signal.SIGINT)
-    assert end(process)[1] == 130
+    assert end(process) == 130
     steps = [line["step"] for line in records(folder.metrics)]
     assert steps == list(range(1, len(steps) + 1))
     assert folder.newest_checkpoint(settings).name == f"checkpoint-{steps[-1]}"

@@ -1,0 +1,82 @@
+"""Real processes that run the `querylect` command, forked from one that has imported what training imports.
+
+A process of its own, with its own output, surroundings, signals and exit code, as `python -m querylect` is one, without
+the ten seconds of a processor that each of those spends on importing PyTorch, transformers and TRL. Python's fork
+server starts with the first of them and ends with the tests.
+"""
+
+import os
+import runpy
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+_CHILD = "querylect_forked"
+_IMPORTED = [
+    "querylect.cli",
+    "querylect.train.run",
+    "querylect.train.trainer",
+    "querylect.rollouts.transformers_engine",
+]
+
+
+class Forked:
+    """`querylect ARGUMENTS`, as far as needed with the methods of subprocess.Popen."""
+
+    def __init__(
+        self, arguments: Sequence[str], stdout: Path, stderr: Path, surroundings: Mapping[str, str] | None = None
+    ) -> None:
+        context = get_context("forkserver")
+        context.set_forkserver_preload(_IMPORTED)
+        asked = {
+            "arguments": list(arguments),
+            "outputs": {1: str(stdout), 2: str(stderr)},
+            "surroundings": {**os.environ, **(surroundings or {})},
+        }
+        self._process = context.Process(target=runpy.run_path, args=(__file__, {"asked": asked}, _CHILD))
+        self._process.start()
+        self.pid = self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.exitcode
+
+    def poll(self) -> int | None:
+        """Its exit code, negative where a signal ended it; None while it runs."""
+        return self._process.exitcode
+
+    def wait(self, seconds: float) -> int:
+        """Its exit code, once it has ended."""
+        self._process.join(seconds)
+        assert self._process.exitcode is not None, f"process {self.pid} still runs after {seconds} s"
+        return self._process.exitcode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+def _run(asked: dict[str, Any]) -> None:
+    for number, path in asked["outputs"].items():
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(file, number)
+        os.close(file)
+    os.environ.clear()
+    os.environ.update(asked["surroundings"])
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.argv = ["querylect", *asked["arguments"]]
+    import torch
+    from querylect.cli import main
+
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or os.cpu_count() or 1))
+    main(asked["arguments"])
+
+
+if __name__ == _CHILD:
+    _run(globals()["asked"])
