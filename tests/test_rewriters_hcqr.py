@@ -176,6 +176,17 @@ def test_where_all_fall_out_the_run_ends(opened):
         ask_first_stage(hcqr(LlmConfig(model="weak")), [PLAIN], PolicyConfig(model="base"))
 
 
+def test_a_small_model_forms_hypotheses_in_lines(opened):
+    lines = "Discriminating features:\n1. short waves\nReasoning: so\nConfirming evidence: x\nBest guess: scattering"
+    opened[0]["base"] = Script(lines, "?", OPEN)
+    rewriter = make_rewriter(RewriterConfig(name="hcqr", form="lines"), BM25, 10)
+    questions = [PLAIN, Question("other", "why not?")]
+    assert ask_first_stage(rewriter, questions, PolicyConfig(model="base")) == [PLAIN], "JSON is no line"
+    assert "Best guess at the answer: scattering" in rewriter.first(PLAIN)[0]["content"]
+    assert "form" not in RewriterConfig(name="hcqr").unread
+    assert "form" in RewriterConfig(name="chr").unread
+
+
 def test_other_rewriters_have_no_first_stage(opened):
     general = make_rewriter(RewriterConfig(name="general"), BM25)
     assert not isinstance(general, Staged)
