@@ -30,8 +30,9 @@ _WORDS = {"yes": True, "true": True, "no": False, "false": False}
 _NONE = "none"
 _MARKS = " \t.!*_\"'()[]<>"
 """What may stand around a single word."""
-_ITEM = re.compile(r"^[ \t]*(?:\d+[.)、]|[-*•])[ \t]*", re.MULTILINE)
-_NUMBER = re.compile(r"[+-]?\d+(\.\d+)?")
+_ITEM = re.compile(r"[ \t]*(?:\d+[.)、](?!\d)|[-*•](?=\s))[ \t]*")
+"""What begins an item of a list; "2.5 mg" and "-5" begin none."""
+_NUMBER = re.compile(r"[+-]?\d{1,15}(\.\d{1,15})?")
 _BLANK = re.compile(r"\n[ \t]*\n")
 
 
@@ -142,7 +143,9 @@ class _Reading:
         if part.kind != "models":
             return self._one(part)
         if self._due(part.label):
-            return {part.key: []} if self._body(part).strip(_MARKS).casefold() == _NONE else {}
+            none = self._body(part).strip(_MARKS).casefold() == _NONE
+            self.place += none
+            return {part.key: []} if none else {}
         found = []
         while self._due(part.inner[0].label):
             own: dict[str, Any] = {}

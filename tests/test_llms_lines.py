@@ -256,6 +256,13 @@ def test_every_example_of_a_judge_is_an_answer_of_its_form():
         assert read(example.json, type(example.answer)).value == example.answer
 
 
+def test_figures_in_a_list_begin_no_item():
+    text = FULL.replace("1. dog tamers", "1. 2.5 mg daily\n-5 degrees\n- no item of its own")
+    assert value(text, Judgement).query == ["2.5 mg daily -5 degrees", "no item of its own"]
+    assert value(FULL.replace("1. dog tamers", "2.5 mg\n-5 °C"), Judgement).query == ["2.5 mg", "-5 °C"]
+    assert value(f"Passages: {'9' * 5000}", Kept) is None, "more figures than a number can have"
+
+
 def test_a_cut_off_tail_never_raises():
     for end in range(len(FULL)):
         read_lines(FULL[:end], Judgement, finished=False)
