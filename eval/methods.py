@@ -93,7 +93,9 @@ class Runner:
 
     def _asked(self, waiting: Sequence["_Going"]) -> Iterable[tuple["_Going", Reply | None]]:
         for draw, group in _groups(waiting, Ask, lambda wish: wish.draw):
-            replies = self._model().ask([wish.prompt for _, wish in group], draw)
+            lines = self.form == "lines"
+            prompts = [wish.small if lines and wish.small is not None else wish.prompt for _, wish in group]
+            replies = self._model().ask(prompts, draw)
             for (one, _), reply in zip(group, replies, strict=True):
                 one.spend([reply] if reply is not None else [])
                 yield one, reply

@@ -148,7 +148,8 @@ class _Observed:
             except StopIteration as stop:
                 return stop.value  # type: ignore[no-any-return]
             if isinstance(wish, Ask | AskForm):
-                version = version_in(wish.prompt.version, self.form if isinstance(wish, AskForm) else "json")
+                as_lines = isinstance(wish, AskForm) or wish.small is not None
+                version = version_in(wish.prompt.version, self.form if as_lines else "json")
                 if version not in seen:
                     seen.append(version)
                 most = min(self.most or wish.draw.max_tokens, wish.draw.max_tokens)
