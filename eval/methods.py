@@ -15,7 +15,7 @@ from ..envs.plan import SearchPlan
 from ..envs.wire import HitBody
 from ..errors import ConfigError, EnvironmentUnavailableError
 from ..llms.access import Llm
-from ..llms.base import Reply
+from ..llms.base import Prompt, Reply
 from ..llms.structured import ask_structured
 from ..rewriters.method import Ask, AskForm, Found, Method, Outcome, Role, Score, Search, Step, Steps
 
@@ -94,7 +94,7 @@ class Runner:
 
     def _ask(self, wanted: Sequence["_Wanted"]) -> None:
         for (model, draw), group in _groups(wanted, Ask, lambda step: (self._model(step.role), step.draw)):
-            replies = model.ask([step.prompt for _, step in group], draw)
+            replies = model.ask([self._prompt(step) for _, step in group], draw)
             for (one, _), reply in zip(group, replies, strict=True):
                 one.spend([reply] if reply is not None else [])
                 one.answer = reply
@@ -125,6 +125,9 @@ class Runner:
                 if self.cross_encoder is None:
                     raise ConfigError("the method puts documents in order with a cross-encoder, and none is given")
                 one.answer = self.cross_encoder.scores(step.question, [text.contents for text in step.documents])
+
+    def _prompt(self, step: Ask) -> Prompt:
+        return step.small if self.form == "lines" and step.small is not None else step.prompt
 
     def _model(self, role: Role) -> Llm:
         model = self.reader if role == "reader" and self.reader is not None else self.llm

@@ -11,8 +11,8 @@ words; the parts stand in the order of the fields:
 
 Values need no quotes and no escapes; a colon in them is text, and so is a label in the middle of a line. The answer
 ends with its last part: after the line of a word or number, else at a blank line or a label. What a model says after
-that, as small ones do, is not read. Everything else is wrong: a part that is missing, empty or out of its order, and
-text before the first.
+that, as small ones do, is not read. Everything else is wrong: a part that is missing, empty, out of its order or a copy
+of the request (`<text>`), and text before the first.
 """
 
 import re
@@ -30,8 +30,10 @@ _WORDS = {"yes": True, "true": True, "no": False, "false": False}
 _NONE = "none"
 _MARKS = " \t.!*_\"'()[]<>"
 """What may stand around a single word."""
-_ITEM = re.compile(r"^[ \t]*(?:\d+[.)、]|[-*•])[ \t]*", re.MULTILINE)
-_NUMBER = re.compile(r"[+-]?\d+(\.\d+)?")
+_ITEM = re.compile(r"[ \t]*(?:\d+[.)、](?!\d)|[-*•](?=\s))[ \t]*")
+"""What begins an item of a list; "2.5 mg" and "-5" begin none."""
+_NUMBER = re.compile(r"[+-]?\d{1,15}(\.\d{1,15})?")
+_PLACEHOLDER = re.compile(r"<[^<>]*>")
 _BLANK = re.compile(r"\n[ \t]*\n")
 
 
@@ -81,6 +83,11 @@ def split_at_labels(text: str, labels: Iterable[str]) -> tuple[str, list[tuple[s
         return text, []
     ends = [start for start, _, _ in marks[1:]] + [len(text)]
     return text[: marks[0][0]], [(label, text[at:end]) for (_, at, label), end in zip(marks, ends, strict=True)]
+
+
+def is_placeholder(text: str) -> bool:
+    """Whether a part was copied from the request instead of filled in: `<text>`."""
+    return _PLACEHOLDER.fullmatch(text.strip()) is not None
 
 
 def request(form: type[BaseModel], gist: Mapping[str, str] | None = None) -> str:
@@ -142,7 +149,9 @@ class _Reading:
         if part.kind != "models":
             return self._one(part)
         if self._due(part.label):
-            return {part.key: []} if self._body(part).strip(_MARKS).casefold() == _NONE else {}
+            none = self._body(part).strip(_MARKS).casefold() == _NONE
+            self.place += none
+            return {part.key: []} if none else {}
         found = []
         while self._due(part.inner[0].label):
             own: dict[str, Any] = {}
@@ -160,7 +169,7 @@ class _Reading:
         cut = not self.finished and self.place == len(self.marks) - 1 and "\n" not in self.marks[-1][1].lstrip()
         body = self._body(part)
         self.place += 1
-        empty = not _items(body) if part.kind == "texts" else not body
+        empty = not _items(body) if part.kind == "texts" else not body or is_placeholder(body)
         if empty or (cut and part.kind not in ("text", "texts")):
             return {}
         return {part.key: _value(part, body)}
@@ -208,7 +217,7 @@ def _items(body: str) -> list[str]:
             items[-1] += f" {line.strip()}"
         else:
             items.append(_ITEM.sub("", line, count=1).strip() if numbered else line.strip())
-    return [" ".join(item.split()) for item in items if item]
+    return [" ".join(item.split()) for item in items if item and not is_placeholder(item)]
 
 
 def _number(word: str) -> int | float | str:

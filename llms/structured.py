@@ -118,7 +118,10 @@ def ask_structured(
         else:
             outcomes.append(_read_reply(reply, form, way))
     wrong = [place for place, outcome in enumerate(outcomes) if outcome.failure]
-    again = [_repair(asked[place], outcomes[place], form, way) for place in wrong]
+    again = [
+        _repair(asked[place], outcomes[place], form, _request(prompts[place], form) if way == "lines" else None)
+        for place in wrong
+    ]
     for place, reply in zip(wrong, llm.ask(again, draw) if again else [], strict=True):
         if reply is not None:
             second = _read_reply(reply, form, way)
@@ -166,11 +169,14 @@ def _problems(error: ValidationError) -> list[tuple[str, str]]:
     return [(".".join(map(str, one["loc"])), one["msg"]) for one in told]
 
 
-def _repair(prompt: Prompt, wrong: Structured, form: type[BaseModel], way: AnswerForm) -> Prompt:
-    request = lines.request(form) if way == "lines" else instructions(form)
-    ask = f"Your answer does not have the required form: {wrong.failure}.\n{request}"
+def _request(prompt: Prompt | FormPrompt, form: type[BaseModel]) -> str:
+    return lines.request(form, prompt.gist if isinstance(prompt, FormPrompt) else None)
+
+
+def _repair(prompt: Prompt, wrong: Structured, form: type[BaseModel], as_lines: str | None) -> Prompt:
+    ask = f"Your answer does not have the required form: {wrong.failure}.\n{as_lines or instructions(form)}"
     said = Message(role="assistant", content=wrong.text)
-    opening = lines.opening(form, _right(wrong, form)) if way == "lines" else ""
+    opening = lines.opening(form, _right(wrong, form)) if as_lines else ""
     return Prompt((*prompt.messages, said, Message(role="user", content=ask)), prompt.version, opening)
 
 

@@ -76,6 +76,15 @@ class FirstStage:
 
 
 @runtime_checkable
+class Exemplified(Protocol):
+    """A rewriter that can show an example, which a small model needs where it is not trained."""
+
+    def first_with_example(self, question: Question) -> list[Message]:
+        """`first`, after an example and its answer; `first` alone where it has none."""
+        ...
+
+
+@runtime_checkable
 class Staged(Protocol):
     """A rewriter of two stages, of which the second one, which gives the plan, is the policy's.
 

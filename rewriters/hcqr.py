@@ -75,7 +75,7 @@ class HcqrRewriter:
 
     def __init__(self, config: RewriterConfig) -> None:
         self.config = config
-        self._known: dict[str, Hypothesis] = {}
+        self._known: dict[str, Hypothesis] = {_SHOWN.id: _CHOSEN}
         self._parts = PartsRewriter(
             name=self.name,
             version=REWRITER,
@@ -83,6 +83,7 @@ class HcqrRewriter:
             task=self._task,
             gist=("the supporting query", "the distinguishing query", "the query for key features"),
             plan=self._plan,
+            example=(_SHOWN, _SHOWN_QUERIES),
         )
 
     @property
@@ -120,6 +121,10 @@ class HcqrRewriter:
     def first(self, question: Question) -> list[Message]:
         """Question, hypothesis and the three queries to write. ConfigError where there is no hypothesis."""
         return self._parts.first(question)
+
+    def first_with_example(self, question: Question) -> list[Message]:
+        """`first`, after another hypothesis and its queries."""
+        return self._parts.first_with_example(question)
 
     def follow_up(self, question: Question, documents: Sequence[Document], turn: int) -> str:
         """The ranked documents, and the same task again."""
@@ -163,7 +168,13 @@ def hcqr(config: RewriterConfig, card: RetrieverCard, k: int) -> HcqrRewriter:
     return HcqrRewriter(config)
 
 
-_EXAMPLE = "Question: A child has a barking cough and noisy breathing at night. What is the most likely cause?"
+_SHOWN = Question("\x00", "A child has a barking cough and noisy breathing at night. What is the most likely cause?")
+_SHOWN_QUERIES = (
+    "croup barking cough at night in children",
+    "croup or asthma, noise on breathing in or out",
+    "barking cough and stridor",
+)
+_EXAMPLE = f"Question: {_SHOWN.text}"
 _GUESSED = Hypothesis(
     discriminating_features=("barking cough", "noise on breathing in"),
     reasoning="A barking cough at night speaks for croup.",

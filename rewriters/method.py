@@ -46,6 +46,8 @@ class Ask:
     prompt: Prompt
     draw: Draw
     role: Role = "writer"
+    small: Prompt | None = None
+    """The same with an example, for small models: what is asked where forms are written as lines."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,20 @@ from .plans import union
 
 VERSION = "multi-query-1"
 
+_SHOWN = Question("", "Which vitamin do people lack who get scurvy?")
+_VERSIONS = (
+    "What deficiency causes scurvy?",
+    "Which missing vitamin leads to bleeding gums in scurvy?",
+    "What vitamin prevents scurvy?",
+    "Cause of scurvy",
+    "What do people with scurvy need to eat?",
+    "Why did sailors get scurvy?",
+    "Which nutrient is low in scurvy?",
+    "How is scurvy treated?",
+    "Lack of which vitamin shows as scurvy?",
+    "Scurvy and vitamin deficiency",
+)
+
 
 def multi_query(config: RewriterConfig, card: RetrieverCard, k: int) -> PartsRewriter:
     """Build the rewriter. Its plans ask for `multi_query.budget` documents, whatever `k` is: that is the method."""
@@ -43,4 +57,5 @@ def multi_query(config: RewriterConfig, card: RetrieverCard, k: int) -> PartsRew
         task=task,
         gist=tuple(f"version {number} of the question" for number in numbers),
         plan=plan,
+        example=(_SHOWN, _VERSIONS[: own.queries]),
     )

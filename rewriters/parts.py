@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ..data.types import Document, Question
 from ..envs.plan import SearchPlan, is_unicode
-from ..llms.lines import label_pattern, split_at_labels
+from ..llms.lines import is_placeholder, label_pattern, split_at_labels
 from .base import Message, Rewrite
 from .levels import found, question_text
 from .parse import without_end_of_turn, without_think
@@ -47,7 +47,8 @@ def read_parts(text: str, labels: Sequence[str]) -> Parts:
     if before.strip():
         return Parts(think=think, failure="text outside parts")
     texts = tuple(" ".join(body.split()) for _, body in marks)
-    return Parts(texts, think) if all(texts) else Parts(think=think, failure="empty part")
+    empty = any(not text or is_placeholder(text) for text in texts)
+    return Parts(think=think, failure="empty part") if empty else Parts(texts, think)
 
 
 def form_of(labels: Sequence[str], gist: Sequence[str]) -> str:
@@ -70,6 +71,8 @@ class PartsRewriter:
     """What each part holds."""
     plan: Callable[[Question, Sequence[str]], SearchPlan]
     """The plan of a question and the texts of the parts."""
+    example: tuple[Question, tuple[str, ...]] | None = None
+    """A question and the parts of a good answer."""
 
     @property
     def opening(self) -> str:
@@ -79,6 +82,14 @@ class PartsRewriter:
     def first(self, question: Question) -> list[Message]:
         """One user message, for chat templates without a system role."""
         return [Message(role="user", content=f"{self.task(question)}\n\n{form_of(self.labels, self.gist)}")]
+
+    def first_with_example(self, question: Question) -> list[Message]:
+        """`first`, after the example and its answer."""
+        if self.example is None:
+            return self.first(question)
+        asked, texts = self.example
+        said = "\n".join(f"{label}: {text}" for label, text in zip(self.labels, texts, strict=True))
+        return [*self.first(asked), Message(role="assistant", content=said), *self.first(question)]
 
     def follow_up(self, question: Question, documents: Sequence[Document], turn: int) -> str:
         """The ranked documents, and the same task again."""

@@ -6,14 +6,14 @@ other. HyDE samples several passages for one plan.
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..data.types import Question
 from ..envs.plan import SearchPlan
 from ..llms.base import Draw, Prompt, Reply
-from ..llms.structured import Structured
-from .base import Rewriter, Staged
+from ..llms.structured import Structured, version_in
+from .base import Exemplified, Rewriter, Staged
 from .frozen import read_reply
 from .method import MISSING, NO_RANKING, Ask, Found, Outcome, Search, Steps
 from .stages import GARBLED
@@ -45,7 +45,11 @@ class Rewritten:
             self.rewriter.learn(question, answer.value)
             notes["first_stage"] = answer.value.model_dump(mode="json")
         prompt = Prompt(tuple(self.rewriter.first(question)), self.version, self.rewriter.opening)
-        reply: Reply | None = yield Ask(prompt, self.draw)
+        small = None
+        if isinstance(self.rewriter, Exemplified):
+            small = replace(prompt, messages=tuple(self.rewriter.first_with_example(question)))
+            small = replace(small, version=version_in(self.version, "lines"))
+        reply: Reply | None = yield Ask(prompt, self.draw, small)
         if reply is None:
             return Outcome(failure=MISSING, notes=notes)
         rewrite = read_reply(self.rewriter, question, reply)

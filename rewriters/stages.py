@@ -63,7 +63,10 @@ def ask_first_stage(
         said = ", ".join(f"{count} {reason}" for reason, count in reasons.items())
         message = f"{reasons.total()} of {len(questions)} questions fall out; their first stage gave: {said}"
         if not kept:
-            raise ConfigError(f"{message}. Ask a stronger model (rewriter.llm), or use another rewriter.")
+            raise ConfigError(
+                f"{message}. Let it answer in lines (rewriter.form=lines), ask a stronger model (rewriter.llm), or use "
+                "another rewriter."
+            )
         log.warning("%s", message)
     return kept
 

@@ -16,10 +16,11 @@ class Script:
 
     def __init__(self, *texts):
         self.identity = {"local": "script"}
-        self.texts, self.asked, self.draws = list(texts), [], []
+        self.texts, self.asked, self.draws, self.prompts = list(texts), [], [], []
 
     def generate(self, prompts, draw, deliver, costs):
         for place, prompt in enumerate(prompts):
+            self.prompts.append(prompt)
             self.asked.append(prompt.messages[-1]["content"])
             self.draws.append(draw)
             said = self.texts.pop(0)

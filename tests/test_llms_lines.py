@@ -96,6 +96,8 @@ def test_an_answer_ends_with_its_last_part(after):
         (FULL.replace("Thought: Passage 1 says nothing.", "Thought:"), "thought: Field required"),
         (FULL.replace("\n1. dog tamers", ""), "query: Field required"),
         (FULL.replace("\n1. dog tamers", "\n1."), "query: Field required"),
+        (FULL.replace("dog tamers", "<text>"), "query: Field required"),
+        (FULL.replace("Passage 1 says nothing.", "<text>"), "thought: Field required"),
         (FULL.replace("Judge", "判断"), "'Missing knowledge' stands where 'Judge' belongs"),
     ],
 )
@@ -254,6 +256,13 @@ def test_every_example_of_a_judge_is_an_answer_of_its_form():
     for example in shown:
         assert value(render(example.answer), type(example.answer)) == example.answer
         assert read(example.json, type(example.answer)).value == example.answer
+
+
+def test_figures_in_a_list_begin_no_item():
+    text = FULL.replace("1. dog tamers", "1. 2.5 mg daily\n-5 degrees\n- no item of its own")
+    assert value(text, Judgement).query == ["2.5 mg daily -5 degrees", "no item of its own"]
+    assert value(FULL.replace("1. dog tamers", "2.5 mg\n-5 °C"), Judgement).query == ["2.5 mg", "-5 °C"]
+    assert value(f"Passages: {'9' * 5000}", Kept) is None, "more figures than a number can have"
 
 
 def test_a_cut_off_tail_never_raises():

@@ -194,7 +194,7 @@ def test_lines_are_another_form_of_the_same_judge(values, server, tmp_path):
     server.answer = in_lines
     page, results = run(values, tmp_path / "out", form="lines", **rest)
     rag = row(results, "mcq", "rag")
-    assert (rag["means"]["dur"], rag["off_format"]) == ({"value": 1.0, "n": 3}, {})
+    assert (rag["means"]["dur"], rag["off_format"]["utility"]) == ({"value": 1.0, "n": 3}, 0)
     assert len(server.bodies) > asked, "another form is another record"
     assert results["judges"] == {"utility": "utility-1/lines"}
     assert "Answers of a fixed form: labelled lines." in page.read_text()

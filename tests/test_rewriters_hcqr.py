@@ -13,11 +13,13 @@ from querylect.configs.schema import PolicyConfig, RunConfig
 from querylect.data.types import Document, Question
 from querylect.errors import ConfigError
 from querylect.eval.identity import system_identity
+from querylect.eval.methods import Runner
 from querylect.llms.access import Llm
 from querylect.rewriters import stages
 from querylect.rewriters.base import Staged
 from querylect.rewriters.hcqr import ChosenHypothesis, Hypothesis
 from querylect.rewriters.method import MISSING
+from querylect.rewriters.methods import make_method
 from querylect.rewriters.mixed import MixedRewriter
 from querylect.rewriters.registry import make_rewriter
 from querylect.rewriters.stages import GARBLED, ask_first_stage
@@ -33,6 +35,7 @@ FEATURES = {
 }
 OPEN = json.dumps({**FEATURES, "best_guess": "scattering"})
 CHOSEN = json.dumps({**FEATURES, "best_guess": "A", "best_guess_text": "blue light"})
+LINES = "Discriminating features:\n1. short waves\nReasoning: so\nConfirming evidence: x\nBest guess: scattering"
 QUERIES = "Query 1: s\nQuery 2: d\nQuery 3: k"
 
 
@@ -176,6 +179,16 @@ def test_where_all_fall_out_the_run_ends(opened):
         ask_first_stage(hcqr(LlmConfig(model="weak")), [PLAIN], PolicyConfig(model="base"))
 
 
+def test_a_small_model_forms_hypotheses_in_lines(opened):
+    opened[0]["base"] = Script(LINES, "?", OPEN)
+    rewriter = make_rewriter(RewriterConfig(name="hcqr", form="lines"), BM25, 10)
+    questions = [PLAIN, Question("other", "why not?")]
+    assert ask_first_stage(rewriter, questions, PolicyConfig(model="base")) == [PLAIN], "JSON is no line"
+    assert "Best guess at the answer: scattering" in rewriter.first(PLAIN)[0]["content"]
+    assert "form" not in RewriterConfig(name="hcqr").unread
+    assert "form" in RewriterConfig(name="chr").unread
+
+
 def test_other_rewriters_have_no_first_stage(opened):
     general = make_rewriter(RewriterConfig(name="general"), BM25)
     assert not isinstance(general, Staged)
@@ -226,3 +239,21 @@ def test_in_a_mix_only_the_questions_of_its_environment_have_a_first_stage(opene
     questions = [Question("a/1", "why?")]
     assert ask_first_stage(mixed, questions, PolicyConfig(model="base")) == questions
     assert "scattering" in mixed.first(questions[0])[0]["content"]
+
+
+def test_a_small_model_is_shown_an_example_where_forms_are_lines():
+    for way, shown in (("json", False), ("lines", True)):
+        model = Script(OPEN if way == "json" else LINES, QUERIES)
+        method = make_method("hcqr", {}, BM25)
+        (ran,) = Runner(Llm(model), {"": Collection("d1", "d2")}, form=way).run(method, [PLAIN])
+        assert ran.outcome.failure == ""
+        chat = model.prompts[1].messages
+        assert (len(chat), model.prompts[1].opening) == (3 if shown else 1, "Query 1:")
+        assert PLAIN.text in chat[-1]["content"]
+        if shown:
+            assert chat[1]["content"].startswith("Query 1: croup")
+            assert "Best guess at the answer: Croup" in chat[0]["content"]
+            assert model.prompts[1].version == "hcqr-rewriter-1/lines"
+    copied = "Query 1: <the supporting query>\nQuery 2: <the distinguishing query>\nQuery 3: x"
+    outcome = run("hcqr", PLAIN, Script(OPEN, copied), Collection("d1"))
+    assert outcome.failure == "empty part", "the form itself is no answer"

@@ -145,7 +145,8 @@ class _Observed:
     def _bounded(self, step: Step, seen: list[str]) -> Step:
         if not isinstance(step, Ask | AskForm):
             return step
-        version = version_in(step.prompt.version, self.form if isinstance(step, AskForm) else "json")
+        as_lines = isinstance(step, AskForm) or step.small is not None
+        version = version_in(step.prompt.version, self.form if as_lines else "json")
         if version not in seen:
             seen.append(version)
         most = min(self.most or step.draw.max_tokens, step.draw.max_tokens)
