@@ -14,6 +14,7 @@ from querylect.data.types import Question
 from querylect.errors import CheckpointError, ConfigError, DataError, ModelError, StorageError
 from querylect.hub.base import Base, Licence, base_of, licence_of_card
 from querylect.hub.card import fenced
+from querylect.hub.describe import _without_folders, portable
 from querylect.hub.export import Wishes, export_to_folder
 from querylect.hub.exported import FILE, read_exported, rewriter_of, write_exported
 from querylect.hub.weights import refuse_lone_adapter
@@ -416,6 +417,17 @@ def test_the_licence_of_a_packaged_gguf_is_read_from_it():
 def test_a_base_that_does_not_say_its_licence_is_told(tmp_path, caplog):
     assert base_of(str(tmp_path)).licence == Licence()
     assert "State it with --license ID" in caplog.text
+
+
+def test_models_of_this_machine_are_told_by_their_last_name():
+    card = {"name": "mine", "model": "/data/encoders/mine", "rerank": {"model": "~/ranker", "trained": "/ is fine"}}
+    told = {"name": "mine", "model": "mine", "rerank": {"model": "ranker", "trained": "/ is fine"}}
+    assert _without_folders(card) == told
+    assert [portable(name) for name in ("acme/base", "package:one/model", "letters")] == [
+        "acme/base",
+        "package:one/model",
+        "letters",
+    ]
 
 
 def test_text_cannot_leave_its_fence():
