@@ -11,7 +11,7 @@ from typing import Any
 
 from .base import Base
 from .exported import Exported, ExportedChat, ExportedMember, ExportedResults, ExportedSystem
-from .snippets import Address, prompt_snippet, transformers_snippet, vllm_snippet
+from .snippets import Address, prompt_snippet, querylect_snippet, transformers_snippet, vllm_snippet
 
 README = "README.md"
 TASK = "text-retrieval"
@@ -181,16 +181,18 @@ def _number(value: float | None) -> str:
 def _usage(exported: Exported, base: Base, address: Address, rank: int | None) -> Iterator[str]:
     member = next(iter(exported.members))
     chat = exported.members[member].chat
-    yield "The prompt, which needs transformers alone:"
+    yield "With querylect, whose `rewrite` also gives the search plan, and with a retriever what it finds:"
+    yield fenced(querylect_snippet(address, chat), "python")
+    yield "Without it: the prompt,"
     yield fenced(prompt_snippet(exported, address, member), "python")
     if chat.template is None:
         yield (
             "The chat of a question holds what another model said of it first, so only the example's stands here, with "
             "names of fields in its place; querylect asks both."
         )
-    yield f"Then, with transformers{' and peft' if exported.lora else ''}:"
+    yield f"then, with transformers{' and peft' if exported.lora else ''},"
     yield fenced(transformers_snippet(exported, address, base.hub_id), "python")
-    yield "Or with vLLM:"
+    yield "or with vLLM:"
     yield fenced(vllm_snippet(exported, address, base.hub_id, rank), "python")
     yield from _example(chat)
     yield (
@@ -232,8 +234,10 @@ def _training(exported: Exported, base: Base) -> str:
         facts.append((f"environment {key}".rstrip(), f"{_retriever(member)}, {searched}"))
         if trained := member.retriever.get("trained"):
             facts.append((f"retriever {key}".rstrip(), str(trained).replace("|", "\\|")))
-    if run.git is not None:
-        facts.append(("source", ", ".join(f"{name} {value}" for name, value in run.git.items() if value is not None)))
+    for name, state in (run.git or {}).items():
+        if isinstance(state, dict) and state.get("commit"):
+            changed = ", with changes" if state.get("dirty") else ""
+            facts.append((f"git, {name}", f"`{state['commit']}`{changed}"))
     facts.append(("versions", f"querylect {exported.querylect}"))
     lines = "\n".join(f"| {name} | {value} |" for name, value in facts)
     return f"| | |\n|---|---|\n{lines}\n\nAll settings stand in `querylect.json` under `training`."

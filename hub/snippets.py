@@ -1,12 +1,12 @@
 """The code of a model card: it answers the example question without this package.
 
 Three blocks: the prompt, then transformers or vLLM, which go on from it. All of them read the chat in `querylect.json`,
-so that what they ask is what was measured, to the token.
+so that what they ask is what was measured, to the token. A fourth one says how this package does it.
 """
 
 from dataclasses import dataclass
 
-from .exported import FILE, Exported
+from .exported import FILE, Exported, ExportedChat
 
 LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 """What vLLM makes room for."""
@@ -30,6 +30,18 @@ class Address:
     def arguments(self) -> str:
         """What loading is given after the name."""
         return f', revision="{self.revision}"' if self.revision else ""
+
+
+def querylect_snippet(address: Address, chat: ExportedChat) -> str:
+    """The same with this package."""
+    return "\n".join(
+        [
+            "from querylect import Rewriter",
+            "",
+            f'rewriter = Rewriter.from_pretrained("{address.name}"{address.arguments})',
+            f"print(rewriter.rewrite({quoted(chat.question)}))",
+        ]
+    )
 
 
 def prompt_snippet(exported: Exported, address: Address, member: str) -> str:

@@ -71,7 +71,7 @@ class Repository:
         with self._asked("be opened"):
             exists = self.api.repo_exists(self.repo_id)
             if not exists:
-                self.api.create_repo(self.repo_id, private=not public, exist_ok=True)
+                self.api.create_repo(self.repo_id, private=not public)
                 return
             private = bool(self.api.model_info(self.repo_id).private)
         if not private and not public:

@@ -49,7 +49,7 @@ class Rewritten:
         if isinstance(self.rewriter, Exemplified):
             small = replace(prompt, messages=tuple(self.rewriter.first_with_example(question)))
             small = replace(small, version=version_in(self.version, "lines"))
-        reply: Reply | None = yield Ask(prompt, self.draw, small)
+        reply: Reply | None = yield Ask(prompt, self.draw, small=small)
         if reply is None:
             return Outcome(failure=MISSING, notes=notes)
         rewrite = read_reply(self.rewriter, question, reply)
