@@ -18,7 +18,7 @@ from querylect.use.desk import Desk
 from querylect.use.rewriter import Rewriter
 
 from .lessons import change, lesson_url, lessons, settings, speaking  # noqa: F401 (fixtures)
-from .used import save_run, trained  # noqa: F401 (fixtures)
+from .used import failing, trained  # noqa: F401 (fixtures)
 
 
 def ids(result):
@@ -26,8 +26,9 @@ def ids(result):
     return result.said.node.prompt_ids, result.said.node.completion_ids
 
 
-def test_greedy_answers_are_those_of_eval_token_for_token(trained):  # noqa: F811
-    config, folder = trained
+@pytest.mark.parametrize("policy", ["trained", "failing"])
+def test_greedy_answers_are_those_of_eval_token_for_token(policy, request):
+    config, folder = request.getfixturevalue(policy)
     with SyncEnvironmentClient(config.client) as client:
         questions = client.questions("test")
         evaluated = PolicySystem("trained", config, client, find_checkpoint(folder))(questions)
@@ -36,7 +37,10 @@ def test_greedy_answers_are_those_of_eval_token_for_token(trained):  # noqa: F81
         alone = [rewriter.search(question, client) for question in questions[:2]]
         rewritten = rewriter.rewrite([question.text for question in questions])
     assert rewriter.turns == 2
-    assert len({tuple(tree.roots[0].completion_ids) for tree in evaluated}) > 1, "the policy tells questions apart"
+    if policy == "failing":
+        assert len({tuple(tree.roots[0].completion_ids) for tree in evaluated}) > 1, "it tells questions apart"
+    else:
+        assert all(found.ranking for found in together)
     for tree, found, first in zip(evaluated, together, rewritten, strict=True):
         turns = [tree.roots[0], tree.roots[0].children[0]]
         assert [ids(turn.rewrite) for turn in found.turns] == [(n.prompt_ids, n.completion_ids) for n in turns]
@@ -48,18 +52,14 @@ def test_greedy_answers_are_those_of_eval_token_for_token(trained):  # noqa: F81
     assert [ids(found.rewrite) for found in alone] == [ids(found.rewrite) for found in together[:2]]
 
 
-def test_a_result_is_a_plan_or_says_why_not(trained, tiny_policy):  # noqa: F811
-    config, folder = trained
-    with Rewriter.from_pretrained(folder) as rewriter:
-        kept = [one for one in rewriter.rewrite([f"question {n}" for n in range(30)]) if one.plan is not None]
-        assert kept
-        assert all((one.failure, one.text) == (None, one.rewrites[0]) for one in kept)
-        assert all(one.plan.probes[0].terms[0].text == one.text for one in kept)
-    never = change(config, **{"policy.model": str(tiny_policy), "rewriter.name": "general"})
-    save_run(never, folder.parent / "never")
-    failed = Rewriter.from_pretrained(folder.parent / "never").rewrite(["a", "b"])
-    assert all((one.plan, one.text, one.rewrites) == (None, None, ()) for one in failed)
-    assert all(one.record()["failure"] for one in failed)
+def test_a_result_is_a_plan_or_says_why_not(trained, failing):  # noqa: F811
+    kept = Rewriter.from_pretrained(trained[1]).rewrite("my head hurts")
+    assert (kept.failure, kept.text) == (None, kept.rewrites[0])
+    assert kept.plan.probes[0].terms[0].text == kept.text
+    for one in Rewriter.from_pretrained(failing[1]).rewrite(["a", "b"]):
+        assert (one.plan, one.text, one.rewrites) == (None, None, ())
+        assert one.record()["failure"] == one.failure != ""
+        assert one.answer
 
 
 def test_documents_ask_for_the_turn_that_is_shown_them(trained):  # noqa: F811
@@ -124,10 +124,14 @@ def test_another_retriever_than_the_one_trained_for_is_told_once(trained, caplog
         assert rewriter.rewrite("x", retriever="contriever") == same
         rewriter.rewrite("y", retriever="contriever")
         rewriter.rewrite("y", retriever={"name": "all-minilm-l6-v2", "kind": "dense"})
+        card = json.loads((folder / "environment.json").read_text())["retriever"]
+        rewriter.rewrite("x", retriever=card)
+        rewriter.rewrite("x", retriever=card | {"k1": 2.0})
     told = [record.getMessage() for record in caplog.records]
-    assert len(told) == 2
+    assert len(told) == 3
     assert "'contriever' will search" in told[0]
     assert "'all-minilm-l6-v2' will search" in told[1]
+    assert "'bm25' with another k1 will search" in told[2]
     assert all("trained for 'bm25'" in one for one in told)
 
 

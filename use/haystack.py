@@ -36,9 +36,10 @@ class QuerylectRewriter:
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "QuerylectRewriter":
         """The opposite."""
-        return default_from_dict(cls, data)
+        read: QuerylectRewriter = default_from_dict(cls, data)
+        return read
 
-    @component.output_types(query=str, queries=list[str], failure=str | None)
+    @component.output_types(query=str, queries=list[str], failure=str | None)  # type: ignore[untyped-decorator]
     def run(self, query: str) -> dict[str, Any]:
         """Rewrite one query."""
         self.warm_up()
