@@ -23,6 +23,7 @@ from .data.commands import app as data_app
 from .errors import ConfigError, QuerylectError
 from .eval.commands import app as eval_app
 from .eval.papers.commands import app as paper_app
+from .hub.commands import app as hub_app
 from .logs import progress_bar, set_up_logging
 from .questions.commands import index_questions
 from .use.commands import app as use_app
@@ -42,6 +43,7 @@ app.add_typer(env_app, name="env")
 app.add_typer(data_app, name="data")
 app.add_typer(eval_app)
 app.add_typer(paper_app)
+app.add_typer(hub_app)
 app.add_typer(use_app)
 
 Config = Annotated[str, typer.Argument(metavar="CONFIG", help="A packaged config (demo, tiny, …) or a YAML file.")]

@@ -50,6 +50,14 @@ class TokenError(RequestError):
     """The environment service wants another bearer token (HTTP 401 or 403)."""
 
 
+class HubRefusedError(UserError):
+    """The Hugging Face Hub refused a request as wrong (HTTP 4xx): repeating it would not help."""
+
+
+class HubUnavailableError(QuerylectError):
+    """The Hugging Face Hub did not answer, or not in time; the same command goes on later."""
+
+
 class EnvironmentUnavailableError(QuerylectError):
     """No replica of the environment service answered before the deadline."""
 

@@ -10,6 +10,7 @@ from typing import Any
 from .. import __version__
 from ..configs.load import dump_config
 from ..configs.schema import RunConfig
+from .identity import folder_identity
 
 PACKAGES = (
     "torch",
@@ -44,10 +45,16 @@ class Provenance:
     """Licence and citation of the dataset; "" where it is not known here."""
     config: str
     """The whole configuration as YAML."""
+    checkpoint_hash: str = ""
+    """sha256 over the files of that folder (eval/identity.py); "" where none was evaluated."""
+    dtype: str = ""
+    """The type in which the policies were loaded; "" where that is not known."""
 
 
 def provenance(config: RunConfig, environment: Mapping[str, Any], checkpoint: Path | None, licence: str) -> Provenance:
     """Collect the provenance of an evaluation on this machine."""
+    from ..rollouts.policy import torch_dtype
+
     return Provenance(
         name=config.name,
         split=config.eval.split,
@@ -60,6 +67,8 @@ def provenance(config: RunConfig, environment: Mapping[str, Any], checkpoint: Pa
         versions=versions(),
         licence=licence,
         config=dump_config(config),
+        checkpoint_hash=folder_identity(checkpoint) if checkpoint is not None else "",
+        dtype=str(torch_dtype(config.policy)).removeprefix("torch."),
     )
 
 

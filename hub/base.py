@@ -95,13 +95,11 @@ def _licence_of_gguf(path: Path) -> Licence:
 
 def _licence_on_the_hub(hub_id: str) -> Licence:
     """From the card of a model on the Hub: the copy that is here, else it is fetched."""
-    from httpx import HTTPError
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+    from huggingface_hub import errors, hf_hub_download
 
     try:
         card = Path(hf_hub_download(hub_id, "README.md"))
-    except (OSError, HTTPError, HfHubHTTPError, HFValidationError) as error:
+    except (OSError, errors.HTTPError, errors.EntryNotFoundError, errors.HFValidationError) as error:
         log.debug("the card of %s could not be read: %s", hub_id, error)
         return Licence()
     return licence_of_card(card.read_text(encoding="utf-8", errors="replace"))

@@ -122,7 +122,7 @@ def _member(
     return ExportedMember(
         rewriter=_settings(config.rewriter, name, base, place),
         chat=_chat(config, rewriter, loaded, asked),
-        retriever=dict(searched["retriever"]),
+        retriever=_without_folders(searched["retriever"]),
         environment=ExportedEnvironment.model_validate(searched),
         results=results,
     )
@@ -138,8 +138,28 @@ def _settings(rewriter: RewriterConfig, name: str, base: Base, place: Path) -> R
         shutil.copyfile(prompt_path(rewriter.prompt), place / file)
         changes["prompt"] = file
     if rewriter.llm is not None:
-        changes["llm"] = rewriter.llm.model_copy(update={"cache": "auto"})
+        here = {"model": portable(rewriter.llm.model), "base_url": None, "cache": "auto"}
+        changes["llm"] = rewriter.llm.model_copy(update=here)
+    if rewriter.name == "chr":
+        changes["chr"] = rewriter.chr.model_copy(update={"similarity": portable(rewriter.chr.similarity)})
     return rewriter.model_copy(update=changes)
+
+
+def _without_folders(card: Mapping[str, Any]) -> dict[str, Any]:
+    """The retriever's card, models that lie on the machine of the service named by the last part of their path."""
+    told: dict[str, Any] = {}
+    for key, value in card.items():
+        if isinstance(value, Mapping):
+            told[key] = _without_folders(value)
+        else:
+            told[key] = portable(value) if key in ("model", "query_model") and isinstance(value, str) else value
+    return told
+
+
+def portable(name: str) -> str:
+    """A model's name as others are told it: of a folder on this machine the last part."""
+    place = Path(name).expanduser()
+    return place.resolve().name if place.is_absolute() or name.startswith((".", "~")) else name
 
 
 def _rollout(config: RunConfig) -> ExportedRollout:

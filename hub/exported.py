@@ -249,8 +249,11 @@ class Exported(_Entry):
         if name is None and len(members) == 1:
             return next(iter(members.values()))
         if name is None or name not in members:
-            known = ", ".join(members) if self.environments is not None else "none by name"
-            raise ModelError(f"the rewriter was trained for {known}, and {name!r} was asked for. Name one of them.")
+            if self.environments is None:
+                raise ModelError(f"the rewriter was trained for one environment, which has no name like {name!r}.")
+            raise ModelError(
+                f"the rewriter was trained for {', '.join(members)}, and {name!r} was asked for. Name one."
+            )
         return members[name]
 
 

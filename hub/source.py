@@ -104,8 +104,10 @@ def run_identity(run: Path) -> str:
 
 
 def git_state(run: Path) -> dict[str, Any] | None:
-    """The state of the source that trained the run, where the run wrote it down."""
-    found = read_json(run / "git.json") or (read_json(run / "environment.json") or {}).get("git")
+    """The state of the sources at the last start of the run, where the run wrote it down."""
+    starts = (read_json(run / "provenance.json") or {}).get("starts")
+    last = starts[-1] if isinstance(starts, list) and starts else None
+    found = last.get("git") if isinstance(last, dict) else None
     return found if isinstance(found, dict) else None
 
 

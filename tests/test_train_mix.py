@@ -265,6 +265,7 @@ def test_settings_and_indexes_of_every_member_are_held_to_on_resume(straight, tm
         train(RunConfig.model_validate(plain), resume=True)
     assert "other settings: mix.environments.dense.weight: 1.0 → 2.0. " in str(refused.value)
     served = json.loads((copy / "environment.json").read_text())
+    assert {name: one["name"] for name, one in served["environments"].items()}.keys() == {"bm25", "dense"}
     assert (served["name"], list(served["retriever"])) == ("bm25 + dense", ["bm25", "dense"])
     assert (served["corpus_size"], served["splits"]["train"]) == (5 + 4, 5 + 4)
     served["index_hash"] = served["index_hash"].partition(", ")[0] + ", dense: 0000"

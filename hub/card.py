@@ -1,0 +1,274 @@
+"""The model card of an export: README.md with the Hub's metadata, every figure in it read from the evaluation.
+
+What was not measured is not said. Text of questions, answers and prompts stands in fenced blocks whose fence is longer
+than any in it, so that nothing of it is read as Markdown.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from .base import Base
+from .exported import Exported, ExportedChat, ExportedMember, ExportedResults, ExportedSystem
+from .snippets import Address, prompt_snippet, querylect_snippet, transformers_snippet, vllm_snippet
+
+README = "README.md"
+TASK = "text-retrieval"
+NAMES = {"ndcg@10": "nDCG@10", "recall@10": "recall@10", "mrr@10": "MRR@10"}
+
+
+def model_card(exported: Exported, base: Base, datasets: Sequence[str], address: Address, rank: int | None) -> str:
+    """The whole file. Raises ValueError where huggingface_hub does not take its metadata."""
+    from huggingface_hub import ModelCard
+
+    name = address.name.rpartition("/")[2] if address.on_the_hub else exported.run.name
+    head = metadata(exported, base, datasets, name).to_yaml()
+    text = f"---\n{head}\n---\n\n{_body(exported, base, name, address, rank)}"
+    ModelCard(text)  # reads the metadata back, and raises for what it cannot
+    return text
+
+
+def metadata(exported: Exported, base: Base, datasets: Sequence[str], name: str) -> Any:
+    """What the Hub shows beside the card and searches by (huggingface_hub.ModelCardData)."""
+    from huggingface_hub import ModelCardData
+
+    retrievers = [_tag(str(member.retriever.get("name", ""))) for member in exported.members.values()]
+    tags = ["querylect", "query-rewriting", "information-retrieval", "reinforcement-learning", "grpo", *retrievers]
+    results = list(_eval_results(exported))
+    return ModelCardData(
+        license=base.licence.id,
+        license_name=base.licence.name,
+        license_link=base.licence.link,
+        library_name="peft" if exported.lora else "transformers",
+        pipeline_tag="text-generation",
+        base_model=base.hub_id,
+        base_model_relation=None if base.hub_id is None else "adapter" if exported.lora else "finetune",
+        datasets=list(datasets) or None,
+        tags=list(dict.fromkeys(tag for tag in tags if tag)),
+        model_name=name if results else None,
+        eval_results=results or None,
+    )
+
+
+def _eval_results(exported: Exported) -> Iterator[Any]:
+    """The trained policy's figures, turn by turn; baselines stand in the card's table."""
+    from huggingface_hub import EvalResult
+
+    for member in exported.members.values():
+        results = member.results
+        for row in results.systems if results is not None else ():
+            if results is None or row.system != "trained":
+                continue
+            for metric, value in row.metrics.items():
+                if value is None:
+                    continue
+                yield EvalResult(
+                    task_type=TASK,
+                    task_name="Retrieval with rewritten queries",
+                    dataset_type=_tag(results.environment.name) or "custom",
+                    dataset_name=f"{results.environment.name}, searched by {results.retriever}",
+                    dataset_split=results.split,
+                    metric_type=metric,
+                    metric_name=f"{NAMES.get(metric, metric)}, turn {row.turn}",
+                    metric_value=round(value, 4),
+                )
+
+
+def _tag(text: str) -> str:
+    return re.sub(r"[^a-z0-9._-]+", "-", text.lower()).strip("-")
+
+
+def _body(exported: Exported, base: Base, name: str, address: Address, rank: int | None) -> str:
+    members = exported.members
+    parts = [f"# {name}", _what_it_is(exported, base)]
+    parts += ["## What was measured", *(_measured(exported, key, member) for key, member in members.items())]
+    parts += ["## How to use it", *_usage(exported, base, address, rank)]
+    parts += ["## How it was trained", _training(exported, base)]
+    parts += ["## Limits", _limits(exported)]
+    parts += ["## Licence", _licence(exported, base)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _what_it_is(exported: Exported, base: Base) -> str:
+    retrievers = [_retriever(member) for member in exported.members.values()]
+    to_whom = " and ".join(dict.fromkeys(retrievers))
+    said = (
+        f"A language model that turns a question into a query for {to_whom}. It was trained from "
+        f"{_model(base)} by GRPO with querylect: its rewrites were sent to the served retriever, and what came back "
+        "was the reward."
+    )
+    if exported.lora:
+        said += " This repository holds a LoRA adapter; the base model is loaded beside it."
+    return said
+
+
+def _retriever(member: ExportedMember) -> str:
+    return f"the retriever `{member.retriever.get('name', '?')}` over `{member.environment.name}`"
+
+
+def _model(base: Base) -> str:
+    if base.hub_id is not None:
+        return f"[{base.hub_id}](https://huggingface.co/{base.hub_id})"
+    return f"`{base.name}`"
+
+
+def _measured(exported: Exported, key: str, member: ExportedMember) -> str:
+    heading = f"### {key}\n\n" if key else ""
+    results = member.results
+    if results is None:
+        step = f" (step {exported.run.step})" if exported.run.step is not None else ""
+        return (
+            f"{heading}Nothing: these weights, `{exported.run.checkpoint}`{step} of the run, were exported without a "
+            "held-out evaluation. Measure them before you rely on them."
+        )
+    elsewhere = ""
+    if results.environment.index_hash != member.environment.index_hash:
+        elsewhere = (
+            f"\n\nThis was measured on `{results.environment.name}`, searched by `{results.retriever}`; the policy was "
+            f"trained against {_retriever(member)}."
+        )
+    where = results.environment
+    about = (
+        f"{results.questions} {results.split} questions of `{where.name}`, none of them trained on; greedy decoding; "
+        f"{where.corpus_size:,} documents (corpus `{where.corpus_hash[:12]}`, index `{where.index_hash[:12]}`). "
+        "Intervals are 95% bootstrap intervals of the mean; p is of a two-sided paired permutation test, adjusted by "
+        "Holm over all comparisons of this evaluation. Every turn is one call of the language model."
+    )
+    return "\n\n".join([f"{heading}**{results.headline}** {results.explanation}", _table(results), about]) + elsewhere
+
+
+def _table(results: ExportedResults) -> str:
+    metrics = list(results.systems[0].metrics)
+    head = ["system", *(NAMES.get(metric, metric) for metric in metrics), "95% interval", "tokens written", "in format"]
+    head += ["against the raw question", "against untrained, same turn"]
+    lines = [f"| {' | '.join(head)} |", f"|---|{'--:|' * (len(metrics) + 3)}---|---|"]
+    for row in results.systems:
+        cells = [_label(row), *(_number(row.metrics.get(metric)) for metric in metrics)]
+        cells.append(f"{_number(row.low)} to {_number(row.high)}")
+        written = "" if row.system == "raw" or row.tokens is None else f"{row.tokens:.1f}"
+        cells += [written, "" if row.system == "raw" else f"{row.format_ok:.1%}"]
+        cells += [_against(results, row, "raw", 0), _against(results, row, "untrained", row.turn)]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _label(row: ExportedSystem) -> str:
+    if row.system == "raw":
+        return "raw question"
+    said = f"{row.system} policy, turn {row.turn}"
+    return f"**{said}**" if row.system == "trained" else said
+
+
+def _against(results: ExportedResults, row: ExportedSystem, system: str, turn: int) -> str:
+    if (row.system, row.turn) == (system, turn):
+        return ""
+    for one in results.comparisons:
+        if (one.system, one.turn) == (row.system, row.turn) and (one.against.system, one.against.turn) == (
+            system,
+            turn,
+        ):
+            said = f"{one.difference:+.3f}".replace("-", "−")
+            p = f"p = {one.p_holm:.3f}" if one.p_holm >= 0.001 else "p < 0.001"
+            return f"{said} ({p}), {one.wins} better, {one.losses} worse"
+    return ""
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}"
+
+
+def _usage(exported: Exported, base: Base, address: Address, rank: int | None) -> Iterator[str]:
+    member = next(iter(exported.members))
+    chat = exported.members[member].chat
+    yield "With querylect, whose `rewrite` also gives the search plan, and with a retriever what it finds:"
+    yield fenced(querylect_snippet(address, chat), "python")
+    yield "Without it: the prompt,"
+    yield fenced(prompt_snippet(exported, address, member), "python")
+    if chat.template is None:
+        yield (
+            "The chat of a question holds what another model said of it first, so only the example's stands here, with "
+            "names of fields in its place; querylect asks both."
+        )
+    yield f"then, with transformers{' and peft' if exported.lora else ''},"
+    yield fenced(transformers_snippet(exported, address, base.hub_id), "python")
+    yield "or with vLLM:"
+    yield fenced(vllm_snippet(exported, address, base.hub_id, rank), "python")
+    yield from _example(chat)
+    yield (
+        "This is the first turn. Later turns are shown the documents that the turn before found, so they need the "
+        "retriever: `querylect.json` holds what querylect needs to ask them, and to make search plans of all answers."
+    )
+
+
+def _example(chat: ExportedChat) -> Iterator[str]:
+    if chat.answer is None:
+        return
+    yield "For the question in the example the answer, when this was exported, was:"
+    yield fenced(chat.opening + chat.answer.text, "text")
+    if chat.answer.plan is None:
+        yield "It does not keep to the form that was asked for, so nothing is searched with it."
+        return
+    yield "It is read as this search plan (probes are weighted sums of texts, and their rankings are fused):"
+    yield fenced(json.dumps(chat.answer.plan.model_dump(mode="json"), ensure_ascii=False, indent=2), "json")
+
+
+def _training(exported: Exported, base: Base) -> str:
+    training, run = exported.training, exported.run
+    train, rollout, policy = training["train"], training["rollout"], training["policy"]
+    step = f"after {run.step} steps" if run.step is not None else "after an unknown number of steps"
+    facts = [
+        ("checkpoint", f"`{run.checkpoint}` of the run `{run.name}`, {step}"),
+        ("base model", _model(base) + (", de-quantised from GGUF" if base.dequantised else "")),
+        ("weights", f"LoRA, r = {policy['lora']['r']}" if policy.get("lora") else "all of them"),
+        ("rollouts", f"branching {rollout['branching']}, temperature {rollout['temperature']}"),
+        ("reward", f"{training['reward']['metric']}, format weight {training['reward']['format_weight']}"),
+        ("credit", f"{train['credit']}, learning rate {train['learning_rate']}, KL {train['beta']}"),
+        ("questions per step", str(train["questions_per_step"])),
+    ]
+    if train["warm_start"]["questions"]:
+        facts.append(("warm start", f"{train['warm_start']['questions']} graded proposals imitated before GRPO"))
+    for key, member in exported.members.items():
+        environment = member.environment
+        searched = f"{environment.corpus_size:,} documents, corpus `{environment.corpus_hash}`"
+        facts.append((f"environment {key}".rstrip(), f"{_retriever(member)}, {searched}"))
+        if trained := member.retriever.get("trained"):
+            facts.append((f"retriever {key}".rstrip(), str(trained).replace("|", "\\|")))
+    for name, state in (run.git or {}).items():
+        if isinstance(state, dict) and state.get("commit"):
+            changed = ", with changes" if state.get("dirty") else ""
+            facts.append((f"git, {name}", f"`{state['commit']}`{changed}"))
+    facts.append(("versions", f"querylect {exported.querylect}"))
+    lines = "\n".join(f"| {name} | {value} |" for name, value in facts)
+    return f"| | |\n|---|---|\n{lines}\n\nAll settings stand in `querylect.json` under `training`."
+
+
+def _limits(exported: Exported) -> str:
+    names = [f"`{member.retriever.get('name', '?')}`" for member in exported.members.values()]
+    return (
+        f"It learned the queries that {' and '.join(dict.fromkeys(names))} rewards on these documents. With another "
+        "retriever, another collection or another kind of question it may do worse than the question as it stands. A "
+        "rewrite may name things that are not true: it is there to be searched with, not to be read as an answer."
+    )
+
+
+def _licence(exported: Exported, base: Base) -> str:
+    licence = base.licence
+    named = f" ({licence.name})" if licence.name else ""
+    link = f", {licence.link}" if licence.link else ""
+    said = f"`{licence.id}`{named}{link}, as the base model {_model(base)}."
+    if licence.id == "unknown":
+        said = f"The base model {_model(base)} does not state its licence, so none can be given here."
+    data = [
+        member.results.licence
+        for member in exported.members.values()
+        if member.results is not None and member.results.licence
+    ]
+    return "\n\n".join([said, *(f"Questions and documents: {one}" for one in dict.fromkeys(data))])
+
+
+def fenced(text: str, language: str) -> str:
+    """A code block whose fence is longer than any in `text`."""
+    longest = max((len(run) for run in re.findall(r"`{3,}", text)), default=2)
+    fence = "`" * (longest + 1)
+    return f"{fence}{language}\n{text}\n{fence}"

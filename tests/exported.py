@@ -1,0 +1,44 @@
+"""A run that was really trained and really evaluated, to be exported; and what runs the code of its card."""
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from querylect.eval.compare import evaluate
+from querylect.train.run import train
+
+from .lessons import change, settings
+
+CARD = "---\nlicense: mit\n---\n# A base model\n"
+
+
+@pytest.fixture(scope="session")
+def evaluated_run(lessons, lesson_url, speaking, tmp_path_factory) -> Path:
+    """The folder of a LoRA run of two steps, each saved, with its evaluation; not to be changed (see `copied`)."""
+    folder = tmp_path_factory.mktemp("exported")
+    base = Path(shutil.copytree(speaking, folder / "base"))
+    (base / "README.md").write_text(CARD)
+    config = settings.__wrapped__(lessons, lesson_url, base, folder)
+    quick = {"train.steps": 2, "train.save_steps": 1, "train.keep_checkpoints": 9}
+    config = change(config, **quick, **{"eval.permutations": 50, "eval.bootstrap": 50})
+    run = train(config)
+    evaluate(config, run, None)
+    return run
+
+
+@pytest.fixture
+def copied(evaluated_run, tmp_path) -> Path:
+    """A copy of the run, to be changed."""
+    return Path(shutil.copytree(evaluated_run, tmp_path / "run"))
+
+
+def blocks(card: str, language: str = "python") -> list[str]:
+    """The fenced blocks of a card."""
+    return re.findall(rf"^```{language}\n(.*?)\n```$", card, re.DOTALL | re.MULTILINE)
+
+
+def snippet(card: str, library: str) -> str:
+    """The code that answers the example question with transformers or vLLM: the prompt, then the library's part."""
+    _, prompt, transformers, vllm = blocks(card)
+    return f"{prompt}\n{ {'transformers': transformers, 'vllm': vllm}[library] }"
