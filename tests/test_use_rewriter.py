@@ -3,6 +3,10 @@
 import asyncio
 import json
 import logging
+import os
+import shutil
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -13,12 +17,16 @@ from querylect.envs.client import EnvironmentClient, SyncEnvironmentClient
 from querylect.envs.plan import SearchPlan
 from querylect.errors import CheckpointError, ConfigError, ModelError, RequestError
 from querylect.eval.systems import PolicySystem
+from querylect.hub.export import Wishes, export_to_folder
 from querylect.rollouts.checkpoints import find_checkpoint
 from querylect.use.desk import Desk
 from querylect.use.rewriter import Rewriter
 
+from .hub_models import Hub, Repository, serving
 from .lessons import change, lesson_url, lessons, settings, speaking  # noqa: F401 (fixtures)
 from .used import failing, trained  # noqa: F401 (fixtures)
+
+WISHES = Wishes(merge_lora=True, without_evaluation=True, licence="mit")
 
 
 def ids(result):
@@ -85,33 +93,78 @@ def test_documents_ask_for_the_turn_that_is_shown_them(trained):  # noqa: F811
 
 
 def test_an_export_answers_as_the_run_that_it_came_from(trained, tmp_path):  # noqa: F811
-    from querylect.hub.base import base_of
-    from querylect.hub.export import Wishes, write_folder
-    from querylect.hub.source import open_source
-
     config, folder = trained
     questions = [f"question {n}" for n in range(8)]
     expected = [ids(one) for one in Rewriter.from_pretrained(folder).rewrite(questions)]
-    base = base_of(config.policy.model, licence="apache-2.0")
-    write_folder(tmp_path / "merged", open_source(folder), base, {}, Wishes(merge_lora=True))
+    export_to_folder(folder, tmp_path / "merged", WISHES)
     merged = Rewriter.from_pretrained(tmp_path / "merged")
     assert [ids(one) for one in merged.rewrite(questions)] == expected
-    assert merged.retrievers[""].name == "bm25"
-    assert merged.turns == 2
+    assert (merged.retrievers[""].name, merged.turns) == ("bm25", 2)
 
-    adapter = write_folder(tmp_path / "merged", open_source(folder), base, {}, Wishes(merge_lora=True))
-    (tmp_path / "adapter").mkdir()
-    for file in (folder / "final").iterdir():
-        (tmp_path / "adapter" / file.name).write_bytes(file.read_bytes())
-    (tmp_path / "adapter" / "prompt.yaml").write_bytes((tmp_path / "merged" / "prompt.yaml").read_bytes())
-    told = adapter.model_dump(mode="json", exclude={"environments"}) | {"lora": True, "base_model": config.policy.model}
-    (tmp_path / "adapter" / "querylect.json").write_text(json.dumps(told))
-    assert [ids(one) for one in Rewriter.from_pretrained(tmp_path / "adapter").rewrite(questions)] == expected
+    adapter = tmp_path / "adapter"  # as of a base model on the Hub, here beside it
+    shutil.copytree(folder / "final", adapter)
+    shutil.copy(tmp_path / "merged" / "prompt.yaml", adapter)
+    told = json.loads((tmp_path / "merged" / "querylect.json").read_text())
+    told |= {"lora": True, "base_model": config.policy.model}
+    (adapter / "querylect.json").write_text(json.dumps(told))
+    assert [ids(one) for one in Rewriter.from_pretrained(adapter).rewrite(questions)] == expected
 
     told["policy"]["trust_remote_code"] = True
-    (tmp_path / "adapter" / "querylect.json").write_text(json.dumps(told))
+    (adapter / "querylect.json").write_text(json.dumps(told))
     with pytest.raises(ModelError, match="--trust-remote-code"):
-        Rewriter.from_pretrained(tmp_path / "adapter")
+        Rewriter.from_pretrained(adapter)
+
+
+def test_a_hub_id_is_downloaded_and_what_the_hub_refuses_is_told(trained, tmp_path):  # noqa: F811
+    """In a process of its own: the Hub's client reads its settings when it is imported."""
+    _, folder = trained
+    export_to_folder(folder, tmp_path / "merged", WISHES)
+    files = {path.name: path.read_bytes() for path in (tmp_path / "merged").iterdir() if path.is_file()}
+    hub = Hub()
+    for name, held in (("acme/rewriter", files), ("acme/other", {"config.json": b"{}"})):
+        hub.repositories[name] = Repository(private=False)
+        hub.repositories[name].commit("main", "as it is", held)
+    with serving(hub) as url:
+        surroundings = {**os.environ, "HF_ENDPOINT": url, "HF_HOME": str(tmp_path / "home"), "HF_TOKEN": hub.token}
+        surroundings |= {"HF_HUB_DISABLE_XET": "1", "HF_HUB_ETAG_TIMEOUT": "5"}
+        asked = subprocess.run(
+            [sys.executable, "-c", ASK_THE_HUB], capture_output=True, text=True, timeout=240, env=surroundings
+        )
+    assert asked.returncode == 0, asked.stderr
+    answered, *refused = [json.loads(line) for line in asked.stdout.splitlines()]
+    assert answered == Rewriter.from_pretrained(folder).rewrite("my head hurts").record()
+    for (kind, message), (expected, says) in zip(
+        refused,
+        [
+            ("ModelError", "no revision 'v9'"),
+            ("ModelError", "holds no querylect.json"),
+            ("ModelError", "no repository that can be seen"),
+            ("DownloadError", "the Hub cannot be reached"),
+        ],
+        strict=True,
+    ):
+        assert (kind, says in message) == (expected, True), message
+
+
+ASK_THE_HUB = """
+import json, os
+import huggingface_hub.constants as constants
+from querylect import Rewriter
+from querylect.errors import QuerylectError
+
+def ask(name, **more):
+    try:
+        Rewriter.from_pretrained(name, **more)
+    except QuerylectError as error:
+        print(json.dumps([type(error).__name__, str(error)]))
+
+print(json.dumps(Rewriter.from_pretrained("acme/rewriter", revision="main").rewrite("my head hurts").record()))
+ask("acme/rewriter", revision="v9")
+ask("acme/other")
+ask("acme/nobody")
+constants.HF_HUB_OFFLINE = True
+ask("acme/unseen")
+"""
 
 
 def test_another_retriever_than_the_one_trained_for_is_told_once(trained, caplog):  # noqa: F811
@@ -265,9 +318,6 @@ def test_what_cannot_be_asked_is_told(trained, tmp_path):  # noqa: F811
 
 
 def test_the_package_names_it_without_importing_what_it_needs():
-    import subprocess
-    import sys
-
     code = "import sys, querylect; print('torch' in sys.modules, 'pydantic' in sys.modules, querylect.__all__)"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120).stdout
     assert out.split(maxsplit=2) == ["False", "False", "['Rewriter', '__version__']\n"]
