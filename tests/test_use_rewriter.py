@@ -11,6 +11,7 @@ import threading
 
 import pytest
 import querylect
+from querylect.cli import main
 from querylect.configs.load import dump_config
 from querylect.data.types import Document, Question
 from querylect.envs.client import EnvironmentClient, SyncEnvironmentClient
@@ -21,6 +22,7 @@ from querylect.hub.export import Wishes, export_to_folder
 from querylect.rollouts.checkpoints import find_checkpoint
 from querylect.use.desk import Desk
 from querylect.use.rewriter import Rewriter
+from querylect.use.trained import only_member, open_trained
 
 from .hub_models import Hub, Repository, serving
 from .lessons import change, lesson_url, lessons, settings, speaking  # noqa: F401 (fixtures)
@@ -92,7 +94,7 @@ def test_documents_ask_for_the_turn_that_is_shown_them(trained):  # noqa: F811
         rewriter.rewrite("one", after=first)
 
 
-def test_an_export_answers_as_the_run_that_it_came_from(trained, tmp_path):  # noqa: F811
+def test_an_export_answers_as_the_run_that_it_came_from(trained, tmp_path, capsys):  # noqa: F811
     config, folder = trained
     questions = [f"question {n}" for n in range(8)]
     expected = [ids(one) for one in Rewriter.from_pretrained(folder).rewrite(questions)]
@@ -113,6 +115,12 @@ def test_an_export_answers_as_the_run_that_it_came_from(trained, tmp_path):  # n
     (adapter / "querylect.json").write_text(json.dumps(told))
     with pytest.raises(ModelError, match="--trust-remote-code"):
         Rewriter.from_pretrained(adapter)
+    with pytest.raises(SystemExit) as ended:
+        main(["rewrite", str(adapter), "rollout.micro_batch=8", "--trust-remote-code", "--dry-run"])
+    assert not ended.value.code
+    printed = capsys.readouterr().out
+    assert "micro_batch: 8" in printed
+    assert f"model: {config.policy.model}" in printed
 
 
 def test_a_hub_id_is_downloaded_and_what_the_hub_refuses_is_told(trained, tmp_path):  # noqa: F811
@@ -208,6 +216,11 @@ def test_a_policy_for_several_is_asked_for_the_one_that_will_search(trained, les
     assert "Contriever" in asked(retriever="meaning")
     assert "Contriever" not in asked(retriever="words")
     assert asked(retriever="contriever") == asked(retriever="meaning") == asked(retriever=dense)
+    alone = only_member(open_trained(str(folder)), "meaning")
+    assert {name: member.card.name for name, member in alone.members.items()} == {"": "contriever"}
+    assert alone.config.mix is None
+    with pytest.raises(ConfigError, match="knows words, meaning"):
+        only_member(open_trained(str(folder)), "splade")
     for wrong in (None, "splade"):
         with pytest.raises(ConfigError, match="words, meaning"):
             rewriter.rewrite("x", retriever=wrong)
