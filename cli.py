@@ -52,7 +52,6 @@ app.add_typer(use_app)
 app.add_typer(train_app)
 
 Config = Annotated[str, typer.Argument(metavar="CONFIG", help="A packaged config (demo, tiny, …) or a YAML file.")]
-RunOrConfig = Annotated[str, typer.Argument(metavar="RUN", help="A run folder, or a config for the untrained policy.")]
 Overrides = Annotated[
     list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings to change, such as train.steps=5.")
 ]

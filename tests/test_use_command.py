@@ -237,6 +237,7 @@ def test_what_does_not_go_together_is_told(settings, capsys, tmp_path):
         (["-i", tmp_path / "none.txt"], "cannot be read"),
         (["--env", "bm25", "-q", "x"], "one environment"),
         (["--checkpoint", "best", "-q", "x"], "no run folder"),
+        (["--revision", "v1", "-q", "x"], "not on the Hub"),
     ):
         code, _, err = run(capsys, settings, *arguments)
         assert (code, message in err) == (2, True), err

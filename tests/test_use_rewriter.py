@@ -3,22 +3,32 @@
 import asyncio
 import json
 import logging
+import os
+import shutil
+import subprocess
+import sys
 import threading
 
 import pytest
 import querylect
+from querylect.cli import main
 from querylect.configs.load import dump_config
 from querylect.data.types import Document, Question
 from querylect.envs.client import EnvironmentClient, SyncEnvironmentClient
 from querylect.envs.plan import SearchPlan
 from querylect.errors import CheckpointError, ConfigError, ModelError, RequestError
 from querylect.eval.systems import PolicySystem
+from querylect.hub.export import Wishes, export_to_folder
 from querylect.rollouts.checkpoints import find_checkpoint
 from querylect.use.desk import Desk
 from querylect.use.rewriter import Rewriter
+from querylect.use.trained import only_member, open_trained
 
+from .hub_models import Hub, Repository, serving
 from .lessons import change, lesson_url, lessons, settings, speaking  # noqa: F401 (fixtures)
-from .used import save_run, trained  # noqa: F401 (fixtures)
+from .used import failing, trained  # noqa: F401 (fixtures)
+
+WISHES = Wishes(merge_lora=True, without_evaluation=True, licence="mit")
 
 
 def ids(result):
@@ -26,8 +36,9 @@ def ids(result):
     return result.said.node.prompt_ids, result.said.node.completion_ids
 
 
-def test_greedy_answers_are_those_of_eval_token_for_token(trained):  # noqa: F811
-    config, folder = trained
+@pytest.mark.parametrize("policy", ["trained", "failing"])
+def test_greedy_answers_are_those_of_eval_token_for_token(policy, request):
+    config, folder = request.getfixturevalue(policy)
     with SyncEnvironmentClient(config.client) as client:
         questions = client.questions("test")
         evaluated = PolicySystem("trained", config, client, find_checkpoint(folder))(questions)
@@ -36,7 +47,10 @@ def test_greedy_answers_are_those_of_eval_token_for_token(trained):  # noqa: F81
         alone = [rewriter.search(question, client) for question in questions[:2]]
         rewritten = rewriter.rewrite([question.text for question in questions])
     assert rewriter.turns == 2
-    assert len({tuple(tree.roots[0].completion_ids) for tree in evaluated}) > 1, "the policy tells questions apart"
+    if policy == "failing":
+        assert len({tuple(tree.roots[0].completion_ids) for tree in evaluated}) > 1, "it tells questions apart"
+    else:
+        assert all(found.ranking for found in together)
     for tree, found, first in zip(evaluated, together, rewritten, strict=True):
         turns = [tree.roots[0], tree.roots[0].children[0]]
         assert [ids(turn.rewrite) for turn in found.turns] == [(n.prompt_ids, n.completion_ids) for n in turns]
@@ -48,18 +62,14 @@ def test_greedy_answers_are_those_of_eval_token_for_token(trained):  # noqa: F81
     assert [ids(found.rewrite) for found in alone] == [ids(found.rewrite) for found in together[:2]]
 
 
-def test_a_result_is_a_plan_or_says_why_not(trained, tiny_policy):  # noqa: F811
-    config, folder = trained
-    with Rewriter.from_pretrained(folder) as rewriter:
-        kept = [one for one in rewriter.rewrite([f"question {n}" for n in range(30)]) if one.plan is not None]
-        assert kept
-        assert all((one.failure, one.text) == (None, one.rewrites[0]) for one in kept)
-        assert all(one.plan.probes[0].terms[0].text == one.text for one in kept)
-    never = change(config, **{"policy.model": str(tiny_policy), "rewriter.name": "general"})
-    save_run(never, folder.parent / "never")
-    failed = Rewriter.from_pretrained(folder.parent / "never").rewrite(["a", "b"])
-    assert all((one.plan, one.text, one.rewrites) == (None, None, ()) for one in failed)
-    assert all(one.record()["failure"] for one in failed)
+def test_a_result_is_a_plan_or_says_why_not(trained, failing):  # noqa: F811
+    kept = Rewriter.from_pretrained(trained[1]).rewrite("my head hurts")
+    assert (kept.failure, kept.text) == (None, kept.rewrites[0])
+    assert kept.plan.probes[0].terms[0].text == kept.text
+    for one in Rewriter.from_pretrained(failing[1]).rewrite(["a", "b"]):
+        assert (one.plan, one.text, one.rewrites) == (None, None, ())
+        assert one.record()["failure"] == one.failure != ""
+        assert one.answer
 
 
 def test_documents_ask_for_the_turn_that_is_shown_them(trained):  # noqa: F811
@@ -84,34 +94,85 @@ def test_documents_ask_for_the_turn_that_is_shown_them(trained):  # noqa: F811
         rewriter.rewrite("one", after=first)
 
 
-def test_an_export_answers_as_the_run_that_it_came_from(trained, tmp_path):  # noqa: F811
-    from querylect.hub.base import base_of
-    from querylect.hub.export import Wishes, write_folder
-    from querylect.hub.source import open_source
-
+def test_an_export_answers_as_the_run_that_it_came_from(trained, tmp_path, capsys):  # noqa: F811
     config, folder = trained
     questions = [f"question {n}" for n in range(8)]
     expected = [ids(one) for one in Rewriter.from_pretrained(folder).rewrite(questions)]
-    base = base_of(config.policy.model, licence="apache-2.0")
-    write_folder(tmp_path / "merged", open_source(folder), base, {}, Wishes(merge_lora=True))
+    export_to_folder(folder, tmp_path / "merged", WISHES)
     merged = Rewriter.from_pretrained(tmp_path / "merged")
     assert [ids(one) for one in merged.rewrite(questions)] == expected
-    assert merged.retrievers[""].name == "bm25"
-    assert merged.turns == 2
+    assert (merged.retrievers[""].name, merged.turns) == ("bm25", 2)
 
-    adapter = write_folder(tmp_path / "merged", open_source(folder), base, {}, Wishes(merge_lora=True))
-    (tmp_path / "adapter").mkdir()
-    for file in (folder / "final").iterdir():
-        (tmp_path / "adapter" / file.name).write_bytes(file.read_bytes())
-    (tmp_path / "adapter" / "prompt.yaml").write_bytes((tmp_path / "merged" / "prompt.yaml").read_bytes())
-    told = adapter.model_dump(mode="json", exclude={"environments"}) | {"lora": True, "base_model": config.policy.model}
-    (tmp_path / "adapter" / "querylect.json").write_text(json.dumps(told))
-    assert [ids(one) for one in Rewriter.from_pretrained(tmp_path / "adapter").rewrite(questions)] == expected
+    adapter = tmp_path / "adapter"  # as of a base model on the Hub, here beside it
+    shutil.copytree(folder / "final", adapter)
+    shutil.copy(tmp_path / "merged" / "prompt.yaml", adapter)
+    told = json.loads((tmp_path / "merged" / "querylect.json").read_text())
+    told |= {"lora": True, "base_model": config.policy.model}
+    (adapter / "querylect.json").write_text(json.dumps(told))
+    assert [ids(one) for one in Rewriter.from_pretrained(adapter).rewrite(questions)] == expected
 
     told["policy"]["trust_remote_code"] = True
-    (tmp_path / "adapter" / "querylect.json").write_text(json.dumps(told))
+    (adapter / "querylect.json").write_text(json.dumps(told))
     with pytest.raises(ModelError, match="--trust-remote-code"):
-        Rewriter.from_pretrained(tmp_path / "adapter")
+        Rewriter.from_pretrained(adapter)
+    with pytest.raises(SystemExit) as ended:
+        main(["rewrite", str(adapter), "rollout.micro_batch=8", "--trust-remote-code", "--dry-run"])
+    assert not ended.value.code
+    printed = capsys.readouterr().out
+    assert "micro_batch: 8" in printed
+    assert f"model: {config.policy.model}" in printed
+
+
+def test_a_hub_id_is_downloaded_and_what_the_hub_refuses_is_told(trained, tmp_path):  # noqa: F811
+    """In a process of its own: the Hub's client reads its settings when it is imported."""
+    _, folder = trained
+    export_to_folder(folder, tmp_path / "merged", WISHES)
+    files = {path.name: path.read_bytes() for path in (tmp_path / "merged").iterdir() if path.is_file()}
+    hub = Hub()
+    for name, held in (("acme/rewriter", files), ("acme/other", {"config.json": b"{}"})):
+        hub.repositories[name] = Repository(private=False)
+        hub.repositories[name].commit("main", "as it is", held)
+    with serving(hub) as url:
+        surroundings = {**os.environ, "HF_ENDPOINT": url, "HF_HOME": str(tmp_path / "home"), "HF_TOKEN": hub.token}
+        surroundings |= {"HF_HUB_DISABLE_XET": "1", "HF_HUB_ETAG_TIMEOUT": "5"}
+        asked = subprocess.run(
+            [sys.executable, "-c", ASK_THE_HUB], capture_output=True, text=True, timeout=240, env=surroundings
+        )
+    assert asked.returncode == 0, asked.stderr
+    answered, *refused = [json.loads(line) for line in asked.stdout.splitlines()]
+    assert answered == Rewriter.from_pretrained(folder).rewrite("my head hurts").record()
+    for (kind, message), (expected, says) in zip(
+        refused,
+        [
+            ("ModelError", "no revision 'v9'"),
+            ("ModelError", "holds no querylect.json"),
+            ("ModelError", "no repository that can be seen"),
+            ("DownloadError", "the Hub cannot be reached"),
+        ],
+        strict=True,
+    ):
+        assert (kind, says in message) == (expected, True), message
+
+
+ASK_THE_HUB = """
+import json, os
+import huggingface_hub.constants as constants
+from querylect import Rewriter
+from querylect.errors import QuerylectError
+
+def ask(name, **more):
+    try:
+        Rewriter.from_pretrained(name, **more)
+    except QuerylectError as error:
+        print(json.dumps([type(error).__name__, str(error)]))
+
+print(json.dumps(Rewriter.from_pretrained("acme/rewriter", revision="main").rewrite("my head hurts").record()))
+ask("acme/rewriter", revision="v9")
+ask("acme/other")
+ask("acme/nobody")
+constants.HF_HUB_OFFLINE = True
+ask("acme/unseen")
+"""
 
 
 def test_another_retriever_than_the_one_trained_for_is_told_once(trained, caplog):  # noqa: F811
@@ -124,10 +185,14 @@ def test_another_retriever_than_the_one_trained_for_is_told_once(trained, caplog
         assert rewriter.rewrite("x", retriever="contriever") == same
         rewriter.rewrite("y", retriever="contriever")
         rewriter.rewrite("y", retriever={"name": "all-minilm-l6-v2", "kind": "dense"})
+        card = json.loads((folder / "environment.json").read_text())["retriever"]
+        rewriter.rewrite("x", retriever=card)
+        rewriter.rewrite("x", retriever=card | {"k1": 2.0})
     told = [record.getMessage() for record in caplog.records]
-    assert len(told) == 2
+    assert len(told) == 3
     assert "'contriever' will search" in told[0]
     assert "'all-minilm-l6-v2' will search" in told[1]
+    assert "'bm25' with another k1 will search" in told[2]
     assert all("trained for 'bm25'" in one for one in told)
 
 
@@ -151,6 +216,11 @@ def test_a_policy_for_several_is_asked_for_the_one_that_will_search(trained, les
     assert "Contriever" in asked(retriever="meaning")
     assert "Contriever" not in asked(retriever="words")
     assert asked(retriever="contriever") == asked(retriever="meaning") == asked(retriever=dense)
+    alone = only_member(open_trained(str(folder)), "meaning")
+    assert {name: member.card.name for name, member in alone.members.items()} == {"": "contriever"}
+    assert alone.config.mix is None
+    with pytest.raises(ConfigError, match="knows words, meaning"):
+        only_member(open_trained(str(folder)), "splade")
     for wrong in (None, "splade"):
         with pytest.raises(ConfigError, match="words, meaning"):
             rewriter.rewrite("x", retriever=wrong)
@@ -261,9 +331,6 @@ def test_what_cannot_be_asked_is_told(trained, tmp_path):  # noqa: F811
 
 
 def test_the_package_names_it_without_importing_what_it_needs():
-    import subprocess
-    import sys
-
     code = "import sys, querylect; print('torch' in sys.modules, 'pydantic' in sys.modules, querylect.__all__)"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120).stdout
     assert out.split(maxsplit=2) == ["False", "False", "['Rewriter', '__version__']\n"]

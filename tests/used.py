@@ -1,4 +1,8 @@
-"""What tests of using a rewriter need: a run folder whose trained policy answers different questions differently."""
+"""What tests of using a rewriter need: run folders as training leaves them.
+
+One policy keeps the format and says the same word to every question; the other never keeps it, and what it writes
+instead differs from question to question.
+"""
 
 import json
 from pathlib import Path
@@ -10,7 +14,7 @@ from querylect.envs.client import SyncEnvironmentClient
 from .lessons import change, lesson_url, lessons, save_speaking, settings, speaking  # noqa: F401 (fixtures)
 
 
-def save_run(config, folder: Path, scale: float = 0.6, seed: int = 0) -> Path:
+def save_run(config, folder: Path, scale: float = 0.05) -> Path:
     """A run folder as training leaves it, with random adapter weights as its final policy."""
     import torch
     from querylect.rollouts.policy import add_lora, load_policy
@@ -21,7 +25,7 @@ def save_run(config, folder: Path, scale: float = 0.6, seed: int = 0) -> Path:
         searched = client.environment().model_dump(mode="json")
     (folder / "environment.json").write_text(json.dumps(searched), encoding="utf-8")
     policy = add_lora(load_policy(config.policy)[0], config.policy)
-    torch.manual_seed(seed)
+    torch.manual_seed(0)
     with torch.no_grad():
         for weight in policy.parameters():
             if weight.requires_grad:
@@ -32,5 +36,13 @@ def save_run(config, folder: Path, scale: float = 0.6, seed: int = 0) -> Path:
 
 @pytest.fixture
 def trained(settings, tmp_path):  # noqa: F811
-    """Settings of a run, and its folder."""
+    """Settings of a run, and its folder; its policy keeps the format."""
     return settings, save_run(settings, tmp_path / "runs" / "run")
+
+
+@pytest.fixture
+def failing(settings, tiny_policy, tmp_path):  # noqa: F811
+    """Settings of a run, and its folder; its policy never keeps the format."""
+    changes = {"policy.model": str(tiny_policy), "rewriter.name": "general", "rollout.max_new_tokens": 12}
+    config = change(settings, **changes)
+    return config, save_run(config, tmp_path / "runs" / "failing", scale=0.1)

@@ -31,14 +31,17 @@ class QuerylectRewriter:
 
     def to_dict(self) -> dict[str, Any]:
         """The component as a pipeline's file has it."""
-        return default_to_dict(self, path_or_id=self.path_or_id, checkpoint=self.checkpoint, on_failure=self.on_failure)
+        settings = {"path_or_id": self.path_or_id, "checkpoint": self.checkpoint, "on_failure": self.on_failure}
+        written: dict[str, Any] = default_to_dict(self, **settings)
+        return written
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "QuerylectRewriter":
         """The opposite."""
-        return default_from_dict(cls, data)
+        read: QuerylectRewriter = default_from_dict(cls, data)
+        return read
 
-    @component.output_types(query=str, queries=list[str], failure=str | None)
+    @component.output_types(query=str, queries=list[str], failure=str | None)  # type: ignore[untyped-decorator]
     def run(self, query: str) -> dict[str, Any]:
         """Rewrite one query."""
         self.warm_up()

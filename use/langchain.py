@@ -18,6 +18,7 @@ from pydantic import ConfigDict
 
 from ..envs.client import SyncEnvironmentClient
 from ..envs.plan import SearchPlan
+from ..envs.wire import HitBody
 from .adapting import OnFailure, merged, queries_of
 from .rewriter import Rewriter
 
@@ -32,11 +33,13 @@ class QueryRewriter(RunnableSerializable[str, list[str]]):
 
     def invoke(self, input: str, config: RunnableConfig | None = None, **kwargs: Any) -> list[str]:
         """The queries for one question."""
-        return self._call_with_config(self._one, input, config)
+        queries: list[str] = self._call_with_config(self._one, input, config)
+        return queries
 
     async def ainvoke(self, input: str, config: RunnableConfig | None = None, **kwargs: Any) -> list[str]:
         """The same; concurrent calls stand in one batch."""
-        return await self._acall_with_config(self._aone, input, config)
+        queries: list[str] = await self._acall_with_config(self._aone, input, config)
+        return queries
 
     def batch(
         self,
@@ -47,7 +50,10 @@ class QueryRewriter(RunnableSerializable[str, list[str]]):
         **kwargs: Any,
     ) -> list[list[str]]:
         """The queries for several questions, in one batch."""
-        return self._batch_with_config(self._several, inputs, config, return_exceptions=return_exceptions)
+        several: list[list[str]] = self._batch_with_config(
+            self._several, inputs, config, return_exceptions=return_exceptions
+        )
+        return several
 
     def _one(self, question: str) -> list[str]:
         return self._several([question])[0]
@@ -90,7 +96,7 @@ class EnvironmentRetriever(BaseRetriever):
     on_failure: OnFailure = "question"
 
     def _get_relevant_documents(self, query: str, *, run_manager: CallbackManagerForRetrieverRun) -> list[Document]:
-        ranking = None
+        ranking: Sequence[HitBody] | None = None
         if self.rewriter is not None:
             found = self.rewriter.search(query, self.client, turns=self.turns)
             if found.ranking is None:

@@ -96,7 +96,7 @@ class Output:
 def _question(number: int, line: str | bytes) -> Question | None:
     """None for a blank line. Raises ValueError with what is wrong."""
     try:
-        text = (line.decode() if isinstance(line, bytes) else line).strip()
+        text = (line.decode() if isinstance(line, bytes) else line).removeprefix("\ufeff").strip()
     except UnicodeDecodeError as error:
         raise ValueError(f"it is not UTF-8 text (byte {error.start})") from error
     if not text.startswith("{"):

@@ -133,7 +133,7 @@ class Rewriter:
         return self._desk.seconds_per_item
 
     @overload
-    def rewrite(
+    def rewrite(  # type: ignore[overload-overlap]  # a text is a sequence of texts, too
         self,
         questions: Asked,
         *,
@@ -169,7 +169,7 @@ class Rewriter:
         return _like(questions, self._desk.ask(self._orders(questions, retriever, documents, after)))
 
     @overload
-    async def arewrite(
+    async def arewrite(  # type: ignore[overload-overlap]
         self,
         questions: Asked,
         *,
@@ -195,7 +195,7 @@ class Rewriter:
         return _like(questions, await self._desk.ask_soon(self._orders(questions, retriever, documents, after)))
 
     @overload
-    def search(
+    def search(  # type: ignore[overload-overlap]
         self, questions: Asked, client: Searcher, *, turns: int | None = None, retriever: Retriever | None = None
     ) -> SearchResult: ...
 
@@ -229,7 +229,7 @@ class Rewriter:
                 return _like(questions, stop.value)
 
     @overload
-    async def asearch(
+    async def asearch(  # type: ignore[overload-overlap]
         self,
         questions: Asked,
         client: AsyncSearcher,

@@ -223,8 +223,10 @@ def _let_in(body: RewriteRequest, request: Request, rewriter: Rewriter) -> list[
             "or start another replica",
             retry_after=min(max(wait, 1), 30),
         )
-    asked = [AskedBody(text=one) if isinstance(one, str) else one for one in body.questions]
-    return [Question("", one.text, tuple(one.options)) for one in asked]
+    return [
+        Question("", one) if isinstance(one, str) else Question("", one.text, tuple(one.options))
+        for one in body.questions
+    ]
 
 
 async def _while_connected(request: Request, work: Coroutine[Any, Any, Value]) -> Value | None:

@@ -7,7 +7,7 @@ rewriter's settings and the retriever that it speaks to.
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,8 @@ class Member:
     rewriter: RewriterConfig
     card: RetrieverCard | None
     """The retriever that it was trained for; None where that is not written down, and the environment says it."""
+    said: Mapping[str, Any] = field(default_factory=dict)
+    """All that the environment said of the retriever then: the fingerprint of its model, its templates, …"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,14 +97,15 @@ def open_trained(
     return of_config(name, load_config(name, settings), None, None)
 
 
+def _member(rewriter: RewriterConfig, card: Mapping[str, Any] | None) -> Member:
+    return Member(rewriter, RetrieverCard.from_service(card), card) if card else Member(rewriter, None)
+
+
 def of_config(name: str, config: RunConfig, checkpoint: Path | None, searched: Mapping[str, Any] | None) -> Trained:
     """The policy of a config. `searched` is what its environment said of itself, where that is known."""
-    told = searched["retriever"] if searched is not None else None
+    told: Mapping[str, Any] = searched["retriever"] if searched is not None else {}
     cards = told if config.mix is not None else {"": told}
-    members = {
-        member: Member(one.rewriter, RetrieverCard.from_service(cards[member]) if cards and cards[member] else None)
-        for member, one in environments(config).items()
-    }
+    members = {member: _member(one.rewriter, cards.get(member)) for member, one in environments(config).items()}
     return Trained(name, config, checkpoint, members, config.policy, config.search_depth)
 
 
@@ -176,10 +179,7 @@ def _of_export(name: str, folder: Path, settings: Sequence[str], trust_remote_co
         "reward": {"turn_weights": [1.0] * rollout.turns},
     }
     config = validated(RunConfig, values, str(folder / FILE), settings)
-    members = {
-        member: Member(rewriter_of(one, folder), RetrieverCard.from_service(one.retriever))
-        for member, one in exported.members.items()
-    }
+    members = {member: _member(rewriter_of(one, folder), one.retriever) for member, one in exported.members.items()}
     base = config.policy.model_copy(update={"model": exported.base_model}) if exported.base_model else config.policy
     return Trained(name, config, folder if exported.lora else None, members, base, rollout.k)
 

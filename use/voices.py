@@ -19,6 +19,9 @@ log = logging.getLogger(__name__)
 Retriever = str | RetrieverCard | Mapping[str, Any]
 """The name of an environment or a retriever, or a retriever's card, also as `GET /v1/environment` gives it."""
 
+_TELLING = ("model_fingerprint", "pooling", "similarity", "query_template", "max_length", "k1", "b")
+"""Entries of a card by which two retrievers of one name differ."""
+
 
 @dataclass(frozen=True, slots=True)
 class Voice:
@@ -49,8 +52,9 @@ class Voices:
         if retriever is None or isinstance(retriever, str):
             name = self._name(retriever)
             return self._voice(name, self.members[name].rewriter, self._card(name))
-        card = retriever if isinstance(retriever, RetrieverCard) else RetrieverCard.from_service(retriever)
-        return self._for_card(card)
+        if isinstance(retriever, RetrieverCard):
+            return self._for_card(retriever, {})
+        return self._for_card(RetrieverCard.from_service(retriever), retriever)
 
     def _name(self, meant: str | None) -> str:
         """The member that is meant."""
@@ -73,13 +77,17 @@ class Voices:
         self._warn(meant, f"the retriever {meant!r}", cards[name])
         return name
 
-    def _for_card(self, card: RetrieverCard) -> Voice:
-        """The voice for a retriever of which the whole card is known, trained for or not."""
+    def _for_card(self, card: RetrieverCard, said: Mapping[str, Any]) -> Voice:
+        """The voice for a retriever of which the card is known, trained for or not."""
         members = self._trained.members  # a card that is given need not be asked for
         same = [name for name, member in members.items() if member.card == card]
         same = same or [name for name, member in members.items() if member.card and member.card.name == card.name]
         if same:
-            return self._voice(same[0], members[same[0]].rewriter, card)
+            member = members[same[0]]
+            changed = [key for key in _TELLING if key in said and said[key] != member.said.get(key, said[key])]
+            if changed:
+                self._warn(("changed", card), f"the retriever {card.name!r} with another {', '.join(changed)}", card)
+            return self._voice(same[0], member.rewriter, card)
         trained = [member.card for member in members.values() if member.card is not None]
         if trained:
             self._warn(card, f"the retriever {card.name!r}", *trained)
