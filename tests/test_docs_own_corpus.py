@@ -72,9 +72,9 @@ def test_the_page_can_be_followed_from_start_to_end(walked):
 
 def test_the_rewrite_of_a_question_is_printed(walked):
     _, said, _ = walked
-    lines = [json.loads(line) for line in said.splitlines() if line.startswith('{"question"')]
+    lines = [json.loads(line) for line in said.splitlines() if line.startswith("{") and '"rewrites"' in line]
     assert lines[-1]["question"] == "Delete a folder with everything in it"
-    assert set(lines[-1]) == {"question", "rewrites", "think", "plan"}
+    assert {"question", "rewrites", "think", "plan"} <= set(lines[-1])
 
 
 def test_the_service_of_the_page_ends_with_its_shell(walked):
