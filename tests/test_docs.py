@@ -10,8 +10,11 @@ from urllib.parse import urlsplit
 import pytest
 from querylect.cli import app
 from querylect.configs import reference
+from querylect.configs.load import load_config
+from querylect.configs.schema import RunConfig
 from querylect.envs.environment import Environment
 from querylect.envs.service import create_app
+from querylect.errors import ConfigError
 from typer.main import get_command
 
 from .pages import DOCS, ROOT, blocks
@@ -92,6 +95,23 @@ def test_every_command_in_the_texts_exists_with_its_options():
     assert {"train", "eval", "index build", "data check", "serve", "rewrite", "report"} <= seen
 
 
+def test_every_setting_that_a_text_changes_exists_and_takes_its_value():
+    """Every `section.key=VALUE` in code, one at a time; what it needs beside it stands elsewhere in the text."""
+    changes = [(text.name, change) for text in TEXTS for change in _changes_in(text.read_text(encoding="utf-8"))]
+    assert len(changes) > 80
+    wrong = [f"{name}: {change}: {said}" for name, change in changes if (said := _complaint(change))]
+    beside = re.compile(r"dataset\.path is needed|mix\.environments; the defaults")
+    assert [one for one in wrong if not beside.search(one)] == []
+
+
+def _complaint(change):
+    try:
+        load_config(None, [change])
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
 AWAITED = {"export"} - set(get_command(app).commands)
 """Commands that a page speaks of before they are there."""
 
@@ -148,6 +168,16 @@ def _commands_in(text):
                 yield from _calls(line.removeprefix("$ "))
     for code in _CODE.findall(_FENCED.sub("", text)):
         yield from _calls(code.strip("`"))
+
+
+def _changes_in(text):
+    """The words of code that change a setting of a run; `bash` marks blocks that a test runs as they stand."""
+    sections = "|".join(name for name in RunConfig.model_fields if name not in ("name", "output", "seed"))
+    code = [block for _, block in re.findall(r"^```(sh|console)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)]
+    code += [found.strip("`") for found in _CODE.findall(_FENCED.sub("", text))]
+    pattern = re.compile(rf"(?<![\w.])((?:{sections})\.[a-z_.]+)=('[^']*'|\"[^\"]*\"|[^\s`;,)\"']+)")
+    for name, value in pattern.findall("\n".join(code)):
+        yield f"{name}={value.strip(chr(39))}"
 
 
 def _calls(line):

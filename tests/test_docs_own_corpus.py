@@ -1,6 +1,6 @@
 """docs/own-corpus.md, run as it stands: every file it shows is written, every command it shows is run, in one shell.
 
-Half a minute, because it is the whole way of a user: corpus, index, service, training, evaluation, export, each a
+A minute, because it is the whole way of a user: corpus, index, service, training, evaluation, export, each a
 process of its own. Only the model is smaller than the page's, by the variable that the page names.
 """
 
@@ -20,6 +20,8 @@ from querylect.cli import app
 from typer.main import get_command
 
 from .pages import blocks
+
+pytestmark = pytest.mark.timeout(1800)  # on a machine with ten times more work than processors it took nine minutes
 
 
 @pytest.fixture(scope="module")
@@ -72,9 +74,9 @@ def test_the_page_can_be_followed_from_start_to_end(walked):
 
 def test_the_rewrite_of_a_question_is_printed(walked):
     _, said, _ = walked
-    lines = [json.loads(line) for line in said.splitlines() if line.startswith('{"question"')]
+    lines = [json.loads(line) for line in said.splitlines() if line.startswith("{") and '"rewrites"' in line]
     assert lines[-1]["question"] == "Delete a folder with everything in it"
-    assert set(lines[-1]) == {"question", "rewrites", "think", "plan"}
+    assert {"question", "rewrites", "think", "plan"} <= set(lines[-1])
 
 
 def test_the_service_of_the_page_ends_with_its_shell(walked):
