@@ -160,7 +160,7 @@ def test_a_run_is_requeued_loses_its_retriever_goes_on_and_is_cancelled(site):
     site.until(job, site.steps)
     site.cluster.run("scancel", "--batch", "--signal=USR1", job)
     site.until(job, lambda: "goes back into the queue" in site.logs())
-    reached = site.until(job, lambda: self_restarted(site, job))
+    reached = site.until(job, lambda: restarted(site))
     site.until(job, lambda: len(site.steps()) > reached)
 
     services = site.run() / "services"
@@ -189,14 +189,15 @@ def test_a_run_is_requeued_loses_its_retriever_goes_on_and_is_cancelled(site):
     assert (site.run() / "checkpoints" / f"checkpoint-{steps[-1]}").is_dir(), "what was finished is saved"
 
 
-def self_restarted(site, job):
+def restarted(site):
     """The step from which the requeued job goes on, once it says so."""
     log = (site.run() / "logs" / "trainer.log").read_text()
     found = re.search(r"continuing from step (\d+)", log)
     if found is None:
         return None
     (stopped_at,) = re.findall(r"checkpoint-(\d+) holds its last finished step", log)
-    assert found[1] == stopped_at
+    *_, finished = re.findall(r"step (\d+)/500", log.partition("stopped: ")[0])
+    assert found[1] == stopped_at == finished, "at most the step in progress is lost"
     return int(found[1])
 
 
