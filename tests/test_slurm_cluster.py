@@ -180,7 +180,7 @@ def test_a_run_is_requeued_loses_its_retriever_goes_on_and_is_cancelled(site):
     assert f"Another job works in runs/run: job {second} on " in site.logs()
     site.cluster.run("scancel", second)
     assert site.cluster.wait(second) == "CANCELLED"
-    until = time.monotonic() + 40
+    until = time.monotonic() + 90
     while left := processes_of(site.cluster, second):
         assert time.monotonic() < until, left
         time.sleep(0.2)
