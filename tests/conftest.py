@@ -31,7 +31,7 @@ def pytest_configure(config):
     os.environ["XDG_CACHE_HOME"] = str(config.cache.mkdir("querylect"))
 
 
-LONGEST = ("test_service_scifact", "test_train_zero", "test_train_processes", "test_train_stops")
+LONGEST = ("test_service_scifact", "test_slurm_cluster", "test_train_zero", "test_train_processes", "test_train_stops")
 """Files that take minutes: begun first, so that the other worker has something to do beside them."""
 
 

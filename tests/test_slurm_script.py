@@ -94,6 +94,18 @@ def test_a_cluster_file_of_one_s_own_is_read_for_commands_and_requests(tmp_path)
     assert f"    apptainer exec image.sif {REAL} train paper_bm25\n" in told.stdout
 
 
+def test_the_tasks_of_an_evaluation_share_its_runs_out(tmp_path):
+    shares = []
+    for task in ("1", "2"):
+        array = {"SLURM_ARRAY_TASK_ID": task, "SLURM_ARRAY_TASK_COUNT": "2", "SLURM_ARRAY_TASK_MIN": "1"}
+        told = bash("eval_array.sh", "a", "eval.limit=5", "b", "c", "--dry-run", cwd=tmp_path, **array)
+        shares.append([line.split(" eval ")[1] for line in told.stdout.splitlines() if " eval " in line])
+    assert shares == [["a eval.limit=5", "c eval.limit=5"], ["b eval.limit=5"]]
+    told = bash("eval_array.sh", "eval.limit=5", cwd=tmp_path)
+    assert told.returncode == 2
+    assert "Name what is to be evaluated" in told.stderr
+
+
 def test_without_an_installation_a_job_says_so(tmp_path):
     told = bash("grpo_bm25.sh", cwd=tmp_path, QUERYLECT="", PATH="/usr/bin:/bin")
     assert told.returncode == 2
