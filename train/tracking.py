@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from ..configs.schema import RunConfig
 from ..errors import ConfigError
+from .run_folder import write_atomically
 
 log = logging.getLogger(__name__)
 
@@ -161,5 +162,5 @@ def tracking_id(folder: Path) -> tuple[str, bool]:
     if stored.exists():
         return stored.read_text(encoding="utf-8").strip(), True
     fresh = secrets.token_hex(4)
-    stored.write_text(fresh + "\n", encoding="utf-8")
+    write_atomically(stored, fresh + "\n")
     return fresh, False
