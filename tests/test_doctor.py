@@ -13,6 +13,7 @@ from querylect.doctor import machine as machines
 from querylect.doctor import surroundings as around
 from querylect.doctor.findings import Finding, as_data, told
 from querylect.doctor.needs import needs
+from querylect.errors import ConfigError
 
 from .wandb_server import KEY, wandb_server
 
@@ -102,7 +103,7 @@ def test_what_a_config_needs_and_has(tmp_path, tiny_policy):
     assert {finding.state for finding in whole} == {"ok"}, told(whole)
     changes = [f"policy.model={tmp_path / 'no'}", "env.dataset.kind=beir", "env.dataset.path=/no/where"]
     changes += [f"env.index={tmp_path / 'none'}", "tracking.report_to=[nowhere]"]
-    with pytest.raises(Exception, match="report_to"):
+    with pytest.raises(ConfigError, match="report_to"):
         load_config("tiny", changes)
     lacking = by_name(needs(load_config("tiny", changes[:-1]), "tiny", online=False))
     assert {name for name, finding in lacking.items() if finding.state == "needed"} == {
@@ -145,7 +146,8 @@ def test_the_command_on_this_machine_with_logins_that_are_refused(tmp_path):
 
 
 def test_without_a_config_nothing_is_needed(monkeypatch, capsys):
-    monkeypatch.setattr(machines, "start_probe", lambda: asked('print(\'{"torch_error": "no", "faiss_error": "no"}\')'))
+    answer = json.dumps({"torch_error": "no", "faiss_error": "no"})
+    monkeypatch.setattr(machines, "start_probe", lambda: asked(f"print({answer!r})"))
     monkeypatch.setattr(around, "surroundings", lambda online: [Finding("cluster", "slurm", "missing", "none", "do")])
     with pytest.raises(SystemExit) as ended:
         main(["doctor"])
