@@ -10,6 +10,7 @@ import secrets
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
@@ -153,7 +154,7 @@ def open_trackers(config: RunConfig, folder: Path, provenance: Mapping[str, Any]
         return Trackers([])
     id, joined = tracking_id(folder)
     started = Started(config, folder, provenance, step, id, joined)
-    return Trackers([_Lane(name, lambda opens=opens: opens(started)) for name, opens in openings.items()])
+    return Trackers([_Lane(name, partial(opens, started)) for name, opens in openings.items()])
 
 
 def tracking_id(folder: Path) -> tuple[str, bool]:
