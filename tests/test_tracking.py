@@ -5,6 +5,7 @@ A child process runs each W&B client, since a process keeps the login that it ha
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -20,6 +21,7 @@ from querylect.train.tracking import Trackers, _Lane, check_report_to, open_trac
 from querylect.train.wandb_run import wandb_mode
 
 from .lessons import change, lesson_url, lessons, records, settings, speaking, without_seconds  # noqa: F401 (fixtures)
+from .test_train_validation import ASKED, served  # noqa: F401 (fixture)
 from .wandb_server import KEY, wandb_server
 
 CHILD = """
@@ -290,25 +292,29 @@ def tensorboard_figures(folder: Path) -> dict[str, list[tuple[int, float]]]:
     return {name: [(one.step, one.value) for one in read.Scalars(name)] for name in read.Tags()["scalars"]}
 
 
-def test_tensorboard_shows_metrics_jsonl_with_validation_and_a_resumed_run_once(settings, tmp_path):  # noqa: F811
+def test_tensorboard_shows_metrics_jsonl_with_validation_and_a_resumed_run_once(settings, served):  # noqa: F811
     pytest.importorskip("tensorboard", reason="no TensorBoard: install querylect[tensorboard]")
     from querylect.train.run import train
 
-    plain = change(settings, **{"train.validate_steps": 2, "train.validation_questions": 2})
-    without = train(change(plain, name="without"))
-    config = change(plain, **{"name": "with", "tracking.report_to": ["tensorboard"]})
-    folder = train(change(config, **{"train.steps": 3}))
-    train(change(config, **{"train.steps": 4}), resume=True)  # from step 2: the third is logged twice
+    with served(ASKED) as url:
+        validated = {"client.urls": [url], "train.validate_steps": 2, "train.validation_questions": 1}
+        plain = change(settings, **validated, **{"train.steps": 3, "train.save_steps": 1})
+        without = train(change(plain, name="without"))
+        folder = train(change(plain, name="with", **{"tracking.report_to": ["tensorboard"]}))
+        shutil.rmtree(folder / "checkpoints" / "checkpoint-3")
+        shutil.rmtree(folder / "final")
+        train(
+            change(plain, name="with", **{"tracking.report_to": ["tensorboard"]}), resume=True
+        )  # the third step again
     for name in ("metrics.jsonl", "validation.jsonl"):
         assert without_seconds(folder / name) == without_seconds(without / name), "tracking changes no figure"
-    shown = tensorboard_figures(folder / "tensorboard")
     wanted: dict[str, list[tuple[int, float]]] = {}
     for prefix, name in (("", "metrics.jsonl"), ("validation/", "validation.jsonl")):
         for record in records(folder / name):
             for key, value in record.items():
                 if key != "step":
                     wanted.setdefault(prefix + key, []).append((record["step"], pytest.approx(value, rel=1e-5)))
-    assert shown == wanted
+    assert tensorboard_figures(folder / "tensorboard") == wanted
 
 
 def test_trackio_has_the_figures_of_a_run_and_its_resumption(tmp_path):
