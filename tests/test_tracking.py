@@ -303,9 +303,7 @@ def test_tensorboard_shows_metrics_jsonl_with_validation_and_a_resumed_run_once(
         folder = train(change(plain, name="with", **{"tracking.report_to": ["tensorboard"]}))
         shutil.rmtree(folder / "checkpoints" / "checkpoint-3")
         shutil.rmtree(folder / "final")
-        train(
-            change(plain, name="with", **{"tracking.report_to": ["tensorboard"]}), resume=True
-        )  # step 3 again
+        train(change(plain, name="with", **{"tracking.report_to": ["tensorboard"]}), resume=True)  # step 3 again
     for name in ("metrics.jsonl", "validation.jsonl"):
         assert without_seconds(folder / name) == without_seconds(without / name), "tracking changes no figure"
     wanted: dict[str, list[tuple[int, float]]] = {}

@@ -74,4 +74,8 @@ def test_an_installed_wheel_runs_from_anywhere(wheel, tmp_path):
     assert Path(told.strip()).is_relative_to(site)
     assert "drift" in run(sys.executable, script, "--help", cwd=elsewhere, **path).stdout
     assert "name: tiny" in run(sys.executable, script, "train", "tiny", "--dry-run", cwd=elsewhere, **path).stdout
+    code = "from querylect.doctor.surroundings import known_extras; print(*known_extras())"
+    extras = run(sys.executable, "-c", code, cwd=elsewhere, **path).stdout.split()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert sorted(extras) == sorted(project["optional-dependencies"]), "by its metadata, without a checkout"
     assert list(elsewhere.iterdir()) == [], "nothing was written beside the user"
