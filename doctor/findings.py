@@ -23,7 +23,8 @@ class Finding:
 def told(findings: list[Finding]) -> str:
     """The findings as lines for people, a heading for each kind."""
     width = max(len(finding.name) for finding in findings)
-    lines, about = [], ""
+    lines: list[str] = []
+    about = ""
     for finding in findings:
         if finding.about != about:
             about = finding.about

@@ -112,7 +112,9 @@ def _service(name: str, url: str, online: bool) -> Finding:
 
 
 def _packages(config: RunConfig) -> Iterator[Finding]:
-    wanted = {f"tracking.report_to {name}": (NEEDS[name], name) for name in config.tracking.report_to}
+    wanted: dict[str, tuple[str, str]] = {
+        f"tracking.report_to {name}": (NEEDS[name], name) for name in config.tracking.report_to
+    }
     if config.rollout.engine == "vllm":
         wanted["rollout.engine vllm"] = ("vllm", "gpu")
     for name, (module, extra) in wanted.items():

@@ -64,12 +64,12 @@ def model(run_app):
     return start
 
 
-def play(service, model_url, tasks=None):
+def play(service, model_url, tasks=None, deadline=60.0):
     """One episode of the first test question."""
     from verifiers.v1.clients import ModelContext
     from verifiers.v1.configs.client import EvalClientConfig
 
-    taskset = {"id": TASKSET, "urls": [service], "split": "test", "deadline": 0.5}
+    taskset = {"id": TASKSET, "urls": [service], "split": "test", "deadline": deadline}
     env = vf.load_environment(vf.resolve_env_config({"taskset": taskset}))
     assert type(env).__name__ == "RetrievalEnv"
     client = EvalClientConfig(base_url=model_url, api_key_var="NO_SUCH_VARIABLE")
@@ -121,7 +121,7 @@ def test_an_outage_is_an_error_and_never_a_reward(small_environment, run_app, mo
         config = vf.taskset_config_type(TASKSET)(id=TASKSET, urls=[gone], split="test")
         tasks = list(load_taskset(config))
     with model(["triptan"]) as (address, _):
-        episode = play(gone, address, tasks=tasks)
+        episode = play(gone, address, tasks=tasks, deadline=0.5)
     assert not episode.ok
     assert "unscorable" in str(episode.errors)
     assert all("ndcg@10" not in trace.rewards for trace in episode.traces)

@@ -5,6 +5,7 @@ A child process runs each W&B client, since a process keeps the login that it ha
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -15,11 +16,12 @@ from pathlib import Path
 import pytest
 from querylect.configs.schema import RunConfig
 from querylect.errors import ConfigError
-from querylect.train.sync import segments
+from querylect.train.sync import segments, sync
 from querylect.train.tracking import Trackers, _Lane, check_report_to, open_trackers
 from querylect.train.wandb_run import wandb_mode
 
 from .lessons import change, lesson_url, lessons, records, settings, speaking, without_seconds  # noqa: F401 (fixtures)
+from .test_train_validation import ASKED, served  # noqa: F401 (fixture)
 from .wandb_server import KEY, wandb_server
 
 CHILD = """
@@ -144,9 +146,10 @@ def test_an_offline_run_and_its_resumption_are_uploaded_under_one_id_once(server
     assert config["provenance"]["value"]["git"]["directory"]["commit"] == "c0ffee"
     assert config["tracking"]["value"]["project"] == "querylect"
     asked = len(server.operations)
-    again = querylect("sync", run, environment=here)
-    assert (again.returncode, len(server.operations)) == (0, asked)
-    assert "nothing to upload" in again.stdout
+    said: list[str] = []
+    sync([run], told=said.append)
+    assert said == [f"{run}: nothing to upload, Weights & Biases has all of it"]
+    assert len(server.operations) == asked
 
 
 def test_what_a_sync_says_where_it_cannot(server, tmp_path):
@@ -195,22 +198,14 @@ def test_a_folder_without_an_offline_run_is_told(tmp_path):
     assert [one.path.parent for one in segments(tmp_path, include_online=True)] == [online, later], "each once, in time"
 
 
-@pytest.mark.parametrize("mood", ["401", "500"])
-def test_a_login_that_is_refused_at_the_start_is_told_and_the_run_is_tracked_offline(
-    server, tmp_path, mood, monkeypatch
-):
-    server.mood = mood
+def test_a_login_that_is_refused_at_the_start_is_told_and_the_run_is_tracked_offline(server, tmp_path):
+    server.mood = "401"
     run = tmp_path / "walk"
-    started = time.monotonic()
-    with walk(run, surroundings(server.url, tmp_path), wandb="online") as child:
-        child.say("log 1")
-        handed_on = time.monotonic() - started
-        _, said = child.communicate(timeout=120)
+    said = walked(run, surroundings(server.url, tmp_path), "log 1", wandb="online")
     assert said.count("cannot be used online") == 1
     assert "querylect sync" in said
     assert KEY not in said
     assert len(list(run.glob("wandb/offline-run-*/run-*.wandb"))) == 1
-    assert handed_on < 60
 
 
 def test_nobody_is_asked_for_a_key(tmp_path):
@@ -234,7 +229,7 @@ def test_a_login_that_expires_in_the_middle_ends_in_an_offline_run_of_the_same_i
     assert list(offline.glob("files/media/table/rollouts_*.json")), "the table that was refused"
 
 
-def test_a_server_that_no_longer_answers_keeps_no_run_waiting(tmp_path, monkeypatch):
+def test_a_server_that_no_longer_answers_keeps_no_run_waiting():
     """The lane's own thread waits; nothing that the training calls does, and its end waits a set time."""
     stuck = threading.Event()
 
@@ -297,25 +292,27 @@ def tensorboard_figures(folder: Path) -> dict[str, list[tuple[int, float]]]:
     return {name: [(one.step, one.value) for one in read.Scalars(name)] for name in read.Tags()["scalars"]}
 
 
-def test_tensorboard_shows_metrics_jsonl_with_validation_and_a_resumed_run_once(settings, tmp_path):  # noqa: F811
+def test_tensorboard_shows_metrics_jsonl_with_validation_and_a_resumed_run_once(settings, served):  # noqa: F811
     pytest.importorskip("tensorboard", reason="no TensorBoard: install querylect[tensorboard]")
     from querylect.train.run import train
 
-    plain = change(settings, **{"train.validate_steps": 2, "train.validation_questions": 2})
-    without = train(change(plain, name="without"))
-    config = change(plain, **{"name": "with", "tracking.report_to": ["tensorboard"]})
-    folder = train(change(config, **{"train.steps": 3}))
-    train(change(config, **{"train.steps": 4}), resume=True)  # from step 2: the third is logged twice
+    with served(ASKED) as url:
+        validated = {"client.urls": [url], "train.validate_steps": 2, "train.validation_questions": 1}
+        plain = change(settings, **validated, **{"train.steps": 3, "train.save_steps": 1})
+        without = train(change(plain, name="without"))
+        folder = train(change(plain, name="with", **{"tracking.report_to": ["tensorboard"]}))
+        shutil.rmtree(folder / "checkpoints" / "checkpoint-3")
+        shutil.rmtree(folder / "final")
+        train(change(plain, name="with", **{"tracking.report_to": ["tensorboard"]}), resume=True)  # step 3 again
     for name in ("metrics.jsonl", "validation.jsonl"):
         assert without_seconds(folder / name) == without_seconds(without / name), "tracking changes no figure"
-    shown = tensorboard_figures(folder / "tensorboard")
     wanted: dict[str, list[tuple[int, float]]] = {}
     for prefix, name in (("", "metrics.jsonl"), ("validation/", "validation.jsonl")):
         for record in records(folder / name):
             for key, value in record.items():
                 if key != "step":
                     wanted.setdefault(prefix + key, []).append((record["step"], pytest.approx(value, rel=1e-5)))
-    assert shown == wanted
+    assert tensorboard_figures(folder / "tensorboard") == wanted
 
 
 def test_trackio_has_the_figures_of_a_run_and_its_resumption(tmp_path):

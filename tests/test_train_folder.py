@@ -69,14 +69,3 @@ def test_what_is_renamed_into_place_has_reached_the_disk(tmp_path, monkeypatch):
     done.clear()
     write_atomically(tmp_path / "config.yaml", "a: 1")
     assert done == [".config.yaml.writing", "renamed"]
-
-
-def test_the_user_s_own_wandb_mode_is_what_auto_means(tmp_path, monkeypatch):
-    from querylect.train.tracking import logged_in, open_tracker
-
-    monkeypatch.setenv("WANDB_MODE", "disabled")
-    assert open_tracker(change(RunConfig(), **{"tracking.wandb": "auto"}), tmp_path, {}) is None
-    monkeypatch.setenv("WANDB_MODE", "online")
-    assert logged_in()
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    assert not logged_in()

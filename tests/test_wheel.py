@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -52,7 +53,9 @@ def test_the_wheel_holds_the_namespace_querylect_alone(wheel):
 
 def test_the_wheel_holds_every_module_and_all_data_and_nothing_else(wheel, tracked):
     names = {name for name in zipfile.ZipFile(wheel).namelist() if name.startswith("querylect/")}
-    rooms = {name.partition("/")[0] for name in tracked if "/" in name} - {"tests", "benchmarks", "docs", ".ci"}
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    rooms = {name.split(".")[1] for name in listed if "." in name}
+    rooms |= {name.split("/")[0] for name in tracked if name.endswith("/__init__.py")} - {"tests", "benchmarks"}
     wanted = {
         name
         for name in tracked
@@ -71,4 +74,8 @@ def test_an_installed_wheel_runs_from_anywhere(wheel, tmp_path):
     assert Path(told.strip()).is_relative_to(site)
     assert "drift" in run(sys.executable, script, "--help", cwd=elsewhere, **path).stdout
     assert "name: tiny" in run(sys.executable, script, "train", "tiny", "--dry-run", cwd=elsewhere, **path).stdout
+    code = "from querylect.doctor.surroundings import known_extras; print(*known_extras())"
+    extras = run(sys.executable, "-c", code, cwd=elsewhere, **path).stdout.split()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert sorted(extras) == sorted(project["optional-dependencies"]), "by its metadata, without a checkout"
     assert list(elsewhere.iterdir()) == [], "nothing was written beside the user"

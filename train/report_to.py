@@ -21,7 +21,7 @@ class TensorBoard:
     def __init__(self, started: Started) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        purge = started.step + 1 if started.joined else None
+        purge = None if not started.joined else started.step + 1 if started.step else 0
         self._writer = SummaryWriter(str(started.folder / "tensorboard"), purge_step=purge)
         about = {"config": started.config.model_dump(mode="json"), "provenance": dict(started.provenance)}
         for name, told in about.items():

@@ -126,7 +126,9 @@ def upload(segment: Segment) -> str:
     told = {"WANDB_SILENT": "false", "WANDB_QUIET": "false", "NO_COLOR": "1", "WANDB_MODE": "online"}
     with tempfile.TemporaryDirectory() as logs:  # or it would write them where the user is
         surroundings = os.environ | RETRIES | told | {"WANDB_DIR": logs}
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", env=surroundings)
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", env=surroundings
+        )
     lines = (done.stdout + done.stderr).splitlines()
     errors = [line.partition("ERROR")[2].strip() for line in lines if "ERROR" in line]
     if done.returncode or errors or not segment.mark.exists():

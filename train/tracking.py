@@ -10,12 +10,14 @@ import secrets
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
 from ..configs.schema import RunConfig
 from ..errors import ConfigError
+from .run_folder import write_atomically
 
 log = logging.getLogger(__name__)
 
@@ -152,7 +154,7 @@ def open_trackers(config: RunConfig, folder: Path, provenance: Mapping[str, Any]
         return Trackers([])
     id, joined = tracking_id(folder)
     started = Started(config, folder, provenance, step, id, joined)
-    return Trackers([_Lane(name, lambda opens=opens: opens(started)) for name, opens in openings.items()])
+    return Trackers([_Lane(name, partial(opens, started)) for name, opens in openings.items()])
 
 
 def tracking_id(folder: Path) -> tuple[str, bool]:
@@ -161,5 +163,5 @@ def tracking_id(folder: Path) -> tuple[str, bool]:
     if stored.exists():
         return stored.read_text(encoding="utf-8").strip(), True
     fresh = secrets.token_hex(4)
-    stored.write_text(fresh + "\n", encoding="utf-8")
+    write_atomically(stored, fresh + "\n")
     return fresh, False

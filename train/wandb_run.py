@@ -89,10 +89,9 @@ class WandbRun:
                 "Weights & Biases refused this run (%s); it goes on offline, and after `wandb login` "
                 "`querylect sync %s --include-online` uploads it", in_one_line(error), self.started.folder,
             )  # fmt: skip
-            self.online = False
             with suppress(TimeoutError):
-                self._run.finish()  # first: W&B has one open run of an id
-            self._run = self._open("offline", joined=True)
+                self._run.finish()
+            self._run = self._offline_instead(joined=True)
             job(self._run)
 
     def _open_online(self) -> Any:
@@ -105,8 +104,14 @@ class WandbRun:
                 "Weights & Biases cannot be used online (%s); this run is tracked offline, and %s uploads it later",
                 in_one_line(error), self._sync,
             )  # fmt: skip
-            self.online = False
-            return self._open("offline", self.started.joined)
+            return self._offline_instead(self.started.joined)
+
+    def _offline_instead(self, joined: bool) -> Any:
+        import wandb
+
+        self.online = False
+        wandb.teardown()  # or its service still holds the run that was refused: one of an id at a time
+        return self._open("offline", joined)
 
     def _open(self, mode: Literal["online", "offline"], joined: bool) -> Any:
         import wandb
