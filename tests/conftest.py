@@ -31,13 +31,25 @@ def pytest_configure(config):
     os.environ["XDG_CACHE_HOME"] = str(config.cache.mkdir("querylect"))
 
 
-LONGEST = ("test_service_scifact", "test_slurm_cluster", "test_train_zero", "test_train_processes", "test_train_stops")
-"""Files that take minutes: begun first, so that the other worker has something to do beside them."""
+LONGEST = (
+    "test_service_scifact",
+    "test_slurm_cluster",
+    "test_train_zero",
+    "test_train_stops",
+    "test_train_processes",
+    "test_eval_grid",
+    "test_rollouts_policy",
+    "test_index_build",
+    "test_envs_peers",
+    "test_train_mix",
+)
+"""Files that take half a minute or more, the longest first: no worker shall end long before the other."""
 
 
 def pytest_collection_modifyitems(items):
     """Put the longest files first; the order is otherwise as found."""
-    items.sort(key=lambda item: item.path.stem not in LONGEST)
+    places = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.path.stem, len(places)))
 
 
 TEXTS = {

@@ -215,7 +215,7 @@ def test_bm25_reaches_the_known_figure_on_cranfield(tmp_path):
 
 
 def test_minilm_ranks_as_semantic_search_of_sentence_transformers(tmp_path):
-    """300 real documents and 60 questions are embedded twice (here and by the peer): the slow part of this file."""
+    """150 real documents and 60 questions are embedded twice (here and by the peer): the slow part of this file."""
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.util import semantic_search
 
@@ -224,7 +224,7 @@ def test_minilm_ranks_as_semantic_search_of_sentence_transformers(tmp_path):
     qrels = {question.id: dataset.splits["test"].qrels[question.id] for question in questions}
     judged = {document for grades in qrels.values() for document in grades}
     corpus = [document for document in dataset.corpus if document.id in judged]
-    corpus += [document for document in dataset.corpus if document.id not in judged][: 300 - len(corpus)]
+    corpus += [document for document in dataset.corpus if document.id not in judged][: 150 - len(corpus)]
     small = replace(dataset, corpus=corpus, splits={"test": Split(questions, qrels)})
     environment = built(config_of(tmp_path, small, retriever="all-minilm-l6-v2", model=MINILM))
     rankings = environment.search([SearchPlan.of(question.text) for question in questions])

@@ -100,12 +100,12 @@ def test_bm25_ranks_as_bm25s_and_rank_bm25_do(words, peers, way, tmp_path):
 
 @pytest.fixture(scope="module")
 def some_of_scifact(realdata, tmp_path_factory):
-    """Forty test questions, their judged documents and sixty others: encoded in seconds, by us and by the peer."""
+    """Thirty test questions, their judged documents and thirty others: encoded in seconds, by us and by the peer."""
     whole = load_beir(realdata / "scifact")
     split = whole.splits["test"]
-    questions = split.questions[:40]
+    questions = split.questions[:30]
     judged = {name for question in questions for name in split.qrels[question.id]}
-    others = [document for document in whole.corpus if document.id not in judged][:60]
+    others = [document for document in whole.corpus if document.id not in judged][:30]
     corpus = [document for document in whole.corpus if document.id in judged] + others
     part = type(split)(questions, {question.id: split.qrels[question.id] for question in questions})
     folder = tmp_path_factory.mktemp("scifact") / "data"

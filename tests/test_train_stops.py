@@ -381,7 +381,7 @@ def test_killed_terminated_and_interrupted_it_logs_every_step_once(settings, les
 
     process = querylect(tmp_path, "--resume")
     wait_for_step(process, folder.metrics, reached + 3)
-    process.terminate()
+    process.send_signal(signal.SIGTERM)
     assert end(process) == 75, "its caller can tell it from a run that is done"
     assert (tmp_path / "stdout").read_text() == ""
     assert "stopped: SIGTERM came before the run had ended" in (tmp_path / "stderr").read_text()
