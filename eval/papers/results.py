@@ -15,6 +15,7 @@ from ..exact_tests import ExactComparison, compare_exactly
 from ..statistics import Alternative, holm
 from ..table import ALPHA
 from ..tasks.judge_prompts import LABELS
+from ..tasks.judges import BY_SOURCE
 from ..tasks.shift import Shift, retrieval_shift
 from .records import PaperRecord
 
@@ -130,6 +131,7 @@ def values_of(record: PaperRecord) -> dict[str, float | None]:
             }
         else:
             found[judge] = verdict["value"]
+            found |= {f"{judge}:{source}": value for source, value in verdict["said"].get(BY_SOURCE, {}).items()}
     return found
 
 
