@@ -17,6 +17,7 @@ from ..table import ALPHA
 from ..tasks.judge_prompts import LABELS
 from ..tasks.judges import BY_SOURCE
 from ..tasks.shift import Shift, retrieval_shift
+from .cases import CaseRow, case_rows
 from .records import PaperRecord
 
 COSTS = ("calls", "prompt_tokens", "tokens", "searches", "reader_prompt_tokens", "reader_tokens")
@@ -94,6 +95,7 @@ class PaperResults:
     comparisons: Sequence[Comparison] = ()
     shifts: Sequence[ShiftRow] = ()
     by_place: Mapping[tuple[str, str], PaperRow] = field(default_factory=dict)
+    cases: Sequence[CaseRow] = ()
 
     def mean(self, task: str, system: str, metric: str) -> float | None:
         """A figure in [0, 1], or a number of a cost; None where there is none."""
@@ -115,7 +117,11 @@ def tabulate_paper(paper: PaperConfig, records: Sequence[PaperRecord]) -> PaperR
         for (task, system), own in cells.items()
     ]
     return PaperResults(
-        rows, _comparisons(paper, cells), _shifts(paper, cells), {(row.task, row.system): row for row in rows}
+        rows,
+        _comparisons(paper, cells),
+        _shifts(paper, cells),
+        {(row.task, row.system): row for row in rows},
+        case_rows(paper, cells),
     )
 
 
