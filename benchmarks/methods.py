@@ -96,9 +96,9 @@ def settings(name: str, told: argparse.Namespace) -> dict[str, Any]:
     """Short answers and few documents, as far as the method knows such a thing."""
     form = METHODS[name].settings
     fields = {"max_tokens": told.tokens, "form_tokens": told.tokens, "judge_tokens": told.tokens}
-    fields |= {"hypothesis_tokens": told.tokens, "passages": 2}
+    fields |= {"hypothesis_tokens": told.tokens, "passages": 2, "documents": told.documents, "document_words": 100}
     if not issubclass(form, AskingConfig):
-        fields |= {"k": told.documents, "document_words": 100}
+        fields["k"] = told.documents
     return {field: value for field, value in fields.items() if field in form.model_fields}
 
 

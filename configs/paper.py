@@ -148,6 +148,17 @@ class PaperTable(Section):
     """How 0.374 is printed: 37.4 as percent, 0.37 as a share; number is for what is no share, with one decimal."""
 
 
+class PaperCase(Section):
+    """A case study: one question step by step, for some systems."""
+
+    title: str
+    published: str = ""
+    """The paper's own, as data/papers names it."""
+    task: str
+    rows: Annotated[list[str], Field(min_length=1)]
+    """Systems."""
+
+
 class PaperConfig(Section):
     """One paper."""
 
@@ -199,6 +210,7 @@ class PaperConfig(Section):
     """Documents of each ranking that are compared."""
     sweeps: list[Sweep] = []
     tables: list[PaperTable] = []
+    cases: list[PaperCase] = []
 
     @field_validator("tasks", "environments", "systems")
     @classmethod
@@ -231,6 +243,9 @@ class PaperConfig(Section):
         for sweep in self.sweeps:
             yield "sweeps", [sweep.system, *sweep.beside], systems
             yield "sweeps", [sweep.task], tasks
+        for case in self.cases:
+            yield f"the case {case.title!r}", [*case.rows], systems
+            yield f"the case {case.title!r}", [case.task], tasks
         for table in self.tables:
             yield f"the table {table.title!r}", table.rows, systems
             yield f"the table {table.title!r}", [column.task for column in table.columns], [*tasks, AVERAGE]
@@ -285,6 +300,11 @@ def chosen_parts(paper: PaperConfig, tasks: Sequence[str], systems: Sequence[str
             sweep.model_copy(update={"beside": [name for name in sweep.beside if name in kept]})
             for sweep in paper.sweeps
             if sweep.system in kept and sweep.task in kept_tasks
+        ],
+        "cases": [
+            case.model_copy(update={"rows": left})
+            for case in paper.cases
+            if case.task in kept_tasks and (left := [name for name in case.rows if name in kept])
         ],
         "tables": [
             table.model_copy(update={"rows": [name for name in table.rows if name in kept], "columns": columns})

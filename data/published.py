@@ -33,12 +33,35 @@ class PublishedFigure:
 
 
 @dataclass(frozen=True, slots=True)
+class PublishedStep:
+    """One system on the question of a case study."""
+
+    system: str
+    first: str
+    missing: Sequence[str]
+    final: str
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedCase:
+    """A question that a paper shows step by step."""
+
+    table: str
+    task: str
+    question: str
+    answers: Sequence[str]
+    """Those that are right."""
+    rows: Sequence[PublishedStep]
+
+
+@dataclass(frozen=True, slots=True)
 class Published:
     """What one paper reports."""
 
     citation: str
     notes: Sequence[str]
     figures: Sequence[PublishedFigure]
+    cases: Sequence[PublishedCase] = ()
 
 
 NOTHING_PUBLISHED = Published("", (), ())
@@ -76,4 +99,8 @@ def published(name: str) -> Published:
                 for generator, value in zip(group["generators"], values, strict=True)
                 if value is not None
             ]
-    return Published(content["citation"], tuple(content.get("notes", ())), tuple(figures))
+    cases = [
+        PublishedCase(**{**case, "rows": tuple(PublishedStep(system, **own) for system, own in case["rows"].items())})
+        for case in content.get("cases", ())
+    ]
+    return Published(content["citation"], tuple(content.get("notes", ())), tuple(figures), tuple(cases))

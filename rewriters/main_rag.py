@@ -8,7 +8,7 @@ as in the original, the mean less `deviations` standard deviations; the best sco
 Where the likeliest first tokens hold only one of Yes and No, the other is at most as likely as the least of them, and
 as all that is not listed; it is taken to be just that likely, and the document is counted as `bounded`. Where they hold
 neither, or a reply is missing, the document has no score: it is left out of the mean and of the context, and named in
-the notes.
+the notes. Without any score the method fails, as one without a reply where some did not come.
 """
 
 import math
@@ -22,12 +22,12 @@ from ..data.types import Document, Question
 from ..envs.plan import SearchPlan
 from ..llms.base import Draw, Prompt
 from .levels import one_line, question_text
-from .method import NO_RANKING, Ask, Outcome, Search, Steps
+from .method import MISSING, NO_RANKING, Ask, Outcome, Search, Steps
 from .reading import Notes, said, shortened, text_of
 
 PREDICTOR_VERSION, JUDGE_VERSION = "main-rag-predictor-1", "main-rag-judge-1"
 NO_JUDGEMENT = "no judgement"
-"""The failure where documents were found and none has a score."""
+"""The failure where documents were found, every reply came, and none gives a score."""
 _YES, _NO = "yes", "no"
 _MARKS = " \t\n▁Ġ*\"'"
 """What a tokenizer or a model may write around the word."""
@@ -97,7 +97,8 @@ class MainRag:
         notes.said |= {"predictions": answers, "bounded": bounded, "unjudged": unjudged}
         notes.said["scores"] = scores
         if found.documents and not any(score is not None for score in scores):
-            return Outcome(notes=notes.said, failure=NO_JUDGEMENT)
+            lost = None in predicted or None in verdicts  # of these another try may have one
+            return Outcome(notes=notes.said, failure=MISSING if lost else NO_JUDGEMENT)
         notes.said["threshold"], kept = keep(found.documents, scores, self.settings.deviations)
         return Outcome(kept, notes=notes.said)
 

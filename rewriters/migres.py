@@ -142,6 +142,7 @@ class Migres:
             if not queries:
                 break
         notes.said |= {"information": known, "missing": missing}
+        notes.context(kept)
         if not self.settings.answers:
             return Outcome(kept, notes=notes.said)
         prompt = reader_prompt(question, kept, self.settings.document_words, Further(information=known))

@@ -110,7 +110,7 @@ class Misknow:
         passages, more = unique(first.documents), tuple[Document, ...]()
         for _ in range(self.settings.rounds):
             prompt = self._shown(question, passages, Further(missing, reasoning, more))
-            draft: Reply | None = yield Ask(prompt, Draw(max_tokens=self.settings.max_tokens), "reader")
+            draft: Reply | None = yield Ask(prompt, Draw(max_tokens=self.settings.max_tokens), role="reader")
             if draft is None:
                 return Outcome(notes=notes.said, failure=MISSING)
             notes.add("drafts", text_of(draft, notes, "draft"))
@@ -131,6 +131,7 @@ class Misknow:
                 return Outcome(notes=notes.said, failure=NO_RANKING)
             more = unique((*passages, *more, *further.documents))[len(passages) :]
         documents = (*passages, *more)
+        notes.context(documents)
         plan = first.plan if documents == first.documents else None
         if not self.settings.answers:
             return Outcome(documents, plan, notes.said)

@@ -52,7 +52,7 @@ class Cot:
     def steps(self, question: Question) -> Steps:
         """One prompt. A text without a line "Answer: …" is a failure, not an answer."""
         notes = Notes()
-        reply = yield Ask(cot_prompt(question), Draw(max_tokens=self.settings.max_tokens), "reader")
+        reply = yield Ask(cot_prompt(question), Draw(max_tokens=self.settings.max_tokens), role="reader")
         if reply is None:
             return Outcome(failure=MISSING)
         notes.said["text"] = text_of(reply, notes, ANSWER)
@@ -76,6 +76,7 @@ class StdRag:
         if pulled.down is not None:
             return Outcome(notes=notes.said, failure=NO_RANKING)
         documents = unique(pulled.documents)
+        notes.context(documents)
         plan = pulled.plan if documents == pulled.documents else None
         if not self.settings.answers:
             return Outcome(documents, plan, notes.said)

@@ -9,6 +9,7 @@ from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..data.duplicates import fingerprint
 from ..data.types import Document, Question
 from ..envs.plan import Probe, SearchPlan, Term, is_unicode
 from ..llms.base import Draw, Message, Prompt, Reply
@@ -38,6 +39,10 @@ _GROUNDED = "- Keep to the passages, those on missing knowledge included; where 
 _EXAMPLE = "Passages:\n[1] Oslo: The city was called Kristiania until 1925.\nQuestion: What was Oslo called in 1900?"
 _EXAMPLE_ALONE = "Question: What was Oslo called in 1900?"
 _EXAMPLE_OPTIONS = "A. Bergen\nB. Kristiania"
+
+
+SOURCES = "sources"
+"""The note that says from which source each passage of the context comes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +171,8 @@ class Notes:
     """What was said on the way, gathered while a method goes on."""
 
     said: dict[str, Any] = field(default_factory=dict)
+    _source_of: dict[bytes, str] = field(default_factory=dict)
+    """By what a passage is told by: the source that gave it first."""
 
     def add(self, name: str, value: Any) -> None:
         """One more value under `name`."""
@@ -184,13 +191,19 @@ class Notes:
             self.said["down"] = pulled.down
         else:
             self.add("found", [list(place) for place in pulled.places])
+            for document, (source, _) in zip(pulled.documents, pulled.places, strict=True):
+                self._source_of.setdefault(fingerprint(document), source)
+
+    def context(self, documents: Sequence[Document]) -> None:
+        """Where each passage of the context comes from."""
+        self.said[SOURCES] = [self._source_of[fingerprint(document)] for document in documents]
 
 
 def answered(
     prompt: Prompt, max_tokens: int, notes: Notes, documents: tuple[Document, ...] = (), plan: SearchPlan | None = None
 ) -> Steps:
     """The last step of a method that answers itself: the reader is asked."""
-    reply = yield Ask(prompt, Draw(max_tokens=max_tokens), "reader")
+    reply = yield Ask(prompt, Draw(max_tokens=max_tokens), role="reader")
     if reply is None:
         return Outcome(documents, plan, notes.said, MISSING)
     return Outcome(documents, plan, notes.said, answer=text_of(reply, notes, ANSWER))

@@ -162,9 +162,9 @@ class Draft:
     name = "draft"
 
     def steps(self, question):
-        draft = yield Ask(prompt(question.text), Draw(), "reader")
+        draft = yield Ask(prompt(question.text), Draw(), role="reader")
         about = yield Ask(prompt(draft.texts[0].text), Draw())
-        form = yield AskForm(prompt(question.text), Judgement, Draw(), "reader")
+        form = yield AskForm(prompt(question.text), Judgement, Draw(), role="reader")
         return Outcome(notes={"about": about.texts[0].text, "form": form.failure != ""})
 
 

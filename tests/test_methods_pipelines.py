@@ -212,8 +212,9 @@ def test_a_judge_that_says_neither_is_recorded_and_scores_nothing():
     assert (ids(outcome), outcome.notes["threshold"]) == (["a"], 2.0)
     assert outcome.notes["scores"] == [2.0, None, None, None, None]
     assert outcome.notes["unjudged"] == {"b": "said '?'", "c": "said '?'", "d": "no reply", "e": "no prediction"}
-    outcome, _ = run(main_rag(), judged(**verdicts), wiki=Shelf({QUERY: [doc(name) for name in "bcd"]}))
-    assert (outcome.failure, outcome.documents) == (NO_JUDGEMENT, ())
+    for names, failure in (("bc", NO_JUDGEMENT), ("bcd", MISSING), ("be", MISSING)):
+        outcome, _ = run(main_rag(), judged(**verdicts), wiki=Shelf({QUERY: [doc(name) for name in names]}))
+        assert (outcome.failure, outcome.documents) == (failure, ())
     outcome, _ = run(main_rag(), judged(), wiki=Shelf({}))
     assert (outcome.failure, outcome.documents) == ("", ())
     assert run(main_rag(), judged(), wiki=Shelf({}, down=True))[0].failure == NO_RANKING

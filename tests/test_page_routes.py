@@ -253,6 +253,42 @@ def test_an_opening_is_given_to_the_policy_and_read_with_its_answer(policy, envi
     assert [term.text for term in written.plan.probes[0].terms] == ["migraine"]
 
 
+def test_a_rewriter_of_two_stages_asks_a_model_first(policy, environment, service, run_app, monkeypatch):
+    """Its hypothesis comes from an endpoint, its queries from the policy; a model that writes none is told as it is."""
+    from querylect.rollouts.engine import Sample
+    from querylect.rollouts.transformers_engine import TransformersEngine
+
+    from .chat_server import ChatServer, serving
+
+    parts = {"discriminating_features": ["a"], "reasoning": "b", "confirming_evidence": ["c"]}
+    parts |= {"best_guess": "sugar", "best_guess_text": "sugar"}
+
+    def say(engine, prompts, n, sampling):
+        assert "Best guess at the answer: sugar" in engine.tokenizer.decode(prompts[0])
+        ids = engine.tokenizer("glucose\nQuery 2: blood\nQuery 3: insulin")["input_ids"]
+        return [[Sample(ids, [], True)]]
+
+    server = ChatServer(lambda body: "who knows" if "my head" in str(body["messages"]) else json.dumps(parts))
+    with serving(run_app, server) as url:
+        settings = RewriterConfig.model_validate(
+            {"name": "hcqr", "llm": {"model": "m", "base_url": url, "cache": None}}
+        )
+        writer = PolicyWriter(policy.model_copy(update={"rewriter": settings}), None, "tiny")
+        writer(Question("page", "what lowers it?"), environment.card)  # loads the policy, which samples to check itself
+        monkeypatch.setattr(TransformersEngine, "generate", say)
+        with service(writer=writer) as http:
+            first = http.post("/page/rewrite", json={"question": "what lowers it?", "options": ["insulin", "tea"]})
+            plan = first.json()["plan"]
+            assert [[term["text"] for term in probe["terms"]] for probe in plan["probes"]] == [
+                ["glucose"],
+                ["blood"],
+                ["insulin"],
+            ]
+            none = http.post("/page/rewrite", json={"question": "my head"})
+            assert (none.status_code, "rewriter.llm" in none.json()["detail"]) == (500, True)
+            assert http.post("/page/rewrite", json={"question": "what lowers it?"}).json()["plan"] is not None
+
+
 def test_a_run_without_a_checkpoint_is_told_before_anything_is_served(policy, tmp_path):
     (tmp_path / "config.yaml").write_text(dump_config(policy))
     with pytest.raises(CheckpointError, match="querylect train"):

@@ -6,6 +6,8 @@ from querylect.cli import main
 from querylect.configs.paper import AVERAGE, PaperConfig, dump_paper, known_papers, load_paper
 from querylect.data.published import published
 from querylect.errors import ConfigError
+from querylect.eval.papers.cases import case_rows
+from querylect.eval.papers.records import PaperRecord
 from querylect.eval.papers.results import Mean, PaperResults, PaperRow
 from querylect.eval.papers.sweeps import sweep_systems
 from querylect.eval.papers.tables import markdown
@@ -116,6 +118,34 @@ def test_our_figures_stand_beside_the_papers():
     two = PaperResults(rows[:2], by_place={(row.task, row.system): row for row in rows[:2]})
     page = markdown(paper, paper.systems, two, facts, {})
     assert "| here | CHR | 25.0 | 50.0 | – | – |" in page, "no average of some of the tasks"
+
+
+def test_a_case_study_shows_the_first_question_that_all_its_systems_answered():
+    paper = load_paper("misknow")
+    judged = {"judge": True, "missing_knowledge": ["when | where"]}
+    notes = {"drafts": ["a draft"], "judgements": [judged, {"judge": False, "missing_knowledge": ["not asked for"]}]}
+
+    def record(system, question, answer):
+        plain = {key: {} for key in ("documents", "scores", "judged", "prompts", "spent")}
+        rest = {"searched": True, "failure": "", "text": None, "chosen": "", "cut": False, "key": ""}
+        return PaperRecord("nq", system, question, f"text of {question}", answer=answer, notes=notes, **plain, **rest)
+
+    answers = {"misknow_wiki": (None, "x", "y"), "misknow_qa": ("u", "v" * 999, "w")}
+    cells = {
+        ("nq", system): {name: record(system, name, said) for name, said in zip("abc", own, strict=True)}
+        for system, own in answers.items()
+    }
+    rows = case_rows(paper, cells)
+    assert [(row.system, row.question, row.first, row.missing) for row in rows] == [
+        ("misknow_wiki", "text of b", "a draft", ["when | where"]),
+        ("misknow_qa", "text of b", "a draft", ["when | where"]),
+    ]
+    facts = {"reader": {}, "writer": {}, "judge": None, "questions": {}}
+    page = markdown(paper, paper.systems, PaperResults((), cases=rows), facts, {})
+    assert "| here | Misknow-RAG wiki | text of b | a draft | when / where | x |" in page
+    assert f"| {'v' * 300}… |" in page
+    assert "| paper | Misknow-RAG QA pairs | Who has the most all star mvp awards? (right: Bob Pettit, Kobe" in page
+    assert case_rows(paper, {}) == []
 
 
 def test_unknown_papers_are_told(tmp_path):

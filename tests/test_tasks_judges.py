@@ -142,6 +142,25 @@ def test_context_recall_in_two_steps():
     assert (verdict.value, verdict.failure) == (None, NO_STATEMENTS)
 
 
+def test_context_recall_of_several_sources_is_judged_for_each_as_well():
+    needed = {"statements": ["one", "two"]}
+    answers = {
+        "[1] Mercury: melts at -39\n[2]": marks(True, True),
+        "[1] Mercury": marks(False, True),
+        "[1] Iron": marks(True, False),
+        "List": needed,
+    }
+    both = Case(OPEN, DOCUMENTS, True, "x", ("wiki", "pairs"))
+    one = Case(OPEN, DOCUMENTS, True, "x", ("wiki", "wiki"))
+    (verdict, alike), script = verdicts("context_recall", answers, both, one)
+    assert (verdict.value, verdict.said["by_source"]) == (1.0, {"wiki": 0.5, "pairs": 0.5})
+    assert (alike.value, alike.said["by_source"]) == (1.0, {"wiki": 1.0}), "what is known is not asked again"
+    assert len(script.seen) == 1 + 3, "equal prompts once"
+    assert "by_source" not in verdicts("context_recall", answers, case(OPEN))[0][0].said
+    (verdict,), _ = verdicts("context_recall", {**answers, "[1] Iron": "hm"}, both)
+    assert (verdict.value, verdict.said["by_source"]) == (1.0, {"wiki": 0.5, "pairs": None})
+
+
 def test_many_cases_travel_together():
     echo = Echo(Script({"": json.dumps({"selected_answer": "A", "label": "NOT_USEFUL"})}))
     found = judged(

@@ -12,6 +12,7 @@ from querylect.use.trained import of_config
 
 from .chat_server import ChatServer, serving
 from .lessons import WORDS, change, lesson_url, lessons, records, save_chain, settings, speaking  # noqa: F401
+from .several import Started
 
 LABELS = {
     "chr": ("H_plus:", "H_minus:"),
@@ -82,3 +83,16 @@ def test_a_policy_learns_to_write_plans(run, name, caplog):
     repairs = sum("required form" in str(body["messages"][-1]) for body in server.bodies)
     again = len(server.bodies) - len({str(body["messages"]) for body in server.bodies})
     assert (len(server.bodies), repairs, again) == (6, 1, 0), "every question once, whoever asks"
+
+
+def test_two_processes_ask_for_a_hypothesis_once_and_train_as_one(run, tmp_path):
+    """Slow, for it starts two processes: only they can show that what one was told reaches the other."""
+    of, server = run
+    config = change(of("hcqr"), **{"train.steps": 1, "train.questions_per_step": 4, "rewriter.llm.cache": None})
+    one = train(config)
+    alone, server.bodies[:] = len(server.bodies), []
+    both = change(config, output=str(tmp_path / "both"))
+    with Started(both, tmp_path / "two", 2) as started:
+        assert started.codes() == [0, 0], started.said(0) + started.said(1)
+    assert len(server.bodies) == alone == 5 + 1, "hypotheses and a repair"
+    assert records(tmp_path / "both" / "run" / "rollouts.jsonl") == records(one / "rollouts.jsonl")

@@ -54,6 +54,7 @@ def write_results(
         "rows": [asdict(row) for row in results.rows],
         "comparisons": [{**asdict(one), "significant": one.significant} for one in results.comparisons],
         "shifts": [asdict(row) for row in results.shifts],
+        "cases": [asdict(row) for row in results.cases],
         **said,
         "settings": paper.model_dump(mode="json"),
     }

@@ -15,7 +15,9 @@ from ..exact_tests import ExactComparison, compare_exactly
 from ..statistics import Alternative, holm
 from ..table import ALPHA
 from ..tasks.judge_prompts import LABELS
+from ..tasks.judges import BY_SOURCE
 from ..tasks.shift import Shift, retrieval_shift
+from .cases import CaseRow, case_rows
 from .records import PaperRecord
 
 COSTS = ("calls", "prompt_tokens", "tokens", "searches", "reader_prompt_tokens", "reader_tokens")
@@ -93,6 +95,7 @@ class PaperResults:
     comparisons: Sequence[Comparison] = ()
     shifts: Sequence[ShiftRow] = ()
     by_place: Mapping[tuple[str, str], PaperRow] = field(default_factory=dict)
+    cases: Sequence[CaseRow] = ()
 
     def mean(self, task: str, system: str, metric: str) -> float | None:
         """A figure in [0, 1], or a number of a cost; None where there is none."""
@@ -114,7 +117,11 @@ def tabulate_paper(paper: PaperConfig, records: Sequence[PaperRecord]) -> PaperR
         for (task, system), own in cells.items()
     ]
     return PaperResults(
-        rows, _comparisons(paper, cells), _shifts(paper, cells), {(row.task, row.system): row for row in rows}
+        rows,
+        _comparisons(paper, cells),
+        _shifts(paper, cells),
+        {(row.task, row.system): row for row in rows},
+        case_rows(paper, cells),
     )
 
 
@@ -130,6 +137,7 @@ def values_of(record: PaperRecord) -> dict[str, float | None]:
             }
         else:
             found[judge] = verdict["value"]
+            found |= {f"{judge}:{source}": value for source, value in verdict["said"].get(BY_SOURCE, {}).items()}
     return found
 
 

@@ -26,6 +26,7 @@ from ...llms.structured import version_in
 from ...logs import progress_bar
 from ...rewriters.method import ANSWER, MISSING, Ask, AskForm, Method, Step, Steps
 from ...rewriters.methods import METHODS, KnownMethod, make_method
+from ...rewriters.reading import SOURCES
 from ..answers import named_after
 from ..answers_metrics import letter
 from ..methods import Ran, Runner
@@ -200,7 +201,7 @@ class PaperRun:
     ) -> list[PaperRecord]:
         sources = sources_of(self._paper, task, system)
         searchers = {source: self._bases[source].client for source in sources}
-        runner = Runner(self._writer, searchers, self._cross_encoder, self._reader, form=self._paper.form)
+        runner = Runner(self._writer, searchers, self._cross_encoder, reader=self._reader, form=self._paper.form)
         items = self._tasks[task].items
         keys = [self._key(task, system, sources, item) for item in items]
         found: dict[str, PaperRecord] = {}
@@ -233,13 +234,15 @@ class PaperRun:
         replies = self._read(task, system, [one for one in ran if _to_read(one)])
         records: list[PaperRecord] = []
         cases: list[Case] = []
+        several = len(sources_of(self._paper, task, system)) > 1
         for (item, key), one in zip(part, ran, strict=True):
             reply = replies.get(item.question.id)
             record = self._record(task, name, system, item, one, reply)
             prompts = tuple(versions.get(item.question.id, []))
             records.append(replace(record, key=key, prompts=prompts))
             searched = bool(one.spent.searches) and not one.outcome.failure
-            cases.append(Case(item, one.outcome.documents, searched, record.answer))
+            bases = tuple(one.outcome.notes.get(SOURCES, ())) if several else ()
+            cases.append(Case(item, one.outcome.documents, searched, record.answer, bases))
         return self._judged(task, cases, records)
 
     def _read(self, task: str, system: PaperSystem, ran: Sequence[Ran]) -> dict[str, Reply | None]:

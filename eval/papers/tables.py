@@ -8,6 +8,8 @@ from typing import Any
 from ...configs.paper import AVERAGE, PaperConfig, PaperSystem, PaperTable, TableColumn
 from ...data.published import Published, PublishedFigure, published
 from ..table import format_p
+from .cases import HEAD as CASE_HEAD
+from .cases import case_lines
 from .results import COSTS, PaperResults, PaperRow
 from .sweeps import sweep_points
 
@@ -46,6 +48,9 @@ def markdown(
     parts = [f"# {paper.title or paper.name}", theirs.citation, CHECK, _who(facts)]
     for table in paper.tables:
         parts += [f"## {table.title}", *_table(paper, table, results, theirs, labels)]
+    for case in paper.cases:
+        steps = case_lines(case, HERE, results.cases, theirs.cases)
+        parts += [f"## {case.title}", _grid(CASE_HEAD, [[a, labels.get(b, b), *rest] for a, b, *rest in steps])]
     parts += ["## What is missing", *_missing(paper, results, labels)]
     parts += _utility(results, labels)
     parts += _shift(results, theirs, labels)

@@ -24,6 +24,10 @@ NO_STATEMENTS = "no statements"
 """The failure of a judge that named nothing which an answer needs."""
 
 
+BY_SOURCE = "by_source"
+"""What a verdict says of the passages of each source; None where the judge was off its form."""
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
     """What is judged."""
@@ -35,6 +39,8 @@ class Case:
     """Whether there was a search at all: without one there is no context to judge."""
     answer: str | None
     """None where there is none."""
+    sources: Sequence[str] = ()
+    """The knowledge base of each document, where several were searched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +63,7 @@ class Verdict:
         return asdict(self)
 
 
-Judging = Generator[Ask | AskForm, Any, Verdict]
+Judging = Generator[Ask | AskForm | Sequence[AskForm], Any, Verdict]
 
 
 @dataclass(frozen=True)
@@ -181,33 +187,53 @@ def _guideline(case: Case, setting: Setting) -> Judging:
 
 
 def _context_recall(case: Case, setting: Setting) -> Judging:
-    """Seed 004, eq. 4 and appendix C, in two steps: what an answer needs, and how much of it the context holds."""
+    """Seed 004, eq. 4 and appendix C, in two steps: what an answer needs, and how much of it the context holds.
+
+    Where the context comes from several sources the passages of each are judged by themselves as well (table 3).
+    """
     listed: Structured = yield AskForm(prompts.needed(case.item), prompts.Statements, setting.draw)
     if listed.value is None:
         return _without(prompts.CONTEXT_RECALL, listed)
     statements: list[str] = [one for one in listed.value.statements if one.strip()]
     if not statements:
         return Verdict(prompts.CONTEXT_RECALL, failure=NO_STATEMENTS, said={"text": listed.text})
-    found: Structured = yield AskForm(
-        prompts.attributed(case.item.question, case.documents, statements, setting.words),
-        prompts.Attributions,
-        setting.draw,
-    )
-    if found.value is None:
-        return _without(prompts.CONTEXT_RECALL, found)
-    marks = {one.statement: one.attributed for one in found.value.statements}
-    if sorted(marks) != list(range(1, len(statements) + 1)) or len(found.value.statements) != len(statements):
-        return Verdict(
-            prompts.CONTEXT_RECALL,
-            failure=OFF_FORMAT,
-            said={"text": found.text, "why": f"{len(statements)} statements were to be judged, each once"},
+    sources = list(dict.fromkeys(case.sources))
+    parts = [
+        [document for document, source in zip(case.documents, case.sources, strict=True) if source == one]
+        for one in (sources if len(sources) > 1 else ())
+    ]
+    replies: list[Structured] = yield [
+        AskForm(
+            prompts.attributed(case.item.question, documents, statements, setting.words),
+            prompts.Attributions,
+            setting.draw,
         )
-    value = sum(marks.values()) / len(statements)
-    return Verdict(
-        prompts.CONTEXT_RECALL,
-        value,
-        said={"statements": statements, "attributed": [marks[number] for number in sorted(marks)]},
-    )
+        for documents in (case.documents, *parts)
+    ]
+    for reply in replies:
+        if reply.missing:
+            return _without(prompts.CONTEXT_RECALL, reply)
+    found, *own = [_marks(reply, len(statements)) for reply in replies]
+    if found is None:
+        why = replies[0].failure or f"{len(statements)} statements were to be judged, each once"
+        return Verdict(prompts.CONTEXT_RECALL, failure=OFF_FORMAT, said={"text": replies[0].text, "why": why})
+    said: dict[str, Any] = {"statements": statements, "attributed": found}
+    if sources:
+        said[BY_SOURCE] = {
+            source: sum(marks) / len(marks) if marks is not None else None
+            for source, marks in zip(sources, own or [found], strict=True)
+        }
+    return Verdict(prompts.CONTEXT_RECALL, sum(found) / len(found), said=said)
+
+
+def _marks(reply: Structured, count: int) -> list[bool] | None:
+    """Whether each of `count` statements is held, in their order; None where one is not judged, or twice."""
+    if reply.value is None:
+        return None
+    marks = {one.statement: one.attributed for one in reply.value.statements}
+    if sorted(marks) != list(range(1, count + 1)) or len(reply.value.statements) != count:
+        return None
+    return [marks[number] for number in sorted(marks)]
 
 
 def _without(version: str, answer: Structured) -> Verdict:
