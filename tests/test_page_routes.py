@@ -273,7 +273,8 @@ def test_a_rewriter_of_two_stages_asks_a_model_first(policy, environment, servic
         settings = RewriterConfig.model_validate(
             {"name": "hcqr", "llm": {"model": "m", "base_url": url, "cache": None}}
         )
-        writer = PolicyWriter(policy.model_copy(update={"rewriter": settings}), None, "tiny")
+        staged = policy.model_copy(update={"rewriter": settings})
+        writer = PageWriter(Rewriter(of_config("tiny", staged, None, None)))
         writer(Question("page", "what lowers it?"), environment.card)  # loads the policy, which samples to check itself
         monkeypatch.setattr(TransformersEngine, "generate", say)
         with service(writer=writer) as http:
