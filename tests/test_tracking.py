@@ -152,6 +152,15 @@ def test_an_offline_run_and_its_resumption_are_uploaded_under_one_id_once(server
     assert len(server.operations) == asked
 
 
+def test_an_online_run_sends_its_figures_and_leaves_nothing_to_say(server, tmp_path):
+    run = tmp_path / "walk"
+    said = walked(run, surroundings(server.url, tmp_path), "log 1", "log 2", wandb="online")
+    assert "Weights & Biases" not in said, said
+    (lines,) = server.history.values()
+    assert [line["reward/turn1"] for line in lines if "reward/turn1" in line] == [0.1, 0.2]
+    assert not list(run.glob("wandb/offline-run-*"))
+
+
 def test_what_a_sync_says_where_it_cannot(server, tmp_path):
     run = tmp_path / "walk"
     here = surroundings(server.url, tmp_path)

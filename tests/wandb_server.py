@@ -1,8 +1,8 @@
 """A stand-in for a W&B server: what the real client asks of one, over real HTTP on loopback.
 
 GraphQL by the name of the operation, the stream of a run's files, uploads. `mood` changes how it answers, also while a
-client is talking to it: "well", "401" or "500" for everything, "stream 401" where only figures are refused, "slow" for
-no answer at all until the server is closed.
+client is talking to it: "well", "401" or "500" for everything, "stream 401" or "stream 500" where only figures are
+refused, "slow" for no answer at all until the server is closed.
 """
 
 import gzip
@@ -89,8 +89,8 @@ class _Handler(BaseHTTPRequestHandler):
             answered = served.answer(question.get("operationName") or "", question.get("variables") or {})
             self._say(200, {"data": answered})
         elif self.path.endswith("/file_stream"):
-            if served.mood == "stream 401":
-                self._say(401, {"error": "not authorized"})
+            if served.mood.startswith("stream"):
+                self._say(int(served.mood.split()[1]), {"error": "no longer"})
                 return
             served.streamed(self.path.split("/")[4], json.loads(asked))
             self._say(200, {"exitcode": None, "limits": {}})
