@@ -187,13 +187,16 @@ def serving(hub: Hub) -> Iterator[str]:
             if what == "branch":
                 self.branch(repository, rest, json.loads(body or b"{}"))
                 return
-            found = repository.find(rest or "main")
+            revision, _, inside = (rest or "main").partition("/")
+            found = repository.find(revision)
             if found is None:
                 self.say(404, {"error": "Revision not found"}, {"X-Error-Code": "RevisionNotFound"})
             elif what == "revision":
                 siblings = [{"rfilename": path} for path in sorted(found.files)]
                 about = {"_id": "1", "id": name, "sha": found.id, "private": repository.private, "tags": []}
                 self.say(200, {**about, "siblings": siblings})
+            elif what == "tree" and inside:  # exports have no folders
+                self.say(404, {"error": "Entry not found"}, {"X-Error-Code": "EntryNotFound"})
             elif what == "tree":
                 self.say(200, [_entry(path, content) for path, content in sorted(found.files.items())])
             elif what == "commits":
