@@ -133,6 +133,6 @@ def test_haystack(rewriter, trained, failing):  # noqa: F811
     ran = pipeline.run({"rewriter": {"query": QUESTION}}, include_outputs_from={"rewriter"})
     assert ran["rewriter"] == {"query": text, "queries": [text], "failure": None}
     assert ran["retriever"]["documents"][0].id in found(text)
-    again = Pipeline.loads(pipeline.dumps())
+    again = Pipeline.loads(pipeline.dumps(), allowed_modules=["querylect.use.haystack"])
     assert again.get_component("rewriter").checkpoint == "final"
     assert QuerylectRewriter(str(failing[1])).run(query="headache")["query"] == "headache"
