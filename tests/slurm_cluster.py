@@ -12,6 +12,7 @@ import secrets
 import shutil
 import subprocess
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -134,7 +135,7 @@ def _start_daemons(cluster: Cluster, key: Path) -> None:
 def stop(cluster: Cluster) -> None:
     """End every daemon, and whatever still runs of a job."""
     cluster.run("scancel", "--user=root", check=False)
-    mine = [process for process in psutil.process_iter(["environ"]) if belongs(process, cluster)]
+    mine = [seen.process for seen in processes() if belongs(seen, cluster)]
     daemons = [psutil.Process(int(path.read_text())) for path in cluster.folder.glob("*.pid")]
     for process in [*daemons, *mine]:
         try:
@@ -146,18 +147,33 @@ def stop(cluster: Cluster) -> None:
         process.kill()
 
 
-def belongs(process: psutil.Process, cluster: Cluster) -> bool:
+@dataclass(frozen=True)
+class Seen:
+    """A process as it was when it was looked at."""
+
+    process: psutil.Process
+    environ: dict[str, str]
+    cmdline: list[str]
+
+
+def processes() -> list[Seen]:
+    """Every process of this machine. Not psutil's iterator: its processes are shared between threads."""
+    found = []
+    for pid in psutil.pids():
+        with suppress(psutil.Error):
+            process = psutil.Process(pid)
+            found.append(Seen(process, process.environ(), process.cmdline()))
+    return found
+
+
+def belongs(seen: Seen, cluster: Cluster) -> bool:
     """Whether a job of this Slurm started the process."""
-    return (process.info["environ"] or {}).get("SLURM_CONF") == cluster.environment["SLURM_CONF"]
+    return seen.environ.get("SLURM_CONF") == cluster.environment["SLURM_CONF"]
 
 
-def processes_of(cluster: Cluster, job: str) -> list[psutil.Process]:
+def processes_of(cluster: Cluster, job: str) -> list[Seen]:
     """What runs of a job."""
-    return [
-        process
-        for process in psutil.process_iter(["environ", "cmdline"])
-        if belongs(process, cluster) and process.info["environ"].get("SLURM_JOB_ID") == job
-    ]
+    return [seen for seen in processes() if belongs(seen, cluster) and seen.environ.get("SLURM_JOB_ID") == job]
 
 
 @pytest.fixture(scope="module")
