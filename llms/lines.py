@@ -68,6 +68,11 @@ def parts_of(form: type[BaseModel]) -> tuple[Part, ...]:
     return tuple(_part(form, name, field) for name, field in form.model_fields.items())
 
 
+def labels_of(form: type[BaseModel]) -> list[str]:
+    """The labels of an answer, in their order; of a list of models those of one of them."""
+    return [one.label for part in parts_of(form) for one in (part.inner or (part,))]
+
+
 def label_pattern(label: str) -> re.Pattern[str]:
     """Finds a label at the start of a line, with the marks that chat models put around it."""
     words = "[ _]".join(map(re.escape, re.split("[ _]", label)))

@@ -118,10 +118,7 @@ def ask_structured(
         else:
             outcomes.append(_read_reply(reply, form, way))
     wrong = [place for place, outcome in enumerate(outcomes) if outcome.failure]
-    again = [
-        _repair(asked[place], outcomes[place], form, _request(prompts[place], form) if way == "lines" else None)
-        for place in wrong
-    ]
+    again = [_repair(asked[place], outcomes[place], form, way) for place in wrong]
     for place, reply in zip(wrong, llm.ask(again, draw) if again else [], strict=True):
         if reply is not None:
             second = _read_reply(reply, form, way)
@@ -169,14 +166,13 @@ def _problems(error: ValidationError) -> list[tuple[str, str]]:
     return [(".".join(map(str, one["loc"])), one["msg"]) for one in told]
 
 
-def _request(prompt: Prompt | FormPrompt, form: type[BaseModel]) -> str:
-    return lines.request(form, prompt.gist if isinstance(prompt, FormPrompt) else None)
-
-
-def _repair(prompt: Prompt, wrong: Structured, form: type[BaseModel], as_lines: str | None) -> Prompt:
-    ask = f"Your answer does not have the required form: {wrong.failure}.\n{as_lines or instructions(form)}"
+def _repair(prompt: Prompt, wrong: Structured, form: type[BaseModel], way: AnswerForm) -> Prompt:
+    # The labels alone: a small model copies what stands behind them in the request.
+    labels = ", ".join(lines.labels_of(form)) if way == "lines" else ""
+    request = f"Write all of it again, each of these labels on a line of its own: {labels}" if labels else ""
+    ask = f"Your answer does not have the required form: {wrong.failure}.\n{request or instructions(form)}"
     said = Message(role="assistant", content=wrong.text)
-    opening = lines.opening(form, _right(wrong, form)) if as_lines else ""
+    opening = lines.opening(form, _right(wrong, form)) if way == "lines" else ""
     return Prompt((*prompt.messages, said, Message(role="user", content=ask)), prompt.version, opening)
 
 
@@ -187,10 +183,10 @@ def _right(wrong: Structured, form: type[BaseModel]) -> dict[str, Any]:
     try:
         form.model_validate_json(json.dumps(values), strict=True)
     except ValidationError as error:
-        wrong = {str(one["loc"][0]) for one in error.errors() if one["loc"]}
+        refused = {str(one["loc"][0]) for one in error.errors() if one["loc"]}
         kept: dict[str, Any] = {}
         for key in (part.key for part in lines.parts_of(form)):
-            if key in wrong or key not in values:
+            if key in refused or key not in values:
                 return kept
             kept[key] = values[key]
     return {}

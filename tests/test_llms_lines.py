@@ -246,7 +246,10 @@ def test_a_model_that_is_not_told_how_to_begin_is_read_as_it_begins():
     said, ask = script.asked[1].messages[-2:]
     assert said["content"] == "Sure! Verdict: yes"
     assert "text before the first label" in ask["content"]
-    assert request(YesNo) in ask["content"]
+    assert ask["content"].endswith(
+        "\nWrite all of it again, each of these labels on a line of its own: Explanation, Verdict"
+    )
+    assert "<" not in ask["content"], "a small model copies what it is shown"
     assert script.asked[1].version == "judge-1/lines"
 
 
