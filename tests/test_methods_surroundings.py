@@ -16,6 +16,7 @@ from querylect.rewriters.methods import METHODS, make_method
 
 from .chat_server import ChatServer, serving
 from .method_doubles import Scripted, doc
+from .obliging import obliging
 
 FORMED = ("general", "explore", "direct", "small", "multi_query", "hcqr", "chr", "misknow", "migres", "cot")
 """Methods that read a form: what is none is a failure, whatever it says."""
@@ -124,27 +125,8 @@ def test_options_scripts_and_single_words_are_nothing_special(name):
 
 def well_behaved(prompt):
     """Keeps to the form that a prompt asks for."""
-    features = {"discriminating_features": ["a"], "reasoning": "b", "confirming_evidence": ["c"], "best_guess": "A"}
-    forms = {
-        '"H_plus"': {"H_plus": "statin", "H_minus": "triptan"},
-        '"best_guess_text"': {**features, "best_guess_text": "the first"},
-        '"best_guess"': features,
-        '"missing_knowledge"': {"thought": "?", "judge": True, "missing_knowledge": ["x"], "query": ["statin"]},
-        '"passages"': {"passages": [1]},
-        '"pieces"': {"pieces": [{"passage": 1, "information": "statin"}]},
-        '"sufficient"': {"sufficient": False, "missing": ["more"]},
-        '"queries"': {"queries": ["statin"]},
-    }
-    for word, form in forms.items():
-        if word in prompt:
-            return json.dumps(form)
-    labels = list(dict.fromkeys(re.findall(r"^((?:Sub-query|Query) \d):", prompt, re.MULTILINE)))
-    if labels:
-        return "\n".join(f"{label}: statin {label}" for label in labels)
     if prompt.startswith(tuple(one.text for one in QUESTIONS)):
         return "statin</rewrite>"  # `small` has opened the tag
-    if "</rewrite>" in prompt:
-        return "<think>so</think><rewrite>statin</rewrite>"
     if "exactly one word: Yes or No" in prompt:
         return Text("Yes", True, {"Yes": -0.1, "No": -2.0})
-    return "Answer: A"
+    return obliging(prompt)

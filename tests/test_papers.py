@@ -245,6 +245,32 @@ def test_what_does_not_come_is_counted_and_asked_again(values, server, tmp_path)
     assert not (tmp_path / "none" / "results.json").exists()
 
 
+@pytest.mark.parametrize("deed", ["hang", "garbage"])
+def test_an_endpoint_that_hangs_or_talks_garbage_is_no_wrong_answer(values, server, tmp_path, deed):
+    values["reader"] |= {"timeout": 2, "deadline": 2}
+    server.always = lambda body: deed if "glucose" in last_user(body) else None
+    rest = {"baseline": "", "alone": "", "method": "", "shifts": [], "sweeps": [], "tables": [], "judging": False}
+    rest |= {"tasks": {"mcq": values["tasks"]["mcq"]}, "systems": {"rag": values["systems"]["rag"]}}
+    page, results = run(values, tmp_path / "out", **rest)
+    rag = row(results, "mcq", "rag")
+    assert (rag["reasons"], rag["means"]["accuracy"]) == ({"no reply": 1}, {"value": 2 / 3, "n": 3})
+    assert "no reply: 1" in page.read_text()
+
+
+def test_garbage_names_no_option_and_other_scripts_are_read(values, server, tmp_path):
+    asked = [
+        {"_id": "two", "question": "is it?", "options": ["yes", "no"], "answer": "A"},
+        {"_id": "zh", "question": "维生素D缺乏有什么症状？", "options": ["疲劳", "发热"], "answer": "A"},
+    ]
+    values["tasks"] = {"mcq": {**values["tasks"]["mcq"], "data": lines(tmp_path / "odd.jsonl", asked)}}
+    server.answer = lambda body: '{"answer_choice": "A"}' if "维生素" in last_user(body) else "}{ <think>"
+    rest = {"baseline": "", "alone": "", "method": "", "shifts": [], "sweeps": [], "tables": []}
+    _, results = run(values, tmp_path / "out", systems={"rag": values["systems"]["rag"]}, **rest)
+    rag = row(results, "mcq", "rag")
+    assert (rag["no_choice"], rag["means"]["accuracy"]) == (1, {"value": 0.5, "n": 2})
+    assert (rag["means"]["dur"], rag["off_format"]) == ({"value": None, "n": 0}, {"utility": 2})
+
+
 class Refuses:
     """Comes to no end on every second question, and answers the others by itself."""
 

@@ -1,7 +1,6 @@
 """Every system of every packaged paper, over a small BM25 collection, a scripted endpoint and a cross-encoder."""
 
 import json
-import re
 from collections import Counter
 
 import pytest
@@ -16,6 +15,7 @@ from querylect.rewriters.methods import METHODS
 
 from .chat_server import ChatServer, last_user, serving
 from .encoders import save_cross_encoder
+from .obliging import obliging
 
 QUESTIONS = {
     "choice": [
@@ -28,38 +28,11 @@ QUESTIONS = {
     ],
 }
 VETTED = {"question": "which pill is for a migraine", "contents": ["triptan"]}
-FORMS = {
-    "H_plus": {"H_plus": "triptan against migraine", "H_minus": "statin for cholesterol"},
-    "discriminating_features": {
-        "discriminating_features": ["migraine"],
-        "reasoning": "known",
-        "confirming_evidence": ["a trial of triptan"],
-        "best_guess": "A",
-        "best_guess_text": "triptan",
-    },
-    "missing_knowledge": {"thought": "?", "judge": True, "missing_knowledge": ["dose"], "query": ["insulin glucose"]},
-    '"passages"': {"passages": [1]},
-    '"pieces"': {"pieces": [{"passage": 1, "information": "something"}]},
-    '"sufficient"': {"sufficient": False, "missing": ["more"]},
-    '"queries"': {"queries": ["insulin glucose"]},
-}
-"""What the model says where a word of the prompt tells which form is asked for."""
 
 
 def answers(body):
-    """Keeps to every form; to what has none it answers with a word of the corpus."""
-    asked = last_user(body)
-    if body.get("logprobs"):
-        return "Yes"
-    for word, form in FORMS.items():
-        if word in asked:
-            return json.dumps(form)
-    labels = list(dict.fromkeys(re.findall(r"^((?:Sub-query|Query) \d):", asked, re.MULTILINE)))
-    if labels:
-        return "\n".join(f"{label}: triptan migraine {label}" for label in labels)
-    if "answer_choice" in asked:
-        return json.dumps({"step_by_step_thinking": "", "answer_choice": "A"})
-    return "Answer: triptan"
+    """Keeps to every form; where log-probabilities are asked for it is Yes."""
+    return "Yes" if body.get("logprobs") else obliging(last_user(body))
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,7 @@
 """A policy is trained and evaluated on an index of questions by the commands: to both it is an environment like any."""
 
 import json
+from pathlib import Path
 
 import pytest
 import yaml
@@ -52,7 +53,7 @@ def rankings(trees):
     return [turn["ranking"] for turn in [*turns, *(child for turn in turns for child in turn["children"])]]
 
 
-def test_training_and_evaluation_search_questions(config, tmp_path):
+def test_training_and_evaluation_search_questions(config, tmp_path, capsys):
     assert ended("train", config) == 0
     (step,) = records(tmp_path / "runs" / "run" / "metrics.jsonl")
     assert step["reward/turn1"] > 0.1
@@ -60,6 +61,10 @@ def test_training_and_evaluation_search_questions(config, tmp_path):
     found = rankings(records(tmp_path / "runs" / "run" / "rollouts.jsonl"))
     assert set().union(*found) == set(TEXTS), "contents are found, and no question"
     assert max(map(len, found)) == 1, "a query names one medicine, and one question does"
-    assert ended("eval", config) == 0
-    results = json.loads(next((tmp_path / "runs" / "run").rglob("results.json")).read_text())
-    assert "qb-rag" in json.dumps(results)
+    capsys.readouterr()
+    assert ended("eval", str(tmp_path / "runs" / "run")) == 0
+    report = Path(capsys.readouterr().out.splitlines()[-1])
+    assert "qb-rag" in report.read_text()
+    rows = [row for path in report.parent.rglob("*.jsonl") for row in records(path) if "ranking" in row]
+    assert {name for row in rows for name in row["ranking"]} <= set(TEXTS)
+    assert any(row["ranking"] for row in rows)

@@ -149,6 +149,23 @@ def test_an_endpoint_that_fails(run_app, tmp_path, corpus):  # noqa: F811
     assert not (tmp_path / ".other.parts").exists(), "nothing was answered, nothing is left"
 
 
+@pytest.mark.parametrize("deed", ["hang", "garbage"])
+def test_an_endpoint_that_hangs_or_talks_garbage_leaves_a_content_to_be_asked_about_again(run_app, corpus, deed):  # noqa: F811
+    told = Told()
+    server = ChatServer(lambda body: told.reply(body["messages"][0]["content"]))
+    server.always = lambda body: deed if "Text: About fremd" in str(body) else None
+    with run_app(server.app) as url:
+        llm = LlmConfig(model="told", base_url=f"{url}/v1", cache=None, timeout=2, deadline=2)
+        config = QuestionsConfig(writer=llm, per_content=3)
+        with pytest.raises(IncompleteError, match="1 replies are missing"):
+            write_question_index(config, corpus, folder_of(corpus))
+        assert open_question_index(folder_of(corpus)).description.counts["contents_missing"] == 1
+        server.always, told.about[:] = None, []
+        write_question_index(config, corpus, folder_of(corpus))
+    assert told.about == ["fremd"]
+    assert matrix_of(folder_of(corpus))["維生素D缺乏有什麼症狀？"] == ["fremd"]
+
+
 def test_a_killed_call_goes_on_where_it_was(tmp_path, corpus):  # noqa: F811
     """kill -9 after the second content, with half a line written."""
     code = f"""

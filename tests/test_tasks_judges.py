@@ -66,6 +66,40 @@ def test_no_reply_is_missing_and_garbage_is_a_failure(name):
     assert [(one.value, one.failure, one.missing) for one in found] == [(None, OFF_FORMAT, False), (None, "", True)]
 
 
+GOOD = {
+    '"attributed"': {"statements": [{"statement": 1, "attributed": True, "reason": ""}]},
+    '"statements"': {"statements": ["one"]},
+    '"points"': {"points": ["one"]},
+    '"score"': {"explanation": "", "score": 1.0},
+    '"label"': {"selected_answer": "A", "label": "ENTAILED"},
+    '"answerable"': {"explanation": "", "answerable": True},
+    '"verdict"': {"explanation": "", "verdict": True},
+    "": "a golden answer",
+}
+SHORT = (Document("word", "", "statin"), Document("zh", "标题", "维生素D"), Document("empty", "", ""))
+
+
+@pytest.mark.parametrize("name", sorted(JUDGES))
+@pytest.mark.parametrize(
+    "question",
+    [
+        Question("two", "Is it?", ("yes", "no")),
+        Question("ten", "Which?", tuple(f"option {number}" for number in range(10))),
+        Question("zh", "维生素D缺乏有什么症状？", ("疲劳", "发热")),
+        Question("ar", "ما الذي يخفض السكر؟", ("ا", "ب")),
+    ],
+    ids=lambda question: question.id,
+)
+def test_options_scripts_and_single_words_are_judged_like_anything(name, question):
+    item = Item(question, len(question.options) - 1, ("疲劳",), SHORT[:1])
+    (verdict,), script = verdicts(name, GOOD, case(item, "statin", SHORT))
+    assert (verdict.value, verdict.failure, verdict.missing) == (1.0, "", False)
+    assert all(question.text in seen for seen in script.seen)
+    if name == "utility":
+        last = f"{chr(ord('A') + len(question.options) - 1)}. {question.options[-1]}"
+        assert f"Right answer: {last}" in script.seen[0]
+
+
 def test_where_there_is_nothing_to_judge_nobody_is_asked():
     found, script = verdicts("utility", {}, case(CHOICE, searched=False))
     assert (found, script.seen) == ([None], [])
