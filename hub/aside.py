@@ -36,6 +36,7 @@ def placed(target: Path) -> Iterator[Path]:
 
     What stood there goes only when the new folder is whole on the disk. Raises StorageError.
     """
+    target = target.resolve()
     aside, before = (target.with_name(f".{target.name}.{what}") for what in ("exporting", "before"))
     shutil.rmtree(aside, ignore_errors=True)
     try:

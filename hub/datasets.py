@@ -18,7 +18,7 @@ def dataset_ids(config: RunConfig) -> list[str]:
 
 
 def _ids(dataset: DatasetConfig) -> Iterator[str]:
-    names = [dataset.kind]
+    names: list[str] = [dataset.kind]
     if dataset.path is not None:
         folder = Path(dataset.path)
         try:

@@ -6,7 +6,7 @@ settings that they were measured with, and never with figures on questions that 
 
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +58,7 @@ def find_results(source: Source) -> tuple[dict[str, ExportedResults], str | None
     return found, next(iter(dtypes)) or None if len(dtypes) == 1 else None
 
 
-def refuse_unevaluated(source: Source, found: dict[str, ExportedResults]) -> None:
+def refuse_unevaluated(source: Source, found: Mapping[str, ExportedResults]) -> None:
     """CheckpointError where an environment has no results of these weights; it says what there is instead."""
     for name in environments(source.config):
         if name in found:

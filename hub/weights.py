@@ -74,6 +74,8 @@ def write_merged(place: Path, loaded: Loaded, new_tokens: int) -> None:
         loaded.model.save_pretrained(place)
     finally:
         loaded.model.generation_config = kept
+    for weights in place.glob("*.safetensors"):
+        shutil.copymode(place / "config.json", weights)  # safetensors keeps them from everyone else
     _write_around(place, loaded, new_tokens)
 
 

@@ -187,13 +187,16 @@ def serving(hub: Hub) -> Iterator[str]:
             if what == "branch":
                 self.branch(repository, rest, json.loads(body or b"{}"))
                 return
-            found = repository.find(rest or "main")
+            revision, _, inside = (rest or "main").partition("/")
+            found = repository.find(revision)
             if found is None:
                 self.say(404, {"error": "Revision not found"}, {"X-Error-Code": "RevisionNotFound"})
             elif what == "revision":
                 siblings = [{"rfilename": path} for path in sorted(found.files)]
                 about = {"_id": "1", "id": name, "sha": found.id, "private": repository.private, "tags": []}
                 self.say(200, {**about, "siblings": siblings})
+            elif what == "tree" and inside:  # exports have no folders
+                self.say(404, {"error": "Entry not found"}, {"X-Error-Code": "EntryNotFound"})
             elif what == "tree":
                 self.say(200, [_entry(path, content) for path, content in sorted(found.files.items())])
             elif what == "commits":
@@ -206,7 +209,7 @@ def serving(hub: Hub) -> Iterator[str]:
             elif what == "preupload":
                 self.say(200, {"files": [self.mode(found, one) for one in json.loads(body)["files"]]})
             elif what == "commit":
-                self.commit(repository, rest, found, body)
+                self.commit(name, rest, found, body)
             else:
                 self.say(404, {"error": "no such place"})
 
@@ -228,7 +231,7 @@ def serving(hub: Hub) -> Iterator[str]:
                 said["oid"] = hashlib.sha256(content).hexdigest() if large else _blob(content)
             return said
 
-        def commit(self, repository: Repository, branch: str, found: Commit, body: bytes) -> None:
+        def commit(self, name: str, branch: str, found: Commit, body: bytes) -> None:
             files, title = dict(found.files), ""
             for line in filter(None, body.split(b"\n")):
                 said = json.loads(line)
@@ -244,8 +247,8 @@ def serving(hub: Hub) -> Iterator[str]:
                     files[value["path"]] = hub.objects[value["oid"]]
                 elif said["key"] == "deletedFile":
                     del files[value["path"]]
-            made = repository.commit(branch, title, files)
-            self.say(200, {"commitUrl": f"{hub.url}/commit/{made.id}", "commitOid": made.id, "success": True})
+            made = hub.repositories[name].commit(branch, title, files)
+            self.say(200, {"commitUrl": f"{hub.url}/{name}/commit/{made.id}", "commitOid": made.id, "success": True})
 
         def give(self, name: str, revision: str, path: str, head: bool) -> None:
             repository = hub.repositories.get(name)

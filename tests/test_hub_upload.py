@@ -152,6 +152,22 @@ def test_a_hub_that_does_not_answer_in_time_is_told(hub, monkeypatch):
         repository.open(public=False, run_id="", overwrite=False)
 
 
+def test_a_surrounding_that_forbids_the_network_is_told(hub, monkeypatch):
+    import huggingface_hub.constants as constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(HubRefusedError, match=r"HF_HUB_OFFLINE\. Unset it, or export to a folder"):
+        Repository(NAME, hub.url).open(public=False, run_id="", overwrite=False)
+    assert hub.asked == []
+
+
+def test_a_token_that_the_hub_does_not_know_is_told(hub, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_expired")
+    with pytest.raises(HubRefusedError, match=r"does not accept the token \(HTTP 401\)") as caught:
+        Repository(NAME, hub.url).open(public=False, run_id="", overwrite=False)
+    assert "hf_expired" not in str(caught.value)
+
+
 def test_nothing_is_made_public_unless_told(hub, evaluated_run, caplog):  # noqa: F811
     publish(hub, evaluated_run, replace(MERGED, public=True))
     assert not hub.repositories[NAME].private
