@@ -9,7 +9,7 @@ from querylect.eval.tasks import judge_prompts
 from querylect.eval.tasks.judge_prompts import Attribution, Attributions, Utility, YesNo
 from querylect.llms.access import Llm, open_llm
 from querylect.llms.base import Draw, Failure, Prompt, Reply, Text
-from querylect.llms.lines import opening, parts_of, read_lines, render, request
+from querylect.llms.lines import labels_of, opening, parts_of, read_lines, render, request
 from querylect.llms.structured import Example, FormPrompt, ask_structured, read
 from querylect.questions.prompts import Written
 from querylect.rewriters.chr import Hypotheses
@@ -171,7 +171,8 @@ def test_the_request_shows_every_label_and_what_may_follow():
     assert request(Hypothesis, {"best_guess": "A/B"}).splitlines()[0].endswith("label:"), "no list may be empty"
     assert "Best guess: <A/B>" in request(Hypothesis, {"best_guess": "A/B"})
     assert "(and so on for each; Pieces: none where there is none)" in request(Extracted)
-    assert [part.label for part in parts_of(Hypotheses)] == ["H_plus", "H_minus"], "as a policy in training writes them"
+    assert labels_of(Attributions) == ["Statement", "Attributed", "Reason"]
+    assert labels_of(Hypotheses) == ["H_plus", "H_minus"], "as a policy in training writes them"
 
 
 def test_an_answer_begins_with_what_is_known_of_it():

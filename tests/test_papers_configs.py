@@ -107,7 +107,13 @@ def test_our_figures_stand_beside_the_papers():
         ]
     ]
     results = PaperResults(rows, by_place={(row.task, row.system): row for row in rows})
-    facts = {"reader": {"model": "small"}, "writer": {}, "judge": None, "questions": {"medqa": {"asked": 10}}}
+    facts = {
+        "reader": {"model": "small"},
+        "writer": {},
+        "judge": None,
+        "form": "json",
+        "questions": {"medqa": {"asked": 10}},
+    }
     page = markdown(paper, paper.systems, results, facts, {})
     assert "| here | CHR | 25.0 | 50.0 | 75.0 | 50.0 |" in page
     assert "| Gemma-2-9B-It | CHR | 70.3 | 53.1 | 80.7 | 68.1 |" in page
