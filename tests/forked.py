@@ -15,12 +15,8 @@ from pathlib import Path
 from typing import Any
 
 _CHILD = "querylect_forked"
-_IMPORTED = [
-    "querylect.cli",
-    "querylect.train.run",
-    "querylect.train.trainer",
-    "querylect.rollouts.transformers_engine",
-]
+_IMPORTED = ["deepspeed", "querylect.cli", "querylect.train.trainer", "querylect.rollouts.transformers_engine"]
+"""Accelerate imports DeepSpeed in every run where it is installed; elsewhere the fork server goes on without it."""
 
 
 class Forked:
