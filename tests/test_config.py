@@ -54,7 +54,7 @@ def test_mixed_configs_name_every_retriever_in_its_prompt():
     """Each member has an index of its own, and a prompt that tells which retriever will search."""
     for name, retrievers in (
         ("mix_bm25_minilm", ["bm25", "all-minilm-l6-v2"]),
-        ("paper_minilm", "paper_mix", ["bm25", "contriever", "all-minilm-l6-v2", "qwen3-embedding-0.6b"]),
+        ("paper_mix", ["bm25", "contriever", "all-minilm-l6-v2", "qwen3-embedding-0.6b"]),
     ):
         members = list(environments(load_config(name, [])).values())
         assert [member.env.retriever for member in members] == retrievers

@@ -146,7 +146,7 @@ def test_a_case_study_shows_the_first_question_that_all_its_systems_answered():
         ("misknow_wiki", "text of b", "a draft", ["when | where"]),
         ("misknow_qa", "text of b", "a draft", ["when | where"]),
     ]
-    facts = {"reader": {}, "writer": {}, "judge": None, "questions": {}}
+    facts = {"reader": {}, "writer": {}, "judge": None, "form": "json", "questions": {}}
     page = markdown(paper, paper.systems, PaperResults((), cases=rows), facts, {})
     assert "| here | Misknow-RAG wiki | text of b | a draft | when / where | x |" in page
     assert f"| {'v' * 300}… |" in page
