@@ -152,9 +152,11 @@ class PaperCase(Section):
     """A case study: one question step by step, for some systems."""
 
     title: str
+    """What stands above it."""
     published: str = ""
     """The paper's own, as data/papers names it."""
     task: str
+    """The task whose question it is."""
     rows: Annotated[list[str], Field(min_length=1)]
     """Systems."""
 
