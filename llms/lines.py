@@ -33,7 +33,7 @@ _MARKS = " \t.!*_\"'()[]<>"
 _ITEM = re.compile(r"[ \t]*(?:\d+[.)、](?!\d)|[-*•](?=\s))[ \t]*")
 """What begins an item of a list; "2.5 mg" and "-5" begin none."""
 _NUMBER = re.compile(r"[+-]?\d{1,15}(\.\d{1,15})?")
-_PLACEHOLDER = re.compile(r"<[^<>]*>")
+_PLACEHOLDER = re.compile(r"<[^<>]*>|…|\.{3}")
 _BLANK = re.compile(r"\n[ \t]*\n")
 
 
