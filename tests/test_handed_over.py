@@ -111,7 +111,7 @@ def test_a_service_tells_its_address_and_a_run_that_starts_none_finds_it(small_e
                 assert client.environment().corpus_size == 6
             assert handed_over(config.env) == [url]
             other = config.env.model_copy(update={"index": "indexes/other"})
-            with pytest.raises(ConfigError, match=r"no service of the index .*/indexes/other is handed over"):
+            with pytest.raises(ConfigError, match=r"no service of the index .*/indexes/other with the settings"):
                 handed_over(other)
         finally:
             service.send_signal(signal.SIGTERM)
