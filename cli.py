@@ -267,7 +267,8 @@ def serve(
         str | None, typer.Option("--facing", metavar="HOST", help="Listen where HOST reaches this machine.")
     ] = None,
     tell: Annotated[
-        Path | None, typer.Option("--tell", metavar="FILE", help="Write the URL there too, for nobody else to read.")
+        Path | None,
+        typer.Option("--tell", metavar="FILE", help="Serve as a run's own service does, and write the URL there."),
     ] = None,
     dry_run: DryRun = False,
     verbose: Verbose = False,
@@ -279,11 +280,12 @@ def serve(
         from .use.serve import open_rewriter
 
         writer, extend = open_rewriter(rewriter, env)
+    from .envs.handed_over import PRIVATE
     from .envs.handed_over import tell as tell_address
     from .envs.service import serve as serve_environment
     from .envs.tokens import token_of
 
-    served = settings.env
+    served = settings.env if tell is None else settings.env.model_copy(update=PRIVATE)
     if facing is not None:
         from .envs.facing import facing as address_facing
 

@@ -7,7 +7,7 @@ listen everywhere.
 import socket
 import sys
 
-from ..errors import ConfigError
+from ..errors import ConfigError, QuerylectError
 
 
 def facing(host: str) -> str:
@@ -25,5 +25,15 @@ def facing(host: str) -> str:
         ) from error
 
 
+def main(host: str) -> int:
+    """The command; gives its exit code."""
+    try:
+        sys.stdout.write(facing(host) + "\n")
+    except QuerylectError as error:
+        sys.stderr.write(f"{error.label}: {error}\n")
+        return error.exit_code
+    return 0
+
+
 if __name__ == "__main__":
-    print(facing(sys.argv[1]))  # noqa: T201 (it is a command)
+    sys.exit(main(sys.argv[1]))

@@ -1,12 +1,14 @@
 """Addresses of services that something else has started for a run, such as a cluster's job: files in one folder.
 
 `querylect serve --tell FOLDER/NAME.json` writes one, readable by its owner alone, once requests are taken. A run whose
-config says `client.urls: local` and whose variable QUERYLECT_SERVICES names the folder asks the services of its index
-there and starts none of its own. So no address that is gone tomorrow ends up in the settings of a run.
+config says `client.urls: local` and whose variable QUERYLECT_SERVICES names the folder asks the services of its
+environment there and starts none of its own. So no address that is gone tomorrow ends up in the settings of a run.
 """
 
+import hashlib
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -15,6 +17,8 @@ from ..configs.environment import EnvironmentConfig
 from ..errors import ConfigError, StorageError
 
 VARIABLE = "QUERYLECT_SERVICES"
+PRIVATE = {"host": "127.0.0.1", "port": 0, "playground": False}
+"""What a service that is a run's own does whatever the config says: no judgement leaves it."""
 
 
 class Service(BaseModel):
@@ -25,6 +29,8 @@ class Service(BaseModel):
     url: str
     index: str
     """The index folder that it serves, as an absolute path."""
+    settings: str
+    """A hash of its settings, save those of PRIVATE: environments over one index may differ in their second stage."""
 
 
 def tell(path: Path, url: str, config: EnvironmentConfig) -> None:
@@ -32,10 +38,12 @@ def tell(path: Path, url: str, config: EnvironmentConfig) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(json.dumps({"url": url, "index": _absolute(config)}) + "\n")
+            service = Service(url=url, index=_absolute(config), settings=_settings(config))
+            file.write(service.model_dump_json() + "\n")
         temporary.rename(path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
         raise StorageError(
             f"the address of the service could not be written to {path} ({error.strerror}); name a file in a folder "
             "that exists and is yours: --tell FILE."
@@ -52,12 +60,14 @@ def handed_over(config: EnvironmentConfig) -> list[str] | None:
         return None
     folder = Path(named)
     found = [_read(path) for path in sorted(folder.glob("*.json"))]
-    urls = [service.url for service in found if service.index == _absolute(config)]
+    wanted = (_absolute(config), _settings(config))
+    urls = [service.url for service in found if (service.index, service.settings) == wanted]
     if not urls:
         indexes = ", ".join(sorted({service.index for service in found})) or "none"
         raise ConfigError(
-            f"no service of the index {_absolute(config)} is handed over in {folder} (there: {indexes}). Start one "
-            f"with `querylect serve CONFIG --tell {folder}/NAME.json`, or unset {VARIABLE}."
+            f"no service of the index {_absolute(config)} with the settings of this environment is handed over in "
+            f"{folder} (there: {indexes}). Start one with `querylect serve CONFIG --tell {folder}/NAME.json`, or unset "
+            f"{VARIABLE}."
         )
     return urls
 
@@ -66,7 +76,7 @@ def _read(path: Path) -> Service:
     try:
         return Service.model_validate_json(path.read_bytes())
     except (OSError, ValidationError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it holds no url and index"
+        reason = error.strerror if isinstance(error, OSError) else "it holds no url, index and settings"
         raise ConfigError(
             f"{path}, named by {VARIABLE}, cannot be read ({reason}). It is written by `querylect serve --tell`."
         ) from error
@@ -74,3 +84,8 @@ def _read(path: Path) -> Service:
 
 def _absolute(config: EnvironmentConfig) -> str:
     return str(Path(config.index).expanduser().resolve())
+
+
+def _settings(config: EnvironmentConfig) -> str:
+    values = config.model_dump(mode="json", exclude={*PRIVATE, "index"})
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()

@@ -25,6 +25,7 @@ import httpx
 from .. import errors
 from ..configs.schema import EnvironmentConfig
 from ..errors import EnvironmentUnavailableError, QuerylectError
+from .handed_over import PRIVATE
 
 log = logging.getLogger(__name__)
 
@@ -57,8 +58,7 @@ class _Child:
 
     def __init__(self, config: EnvironmentConfig) -> None:
         report_read, report_write = os.pipe()
-        mine = {"host": "127.0.0.1", "port": 0, "playground": False}  # a child serves training: no judgement leaves it
-        settings = config.model_copy(update=mine).model_dump(mode="json")
+        settings = config.model_copy(update=PRIVATE).model_dump(mode="json")
         in_main_thread = threading.current_thread() is threading.main_thread()
         try:
             self.process = subprocess.Popen(

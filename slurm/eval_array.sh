@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Evaluate runs and plans as a job array:  sbatch --array=1-3 slurm/eval_array.sh RUN|PLAN… [KEY=VALUE …]
 #
-# Every task takes one of them, or more where there are more than tasks; the settings go to all. A task that was killed
-# is submitted again as it was. More: docs/slurm.md.
+# Every task, counted from 1, takes one of them, or more where there are more than tasks; the settings go to all. Where
+# a task was killed, name what it had taken once more. More: docs/slurm.md.
 #SBATCH --job-name=eval-array
 #SBATCH --array=1-1
 #SBATCH --nodes=1

@@ -9,20 +9,33 @@ from pathlib import Path
 
 from ..configs.load import load_config
 from ..configs.mix import environments
-from ..errors import QuerylectError
+from ..errors import ConfigError, QuerylectError
 
 
 def facts(config: str, overrides: Sequence[str]) -> dict[str, str | list[str]]:
     """The variables that slurm/lib.sh reads, by name. Raises ConfigError."""
     settings = load_config(config, overrides)
-    served = {name: one for name, one in environments(settings).items() if one.client.urls == "local"}
-    index = Path(next(iter(served.values()), settings).env.index)
+    every = environments(settings)
+    served = {name: one for name, one in every.items() if one.client.urls == "local"}
+    tokens = sorted({one.client.token_env for one in served.values()})
+    for name, one in every.items():
+        if name not in served and one.client.token_env in tokens:
+            raise ConfigError(
+                f"mix.environments.{name} is served elsewhere and has its token in {one.client.token_env}, where the "
+                "job puts the token of the services that it starts. Give it one of its own: "
+                f"mix.environments.{name}.client.token_env=…"
+            )
+    missing: dict[Path, str] = {}
+    for name, one in served.items():
+        if not (Path(one.env.index) / "manifest.json").exists():
+            missing.setdefault(Path(one.env.index), name)
     return {
         "run": str(Path(settings.output) / settings.name),
         "model": settings.policy.model,
-        "token_env": settings.client.token_env,
+        "token_envs": tokens,
         "serving": list(served),  # environments without a service of their own, by name; "" is that of no mix
-        "index_lock": str(index.with_name(f".{index.name}.job")),
+        "building": list(missing.values()),  # those of them whose index is not there …
+        "index_locks": [str(index.with_name(f".{index.name}.job")) for index in missing],  # … and who builds it
     }
 
 

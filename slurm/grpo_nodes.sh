@@ -4,7 +4,8 @@
 # One `accelerate launch` per node, one process per GPU. ZERO=2 or ZERO=3 splits optimizer, gradients and, with 3,
 # weights by DeepSpeed; unset, every GPU holds all of them (DDP). Each node runs the retriever as a child, unless
 # RETRIEVER_NODES=n gives it the last n nodes or client.urls names a service. The run folder must lie where all nodes see
-# it. Submitting the same run again continues it; before the time limit it saves and goes back into the queue.
+# it. Submitting the same run again continues it; before the time limit it saves and goes back into the queue. To save
+# and end a run on several nodes: scancel --batch --signal=TERM JOB (plain scancel gives up what no checkpoint holds).
 #SBATCH --job-name=grpo-nodes
 #SBATCH --nodes=1
 #SBATCH --ntasks-per-node=1

@@ -4,8 +4,9 @@
 #   job=$(sbatch --parsable slurm/index_array.sh CONFIG [KEY=VALUE …])
 #   sbatch --array=0 --dependency=afterok:$job slurm/index_array.sh CONFIG [KEY=VALUE …]
 #
-# env.index must lie on a file system that all nodes share. A task that was killed is submitted again as it was: what is
-# finished is kept. For BM25 leave the GPU out: sbatch --gpus=0 …
+# env.index must lie on a file system that all nodes share. Where a task was killed, submit the same array again: what is
+# finished is kept. For BM25 leave the GPU out: sbatch --gpus=0 … An index over others (hybrid, qb-rag) has no shards:
+# `querylect launch --chain` writes a job without an array for it, and `bash slurm/index_array.sh` builds it here.
 #SBATCH --job-name=index-array
 #SBATCH --array=1-16
 #SBATCH --nodes=1

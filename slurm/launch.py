@@ -10,20 +10,26 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..configs.load import dump_config
 from ..configs.mix import environments
 from ..configs.schema import RunConfig
-from ..errors import ClusterError, StorageError
+from ..errors import ClusterError, ConfigError, StorageError
 
 FOLDER = Path(__file__).parent.resolve()
 SCRIPTS = {"bm25": "grpo_bm25", "contriever": "grpo_contriever"}
 SCRIPTS |= {"all-minilm-l6-v2": "grpo_minilm", "qwen3-embedding-0.6b": "grpo_qwen3"}
 """The script of each retriever; another dense one runs as Contriever does."""
+UNDIVIDED = ("hybrid", "qb-rag")
+"""Retrievers over other indexes, which are not built in shards."""
 OPTION = re.compile(r"^#SBATCH --([a-z-]+)=?(.*)$")
+WARNING_SECONDS = 600
+"""How long before the time limit the scripts have Slurm warn a training job (--signal)."""
+TIME = re.compile(r"^(?:(?P<days>\d+)-)?(?P<first>\d+)(?::(?P<second>\d+))?(?::(?P<third>\d+))?$")
 BODY = re.compile(r"^(\w+_job\w*(?: --vllm-nodes \d+)?)(?: \w+)? \"\$@\"$", re.MULTILINE)
 
 
@@ -53,27 +59,51 @@ class Job:
 
 
 def jobs_of(config: RunConfig, wishes: Wishes, chain: bool) -> list[Job]:
-    """The jobs in their order; each but the first waits until the one before has ended well."""
+    """The jobs in their order; each but the first waits until the one before has ended well.
+
+    Raises ConfigError for a time limit that is over when the warning before it comes.
+    """
+    seconds = seconds_of(wishes.time) if wishes.time is not None else None
+    if seconds is not None and 0 < seconds <= WARNING_SECONDS:
+        raise ConfigError(
+            f"--time {wishes.time} is at most the {WARNING_SECONDS // 60} minutes before the limit at which a job is "
+            "told to save and goes back into the queue: it would never get on. Give it more, such as 1:00:00."
+        )
     run = Path(config.output) / config.name
     config_path = str(run / "job" / "config.yaml")
     train = _job("train", _script_of(config, wishes), [config_path], _asked(wishes), config, wishes)
     if not chain:
         return [train]
     where = {name: value for name, value in _asked(wishes).items() if name in ("partition", "account")}
-    jobs = []
-    local = [one for one in environments(config).values() if one.client.urls == "local"]
-    if any(not (Path(one.env.index) / "manifest.json").exists() for one in local):
-        no_gpu = {"gpus": "0"} if all(one.env.retriever == "bm25" for one in local) else {}
-        shards = where | no_gpu | {"array": f"1-{wishes.shards}"}
-        jobs.append(_job("index", "index_array", [config_path], shards, config, wishes))
-        jobs.append(_job("merge", "index_array", [config_path], shards | {"array": "0", "gpus": "0"}, config, wishes))
-    return [*jobs, train, _job("eval", "eval_array", [str(run)], where, config, wishes)]
+    no_gpu = {"gpus": "0"} if wishes.gpus == 0 else {}
+    evaluation = _job("eval", "eval_array", [str(run)], where | no_gpu, config, wishes)
+    local = [one.env for one in environments(config).values() if one.client.urls == "local"]
+    missing = [one for one in local if not (Path(one.index) / "manifest.json").exists()]
+    if not missing:
+        return [train, evaluation]
+    if all(one.retriever == "bm25" for one in missing):
+        no_gpu = {"gpus": "0"}
+    if any(one.retriever in UNDIVIDED for one in missing):
+        return [
+            _job("index", "index_array", [config_path], where | no_gpu, config, wishes, array=False),
+            train,
+            evaluation,
+        ]
+    shards = where | no_gpu | {"array": f"1-{wishes.shards}"}
+    merging = where | {"gpus": "0", "array": "0"}
+    return [
+        _job("index", "index_array", [config_path], shards, config, wishes),
+        _job("merge", "index_array", [config_path], merging, config, wishes),
+        train,
+        evaluation,
+    ]
 
 
 def launch(config: RunConfig, wishes: Wishes, chain: bool = False) -> list[tuple[str, Path]]:
     """Write the scripts and submit them; gives the id and the script of every job.
 
-    Raises ClusterError where there is no Slurm or it refuses a job, StorageError where the scripts cannot be written.
+    Raises ClusterError where there is no Slurm or it refuses a job, StorageError where the scripts cannot be written,
+    ConfigError where a job may still wait for another config of this run.
     """
     if shutil.which("sbatch") is None:
         raise ClusterError(
@@ -82,9 +112,16 @@ def launch(config: RunConfig, wishes: Wishes, chain: bool = False) -> list[tuple
         )
     jobs = jobs_of(config, wishes, chain)
     folder = Path(config.output) / config.name / "job"
+    written, text = folder / "config.yaml", dump_config(config)
+    before = _read_text(written)
+    if before not in (None, text):
+        raise ConfigError(
+            f"{written} holds other settings, and a job of that launch reads them when it starts. Choose another "
+            f"name=…, or, where no such job is left, remove {folder}."
+        )
     scripts = [_write(folder, job) for job in jobs]
-    _write_text(folder / "config.yaml", dump_config(config))
-    (folder.parent / "logs").mkdir(exist_ok=True)
+    _write_text(written, text)
+    _make(folder.parent / "logs")
     submitted: list[tuple[str, Path]] = []
     for job, script in zip(jobs, scripts, strict=True):
         after = [f"--dependency=afterok:{submitted[-1][0]}", "--kill-on-invalid-dep=yes"] if submitted else []
@@ -93,6 +130,8 @@ def launch(config: RunConfig, wishes: Wishes, chain: bool = False) -> list[tuple
         except ClusterError:
             if submitted:
                 subprocess.run(["scancel", *(number for number, _ in submitted)], check=False, capture_output=True)
+            if before is None:
+                written.unlink(missing_ok=True)  # nobody reads it: the next launch may say something else
             raise
     return submitted
 
@@ -110,12 +149,33 @@ def _asked(wishes: Wishes) -> dict[str, str]:
     return {name: str(value) for name, value in given.items() if value is not None}
 
 
+def seconds_of(time: str) -> int | None:
+    """A time limit as Slurm reads it (M, M:S, H:M:S, D-H, D-H:M, D-H:M:S); None for what it would not read."""
+    found = TIME.match(time)
+    if found is None:
+        return None
+    given = [int(found[part]) for part in ("first", "second", "third") if found[part] is not None]
+    if found["days"] is not None:
+        hours, minutes, seconds = [*given, 0, 0][:3]
+        return ((int(found["days"]) * 24 + hours) * 60 + minutes) * 60 + seconds
+    hours, minutes, seconds = given if len(given) == 3 else [0, *given, 0][:3]
+    return (hours * 60 + minutes) * 60 + seconds
+
+
 def _job(
-    name: str, script: str, arguments: Sequence[str], asked: Mapping[str, str], config: RunConfig, wishes: Wishes
+    name: str,
+    script: str,
+    arguments: Sequence[str],
+    asked: Mapping[str, str],
+    config: RunConfig,
+    wishes: Wishes,
+    array: bool = True,
 ) -> Job:
-    """A script with its request, its paths and its arguments filled in."""
+    """A script with its request, its paths and its arguments filled in; without `array` it is one job."""
     text = (FOLDER / f"{script}.sh").read_text(encoding="utf-8")
     request = {match[1]: match[2] for line in text.splitlines() if (match := OPTION.match(line))}
+    if not array:
+        del request["array"]
     options = dict(asked)
     if wishes.gpus is not None and script.startswith("grpo_"):
         options["gpus-per-node"] = str(wishes.gpus)
@@ -149,23 +209,46 @@ def _write(folder: Path, job: Job) -> Path:
 
 
 def _write_text(path: Path, text: str) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+    _make(path.parent)
+    with _storage(path):
         path.write_text(text, encoding="utf-8")
+
+
+def _read_text(path: Path) -> str | None:
+    """What stands there; None where nothing does."""
+    with _storage(path), suppress(FileNotFoundError):
+        return path.read_text(encoding="utf-8")
+    return None
+
+
+def _make(folder: Path) -> None:
+    with _storage(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+
+
+@contextmanager
+def _storage(path: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise StorageError(
-            f"{path} cannot be written ({error.strerror}). Free some space or choose output=…."
+            f"{path} cannot be read and written ({error.strerror}). Free some space or choose output=…."
         ) from error
 
 
 def _submit(arguments: Sequence[str]) -> str:
     """The id of the submitted job."""
-    cluster = os.environ.get("QUERYLECT_CLUSTER") or str(FOLDER / "cluster.sh")
-    command = ["bash", "-c", 'source "$0" && exec sbatch --parsable "$@"', cluster, *arguments]
+    cluster = os.path.abspath(os.environ.get("QUERYLECT_CLUSTER") or FOLDER / "cluster.sh")
+    if not os.access(cluster, os.R_OK):
+        raise ClusterError(
+            f"the cluster file {cluster} cannot be read. Name another one in QUERYLECT_CLUSTER, or unset it."
+        )
+    # What the file itself prints is no answer of sbatch, and a last line that fails is nothing wrong.
+    command = ["bash", "-c", 'source "$0"; exec sbatch --parsable "$@"', cluster, *arguments]
     told = subprocess.run(command, capture_output=True, text=True, check=False)
     if told.returncode:
         raise ClusterError(_refusal(told.stderr, cluster))
-    return told.stdout.split(";")[0].strip().splitlines()[-1]
+    return told.stdout.strip().splitlines()[-1].split(";")[0]
 
 
 def _refusal(said: str, cluster: str) -> str:
@@ -173,11 +256,11 @@ def _refusal(said: str, cluster: str) -> str:
     lines = [line.split("error: ", 1)[-1].strip() for line in said.splitlines() if line.strip()]
     reason = "; ".join(dict.fromkeys(lines)) or "it gave no reason"
     remedy = f"Mend --nodes, --gpus, --time or what {cluster} exports."
-    if "artition" in said:
-        remedy = f"{_partitions()}Name one with --partition or as SBATCH_PARTITION in {cluster}."
-    elif "ccount" in said:
+    if "ccount" in said:  # "Invalid account or account/partition combination" names both
         remedy = f"Name yours with --account or as SBATCH_ACCOUNT in {cluster}."
-    elif "onnect" in said or "ontact" in said or "onfig" in said:
+    elif "artition" in said:
+        remedy = f"{_partitions()}Name one with --partition or as SBATCH_PARTITION in {cluster}."
+    elif any(one in said for one in ("ontroller", "onnect failure", "onfiguration source")):
         remedy = "Slurm's controller does not answer from here: ask `sinfo`, and launch again later."
     return f"Slurm refused the job ({reason}). {remedy}"
 

@@ -14,8 +14,13 @@ set -euo pipefail
 slurm="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 cd "${SLURM_SUBMIT_DIR:-.}"
 container=() step=()
+cluster="${QUERYLECT_CLUSTER:-$slurm/cluster.sh}"
+[ -r "$cluster" ] ||
+    { echo "The cluster file $cluster cannot be read. Name another one in QUERYLECT_CLUSTER, or unset it." >&2; exit 2; }
+set +eu   # the user's own file: it may end with a test that fails, and ask for what is not set
 # shellcheck source=slurm/cluster.sh
-source "${QUERYLECT_CLUSTER:-$slurm/cluster.sh}"
+source "$cluster"
+set -eu
 
 querylect="${QUERYLECT:-.venv/bin/querylect}"
 [ -x "$querylect" ] || [ "${#container[@]}" != 0 ] || querylect="$(command -v "${QUERYLECT:-querylect}")" ||
@@ -107,6 +112,9 @@ job_port() { echo $((10000 + (${SLURM_JOB_ID:-$$} * 8 + $1) % 22000)); }
 
 declare -A running=()   # name → process
 stopped=                # the signal that the job was sent
+before=                 # what the run had finished when this job took it
+services=               # the folder in which services tell their addresses, once this job has made it
+by_srun=                # USR1 where the trainer is srun, which hands that on and answers TERM by killing its tasks
 ended=                  # the component that ended last …
 status=0                # … and its exit code
 
@@ -120,7 +128,11 @@ start() {
         echo
         return
     fi
-    "$@" >>"$run/logs/$name.log" 2>&1 &
+    if [ "$name" = trainer ]; then
+        "$@" >>"$run/logs/$name.log" 2>&1 &   # with the lock of the run, 9: one that outlives its job still holds it
+    else
+        "$@" >>"$run/logs/$name.log" 2>&1 9>&- &
+    fi
     running[$name]=$!
     [ -z "$stopped" ] || stop "$stopped"   # a signal that came before
     say "$name started, its output in $run/logs/$name.log"
@@ -144,7 +156,7 @@ one_ended() {
             unset "running[$name]"
             return
         done
-        sleep 1 &
+        sleep 1 9>&- &
         nap=$!
         wait "$nap" || true
     done
@@ -184,34 +196,66 @@ stop() {
     for name in index waiting; do
         [ -z "${running[$name]:-}" ] || kill "${running[$name]}" 2>/dev/null || true
     done
-    [ -z "${running[trainer]:-}" ] || kill "-$1" "${running[trainer]}" 2>/dev/null || true
+    signal_trainer "$1"
+}
+
+signal_trainer() {
+    [ -z "${running[trainer]:-}" ] || kill "-${by_srun:-$1}" "${running[trainer]}" 2>/dev/null || true
 }
 
 # Ends all components: the trainer may save what it has finished.
 end_all() {
-    local process tries
-    for process in "${running[@]}"; do kill "$process" 2>/dev/null || true; done
-    for tries in {1..600}; do
+    local name process tries most=600
+    [ -z "$by_srun" ] || most=6000   # the grace period of USR1 is the longer one
+    signal_trainer TERM
+    for name in "${!running[@]}"; do
+        [ "$name" = trainer ] || kill "${running[$name]}" 2>/dev/null || true
+    done
+    for ((tries = 1; tries <= most; tries++)); do
         for process in "${running[@]}"; do
-            if kill -0 "$process" 2>/dev/null; then sleep 0.1; continue 2; fi
+            if kill -0 "$process" 2>/dev/null; then sleep 0.1 9>&-; continue 2; fi
         done
         break
     done
     for process in "${running[@]}"; do kill -9 "$process" 2>/dev/null || true; done
     running=()
-    [ "$tries" != 600 ] || say "a component had to be killed"
-    rm -rf "${services:-}"
+    [ "$tries" -le "$most" ] || say "a component had to be killed"
+    [ -z "$services" ] || rm -rf "$services"
 }
 
 # Ends the job. 75: a signal came before the run had ended, and USR1 alone wants it back; who cancels a job (TERM) does not.
 finish() {
     end_all
-    if [ "$1" = 75 ] && [ "$stopped" = USR1 ] && [ -n "${SLURM_JOB_ID:-}" ]; then
+    if [ "$1" = 75 ] && [ "$stopped" = USR1 ] && [ -n "${SLURM_JOB_ID:-}" ] && gets_on; then
         say "the job goes back into the queue and goes on from its last checkpoint"
         scontrol requeue "$SLURM_JOB_ID" || say "it could not be requeued; submit it again, as it was, to go on"
     fi
     [ "$1" != 0 ] || say "done: $run"
     exit "$1"
+}
+
+# Whether this start, or one of the two before it, has finished something; else the time limit leaves no time to.
+gets_on() {
+    local idle
+    idle="$(cat "$run/.idle" 2>/dev/null || echo 0)"
+    if [ "$(progress)" != "$before" ]; then idle=0; else idle=$((idle + 1)); fi
+    echo "$idle" >"$run/.idle" || true
+    [ "$idle" -lt 3 ] && return
+    say "nothing was finished in $idle starts: raise --time or lower --signal" >&2
+    return 1
+}
+
+# What has been finished so far: steps, checkpoints, parts of indexes, whole indexes.
+progress() {
+    local lock
+    wc -l "$run/metrics.jsonl" 2>/dev/null || true
+    newest_checkpoint
+    for lock in "${index_locks[@]}"; do find "${lock%.job}.parts" -type f 2>/dev/null | wc -l || true; done
+    echo "$built"
+}
+
+newest_checkpoint() {
+    find "$run/checkpoints" -maxdepth 1 -name 'checkpoint-*' 2>/dev/null | sed 's/.*-//' | sort -n | tail -n 1 || true
 }
 
 # ── Parts of a training job ─────────────────────────────────────────────────────────────────────────────────────────
@@ -228,16 +272,29 @@ open_run() {
     echo "job ${SLURM_JOB_ID:-$$} on $(hostname)" >"$run/.job"
     services="$run/services"
     rm -rf "$services"
-    (umask 077 && mkdir "$services" && python -c 'import secrets; print(secrets.token_urlsafe(32))' >"$services/token")
+    (umask 077 && mkdir "$services" && python -c 'import secrets; print(secrets.token_urlsafe(32))' >"$services/token") ||
+        { echo "The job's token cannot be written to $services/token. Free some space, or choose output=…." >&2; exit 2; }
+    [ "${SLURM_RESTART_COUNT:-0}" != 0 ] || rm -f "$run/.idle"
+    before="$(progress)"
 }
 
-# The index that a local service would open, where it is not there. Jobs that want the same one wait for each other.
+built=0   # indexes that this job has built
+
+# The indexes that local services would open and that are not there. Jobs that want the same one wait for each other.
 build_index() {
-    [ "${#serving[@]}" != 0 ] || return 0
-    [ -n "$dry" ] || mkdir -p "$(dirname "$index_lock")"
-    start index flock --no-fork "$index_lock" "${container[@]}" "$querylect" index build "${arguments[@]}" --missing
-    must_end_well index
+    local place chosen
+    for place in "${!building[@]}"; do
+        choose "${building[place]}"
+        [ -n "$dry" ] || mkdir -p "$(dirname "${index_locks[place]}")"
+        start index flock --no-fork "${index_locks[place]}" \
+            "${container[@]}" "$querylect" index build "${arguments[@]}" "${chosen[@]}" --missing
+        must_end_well index
+        built=$((built + 1))
+    done
 }
+
+# Sets `chosen` to the option that names an environment of a mix; "" is that of no mix.
+choose() { if [ -n "$1" ]; then chosen=(--env "$1"); else chosen=(); fi; }
 
 # The services that the config leaves to us. They tell their addresses in $services, where the trainer reads them.
 start_retrievers() {
@@ -246,12 +303,16 @@ start_retrievers() {
         [ -z "$dry" ] || echo "retriever: the trainer's own, one on every node"
         return 0
     fi
-    export QUERYLECT_SERVICES="$run/services" "${token_env}_FILE=$run/services/token"
-    local environment node name device=() chosen count=0
+    export QUERYLECT_SERVICES="$run/services"
+    local environment node name device=() chosen count=0 token_env
+    for token_env in "${token_envs[@]}"; do
+        unset "$token_env"   # a token of the shell that submitted comes before the file
+        export "${token_env}_FILE=$run/services/token"
+    done
     [ "${RETRIEVER_DEVICE:-}" != cpu ] || device=(env CUDA_VISIBLE_DEVICES=)
     for environment in "${serving[@]}"; do
-        chosen=() name="retriever${environment:+-$environment}"
-        [ -z "$environment" ] || chosen=(--env "$environment")
+        name="retriever${environment:+-$environment}"
+        choose "$environment"
         if [ "${#retrievers[@]}" = 0 ]; then
             count=$((count + 1))
             start "$name" "${device[@]}" "${container[@]}" "$querylect" serve "${arguments[@]}" "${chosen[@]}" \
@@ -264,7 +325,8 @@ start_retrievers() {
                 --tell "$run/services/$name.json" --facing "$(address_of "${trainers[0]}")"
         done
     done
-    start waiting python -m querylect.slurm.ready "$run/services" "$count" "${READY_SECONDS:-1800}"
+    start waiting "${container[@]}" "$bin/python" -m querylect.slurm.ready \
+        "$run/services" "$count" "${READY_SECONDS:-1800}"
     must_end_well waiting
 }
 
@@ -332,7 +394,8 @@ whole_training() {
     finish "$status"
 }
 
-settle_status() { :; }
+# A signal that came before the trainer listened has killed it: nothing is lost.
+settle_status() { case "$stopped $status" in "USR1 138" | "TERM 143") status=75 ;; esac; }
 
 one_process() { start_trainer "${container[@]}" "$querylect"; }
 
@@ -351,38 +414,51 @@ all_gpus() {
     export PET_SIGNALS_TO_HANDLE=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1 PET_SHUTDOWN_TIMEOUT="${GRACE_SECONDS:-540}"
     cpus=$((${SLURM_CPUS_PER_TASK:-1} / per_node))
     export OMP_NUM_THREADS="${OMP_NUM_THREADS:-$((cpus > 0 ? cpus : 1))}"
+    settle_status() { settle_launcher; }
+    if [ "$nodes" = 1 ]; then
+        start_trainer "${container[@]}" \
+            "$bin/python" -m accelerate.commands.launch --machine_rank 0 "${launch[@]}" -m querylect
+        return
+    fi
+    by_srun=USR1
     # shellcheck disable=SC2016  # SLURM_NODEID is another one on every node
     start_trainer srun --nodes="$nodes" --ntasks="$nodes" --ntasks-per-node=1 --overlap \
         --nodelist="$(IFS=,; echo "${trainers[*]}")" --cpus-per-task="${SLURM_CPUS_PER_TASK:-1}" \
         "${step[@]}" "${container[@]}" \
         bash -c 'exec "$0" -m accelerate.commands.launch --machine_rank "${SLURM_NODEID:-0}" "$@"' \
         "$bin/python" "${launch[@]}" -m querylect
-    settle_status() { settle_launcher; }
 }
 
 # A launcher that was sent a signal calls itself failed. What counts is whether the last finished step was saved: 75, go on.
 settle_launcher() {
     local finished saved
     finished="$(tail -n 1 "$run/metrics.jsonl" 2>/dev/null | sed -n 's/^{"step": \([0-9]*\),.*/\1/p' || true)"
-    saved="$(find "$run/checkpoints" -maxdepth 1 -name 'checkpoint-*' 2>/dev/null | sed 's/.*-//' | sort -n | tail -n 1 || true)"
+    saved="$(newest_checkpoint)"
     if [ -n "$stopped" ] && [ "$status" != 0 ] && [ "$saved" = "$finished" ]; then status=75; fi
 }
 
-# index_job CONFIG [KEY=VALUE …]: shard i of n in a job array of tasks 1 to n, all of it put together in task 0.
+# index_job CONFIG [KEY=VALUE …]: what is missing of its indexes: shard i of n in a job array of tasks 1 to n, all of
+# them put together in task 0, everything at once in no array.
 index_job() {
-    local environment chosen task="${SLURM_ARRAY_TASK_ID:-0}" what
+    local environment chosen what task="${SLURM_ARRAY_TASK_ID:-}" tasks="${SLURM_ARRAY_TASK_COUNT:-n}"
+    local span="${SLURM_ARRAY_TASK_MIN:-1}-${SLURM_ARRAY_TASK_MAX:-$tasks}"
     read_arguments "$@"
     read_config
     [ -z "$dry" ] || show_request
-    what=(--shard "$task/${SLURM_ARRAY_TASK_COUNT:-n}")
-    for environment in "${serving[@]}"; do
-        chosen=()
-        [ -z "$environment" ] || chosen=(--env "$environment")
-        if [ "$task" = 0 ] && [ -z "$dry" ]; then
-            "${container[@]}" "$querylect" index merge "${arguments[@]}" "${chosen[@]}"
-        else
-            now_or_dry "${container[@]}" "$querylect" index build "${arguments[@]}" "${chosen[@]}" "${what[@]}"
-        fi
+    [ -z "$dry" ] || task="${task:-$(sed -n 's/^#SBATCH --array=\([0-9]*\).*/\1/p' "$0")}"
+    if [ "${task:-0}" != 0 ] && [ "$span" != "1-$tasks" ]; then
+        echo "The tasks of this array are $span and $tasks in all, not 1 to n: which shards there are, nobody knows." \
+            "Submit the whole array, such as sbatch --array=1-16 …: what is finished is kept." >&2
+        exit 2
+    fi
+    case "$task" in
+        "") what=(build --missing) ;;
+        0) what=(merge) ;;
+        *) what=(build --shard "$task/$tasks") ;;
+    esac
+    for environment in "${building[@]}"; do
+        choose "$environment"
+        now_or_dry "${container[@]}" "$querylect" index "${what[@]}" "${arguments[@]}" "${chosen[@]}"
     done
 }
 
@@ -391,14 +467,15 @@ now_or_dry() { if [ -n "$dry" ]; then echo "    $*"; else "$@"; fi; }
 # eval_job RUN|PLAN… [KEY=VALUE …]: every task takes its share of them; one that fails does not keep back the others.
 eval_job() {
     local one items=() changes=() place code=0
-    local first="${SLURM_ARRAY_TASK_MIN:-1}" tasks="${SLURM_ARRAY_TASK_COUNT:-1}"
+    local task="${SLURM_ARRAY_TASK_ID:-1}" most="${SLURM_ARRAY_TASK_MAX:-1}"
     read_arguments "$@"
     for one in "${arguments[@]}"; do
         if [[ "$one" == *=* ]] && [ ! -e "$one" ]; then changes+=("$one"); else items+=("$one"); fi
     done
     [ "${#items[@]}" != 0 ] || { echo "Name what is to be evaluated: sbatch slurm/eval_array.sh RUN|PLAN…" >&2; exit 2; }
     [ -z "$dry" ] || show_request
-    for ((place = ${SLURM_ARRAY_TASK_ID:-1} - first; place < ${#items[@]}; place += tasks)); do
+    [ "$task" -ge 1 ] || { echo "Tasks are counted from 1: sbatch --array=1-${#items[@]} …" >&2; exit 2; }
+    for ((place = task - 1; place < ${#items[@]}; place += most)); do
         now_or_dry "${container[@]}" "$querylect" eval "${items[place]}" "${changes[@]}" || code=$?
     done
     exit "$code"

@@ -5,9 +5,11 @@ A service is known once it has written its address into the folder (envs/handed_
 """
 
 import json
+import math
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from urllib.error import URLError
 from urllib.request import ProxyHandler, build_opener
@@ -25,11 +27,20 @@ def problem_of(url: str) -> str | None:
         return str(getattr(error, "reason", None) or error)
 
 
+def told(folder: Path) -> list[str]:
+    """The addresses in the folder; not of a service that goes while it is looked at."""
+    urls = []
+    for path in folder.glob("*.json"):
+        with suppress(FileNotFoundError):
+            urls.append(json.loads(path.read_text())["url"])
+    return urls
+
+
 def wait(folder: Path, count: int, seconds: float) -> str | None:
     """Wait until `count` services are ready; gives what is wrong where they are not in time."""
     until = time.monotonic() + seconds
     while True:
-        urls = [json.loads(path.read_text())["url"] for path in folder.glob("*.json")]
+        urls = told(folder)
         problems = {url: problem for url in urls if (problem := problem_of(url)) is not None}
         if len(urls) == count and not problems:
             sys.stdout.write(f"ready: {', '.join(sorted(urls))}\n")
@@ -45,8 +56,15 @@ def wait(folder: Path, count: int, seconds: float) -> str | None:
 
 def main(arguments: Sequence[str]) -> int:
     """The command; gives its exit code."""
-    folder, count, seconds = arguments
-    problem = wait(Path(folder), int(count), float(seconds))
+    folder, count, written = arguments
+    try:
+        seconds = float(written)
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds < math.inf:
+        sys.stderr.write(f"READY_SECONDS is {written!r}; expected a number of seconds, such as 1800.\n")
+        return 2
+    problem = wait(Path(folder), int(count), seconds)
     if problem is not None:
         sys.stderr.write(problem + "\n")
     return 0 if problem is None else 1

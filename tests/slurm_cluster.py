@@ -136,7 +136,10 @@ def stop(cluster: Cluster) -> None:
     """End every daemon, and whatever still runs of a job."""
     cluster.run("scancel", "--user=root", check=False)
     mine = [seen.process for seen in processes() if belongs(seen, cluster)]
-    daemons = [psutil.Process(int(path.read_text())) for path in cluster.folder.glob("*.pid")]
+    daemons = []
+    for path in cluster.folder.glob("*.pid"):
+        with suppress(psutil.NoSuchProcess, ValueError):  # one that has died keeps nobody from ending the others
+            daemons.append(psutil.Process(int(path.read_text())))
     for process in [*daemons, *mine]:
         try:
             process.terminate()
@@ -144,7 +147,8 @@ def stop(cluster: Cluster) -> None:
             continue
     _, left = psutil.wait_procs([*daemons, *mine], timeout=10)
     for process in left:
-        process.kill()
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
 
 
 @dataclass(frozen=True)

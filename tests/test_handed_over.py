@@ -1,21 +1,27 @@
 """Addresses and tokens in files: who may read them, who finds them, and what is said where they cannot be used."""
 
+import asyncio
 import json
 import os
+import re
 import signal
 import stat
 import subprocess
 import sys
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import httpx
 import pytest
 from querylect.cli import main
-from querylect.configs.schema import RunConfig
+from querylect.configs.schema import ClientConfig, RunConfig
 from querylect.envs.connect import open_environment
 from querylect.envs.facing import facing
+from querylect.envs.facing import main as facing_command
 from querylect.envs.handed_over import handed_over, tell
 from querylect.envs.tokens import token_of
+from querylect.envs.transport import Transport
 from querylect.errors import ConfigError, StorageError
 from querylect.slurm import ready
 
@@ -83,6 +89,7 @@ def test_a_service_tells_its_address_and_a_run_that_starts_none_finds_it(small_e
     services.mkdir()
     settings = [f"env.{key}={json.dumps(value)}" for key, value in small_environment.model_dump(mode="json").items()
                 if key in ("dataset", "index", "name")]  # fmt: skip
+    settings += ["env.host=0.0.0.0", "env.port=1", "env.playground=true"]  # as no service of a run's own has them
     command = [sys.executable, "-m", "querylect", "serve", "tiny", *settings]
     command += ["--facing", "127.0.0.1", "--tell", str(services / "it.json")]
     monkeypatch.setenv("QUERYLECT_TOKEN_FILE", str(token))
@@ -93,7 +100,9 @@ def test_a_service_tells_its_address_and_a_run_that_starts_none_finds_it(small_e
             (path,) = services.iterdir()
             assert stat.S_IMODE(path.stat().st_mode) == 0o600
             url = json.loads(path.read_text())["url"]
-            assert url.startswith("http://127.0.0.1:")
+            assert re.fullmatch(r"http://127\.0\.0\.1:\d{2,}", url)
+            judgements, token = f"{url}/page/judgements?question_id=q-head", {"Authorization": "Bearer s3cret"}
+            assert httpx.get(judgements, headers=token, trust_env=False).status_code == 403
             assert httpx.get(f"{url}/v1/environment", trust_env=False).status_code == 401
 
             config = RunConfig.model_validate({"env": small_environment.model_dump()})
@@ -102,7 +111,7 @@ def test_a_service_tells_its_address_and_a_run_that_starts_none_finds_it(small_e
                 assert client.environment().corpus_size == 6
             assert handed_over(config.env) == [url]
             other = config.env.model_copy(update={"index": "indexes/other"})
-            with pytest.raises(ConfigError, match=r"no service of the index .*/indexes/other is handed over"):
+            with pytest.raises(ConfigError, match=r"no service of the index .*/indexes/other with the settings"):
                 handed_over(other)
         finally:
             service.send_signal(signal.SIGTERM)
@@ -111,23 +120,68 @@ def test_a_service_tells_its_address_and_a_run_that_starts_none_finds_it(small_e
     assert "s3cret" not in said
 
 
+def test_of_two_environments_over_one_index_each_finds_its_own_service(small_environment, tmp_path, monkeypatch):
+    other = small_environment.model_copy(update={"gain": "exponential"})
+    tell(tmp_path / "a.json", "http://127.0.0.1:1", small_environment)
+    tell(tmp_path / "b.json", "http://127.0.0.1:2", other)
+    monkeypatch.setenv("QUERYLECT_SERVICES", str(tmp_path))
+    assert handed_over(small_environment) == ["http://127.0.0.1:1"]
+    assert handed_over(other.model_copy(update={"host": "10.0.0.1", "port": 80})) == ["http://127.0.0.1:2"]
+    with pytest.raises(ConfigError, match="with the settings of this environment is handed over in"):
+        handed_over(small_environment.model_copy(update={"engine": "rank_bm25"}))
+
+
+def test_no_proxy_stands_between_a_run_and_a_service_of_its_own(monkeypatch):
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"here")
+
+        def log_message(self, *_):
+            pass
+
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
+    with HTTPServer(("127.0.0.2", 0), Answer) as server:  # an address that is not taken for this machine
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.2:{server.server_port}"
+
+        async def asked(config):
+            transport = Transport(config, [url])
+            try:
+                return await transport.text(transport.replicas[0], "/")
+            finally:
+                await transport.close()
+
+        assert asyncio.run(asked(ClientConfig())) == "here"
+        assert asyncio.run(asked(ClientConfig(urls=[url]))) is None, "the proxy, which is not there, was asked"
+        server.shutdown()
+
+
 def test_an_address_that_cannot_be_written_or_read(small_environment, tmp_path, monkeypatch):
     with pytest.raises(StorageError, match=r"the address of the service could not be written to .* \(No such file"):
         tell(tmp_path / "none" / "it.json", "http://127.0.0.1:1", small_environment)
+    (tmp_path / "folder" / "it.json").mkdir(parents=True)  # in the way of the last step
+    with pytest.raises(StorageError, match=r"could not be written to .* \(Is a directory"):
+        tell(tmp_path / "folder" / "it.json", "http://127.0.0.1:1", small_environment)
+    assert os.listdir(tmp_path / "folder") == ["it.json"], "nothing half-written"
     (tmp_path / "it.json").write_text('{"url": 3}')
     monkeypatch.setenv("QUERYLECT_SERVICES", str(tmp_path))
     with pytest.raises(ConfigError, match=r"it\.json, named by QUERYLECT_SERVICES, cannot be read \(it holds no url"):
         handed_over(small_environment)
-    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".it.json")]
 
 
-def test_the_address_that_another_machine_reaches():
+def test_the_address_that_another_machine_reaches(capsys):
     assert facing("127.0.0.1") == "127.0.0.1"
+    assert facing_command("no.such.host.invalid") == 2
+    assert re.match(r"error: no way from .*\n$", capsys.readouterr().err)
     with pytest.raises(ConfigError, match=r"no way from .* to 'no\.such\.host\.invalid'"):
         facing("no.such.host.invalid")
 
 
-def test_a_wait_in_vain_says_who_is_missing(tmp_path, small_environment):
+def test_a_wait_in_vain_says_who_is_missing(tmp_path, small_environment, capsys):
     began = time.monotonic()
     assert "0 of 2 retrievers have told their address" in ready.wait(tmp_path, 2, 0)
     tell(tmp_path / "it.json", "http://127.0.0.1:1", small_environment)
@@ -136,3 +190,9 @@ def test_a_wait_in_vain_says_who_is_missing(tmp_path, small_environment):
     assert time.monotonic() - began < 60
     assert ready.main([str(tmp_path), "1", "0"]) == 1
     assert os.listdir(tmp_path) == ["it.json"]
+    (tmp_path / "gone.json").symlink_to("nowhere")  # as one that goes while the folder is read
+    assert "1 of 2 retrievers have told their address" in ready.wait(tmp_path, 2, 0)
+    for wrong in ("30m", "nan", "-1"):
+        capsys.readouterr()
+        assert ready.main([str(tmp_path), "1", wrong]) == 2
+        assert capsys.readouterr().err.startswith(f"READY_SECONDS is {wrong!r}; expected a number of seconds")

@@ -232,21 +232,45 @@ server.serve_forever()' "$@"
 """
 
 
-def test_the_second_group_of_a_heterogeneous_job_serves(site):
-    """The real Slurm places the steps; a stand-in takes the place of the commands."""
+def stand_in(site, **commands):
+    """Let jobs find these in the place of the installation's commands."""
     (site.folder / "bin").mkdir()
-    for name, text in {
-        "querylect": STANDIN.format(python=sys.executable),
-        "python": f'exec {sys.executable} "$@"',
-    }.items():
-        text = text if text.startswith("#!") else f"#!/bin/sh\n{text}\n"
+    for name, text in commands.items():
+        text = text if text.startswith("#!") else f"#!/usr/bin/env bash\n{text}\n"
         (site.folder / "bin" / name).write_text(text)
         (site.folder / "bin" / name).chmod(0o755)
     site.around["QUERYLECT"] = str(site.folder / "bin" / "querylect")
+
+
+def test_the_second_group_of_a_heterogeneous_job_serves(site):
+    """The real Slurm places the steps; a stand-in takes the place of the commands."""
+    stand_in(site, querylect=STANDIN.format(python=sys.executable), python=f'exec {sys.executable} "$@"')
     job = site.submit("--nodelist=node-b", ":", "--nodelist=node-a", "slurm/grpo_contriever.sh", "run.yaml")
     site.wait(job, "COMPLETED")
     calls = [line.split()[:2] for line in (site.folder / "calls").read_text().splitlines()]
     assert calls == [["node-b", "index"], ["node-a", "serve"], ["node-b", "train"]]
+    assert not processes_of(site.cluster, job)
+
+
+LAUNCHER = """
+if [[ "$*" != *accelerate.commands.launch* ]]; then exec {python} "$@"; fi
+trap 'echo "$SLURMD_NODENAME saves" >>calls; exit 1' USR1
+echo "$SLURMD_NODENAME trains" >>calls
+while true; do read -t 1 <>pipe; done"""
+
+
+def test_every_node_saves_where_the_script_alone_is_told_to_end(site):
+    """As the guide says of several nodes; a stand-in takes the place of the launcher."""
+    stand_in(site, querylect="exit 3", python=LAUNCHER.format(python=sys.executable))
+    os.mkfifo(site.folder / "pipe")
+    calls = site.folder / "calls"
+    job = site.submit("--nodes=2", "slurm/grpo_nodes.sh", "run.yaml", "client.urls=['http://127.0.0.1:1']")
+    site.until(job, lambda: calls.exists() and calls.read_text().count("trains") == 2)
+    site.cluster.run("scancel", "--batch", "--signal=TERM", job)
+    site.wait(job, "FAILED")
+    lines = calls.read_text().splitlines()
+    assert sorted(lines) == sorted(f"node-{node} {what}" for node in "ab" for what in ("trains", "saves"))
+    assert "goes back into the queue" not in site.logs()
     assert not processes_of(site.cluster, job)
 
 

@@ -1,15 +1,14 @@
 """The job scripts without Slurm: what they ask for, what a dry run says, and when a run may go on."""
 
 import os
-import signal
 import subprocess
 import sys
-import time
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from querylect.cli import main
+from querylect.errors import ConfigError
 from querylect.slurm.facts import as_shell, facts
 
 SLURM = Path(__file__).parents[1] / "slurm"
@@ -97,13 +96,54 @@ def test_a_cluster_file_of_one_s_own_is_read_for_commands_and_requests(tmp_path)
 def test_the_tasks_of_an_evaluation_share_its_runs_out(tmp_path):
     shares = []
     for task in ("1", "2"):
-        array = {"SLURM_ARRAY_TASK_ID": task, "SLURM_ARRAY_TASK_COUNT": "2", "SLURM_ARRAY_TASK_MIN": "1"}
+        array = {"SLURM_ARRAY_TASK_ID": task, "SLURM_ARRAY_TASK_MAX": "2"}
         told = bash("eval_array.sh", "a", "eval.limit=5", "b", "c", "--dry-run", cwd=tmp_path, **array)
         shares.append([line.split(" eval ")[1] for line in told.stdout.splitlines() if " eval " in line])
     assert shares == [["a eval.limit=5", "c eval.limit=5"], ["b eval.limit=5"]]
     told = bash("eval_array.sh", "eval.limit=5", cwd=tmp_path)
     assert told.returncode == 2
     assert "Name what is to be evaluated" in told.stderr
+    again = {"SLURM_ARRAY_TASK_ID": "2", "SLURM_ARRAY_TASK_MIN": "2", "SLURM_ARRAY_TASK_MAX": "4"}
+    told = bash("eval_array.sh", "a", "b", "c", "d", "--dry-run", cwd=tmp_path, **again)
+    assert [line.split(" eval ")[1] for line in told.stdout.splitlines() if " eval " in line] == ["b"]
+    told = bash("eval_array.sh", "a", cwd=tmp_path, SLURM_ARRAY_TASK_ID="0", SLURM_ARRAY_TASK_MAX="1")
+    assert (told.returncode, told.stderr) == (2, "Tasks are counted from 1: sbatch --array=1-1 …\n")
+
+
+def test_the_tasks_of_an_index_are_its_shards(tmp_path):
+    def task(number, first, last, count, *more):
+        array = {"ID": number, "MIN": first, "MAX": last, "COUNT": count}
+        around = {f"SLURM_ARRAY_TASK_{name}": str(value) for name, value in array.items()}
+        return bash("index_array.sh", "tiny", "--dry-run", *more, cwd=tmp_path, **around)
+
+    assert task(2, 1, 4, 4).stdout.endswith(" index build --shard 2/4 tiny\n")
+    assert task(0, 0, 0, 1).stdout.endswith(" index merge tiny\n")
+    for span in ((2, 4, 3), (1, 4, 2), (0, 4, 5)):
+        refused = task(2, *span)
+        assert refused.returncode == 2
+        assert "Submit the whole array, such as sbatch --array=1-16" in refused.stderr
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "manifest.json").touch()
+    assert " index " not in task(2, 1, 4, 4, "env.index=there").stdout, "what is there is left alone"
+
+
+def test_a_cluster_file_ends_no_job(tmp_path):
+    """The user's own lines: a test that fails at the end, a variable that is not set."""
+    (tmp_path / "mine.sh").write_text('echo "$NO_SUCH_VARIABLE"\nfalse\n[ -d /nowhere ] && export HF_HOME=/nowhere\n')
+    mine = str(tmp_path / "mine.sh")
+    told = bash("grpo_bm25.sh", "--dry-run", cwd=tmp_path, QUERYLECT_CLUSTER=mine)
+    assert told.returncode == 0, told.stderr
+    assert "querylect train paper_bm25" in told.stdout
+    told = bash("grpo_bm25.sh", "--dry-run", cwd=tmp_path, QUERYLECT_CLUSTER=f"{mine}.not")
+    assert told.returncode == 2
+    assert told.stderr.startswith(f"The cluster file {mine}.not cannot be read.")
+
+
+def test_a_job_removes_nothing_that_it_did_not_make(tmp_path):
+    (tmp_path / "mine").mkdir()
+    assert bash("grpo_bm25.sh", "--dry-run", cwd=tmp_path, services=str(tmp_path / "mine")).returncode == 0
+    assert bash("grpo_bm25.sh", "no_such_config", cwd=tmp_path, services=str(tmp_path / "mine")).returncode == 2
+    assert (tmp_path / "mine").is_dir()
 
 
 def test_without_an_installation_a_job_says_so(tmp_path):
@@ -112,11 +152,22 @@ def test_without_an_installation_a_job_says_so(tmp_path):
     assert "none on the PATH. Install it here, or name the command in" in told.stderr
 
 
-def test_what_a_job_knows_of_its_config():
-    known = facts("mix_bm25_minilm", ["output=some where", "mix.environments.bm25.client={urls: ['http://a:1']}"])
+def test_what_a_job_knows_of_its_config(tmp_path):
+    elsewhere = "mix.environments.bm25.client={urls: ['http://a:1'], token_env: THEIRS}"
+    known = facts("mix_bm25_minilm", ["output=some where", elsewhere])
     assert known["run"] == "some where/mix-bm25-minilm"
     assert known["serving"] == ["minilm"]
+    assert known["token_envs"] == ["QUERYLECT_TOKEN"]
+    with pytest.raises(
+        ConfigError, match=r"bm25 is served elsewhere and has its token in QUERYLECT_TOKEN, where the job"
+    ):
+        facts("mix_bm25_minilm", ["mix.environments.bm25.client={urls: ['http://a:1']}"])
     assert facts("tiny", [])["serving"] == [""]
+    (tmp_path / "there").mkdir()
+    assert facts("tiny", [f"env.index={tmp_path}/there"])["building"] == [""]
+    assert facts("tiny", [f"env.index={tmp_path}/there"])["index_locks"] == [f"{tmp_path}/.there.job"]
+    (tmp_path / "there" / "manifest.json").touch()
+    assert facts("tiny", [f"env.index={tmp_path}/there"])["building"] == [], "also in a folder that nobody may write"
     shell = subprocess.run(
         ["bash", "-c", as_shell(known) + '\necho "$run|${serving[0]}"'], capture_output=True, text=True
     )
@@ -154,47 +205,3 @@ def test_launch_without_slurm_says_so(tmp_path, monkeypatch, capsys):
     assert ended.value.code == 2
     assert "there is no sbatch here" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
-
-
-STANDINS = {
-    "scontrol": 'echo "$@" >>calls',
-    "srun": 'trap "exit 1" USR1; echo launched >>calls; while true; do read -t 1 <>pipe; done',
-    "python": f'exec "{sys.executable}" "$@"',
-    "querylect": 'echo "querylect $*" >>calls',
-}
-
-
-@pytest.mark.parametrize(
-    ("finished", "saved", "code"), [(7, [5, 7], 75), (None, [], 75), (7, [5], 1), (10, [9, 10], 75)]
-)
-def test_several_nodes_go_on_where_the_last_finished_step_is_saved(tmp_path, finished, saved, code):
-    """Also by a checkpoint from before the signal: a step that was given up leaves no new one."""
-    (tmp_path / "bin").mkdir()
-    for name, text in STANDINS.items():
-        (tmp_path / "bin" / name).write_text(f"#!/usr/bin/env bash\n{text}\n")
-        (tmp_path / "bin" / name).chmod(0o755)
-    os.mkfifo(tmp_path / "pipe")
-    run = tmp_path / "runs" / "tiny"
-    for step in saved:
-        (run / "checkpoints" / f"checkpoint-{step}").mkdir(parents=True)
-    if finished is not None:
-        (run / "metrics.jsonl").write_text("".join(f'{{"step": {n}, "loss": 1.0}}\n' for n in range(1, finished + 1)))
-    around = {
-        "QUERYLECT": str(tmp_path / "bin" / "querylect"),
-        "QUERYLECT_SLURM": str(SLURM),
-        "SLURM_SUBMIT_DIR": str(tmp_path),
-        "SLURM_JOB_ID": "41",
-        "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}",
-    }
-    served = "client.urls=['http://127.0.0.1:1']"
-    process = subprocess.Popen(["bash", SLURM / "grpo_nodes.sh", "tiny", served], env=os.environ | around)
-    try:
-        until = time.monotonic() + 120
-        while "launched" not in (tmp_path / "calls").read_text() if (tmp_path / "calls").exists() else True:
-            assert time.monotonic() < until
-            time.sleep(0.05)
-        process.send_signal(signal.SIGUSR1)
-        assert process.wait(120) == code
-    finally:
-        process.kill()
-    assert ("requeue 41" in (tmp_path / "calls").read_text()) == (code == 75)

@@ -1,0 +1,108 @@
+"""`querylect launch` with a stand-in for sbatch: what it refuses, writes, leaves alone and makes of Slurm's answers."""
+
+import os
+
+import pytest
+from querylect.configs.load import load_config
+from querylect.errors import ClusterError, ConfigError, StorageError
+from querylect.slurm.launch import Wishes, jobs_of, launch, seconds_of
+
+
+@pytest.fixture
+def sbatch(tmp_path, monkeypatch):
+    """Sets what sbatch does; it runs in an empty folder."""
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    monkeypatch.delenv("QUERYLECT_CLUSTER", raising=False)
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+
+    def does(text):
+        (tmp_path / "bin" / "sbatch").write_text(f"#!/usr/bin/env bash\n{text}\n")
+        (tmp_path / "bin" / "sbatch").chmod(0o755)
+
+    does("echo 12")
+    return does
+
+
+def test_a_time_limit_is_read_as_slurm_reads_it():
+    known = {"90": 5400, "10:30": 630, "1:00:00": 3600, "2-12": 216_000, "0-0:20": 1200, "1-02:03:04": 93_784}
+    assert {time: seconds_of(time) for time in known} == known
+    assert [seconds_of(time) for time in ("soon", "UNLIMITED", "1:2:3:4", "")] == [None] * 4
+
+
+@pytest.mark.parametrize("time", ["10", "9:59", "0:10:00", "0-0:10"])
+def test_a_time_limit_that_leaves_nothing_after_the_warning_is_refused(time):
+    with pytest.raises(ConfigError, match=rf"--time {time} is at most the 10 minutes before the limit"):
+        jobs_of(load_config("tiny", []), Wishes(time=time), chain=False)
+
+
+@pytest.mark.parametrize("time", ["10:01", "0", "INFINITE", "soon"])
+def test_other_time_limits_are_left_to_slurm(time):
+    (job,) = jobs_of(load_config("tiny", []), Wishes(time=time), chain=False)
+    assert f"--time={time}" in job.options
+
+
+def test_the_config_of_a_job_that_may_still_wait_stays_as_it_is(sbatch, tmp_path):
+    (told,) = launch(load_config("tiny", []), Wishes())
+    assert told[0] == "12"
+    written = tmp_path / "here" / "runs" / "tiny" / "job"
+    before = {path: path.read_text() for path in written.iterdir()}
+    with pytest.raises(ConfigError, match=r"config\.yaml holds other settings.* Choose another name=…"):
+        launch(load_config("tiny", ["seed=9"]), Wishes(nodes=2))
+    assert {path: path.read_text() for path in written.iterdir()} == before
+    launch(load_config("tiny", []), Wishes(nodes=2))
+
+
+def test_what_slurm_refused_stands_in_no_way(sbatch):
+    sbatch("echo 'sbatch: error: Invalid account or account/partition combination specified' >&2; exit 1")
+    with pytest.raises(ClusterError, match=r"Name yours with --account"):
+        launch(load_config("tiny", []), Wishes())
+    sbatch("echo 12")
+    launch(load_config("tiny", ["seed=9"]), Wishes())
+
+
+@pytest.mark.parametrize(
+    ("said", "remedy"),
+    [
+        ("Batch job submission failed: Requested node configuration is not available", "Mend --nodes"),
+        ("Batch job submission failed: Unable to contact slurm controller (connect failure)", "controller does not"),
+        ("invalid partition specified: nowhere", "Name one with --partition"),
+    ],
+)
+def test_what_slurm_says_has_its_remedy(sbatch, said, remedy):
+    sbatch(f"echo 'sbatch: error: {said}' >&2; exit 1")
+    with pytest.raises(ClusterError, match=remedy):
+        launch(load_config("tiny", []), Wishes())
+
+
+def test_the_cluster_file_may_print_and_end_with_a_test_that_fails(sbatch, tmp_path, monkeypatch):
+    sbatch('echo "$SBATCH_ACCOUNT" >account; echo "12;cluster"')
+    (tmp_path / "mine.sh").write_text("export SBATCH_ACCOUNT=ours\necho a; echo b\n[ -d /nowhere ] && export A=1\n")
+    monkeypatch.setenv("QUERYLECT_CLUSTER", str(tmp_path / "mine.sh"))
+    assert [number for number, _ in launch(load_config("tiny", []), Wishes())] == ["12"]
+    assert (tmp_path / "here" / "account").read_text() == "ours\n"
+    monkeypatch.setenv("QUERYLECT_CLUSTER", str(tmp_path / "not.sh"))
+    with pytest.raises(ClusterError, match=r"the cluster file .*/not\.sh cannot be read"):
+        launch(load_config("tiny", []), Wishes())
+
+
+def test_a_run_folder_that_cannot_be_made_is_one_sentence(sbatch, tmp_path):
+    (tmp_path / "here" / "runs" / "tiny").mkdir(parents=True)
+    (tmp_path / "here" / "runs" / "tiny" / "logs").touch()
+    with pytest.raises(StorageError, match=r"runs/tiny/logs cannot be read and written \(File exists\)"):
+        launch(load_config("tiny", []), Wishes())
+
+
+def test_a_chain_builds_a_hybrid_in_one_job_and_takes_no_gpu_where_none_is_wanted():
+    members = "[{retriever: bm25, index: none/b}, {retriever: contriever, index: none/c}]"
+    hybrid = ["env.retriever=hybrid", "env.index=none/h", f"env.hybrid={{members: {members}}}"]
+    chain = jobs_of(load_config("tiny", hybrid), Wishes(gpus=0), chain=True)
+    assert [job.name for job in chain] == ["index", "train", "eval"]
+    assert "--array" not in chain[0].text
+    assert not any("--array" in option for option in chain[0].options)
+    assert ["--gpus=0" in job.options for job in chain] == [True, False, True]
+    assert "--gpus-per-node=0" in chain[1].options
+    chain = jobs_of(load_config("paper_contriever", ["env.index=none/c"]), Wishes(), chain=True)
+    assert [job.name for job in chain] == ["index", "merge", "train", "eval"]
+    assert "--gpus=0" not in chain[0].options
