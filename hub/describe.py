@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import __version__
+from ..configs.llm import LlmConfig
 from ..configs.mix import environments
 from ..configs.rewriter import RewriterConfig
 from ..configs.schema import RunConfig
@@ -19,6 +20,7 @@ from ..rollouts.chat import Chat
 from ..rollouts.engine import Sampling
 from .base import Base
 from .exported import (
+    LLM,
     PROMPT,
     Exported,
     ExportedAnswer,
@@ -138,8 +140,8 @@ def _settings(rewriter: RewriterConfig, name: str, base: Base, place: Path) -> R
         shutil.copyfile(prompt_path(rewriter.prompt), place / file)
         changes["prompt"] = file
     if rewriter.llm is not None:
-        here = {"model": portable(rewriter.llm.model), "base_url": None, "cache": "auto"}
-        changes["llm"] = rewriter.llm.model_copy(update=here)
+        told = rewriter.llm.model_dump(include=set(LLM)) | {"model": portable(rewriter.llm.model)}
+        changes["llm"] = LlmConfig(**told)
     if rewriter.name == "chr":
         changes["chr"] = rewriter.chr.model_copy(update={"similarity": portable(rewriter.chr.similarity)})
     return rewriter.model_copy(update=changes)

@@ -15,12 +15,16 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from ..configs.llm import LlmConfig
 from ..configs.rewriter import RewriterConfig
 from ..envs.plan import SearchPlan
 from ..errors import ModelError, StorageError
 
 FILE = "querylect.json"
 FORMAT = 1
+
+LLM = ("model", "dtype", "max_prompt_tokens")
+"""What an export says of a language model that its rewriter asks, and what readers take from it."""
 
 PROMPT = "prompt.yaml"
 """The few-shot prompt of the rewriter `small`, beside FILE; of a mix `prompt-NAME.yaml`."""
@@ -258,10 +262,18 @@ class Exported(_Entry):
 
 
 def rewriter_of(member: ExportedMember, folder: Path) -> RewriterConfig:
-    """The rewriter's settings with its prompt file found in `folder`, ready for `make_rewriter`."""
-    if member.rewriter.name != "small":
-        return member.rewriter
-    return member.rewriter.model_copy(update={"prompt": str(folder / Path(member.rewriter.prompt).name)})
+    """The rewriter's settings with its prompt file found in `folder`, ready for `make_rewriter`.
+
+    Of a language model that they ask only what says which one it is: the folder may be a stranger's, and neither sends
+    questions and keys to an address of their choice nor writes into a file of theirs.
+    """
+    rewriter = member.rewriter
+    changes: dict[str, Any] = {}
+    if rewriter.name == "small":
+        changes["prompt"] = str(folder / Path(rewriter.prompt).name)
+    if rewriter.llm is not None:
+        changes["llm"] = LlmConfig(**rewriter.llm.model_dump(include=set(LLM)))
+    return rewriter.model_copy(update=changes)
 
 
 def read_exported(folder: Path) -> Exported:
