@@ -17,6 +17,7 @@ from ..rewriters.card import RetrieverCard
 from ..rewriters.registry import make_rewriter
 from ..rewriters.small import load_prompt, prompt_path
 from ..rollouts.chat import Chat
+from ..rollouts.checkpoints import base_fingerprint
 from ..rollouts.engine import Sampling
 from .base import Base
 from .exported import (
@@ -33,7 +34,7 @@ from .exported import (
     ExportedRollout,
     ExportedRun,
 )
-from .source import Source, example_question, git_state, read_json, run_identity
+from .source import Source, example_question, git_state, run_identity
 from .weights import Loaded
 
 _PLACE = "QUERYLECT-QUESTION-PLACE"
@@ -59,7 +60,6 @@ def describe(
         name: _member(source, one, name, base, loaded, results.get(name), place, example)
         for name, one in environments(config).items()
     }
-    written_down = read_json(source.run / "base.json") or {}
     common: dict[str, Any] = {
         "querylect": __version__,
         "base_model": base.name,
@@ -68,7 +68,7 @@ def describe(
         "policy": ExportedPolicy(
             dtype=loaded.dtype,
             trust_remote_code=config.policy.trust_remote_code,
-            base_fingerprint=written_down.get("fingerprint"),
+            base_fingerprint=base_fingerprint(source.run),
         ),
         "training": training(config, base),
         "license": base.licence.id,

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from .. import __version__
 from ..errors import StorageError
+from ..rollouts.checkpoints import base_fingerprint
 from .aside import placed, refuse_strangers
 from .base import Base, base_of
 from .card import README, model_card
@@ -106,7 +107,7 @@ def export_to_hub(run: Path, repo_id: str, wishes: Wishes, endpoint: str | None 
 def write_folder(place: Path, part: _Part, base: Base, wishes: Wishes, address: Address) -> Exported:
     """Write model files, `querylect.json` and card of one checkpoint into `place`. Raises as `load_policy`."""
     source, adapter = part.source, _leaves_as_adapter(part.source, wishes)
-    loaded = load(source.config, source.checkpoint, part.dtype)
+    loaded = load(source.config, source.checkpoint, part.dtype, base_fingerprint(source.run))
     place.mkdir(parents=True, exist_ok=True)
     exported = describe(source, base, loaded, part.results, place, adapter=adapter, example=wishes.example)
     new_tokens = exported.rollout.max_new_tokens[0]

@@ -171,7 +171,7 @@ class ExportedPolicy(_Entry):
     """float32 or bfloat16: that of the exported weights, or of an adapter's base."""
     trust_remote_code: bool = False
     base_fingerprint: str | None = None
-    """Of the weights that training started from (train/fingerprint.py); None where the run did not write it down."""
+    """Of the weights that training started from (rollouts/fingerprint.py); None where the run did not write it down."""
 
 
 class ExportedRollout(_Entry):

@@ -8,9 +8,11 @@ import shutil
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 import querylect
+import torch
 from querylect.cli import main
 from querylect.configs.load import dump_config
 from querylect.data.types import Document, Question
@@ -20,6 +22,8 @@ from querylect.errors import CheckpointError, ConfigError, ModelError, RequestEr
 from querylect.eval.systems import PolicySystem
 from querylect.hub.export import Wishes, export_to_folder
 from querylect.rollouts.checkpoints import find_checkpoint
+from querylect.rollouts.fingerprint import fingerprint
+from querylect.rollouts.policy import load_policy
 from querylect.use.desk import Desk
 from querylect.use.rewriter import Rewriter
 from querylect.use.trained import only_member, open_trained
@@ -121,6 +125,34 @@ def test_an_export_answers_as_the_run_that_it_came_from(trained, tmp_path, capsy
     printed = capsys.readouterr().out
     assert "micro_batch: 8" in printed
     assert f"model: {config.policy.model}" in printed
+
+
+def test_an_adapter_answers_and_leaves_only_on_the_weights_that_it_was_trained_on(trained, tmp_path):  # noqa: F811
+    config, folder = trained
+    model, _ = load_policy(config.policy)
+    written = folder / "base.json"
+    written.write_text(json.dumps({"model": config.policy.model, "fingerprint": fingerprint(model)}))
+    export_to_folder(folder, tmp_path / "out", WISHES)
+    adapter = Path(shutil.copytree(folder / "final", tmp_path / "adapter"))
+    shutil.copy(tmp_path / "out" / "prompt.yaml", adapter)
+    told = json.loads((tmp_path / "out" / "querylect.json").read_text())
+    told |= {"lora": True, "base_model": config.policy.model}
+    (adapter / "querylect.json").write_text(json.dumps(told))
+    for place in (folder, adapter):
+        assert Rewriter.from_pretrained(place).rewrite("my head hurts").plan is not None
+    other = tmp_path / "other"
+    shutil.copytree(config.policy.model, other)
+    with torch.no_grad():
+        next(model.parameters()).mul_(1.5)
+    model.save_pretrained(other)
+    (folder / "config.yaml").write_text(dump_config(change(config, **{"policy.model": str(other)})))
+    (adapter / "querylect.json").write_text(json.dumps(told | {"base_model": str(other)}))
+    for place in (folder, adapter):
+        with pytest.raises(CheckpointError, match=r"was trained on other weights than '.*other' holds now"):
+            Rewriter.from_pretrained(place)
+    with pytest.raises(CheckpointError, match="was trained on other weights"):
+        export_to_folder(folder, tmp_path / "again", WISHES)
+    assert not (tmp_path / "again").exists()
 
 
 def test_a_hub_id_is_downloaded_and_what_the_hub_refuses_is_told(trained, tmp_path):  # noqa: F811

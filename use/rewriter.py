@@ -59,7 +59,7 @@ class Rewriter:
         if engine is None:
             from ..rollouts.engines import load_engine
 
-            engine = load_engine(trained.config, trained.checkpoint)
+            engine = load_engine(trained.config, trained.checkpoint, trained.base_fingerprint)
         self._trained = trained
         self._voices = Voices(trained, engine)
         self._numbers = itertools.count()

@@ -18,7 +18,7 @@ from ..configs.schema import PolicyConfig, RunConfig
 from ..errors import CheckpointError, ConfigError, DownloadError, ModelError
 from ..hub.exported import FILE, read_exported, rewriter_of
 from ..rewriters.card import RetrieverCard
-from ..rollouts.checkpoints import find_checkpoint
+from ..rollouts.checkpoints import base_fingerprint, find_checkpoint
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _NOT_NEEDED = ["*.bin", "*.pt", "*.pth", "*.h5", "*.msgpack", "*.onnx", "*.gguf", "optimizer*"]
@@ -52,6 +52,8 @@ class Trained:
     """The model before it was trained, which a rewriter's first stage may ask."""
     k: int
     """Documents that a plan asks for."""
+    base_fingerprint: str | None = None
+    """Of the weights that an adapter was trained on, where that is written down."""
 
     @property
     def turns(self) -> int:
@@ -88,7 +90,8 @@ def open_trained(
         return _of_export(name, folder, settings, trust_remote_code)
     if run:
         config = load_config(str(folder / "config.yaml"), settings)
-        return of_config(name, config, find_checkpoint(folder, checkpoint), _searched(folder))
+        found = of_config(name, config, find_checkpoint(folder, checkpoint), _searched(folder))
+        return replace(found, base_fingerprint=base_fingerprint(folder))
     if folder.is_dir() and name not in known_configs():
         raise ConfigError(
             f"{name} is no run folder (it holds no config.yaml) and no export (it holds no {FILE}). Give a folder that "
@@ -132,7 +135,7 @@ def asked_of_environment(trained: Trained) -> Trained:
 
     with open_environments(trained.config) as client:
         searched = {"retriever": client.environment().retriever}
-    return of_config(trained.name, trained.config, trained.checkpoint, searched)
+    return replace(trained, members=of_config(trained.name, trained.config, trained.checkpoint, searched).members)
 
 
 def _searched(run: Path) -> Mapping[str, Any] | None:
@@ -181,7 +184,8 @@ def _of_export(name: str, folder: Path, settings: Sequence[str], trust_remote_co
     config = validated(RunConfig, values, str(folder / FILE), settings)
     members = {member: _member(rewriter_of(one, folder), one.retriever) for member, one in exported.members.items()}
     base = config.policy.model_copy(update={"model": exported.base_model}) if exported.base_model else config.policy
-    return Trained(name, config, folder if exported.lora else None, members, base, rollout.k)
+    trained = Trained(name, config, folder if exported.lora else None, members, base, rollout.k)
+    return replace(trained, base_fingerprint=exported.policy.base_fingerprint) if exported.lora else trained
 
 
 def _downloaded(name: str, revision: str | None, token: str | None) -> Path:
