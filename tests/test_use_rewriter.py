@@ -18,13 +18,13 @@ from querylect.configs.load import dump_config
 from querylect.data.types import Document, Question
 from querylect.envs.client import EnvironmentClient, SyncEnvironmentClient
 from querylect.envs.plan import SearchPlan
-from querylect.errors import CheckpointError, ConfigError, ModelError, RequestError
+from querylect.errors import CheckpointError, ConfigError, EngineUnavailableError, ModelError, RequestError
 from querylect.eval.systems import PolicySystem
 from querylect.hub.export import Wishes, export_to_folder
 from querylect.rollouts.checkpoints import find_checkpoint
 from querylect.rollouts.fingerprint import fingerprint
 from querylect.rollouts.policy import load_policy
-from querylect.use.desk import Desk
+from querylect.use.desk import ClosedError, Desk
 from querylect.use.rewriter import Rewriter
 from querylect.use.trained import only_member, open_trained
 
@@ -342,6 +342,82 @@ def test_an_order_that_fails_fails_alone_and_one_batch_is_worked_on_at_a_time():
     ]  # fmt: skip
     assert desk.ask([str(n) for n in range(9)]) == [str(n) for n in range(9)]
     assert [len(batch) for batch in batches[-3:]] == [4, 4, 1]
+
+
+def put_beside(desk, *asked):
+    """Threads that ask while the desk is busy, each with its outcome, once all of them wait."""
+    found, threads = {}, []
+
+    def ask(item):
+        try:
+            found[item] = desk.ask([item])
+        except BaseException as error:  # noqa: BLE001 (the outcome)
+            found[item] = error
+
+    for number, item in enumerate(asked):
+        threads.append(threading.Thread(target=ask, args=(item,), daemon=True))
+        threads[-1].start()
+        while desk.waiting < number + 1:
+            assert threads[-1].is_alive()
+    return found, threads
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit])
+def test_who_is_interrupted_leaves_nobody_waiting_and_stops_nobody_else(stop):
+    calls = []
+
+    def work(items):
+        calls.append(list(items))
+        if "stop" in items:
+            if len(items) > 1:
+                raise ValueError("the batch fails, and its orders are tried one by one")
+            raise stop
+        return items
+
+    desk = Desk(work, most=4)
+    with desk._busy:
+        found, threads = put_beside(desk, "before", "stop", "after")
+    for thread in threads:
+        thread.join(30)
+    assert calls == [["before", "stop", "after"], ["before"], ["stop"]]
+    (interrupted,) = [item for item, one in found.items() if isinstance(one, stop)]  # whose thread worked
+    others = {item: one for item, one in found.items() if item != interrupted}
+    assert others.pop("before", ["before"]) == ["before"]
+    assert all(isinstance(one, ClosedError) for one in others.values())
+    assert found.keys() == {"before", "stop", "after"}
+    assert desk.ask(["later"]) == ["later"]
+
+
+def test_the_thread_of_asynchronous_callers_outlives_what_it_worked_on(caplog):
+    def work(items):
+        if items == ["stop"]:
+            raise SystemExit
+        return items
+
+    async def ask():
+        desk = Desk(work, most=4)
+        with pytest.raises(ClosedError, match="interrupted before it came to this question"):
+            await asyncio.wait_for(desk.ask_soon(["stop"]), 30)
+        return await asyncio.wait_for(desk.ask_soon(["later"]), 30)
+
+    assert asyncio.run(ask()) == ["later"]
+    assert "a batch of questions was broken off" in caplog.text
+
+
+def test_an_engine_that_is_gone_is_told_to_all_at_once():
+    calls = []
+
+    def work(items):
+        calls.append(list(items))
+        raise EngineUnavailableError("it does not answer")
+
+    desk = Desk(work, most=4)
+    with desk._busy:
+        found, threads = put_beside(desk, "one", "two", "three")
+    for thread in threads:
+        thread.join(30)
+    assert calls == [["one", "two", "three"]]
+    assert all(isinstance(one, EngineUnavailableError) for one in found.values())
 
 
 def test_what_cannot_be_asked_is_told(trained, tmp_path):  # noqa: F811

@@ -19,6 +19,7 @@ from ..errors import CheckpointError, ConfigError, DownloadError, ModelError
 from ..hub.exported import FILE, read_exported, rewriter_of
 from ..rewriters.card import RetrieverCard
 from ..rollouts.checkpoints import base_fingerprint, find_checkpoint
+from ..sources import resolve_model
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _NOT_NEEDED = ["*.bin", "*.pt", "*.pth", "*.h5", "*.msgpack", "*.onnx", "*.gguf", "optimizer*"]
@@ -87,7 +88,7 @@ def open_trained(
     if from_hub:
         folder = _downloaded(name, revision, token)
     if exported or from_hub:
-        return _of_export(name, folder, settings, trust_remote_code)
+        return _of_export(name, folder, settings, trust_remote_code, token)
     if run:
         config = load_config(str(folder / "config.yaml"), settings)
         found = of_config(name, config, find_checkpoint(folder, checkpoint), _searched(folder))
@@ -154,7 +155,7 @@ def _searched(run: Path) -> Mapping[str, Any] | None:
     return found
 
 
-def _of_export(name: str, folder: Path, settings: Sequence[str], trust_remote_code: bool) -> Trained:
+def _of_export(name: str, folder: Path, settings: Sequence[str], trust_remote_code: bool, token: str | None) -> Trained:
     exported = read_exported(folder)
     if exported.policy.trust_remote_code and not trust_remote_code:
         raise ModelError(
@@ -163,9 +164,11 @@ def _of_export(name: str, folder: Path, settings: Sequence[str], trust_remote_co
         )
     if exported.lora and exported.base_model is None:
         raise ModelError(f"{name} is an adapter and does not name its base model. Export it again with --merge-lora.")
-    rollout = exported.rollout
+    rollout, under = exported.rollout, exported.base_model
+    if exported.lora and under is not None and token is not None and _is_on_the_hub(under):
+        under = str(_downloaded(under, None, token, rewriter=False))  # what loads it has no token
     policy = {
-        "model": exported.base_model if exported.lora else str(folder),
+        "model": under if exported.lora else str(folder),
         "dtype": exported.policy.dtype,
         "lora": None,
         "trust_remote_code": exported.policy.trust_remote_code,
@@ -183,28 +186,34 @@ def _of_export(name: str, folder: Path, settings: Sequence[str], trust_remote_co
     }
     config = validated(RunConfig, values, str(folder / FILE), settings)
     members = {member: _member(rewriter_of(one, folder), one.retriever) for member, one in exported.members.items()}
-    base = config.policy.model_copy(update={"model": exported.base_model}) if exported.base_model else config.policy
+    base = config.policy.model_copy(update={"model": under}) if under else config.policy
     trained = Trained(name, config, folder if exported.lora else None, members, base, rollout.k)
     return replace(trained, base_fingerprint=exported.policy.base_fingerprint) if exported.lora else trained
 
 
-def _downloaded(name: str, revision: str | None, token: str | None) -> Path:
-    """A Hub repository in the local cache; first the small file that says whether it is a rewriter at all."""
-    import httpx
+def _is_on_the_hub(model: str) -> bool:
+    return not Path(model).expanduser().exists() and resolve_model(model) == model
+
+
+def _downloaded(name: str, revision: str | None, token: str | None, rewriter: bool = True) -> Path:
+    """A Hub repository in the local cache; of a rewriter first the small file that says whether it is one at all."""
     from huggingface_hub import hf_hub_download, snapshot_download
     from huggingface_hub.errors import (
         EntryNotFoundError,
         GatedRepoError,
         HfHubHTTPError,
         HFValidationError,
+        HTTPError,
         LocalEntryNotFoundError,
         OfflineModeIsEnabled,
         RepositoryNotFoundError,
         RevisionNotFoundError,
+        XetDownloadError,
     )
 
     try:
-        hf_hub_download(name, FILE, revision=revision, token=token)
+        if rewriter:
+            hf_hub_download(name, FILE, revision=revision, token=token)
         return Path(snapshot_download(name, revision=revision, token=token, ignore_patterns=_NOT_NEEDED))
     except GatedRepoError as error:
         raise ModelError(f"{name} on the Hub asks for consent first. Give it on its page and log in.") from error
@@ -215,7 +224,7 @@ def _downloaded(name: str, revision: str | None, token: str | None) -> Path:
             f"{name!r} is no folder here and no repository that can be seen on the Hub. Mend the name; for a private "
             "one log in (`hf auth login`) or set HF_TOKEN."
         ) from error
-    except (LocalEntryNotFoundError, OfflineModeIsEnabled, httpx.TransportError) as error:
+    except (LocalEntryNotFoundError, OfflineModeIsEnabled) as error:
         raise DownloadError(
             f"{name!r} is no folder here, and the Hub cannot be reached ({_first_line(error)}). Mend the path, or try "
             "again with a connection; what has arrived is kept."
@@ -228,6 +237,11 @@ def _downloaded(name: str, revision: str | None, token: str | None) -> Path:
         raise ConfigError(f"{name!r} is no folder here and no Hub id ({_first_line(error)}). Mend it.") from error
     except HfHubHTTPError as error:
         raise DownloadError(f"the Hub did not give {name} ({_first_line(error)}). Try again later.") from error
+    except (HTTPError, XetDownloadError, OSError) as error:
+        raise DownloadError(
+            f"{name} could not be downloaded ({_first_line(error)}). Look at the connection and the room on the disk "
+            "and try again; what has arrived is kept."
+        ) from error
 
 
 def _first_line(error: BaseException) -> str:
