@@ -140,7 +140,7 @@ def _settings(rewriter: RewriterConfig, name: str, base: Base, place: Path) -> R
         shutil.copyfile(prompt_path(rewriter.prompt), place / file)
         changes["prompt"] = file
     if rewriter.llm is not None:
-        told = rewriter.llm.model_dump(include=set(LLM)) | {"model": portable(rewriter.llm.model)}
+        told = rewriter.llm.model_dump(include=set(LLM)) | {"model": findable(rewriter.llm)}
         changes["llm"] = LlmConfig(**told)
     if rewriter.name == "chr":
         changes["chr"] = rewriter.chr.model_copy(update={"similarity": portable(rewriter.chr.similarity)})
@@ -156,6 +156,15 @@ def _without_folders(card: Mapping[str, Any]) -> dict[str, Any]:
         else:
             told[key] = portable(value) if key in ("model", "query_model") and isinstance(value, str) else value
     return told
+
+
+def findable(llm: LlmConfig) -> str:
+    """A frozen model's name where others get the model by it, "" where only this machine or an endpoint knows it."""
+    if llm.model.startswith((".", "~", "/")) or Path(llm.model).exists():
+        return ""
+    if llm.base_url is not None and llm.model.count("/") != 1:
+        return ""
+    return llm.model
 
 
 def portable(name: str) -> str:

@@ -10,10 +10,11 @@ does.
 """
 
 import json
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from ..configs.llm import LlmConfig
 from ..configs.rewriter import RewriterConfig
@@ -152,10 +153,26 @@ class ExportedResults(_Entry):
     """Licence and citation of the questions and documents, where they are known."""
 
 
+def _known(section: type[BaseModel], values: Any) -> Any:
+    """The settings of a section without those that a later version has added."""
+    if not isinstance(values, dict):
+        return values
+    kept: dict[str, Any] = {}
+    for name in values.keys() & section.model_fields.keys():
+        options = get_args(section.model_fields[name].annotation) or (section.model_fields[name].annotation,)
+        inner = next((one for one in options if isinstance(one, type) and issubclass(one, BaseModel)), None)
+        kept[name] = values[name] if inner is None else _known(inner, values[name])
+    return kept
+
+
+ExportedRewriter = Annotated[RewriterConfig, BeforeValidator(partial(_known, RewriterConfig))]
+"""The rewriter's section of a run's settings."""
+
+
 class ExportedMember(_Entry):
     """The rewriter for one environment."""
 
-    rewriter: RewriterConfig
+    rewriter: ExportedRewriter
     """Whole; `prompt` is a file beside FILE where the rewriter has one: see `rewriter_of`."""
     chat: ExportedChat
     retriever: dict[str, Any]
@@ -215,7 +232,7 @@ class Exported(_Entry):
     """Hub id of the model that was trained, or its name where it has none."""
     lora: bool
     """Whether the folder is an adapter on `base_model`."""
-    rewriter: RewriterConfig | None = None
+    rewriter: ExportedRewriter | None = None
     chat: ExportedChat | None = None
     retriever: dict[str, Any] | None = None
     environment: ExportedEnvironment | None = None

@@ -8,6 +8,7 @@ Answers are greedy and made of the same steps as those of `querylect eval`: the 
 object may be asked by many threads and tasks at once; their questions are put together.
 """
 
+import asyncio
 import itertools
 from collections.abc import Awaitable, Generator, Sequence
 from pathlib import Path
@@ -192,6 +193,7 @@ class Rewriter:
         self, questions: Any, *, retriever: Retriever | None = None, documents: Any = None, after: Any = None
     ) -> Any:
         """`rewrite` for an event loop: concurrent calls stand in one batch, and a cancelled one costs nothing more."""
+        await self._know(retriever)
         return _like(questions, await self._desk.ask_soon(self._orders(questions, retriever, documents, after)))
 
     @overload
@@ -262,6 +264,7 @@ class Rewriter:
         """`search` for an event loop. `k` asks for another number of documents in the last turn."""
         if retriever is None and hasattr(client, "environment"):
             retriever = (await client.environment()).retriever
+        await self._know(retriever)
         steps = self._conversation(questions, retriever, turns, k)
         orders = next(steps)
         while True:
@@ -270,6 +273,11 @@ class Rewriter:
                 orders = steps.send(await client.search(plans) if plans else [])
             except StopIteration as stop:
                 return _like(questions, stop.value)
+
+    async def _know(self, retriever: Retriever | None) -> None:
+        """Ask the environment, where it must be, without holding up the event loop."""
+        if self._voices.must_ask(retriever):
+            await asyncio.to_thread(self._voices.of, retriever)
 
     def _orders(self, questions: Any, retriever: Retriever | None, documents: Any, after: Any) -> list[Order]:
         one = isinstance(questions, (str, Question))

@@ -185,10 +185,26 @@ def _of_export(name: str, folder: Path, settings: Sequence[str], trust_remote_co
         "reward": {"turn_weights": [1.0] * rollout.turns},
     }
     config = validated(RunConfig, values, str(folder / FILE), settings)
-    members = {member: _member(rewriter_of(one, folder), one.retriever) for member, one in exported.members.items()}
+    changes = [one for one in settings if one.strip().startswith("rewriter.")]
+    members = {}
+    for member, one in exported.members.items():
+        rewriter = rewriter_of(one, folder)
+        if changes:
+            told = {"rewriter": rewriter.model_dump(mode="json")}
+            rewriter = validated(RunConfig, told, str(folder / FILE), changes).rewriter
+        _refuse_nameless_model(name, rewriter)
+        members[member] = _member(rewriter, one.retriever)
     base = config.policy.model_copy(update={"model": under}) if under else config.policy
     trained = Trained(name, config, folder if exported.lora else None, members, base, rollout.k)
     return replace(trained, base_fingerprint=exported.policy.base_fingerprint) if exported.lora else trained
+
+
+def _refuse_nameless_model(name: str, rewriter: RewriterConfig) -> None:
+    if rewriter.name == "hcqr" and rewriter.llm is not None and not rewriter.llm.model:
+        raise ModelError(
+            f"the rewriter of {name} asks a frozen model that only the machine knew which trained it. Say which one to "
+            "ask: rewriter.llm.model=ID, and for one behind an endpoint rewriter.llm.base_url=URL too."
+        )
 
 
 def _is_on_the_hub(model: str) -> bool:
