@@ -252,6 +252,15 @@ def test_results_beside_the_run_s_own_are_found_by_the_weights_that_they_measure
     assert read_exported(tmp_path / "out").member().results is not None
 
 
+def test_results_that_cannot_be_used_hide_none_that_can(copied, tmp_path):  # noqa: F811
+    (copied / "later").mkdir()
+    for name in ("results.json", "eval.jsonl"):
+        shutil.copy(copied / name, copied / "later" / name)
+    of_other_settings(copied)
+    export_to_folder(copied, tmp_path / "out", MERGED)
+    assert read_exported(tmp_path / "out").member().results is not None
+
+
 def test_what_was_not_measured_leaves_only_when_told_so_and_says_it(copied, tmp_path):  # noqa: F811
     unevaluated(copied)
     export_to_folder(copied, tmp_path / "out", replace(MERGED, without_evaluation=True))

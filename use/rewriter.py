@@ -198,7 +198,13 @@ class Rewriter:
 
     @overload
     def search(  # type: ignore[overload-overlap]
-        self, questions: Asked, client: Searcher, *, turns: int | None = None, retriever: Retriever | None = None
+        self,
+        questions: Asked,
+        client: Searcher,
+        *,
+        turns: int | None = None,
+        retriever: Retriever | None = None,
+        k: int | None = None,
     ) -> SearchResult: ...
 
     @overload
@@ -209,19 +215,27 @@ class Rewriter:
         *,
         turns: int | None = None,
         retriever: Retriever | None = None,
+        k: int | None = None,
     ) -> list[SearchResult]: ...
 
     def search(
-        self, questions: Any, client: Any, *, turns: int | None = None, retriever: Retriever | None = None
+        self,
+        questions: Any,
+        client: Any,
+        *,
+        turns: int | None = None,
+        retriever: Retriever | None = None,
+        k: int | None = None,
     ) -> Any:
         """Rewrite and search, turn after turn, each one shown what the one before it found.
 
         `turns` is as many as the policy was trained on where it is None. Where `retriever` is None, the client's
-        environment says which one it is. Raises as `rewrite` and as the client does.
+        environment says which one it is. `k` asks for another number of documents in the last turn. Raises as
+        `rewrite` and as the client does.
         """
         if retriever is None and hasattr(client, "environment"):
             retriever = client.environment().retriever
-        steps = self._conversation(questions, retriever, turns, None)
+        steps = self._conversation(questions, retriever, turns, k)
         orders = next(steps)
         while True:
             plans = steps.send(self._desk.ask(orders))
@@ -261,7 +275,7 @@ class Rewriter:
         retriever: Retriever | None = None,
         k: int | None = None,
     ) -> Any:
-        """`search` for an event loop. `k` asks for another number of documents in the last turn."""
+        """`search` for an event loop."""
         if retriever is None and hasattr(client, "environment"):
             retriever = (await client.environment()).retriever
         await self._know(retriever)
