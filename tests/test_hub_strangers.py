@@ -157,3 +157,19 @@ def test_the_environment_is_asked_outside_of_the_event_loop(monkeypatch):
     with pytest.raises(EnvironmentUnavailableError):
         rewriter.rewrite("an itch")
     assert len(threads) == 2
+
+
+def test_the_token_is_for_the_base_model_of_an_adapter_too(tmp_path, monkeypatch):
+    asked = []
+
+    def download(name, revision=None, token=None, **_):
+        asked.append((name, token))
+        return str(tmp_path)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    folder = write(tmp_path / "out", exported(lora=True))
+    opened = open_trained(str(folder), token="hf_reader")
+    assert asked == [("acme/base", "hf_reader")]
+    assert opened.config.policy.model == opened.base.model == str(tmp_path)
+    assert open_trained(str(folder)).config.policy.model == "acme/base"
+    assert len(asked) == 1
