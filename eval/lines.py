@@ -52,12 +52,17 @@ def read_whole(path: Path, row: Callable[[bytes], Row | None], useless: str, unr
     try:
         if cut_off_half_a_line(path):
             log.info("%s: its last line was cut and is removed", path)
-        written = path.read_bytes().splitlines() if path.exists() else []
+        rows, lines = [], 0
+        if path.exists():
+            with path.open("rb") as file:
+                for line in file:
+                    lines += 1
+                    if (one := row(line.rstrip(b"\r\n"))) is not None:
+                        rows.append(one)
     except OSError as error:
         raise StorageError(f"{path} cannot be read ({error}). {unreadable}") from error
-    rows = [one for line in written if (one := row(line)) is not None]
-    if len(rows) < len(written):
-        log.warning("%s: %d lines %s", path, len(written) - len(rows), useless)
+    if len(rows) < lines:
+        log.warning("%s: %d lines %s", path, lines - len(rows), useless)
     return rows
 
 

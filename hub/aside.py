@@ -1,13 +1,17 @@
 """A folder that appears whole or not at all, and never takes the place of something it does not know."""
 
+import fcntl
+import logging
 import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..errors import ConfigError, ModelError, StorageError
+from ..errors import ConfigError, ModelError, QuerylectError, StorageError
 from .exported import FILE, read_exported
+
+log = logging.getLogger(__name__)
 
 
 def refuse_strangers(target: Path, run_name: str, run_id: str) -> None:
@@ -30,6 +34,36 @@ def refuse_strangers(target: Path, run_name: str, run_id: str) -> None:
     )
 
 
+def refuse_the_run(target: Path, run: Path) -> None:
+    """ConfigError where the export would take the place of the run that it comes from, or of a checkpoint of it."""
+    there, run = target.resolve(), run.resolve()
+    if there == run or there in run.parents:
+        raise ConfigError(f"{target} is the run {run} itself, or holds it. Choose a --to that is a folder of its own.")
+    if run in there.parents and there.relative_to(run).parts[0] in ("best", "final", "checkpoints"):
+        raise ConfigError(f"{target} is a place of the run's own checkpoints. Choose another --to.")
+
+
+@contextmanager
+def only_export(run: Path) -> Iterator[None]:
+    """Hold a run's exports for this process, by a lock on its folder, which leaves no file and ends with the process.
+
+    Raises StorageError where another export of the run is under way.
+    """
+    folder = os.open(run, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise StorageError(
+                f"another export of {run} is under way, and both would write the same files. Wait until it is done."
+            ) from error
+        except OSError as error:
+            log.debug("%s cannot be locked (%s)", run, error)  # a file system without locks
+        yield
+    finally:
+        os.close(folder)
+
+
 @contextmanager
 def placed(target: Path) -> Iterator[Path]:
     """A folder to write into, which takes the place of `target` at the end, or vanishes on any error.
@@ -49,11 +83,8 @@ def placed(target: Path) -> Iterator[Path]:
             target.rename(before)
         aside.rename(target)
         shutil.rmtree(before, ignore_errors=True)
-    except OSError as error:
-        raise _not_taken(target, error) from error
     except Exception as error:
-        # safetensors says what the disk said, in an error of its own
-        if "I/O error" in str(error) or "No space left" in str(error):
+        if said_by_the_disk(error):
             raise _not_taken(target, error) from error
         raise
     finally:
@@ -62,11 +93,22 @@ def placed(target: Path) -> Iterator[Path]:
             before.rename(target)
 
 
+def said_by_the_disk(error: Exception) -> bool:
+    """Whether writing failed: safetensors says what the disk said in an error of its own."""
+    if isinstance(error, QuerylectError):
+        return False
+    return isinstance(error, OSError) or "I/O error" in str(error) or "No space left" in str(error)
+
+
+def reason_of(error: Exception) -> str:
+    """What the disk said, in one line."""
+    return " ".join(str(getattr(error, "strerror", None) or error).split())[:200]
+
+
 def _not_taken(target: Path, error: Exception) -> StorageError:
-    reason = " ".join(str(getattr(error, "strerror", None) or error).split())[:200]
     return StorageError(
-        f"the export {target} could not be written ({reason}). Nothing half-written was left there, and the run folder "
-        "is as it was. Free some space, or choose another --to, and export again."
+        f"the export {target} could not be written ({reason_of(error)}). Nothing half-written was left there, and "
+        "the run folder is as it was. Free some space, or choose another --to, and export again."
     )
 
 

@@ -182,7 +182,7 @@ def _usage(exported: Exported, base: Base, address: Address, rank: int | None) -
     member = next(iter(exported.members))
     chat = exported.members[member].chat
     yield "With querylect, whose `rewrite` also gives the search plan, and with a retriever what it finds:"
-    yield fenced(querylect_snippet(address, chat), "python")
+    yield fenced(querylect_snippet(exported, address, member), "python")
     yield "Without it: the prompt,"
     yield fenced(prompt_snippet(exported, address, member), "python")
     if chat.template is None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import __version__
+from ..configs.llm import LlmConfig
 from ..configs.mix import environments
 from ..configs.rewriter import RewriterConfig
 from ..configs.schema import RunConfig
@@ -16,9 +17,11 @@ from ..rewriters.card import RetrieverCard
 from ..rewriters.registry import make_rewriter
 from ..rewriters.small import load_prompt, prompt_path
 from ..rollouts.chat import Chat
+from ..rollouts.checkpoints import base_fingerprint
 from ..rollouts.engine import Sampling
 from .base import Base
 from .exported import (
+    LLM,
     PROMPT,
     Exported,
     ExportedAnswer,
@@ -31,7 +34,7 @@ from .exported import (
     ExportedRollout,
     ExportedRun,
 )
-from .source import Source, example_question, git_state, read_json, run_identity
+from .source import Source, example_question, git_state, run_identity
 from .weights import Loaded
 
 _PLACE = "QUERYLECT-QUESTION-PLACE"
@@ -57,7 +60,6 @@ def describe(
         name: _member(source, one, name, base, loaded, results.get(name), place, example)
         for name, one in environments(config).items()
     }
-    written_down = read_json(source.run / "base.json") or {}
     common: dict[str, Any] = {
         "querylect": __version__,
         "base_model": base.name,
@@ -66,7 +68,7 @@ def describe(
         "policy": ExportedPolicy(
             dtype=loaded.dtype,
             trust_remote_code=config.policy.trust_remote_code,
-            base_fingerprint=written_down.get("fingerprint"),
+            base_fingerprint=base_fingerprint(source.run),
         ),
         "training": training(config, base),
         "license": base.licence.id,
@@ -138,8 +140,8 @@ def _settings(rewriter: RewriterConfig, name: str, base: Base, place: Path) -> R
         shutil.copyfile(prompt_path(rewriter.prompt), place / file)
         changes["prompt"] = file
     if rewriter.llm is not None:
-        here = {"model": portable(rewriter.llm.model), "base_url": None, "cache": "auto"}
-        changes["llm"] = rewriter.llm.model_copy(update=here)
+        told = rewriter.llm.model_dump(include=set(LLM)) | {"model": findable(rewriter.llm)}
+        changes["llm"] = LlmConfig(**told)
     if rewriter.name == "chr":
         changes["chr"] = rewriter.chr.model_copy(update={"similarity": portable(rewriter.chr.similarity)})
     return rewriter.model_copy(update=changes)
@@ -154,6 +156,15 @@ def _without_folders(card: Mapping[str, Any]) -> dict[str, Any]:
         else:
             told[key] = portable(value) if key in ("model", "query_model") and isinstance(value, str) else value
     return told
+
+
+def findable(llm: LlmConfig) -> str:
+    """A frozen model's name where others get the model by it, "" where only this machine or an endpoint knows it."""
+    if llm.model.startswith((".", "~", "/")) or Path(llm.model).exists():
+        return ""
+    if llm.base_url is not None and llm.model.count("/") != 1:
+        return ""
+    return llm.model
 
 
 def portable(name: str) -> str:

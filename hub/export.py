@@ -10,7 +10,8 @@ from pathlib import Path
 
 from .. import __version__
 from ..errors import StorageError
-from .aside import placed, refuse_strangers
+from ..rollouts.checkpoints import base_fingerprint
+from .aside import only_export, placed, reason_of, refuse_strangers, refuse_the_run, said_by_the_disk
 from .base import Base, base_of
 from .card import README, model_card
 from .datasets import dataset_ids
@@ -66,13 +67,14 @@ class _Part:
 def export_to_folder(run: Path, target: Path, wishes: Wishes) -> list[str]:
     """Write the export and give its path; the numbered checkpoints, where they are wished for, lie inside of it.
 
-    Raises ConfigError where `target` holds something else, CheckpointError and DataError as `results`, ModelError as
-    `load_policy`, StorageError where the disk does not take it.
+    Raises ConfigError where `target` holds something else or the run itself, CheckpointError and DataError as
+    `results`, ModelError and CheckpointError as `load_policy`, StorageError where the disk does not take it.
     """
     base, parts = _prepare(run, wishes)
+    refuse_the_run(target, run)
     if not wishes.overwrite:
         refuse_strangers(target, parts[0].source.config.name, run_identity(run))
-    with placed(target) as place:
+    with only_export(run), placed(target) as place:
         for part in parts:
             inside = place if part.revision == MAIN else place / CHECKPOINTS / part.revision
             write_folder(inside, part, base, wishes, Address("."))
@@ -88,25 +90,26 @@ def export_to_hub(run: Path, repo_id: str, wishes: Wishes, endpoint: str | None 
     base, parts = _prepare(run, wishes)
     repository = Repository(repo_id, endpoint)
     repository.open(wishes.public, run_identity(run), wishes.overwrite)
-    for part in parts:
-        address = Address(repo_id, None if part.revision == MAIN else part.revision)
-        there = repository.exported(part.revision)
-        if there is not None and _is_there(there, part, base, wishes):
-            log.info("%s of %s is there already", part.revision, repo_id)
+    with only_export(run):
+        for part in parts:
+            address = Address(repo_id, None if part.revision == MAIN else part.revision)
+            there = repository.exported(part.revision)
+            if there is not None and _is_there(there, part, base, wishes):
+                log.info("%s of %s is there already", part.revision, repo_id)
+                yield repository.address(part.revision)
+                continue
+            with _staging(run) as place:
+                write_folder(place, part, base, wishes, address)
+                name, step = part.source.checkpoint.name, part.source.step
+                after = f", after {step} steps" if step is not None else ""
+                repository.put(place, part.revision, f"Export {name} of the run {part.source.config.name}{after}")
             yield repository.address(part.revision)
-            continue
-        with _staging(run) as place:
-            write_folder(place, part, base, wishes, address)
-            name, step = part.source.checkpoint.name, part.source.step
-            after = f", after {step} steps" if step is not None else ""
-            repository.put(place, part.revision, f"Export {name} of the run {part.source.config.name}{after}")
-        yield repository.address(part.revision)
 
 
 def write_folder(place: Path, part: _Part, base: Base, wishes: Wishes, address: Address) -> Exported:
     """Write model files, `querylect.json` and card of one checkpoint into `place`. Raises as `load_policy`."""
     source, adapter = part.source, _leaves_as_adapter(part.source, wishes)
-    loaded = load(source.config, source.checkpoint, part.dtype)
+    loaded = load(source.config, source.checkpoint, part.dtype, base_fingerprint(source.run))
     place.mkdir(parents=True, exist_ok=True)
     exported = describe(source, base, loaded, part.results, place, adapter=adapter, example=wishes.example)
     new_tokens = exported.rollout.max_new_tokens[0]
@@ -176,5 +179,12 @@ def _staging(run: Path) -> Iterator[Path]:
         ) from error
     try:
         yield place
+    except Exception as error:
+        if said_by_the_disk(error):
+            raise StorageError(
+                f"the export could not be put together in {place} ({reason_of(error)}). It needs the room of one "
+                "checkpoint there: free some and give the same command again."
+            ) from error
+        raise
     finally:
         shutil.rmtree(place, ignore_errors=True)

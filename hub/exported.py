@@ -10,17 +10,22 @@ does.
 """
 
 import json
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from ..configs.llm import LlmConfig
 from ..configs.rewriter import RewriterConfig
 from ..envs.plan import SearchPlan
 from ..errors import ModelError, StorageError
 
 FILE = "querylect.json"
 FORMAT = 1
+
+LLM = ("model", "dtype", "max_prompt_tokens")
+"""What an export says of a language model that its rewriter asks, and what readers take from it."""
 
 PROMPT = "prompt.yaml"
 """The few-shot prompt of the rewriter `small`, beside FILE; of a mix `prompt-NAME.yaml`."""
@@ -148,10 +153,26 @@ class ExportedResults(_Entry):
     """Licence and citation of the questions and documents, where they are known."""
 
 
+def _known(section: type[BaseModel], values: Any) -> Any:
+    """The settings of a section without those that a later version has added."""
+    if not isinstance(values, dict):
+        return values
+    kept: dict[str, Any] = {}
+    for name in values.keys() & section.model_fields.keys():
+        options = get_args(section.model_fields[name].annotation) or (section.model_fields[name].annotation,)
+        inner = next((one for one in options if isinstance(one, type) and issubclass(one, BaseModel)), None)
+        kept[name] = values[name] if inner is None else _known(inner, values[name])
+    return kept
+
+
+ExportedRewriter = Annotated[RewriterConfig, BeforeValidator(partial(_known, RewriterConfig))]
+"""The rewriter's section of a run's settings."""
+
+
 class ExportedMember(_Entry):
     """The rewriter for one environment."""
 
-    rewriter: RewriterConfig
+    rewriter: ExportedRewriter
     """Whole; `prompt` is a file beside FILE where the rewriter has one: see `rewriter_of`."""
     chat: ExportedChat
     retriever: dict[str, Any]
@@ -167,7 +188,7 @@ class ExportedPolicy(_Entry):
     """float32 or bfloat16: that of the exported weights, or of an adapter's base."""
     trust_remote_code: bool = False
     base_fingerprint: str | None = None
-    """Of the weights that training started from (train/fingerprint.py); None where the run did not write it down."""
+    """Of the weights that training started from (rollouts/fingerprint.py); None where the run did not write it down."""
 
 
 class ExportedRollout(_Entry):
@@ -211,7 +232,7 @@ class Exported(_Entry):
     """Hub id of the model that was trained, or its name where it has none."""
     lora: bool
     """Whether the folder is an adapter on `base_model`."""
-    rewriter: RewriterConfig | None = None
+    rewriter: ExportedRewriter | None = None
     chat: ExportedChat | None = None
     retriever: dict[str, Any] | None = None
     environment: ExportedEnvironment | None = None
@@ -258,10 +279,18 @@ class Exported(_Entry):
 
 
 def rewriter_of(member: ExportedMember, folder: Path) -> RewriterConfig:
-    """The rewriter's settings with its prompt file found in `folder`, ready for `make_rewriter`."""
-    if member.rewriter.name != "small":
-        return member.rewriter
-    return member.rewriter.model_copy(update={"prompt": str(folder / Path(member.rewriter.prompt).name)})
+    """The rewriter's settings with its prompt file found in `folder`, ready for `make_rewriter`.
+
+    Of a language model that they ask only what says which one it is: the folder may be a stranger's, and neither sends
+    questions and keys to an address of their choice nor writes into a file of theirs.
+    """
+    rewriter = member.rewriter
+    changes: dict[str, Any] = {}
+    if rewriter.name == "small":
+        changes["prompt"] = str(folder / Path(rewriter.prompt).name)
+    if rewriter.llm is not None:
+        changes["llm"] = LlmConfig(**rewriter.llm.model_dump(include=set(LLM)))
+    return rewriter.model_copy(update=changes)
 
 
 def read_exported(folder: Path) -> Exported:

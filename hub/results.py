@@ -41,21 +41,37 @@ _SAME = (
 def find_results(source: Source) -> tuple[dict[str, ExportedResults], str | None]:
     """The results of these weights by the name of their environment, and the type that they were loaded in.
 
-    An environment without results of these weights is missing. Raises CheckpointError for results under other settings
-    or of the split that chose the checkpoint, DataError for questions that were trained on.
+    An environment without results of these weights is missing. Where none of its files can be used, raises what the
+    first one lacks: CheckpointError for results under other settings, DataError for questions that were trained on or
+    the split that chose the checkpoint.
     """
     found: dict[str, ExportedResults] = {}
     dtypes: set[str] = set()
     for name, config in environments(source.config).items():
+        unusable: list[CheckpointError | DataError] = []
         for path in _places(source.run, name):
-            values = _read(path)
-            said = values.get("provenance", {})
-            if said.get("checkpoint_hash") == source.checkpoint_hash:
-                _refuse_other_settings(path, said, config)
-                found[name] = _results(path, values, source)
-                dtypes.add(str(said.get("dtype") or ""))
+            try:
+                results, dtype = _usable(path, config, source)
+            except (CheckpointError, DataError) as error:
+                unusable.append(error)
+                continue
+            if results is not None:
+                found[name] = results
+                dtypes.add(dtype)
                 break
+        if name not in found and unusable:
+            raise unusable[0]
     return found, next(iter(dtypes)) or None if len(dtypes) == 1 else None
+
+
+def _usable(path: Path, config: RunConfig, source: Source) -> tuple[ExportedResults | None, str]:
+    """The results in a file and the type that the weights were loaded in; None for those of other weights."""
+    values = _read(path)
+    said = values.get("provenance", {})
+    if said.get("checkpoint_hash") != source.checkpoint_hash:
+        return None, ""
+    _refuse_other_settings(path, said, config)
+    return _results(path, values, source), str(said.get("dtype") or "")
 
 
 def refuse_unevaluated(source: Source, found: Mapping[str, ExportedResults]) -> None:

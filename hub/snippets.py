@@ -6,7 +6,7 @@ so that what they ask is what was measured, to the token. A fourth one says how 
 
 from dataclasses import dataclass
 
-from .exported import FILE, Exported, ExportedChat
+from .exported import FILE, Exported
 
 LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 """What vLLM makes room for."""
@@ -32,14 +32,17 @@ class Address:
         return f', revision="{self.revision}"' if self.revision else ""
 
 
-def querylect_snippet(address: Address, chat: ExportedChat) -> str:
-    """The same with this package."""
+def querylect_snippet(exported: Exported, address: Address, member: str) -> str:
+    """The same with this package. `member` is the environment that is meant, "" where there is only one."""
+    remote = ", trust_remote_code=True" if exported.policy.trust_remote_code else ""
+    meant = f", retriever={quoted(member)}" if member else ""
+    question = quoted(exported.members[member].chat.question)
     return "\n".join(
         [
             "from querylect import Rewriter",
             "",
-            f'rewriter = Rewriter.from_pretrained("{address.name}"{address.arguments})',
-            f"print(rewriter.rewrite({quoted(chat.question)}))",
+            f'rewriter = Rewriter.from_pretrained("{address.name}"{address.arguments}{remote})',
+            f"print(rewriter.rewrite({question}{meant}))",
         ]
     )
 

@@ -20,6 +20,8 @@ log = logging.getLogger(__name__)
 
 MAIN = "main"
 
+SAFE = "Nothing of the run is lost; give the same command again and it goes on with what is missing."
+
 OURS = (
     "*.safetensors",
     "*.safetensors.index.json",
@@ -142,11 +144,12 @@ class Repository:
                 f"{self.repo_id} could not {what}: the environment says HF_HUB_OFFLINE. Unset it, or export to a "
                 "folder."
             ) from error
-        except (errors.HTTPError, errors.LocalEntryNotFoundError, ConnectionError, TimeoutError, RuntimeError) as error:
-            # An upload in a thread hides what the Hub said behind an error of its own.
+        except (errors.HTTPError, errors.XetDownloadError, OSError, RuntimeError) as error:
+            # An upload in a thread hides what the Hub said behind an error of its own, and the storage behind the Hub
+            # answers in errors of Python's.
             found = _of_the_hub(error)
             if found is None:
-                raise
+                raise HubUnavailableError(f"{self.repo_id} could not {what}: {_first_line(error)}. {SAFE}") from error
             raise self._said(found, what) from error
         except ValueError as error:
             if "metadata" not in str(error):
@@ -161,7 +164,6 @@ class Repository:
         """The error for what the Hub answered, by its status."""
         status = getattr(getattr(error, "response", None), "status_code", None)
         head = f"{self.repo_id} could not {what}"
-        safe = "Nothing of the run is lost; give the same command again and it goes on with what is missing."
         owner = self.repo_id.partition("/")[0]
         if status == 401:
             return HubRefusedError(
@@ -170,8 +172,8 @@ class Repository:
             )
         if status == 403:
             return HubRefusedError(
-                f"{head}: the token may not do that (HTTP 403). Take one with write access to {owner}, or a "
-                "repository of your own."
+                f"{head}: the token may not do that (HTTP 403: {_first_line(error)}). Take one with write access to "
+                f"{owner}, or a repository of your own."
             )
         if status == 404:
             return HubRefusedError(
@@ -184,14 +186,14 @@ class Repository:
                 "give the same command again."
             )
         if status == 429:
-            return HubUnavailableError(f"{head}: the Hub asks for patience (HTTP 429). Wait some minutes. {safe}")
+            return HubUnavailableError(f"{head}: the Hub asks for patience (HTTP 429). Wait some minutes. {SAFE}")
         if status is not None and 400 <= status < 500:
             return HubRefusedError(f"{head}: the Hub refuses it (HTTP {status}: {_first_line(error)}).")
         if status is not None:
-            return HubUnavailableError(f"{head}: the Hub has a fault of its own (HTTP {status}). {safe}")
+            return HubUnavailableError(f"{head}: the Hub has a fault of its own (HTTP {status}). {SAFE}")
         late = isinstance(error, TimeoutError) or "Timeout" in type(error).__name__
         reason = "it did not answer in time" if late else f"it cannot be reached ({_first_line(error)})"
-        return HubUnavailableError(f"{head}: {self.api.endpoint}: {reason}. {safe}")
+        return HubUnavailableError(f"{head}: {self.api.endpoint}: {reason}. {SAFE}")
 
 
 def _is_ours(name: str) -> bool:

@@ -1,5 +1,6 @@
-"""Finding the trained policy in a run folder."""
+"""Finding the trained policy in a run folder, and what it rests on."""
 
+import json
 import re
 from pathlib import Path
 
@@ -29,6 +30,15 @@ def find_checkpoint(run: Path, name: str | None = None) -> Path:
             "Train first (`querylect train`), or give the folder of a run that saved one."
         )
     return numbered[max(numbered)]
+
+
+def base_fingerprint(run: Path) -> str | None:
+    """That of the weights which training started from; None where the run did not write it down."""
+    try:
+        said = json.loads((run / "base.json").read_text(encoding="utf-8"))["fingerprint"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return said if isinstance(said, str) else None
 
 
 def _is_policy(folder: Path) -> bool:

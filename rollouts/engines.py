@@ -42,9 +42,9 @@ def open_engine(config: RunConfig, policy: nn.Module, tokenizer: Any, apart: boo
     return server, server
 
 
-def load_engine(config: RunConfig, checkpoint: Path | None) -> Engine:
-    """An engine that holds the policy of a checkpoint; None is the untrained policy."""
-    model, tokenizer = load_policy(config.policy, checkpoint)
+def load_engine(config: RunConfig, checkpoint: Path | None, base_fingerprint: str | None = None) -> Engine:
+    """An engine that holds the policy of a checkpoint; None is the untrained policy. Arguments as of `load_policy`."""
+    model, tokenizer = load_policy(config.policy, checkpoint, base_fingerprint)
     if config.rollout.engine == "transformers":  # vLLM has its own copy on the GPU
         model.to("cuda" if torch.cuda.is_available() else "cpu")
     engine, weights = open_engine(config, model, tokenizer)

@@ -13,6 +13,7 @@ from torch import nn
 from ..configs.schema import PolicyConfig
 from ..errors import CheckpointError, ConfigError, ModelError
 from ..sources import resolve_model
+from .fingerprint import fingerprint
 from .gguf import dequantised
 from .memory import keep_freed_memory
 
@@ -20,10 +21,13 @@ _PEFT_PREFIX = "base_model.model."
 """What peft puts before the names of the model it wraps."""
 
 
-def load_policy(config: PolicyConfig, adapter: Path | None = None) -> tuple[nn.Module, Any]:
+def load_policy(
+    config: PolicyConfig, adapter: Path | None = None, base_fingerprint: str | None = None
+) -> tuple[nn.Module, Any]:
     """Return (causal language model in evaluation mode, tokenizer).
 
-    `adapter` is a checkpoint folder: LoRA weights are merged into the model, full weights replace it. Raises ModelError
+    `adapter` is a checkpoint folder: LoRA weights are merged into the model, full weights replace it.
+    `base_fingerprint` is that of the weights which LoRA weights were trained on, where it is known. Raises ModelError
     where the name holds no causal language model with a chat template, CheckpointError where the adapter does not fit.
     """
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -58,6 +62,8 @@ def load_policy(config: PolicyConfig, adapter: Path | None = None) -> tuple[nn.M
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     if adapter is not None and not full:
+        if base_fingerprint is not None:
+            _refuse_other_base(model, config.model, adapter, base_fingerprint)
         model = _merge_adapter(model, adapter)
     model.eval()
     return model, tokenizer
@@ -216,6 +222,16 @@ def _whole(module: nn.Module) -> AbstractContextManager[Any]:
     import deepspeed
 
     return deepspeed.zero.GatheredParameters(split)  # type: ignore[no-any-return]
+
+
+def _refuse_other_base(model: nn.Module, name: str, adapter: Path, trained_on: str) -> None:
+    now = fingerprint(model)
+    if now != trained_on:
+        raise CheckpointError(
+            f"checkpoint {adapter} was trained on other weights than {name!r} holds now (fingerprint "
+            f"{trained_on[:12]} → {now[:12]}): on these it is another policy than the one that was measured. Bring "
+            "back the weights that it was trained on."
+        )
 
 
 def _merge_adapter(model: nn.Module, adapter: Path) -> nn.Module:

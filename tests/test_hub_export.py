@@ -20,7 +20,9 @@ from querylect.hub.exported import FILE, read_exported, rewriter_of, write_expor
 from querylect.hub.weights import refuse_lone_adapter
 from querylect.rollouts.checkpoints import find_checkpoint
 from querylect.rollouts.engine import Sampling
-from querylect.rollouts.use import load_grower, rewrite_lines
+from querylect.rollouts.engines import load_engine
+from querylect.rollouts.use import make_grower
+from querylect.use.rewriter import Rewriter
 
 from .exported import copied, evaluated_run, snippet  # noqa: F401 (fixtures)
 from .lessons import change, lesson_url, lessons, speaking  # noqa: F401 (fixtures)
@@ -78,7 +80,7 @@ def own_answer(run: Path, question: str) -> tuple[list[int], list[int], str]:
 
     config = load_config(str(run / "config.yaml"))
     with open_environment(config) as client:
-        grower = load_grower(config, client, find_checkpoint(run))
+        grower = make_grower(config, client, load_engine(config, find_checkpoint(run)))
     messages = grower.rewriter.first(grower.chat.plain_question(Question("q", question)))
     prompt = grower.chat.first(messages, grower.rewriter.opening)
     sampling = Sampling(temperature=0.0, max_new_tokens=config.rollout.new_tokens(1))
@@ -97,9 +99,7 @@ def test_the_code_of_the_card_answers_as_the_run_does_without_this_package(folde
     assert names["ids"] == prompt
     assert names["output"][0, len(prompt) :].tolist() == ids == chat.answer.ids
     assert capsys.readouterr().out == f"{text}\n"
-    config = load_config(str(evaluated_run / "config.yaml"))
-    (own,) = rewrite_lines(config, evaluated_run, [chat.question])
-    assert chat.answer.plan.model_dump(mode="json") == own["plan"]
+    assert chat.answer.plan == Rewriter.from_pretrained(evaluated_run).rewrite(chat.question).plan
 
 
 def test_the_vllm_code_of_the_card_asks_the_same(folder, monkeypatch, capsys):
@@ -248,6 +248,15 @@ def test_results_beside_the_run_s_own_are_found_by_the_weights_that_they_measure
     (copied / "later").mkdir()
     for name in ("results.json", "eval.jsonl"):
         (copied / name).rename(copied / "later" / name)
+    export_to_folder(copied, tmp_path / "out", MERGED)
+    assert read_exported(tmp_path / "out").member().results is not None
+
+
+def test_results_that_cannot_be_used_hide_none_that_can(copied, tmp_path):  # noqa: F811
+    (copied / "later").mkdir()
+    for name in ("results.json", "eval.jsonl"):
+        shutil.copy(copied / name, copied / "later" / name)
+    of_other_settings(copied)
     export_to_folder(copied, tmp_path / "out", MERGED)
     assert read_exported(tmp_path / "out").member().results is not None
 

@@ -8,7 +8,7 @@ import pytest
 from querylect.data.types import Question
 from querylect.envs.client import SyncEnvironmentClient
 from querylect.envs.plan import Probe, SearchPlan, Term
-from querylect.errors import ConfigError
+from querylect.errors import ConfigError, RequestError
 from querylect.use.adapting import RewriteFailedError, merged, queries_of
 from querylect.use.results import RewriteResult, plain_queries
 from querylect.use.rewriter import Rewriter
@@ -54,13 +54,42 @@ def test_a_failed_rewrite_is_the_question_and_a_warning_or_an_error(caplog):
         queries_of(failed, "raise")
 
 
+class Several:
+    """In place of a policy for several: says which of them was meant."""
+
+    def rewrite(self, questions, *, retriever=None):
+        found = [RewriteResult(Question("", one), 1, failure=retriever) for one in [*questions]]
+        return found if isinstance(questions, list) else RewriteResult(Question("", questions), 1, failure=retriever)
+
+    async def arewrite(self, question, *, retriever=None):
+        return self.rewrite(question, retriever=retriever)
+
+
+def test_each_adapter_says_which_one_of_a_policy_for_several_is_meant(caplog):
+    pytest.importorskip("langchain_core")
+    pytest.importorskip("llama_index.core")
+    from llama_index.core.schema import QueryBundle
+    from querylect.use.langchain import QueryRewriter
+    from querylect.use.llama_index import QuerylectTransform
+
+    runnable = QueryRewriter.model_construct(rewriter=Several(), env="bm25", on_failure="question")
+    with caplog.at_level(logging.WARNING):
+        assert runnable._one("x") == ["x"]
+        assert asyncio.run(runnable._aone("x")) == ["x"]
+        assert runnable._several(["x"]) == [["x"]]
+        assert QuerylectTransform(Several(), env="bm25")._run(QueryBundle("x"), {}).query_str == "x"
+    assert [("bm25" in one.getMessage()) for one in caplog.records] == [True] * 4
+    runnable = QueryRewriter.model_construct(rewriter=Several(), env="bm25", on_failure="raise")
+    assert [type(one) for one in runnable._several(["x", "y"])] == [RewriteFailedError] * 2
+
+
 def test_rankings_are_merged_by_their_places():
     assert merged([["a", "b", "c"]], str) == ["a", "b", "c"]
     assert merged([["a", "b", "c"], ["c", "d"]], str) == ["c", "a", "b", "d"]  # 1/63 + 1/61, then 1/61, 1/62, 1/62
     assert merged([], str) == []
 
 
-def test_langchain(rewriter, failing, lesson_url, trained):  # noqa: F811
+def test_langchain(rewriter, failing, lesson_url, trained, monkeypatch):  # noqa: F811
     pytest.importorskip("langchain_core")
     from langchain_core.documents import Document
     from langchain_core.retrievers import BaseRetriever
@@ -76,6 +105,8 @@ def test_langchain(rewriter, failing, lesson_url, trained):  # noqa: F811
     assert runnable.invoke(QUESTION) == asyncio.run(runnable.ainvoke(QUESTION)) == [text]
     assert runnable.batch([QUESTION, "gums"]) == [[text], runnable.invoke("gums")]
     assert (runnable | RunnableLambda(len)).invoke(QUESTION) == 1
+    kept, refused = runnable.batch([QUESTION, "\ud800"], return_exceptions=True)
+    assert (kept, type(refused)) == ([text], RequestError)
 
     retriever = RewritingRetriever(rewriter=rewriter, retriever=Words())
     expected = found(text)
@@ -88,6 +119,11 @@ def test_langchain(rewriter, failing, lesson_url, trained):  # noqa: F811
         plain = EnvironmentRetriever(client=client, k=2).invoke("headache")
         ranking = rewriter.search(QUESTION, client, turns=1).ranking
         assert [one.id for one in served] == [hit.id for hit in ranking[:2]]
+        plans = []
+        asking = client.search
+        monkeypatch.setattr(client, "search", lambda some: plans.extend(some) or asking(some))
+        EnvironmentRetriever(client=client, rewriter=rewriter, k=50).invoke(QUESTION)
+        assert [plan.k for plan in plans] == [10, 50]
         assert {one.id for one in plain} == {"aspirin", "triptan"}
         assert plain[0].page_content == TEXTS[plain[0].id]
         broken = Rewriter.from_pretrained(failing[1])
@@ -126,7 +162,7 @@ def test_haystack(rewriter, trained, failing):  # noqa: F811
     store = InMemoryDocumentStore()
     store.write_documents([Document(id=name, content=text) for name, text in TEXTS.items()])
     pipeline = Pipeline()
-    pipeline.add_component("rewriter", QuerylectRewriter(str(trained[1]), checkpoint="final"))
+    pipeline.add_component("rewriter", QuerylectRewriter(str(trained[1]), checkpoint="final", env="bm25"))
     pipeline.add_component("retriever", InMemoryBM25Retriever(store, top_k=2))
     pipeline.connect("rewriter.query", "retriever.query")
     text = rewriter.rewrite(QUESTION).text
@@ -135,4 +171,5 @@ def test_haystack(rewriter, trained, failing):  # noqa: F811
     assert ran["retriever"]["documents"][0].id in found(text)
     again = Pipeline.loads(pipeline.dumps(), allowed_modules=["querylect.use.haystack"])
     assert again.get_component("rewriter").checkpoint == "final"
+    assert again.get_component("rewriter").env == "bm25"
     assert QuerylectRewriter(str(failing[1])).run(query="headache")["query"] == "headache"

@@ -10,6 +10,7 @@ from querylect.cli import main
 from querylect.configs.schema import LoraConfig, PolicyConfig
 from querylect.envs.environment import Environment
 from querylect.envs.service import create_app
+from querylect.errors import ConfigError
 
 
 @pytest.fixture
@@ -218,7 +219,7 @@ def test_a_full_disk_leaves_whole_lines(settings, capsys, tmp_path, monkeypatch)
     append = lines.append
 
     def full(path, text):
-        if path.exists():
+        if path.read_bytes():
             path.write_bytes(path.read_bytes() + text.encode()[:20])
             raise OSError(28, "No space left on device")
         append(path, text)
@@ -228,6 +229,29 @@ def test_a_full_disk_leaves_whole_lines(settings, capsys, tmp_path, monkeypatch)
     assert code == 1
     assert "--resume" in err
     assert [json.loads(line)["id"] for line in out.read_text().splitlines()] == ["1", "2"]
+
+
+def test_an_output_that_cannot_be_written_is_told_before_the_model_is_loaded(settings, capsys, tmp_path, monkeypatch):
+    from querylect.use import rewriter
+    from querylect.use.lines import Output
+
+    monkeypatch.setattr(rewriter, "Rewriter", lambda _: pytest.fail("the model was loaded"))
+    code, _, err = run(capsys, settings, "-q", "x", "-o", tmp_path / "none" / "out.jsonl")
+    assert code == 2
+    assert "cannot be written (No such file or directory). Make its folder" in err
+    out = tmp_path / "out.jsonl"
+    with Output(out, resume=False):
+        code, _, err = run(capsys, settings, "-q", "x", "-o", out, "--resume")
+    assert code == 1
+    assert "another command writes" in err
+    with Output(out, resume=False) as free:
+        assert free.done == {}
+    out.write_text('{"id": "1", "question": "x"}\nno record\n{"id": "2", "ques')
+    with Output(out, resume=True) as begun:
+        assert begun.done == {"1": "x"}
+    assert out.read_text() == '{"id": "1", "question": "x"}\nno record\n'
+    with pytest.raises(ConfigError, match=r"exists\. Go on with it by --resume"):
+        Output(out, resume=False)
 
 
 def test_what_does_not_go_together_is_told(settings, capsys, tmp_path):

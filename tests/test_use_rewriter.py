@@ -8,19 +8,23 @@ import shutil
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 import querylect
+import torch
 from querylect.cli import main
 from querylect.configs.load import dump_config
 from querylect.data.types import Document, Question
 from querylect.envs.client import EnvironmentClient, SyncEnvironmentClient
 from querylect.envs.plan import SearchPlan
-from querylect.errors import CheckpointError, ConfigError, ModelError, RequestError
+from querylect.errors import CheckpointError, ConfigError, EngineUnavailableError, ModelError, RequestError
 from querylect.eval.systems import PolicySystem
 from querylect.hub.export import Wishes, export_to_folder
 from querylect.rollouts.checkpoints import find_checkpoint
-from querylect.use.desk import Desk
+from querylect.rollouts.fingerprint import fingerprint
+from querylect.rollouts.policy import load_policy
+from querylect.use.desk import ClosedError, Desk
 from querylect.use.rewriter import Rewriter
 from querylect.use.trained import only_member, open_trained
 
@@ -121,6 +125,34 @@ def test_an_export_answers_as_the_run_that_it_came_from(trained, tmp_path, capsy
     printed = capsys.readouterr().out
     assert "micro_batch: 8" in printed
     assert f"model: {config.policy.model}" in printed
+
+
+def test_an_adapter_answers_and_leaves_only_on_the_weights_that_it_was_trained_on(trained, tmp_path):  # noqa: F811
+    config, folder = trained
+    model, _ = load_policy(config.policy)
+    written = folder / "base.json"
+    written.write_text(json.dumps({"model": config.policy.model, "fingerprint": fingerprint(model)}))
+    export_to_folder(folder, tmp_path / "out", WISHES)
+    adapter = Path(shutil.copytree(folder / "final", tmp_path / "adapter"))
+    shutil.copy(tmp_path / "out" / "prompt.yaml", adapter)
+    told = json.loads((tmp_path / "out" / "querylect.json").read_text())
+    told |= {"lora": True, "base_model": config.policy.model}
+    (adapter / "querylect.json").write_text(json.dumps(told))
+    for place in (folder, adapter):
+        assert Rewriter.from_pretrained(place).rewrite("my head hurts").plan is not None
+    other = tmp_path / "other"
+    shutil.copytree(config.policy.model, other)
+    with torch.no_grad():
+        next(model.parameters()).mul_(1.5)
+    model.save_pretrained(other)
+    (folder / "config.yaml").write_text(dump_config(change(config, **{"policy.model": str(other)})))
+    (adapter / "querylect.json").write_text(json.dumps(told | {"base_model": str(other)}))
+    for place in (folder, adapter):
+        with pytest.raises(CheckpointError, match=r"was trained on other weights than '.*other' holds now"):
+            Rewriter.from_pretrained(place)
+    with pytest.raises(CheckpointError, match="was trained on other weights"):
+        export_to_folder(folder, tmp_path / "again", WISHES)
+    assert not (tmp_path / "again").exists()
 
 
 def test_a_hub_id_is_downloaded_and_what_the_hub_refuses_is_told(trained, tmp_path):  # noqa: F811
@@ -312,6 +344,82 @@ def test_an_order_that_fails_fails_alone_and_one_batch_is_worked_on_at_a_time():
     assert [len(batch) for batch in batches[-3:]] == [4, 4, 1]
 
 
+def put_beside(desk, *asked):
+    """Threads that ask while the desk is busy, each with its outcome, once all of them wait."""
+    found, threads = {}, []
+
+    def ask(item):
+        try:
+            found[item] = desk.ask([item])
+        except BaseException as error:  # noqa: BLE001 (the outcome)
+            found[item] = error
+
+    for number, item in enumerate(asked):
+        threads.append(threading.Thread(target=ask, args=(item,), daemon=True))
+        threads[-1].start()
+        while desk.waiting < number + 1:
+            assert threads[-1].is_alive()
+    return found, threads
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit])
+def test_who_is_interrupted_leaves_nobody_waiting_and_stops_nobody_else(stop):
+    calls = []
+
+    def work(items):
+        calls.append(list(items))
+        if "stop" in items:
+            if len(items) > 1:
+                raise ValueError("the batch fails, and its orders are tried one by one")
+            raise stop
+        return items
+
+    desk = Desk(work, most=4)
+    with desk._busy:
+        found, threads = put_beside(desk, "before", "stop", "after")
+    for thread in threads:
+        thread.join(30)
+    assert calls == [["before", "stop", "after"], ["before"], ["stop"]]
+    (interrupted,) = [item for item, one in found.items() if isinstance(one, stop)]  # whose thread worked
+    others = {item: one for item, one in found.items() if item != interrupted}
+    assert others.pop("before", ["before"]) == ["before"]
+    assert all(isinstance(one, ClosedError) for one in others.values())
+    assert found.keys() == {"before", "stop", "after"}
+    assert desk.ask(["later"]) == ["later"]
+
+
+def test_the_thread_of_asynchronous_callers_outlives_what_it_worked_on(caplog):
+    def work(items):
+        if items == ["stop"]:
+            raise SystemExit
+        return items
+
+    async def ask():
+        desk = Desk(work, most=4)
+        with pytest.raises(ClosedError, match="interrupted before it came to this question"):
+            await asyncio.wait_for(desk.ask_soon(["stop"]), 30)
+        return await asyncio.wait_for(desk.ask_soon(["later"]), 30)
+
+    assert asyncio.run(ask()) == ["later"]
+    assert "a batch of questions was broken off" in caplog.text
+
+
+def test_an_engine_that_is_gone_is_told_to_all_at_once():
+    calls = []
+
+    def work(items):
+        calls.append(list(items))
+        raise EngineUnavailableError("it does not answer")
+
+    desk = Desk(work, most=4)
+    with desk._busy:
+        found, threads = put_beside(desk, "one", "two", "three")
+    for thread in threads:
+        thread.join(30)
+    assert calls == [["one", "two", "three"]]
+    assert all(isinstance(one, EngineUnavailableError) for one in found.values())
+
+
 def test_what_cannot_be_asked_is_told(trained, tmp_path):  # noqa: F811
     _, folder = trained
     rewriter = Rewriter.from_pretrained(folder, settings=["rollout.max_prompt_tokens=128"])
@@ -333,7 +441,7 @@ def test_what_cannot_be_asked_is_told(trained, tmp_path):  # noqa: F811
 def test_the_package_names_it_without_importing_what_it_needs():
     code = "import sys, querylect; print('torch' in sys.modules, 'pydantic' in sys.modules, querylect.__all__)"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120).stdout
-    assert out.split(maxsplit=2) == ["False", "False", "['Rewriter', '__version__']\n"]
+    assert out.split(maxsplit=2) == ["False", "False", "['RetrievalEnv', 'RetrievalTaskset', 'Rewriter']\n"]
     assert querylect.Rewriter is Rewriter
     with pytest.raises(AttributeError):
         querylect.nothing  # noqa: B018
@@ -350,4 +458,4 @@ def test_a_search_asks_any_client_for_plans(trained):  # noqa: F811
 
     found = Rewriter.from_pretrained(folder).search(Question("q", "my head hurts", ("yes", "no")), Nothing(), turns=1)
     assert found.question.options == ("yes", "no")
-    assert (found.ranking, found.failure) in (((), None), (None, found.failure))
+    assert (found.ranking, found.failure) == ((), None)

@@ -1,5 +1,6 @@
 """`querylect serve --rewriter`: a real tiny policy on a real service, over real connections."""
 
+import asyncio
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -10,11 +11,12 @@ import httpx
 import pytest
 import schemathesis
 from querylect.configs.schema import ClientConfig
+from querylect.envs.batching import OverloadedError
 from querylect.envs.client import SyncEnvironmentClient
 from querylect.envs.environment import Environment
 from querylect.envs.plan import SearchPlan
 from querylect.envs.service import create_app
-from querylect.errors import ConfigError
+from querylect.errors import ConfigError, EnvironmentUnavailableError, RequestError
 from querylect.use import serve as serving
 from querylect.use.rewriter import Rewriter
 from querylect.use.serve import PageWriter, mount
@@ -173,6 +175,53 @@ def test_who_waits_while_the_service_goes_down_is_told(service, held):
         assert first.result(60).status_code == 200
         late = http.post("/v1/rewrite", json={"questions": ["three"]})
         assert (late.status_code, late.headers["retry-after"]) == (503, "1")
+
+
+def test_what_waits_and_what_is_worked_on_is_told_when_the_service_gives_up(trained, lessons, held):  # noqa: F811
+    hold, began, go_on, _ = held
+    rewriter = Rewriter.from_pretrained(trained[1])
+    app = create_app(Environment.open(lessons), lessons, None, PageWriter(rewriter), partial(mount, rewriter=rewriter))
+
+    async def give_up():
+        transport = httpx.ASGITransport(app)
+        async with (
+            app.router.lifespan_context(app),
+            httpx.AsyncClient(transport=transport, base_url="http://x") as http,
+        ):
+            asked = [asyncio.create_task(http.post("/v1/rewrite", json={"questions": ["one"]}))]
+            assert await asyncio.to_thread(began.wait, 60)
+            asked.append(asyncio.create_task(http.post("/v1/ask", json={"questions": ["two"]})))
+            while rewriter.waiting < 1:
+                await asyncio.sleep(0)
+            await app.state.room.give_up()
+            told = await asyncio.gather(*asked)
+            go_on.set()
+            return [*told, await http.post("/page/rewrite", json={"question": "three"})]
+
+    hold()
+    answers = asyncio.run(give_up())
+    assert [(one.status_code, one.headers["retry-after"]) for one in answers] == [(503, "1")] * 3
+    assert all("going down" in one.json()["detail"] for one in answers)
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (EnvironmentUnavailableError("the retriever is down"), 503),
+        (OverloadedError("too much", retry_after=7), 503),
+        (RequestError("no such probe"), 422),
+    ],
+)
+def test_a_search_that_fails_answers_as_the_services_own(service, monkeypatch, error, status):
+    async def fail(*_):
+        raise error
+
+    monkeypatch.setattr("querylect.envs.service._Room.rank", fail)
+    plans = {"plans": [SearchPlan.of("glucose").model_dump()]}
+    with service() as (http, _):
+        own, ours = http.post("/v1/search", json=plans), http.post("/v1/ask", json={"questions": ["one"]})
+    assert (ours.status_code, ours.json()["detail"]) == (own.status_code, own.json()["detail"]) == (status, str(error))
+    assert ours.headers.get("retry-after") == own.headers.get("retry-after")
 
 
 def test_a_rewriter_that_does_not_fit_is_told_before_anything_is_served(trained, lessons):  # noqa: F811

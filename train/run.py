@@ -151,9 +151,9 @@ def _train(
     from transformers import set_seed
 
     from ..rollouts.engines import open_engine
+    from ..rollouts.fingerprint import fingerprint
     from ..rollouts.policy import add_lora, load_policy
     from ..rollouts.use import make_grower
-    from .fingerprint import fingerprint
     from .packing_check import settle_packing
     from .validation import validation_questions
 

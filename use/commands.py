@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Iterable
+from contextlib import nullcontext
 from itertools import chain, islice
 from pathlib import Path
 from typing import Annotated
@@ -75,20 +76,20 @@ def rewrite(
     from .lines import Lines, Output, rewritten
     from .rewriter import Rewriter
 
-    written = Output(output, resume) if output is not None else None
     lines = Lines(question or _lines(source))
-    asked = iter(lines) if written is None else written.left(lines)
-    first = list(islice(asked, 1))
-    if not first and not lines.bad and not (written and written.done):
-        raise UserError("no question to rewrite: give --question TEXT, or one question per line of input.")
-    if first:
-        with Rewriter(trained) as loaded:
-            for records in rewritten(loaded, chain(first, asked), batch):
-                if written is not None:
-                    written.write(records)
-                    continue
-                for record in records:
-                    typer.echo(json.dumps(record, ensure_ascii=False))
+    with nullcontext() if output is None else Output(output.expanduser(), resume) as written:
+        asked = iter(lines) if written is None else written.left(lines)
+        first = list(islice(asked, 1))
+        if not first and not lines.bad and not (written and written.done):
+            raise UserError("no question to rewrite: give --question TEXT, or one question per line of input.")
+        if first:
+            with Rewriter(trained) as loaded:
+                for records in rewritten(loaded, chain(first, asked), batch):
+                    if written is not None:
+                        written.write(records)
+                        continue
+                    for record in records:
+                        typer.echo(json.dumps(record, ensure_ascii=False))
     if lines.bad:
         raise IncompleteError(f"{lines.bad} lines were no question and are told above; all others were rewritten.")
 

@@ -6,6 +6,7 @@ does not keep a process from ending.
 """
 
 import asyncio
+import logging
 import threading
 import time
 from collections import deque
@@ -15,14 +16,20 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Generic, TypeVar
 
-from ..errors import QuerylectError
+from ..errors import EngineUnavailableError, EnvironmentUnavailableError, ModelError, QuerylectError
+
+log = logging.getLogger(__name__)
 
 Item = TypeVar("Item")
 Outcome = TypeVar("Outcome")
 
 
+NOBODYS_FAULT = (EngineUnavailableError, EnvironmentUnavailableError, ModelError)
+"""Errors that do not come of what was asked: alone an order would fail as well, after as long a wait."""
+
+
 class ClosedError(QuerylectError):
-    """The desk was closed before an order had its turn."""
+    """The desk was closed, or the work broken off, before an order had its turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,17 +115,28 @@ class Desk(Generic[Item, Outcome]):
 
     def _run(self) -> None:
         while (future := self._begun.get()) is not None:
-            self._work_until(future)
+            try:
+                self._work_until(future)
+            except BaseException:
+                log.exception("a batch of questions was broken off")
 
     def _work_until(self, future: "Future[list[Outcome]]") -> None:
         """Work on batches until that order has its outcome; orders before it come first."""
         with self._busy:
-            while not future.done() and (batch := self._next_batch()):
-                self._settle(batch)
+            while not future.done():
+                batch: list[_Order[Item, Outcome]] = []
+                try:
+                    self._fill(batch)
+                    if not batch:
+                        return
+                    self._settle(batch)
+                finally:
+                    for order in batch:
+                        if not order.future.done():  # Ctrl-C of one caller, which is no outcome of the others
+                            order.future.set_exception(ClosedError("interrupted before it came to this question"))
 
-    def _next_batch(self) -> list[_Order[Item, Outcome]]:
-        """The orders of the next batch, without those that were cancelled."""
-        batch: list[_Order[Item, Outcome]] = []
+    def _fill(self, batch: list[_Order[Item, Outcome]]) -> None:
+        """Put in the orders of the next batch, without those that were cancelled."""
         size = 0
         with self._door:
             while self._orders and (not batch or size + len(self._orders[0].items) <= self._most):
@@ -126,7 +144,6 @@ class Desk(Generic[Item, Outcome]):
                 if order.future.set_running_or_notify_cancel():
                     batch.append(order)
                     size += len(order.items)
-        return batch
 
     def _settle(self, batch: Sequence[_Order[Item, Outcome]]) -> None:
         items = [item for order in batch for item in order.items]
@@ -134,15 +151,12 @@ class Desk(Generic[Item, Outcome]):
         try:
             outcomes = iter(self._work(items))
         except Exception as error:  # noqa: BLE001 (the outcome of an order, raised by who asked)
-            if len(batch) == 1:
-                batch[0].future.set_exception(error)
+            if len(batch) == 1 or isinstance(error, NOBODYS_FAULT):
+                for order in batch:
+                    order.future.set_exception(error)
                 return
             for order in batch:  # one of them is at fault; the others shall not pay for it
                 self._settle([order])
-        except BaseException as error:
-            for order in batch:
-                order.future.set_exception(error)
-            raise
         else:
             seconds = (time.perf_counter() - started) / max(1, len(items))
             self.seconds_per_item += (0.3 if self.seconds_per_item else 1.0) * (seconds - self.seconds_per_item)

@@ -18,10 +18,17 @@ from .rewriter import Rewriter
 
 @component
 class QuerylectRewriter:
-    """Rewrites the query of a pipeline. `path_or_id` is what `Rewriter.from_pretrained` takes."""
+    """Rewrites the query of a pipeline. `path_or_id` is what `Rewriter.from_pretrained` takes, `env` says which one of
+    a policy for several is meant, by environment or retriever."""
 
-    def __init__(self, path_or_id: str, checkpoint: str | None = None, on_failure: OnFailure = "question") -> None:
-        self.path_or_id, self.checkpoint, self.on_failure = path_or_id, checkpoint, on_failure
+    def __init__(
+        self,
+        path_or_id: str,
+        checkpoint: str | None = None,
+        on_failure: OnFailure = "question",
+        env: str | None = None,
+    ) -> None:
+        self.path_or_id, self.checkpoint, self.on_failure, self.env = path_or_id, checkpoint, on_failure, env
         self._rewriter: Rewriter | None = None
 
     def warm_up(self) -> None:
@@ -31,8 +38,8 @@ class QuerylectRewriter:
 
     def to_dict(self) -> dict[str, Any]:
         """The component as a pipeline's file has it."""
-        settings = {"path_or_id": self.path_or_id, "checkpoint": self.checkpoint, "on_failure": self.on_failure}
-        written: dict[str, Any] = default_to_dict(self, **settings)
+        names = ("path_or_id", "checkpoint", "on_failure", "env")
+        written: dict[str, Any] = default_to_dict(self, **{name: getattr(self, name) for name in names})
         return written
 
     @classmethod
@@ -46,6 +53,6 @@ class QuerylectRewriter:
         """Rewrite one query."""
         self.warm_up()
         assert self._rewriter is not None, "it was loaded"
-        result = self._rewriter.rewrite(query)
+        result = self._rewriter.rewrite(query, retriever=self.env)
         queries = queries_of(result, self.on_failure)
         return {"query": queries[0], "queries": queries, "failure": result.failure}

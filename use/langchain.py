@@ -4,7 +4,8 @@
     retriever.invoke("pinky finger bent inwards")
 
 Needs the extra `langchain`. An answer that fails its form is searched with the question as it stands, and the log says
-so; `on_failure="raise"` raises instead.
+so; `on_failure="raise"` raises instead. `env` says which one of a policy for several is meant, by environment or
+retriever.
 """
 
 from collections.abc import Sequence
@@ -19,7 +20,9 @@ from pydantic import ConfigDict
 from ..envs.client import SyncEnvironmentClient
 from ..envs.plan import SearchPlan
 from ..envs.wire import HitBody
+from ..errors import QuerylectError, RequestError
 from .adapting import OnFailure, merged, queries_of
+from .results import RewriteResult
 from .rewriter import Rewriter
 
 
@@ -28,6 +31,7 @@ class QueryRewriter(RunnableSerializable[str, list[str]]):
 
     rewriter: Rewriter
     on_failure: OnFailure = "question"
+    env: str | None = None
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
@@ -49,20 +53,30 @@ class QueryRewriter(RunnableSerializable[str, list[str]]):
         return_exceptions: bool = False,
         **kwargs: Any,
     ) -> list[list[str]]:
-        """The queries for several questions, in one batch."""
+        """The queries for several questions, in one batch. `return_exceptions` gives each question its own error."""
         several: list[list[str]] = self._batch_with_config(
             self._several, inputs, config, return_exceptions=return_exceptions
         )
         return several
 
     def _one(self, question: str) -> list[str]:
-        return self._several([question])[0]
+        return queries_of(self.rewriter.rewrite(question, retriever=self.env), self.on_failure)
 
     async def _aone(self, question: str) -> list[str]:
-        return queries_of(await self.rewriter.arewrite(question), self.on_failure)
+        return queries_of(await self.rewriter.arewrite(question, retriever=self.env), self.on_failure)
 
-    def _several(self, questions: Sequence[str]) -> list[list[str]]:
-        return [queries_of(result, self.on_failure) for result in self.rewriter.rewrite(questions)]
+    def _several(self, questions: Sequence[str]) -> list[list[str] | Exception]:
+        try:
+            results = self.rewriter.rewrite(questions, retriever=self.env)
+        except RequestError as error:  # one of the texts is none
+            return [error] if len(questions) == 1 else [one for each in questions for one in self._several([each])]
+        return [self._queries_or_error(result) for result in results]
+
+    def _queries_or_error(self, result: RewriteResult) -> list[str] | Exception:
+        try:
+            return queries_of(result, self.on_failure)
+        except QuerylectError as error:
+            return error
 
 
 class RewritingRetriever(BaseRetriever):
@@ -71,16 +85,17 @@ class RewritingRetriever(BaseRetriever):
     rewriter: Rewriter
     retriever: BaseRetriever
     on_failure: OnFailure = "question"
+    env: str | None = None
 
     def _get_relevant_documents(self, query: str, *, run_manager: CallbackManagerForRetrieverRun) -> list[Document]:
-        queries = queries_of(self.rewriter.rewrite(query), self.on_failure)
+        queries = queries_of(self.rewriter.rewrite(query, retriever=self.env), self.on_failure)
         config: RunnableConfig = {"callbacks": run_manager.get_child()}
         return merged(self.retriever.batch(queries, config), _key)
 
     async def _aget_relevant_documents(
         self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun
     ) -> list[Document]:
-        queries = queries_of(await self.rewriter.arewrite(query), self.on_failure)
+        queries = queries_of(await self.rewriter.arewrite(query, retriever=self.env), self.on_failure)
         config: RunnableConfig = {"callbacks": run_manager.get_child()}
         return merged(await self.retriever.abatch(queries, config), _key)
 
@@ -93,12 +108,15 @@ class EnvironmentRetriever(BaseRetriever):
     turns: int | None = None
     """Turns of the rewriter; as many as it was trained on where None."""
     k: int = 10
+    """Documents, whatever a plan of the rewriter asks for."""
     on_failure: OnFailure = "question"
+    env: str | None = None
+    """None is the retriever of the service."""
 
     def _get_relevant_documents(self, query: str, *, run_manager: CallbackManagerForRetrieverRun) -> list[Document]:
         ranking: Sequence[HitBody] | None = None
         if self.rewriter is not None:
-            found = self.rewriter.search(query, self.client, turns=self.turns)
+            found = self.rewriter.search(query, self.client, turns=self.turns, retriever=self.env, k=self.k)
             if found.ranking is None:
                 queries_of(found.rewrite, self.on_failure)
             ranking = found.ranking

@@ -4,6 +4,7 @@ A line that begins with { is a JSON object with `question`, and `id` and `option
 question by itself. A line that is neither is told with its number and passed over.
 """
 
+import fcntl
 import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from ..data.types import Question
 from ..envs.plan import is_unicode
@@ -56,17 +57,52 @@ def rewritten(rewriter: Rewriter, questions: Iterable[Question], batch: int) -> 
 
 
 class Output:
-    """A file of records that grows by whole batches, so that an interrupted command can go on."""
+    """A file of records that one command writes, by whole batches, so that it can go on where it was interrupted."""
 
     def __init__(self, path: Path, resume: bool) -> None:
-        """Look at what is there. Raises ConfigError where the file exists and is not gone on with, StorageError."""
+        """Look at what is there, and hold the file until `close`.
+
+        Raises ConfigError where the file holds something and is not gone on with, or cannot be written, StorageError
+        where another process writes it, or it cannot be read.
+        """
         self.path = path
         self.done: Mapping[str, str] = {}
         """The questions that stand there, by id."""
-        if path.exists() and not resume:
+        if not resume and path.exists() and (not path.is_file() or path.stat().st_size):
             raise ConfigError(f"{path} exists. Go on with it by --resume, or give another file.")
-        rows = read_whole(path, _row, "are no rewrites; the questions are asked again", "Give another file.")
+        try:
+            self._held = path.open("ab")
+        except OSError as error:
+            raise ConfigError(
+                f"{path} cannot be written ({error.strerror}). Make its folder, or give another file."
+            ) from error
+        try:
+            self._hold()
+            rows = read_whole(path, _row, "are no rewrites; the questions are asked again", "Give another file.")
+        except BaseException:
+            self.close()
+            raise
         self.done = dict(rows)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._held.close()
+
+    def _hold(self) -> None:
+        try:
+            fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise StorageError(
+                f"another command writes {self.path} now. Wait until it is done, or give another file."
+            ) from error
+        except OSError as error:
+            log.debug("%s cannot be locked (%s)", self.path, error)  # a file system without locks
 
     def left(self, questions: Iterable[Question]) -> Iterator[Question]:
         """The questions that are not there yet. Raises ConfigError where another question has the id of one that is."""

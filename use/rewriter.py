@@ -8,6 +8,7 @@ Answers are greedy and made of the same steps as those of `querylect eval`: the 
 object may be asked by many threads and tasks at once; their questions are put together.
 """
 
+import asyncio
 import itertools
 from collections.abc import Awaitable, Generator, Sequence
 from pathlib import Path
@@ -59,7 +60,7 @@ class Rewriter:
         if engine is None:
             from ..rollouts.engines import load_engine
 
-            engine = load_engine(trained.config, trained.checkpoint)
+            engine = load_engine(trained.config, trained.checkpoint, trained.base_fingerprint)
         self._trained = trained
         self._voices = Voices(trained, engine)
         self._numbers = itertools.count()
@@ -192,11 +193,18 @@ class Rewriter:
         self, questions: Any, *, retriever: Retriever | None = None, documents: Any = None, after: Any = None
     ) -> Any:
         """`rewrite` for an event loop: concurrent calls stand in one batch, and a cancelled one costs nothing more."""
+        await self._know(retriever)
         return _like(questions, await self._desk.ask_soon(self._orders(questions, retriever, documents, after)))
 
     @overload
     def search(  # type: ignore[overload-overlap]
-        self, questions: Asked, client: Searcher, *, turns: int | None = None, retriever: Retriever | None = None
+        self,
+        questions: Asked,
+        client: Searcher,
+        *,
+        turns: int | None = None,
+        retriever: Retriever | None = None,
+        k: int | None = None,
     ) -> SearchResult: ...
 
     @overload
@@ -207,19 +215,27 @@ class Rewriter:
         *,
         turns: int | None = None,
         retriever: Retriever | None = None,
+        k: int | None = None,
     ) -> list[SearchResult]: ...
 
     def search(
-        self, questions: Any, client: Any, *, turns: int | None = None, retriever: Retriever | None = None
+        self,
+        questions: Any,
+        client: Any,
+        *,
+        turns: int | None = None,
+        retriever: Retriever | None = None,
+        k: int | None = None,
     ) -> Any:
         """Rewrite and search, turn after turn, each one shown what the one before it found.
 
         `turns` is as many as the policy was trained on where it is None. Where `retriever` is None, the client's
-        environment says which one it is. Raises as `rewrite` and as the client does.
+        environment says which one it is. `k` asks for another number of documents in the last turn. Raises as
+        `rewrite` and as the client does.
         """
         if retriever is None and hasattr(client, "environment"):
             retriever = client.environment().retriever
-        steps = self._conversation(questions, retriever, turns, None)
+        steps = self._conversation(questions, retriever, turns, k)
         orders = next(steps)
         while True:
             plans = steps.send(self._desk.ask(orders))
@@ -259,9 +275,10 @@ class Rewriter:
         retriever: Retriever | None = None,
         k: int | None = None,
     ) -> Any:
-        """`search` for an event loop. `k` asks for another number of documents in the last turn."""
+        """`search` for an event loop."""
         if retriever is None and hasattr(client, "environment"):
             retriever = (await client.environment()).retriever
+        await self._know(retriever)
         steps = self._conversation(questions, retriever, turns, k)
         orders = next(steps)
         while True:
@@ -270,6 +287,11 @@ class Rewriter:
                 orders = steps.send(await client.search(plans) if plans else [])
             except StopIteration as stop:
                 return _like(questions, stop.value)
+
+    async def _know(self, retriever: Retriever | None) -> None:
+        """Ask the environment, where it must be, without holding up the event loop."""
+        if self._voices.must_ask(retriever):
+            await asyncio.to_thread(self._voices.of, retriever)
 
     def _orders(self, questions: Any, retriever: Retriever | None, documents: Any, after: Any) -> list[Order]:
         one = isinstance(questions, (str, Question))

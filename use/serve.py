@@ -20,7 +20,7 @@ from ..envs.gate import note
 from ..envs.page.router import MAX_OPTIONS, MAX_QUESTION, Written
 from ..envs.plan import SearchPlan
 from ..envs.wire import MAX_K, Ask, HitBody, Wire
-from ..errors import QuerylectError, RequestError
+from ..errors import EnvironmentUnavailableError, QuerylectError, RequestError
 from .desk import ClosedError
 from .results import RewriteResult
 from .rewriter import Rewriter
@@ -30,6 +30,7 @@ MAX_QUESTIONS = 64
 """Most questions of one request."""
 MAX_WAITING = 256
 """Once so many questions wait, no further request is let in."""
+GOING_DOWN = "the service is going down; ask another replica, or again after its restart"
 MAX_TURNS = 4
 """Most turns of one question."""
 
@@ -135,8 +136,11 @@ class PageWriter:
         self._rewriter = rewriter
 
     def __call__(self, question: Question, card: Mapping[str, Any]) -> Written:
-        """The greedy first turn. Raises as `Rewriter.rewrite`."""
-        result = self._rewriter.rewrite(question, retriever=card)
+        """The greedy first turn. Raises as `Rewriter.rewrite`, OverloadedError where the service goes down first."""
+        try:
+            result = self._rewriter.rewrite(question, retriever=card)
+        except ClosedError as error:
+            raise OverloadedError(GOING_DOWN) from error
         return Written(text=result.answer, plan=result.plan, think=result.think, failure=result.failure or "")
 
 
@@ -154,11 +158,13 @@ def mount(app: FastAPI, rewriter: Rewriter) -> None:
     """Add the routes to a service (envs/service.py). Raises ConfigError where the two do not fit."""
     room: Room = app.state.room
     rewriter.prepare(room.environment.card)
+    over = asyncio.Event()
     room.when_given_up(rewriter.close)
-    app.include_router(_router(room, rewriter))
+    room.when_given_up(over.set)
+    app.include_router(_router(room, rewriter, over))
 
 
-def _router(room: Room, rewriter: Rewriter) -> APIRouter:
+def _router(room: Room, rewriter: Rewriter, over: asyncio.Event) -> APIRouter:
     router = APIRouter()
     card = room.environment.card
 
@@ -166,7 +172,7 @@ def _router(room: Room, rewriter: Rewriter) -> APIRouter:
     async def rewrite(body: RewriteRequest, request: Request) -> Any:
         """Rewrite every question, once; search nothing."""
         questions = _let_in(body, request, rewriter)
-        results = await _while_connected(request, rewriter.arewrite(questions, retriever=card))
+        results = await _while_connected(request, rewriter.arewrite(questions, retriever=card), over)
         if results is None:
             return _gone()
         return RewriteAnswer(rewriter=rewriter.name, rewrites=[RewriteBody.of(result) for result in results])
@@ -176,7 +182,7 @@ def _router(room: Room, rewriter: Rewriter) -> APIRouter:
         """Rewrite every question and search, turn after turn, each shown what the one before it found."""
         questions = _let_in(body, request, rewriter)
         searched = rewriter.asearch(questions, _Searcher(room, request), turns=body.turns, retriever=card, k=body.k)
-        found = await _while_connected(request, searched)
+        found = await _while_connected(request, searched, over)
         if found is None:
             return _gone()
         answers = []
@@ -229,26 +235,32 @@ def _let_in(body: RewriteRequest, request: Request, rewriter: Rewriter) -> list[
     ]
 
 
-async def _while_connected(request: Request, work: Coroutine[Any, Any, Value]) -> Value | None:
+async def _while_connected(request: Request, work: Coroutine[Any, Any, Value], over: asyncio.Event) -> Value | None:
     """What comes of `work`; None where the client goes away before, and then nothing more is done for it.
 
-    Raises OverloadedError where the service goes down first, HTTPException 500 for a rewriter that fails.
+    Raises OverloadedError where the service goes down first (`over`), also while the model works on it, HTTPException
+    500 for a rewriter that fails, and what a search raises.
     """
     working = asyncio.ensure_future(work)
     leaving = asyncio.ensure_future(_left(request))
+    ending = asyncio.ensure_future(over.wait())
     try:
-        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        return await working if working.done() else None
+        await asyncio.wait({working, leaving, ending}, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            return await working
+        if ending.done():
+            raise OverloadedError(GOING_DOWN)
+        return None
     except ClosedError as error:
-        raise OverloadedError("the service is going down; ask another replica, or again after its restart") from error
-    except (RequestError, OverloadedError):
+        raise OverloadedError(GOING_DOWN) from error
+    except (RequestError, OverloadedError, EnvironmentUnavailableError):
         raise
     except QuerylectError as error:
         raise HTTPException(500, f"the rewriter failed: {error}") from error
     finally:
-        for task in (working, leaving):
+        for task in (working, leaving, ending):
             task.cancel()
-        await asyncio.gather(working, leaving, return_exceptions=True)
+        await asyncio.gather(working, leaving, ending, return_exceptions=True)
 
 
 async def _left(request: Request) -> None:

@@ -18,7 +18,8 @@ from ..configs.schema import PolicyConfig, RunConfig
 from ..errors import CheckpointError, ConfigError, DownloadError, ModelError
 from ..hub.exported import FILE, read_exported, rewriter_of
 from ..rewriters.card import RetrieverCard
-from ..rollouts.checkpoints import find_checkpoint
+from ..rollouts.checkpoints import base_fingerprint, find_checkpoint
+from ..sources import resolve_model
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _NOT_NEEDED = ["*.bin", "*.pt", "*.pth", "*.h5", "*.msgpack", "*.onnx", "*.gguf", "optimizer*"]
@@ -52,6 +53,8 @@ class Trained:
     """The model before it was trained, which a rewriter's first stage may ask."""
     k: int
     """Documents that a plan asks for."""
+    base_fingerprint: str | None = None
+    """Of the weights that an adapter was trained on, where that is written down."""
 
     @property
     def turns(self) -> int:
@@ -85,10 +88,11 @@ def open_trained(
     if from_hub:
         folder = _downloaded(name, revision, token)
     if exported or from_hub:
-        return _of_export(name, folder, settings, trust_remote_code)
+        return _of_export(name, folder, settings, trust_remote_code, token)
     if run:
         config = load_config(str(folder / "config.yaml"), settings)
-        return of_config(name, config, find_checkpoint(folder, checkpoint), _searched(folder))
+        found = of_config(name, config, find_checkpoint(folder, checkpoint), _searched(folder))
+        return replace(found, base_fingerprint=base_fingerprint(folder))
     if folder.is_dir() and name not in known_configs():
         raise ConfigError(
             f"{name} is no run folder (it holds no config.yaml) and no export (it holds no {FILE}). Give a folder that "
@@ -132,7 +136,7 @@ def asked_of_environment(trained: Trained) -> Trained:
 
     with open_environments(trained.config) as client:
         searched = {"retriever": client.environment().retriever}
-    return of_config(trained.name, trained.config, trained.checkpoint, searched)
+    return replace(trained, members=of_config(trained.name, trained.config, trained.checkpoint, searched).members)
 
 
 def _searched(run: Path) -> Mapping[str, Any] | None:
@@ -151,7 +155,7 @@ def _searched(run: Path) -> Mapping[str, Any] | None:
     return found
 
 
-def _of_export(name: str, folder: Path, settings: Sequence[str], trust_remote_code: bool) -> Trained:
+def _of_export(name: str, folder: Path, settings: Sequence[str], trust_remote_code: bool, token: str | None) -> Trained:
     exported = read_exported(folder)
     if exported.policy.trust_remote_code and not trust_remote_code:
         raise ModelError(
@@ -160,9 +164,11 @@ def _of_export(name: str, folder: Path, settings: Sequence[str], trust_remote_co
         )
     if exported.lora and exported.base_model is None:
         raise ModelError(f"{name} is an adapter and does not name its base model. Export it again with --merge-lora.")
-    rollout = exported.rollout
+    rollout, under = exported.rollout, exported.base_model
+    if exported.lora and under is not None and token is not None and _is_on_the_hub(under):
+        under = str(_downloaded(under, None, token, rewriter=False))  # what loads it has no token
     policy = {
-        "model": exported.base_model if exported.lora else str(folder),
+        "model": under if exported.lora else str(folder),
         "dtype": exported.policy.dtype,
         "lora": None,
         "trust_remote_code": exported.policy.trust_remote_code,
@@ -179,28 +185,51 @@ def _of_export(name: str, folder: Path, settings: Sequence[str], trust_remote_co
         "reward": {"turn_weights": [1.0] * rollout.turns},
     }
     config = validated(RunConfig, values, str(folder / FILE), settings)
-    members = {member: _member(rewriter_of(one, folder), one.retriever) for member, one in exported.members.items()}
-    base = config.policy.model_copy(update={"model": exported.base_model}) if exported.base_model else config.policy
-    return Trained(name, config, folder if exported.lora else None, members, base, rollout.k)
+    changes = [one for one in settings if one.strip().startswith("rewriter.")]
+    members = {}
+    for member, one in exported.members.items():
+        rewriter = rewriter_of(one, folder)
+        if changes:
+            told = {"rewriter": rewriter.model_dump(mode="json")}
+            rewriter = validated(RunConfig, told, str(folder / FILE), changes).rewriter
+        _refuse_nameless_model(name, rewriter)
+        members[member] = _member(rewriter, one.retriever)
+    base = config.policy.model_copy(update={"model": under}) if under else config.policy
+    trained = Trained(name, config, folder if exported.lora else None, members, base, rollout.k)
+    return replace(trained, base_fingerprint=exported.policy.base_fingerprint) if exported.lora else trained
 
 
-def _downloaded(name: str, revision: str | None, token: str | None) -> Path:
-    """A Hub repository in the local cache; first the small file that says whether it is a rewriter at all."""
-    import httpx
+def _refuse_nameless_model(name: str, rewriter: RewriterConfig) -> None:
+    if rewriter.name == "hcqr" and rewriter.llm is not None and not rewriter.llm.model:
+        raise ModelError(
+            f"the rewriter of {name} asks a frozen model that only the machine knew which trained it. Say which one to "
+            "ask: rewriter.llm.model=ID, and for one behind an endpoint rewriter.llm.base_url=URL too."
+        )
+
+
+def _is_on_the_hub(model: str) -> bool:
+    return not Path(model).expanduser().exists() and resolve_model(model) == model
+
+
+def _downloaded(name: str, revision: str | None, token: str | None, rewriter: bool = True) -> Path:
+    """A Hub repository in the local cache; of a rewriter first the small file that says whether it is one at all."""
     from huggingface_hub import hf_hub_download, snapshot_download
     from huggingface_hub.errors import (
         EntryNotFoundError,
         GatedRepoError,
         HfHubHTTPError,
         HFValidationError,
+        HTTPError,
         LocalEntryNotFoundError,
         OfflineModeIsEnabled,
         RepositoryNotFoundError,
         RevisionNotFoundError,
+        XetDownloadError,
     )
 
     try:
-        hf_hub_download(name, FILE, revision=revision, token=token)
+        if rewriter:
+            hf_hub_download(name, FILE, revision=revision, token=token)
         return Path(snapshot_download(name, revision=revision, token=token, ignore_patterns=_NOT_NEEDED))
     except GatedRepoError as error:
         raise ModelError(f"{name} on the Hub asks for consent first. Give it on its page and log in.") from error
@@ -211,7 +240,7 @@ def _downloaded(name: str, revision: str | None, token: str | None) -> Path:
             f"{name!r} is no folder here and no repository that can be seen on the Hub. Mend the name; for a private "
             "one log in (`hf auth login`) or set HF_TOKEN."
         ) from error
-    except (LocalEntryNotFoundError, OfflineModeIsEnabled, httpx.TransportError) as error:
+    except (LocalEntryNotFoundError, OfflineModeIsEnabled) as error:
         raise DownloadError(
             f"{name!r} is no folder here, and the Hub cannot be reached ({_first_line(error)}). Mend the path, or try "
             "again with a connection; what has arrived is kept."
@@ -224,6 +253,11 @@ def _downloaded(name: str, revision: str | None, token: str | None) -> Path:
         raise ConfigError(f"{name!r} is no folder here and no Hub id ({_first_line(error)}). Mend it.") from error
     except HfHubHTTPError as error:
         raise DownloadError(f"the Hub did not give {name} ({_first_line(error)}). Try again later.") from error
+    except (HTTPError, XetDownloadError, OSError) as error:
+        raise DownloadError(
+            f"{name} could not be downloaded ({_first_line(error)}). Look at the connection and the room on the disk "
+            "and try again; what has arrived is kept."
+        ) from error
 
 
 def _first_line(error: BaseException) -> str:

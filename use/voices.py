@@ -10,6 +10,7 @@ from ..configs.rewriter import RewriterConfig
 from ..errors import ConfigError
 from ..rewriters.card import RetrieverCard
 from ..rewriters.registry import make_rewriter
+from ..rewriters.small import load_prompt
 from ..rollouts.engine import Engine
 from ..rollouts.speaking import Speaker
 from .trained import Member, Trained, asked_of_environment
@@ -46,6 +47,11 @@ class Voices:
         with self._lock:
             self._trained = asked_of_environment(self._trained)
             return self._trained.members
+
+    def must_ask(self, retriever: Retriever | None) -> bool:
+        """Whether `of` has to ask the environment, which takes its time: no file says which retriever is meant."""
+        given = retriever is not None and not isinstance(retriever, str)
+        return not given and any(member.card is None for member in self._trained.members.values())
 
     def of(self, retriever: Retriever | None) -> Voice:
         """The voice for a retriever; None is the only one. See `Rewriter.rewrite`. Raises ConfigError."""
@@ -88,11 +94,22 @@ class Voices:
             if changed:
                 self._warn(("changed", card), f"the retriever {card.name!r} with another {', '.join(changed)}", card)
             return self._voice(same[0], member.rewriter, card)
+        rewriter = self._rewriter_of_all(card)
         trained = [member.card for member in members.values() if member.card is not None]
         if trained:
             self._warn(card, f"the retriever {card.name!r}", *trained)
-        rewriter = self._trained.config.rewriter if len(members) > 1 else next(iter(members.values())).rewriter
         return self._voice("", rewriter, card)
+
+    def _rewriter_of_all(self, card: RetrieverCard) -> RewriterConfig:
+        """The settings that all members have. Raises ConfigError where they differ."""
+        members = self._trained.members
+        first, *others = [member.rewriter for member in members.values()]
+        if not all(_alike(first, other) for other in others):
+            raise ConfigError(
+                f"{self._trained.name} was trained for {', '.join(members)}, each with a rewriter of its own, and the "
+                f"retriever {card.name!r} is none of theirs. Say in whose words it is asked: retriever=NAME."
+            )
+        return first
 
     def _warn(self, key: object, seen: str, *trained: RetrieverCard) -> None:
         if key in self._told:
@@ -121,3 +138,10 @@ class Voices:
                 )
                 self._made[name, card] = made = Voice(speaker, card)
             return made
+
+
+def _alike(one: RewriterConfig, other: RewriterConfig) -> bool:
+    """Whether two settings are the same, their prompts compared by what stands in them."""
+    if one.name == other.name == "small" and load_prompt(one.prompt) == load_prompt(other.prompt):
+        other = other.model_copy(update={"prompt": one.prompt})
+    return one == other

@@ -21,7 +21,7 @@ from pydantic import Field
 
 from ...configs.schema import EnvironmentConfig
 from ...data.types import Question
-from ...errors import QuerylectError, RequestError
+from ...errors import EnvironmentUnavailableError, QuerylectError, RequestError
 from ..batching import OverloadedError
 from ..environment import Environment
 from ..plan import SearchPlan, is_unicode
@@ -150,7 +150,7 @@ def page_router(environment: Environment, config: EnvironmentConfig, writer: Wri
         async with writing:
             try:
                 written = await asyncio.to_thread(writer, question, environment.card)
-            except RequestError:
+            except (RequestError, EnvironmentUnavailableError):
                 raise
             except QuerylectError as error:
                 raise HTTPException(500, f"the rewriter {writer.name} failed: {error}") from error

@@ -1,0 +1,74 @@
+"""Where an export may not stand, who may write at a time, and a disk or a Hub that fails. No model is loaded."""
+
+import sys
+
+import huggingface_hub
+import pytest
+from huggingface_hub import errors
+from querylect.errors import ConfigError, DownloadError, HubUnavailableError, StorageError
+from querylect.hub.aside import only_export, refuse_the_run
+from querylect.hub.export import _staging
+from querylect.hub.upload import Repository
+from querylect.use.trained import open_trained
+
+
+@pytest.mark.parametrize("place", [".", "..", "../..", "best", "final", "checkpoints", "checkpoints/checkpoint-4"])
+def test_an_export_never_takes_the_place_of_its_run(tmp_path, place):
+    run = tmp_path / "runs" / "demo"
+    run.mkdir(parents=True)
+    with pytest.raises(ConfigError, match=r"Choose (a|another) --to"):
+        refuse_the_run(run / place, run)
+    (tmp_path / "link").symlink_to(run)
+    with pytest.raises(ConfigError, match="--to"):
+        refuse_the_run(tmp_path / "link" / place, run)
+    for other in (tmp_path / "exports" / "demo", run / "export", tmp_path / "runs" / "other"):
+        refuse_the_run(other, run)
+
+
+def test_one_export_of_a_run_at_a_time_and_no_file_left_of_it(tmp_path):
+    with only_export(tmp_path):
+        with pytest.raises(StorageError, match=r"another export of .* is under way"), only_export(tmp_path):
+            pytest.fail("both were let in")
+        assert list(tmp_path.iterdir()) == []
+    with only_export(tmp_path):
+        pass
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(28, "No space left on device"), RuntimeError("I/O error: No space left on device (os error 28)")]
+)
+def test_a_disk_that_is_full_while_an_upload_is_put_together_is_told(tmp_path, error):
+    with pytest.raises(StorageError, match=r"put together in .*No space left on device"), _staging(tmp_path):
+        raise error
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(RuntimeError, match="a mistake of ours"), _staging(tmp_path):
+        raise RuntimeError("a mistake of ours")
+
+
+STORAGE = [
+    PermissionError("CAS refused the token\nand more"),
+    OSError("CAS is gone\nand more"),
+    RuntimeError("CAS found bad data\nand more"),
+    errors.XetDownloadError("CAS stopped\nand more"),
+]
+
+
+@pytest.mark.parametrize("error", STORAGE, ids=lambda error: type(error).__name__)
+def test_what_the_storage_behind_the_hub_says_is_one_sentence(monkeypatch, error):
+    monkeypatch.setenv("HF_TOKEN", "hf_writer")
+    told = r"acme/x could not take main: CAS [^\n]*\. Nothing of the run is lost"
+    with pytest.raises(HubUnavailableError, match=told), Repository("acme/x")._asked("take main"):
+        raise error
+
+
+@pytest.mark.parametrize("error", [*STORAGE[:2], STORAGE[3], None], ids=["permission", "system", "xet", "transport"])
+def test_a_download_that_breaks_off_is_one_sentence(monkeypatch, tmp_path, error):
+    httpx = sys.modules[errors.HTTPError.__module__.partition(".")[0]]
+
+    def breaks_off(*_, **__):
+        raise error or httpx.ReadError("CAS was cut\nand more")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", breaks_off)
+    with pytest.raises(DownloadError, match=r"acme/x could not be downloaded \(CAS [^\n]*\)\. Look at"):
+        open_trained("acme/x")

