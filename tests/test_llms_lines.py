@@ -96,6 +96,7 @@ def test_an_answer_ends_with_its_last_part(after):
         (FULL.replace("Thought: Passage 1 says nothing.", "Thought:"), "thought: Field required"),
         (FULL.replace("\n1. dog tamers", ""), "query: Field required"),
         (FULL.replace("\n1. dog tamers", "\n1."), "query: Field required"),
+        (FULL.replace("Query:", "Query:\nSure, here they are:"), "query: Field required"),
         (FULL.replace("dog tamers", "<text>\n2. …"), "query: Field required"),
         (FULL.replace("Passage 1 says nothing.", "<text>"), "thought: Field required"),
         (FULL.replace("Judge", "判断"), "'Missing knowledge' stands where 'Judge' belongs"),

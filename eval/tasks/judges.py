@@ -105,7 +105,8 @@ class _Bench:
     """A judge in the form of a method: questions name the cases."""
 
     def __init__(self, judge: Judge, cases: Mapping[str, Case], setting: Setting) -> None:
-        self.name, self._judge, self._cases, self._setting = judge.name, judge, cases, setting
+        self.name, self.versions = judge.name, (judge.version,)
+        self._judge, self._cases, self._setting = judge, cases, setting
 
     def steps(self, question: Question) -> Steps:
         """The judge's steps; the verdict stands in the notes."""
