@@ -68,7 +68,7 @@ def speed(config: EnvironmentConfig, count: int, rounds: int) -> None:
     recipe = encoders["float32"].recipe
     contents = [recipe.content_of(dataset.corpus[place]) for place in drawn]
     texts = ["".join(recipe.written(content)) for content in contents]
-    peer = SentenceTransformer(resolve_model(recipe.model), trust_remote_code=False)
+    peer = SentenceTransformer(resolve_model(recipe.model), trust_remote_code=False, model_kwargs={"dtype": "float32"})
     peer.max_seq_length = recipe.max_length
     ways: dict[str, Callable[[], np.ndarray]] = {
         PEER: lambda: peer.encode(texts, show_progress_bar=False),

@@ -22,6 +22,12 @@ def needs(config: RunConfig, named: str, online: bool) -> list[Finding]:
             findings += _local(prefix, one.env, named, online)
         else:
             findings += [_service(f"{prefix}client.urls", url, online) for url in one.client.urls]
+    if config.rewriter.name == "hcqr" and (llm := config.rewriter.llm) is not None:
+        findings.append(
+            _service("rewriter.llm.base_url", llm.base_url, online, "models")
+            if llm.base_url is not None
+            else _model("rewriter.llm.model", llm.model, online)
+        )
     findings += _packages(config)
     return findings
 
@@ -33,16 +39,20 @@ def _local(prefix: str, env: EnvironmentConfig, named: str, online: bool) -> Ite
     yield _dataset(f"{prefix}env.dataset", env)
     try:
         indexes = [env, *leaned_on(env)]
-        models = {one for each in indexes for one in (recipe_of(each).model, recipe_of(each).query_model) if one}
+        recipes = [recipe_of(each) for each in indexes]
+        models = {one for recipe in recipes for one in (recipe.model, recipe.query_model) if one}
     except QuerylectError as error:
         yield Finding("config", f"{prefix}env.retriever", "needed", str(error))
         return
     for model in sorted(models):
         yield _model(f"{prefix}env.model", model, online)
+    if any(recipe.kind == "dense" for recipe in recipes) and find_spec("faiss") is None:
+        remedy = "pip install 'querylect[cpu]', or [gpu] for GPUs"
+        yield Finding("config", f"{prefix}env.retriever", "needed", "a dense retriever, and FAISS is not installed", remedy)
     if env.rerank is not None:
         yield _model(f"{prefix}env.rerank", env.rerank.model, online)
     for each in indexes:
-        if (Path(each.index) / "manifest.json").is_file():
+        if (Path(each.index).expanduser() / "manifest.json").is_file():
             yield Finding("config", f"{prefix}env.index", "ok", each.index)
         else:
             said = f"{each.index} holds no index"

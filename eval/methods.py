@@ -103,10 +103,10 @@ class Runner:
                 one.answer = reply
 
     def _ask_forms(self, wanted: Sequence["_Wanted"]) -> None:
-        for (model, form, draw), group in _groups(
-            wanted, AskForm, lambda step: (self._model(step.role), step.form, step.draw)
+        for (model, form, draw, way), group in _groups(
+            wanted, AskForm, lambda step: (self._model(step.role), step.form, step.draw, way_of(step, self.form))
         ):
-            answers = ask_structured(model, [step.prompt for _, step in group], form, draw, self.form)
+            answers = ask_structured(model, [step.prompt for _, step in group], form, draw, way)
             for (one, _), answer in zip(group, answers, strict=True):
                 one.spend(answer.replies)
                 one.answer = answer
@@ -199,6 +199,11 @@ class _Going:
         """The outcome."""
         assert self._outcome is not None, "a method returns an Outcome"
         return self._outcome
+
+
+def way_of(step: AskForm, form: AnswerForm) -> AnswerForm:
+    """How the answer to a step is written where `form` is asked for: a plain Prompt asks for JSON by itself."""
+    return "json" if isinstance(step.prompt, Prompt) else form
 
 
 def _plus(known: int | None, more: int | None) -> int | None:

@@ -134,8 +134,11 @@ def read_lines(text: str, form: type[BaseModel], finished: bool = True) -> Lines
     place = 0
     for at, part in enumerate(parts):
         values |= (read := _Reading(marks, place, at == len(parts) - 1, finished)).take(part)
+        there = place < len(marks) and marks[place][0] == part.label
         place = read.place
         if part.key not in values:
+            if there and (finished or place < len(marks)):
+                return Lines(values, f"{part.label!r} has no value")
             if place < len(marks):
                 seen = marks[place][0]
                 return Lines(values, f"the label {seen!r} stands where {part.label!r} belongs")

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ..errors import ConfigError, TrackingError, UserError
 from .tracking import in_one_line
-from .wandb_run import credentials, refused
+from .wandb_run import credentials, is_refusal, login_problem
 
 RETRIES = {"WANDB__GRAPHQL_RETRY_MAX": "4", "WANDB__FILE_STREAM_RETRY_MAX": "4", "WANDB__FILE_TRANSFER_RETRY_MAX": "4"}
 """How often W&B's client tries again; its own numbers let it try for hours."""
@@ -111,9 +111,15 @@ def check_server() -> None:
             f"Weights & Biases at {url} answers HTTP {answered.status_code}. The run stays where it is; try again "
             "later."
         )
-    if refusal := refused():
+    problem = login_problem()
+    if problem and not is_refusal(problem):
+        raise TrackingError(
+            f"Weights & Biases at {url} does not say whether it takes this login ({problem}). The run stays where it is; "
+            "give the same command again later."
+        )
+    if problem:
         raise UserError(
-            f"Weights & Biases does not take this login ({refusal}): it has expired, or was revoked. Log in with "
+            f"Weights & Biases does not take this login ({problem}): it has expired, or was revoked. Log in with "
             "`wandb login --relogin` and give the same command again; the run stays where it is."
         )
 

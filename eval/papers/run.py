@@ -29,7 +29,7 @@ from ...rewriters.methods import METHODS, KnownMethod, make_method, method_setti
 from ...rewriters.reading import SOURCES
 from ..answers import named_after
 from ..answers_metrics import letter
-from ..methods import Ran, Runner
+from ..methods import Ran, Runner, way_of
 from ..tasks.generator import Answered, generator_prompt, read_answer
 from ..tasks.items import Item, Items, read_items
 from ..tasks.judges import JUDGES, Case, Setting, judged
@@ -151,8 +151,11 @@ class _Observed:
     def _bounded(self, step: Step, seen: list[str]) -> Step:
         if not isinstance(step, Ask | AskForm):
             return step
-        as_lines = isinstance(step, AskForm) or step.small is not None
-        version = version_in(step.prompt.version, self.form if as_lines else "json")
+        if isinstance(step, AskForm):
+            way = way_of(step, self.form)
+        else:
+            way = self.form if step.small is not None else "json"
+        version = version_in(step.prompt.version, way)
         if version not in seen:
             seen.append(version)
         most = min(self.most or step.draw.max_tokens, step.draw.max_tokens)
