@@ -63,8 +63,8 @@ def _gpus() -> list[str]:
 def git_state() -> dict[str, Any]:
     """Commit of the directory that the user is in, and of this package's source where that is a checkout.
 
-    `dirty` is whether files that git knows differ from the commit, None where git does not say. None in the place of all
-    of it where there is no git, or no repository.
+    `dirty` is whether files that git knows differ from the commit, None where git does not say. None in the place of
+    all of it where there is no git, or no repository.
     """
     package = Path(__file__).parent
     # site-packages inside of somebody's checkout are none of that checkout's sources

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
+from ..configs.llm import LlmConfig
 from ..configs.mix import environments
 from ..configs.schema import EnvironmentConfig, RunConfig
 from ..errors import ModelError, QuerylectError
@@ -22,12 +23,8 @@ def needs(config: RunConfig, named: str, online: bool) -> list[Finding]:
             findings += _local(prefix, one.env, named, online)
         else:
             findings += [_service(f"{prefix}client.urls", url, online) for url in one.client.urls]
-    if config.rewriter.name == "hcqr" and (llm := config.rewriter.llm) is not None:
-        findings.append(
-            _service("rewriter.llm.base_url", llm.base_url, online, "models")
-            if llm.base_url is not None
-            else _model("rewriter.llm.model", llm.model, online)
-        )
+        if one.rewriter.name == "hcqr" and one.rewriter.llm is not None:
+            findings.append(_llm(f"{prefix}rewriter.llm", one.rewriter.llm, online))
     findings += _packages(config)
     return findings
 
@@ -48,7 +45,9 @@ def _local(prefix: str, env: EnvironmentConfig, named: str, online: bool) -> Ite
         yield _model(f"{prefix}env.model", model, online)
     if any(recipe.kind == "dense" for recipe in recipes) and find_spec("faiss") is None:
         remedy = "pip install 'querylect[cpu]', or [gpu] for GPUs"
-        yield Finding("config", f"{prefix}env.retriever", "needed", "a dense retriever, and FAISS is not installed", remedy)
+        yield Finding(
+            "config", f"{prefix}env.retriever", "needed", "a dense retriever, and FAISS is not installed", remedy
+        )
     if env.rerank is not None:
         yield _model(f"{prefix}env.rerank", env.rerank.model, online)
     for each in indexes:
@@ -119,6 +118,25 @@ def _service(name: str, url: str, online: bool) -> Finding:
     if answered.status_code != 200:
         return Finding("config", name, "needed", f"{url} is not ready (HTTP {answered.status_code})")
     return Finding("config", name, "ok", f"{url} is ready")
+
+
+def _llm(name: str, llm: LlmConfig, online: bool) -> Finding:
+    if llm.base_url is None:
+        return _model(f"{name}.model", llm.model, online)
+    name, url = f"{name}.base_url", llm.base_url
+    if not online:
+        return Finding("config", name, "ok", f"{url} (--online asks it)")
+    import httpx
+
+    try:
+        answered = httpx.get(
+            f"{url.rstrip('/')}/models", timeout=10
+        )  # without the key: any answer tells that it is there
+    except httpx.HTTPError as error:
+        return Finding("config", name, "needed", f"{url} does not answer ({type(error).__name__})")
+    if answered.status_code >= 500:
+        return Finding("config", name, "needed", f"{url} answers HTTP {answered.status_code}")
+    return Finding("config", name, "ok", f"{url} answers")
 
 
 def _packages(config: RunConfig) -> Iterator[Finding]:

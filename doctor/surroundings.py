@@ -89,7 +89,9 @@ def _wandb(online: bool) -> Finding:
         )
     if online and (problem := login_problem()):
         if is_refusal(problem):
-            return Finding("accounts", "wandb", "missing", f"the login is not taken ({problem})", "wandb login --relogin")
+            return Finding(
+                "accounts", "wandb", "missing", f"the login is not taken ({problem})", "wandb login --relogin"
+            )
         return Finding("accounts", "wandb", "missing", f"logged in, and the server does not answer ({problem})")
     return Finding("accounts", "wandb", "ok", "logged in" + (", and the server takes it" if online else ""))
 

@@ -93,7 +93,10 @@ def test_an_answer_ends_with_its_last_part(after):
         (FULL.replace("Judge: yes", "Judge: yes\nJudge: no"), "'Judge' stands where 'Missing knowledge' belongs"),
         (FULL.replace("yes", "yes and no"), "judge: Input should be a valid boolean"),
         (FULL.replace("yes", "是"), "judge: Input should be a valid boolean"),
-        (FULL.replace("Thought: Passage 1 says nothing.", "Thought:"), "'Thought' has no value; thought: Field required"),
+        (
+            FULL.replace("Thought: Passage 1 says nothing.", "Thought:"),
+            "'Thought' has no value; thought: Field required",
+        ),
         (FULL.replace("\n1. dog tamers", ""), "'Query' has no value; query: Field required"),
         (FULL.replace("\n1. dog tamers", "\n1."), "query: Field required"),
         (FULL.replace("Query:", "Query:\nSure, here they are:"), "query: Field required"),

@@ -274,7 +274,7 @@ def test_a_cost_is_of_replies_and_unknown_where_an_endpoint_does_not_count(value
     rest = {"baseline": "", "alone": "", "method": "", "shifts": [], "sweeps": [], "tables": [], "judging": False}
     systems = {"rag": values["systems"]["rag"], "hyde": {"method": "hyde", "settings": {"k": 1, "passages": 1}}}
     tasks = {"mcq": values["tasks"]["mcq"]}
-    page, results = run(values, tmp_path / "out", systems=systems, tasks=tasks, **rest)
+    _, results = run(values, tmp_path / "out", systems=systems, tasks=tasks, **rest)
     rag, hyde = (row(results, "mcq", name)["means"] for name in ("rag", "hyde"))
     assert rag["calls"] == {"value": 0, "n": 3}, "the question without a reply is in no mean"
     for cost in (rag["reader_tokens"], rag["reader_prompt_tokens"], hyde["tokens"], hyde["prompt_tokens"]):

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 from querylect.configs.schema import RunConfig
-from querylect.errors import ConfigError
+from querylect.errors import ConfigError, TrackingError
+from querylect.train import sync as syncing
 from querylect.train.sync import segments, sync
 from querylect.train.tracking import (
     CLOSING_SECONDS,
@@ -197,6 +198,18 @@ def test_what_a_sync_says_where_it_cannot(server, tmp_path):
         fails("TrackingError", "cannot be reached")
         child.stdin.close()
     assert before == {path: path.read_bytes() for path in before}
+
+
+def test_an_upload_has_an_end(tmp_path, monkeypatch, caplog):
+    left = tmp_path / "wandb" / "offline-run-20260102_000000-abcd" / "run-abcd.wandb"
+    left.parent.mkdir(parents=True)
+    left.write_bytes(b"x" * 200_000)
+    monkeypatch.setattr(syncing, "check_server", lambda: None)
+    monkeypatch.setattr(syncing, "UPLOADING_SECONDS", 0.01)
+    with caplog.at_level("INFO"), pytest.raises(TrackingError, match=r"had not taken .* after 0\.01 s"):
+        sync([tmp_path])
+    assert f"uploading {left}, 0.2 MB" in caplog.text
+    assert not list(tmp_path.rglob("*.synced"))
 
 
 def test_a_folder_without_an_offline_run_is_told(tmp_path):

@@ -238,7 +238,7 @@ def _learn(
     stopper: Any,
     ending: ExitStack,
 ) -> None:
-    """Train and save. The trackers are closed by `ending`, whatever comes after they were opened: after all is saved."""
+    """Train and save. `ending` closes the trackers, whatever comes after they were opened: after all is saved."""
     from datasets import Dataset
     from torch import OutOfMemoryError
     from transformers import PrinterCallback

@@ -22,8 +22,8 @@ OPENING_SECONDS = 30.0
 """How long a server may take to answer before the run is tracked offline."""
 
 SENDING_SECONDS = 8.0
-"""How long the end of a run waits for a server to take the rest. W&B's client waits as long again when the process ends,
-so this is below the time that a signal leaves (tracking.STOPPING_SECONDS)."""
+"""How long the end of a run waits for a server to take the rest. W&B's client waits as long again when the process
+ends, so this is below the time that a signal leaves (tracking.STOPPING_SECONDS)."""
 
 
 _NO_ANSWER = re.compile(

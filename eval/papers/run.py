@@ -151,10 +151,11 @@ class _Observed:
     def _bounded(self, step: Step, seen: list[str]) -> Step:
         if not isinstance(step, Ask | AskForm):
             return step
+        way: AnswerForm = "json"
         if isinstance(step, AskForm):
             way = way_of(step, self.form)
-        else:
-            way = self.form if step.small is not None else "json"
+        elif step.small is not None:
+            way = self.form
         version = version_in(step.prompt.version, way)
         if version not in seen:
             seen.append(version)
