@@ -129,9 +129,7 @@ def _llm(name: str, llm: LlmConfig, online: bool) -> Finding:
     import httpx
 
     try:
-        answered = httpx.get(
-            f"{url.rstrip('/')}/models", timeout=10
-        )  # without the key: any answer tells that it is there
+        answered = httpx.get(f"{url.rstrip('/')}/models", timeout=10)  # without the key: any answer will do
     except httpx.HTTPError as error:
         return Finding("config", name, "needed", f"{url} does not answer ({type(error).__name__})")
     if answered.status_code >= 500:

@@ -153,8 +153,8 @@ def upload(segment: Segment) -> str:
             if not had_mark:
                 segment.mark.unlink(missing_ok=True)
             raise TrackingError(
-                f"Weights & Biases had not taken {segment.path.parent} after {UPLOADING_SECONDS:g} s. It stays where it "
-                "is; give the same command again."
+                f"Weights & Biases had not taken {segment.path.parent} after {UPLOADING_SECONDS:g} s. It stays where "
+                "it is; give the same command again."
             ) from error
     lines = (done.stdout + done.stderr).splitlines()
     errors = [line.partition("ERROR")[2].strip() for line in lines if "ERROR" in line]
