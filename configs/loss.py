@@ -19,7 +19,7 @@ class LossConfig(BaseModel):
     beta: Annotated[float, Field(ge=0)] = 0.0
     """Weight of the KL term (k3) against the reference model: the policy as GRPO found it, a warm start included."""
     use_bias_correction_kl: bool = True
-    """Multiply the KL term by the probability ratio, as TRL does; false is the plain k3 of seed 003's eq. 1."""
+    """Multiply the KL term by the probability ratio, as TRL does; false is the plain k3 of Yuan et al.'s eq. 1."""
     num_iterations: Annotated[int, Field(ge=1)] = 1
     """Optimizer steps on every rollout. With 1 the probability ratio is 1 and nothing below is ever clipped."""
     epsilon: Annotated[float, Field(gt=0)] = 0.2

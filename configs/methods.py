@@ -220,7 +220,7 @@ class MainRagConfig(Section):
     k: Annotated[int, Field(ge=1)] = 15
     """Documents that are found with the question, and judged."""
     deviations: Annotated[float, Field(ge=0)] = 0.0
-    """Standard deviations by which a score may lie under the mean; 0 is seed 000's rule."""
+    """Standard deviations by which a score may lie under the mean; 0 is the HCQR paper's rule."""
     first_logprobs: Annotated[int, Field(ge=2)] = 20
     """Likeliest first tokens of the judge that are looked at."""
     source: str = ""

@@ -65,7 +65,7 @@ class RewriterConfig(Section):
     """What the model is asked, and how its answer becomes a search plan."""
 
     name: str = "small"
-    """`general`, `explore` or `direct` (seed 003's prompt levels), `small` (few-shot, for small models), `hyde` or
+    """`general`, `explore` or `direct` (Yuan et al.'s prompt levels), `small` (few-shot, for small models), `hyde` or
     `query2doc` (the whole answer is a passage to search with), `multi_query`, `hcqr` or `chr` (docs/methods.md)."""
     keep_question_weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     """Weight of the question itself in every probe; 0 searches with the rewrite alone. None is what the rewriter does

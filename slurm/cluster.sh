@@ -19,5 +19,5 @@
 container=()   # container=(apptainer exec --nv --bind /scratch image.sif)
 step=()        # step=(--mpi=none)
 
-# The command, where it is neither .venv/bin/querylect nor on the PATH.
+# The command. Unset, it is .venv/bin/querylect where that is there, else the one on the PATH.
 # export QUERYLECT=/opt/querylect/bin/querylect

@@ -150,7 +150,9 @@ def test_commands_on_one_environment_ask_for_its_name(command, path, capsys):
     with pytest.raises(SystemExit) as ended:
         main([*first.split(), path, *(["--to", "x"] if rest else [])])
     assert ended.value.code == 2
-    assert "mixes bm25, minilm, and this takes one environment. Name it: --env NAME." in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "bm25, minilm, and this " in said
+    assert "Name it: --env NAME." in said
 
 
 def test_index_build_builds_every_index_or_the_one_that_is_named(tmp_path, capsys):

@@ -99,7 +99,7 @@ def test_every_setting_that_a_text_changes_exists_and_takes_its_value():
     changes = [(text.name, change) for text in TEXTS for change in _changes_in(text.read_text(encoding="utf-8"))]
     assert len(changes) > 80
     wrong = [f"{name}: {change}: {said}" for name, change in changes if (said := _complaint(change))]
-    beside = re.compile(r"dataset\.path is needed|mix\.environments; the defaults")
+    beside = re.compile(r"dataset\.path is needed|mix\.environments; the defaults|dataset\.parts belongs to kind")
     assert [one for one in wrong if not beside.search(one)] == []
 
 
@@ -128,7 +128,7 @@ def test_the_readme_names_every_command():
     assert [name for name in missing if name not in UNNAMED] == []
 
 
-UNNAMED = {"data list", "data merge", "index merge", "index questions"}
+UNNAMED = {"data list", "data merge"}
 """Commands that the README leaves to the pages of their areas."""
 
 
@@ -163,6 +163,9 @@ def _commands_in(text):
                 yield from _calls(line.removeprefix("$ "))
     for code in _CODE.findall(_FENCED.sub("", text)):
         yield from _calls(code.strip("`"))
+    indented = re.sub(r"\\\n *", " ", _FENCED.sub("", text))
+    for line in re.findall(r"^ {4}(.*)$", indented, re.MULTILINE):
+        yield from _calls(line.strip())
 
 
 def _changes_in(text):
@@ -170,6 +173,7 @@ def _changes_in(text):
     sections = "|".join(name for name in RunConfig.model_fields if name not in ("name", "output", "seed"))
     code = [block for _, block in re.findall(r"^```(sh|console)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)]
     code += [found.strip("`") for found in _CODE.findall(_FENCED.sub("", text))]
+    code += re.findall(r"^ {4}.*$", _FENCED.sub("", text), re.MULTILINE)
     pattern = re.compile(rf"(?<![\w.])((?:{sections})\.[a-z_.]+)=('[^']*'|\"[^\"]*\"|[^\s`;,)\"']+)")
     for name, value in pattern.findall("\n".join(code)):
         yield f"{name}={value.strip(chr(39))}"

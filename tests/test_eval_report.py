@@ -2,8 +2,8 @@
 
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
-from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -64,7 +64,9 @@ def page(rows=None, drawings=(), gold=None, **settings):
     environment = {"name": "hpo bm25", "retriever": {"name": "bm25", "trained": HOSTILE}, "index_hash": "9f" * 32}
     return render(
         tabulate(rows, resamples=200, permutations=500, seed=0),
-        provenance=provenance(config, environment, Path("runs/demo/step-40"), licence="CC BY 4.0 (cite it)"),
+        provenance=replace(
+            provenance(config, environment, None, licence="CC BY 4.0 (cite it)"), checkpoint="runs/demo/step-40"
+        ),
         drawings=drawings,
         examples=choose_examples(rows, 12, gold),
         created="2026-01-02 03:04:05+00:00",

@@ -84,7 +84,8 @@ def segments(folder: Path, include_online: bool = False) -> list[Segment]:
             + (
                 "; it was tracked online. Where the server did not take all of it: --include-online."
                 if online
-                else ". Give the folder of a run that was trained with tracking.wandb=offline (the default)."
+                else ". Give the folder of a run that was tracked offline, as runs are where neither "
+                "tracking.wandb nor WANDB_MODE says otherwise."
             )
         )
     return [Segment(file) for file in files]

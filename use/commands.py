@@ -62,7 +62,8 @@ def rewrite(
     trained = only_member(trained, env)
     if len(trained.members) > 1 and not dry_run:
         raise ConfigError(
-            f"{rewriter} was trained for {', '.join(trained.members)}, and this asks for one of them. Name it: --env."
+            f"{rewriter} was trained for {', '.join(trained.members)}, and this asks for one of them. "
+            "Name it: --env NAME."
         )
     if dry_run:
         typer.echo(dump_config(trained.config), nl=False)
