@@ -312,9 +312,10 @@ def train(
     settings = _resolve(config, overrides, verbose, dry_run)
     from .train.run import train as train_policy
 
+    out = sys.stdout  # a tracker may have turned sys.stdout away when the run ends
     folder = train_policy(settings, resume)
     if os.environ.get("RANK", "0") == "0":
-        typer.echo(folder)
+        typer.echo(folder, file=out)
 
 
 app.command("launch")(launch)

@@ -63,7 +63,8 @@ def _gpus() -> list[str]:
 def git_state() -> dict[str, Any]:
     """Commit of the directory that the user is in, and of this package's source where that is a checkout.
 
-    `dirty` is whether files that git knows differ from the commit. None where there is no git, or no repository.
+    `dirty` is whether files that git knows differ from the commit, None where git does not say. None in the place of
+    all of it where there is no git, or no repository.
     """
     package = Path(__file__).parent
     # site-packages inside of somebody's checkout are none of that checkout's sources
@@ -76,7 +77,11 @@ def _state(folder: Path) -> dict[str, Any] | None:
     if commit is None:
         return None
     changed = _git(folder, "status", "--porcelain", "--untracked-files=no")
-    return {"commit": commit, "branch": _git(folder, "rev-parse", "--abbrev-ref", "HEAD"), "dirty": bool(changed)}
+    return {
+        "commit": commit,
+        "branch": _git(folder, "rev-parse", "--abbrev-ref", "HEAD"),
+        "dirty": None if changed is None else bool(changed),
+    }
 
 
 def _git(folder: Path, *arguments: str) -> str | None:

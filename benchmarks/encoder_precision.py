@@ -20,7 +20,7 @@ import numpy as np
 from machine import describe
 from querylect.configs.schema import DatasetConfig, EnvironmentConfig, RecipeConfig
 from querylect.data.load import load_dataset
-from querylect.envs.encoder import Encoder
+from querylect.envs.encoder import Encoder, loading_kwargs
 from querylect.envs.environment import Environment
 from querylect.envs.index import build_index
 from querylect.envs.plan import SearchPlan
@@ -68,7 +68,7 @@ def speed(config: EnvironmentConfig, count: int, rounds: int) -> None:
     recipe = encoders["float32"].recipe
     contents = [recipe.content_of(dataset.corpus[place]) for place in drawn]
     texts = ["".join(recipe.written(content)) for content in contents]
-    peer = SentenceTransformer(resolve_model(recipe.model), trust_remote_code=False)
+    peer = SentenceTransformer(resolve_model(recipe.model), trust_remote_code=False, **loading_kwargs())
     peer.max_seq_length = recipe.max_length
     ways: dict[str, Callable[[], np.ndarray]] = {
         PEER: lambda: peer.encode(texts, show_progress_bar=False),

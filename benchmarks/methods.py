@@ -153,7 +153,7 @@ def ideal(asked: Sequence[Asked], model: Listening, most: int) -> Iterator[Work]
     by_draw: dict[Draw, list[tuple[list[int], int]]] = {}
     for prompt, draw, tokens in asked:
         messages = [{**said, "content": chat.plain(said["content"])} for said in prompt.messages]
-        by_draw.setdefault(draw, []).append((chat.first(messages), tokens))
+        by_draw.setdefault(draw, []).append((chat.first(messages, prompt.opening), tokens))
     for draw, pairs in by_draw.items():
         sampling = Sampling(draw.temperature, draw.top_p, draw.max_tokens, first=draw.first_logprobs)
         batch: list[list[int]] = []

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
+from ..configs.llm import LlmConfig
 from ..configs.mix import environments
 from ..configs.schema import EnvironmentConfig, RunConfig
 from ..errors import ModelError, QuerylectError
@@ -22,6 +23,8 @@ def needs(config: RunConfig, named: str, online: bool) -> list[Finding]:
             findings += _local(prefix, one.env, named, online)
         else:
             findings += [_service(f"{prefix}client.urls", url, online) for url in one.client.urls]
+        if one.rewriter.name == "hcqr" and one.rewriter.llm is not None:
+            findings.append(_llm(f"{prefix}rewriter.llm", one.rewriter.llm, online))
     findings += _packages(config)
     return findings
 
@@ -33,16 +36,22 @@ def _local(prefix: str, env: EnvironmentConfig, named: str, online: bool) -> Ite
     yield _dataset(f"{prefix}env.dataset", env)
     try:
         indexes = [env, *leaned_on(env)]
-        models = {one for each in indexes for one in (recipe_of(each).model, recipe_of(each).query_model) if one}
+        recipes = [recipe_of(each) for each in indexes]
+        models = {one for recipe in recipes for one in (recipe.model, recipe.query_model) if one}
     except QuerylectError as error:
         yield Finding("config", f"{prefix}env.retriever", "needed", str(error))
         return
     for model in sorted(models):
         yield _model(f"{prefix}env.model", model, online)
+    if any(recipe.kind == "dense" for recipe in recipes) and find_spec("faiss") is None:
+        remedy = "pip install 'querylect[cpu]', or [gpu] for GPUs"
+        yield Finding(
+            "config", f"{prefix}env.retriever", "needed", "a dense retriever, and FAISS is not installed", remedy
+        )
     if env.rerank is not None:
         yield _model(f"{prefix}env.rerank", env.rerank.model, online)
     for each in indexes:
-        if (Path(each.index) / "manifest.json").is_file():
+        if (Path(each.index).expanduser() / "manifest.json").is_file():
             yield Finding("config", f"{prefix}env.index", "ok", each.index)
         else:
             said = f"{each.index} holds no index"
@@ -109,6 +118,23 @@ def _service(name: str, url: str, online: bool) -> Finding:
     if answered.status_code != 200:
         return Finding("config", name, "needed", f"{url} is not ready (HTTP {answered.status_code})")
     return Finding("config", name, "ok", f"{url} is ready")
+
+
+def _llm(name: str, llm: LlmConfig, online: bool) -> Finding:
+    if llm.base_url is None:
+        return _model(f"{name}.model", llm.model, online)
+    name, url = f"{name}.base_url", llm.base_url
+    if not online:
+        return Finding("config", name, "ok", f"{url} (--online asks it)")
+    import httpx
+
+    try:
+        answered = httpx.get(f"{url.rstrip('/')}/models", timeout=10)  # without the key: any answer will do
+    except httpx.HTTPError as error:
+        return Finding("config", name, "needed", f"{url} does not answer ({type(error).__name__})")
+    if answered.status_code >= 500:
+        return Finding("config", name, "needed", f"{url} answers HTTP {answered.status_code}")
+    return Finding("config", name, "ok", f"{url} answers")
 
 
 def _packages(config: RunConfig) -> Iterator[Finding]:

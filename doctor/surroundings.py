@@ -79,7 +79,7 @@ def _slurm() -> Finding:
 
 def _wandb(online: bool) -> Finding:
     try:
-        from ..train.wandb_run import credentials, refused
+        from ..train.wandb_run import credentials, is_refusal, login_problem
     except ImportError as error:
         return Finding("accounts", "wandb", "missing", f"cannot be imported: {error}", "pip install wandb")
     if credentials() is None:
@@ -87,8 +87,12 @@ def _wandb(online: bool) -> Finding:
         return Finding(
             "accounts", "wandb", "missing", said, "wandb login, then tracking.wandb=online or querylect sync"
         )
-    if online and (refusal := refused()):
-        return Finding("accounts", "wandb", "missing", f"the login is not taken ({refusal})", "wandb login --relogin")
+    if online and (problem := login_problem()):
+        if is_refusal(problem):
+            return Finding(
+                "accounts", "wandb", "missing", f"the login is not taken ({problem})", "wandb login --relogin"
+            )
+        return Finding("accounts", "wandb", "missing", f"logged in, and the server does not answer ({problem})")
     return Finding("accounts", "wandb", "ok", "logged in" + (", and the server takes it" if online else ""))
 
 

@@ -5,6 +5,7 @@ of the same source searched in one, and every question goes on with its own outc
 A question that ended early waits for nobody. The order of questions changes no outcome.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
@@ -18,6 +19,8 @@ from ..llms.access import Llm
 from ..llms.base import Prompt, Reply
 from ..llms.structured import ask_structured
 from ..rewriters.method import Ask, AskForm, Found, Method, Outcome, Role, Score, Search, Step, Steps
+
+log = logging.getLogger(__name__)
 
 Kind = TypeVar("Kind", Ask, AskForm, Search, Score)
 
@@ -44,9 +47,9 @@ class Spent:
 
     calls: int = 0
     """Prompts that got a reply, known replies included; a repaired form counts as two."""
-    prompt_tokens: int = 0
-    """Tokens read and written, as far as the model says."""
-    tokens: int = 0
+    prompt_tokens: int | None = 0
+    """Tokens read; None where the model does not say for every reply. Those written alike."""
+    tokens: int | None = 0
     searches: int = 0
 
 
@@ -100,10 +103,10 @@ class Runner:
                 one.answer = reply
 
     def _ask_forms(self, wanted: Sequence["_Wanted"]) -> None:
-        for (model, form, draw), group in _groups(
-            wanted, AskForm, lambda step: (self._model(step.role), step.form, step.draw)
+        for (model, form, draw, way), group in _groups(
+            wanted, AskForm, lambda step: (self._model(step.role), step.form, step.draw, way_of(step, self.form))
         ):
-            answers = ask_structured(model, [step.prompt for _, step in group], form, draw, self.form)
+            answers = ask_structured(model, [step.prompt for _, step in group], form, draw, way)
             for (one, _), answer in zip(group, answers, strict=True):
                 one.spend(answer.replies)
                 one.answer = answer
@@ -113,7 +116,8 @@ class Runner:
             rankings: Sequence[list[HitBody] | None]
             try:
                 rankings = self._searcher(source).search([step.plan for _, step in group], with_text=True)
-            except EnvironmentUnavailableError:
+            except EnvironmentUnavailableError as error:
+                log.warning("%s%d plans got no ranking: %s", f"{source}: " if source else "", len(group), error)
                 rankings = [None] * len(group)
             for (one, step), ranking in zip(group, rankings, strict=True):
                 one.spent.searches += len(step.plan.probes)
@@ -159,8 +163,9 @@ class _Wanted:
     def spend(self, replies: Sequence[Reply]) -> None:
         """Count what was answered."""
         self.spent.calls += len(replies)
-        self.spent.prompt_tokens += sum(reply.prompt_tokens or 0 for reply in replies)
-        self.spent.tokens += sum(reply.tokens or 0 for reply in replies)
+        for reply in replies:
+            self.spent.prompt_tokens = _plus(self.spent.prompt_tokens, reply.prompt_tokens)
+            self.spent.tokens = _plus(self.spent.tokens, reply.tokens)
 
 
 class _Going:
@@ -194,6 +199,15 @@ class _Going:
         """The outcome."""
         assert self._outcome is not None, "a method returns an Outcome"
         return self._outcome
+
+
+def way_of(step: AskForm, form: AnswerForm) -> AnswerForm:
+    """How the answer to a step is written where `form` is asked for: a plain Prompt asks for JSON by itself."""
+    return "json" if isinstance(step.prompt, Prompt) else form
+
+
+def _plus(known: int | None, more: int | None) -> int | None:
+    return None if known is None or more is None else known + more
 
 
 def _groups(

@@ -12,7 +12,7 @@ words; the parts stand in the order of the fields:
 Values need no quotes and no escapes; a colon in them is text, and so is a label in the middle of a line. The answer
 ends with its last part: after the line of a word or number, else at a blank line or a label. What a model says after
 that, as small ones do, is not read. Everything else is wrong: a part that is missing, empty, out of its order or a copy
-of the request (`<text>`), and text before the first.
+of the request (`<text>`), and text before the first part or before the first number of a list.
 """
 
 import re
@@ -134,8 +134,11 @@ def read_lines(text: str, form: type[BaseModel], finished: bool = True) -> Lines
     place = 0
     for at, part in enumerate(parts):
         values |= (read := _Reading(marks, place, at == len(parts) - 1, finished)).take(part)
+        there = place < len(marks) and marks[place][0] == part.label
         place = read.place
         if part.key not in values:
+            if there and (finished or place < len(marks)):
+                return Lines(values, f"{part.label!r} has no value")
             if place < len(marks):
                 seen = marks[place][0]
                 return Lines(values, f"the label {seen!r} stands where {part.label!r} belongs")
@@ -216,6 +219,8 @@ def _value(part: Part, body: str) -> Any:
 def _items(body: str) -> list[str]:
     lines = [line for line in body.splitlines() if line.strip()]
     numbered = any(_ITEM.match(line) for line in lines)
+    if numbered and not _ITEM.match(lines[0]):  # said before the list, and no item of it
+        return []
     items: list[str] = []
     for line in lines:
         if numbered and items and not _ITEM.match(line):

@@ -32,7 +32,7 @@ class LocalModel:
 
     @cached_property
     def identity(self) -> Mapping[str, Any]:
-        """The name, the type of the weights, and the files of the folder by size and time of change.
+        """The name, the type that the weights have on this device, the files of the folder by size and time of change.
 
         A Hub id stands for itself.
         """
@@ -40,7 +40,15 @@ class LocalModel:
         files = sorted(path for path in folder.glob("*") if path.suffix in _WEIGHTS) if folder.is_dir() else []
         states = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
         content = hashlib.sha256(json.dumps(states).encode()).hexdigest()[:16]
-        return {"local": self._config.model, "dtype": self._config.dtype, "files": content if states else ""}
+        return {"local": self._config.model, "dtype": self._dtype(), "files": content if states else ""}
+
+    def _dtype(self) -> str:
+        if self._config.dtype != "auto":
+            return self._config.dtype
+        from ..configs.schema import PolicyConfig
+        from ..rollouts.policy import torch_dtype  # the device has to be asked: the one import that a known reply costs
+
+        return str(torch_dtype(PolicyConfig())).removeprefix("torch.")
 
     def generate(self, prompts: Sequence[Prompt], draw: Draw, deliver: Deliver, costs: Costs) -> None:
         """Answer all prompts, those of like length side by side; deliver a batch at a time.

@@ -66,6 +66,7 @@ def joins(rewriter: Rewriter) -> bool:
 
 def read_reply(rewriter: Rewriter, question: Question, reply: Reply, turn: int = 1) -> Rewrite:
     """What a reply says in that turn; several texts become one rewrite where the rewriter joins them."""
-    # A chat cannot begin the model's turn for it: examples show whole answers, and `parse` adds the opening itself.
+    # A text begins with the opening where that was written for a local model, or where the model wrote it itself as
+    # the examples do; `parse` puts it in front again.
     read = [rewriter.parse(question, one.text.removeprefix(rewriter.opening), turn) for one in reply.texts]
     return rewriter.join(question, read) if isinstance(rewriter, PassageRewriter) else read[0]

@@ -118,6 +118,11 @@ class Method(Protocol):
         """The name under which a configuration asks for it."""
         ...
 
+    @property
+    def versions(self) -> Sequence[str]:
+        """Of its prompts: raised with their wording. Known records of other versions are not taken."""
+        ...
+
     def steps(self, question: Question) -> Steps:
         """The stages for one question."""
         ...

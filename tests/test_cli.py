@@ -49,6 +49,18 @@ def end(*arguments: str) -> int:
     return caught.value.code or 0
 
 
+def test_the_run_folder_is_printed_where_a_tracker_turned_the_output_away(monkeypatch, capsys):
+    from querylect.train import run
+
+    def train(config, resume):
+        monkeypatch.setattr(sys, "stdout", sys.stderr)
+        return Path("runs/tiny")
+
+    monkeypatch.setattr(run, "train", train)
+    assert end("train", "tiny") == 0
+    assert capsys.readouterr().out == "runs/tiny\n"
+
+
 @pytest.fixture
 def room(monkeypatch):
     """Put a function in the place of one that a command imports when it runs; gives the calls it got."""

@@ -10,10 +10,12 @@ import pytest
 from querylect.cli import main
 from querylect.configs.load import load_config
 from querylect.doctor import machine as machines
+from querylect.doctor import needs as needing
 from querylect.doctor import surroundings as around
 from querylect.doctor.findings import Finding, as_data, told
 from querylect.doctor.needs import needs
 from querylect.errors import ConfigError
+from querylect.train import wandb_run
 
 from .wandb_server import KEY, wandb_server
 
@@ -111,6 +113,46 @@ def test_what_a_config_needs_and_has(tmp_path, tiny_policy):
     }  # fmt: skip
     assert lacking["env.index"].remedy == "querylect index build tiny --missing"
     assert not as_data(list(lacking.values()))["ready"]
+
+
+def test_a_dense_retriever_needs_faiss_and_hcqr_its_model(tmp_path, tiny_policy, monkeypatch):
+    (tmp_path / "index").mkdir()
+    (tmp_path / "index" / "manifest.json").write_text("{}")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    changes = [
+        f"policy.model={tiny_policy}",
+        "env.index=~/index",
+        "env.retriever=all-minilm-l6-v2",
+        "rewriter.name=hcqr",
+    ]
+    there = needs(load_config("tiny", [*changes, f"rewriter.llm={{model: {tiny_policy}}}"]), "tiny", online=False)
+    found = by_name(there)
+    assert (found["env.index"].state, found["rewriter.llm.model"].state) == ("ok", "ok"), "a home folder is one"
+    assert "env.retriever" not in found
+    find_spec = needing.find_spec
+    monkeypatch.setattr(needing, "find_spec", lambda name: None if name == "faiss" else find_spec(name))
+    gone = "rewriter.llm={model: m, base_url: 'http://127.0.0.1:9/v1'}"
+    found = by_name(needs(load_config("tiny", [*changes, gone]), "tiny", online=True))
+    assert (found["env.retriever"].state, "querylect[cpu]" in found["env.retriever"].remedy) == ("needed", True)
+    assert found["rewriter.llm.base_url"].state == "needed", "nobody listens there"
+
+
+@pytest.mark.parametrize(
+    ("problem", "said"),
+    [
+        ("Failed to authenticate with http://w: no longer", "the login is not taken"),
+        ("Failed to authenticate with http://w: 401 Unauthorized", "the login is not taken"),
+        ("Failed to authenticate with http://w: Failed to execute API request: the service process is busy and did not "
+         "respond in time.", "the server does not answer"),
+        ("Failed to authenticate with http://w: dial tcp: lookup w: no such host", "the server does not answer"),
+    ],
+)  # fmt: skip
+def test_a_server_that_does_not_answer_refuses_no_login(problem, said, monkeypatch):
+    monkeypatch.setattr(wandb_run, "credentials", lambda: "a login")
+    monkeypatch.setattr(wandb_run, "login_problem", lambda: problem)
+    found = around._wandb(online=True)
+    assert said in found.said
+    assert ("relogin" in found.remedy) == (said == "the login is not taken")
 
 
 def test_a_model_of_the_hub_is_looked_for_in_its_cache_alone(tmp_path, monkeypatch):

@@ -3,9 +3,11 @@
 import pytest
 import torch
 from querylect.configs.llm import LlmConfig
+from querylect.configs.schema import PolicyConfig
 from querylect.errors import ModelError
 from querylect.llms.access import open_llm
 from querylect.llms.base import Draw, Prompt
+from querylect.rollouts.policy import torch_dtype
 
 
 def ask(text):
@@ -117,5 +119,7 @@ def test_other_weights_in_the_same_folder_are_another_model(tmp_path):
     seen = open_llm(LlmConfig(model=str(folder), cache=None)).identity
     save_tiny(folder, seed=1)
     assert open_llm(LlmConfig(model=str(folder), cache=None)).identity != seen
+    auto = PolicyConfig(model=str(folder))
+    assert seen["dtype"] == str(torch_dtype(auto)).removeprefix("torch."), "auto is not the same on every device"
     with pytest.raises(ModelError, match="does not exist"):
         open_llm(LlmConfig(model=str(tmp_path / "nowhere"), cache=None))

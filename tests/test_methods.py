@@ -221,8 +221,11 @@ def test_the_runner_says_how_forms_are_written():
     class Judging:
         name = "judging"
 
+        def __init__(self, worded=lambda text: FormPrompt("Judge it.", text, "v1")):
+            self.worded = worded
+
         def steps(self, question):
-            answer = yield AskForm(FormPrompt("Judge it.", question.text, "v1"), Judgement, Draw())
+            answer = yield AskForm(self.worded(question.text), Judgement, Draw())
             return Outcome(notes={"value": answer.value, "failure": answer.failure})
 
     said = {"json": '{"fits": true}', "lines": "Fits: yes"}
@@ -231,3 +234,5 @@ def test_the_runner_says_how_forms_are_written():
         assert right.outcome.notes == {"value": Judgement(fits=True), "failure": ""}
         (wrong,) = Runner(Llm(Echo(lambda text, other=other: said[other])), {}, form=way).run(Judging(), QUESTIONS[:1])
         assert wrong.outcome.notes["value"] is None
+    (plain,) = Runner(Llm(Echo(lambda text: said["json"])), {}, form="lines").run(Judging(prompt), QUESTIONS[:1])
+    assert plain.outcome.notes == {"value": Judgement(fits=True), "failure": ""}, "a plain prompt asks for JSON itself"

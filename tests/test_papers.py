@@ -10,16 +10,19 @@ import threading
 import pytest
 import yaml
 from querylect.cli import main
+from querylect.configs.methods import DirectGenConfig
 from querylect.configs.paper import PaperConfig
 from querylect.configs.section import Section
 from querylect.envs.environment import Environment
 from querylect.envs.service import create_app
-from querylect.errors import ConfigError, DataError, EngineUnavailableError, QuerylectError
+from querylect.errors import ConfigError, DataError, EngineUnavailableError, EnvironmentUnavailableError, QuerylectError
 from querylect.eval.papers.run import run_paper
+from querylect.rewriters.card import RetrieverCard
 from querylect.rewriters.method import Outcome
 from querylect.rewriters.methods import METHODS, KnownMethod
 
 from .chat_server import ChatServer, last_user, serving
+from .method_doubles import Shelf
 
 CHOICE = [
     {"_id": "head", "question": "what stops a migraine", "options": ["triptan", "statin"], "answer": "A"},
@@ -170,6 +173,9 @@ def test_a_second_run_asks_nothing_and_a_change_only_what_is_different(values, s
     assert len(server.bodies) == asked, "fewer questions are known"
     run(values, tmp_path / "out")
     assert len(server.bodies) == asked, "and those that were left out meanwhile still are"
+    alone = {"method": "direct_gen", "settings": {"answers": False, "max_tokens": DirectGenConfig().max_tokens}}
+    run(values, tmp_path / "out", systems={**values["systems"], "alone": alone})
+    assert len(server.bodies) == asked, "a default that is named is no other setting"
     systems = {**values["systems"], "rag": {"method": "std_rag", "settings": {"k": 3, "answers": False}}}
     run(values, tmp_path / "out", systems=systems, sweeps=[])
     new = [last_user(body) for body in server.bodies[asked:]]
@@ -245,6 +251,36 @@ def test_what_does_not_come_is_counted_and_asked_again(values, server, tmp_path)
     assert not (tmp_path / "none" / "results.json").exists()
 
 
+class Away:
+    """An environment that is there when it is opened, and then is not."""
+
+    card = RetrieverCard("bm25", "bm25")
+    facts: dict = {}  # noqa: RUF012
+    client = Shelf({}, down=True)
+
+
+def test_an_environment_that_is_away_ends_a_paper_with_its_reason(values, server, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr("querylect.eval.papers.run.open_bases", lambda *_: {"small": Away()})
+    with pytest.raises(EnvironmentUnavailableError, match="no environment answered any of"):
+        run(values, tmp_path / "out", sweeps=[])
+    assert "4 plans got no ranking: nobody is there" in caplog.text
+    assert not (tmp_path / "out" / "results.json").exists()
+
+
+@pytest.mark.parametrize("silent", [False, True])
+def test_a_cost_is_of_replies_and_unknown_where_an_endpoint_does_not_count(values, server, tmp_path, silent):
+    server.always = lambda body: (400, {}) if "glucose" in last_user(body) else None
+    server.usage = not silent
+    rest = {"baseline": "", "alone": "", "method": "", "shifts": [], "sweeps": [], "tables": [], "judging": False}
+    systems = {"rag": values["systems"]["rag"], "hyde": {"method": "hyde", "settings": {"k": 1, "passages": 1}}}
+    tasks = {"mcq": values["tasks"]["mcq"]}
+    _, results = run(values, tmp_path / "out", systems=systems, tasks=tasks, **rest)
+    rag, hyde = (row(results, "mcq", name)["means"] for name in ("rag", "hyde"))
+    assert rag["calls"] == {"value": 0, "n": 3}, "the question without a reply is in no mean"
+    for cost in (rag["reader_tokens"], rag["reader_prompt_tokens"], hyde["tokens"], hyde["prompt_tokens"]):
+        assert (cost["n"], bool(cost["value"])) == ((0, False) if silent else (3, True))
+
+
 @pytest.mark.parametrize("deed", ["hang", "garbage"])
 def test_an_endpoint_that_hangs_or_talks_garbage_is_no_wrong_answer(values, server, tmp_path, deed):
     values["reader"] |= {"timeout": 2, "deadline": 2}
@@ -276,7 +312,11 @@ class Refuses:
 
     name = "refuses"
 
+    def __init__(self, versions=()):
+        self.versions, self.asked = versions, 0
+
     def steps(self, question):
+        self.asked += 1
         return (
             Outcome(failure="unreadable")
             if question.text < "what m"
@@ -306,6 +346,10 @@ def test_a_method_that_fails_is_no_zero_and_one_that_answers_is_not_read_for(val
     assert own["means"]["accuracy"] == {"value": 0.5, "n": 2}
     assert own["cut"] == 2, "of an answer that the method wrote, too"
     assert server.bodies == []
+    for versions, new in (((), 0), (("own-2",), 5), (("own-2",), 0)):
+        method = Refuses(versions)
+        run_paper(paper, tmp_path / "out", {**METHODS, "own": KnownMethod(Section, lambda *_, own=method: own)})
+        assert method.asked == new, "a record is known of the same prompts alone"
 
 
 def test_killed_and_started_again(values, server, tmp_path):

@@ -33,6 +33,8 @@ def test_git_says_commit_and_whether_files_that_it_knows_differ(tmp_path, monkey
     assert provenance.git_state()["directory"] == {"commit": commit, "branch": "work", "dirty": False}
     (tmp_path / "notes").write_text("two")
     assert provenance.git_state()["directory"]["dirty"]
+    (tmp_path / ".git" / "index").write_bytes(b"torn")
+    assert provenance.git_state()["directory"] == {"commit": commit, "branch": "work", "dirty": None}
 
 
 def test_a_machine_without_git_says_none(tmp_path, monkeypatch):

@@ -148,6 +148,12 @@ def test_guideline_in_three_steps():
         changed = {**answers, "- a metal\n- an element": wrong}
         assert verdicts("guideline", changed, case(CONTENT))[0][0].failure == OFF_FORMAT
     assert verdicts("guideline", {**answers, "Ideal answer": {"points": []}}, case(CONTENT))[0][0].value == 0.5
+    thought = {**answers, "from the text below": "<think>a metal? yes</think>\na metal"}
+    (verdict,), script = verdicts("guideline", thought, case(CONTENT))
+    assert (verdict.value, "think" in script.seen[1]) == (0.5, False)
+    for empty in ("<think>a metal?</think>", "<think>and so on"):
+        (verdict,), script = verdicts("guideline", {**answers, "from the text below": empty}, case(CONTENT))
+        assert (verdict.failure, len(script.seen)) == (OFF_FORMAT, 1)
     nothing = {"Ideal answer": {"points": []}, "from the text below": "x"}
     assert verdicts("guideline", nothing, case(CONTENT))[0][0].failure == OFF_FORMAT
 

@@ -15,10 +15,18 @@ from pathlib import Path
 
 import pytest
 from querylect.configs.schema import RunConfig
-from querylect.errors import ConfigError
+from querylect.errors import ConfigError, TrackingError
+from querylect.train import sync as syncing
 from querylect.train.sync import segments, sync
-from querylect.train.tracking import Trackers, _Lane, check_report_to, open_trackers
-from querylect.train.wandb_run import wandb_mode
+from querylect.train.tracking import (
+    CLOSING_SECONDS,
+    STOPPING_SECONDS,
+    Trackers,
+    _Lane,
+    check_report_to,
+    open_trackers,
+)
+from querylect.train.wandb_run import SENDING_SECONDS, wandb_mode
 
 from .lessons import change, lesson_url, lessons, records, settings, speaking, without_seconds  # noqa: F401 (fixtures)
 from .test_train_validation import ASKED, served  # noqa: F401 (fixture)
@@ -192,6 +200,18 @@ def test_what_a_sync_says_where_it_cannot(server, tmp_path):
     assert before == {path: path.read_bytes() for path in before}
 
 
+def test_an_upload_has_an_end(tmp_path, monkeypatch, caplog):
+    left = tmp_path / "wandb" / "offline-run-20260102_000000-abcd" / "run-abcd.wandb"
+    left.parent.mkdir(parents=True)
+    left.write_bytes(b"x" * 200_000)
+    monkeypatch.setattr(syncing, "check_server", lambda: None)
+    monkeypatch.setattr(syncing, "UPLOADING_SECONDS", 0.01)
+    with caplog.at_level("INFO"), pytest.raises(TrackingError, match=r"had not taken .* after 0\.01 s"):
+        sync([tmp_path])
+    assert f"uploading {left}, 0.2 MB" in caplog.text
+    assert not list(tmp_path.rglob("*.synced"))
+
+
 def test_a_folder_without_an_offline_run_is_told(tmp_path):
     with pytest.raises(ConfigError, match="holds no offline run"):
         segments(tmp_path)
@@ -255,6 +275,46 @@ def test_a_server_that_no_longer_answers_keeps_no_run_waiting():
     trackers.finish(seconds=0.2)
     assert time.monotonic() - started < 20
     stuck.set()
+
+
+def test_all_trackers_have_one_deadline_together(monkeypatch):
+    deadlines = []
+
+    def ended(lane, until):
+        deadlines.append(until)
+        return lane.name == "quick"
+
+    monkeypatch.setattr(_Lane, "ended", ended)
+    trackers = Trackers([_Lane(name, lambda: None) for name in ("slow", "slower", "quick")])
+    trackers.finish(seconds=7)
+    assert len(deadlines) == 3
+    assert len(set(deadlines)) == 1
+    assert SENDING_SECONDS < STOPPING_SECONDS < CLOSING_SECONDS, "W&B's client has ended when a signal's time is over"
+
+
+def test_trackers_are_closed_after_all_is_saved_and_where_nothing_could_begin(settings, monkeypatch):  # noqa: F811
+    from querylect.train import run, tracking, trainer
+
+    closed = []
+
+    class Noted(Trackers):
+        def finish(self, seconds=0.0):
+            closed.append(sorted(path.name for path in folder.glob("final")))
+
+    def fails(**_):
+        raise ConfigError("no such loss")
+
+    monkeypatch.setattr(tracking, "open_trackers", lambda *_: Noted([]))
+    short = change(settings, **{"train.steps": 1})
+    with monkeypatch.context() as broken:
+        broken.setattr(trainer, "TreeTrainer", fails)
+        failing = change(short, name="failing")
+        folder = Path(failing.output) / failing.name
+        with pytest.raises(ConfigError, match="no such loss"):
+            run.train(failing)
+    folder = Path(short.output) / short.name
+    run.train(short)
+    assert closed == [[], ["final"]]
 
 
 def test_a_tracker_that_fails_is_told_once_and_the_others_go_on(caplog):

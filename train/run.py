@@ -3,6 +3,7 @@
 import json
 import logging
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from signal import SIGINT
@@ -208,7 +209,8 @@ def _train(
     elif config.train.warm_start.questions:
         processes.first(warm)
         processes.share_weights(loaded.policy)
-    _learn(loaded, processes, opened, checkpoint, start, questions, mixture, validation, stopper)
+    with ExitStack() as ending:
+        _learn(loaded, processes, opened, checkpoint, start, questions, mixture, validation, stopper, ending)
     return opened.path
 
 
@@ -234,7 +236,9 @@ def _learn(
     mixture: Mixture | None,
     validation: list[Question],
     stopper: Any,
+    ending: ExitStack,
 ) -> None:
+    """Train and save. `ending` closes the trackers, whatever comes after they were opened: after all is saved."""
     from datasets import Dataset
     from torch import OutOfMemoryError
     from transformers import PrinterCallback
@@ -254,16 +258,18 @@ def _learn(
         processes.together(lambda: mixture.load(checkpoint))
     prompts = mixture.slots if mixture is not None else [question.id for question in questions]
 
-    def watch() -> tuple[Any, Any, Watcher | None]:
+    def watch() -> tuple[Any, Watcher | None]:
         name_reference(config, folder, loaded.policy)
         if not processes.is_first:
-            return None, None, None
+            return None, None
         trackers = open_trackers(config, folder.path, start, start["step"])
+        ending.callback(lambda: trackers.finish(CLOSING_SECONDS if stopper.received is None else STOPPING_SECONDS))
         view = open_view(f"{config.name} · {start['environment']['name']}")
-        return trackers, view, Watcher(folder, config, view, guard, trackers)
+        ending.callback(view.close)
+        return view, Watcher(folder, config, view, guard, trackers)
 
     guard = CollapseGuard(config.train.guard)
-    trackers, view, watcher = processes.together(watch)
+    view, watcher = processes.together(watch)
 
     def save(place: Path) -> None:
         trainer.save_model(str(place))
@@ -325,8 +331,6 @@ def _learn(
     finally:
         if view is not None:
             view.close()
-        if trackers is not None:
-            trackers.finish(CLOSING_SECONDS if stopper.received is None else STOPPING_SECONDS)
     processes.first(refuse_collapse)
     if trainer.state.global_step < config.train.steps:
         if stopper.received == SIGINT:

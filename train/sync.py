@@ -5,6 +5,7 @@ synced even where the server took none of it and ends with exit code 0; here tha
 away again. Nothing else in the run folder is touched.
 """
 
+import logging
 import os
 import re
 import subprocess
@@ -16,10 +17,15 @@ from pathlib import Path
 
 from ..errors import ConfigError, TrackingError, UserError
 from .tracking import in_one_line
-from .wandb_run import credentials, refused
+from .wandb_run import credentials, is_refusal, login_problem
+
+log = logging.getLogger(__name__)
 
 RETRIES = {"WANDB__GRAPHQL_RETRY_MAX": "4", "WANDB__FILE_STREAM_RETRY_MAX": "4", "WANDB__FILE_TRANSFER_RETRY_MAX": "4"}
 """How often W&B's client tries again; its own numbers let it try for hours."""
+
+UPLOADING_SECONDS = 3600.0
+"""How long the upload of one file may take."""
 
 LOOKING_SECONDS = 15.0
 """How long the server may take to say that it is there."""
@@ -112,9 +118,15 @@ def check_server() -> None:
             f"Weights & Biases at {url} answers HTTP {answered.status_code}. The run stays where it is; try again "
             "later."
         )
-    if refusal := refused():
+    problem = login_problem()
+    if problem and not is_refusal(problem):
+        raise TrackingError(
+            f"Weights & Biases at {url} does not say whether it takes this login ({problem}). The run stays where it "
+            "is; give the same command again later."
+        )
+    if problem:
         raise UserError(
-            f"Weights & Biases does not take this login ({refusal}): it has expired, or was revoked. Log in with "
+            f"Weights & Biases does not take this login ({problem}): it has expired, or was revoked. Log in with "
             "`wandb login --relogin` and give the same command again; the run stays where it is."
         )
 
@@ -127,9 +139,24 @@ def upload(segment: Segment) -> str:
     told = {"WANDB_SILENT": "false", "WANDB_QUIET": "false", "NO_COLOR": "1", "WANDB_MODE": "online"}
     with tempfile.TemporaryDirectory() as logs:  # or it would write them where the user is
         surroundings = os.environ | RETRIES | told | {"WANDB_DIR": logs}
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", env=surroundings
-        )
+        log.info("uploading %s, %.1f MB", segment.path, size / 1e6)
+        try:
+            done = subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                env=surroundings,
+                timeout=UPLOADING_SECONDS,
+            )
+        except subprocess.TimeoutExpired as error:
+            if not had_mark:
+                segment.mark.unlink(missing_ok=True)
+            raise TrackingError(
+                f"Weights & Biases had not taken {segment.path.parent} after {UPLOADING_SECONDS:g} s. It stays where "
+                "it is; give the same command again."
+            ) from error
     lines = (done.stdout + done.stderr).splitlines()
     errors = [line.partition("ERROR")[2].strip() for line in lines if "ERROR" in line]
     if done.returncode or errors or not segment.mark.exists():

@@ -8,6 +8,7 @@ import logging
 import queue
 import secrets
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -82,8 +83,13 @@ class Trackers:
         """Close all of them side by side; whatever is not done after `seconds` is left behind with a warning."""
         for lane in self._lanes:
             lane.end()
+        until = time.monotonic() + seconds
         for lane in self._lanes:
-            lane.wait(seconds)
+            if not lane.ended(until):
+                log.warning(
+                    "%s had not taken everything after %g s and is left behind; metrics.jsonl is complete",
+                    lane.name, seconds,
+                )  # fmt: skip
 
 
 class _Lane:
@@ -101,13 +107,9 @@ class _Lane:
     def end(self) -> None:
         self._work.put(None)
 
-    def wait(self, seconds: float) -> None:
-        self._thread.join(seconds)
-        if self._thread.is_alive():
-            log.warning(
-                "%s had not taken everything after %g s and is left behind; metrics.jsonl is complete",
-                self.name, seconds,
-            )  # fmt: skip
+    def ended(self, until: float) -> bool:
+        self._thread.join(max(0.0, until - time.monotonic()))
+        return not self._thread.is_alive()
 
     def _run(self) -> None:
         try:

@@ -6,6 +6,7 @@ such a file too: `querylect sync --include-online`.
 
 import logging
 import os
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Literal
@@ -20,8 +21,16 @@ Mode = Literal["online", "offline", "disabled"]
 OPENING_SECONDS = 30.0
 """How long a server may take to answer before the run is tracked offline."""
 
-SENDING_SECONDS = 30.0
-"""How long the end of a run waits for a server to take the rest."""
+SENDING_SECONDS = 8.0
+"""How long the end of a run waits for a server to take the rest. W&B's client waits as long again when the process
+ends, so this is below the time that a signal leaves (tracking.STOPPING_SECONDS)."""
+
+
+_NO_ANSWER = re.compile(
+    r"Failed to execute API request|did not respond|dial tcp|connection (refused|reset)|no such host"
+    r"|time(d )?-?out|deadline exceeded|HTTP 5\d\d|An error occurred while checking",
+    re.IGNORECASE,
+)
 
 
 def wandb_mode(settings: TrackingConfig) -> Mode:
@@ -65,7 +74,7 @@ class WandbRun:
 
     def close(self) -> None:
         """Send the rest, where this is online."""
-        problem = refused() if self.online else ""
+        problem = login_problem() if self.online else ""
         try:
             self._run.finish()
         except TimeoutError:
@@ -155,8 +164,14 @@ def credentials() -> Any:
         return None
 
 
-def refused() -> str:
-    """What the server says to the login; "" where it takes it, or where there is none."""
+def is_refusal(problem: str) -> bool:
+    """Whether `problem` is the server's answer to a login, and not that it gave none: W&B's client calls both by the
+    same error and begins both with the same words."""
+    return _NO_ANSWER.search(problem) is None
+
+
+def login_problem() -> str:
+    """What keeps the server from taking the login, no answer included; "" where it takes it, or where there is none."""
     import wandb
 
     found = credentials()

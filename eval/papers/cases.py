@@ -64,10 +64,6 @@ def case_lines(case: PaperCase, here: str, rows: Sequence[CaseRow], theirs: Sequ
     return [[_short(cell) for cell in line] for line in (*ours, *paper)]
 
 
-def _asked(case: PublishedCase) -> str:
-    return f"{case.question} (right: {', '.join(case.answers)})"
-
-
 def _row(case: PaperCase, system: str, record: PaperRecord) -> CaseRow:
     drafts = record.notes.get("drafts") or [""]
     judgements = record.notes.get("judgements") or []

@@ -49,8 +49,9 @@ class PaperRecord:
     """What the method said on the way."""
     prompts: tuple[str, ...]
     """Versions of the prompts that the method used."""
-    spent: Mapping[str, int]
-    """Of the method: calls, prompt_tokens, tokens, searches; of the reader: reader_prompt_tokens, reader_tokens."""
+    spent: Mapping[str, int | None]
+    """Of the method: calls, prompt_tokens, tokens, searches; of the reader: reader_prompt_tokens, reader_tokens.
+    Tokens are None where an endpoint does not say."""
     key: str
 
     @property

@@ -154,7 +154,7 @@ def _row(
     means = {
         name: _mean([one.get(name) for one in values]) for name in dict.fromkeys(name for one in values for name in one)
     }
-    means |= {name: _mean([record.spent[name] for record in records if not record.failure]) for name in COSTS}
+    means |= {name: _mean([record.spent[name] for record in records if not record.reason]) for name in COSTS}
     means |= _by_label(own, alone or {})
     judges = dict.fromkeys(name for record in records for name in record.judged)
     return PaperRow(

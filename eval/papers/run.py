@@ -19,17 +19,17 @@ from ... import __version__
 from ...configs.environment import RerankConfig
 from ...configs.llm import AnswerForm
 from ...configs.paper import PaperConfig, PaperSystem, Style, TaskConfig
-from ...errors import EngineUnavailableError
+from ...errors import EngineUnavailableError, EnvironmentUnavailableError
 from ...llms.access import Llm, open_llm
 from ...llms.base import Draw, Reply
 from ...llms.structured import version_in
 from ...logs import progress_bar
-from ...rewriters.method import ANSWER, MISSING, Ask, AskForm, Method, Step, Steps
-from ...rewriters.methods import METHODS, KnownMethod, make_method
+from ...rewriters.method import ANSWER, MISSING, NO_RANKING, Ask, AskForm, Method, Step, Steps
+from ...rewriters.methods import METHODS, KnownMethod, make_method, method_settings
 from ...rewriters.reading import SOURCES
 from ..answers import named_after
 from ..answers_metrics import letter
-from ..methods import Ran, Runner
+from ..methods import Ran, Runner, way_of
 from ..tasks.generator import Answered, generator_prompt, read_answer
 from ..tasks.items import Item, Items, read_items
 from ..tasks.judges import JUDGES, Case, Setting, judged
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_FORM = 2
+_FORM = 3
 """Part of every key: to be raised where a record gets another meaning."""
 
 DEFAULT_STYLE: Mapping[str, Style] = {"choice": "reasoned", "open": "short", "content": "grounded"}
@@ -121,7 +121,7 @@ class _Observed:
     """A method whose prompts are looked at: their versions by question. No answer is longer than `most` tokens."""
 
     method: Method
-    versions: dict[str, list[str]]
+    seen: dict[str, list[str]]
     most: int | None
     form: AnswerForm
 
@@ -130,9 +130,14 @@ class _Observed:
         """That of the method."""
         return self.method.name
 
+    @property
+    def versions(self) -> Sequence[str]:
+        """Those of the method."""
+        return self.method.versions
+
     def steps(self, question: Any) -> Steps:
         """Those of the method."""
-        seen = self.versions.setdefault(question.id, [])
+        seen = self.seen.setdefault(question.id, [])
         steps = self.method.steps(question)
         answer: Any = None
         while True:
@@ -146,8 +151,12 @@ class _Observed:
     def _bounded(self, step: Step, seen: list[str]) -> Step:
         if not isinstance(step, Ask | AskForm):
             return step
-        as_lines = isinstance(step, AskForm) or step.small is not None
-        version = version_in(step.prompt.version, self.form if as_lines else "json")
+        way: AnswerForm = "json"
+        if isinstance(step, AskForm):
+            way = way_of(step, self.form)
+        elif step.small is not None:
+            way = self.form
+        version = version_in(step.prompt.version, way)
         if version not in seen:
             seen.append(version)
         most = min(self.most or step.draw.max_tokens, step.draw.max_tokens)
@@ -176,7 +185,8 @@ class PaperRun:
         """The records of all tasks and systems, also written down.
 
         Raises ConfigError for settings that a method does not take, before anything is asked, and
-        EngineUnavailableError where no question at all got an answer because the models did not reply.
+        EngineUnavailableError where no question at all got an answer because the models did not reply, and
+        EnvironmentUnavailableError where no environment answered any question that was searched for.
         """
         rows = [
             (task, name, system, self._method(task, name, system))
@@ -187,6 +197,12 @@ class PaperRun:
             raise EngineUnavailableError(
                 f"none of {len(records)} questions got a reply ({dict(self._reader.costs.missing)}); nothing was "
                 "tabulated. Check the reader and run the same command again."
+            )
+        searched = [record for record in records if record.searched]
+        if searched and all(record.reason == NO_RANKING for record in searched):
+            raise EnvironmentUnavailableError(
+                f"no environment answered any of {len(searched)} questions that were searched for; nothing was "
+                "tabulated. Check the services (the warnings above have the reasons) and run the same command again."
             )
         written.finish(records)
         return records
@@ -203,7 +219,7 @@ class PaperRun:
         searchers = {source: self._bases[source].client for source in sources}
         runner = Runner(self._writer, searchers, self._cross_encoder, reader=self._reader, form=self._paper.form)
         items = self._tasks[task].items
-        keys = [self._key(task, system, sources, item) for item in items]
+        keys = self._keys(task, system, method, sources, items)
         found: dict[str, PaperRecord] = {}
         for item, key in zip(items, keys, strict=True):
             if known := written.known(key):
@@ -290,8 +306,8 @@ class PaperRun:
                     "prompt_tokens": ran.spent.prompt_tokens,
                     "tokens": ran.spent.tokens,
                     "searches": ran.spent.searches,
-                    "reader_prompt_tokens": (reply.prompt_tokens or 0) if reply else 0,
-                    "reader_tokens": (reply.tokens or 0) if reply else 0,
+                    "reader_prompt_tokens": reply.prompt_tokens if reply else 0,
+                    "reader_tokens": reply.tokens if reply else 0,
                 },
                 key="",
             ),
@@ -334,13 +350,20 @@ class PaperRun:
         config = self._paper.tasks[task]
         return system.style or config.style or DEFAULT_STYLE[config.kind]
 
-    def _key(self, task: str, system: PaperSystem, sources: Sequence[str], item: Item) -> str:
-        """sha256 over everything that a record depends on, its scores and its names apart."""
+    def _keys(
+        self, task: str, system: PaperSystem, method: Method, sources: Sequence[str], items: Sequence[Item]
+    ) -> list[str]:
+        """Of each item a sha256 over everything that its record depends on, its scores and its names apart."""
+        settings = method_settings(system.method, system.settings, self._methods).model_dump(mode="json")
+        own = [system.method, settings, list(method.versions), self._paper.method_max_tokens]
+        return [self._key(task, system, own, sources, item) for item in items]
+
+    def _key(self, task: str, system: PaperSystem, method: Sequence[Any], sources: Sequence[str], item: Item) -> str:
         paper, config = self._paper, self._paper.tasks[task]
         judges = list(config.judges) if paper.judging else []
         behind = {
             "form": [_FORM, __version__],
-            "method": [system.method, system.settings, paper.method_max_tokens],
+            "method": method,
             "models": [self._reader.identity, self._writer.identity, self._judge.identity if judges else None],
             "cross-encoder": paper.reranker.model_dump(mode="json") if paper.reranker else None,
             "environments": [[source, self._bases[source].facts] for source in sources],

@@ -26,7 +26,7 @@ class Base:
     client: SyncEnvironmentClient
     card: RetrieverCard
     facts: Mapping[str, Any]
-    """What a result says of it and a record depends on: name, retriever, index."""
+    """What a result says of it and a record depends on: name, retriever, index, settings of the search."""
 
 
 def open_bases(paper: PaperConfig, systems: Mapping[str, PaperSystem], stack: ExitStack) -> dict[str, Base]:
@@ -54,6 +54,7 @@ def _open(name: str, settings: PaperEnvironment, stack: ExitStack) -> Base:
         "retriever": str(info.retriever.get("name", "")),
         "documents": info.corpus_size,
         "index": info.index_hash,
+        "settings": info.settings_hash,
     }
     return Base(client, RetrieverCard.from_service(info.retriever), facts)
 

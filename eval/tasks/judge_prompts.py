@@ -20,8 +20,8 @@ RELEVANCY = "answerability-1"
 DECLINED = "declined-1"
 FAITHFULNESS = "faithfulness-1"
 ANSWER_RELEVANCY = "answer-relevancy-1"
-GUIDELINE = "guideline-1"
-CONTEXT_RECALL = "context-recall-1"
+GUIDELINE = "guideline-2"
+CONTEXT_RECALL = "context-recall-2"
 
 NOT_USEFUL = "NOT_USEFUL"
 LABELS = {"ENTAILED": "entailed", "USEFUL_BUT_NOT_ENTAILED": "useful", NOT_USEFUL: "not_useful"}
@@ -167,14 +167,10 @@ _SHOWN_NEEDED = Example(
     f"{_ASKED}\n\nAnswer: carbon dioxide", Statements(statements=["Plants take up carbon dioxide for photosynthesis."])
 )
 _SHOWN_ATTRIBUTED = Example(
-    f"{_ASKED}\n\nDocuments:\n{_CONTEXT}\n\nStatements:\n1. Plants take up carbon dioxide.\n2. Plants have roots.",
-    Attributions(
-        statements=[
-            Attribution(statement=1, attributed=True, reason="Document 1 says it."),
-            Attribution(statement=2, attributed=False, reason="No document speaks of roots."),
-        ]
-    ),
+    f"{_ASKED}\n\nDocuments:\n{_CONTEXT}\n\nStatements:\n1. Plants take up carbon dioxide.",
+    Attributions(statements=[Attribution(statement=1, attributed=True, reason="Document 1 says it.")]),
 )
+"""One statement: of two, a small model learns to judge more of them than there are."""
 
 
 def utility(item: Item, documents: Sequence[Document], words: int) -> FormPrompt:

@@ -12,7 +12,7 @@ from typing import Any
 
 from ...data.types import Document, Question
 from ...llms.base import Draw
-from ...llms.structured import FormPrompt, Structured, version_in
+from ...llms.structured import FormPrompt, Structured, version_in, without_thinking
 from ...rewriters.method import Ask, AskForm, Outcome, Steps
 from ..methods import Runner
 from . import judge_prompts as prompts
@@ -105,7 +105,8 @@ class _Bench:
     """A judge in the form of a method: questions name the cases."""
 
     def __init__(self, judge: Judge, cases: Mapping[str, Case], setting: Setting) -> None:
-        self.name, self._judge, self._cases, self._setting = judge.name, judge, cases, setting
+        self.name, self.versions = judge.name, (judge.version,)
+        self._judge, self._cases, self._setting = judge, cases, setting
 
     def steps(self, question: Question) -> Steps:
         """The judge's steps; the verdict stands in the notes."""
@@ -173,7 +174,10 @@ def _guideline(case: Case, setting: Setting) -> Judging:
     reply = yield Ask(prompts.golden(case.item, setting.words), setting.draw)
     if reply is None:
         return Verdict(prompts.GUIDELINE, missing=True)
-    golden = reply.texts[0].text
+    golden = without_thinking(reply.texts[0].text).strip()
+    if not golden:
+        said = {"text": reply.texts[0].text, "why": "the golden answer is empty"}
+        return Verdict(prompts.GUIDELINE, failure=OFF_FORMAT, said=said)
     listed: Structured = yield AskForm(prompts.key_points(case.item.question, golden), prompts.Points, setting.draw)
     if listed.value is None:
         return _without(prompts.GUIDELINE, listed)
