@@ -104,6 +104,22 @@ def test_a_finished_step_is_saved_and_the_last(clock):
     assert control.should_training_stop
 
 
+def test_a_signal_that_came_between_the_end_of_a_step_and_its_record_bounds_the_next_one(clock):
+    found = stopper(clock, [3], 1, grace_seconds=25.0)
+    found.on_pre_optimizer_step(None, None, None)
+    found.on_step_end(None, None, SimpleNamespace())
+    found._note(TERM, None)
+    assert clock.alarm is None
+    found.on_step_begin(None, None, None)
+    assert clock.alarm == 23
+    slow = stopper(clock, [30], 1, grace_seconds=25.0)
+    slow.on_pre_optimizer_step(None, None, None)
+    slow.on_step_end(None, None, SimpleNamespace())
+    slow._note(TERM, None)
+    with pytest.raises(LeaveNow):
+        slow.on_step_begin(None, None, None)
+
+
 def test_an_alarm_without_a_signal_ends_nothing(clock):
     stopper(clock, [10])._out_of_time(int(signal.SIGALRM), None)
 

@@ -103,11 +103,16 @@ class StopOnSignal(TrainerCallback):
             self._changing = False
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """The step before is whole: weights, record and, where one was due, checkpoint."""
+        """The step before is whole: weights, record and, where one was due, checkpoint.
+
+        A signal that came while it was written, after `on_step_end` had looked, meets the new step at its beginning.
+        """
         self._changing = False
         self._began = time.perf_counter()
         if self.received == signal.SIGINT:
             raise KeyboardInterrupt
+        if self.received is not None:
+            self._finish_or_leave(self.grace[self.received])
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """From here on the weights are those of neither step."""
