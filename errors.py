@@ -103,3 +103,8 @@ class IncompleteError(QuerylectError):
     """Some parts of an evaluation could not be carried out; the others were."""
 
     label = "incomplete"
+
+
+def first_line(error: BaseException, most: int | None = None) -> str:
+    """What a foreign error says, in one line of at most `most` characters; its type where it says nothing."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:most]

@@ -14,7 +14,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from ..errors import DataError, DownloadError, StorageError
+from ..errors import DataError, DownloadError, StorageError, first_line
 from .fetched import SOURCE, git_blob_of
 from .files import file_sha256, storage, write_lines
 from .known import Known, Repository
@@ -219,13 +219,13 @@ def _hub(repository: Repository, what: str) -> Iterator[None]:
     except errors.GatedRepoError as error:
         raise DataError(
             f"{repository.repo} asks for its terms to be accepted on the Hub, and for the token of an account that did "
-            f"(hf auth login): {_first_line(error)}"
+            f"(hf auth login): {first_line(error)}"
         ) from error
     except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError, errors.EntryNotFoundError) as error:
         if isinstance(error, errors.LocalEntryNotFoundError):
             raise _unreachable(repository, what, error) from error
         raise DataError(
-            f"{repository.repo} is not on the Hub, or not in that revision: {_first_line(error)} Check the name; a "
+            f"{repository.repo} is not on the Hub, or not in that revision: {first_line(error)} Check the name; a "
             "local copy is read with --from FOLDER."
         ) from error
     except (errors.HTTPError, ConnectionError, TimeoutError, errors.OfflineModeIsEnabled) as error:
@@ -234,7 +234,7 @@ def _hub(repository: Repository, what: str) -> Iterator[None]:
 
 def _unreachable(repository: Repository, what: str, error: Exception) -> DownloadError:
     return DownloadError(
-        f"the Hub could not {what} of {repository.repo} ({_first_line(error)}). Run the same command again where the "
+        f"the Hub could not {what} of {repository.repo} ({first_line(error)}). Run the same command again where the "
         "network reaches it: it goes on with what has arrived. A copy from another machine is read with --from FOLDER."
     )
 
@@ -268,7 +268,3 @@ def _write(path: Path, text: str) -> None:
     temporary = path.with_name(f".{path.name}.tmp")
     write_lines(temporary, [text])
     temporary.replace(path)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

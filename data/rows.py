@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..errors import DataError
+from ..errors import DataError, first_line
 from .jsonl import read_lines, read_records
 
 _ROWS = 512
@@ -121,7 +121,7 @@ def _parquet(path: Path, columns: Sequence[str], what: str) -> Iterator[tuple[in
         file = parquet.ParquetFile(path)
     except (pyarrow.ArrowInvalid, OSError) as error:
         raise DataError(
-            f"{path} is no readable Parquet file ({_first_line(error)}); expected {what}. {FETCH}"
+            f"{path} is no readable Parquet file ({first_line(error)}); expected {what}. {FETCH}"
         ) from error
     with file:
         names = file.schema_arrow.names
@@ -139,7 +139,7 @@ def _parquet(path: Path, columns: Sequence[str], what: str) -> Iterator[tuple[in
                     yield number, row
         except (pyarrow.ArrowException, OSError) as error:
             raise DataError(
-                f"{path} is damaged after row {number} ({_first_line(error)}); expected {what}. {FETCH}"
+                f"{path} is damaged after row {number} ({first_line(error)}); expected {what}. {FETCH}"
             ) from error
 
 
@@ -175,10 +175,6 @@ def _tabbed(path: Path, columns: Sequence[str], what: str) -> Iterator[tuple[int
                 "again."
             )
         yield number, dict(zip(columns, fields, strict=True))
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def document_id(text: str) -> str:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict
 
 from ..configs.schema import VectorsConfig
-from ..errors import ConfigError, ModelError
+from ..errors import ConfigError, ModelError, first_line
 from .memory import available_bytes, gib
 
 log = logging.getLogger(__name__)
@@ -140,7 +140,7 @@ def build(folder: Path, vectors: Vectors, store: VectorStore, config: VectorsCon
     try:
         faiss.write_index(index, os.fspath(folder / NEAREST))
     except RuntimeError as error:
-        raise OSError(f"{NEAREST} could not be written: {_first_line(error)}") from error
+        raise OSError(f"{NEAREST} could not be written: {first_line(error)}") from error
 
 
 def open_nearest(folder: Path, vectors: Vectors, store: VectorStore, config: VectorsConfig, faiss: Any) -> Nearest:
@@ -157,7 +157,7 @@ def open_nearest(folder: Path, vectors: Vectors, store: VectorStore, config: Vec
     try:
         index = faiss.read_index(os.fspath(folder / NEAREST), faiss.IO_FLAG_MMAP_IFC)
     except RuntimeError as error:
-        raise ValueError(f"{NEAREST}: {_first_line(error)}") from error
+        raise ValueError(f"{NEAREST}: {first_line(error)}") from error
     if (index.ntotal, index.d) != vectors.shape:
         raise ValueError(f"{NEAREST} holds {index.ntotal} vectors of {index.d}, vectors.npy {vectors.shape}")
     if store.search == "hnsw":
@@ -201,7 +201,3 @@ def _on_gpu(vectors: Vectors, store: VectorStore, faiss: Any) -> Nearest:
 
 def _spared(index: Any, documents: int) -> Nearest:
     return lambda queries, depth: index.search(queries, min(depth * _SPARE, documents))[1]
-
-
-def _first_line(error: RuntimeError) -> str:
-    return str(error).strip().splitlines()[0]

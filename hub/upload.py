@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from ..errors import HubRefusedError, HubUnavailableError, ModelError
+from ..errors import HubRefusedError, HubUnavailableError, ModelError, first_line
 from .exported import FILE, Exported, read_exported
 
 log = logging.getLogger(__name__)
@@ -214,5 +214,5 @@ def _of_the_hub(error: BaseException | None) -> BaseException | None:
 
 
 def _first_line(error: BaseException) -> str:
-    said = getattr(error, "server_message", None) or str(error).strip()
-    return (str(said).splitlines() or [type(error).__name__])[0][:200]
+    said = getattr(error, "server_message", None)
+    return str(said).splitlines()[0][:200] if said else first_line(error, 200)

@@ -11,7 +11,7 @@ from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from ..configs.schema import PolicyConfig
-from ..errors import CheckpointError, ConfigError, ModelError
+from ..errors import CheckpointError, ConfigError, ModelError, first_line
 from ..sources import resolve_model
 from .fingerprint import fingerprint
 from .gguf import dequantised
@@ -54,8 +54,8 @@ def load_policy(
     except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
         raise (CheckpointError if full else ModelError)(
             f"{where}: no causal language model could be loaded from {source['pretrained_model_name_or_path']!r} "
-            f"({_first_line(error)}). Expected config.json with weights and a tokenizer, one GGUF file, or a Hub id "
-            "that can be reached."
+            f"({first_line(error, 200)}). Expected config.json with weights and a tokenizer, one GGUF file, or a Hub "
+            "id that can be reached."
         ) from error
     if not tokenizer.chat_template:
         raise ModelError(f"{where}: its tokenizer has no chat template; choose an instruction-tuned model.")
@@ -135,7 +135,7 @@ def add_lora(model: nn.Module, config: PolicyConfig, one_type: bool = False) -> 
         return get_peft_model(model, adapters, autocast_adapter_dtype=not one_type)  # type: ignore[no-any-return]
     except ValueError as error:
         raise ConfigError(
-            f"policy.lora.target_modules {lora.target_modules!r} does not fit the policy ({_first_line(error)}). "
+            f"policy.lora.target_modules {lora.target_modules!r} does not fit the policy ({first_line(error, 200)}). "
             "Take all-linear, or names of its layers such as [q_proj, v_proj]."
         ) from error
 
@@ -248,10 +248,6 @@ def _merge_adapter(model: nn.Module, adapter: Path) -> nn.Module:
         return adapted.merge_and_unload()  # type: ignore[no-any-return]
     except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
         raise CheckpointError(
-            f"checkpoint {adapter} does not fit the policy ({_first_line(error)}). "
+            f"checkpoint {adapter} does not fit the policy ({first_line(error, 200)}). "
             "It was trained on another model, or is incomplete: name the right run or an earlier checkpoint."
         ) from error
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

@@ -15,7 +15,7 @@ from ..configs.load import known_configs, load_config, validated
 from ..configs.mix import environments, only
 from ..configs.rewriter import RewriterConfig
 from ..configs.schema import PolicyConfig, RunConfig
-from ..errors import CheckpointError, ConfigError, DownloadError, ModelError
+from ..errors import CheckpointError, ConfigError, DownloadError, ModelError, first_line
 from ..hub.exported import FILE, read_exported, rewriter_of
 from ..rewriters.card import RetrieverCard
 from ..rollouts.checkpoints import base_fingerprint, find_checkpoint
@@ -242,23 +242,19 @@ def _downloaded(name: str, revision: str | None, token: str | None, rewriter: bo
         ) from error
     except (LocalEntryNotFoundError, OfflineModeIsEnabled) as error:
         raise DownloadError(
-            f"{name!r} is no folder here, and the Hub cannot be reached ({_first_line(error)}). Mend the path, or try "
-            "again with a connection; what has arrived is kept."
+            f"{name!r} is no folder here, and the Hub cannot be reached ({first_line(error, 200)}). Mend the path, or "
+            "try again with a connection; what has arrived is kept."
         ) from error
     except EntryNotFoundError as error:
         raise ModelError(
             f"{name} on the Hub holds no {FILE}, so it is no exported rewriter. Give one that `querylect export` wrote."
         ) from error
     except HFValidationError as error:
-        raise ConfigError(f"{name!r} is no folder here and no Hub id ({_first_line(error)}). Mend it.") from error
+        raise ConfigError(f"{name!r} is no folder here and no Hub id ({first_line(error, 200)}). Mend it.") from error
     except HfHubHTTPError as error:
-        raise DownloadError(f"the Hub did not give {name} ({_first_line(error)}). Try again later.") from error
+        raise DownloadError(f"the Hub did not give {name} ({first_line(error, 200)}). Try again later.") from error
     except (HTTPError, XetDownloadError, OSError) as error:
         raise DownloadError(
-            f"{name} could not be downloaded ({_first_line(error)}). Look at the connection and the room on the disk "
-            "and try again; what has arrived is kept."
+            f"{name} could not be downloaded ({first_line(error, 200)}). Look at the connection and the room on the "
+            "disk and try again; what has arrived is kept."
         ) from error
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
