@@ -1,17 +1,14 @@
 """A folder that appears whole or not at all, and never takes the place of something it does not know."""
 
-import fcntl
-import logging
 import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from ..data.files import folder_reaches_the_disk, hold
 from ..errors import ConfigError, ModelError, QuerylectError, StorageError
 from .exported import FILE, read_exported
-
-log = logging.getLogger(__name__)
 
 
 def refuse_strangers(target: Path, run_name: str, run_id: str) -> None:
@@ -51,14 +48,11 @@ def only_export(run: Path) -> Iterator[None]:
     """
     folder = os.open(run, os.O_RDONLY)
     try:
-        try:
-            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise StorageError(
-                f"another export of {run} is under way, and both would write the same files. Wait until it is done."
-            ) from error
-        except OSError as error:
-            log.debug("%s cannot be locked (%s)", run, error)  # a file system without locks
+        hold(
+            folder,
+            run,
+            f"another export of {run} is under way, and both would write the same files. Wait until it is done.",
+        )
         yield
     finally:
         os.close(folder)
@@ -76,8 +70,7 @@ def placed(target: Path) -> Iterator[Path]:
     try:
         aside.mkdir(parents=True)
         yield aside
-        for path in [*aside.rglob("*"), aside]:
-            _reach_the_disk(path)
+        folder_reaches_the_disk(aside)
         shutil.rmtree(before, ignore_errors=True)
         if target.exists():
             target.rename(before)
@@ -110,11 +103,3 @@ def _not_taken(target: Path, error: Exception) -> StorageError:
         f"the export {target} could not be written ({reason_of(error)}). Nothing half-written was left there, and "
         "the run folder is as it was. Free some space, or choose another --to, and export again."
     )
-
-
-def _reach_the_disk(path: Path) -> None:
-    opened = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)

@@ -24,6 +24,7 @@ from safetensors import SafetensorError
 from ..configs.differences import among, flat, free_to_change
 from ..configs.load import dump_config, load_config
 from ..configs.schema import RunConfig
+from ..data.files import folder_reaches_the_disk, reach_the_disk
 from ..errors import CheckpointError, ConfigError, StorageError
 from .zero import OPTIMIZER_PARTS, deepspeed_asked
 
@@ -220,11 +221,10 @@ def staged(target: Path) -> Iterator[Path]:
     try:
         staging.mkdir(parents=True)
         yield staging
-        for path in [*staging.rglob("*"), staging]:
-            _reach_the_disk(path)
+        folder_reaches_the_disk(staging)
         shutil.rmtree(target, ignore_errors=True)
         staging.rename(target)
-        _reach_the_disk(target.parent)
+        reach_the_disk(target.parent)
     except (OSError, SafetensorError) as error:
         raise storage_error(target, error) from error
     except RuntimeError as error:
@@ -235,21 +235,12 @@ def staged(target: Path) -> Iterator[Path]:
         shutil.rmtree(staging, ignore_errors=True)
 
 
-def _reach_the_disk(path: Path) -> None:
-    """Have the system write a file or folder out: what is renamed before it is written is empty after a power cut."""
-    opened = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
-
-
 def write_atomically(path: Path, text: str) -> None:
     """Write a text file whole or not at all. Raises StorageError."""
     temporary = path.with_name(f".{path.name}.writing")
     try:
         temporary.write_text(text, encoding="utf-8")
-        _reach_the_disk(temporary)
+        reach_the_disk(temporary)
         os.replace(temporary, path)
     except OSError as error:
         temporary.unlink(missing_ok=True)

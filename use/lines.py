@@ -4,7 +4,6 @@ A line that begins with { is a JSON object with `question`, and `id` and `option
 question by itself. A line that is neither is told with its number and passed over.
 """
 
-import fcntl
 import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,6 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 
+from ..data.files import hold
 from ..data.types import Question
 from ..envs.plan import is_unicode
 from ..errors import ConfigError, StorageError
@@ -77,7 +77,11 @@ class Output:
                 f"{path} cannot be written ({error.strerror}). Make its folder, or give another file."
             ) from error
         try:
-            self._hold()
+            hold(
+                self._held.fileno(),
+                path,
+                f"another command writes {path} now. Wait until it is done, or give another file.",
+            )
             rows = read_whole(path, _row, "are no rewrites; the questions are asked again", "Give another file.")
         except BaseException:
             self.close()
@@ -93,16 +97,6 @@ class Output:
     def close(self) -> None:
         """Let go of the file."""
         self._held.close()
-
-    def _hold(self) -> None:
-        try:
-            fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise StorageError(
-                f"another command writes {self.path} now. Wait until it is done, or give another file."
-            ) from error
-        except OSError as error:
-            log.debug("%s cannot be locked (%s)", self.path, error)  # a file system without locks
 
     def left(self, questions: Iterable[Question]) -> Iterator[Question]:
         """The questions that are not there yet. Raises ConfigError where another question has the id of one that is."""
