@@ -405,7 +405,7 @@ def _evaluate_plan(plan: PlanConfig, output: Path | None, checked: bool, verbose
 
         typer.echo(dump_plan(plan), nl=False)
         raise typer.Exit
-    from .eval.grid_results import evaluate_plan
+    from .eval.grid.results import evaluate_plan
 
     written, failed = evaluate_plan(plan, output, _tell if checked else None)
     typer.echo(written)
@@ -429,6 +429,6 @@ def report(
 ) -> None:
     """Draw evaluations, drift and training on one page, or the training curves of runs alone; print its path."""
     set_up_logging(verbose)
-    from .eval.folder_report import write_report
+    from .eval.report.folder_report import write_report
 
     typer.echo(write_report(folders, output, questions))

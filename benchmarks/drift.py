@@ -17,10 +17,10 @@ import time
 
 import numpy as np
 from machine import describe
-from querylect.eval.drift_draws import Layout, permuted_labels
-from querylect.eval.drift_kernels import Gaussian, Linear
-from querylect.eval.drift_mmd import Kernel, compare
-from querylect.eval.drift_words import count_words, tf_idf
+from querylect.eval.drift.draws import Layout, permuted_labels
+from querylect.eval.drift.kernels import Gaussian, Linear
+from querylect.eval.drift.mmd import Kernel, compare
+from querylect.eval.drift.words import count_words, tf_idf
 
 VOCABULARY, LENGTH, SIGMA, PEER = 50_000, 10, 1.2, 500
 

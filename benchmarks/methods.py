@@ -29,7 +29,7 @@ from querylect.configs.methods import AskingConfig
 from querylect.data.types import Question
 from querylect.envs.connect import open_environment
 from querylect.envs.index import build_index
-from querylect.eval.answers_gold import read_gold
+from querylect.eval.answers.gold import read_gold
 from querylect.eval.methods import Runner
 from querylect.llms.access import Llm
 from querylect.llms.base import Costs, Deliver, Draw, Failure, Prompt, Reply

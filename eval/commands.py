@@ -55,7 +55,7 @@ def drift(
         if name in named:
             raise ConfigError(f"the name {name!r} is given twice; give each retriever its own.")
         named[name] = Path(path).expanduser()
-    from .drift import DriftSettings, write_drift
+    from .drift.run import DriftSettings, write_drift
 
     settings = DriftSettings(
         success=success,
@@ -127,6 +127,6 @@ def answers(
     if dry_run:
         typer.echo(dump_config(settings), nl=False)
         return
-    from .answers import answer_questions
+    from .answers.run import answer_questions
 
     typer.echo(answer_questions(settings, records, output))

@@ -17,8 +17,7 @@ from ..envs.plan import SearchPlan
 from ..errors import ConfigError, DataError, EnvironmentUnavailableError
 from ..rollouts.checkpoints import find_checkpoint
 from .baselines import compare_with_published
-from .examples import choose_examples, gold_titles
-from .figures import draw_training, read_metrics
+from .pages.figures import draw_training, read_metrics
 from .provenance import Provenance, provenance
 from .records import (
     METRICS,
@@ -29,7 +28,8 @@ from .records import (
     write_records,
     write_text,
 )
-from .report import render
+from .report.examples import choose_examples, gold_titles
+from .report.run_report import render
 from .systems import PolicySystem, System, policy_systems
 from .table import Results, explanation, headline, tabulate
 

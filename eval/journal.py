@@ -12,10 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..data.lines import append, cut_off_half_a_line
 from ..data.types import Question
 from ..errors import DataError, StorageError
 from .identity import digest
-from .lines import append, cut_off_half_a_line
 from .records import EvalRecord, read_records, record_line, write_text
 
 Key = tuple[str, int, int]

@@ -18,6 +18,7 @@ from ..configs.schema import EnvironmentConfig, QuestionsConfig
 from ..data.corpus import Corpus, open_corpus
 from ..data.files import storage
 from ..data.jsonl import identifier_of, read_records
+from ..data.lines import only_writer
 from ..data.load import corpus_hash
 from ..data.types import Document
 from ..envs.manifest import describe_files
@@ -36,7 +37,6 @@ from ..envs.question_index import (
     write_rows,
 )
 from ..errors import ConfigError, DataError, IncompleteError, IndexFolderError
-from ..eval.lines import only_writer
 from ..llms.access import open_llm
 from .asking import Asked, AskedPair, Interviewer, Spent
 from .extend import completed_answers, similar_contents

@@ -10,8 +10,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ..data.lines import append, read_whole
 from ..errors import StorageError
-from ..eval.lines import append, read_whole
 from .asking import Asked, AskedPair, asked_of, pair_of
 
 ASKED, PAIRS = "asked.jsonl", "pairs.jsonl"

@@ -9,7 +9,7 @@ import pytest
 from querylect.configs.evaluation import PlanConfig
 from querylect.data.beir import save_beir
 from querylect.data.types import Dataset, Document, Question, Split
-from querylect.eval.grid_results import evaluate_plan
+from querylect.eval.grid.results import evaluate_plan
 from querylect.eval.records import read_records, write_records
 
 from .lessons import ASKED, PROMPT, TEXTS

@@ -17,11 +17,11 @@ from querylect.envs.environment import Environment
 from querylect.envs.plan import SearchPlan
 from querylect.envs.service import create_app
 from querylect.errors import ConfigError, DataError, EngineUnavailableError, StorageError
-from querylect.eval.answers import answer_questions, reader_name
-from querylect.eval.answers_log import only_writer
-from querylect.eval.answers_prompt import reader_prompt, shortened
-from querylect.eval.answers_sources import Contexts, recorded_searches
-from querylect.eval.answers_table import NO_RAG
+from querylect.eval.answers.log import only_writer
+from querylect.eval.answers.prompt import reader_prompt, shortened
+from querylect.eval.answers.run import answer_questions, reader_name
+from querylect.eval.answers.sources import Contexts, recorded_searches
+from querylect.eval.answers.table import NO_RAG
 
 from .chat_server import ChatServer, last_user, serving
 

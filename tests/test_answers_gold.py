@@ -5,7 +5,7 @@ import json
 import pytest
 from querylect.configs.schema import RunConfig
 from querylect.errors import ConfigError, DataError
-from querylect.eval.answers_gold import gold_answers, read_gold
+from querylect.eval.answers.gold import gold_answers, read_gold
 
 
 def file(tmp_path, *rows):

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from querylect.eval.answers_metrics import chosen, contains, exact_match, f1, normalise
+from querylect.eval.answers.metrics import chosen, contains, exact_match, f1, normalise
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """Tables of answers: what is missing is counted and left out, and who is compared with whom."""
 
 import pytest
-from querylect.eval.answers_table import NO_RAG, AnswerRecord, markdown, tabulate_answers
+from querylect.eval.answers.table import NO_RAG, AnswerRecord, markdown, tabulate_answers
 from querylect.eval.statistics import compare_paired, holm
 
 

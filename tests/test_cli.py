@@ -207,7 +207,7 @@ def test_eval_reads_the_config_of_the_run_folder(room, tmp_path, capsys):
 
 
 def test_report_passes_the_folders(room, capsys):
-    calls = room("eval.folder_report", "write_report", Path("report.html"))
+    calls = room("eval.report.folder_report", "write_report", Path("report.html"))
     assert end("report", "runs/a", "evaluations/b", "-o", "both.html", "--questions", "5") == 0
     assert end("report", "drift") == 0
     assert calls == [

@@ -8,10 +8,10 @@ from querylect.configs.schema import RunConfig
 from querylect.data import references
 from querylect.data.references import Reference
 from querylect.errors import BaselineError, EnvironmentUnavailableError
-from querylect.eval import grid_baselines
 from querylect.eval.baselines import figures, retriever_name
 from querylect.eval.compare import evaluate
-from querylect.eval.grid_results import evaluate_plan
+from querylect.eval.grid import baselines as grid_baselines
+from querylect.eval.grid.results import evaluate_plan
 from querylect.rollouts import engines
 
 from .lessons import ASKED, lesson_url, lessons  # noqa: F401 (fixtures)

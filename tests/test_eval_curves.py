@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import pytest
 from querylect.configs.load import dump_config, load_config
 from querylect.errors import ConfigError, DataError
-from querylect.eval.curves import curves_of, differences, grouped, read_run, render_curves, write_curves
+from querylect.eval.report.curves import curves_of, differences, grouped, read_run, render_curves, write_curves
 
 
 def run(folder, overrides=(), rewards=(0.1, 0.2, 0.3), validation=(), torn="", finished=True, rows=None):

@@ -9,11 +9,11 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from querylect.errors import ConfigError, DataError, ModelError
-from querylect.eval import drift as under_test
-from querylect.eval.drift import DriftSettings, measure, write_drift
-from querylect.eval.drift_queries import Query, System, read_system, success_of
-from querylect.eval.drift_report import as_json, as_markdown, as_page, headline, write_files
-from querylect.eval.drift_words import words_of
+from querylect.eval.drift import run as under_test
+from querylect.eval.drift.queries import Query, System, read_system, success_of
+from querylect.eval.drift.report import as_json, as_markdown, as_page, headline, write_files
+from querylect.eval.drift.run import DriftSettings, measure, write_drift
+from querylect.eval.drift.words import words_of
 
 from .test_cli import _logging_as_before, end  # noqa: F401 (the fixture acts by being here)
 from .test_eval_drift_queries import evaluation

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from querylect.eval import drift_kernels
-from querylect.eval.drift_draws import Layout, drawn_weights, permuted_labels
-from querylect.eval.drift_kernels import Gaussian, Linear, median_sigma
-from querylect.eval.drift_mmd import compare
+from querylect.eval.drift import kernels as drift_kernels
+from querylect.eval.drift.draws import Layout, drawn_weights, permuted_labels
+from querylect.eval.drift.kernels import Gaussian, Linear, median_sigma
+from querylect.eval.drift.mmd import compare
 from scipy import stats
 from scipy.sparse import csr_matrix
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 from querylect.errors import ConfigError, DataError
-from querylect.eval.drift_queries import read_system, success_of
+from querylect.eval.drift.queries import read_system, success_of
 from querylect.eval.records import EvalRecord, write_records
 
 

@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 import pytest
-from querylect.eval.drift_queries import Query, System
-from querylect.eval.drift_words import count_words, profile, telling_terms, tf_idf, variety_size, words_of
+from querylect.eval.drift.queries import Query, System
+from querylect.eval.drift.words import count_words, profile, telling_terms, tf_idf, variety_size, words_of
 
 KEYWORDS = [f"symptom{n} liver disease adult" for n in range(30)]
 SENTENCES = [f"what is the cause of symptom{n} in an adult?" for n in range(30)]

@@ -13,20 +13,20 @@ from querylect.configs.evaluation import PlanConfig
 from querylect.configs.plan_files import load_plan
 from querylect.envs.index import open_index
 from querylect.errors import ConfigError, DataError
-from querylect.eval import folder_report as under_test
-from querylect.eval.browse import Known, Place, as_data, choose, plan_lines
-from querylect.eval.drift import DriftSettings, measure
-from querylect.eval.drift_report import write_files
-from querylect.eval.folder_report import render, write_report
-from querylect.eval.forest import draw_table
-from querylect.eval.grid_results import _table_json
-from querylect.eval.grid_table import tabulate_parts
+from querylect.eval.drift.report import write_files
+from querylect.eval.drift.run import DriftSettings, measure
+from querylect.eval.grid.results import _table_json
+from querylect.eval.grid.table import tabulate_parts
 from querylect.eval.identity import judgements_identity
-from querylect.eval.known_documents import judgements, titles
-from querylect.eval.lengths import Lengths, lengths_by_turn, totals
 from querylect.eval.records import EvalRecord
-from querylect.eval.report_sources import Evaluation, read_folders, read_source, table_of
-from querylect.eval.verdicts import headline, verdicts
+from querylect.eval.report import folder_report as under_test
+from querylect.eval.report.browse import Known, Place, as_data, choose, plan_lines
+from querylect.eval.report.documents import judgements, titles
+from querylect.eval.report.folder_report import render, write_report
+from querylect.eval.report.forest import draw_table
+from querylect.eval.report.lengths import Lengths, lengths_by_turn, totals
+from querylect.eval.report.sources import Evaluation, read_folders, read_source, table_of
+from querylect.eval.report.verdicts import headline, verdicts
 
 from .evaluated import HOSTILE, LONG, evaluated, hostile  # noqa: F401 (fixtures)
 from .lessons import ASKED, lesson_url, lessons, speaking  # noqa: F401 (fixtures)
@@ -322,7 +322,7 @@ def test_titles_come_from_the_index_that_was_searched_and_else_from_the_corpus(l
     def gone(_):
         raise DataError("the dataset is gone")
 
-    monkeypatch.setattr("querylect.eval.known_documents.open_corpus", gone)
+    monkeypatch.setattr("querylect.eval.report.documents.open_corpus", gone)
     assert titles(wrong, "lessons", {"statin"}) == {}
     assert titles(right, "lessons", {"fat", "statin"}) == {"statin": "About statin"}
 
@@ -335,7 +335,7 @@ def test_the_commands_are_quoted_and_are_those_of_the_folders(evaluated, drift, 
     assert eval_ == ["querylect", "eval", str(evaluated / "plan.yaml"), "--output", str(evaluated)]
     assert load_plan(eval_[2]).name == "plan"
     measured = []
-    monkeypatch.setattr("querylect.eval.drift.write_drift", lambda *given: measured.append(given))
+    monkeypatch.setattr("querylect.eval.drift.run.write_drift", lambda *given: measured.append(given))
     assert end(*drift_[1:]) == 0
     ((named, settings, output),) = measured
     assert (list(named), output) == (["lay $a$", "dense"], drift)
@@ -343,6 +343,6 @@ def test_the_commands_are_quoted_and_are_those_of_the_folders(evaluated, drift, 
     trained = room("train.run", "train", training)
     assert end(*train_[1:]) == 0
     assert trained[0][0][0].name == "my run-again"
-    again = room("eval.folder_report", "write_report", Path("x"))
+    again = room("eval.report.folder_report", "write_report", Path("x"))
     assert end(*report_[1:]) == 0
     assert again == [(([evaluated, drift, training], tmp_path / "my page.html", 4), {})]

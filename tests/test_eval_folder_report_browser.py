@@ -4,7 +4,7 @@ from contextlib import contextmanager
 from itertools import pairwise
 
 import pytest
-from querylect.eval.folder_report import write_report
+from querylect.eval.report.folder_report import write_report
 
 from .chromium import browser, contrasts  # noqa: F401 (a fixture)
 from .evaluated import HOSTILE, LONG, evaluated, hostile  # noqa: F401 (fixtures)

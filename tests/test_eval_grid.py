@@ -12,8 +12,8 @@ from querylect.configs.yaml12 import write_yaml
 from querylect.data.beir import save_beir
 from querylect.data.types import Dataset, Document, Question, Split
 from querylect.errors import ModelError, StorageError
-from querylect.eval import grid as under_test
-from querylect.eval.grid_results import evaluate_plan
+from querylect.eval.grid import run as under_test
+from querylect.eval.grid.results import evaluate_plan
 from querylect.eval.records import read_records
 from querylect.rollouts import engines
 

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from querylect.configs.evaluation import PlanConfig
 from querylect.envs.environment import RankedHit
 from querylect.envs.trec import falling
-from querylect.eval.grid_table import Answers, Part, answers_of, split_by_part, tabulate_parts
-from querylect.eval.grid_text import Page, html, latex, markdown
+from querylect.eval.grid.table import Answers, Part, answers_of, split_by_part, tabulate_parts
+from querylect.eval.grid.text import Page, html, latex, markdown
+from querylect.eval.grid.transfer import draw_transfer, transfer
 from querylect.eval.records import EvalRecord
 from querylect.eval.statistics import Stratum, bootstrap_ci, compare_paired, compare_strata, mean_ci
 from querylect.eval.table import Arm
-from querylect.eval.transfer import draw_transfer, transfer
 from querylect.rewards.measure import measure
 
 RAW, ONE, TWO = Arm("raw", 0), Arm("prompted", 1), Arm("prompted", 2)

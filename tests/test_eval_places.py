@@ -12,9 +12,9 @@ from querylect.data.types import Question
 from querylect.envs.environment import Environment
 from querylect.envs.plan import Probe, Term
 from querylect.errors import ConfigError, ModelError
-from querylect.eval.contestants import Contestant
+from querylect.eval.grid.contestants import Contestant
+from querylect.eval.grid.places import Places, chosen_places, searched_here
 from querylect.eval.identity import folder_identity, model_identity, options_identity, system_identity
-from querylect.eval.places import Places, chosen_places, searched_here
 from querylect.rewriters.card import RetrieverCard
 from querylect.rewriters.registry import make_rewriter
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from querylect.configs.evaluation import PlanConfig
 from querylect.errors import ConfigError
-from querylect.eval.grid_results import evaluate_plan
+from querylect.eval.grid.results import evaluate_plan
 from querylect.eval.records import read_records
 from querylect.llms import endpoint as under_test
 

@@ -9,11 +9,11 @@ from xml.etree import ElementTree
 import pytest
 from querylect.configs.schema import RunConfig
 from querylect.errors import DataError
-from querylect.eval.examples import choose_examples
-from querylect.eval.figures import PLOTS, draw, draw_training, read_metrics, smooth
+from querylect.eval.pages.figures import PLOTS, draw, draw_training, read_metrics, smooth
 from querylect.eval.provenance import provenance
 from querylect.eval.records import EvalRecord
-from querylect.eval.report import render
+from querylect.eval.report.examples import choose_examples
+from querylect.eval.report.run_report import render
 from querylect.eval.table import tabulate
 
 HOSTILE = "</td><script>alert('x')</script><img src=http://evil.example/a onerror=1> & \"quoted\" {{ 7 * 7 }}"

@@ -1,8 +1,8 @@
 """Tables, the verdict sentence and the choice of examples, on made-up records with known outcomes."""
 
 import pytest
-from querylect.eval.examples import choose_examples, gold_titles
 from querylect.eval.records import EvalRecord
+from querylect.eval.report.examples import choose_examples, gold_titles
 from querylect.eval.table import Arm, arms_of, explanation, format_p, headline, signed, tabulate
 
 RAW, U1, U2, T1, T2 = Arm("raw", 0), Arm("untrained", 1), Arm("untrained", 2), Arm("trained", 1), Arm("trained", 2)

@@ -4,11 +4,14 @@ import pytest
 from querylect.configs.evaluation import PlanConfig
 from querylect.configs.schema import RunConfig
 from querylect.errors import StorageError
-from querylect.eval import answers, compare, drift, grid, mixed
-from querylect.eval.answers import answer_questions
+from querylect.eval import compare, mixed
+from querylect.eval.answers import run as answers
+from querylect.eval.answers.run import answer_questions
 from querylect.eval.compare import evaluate
-from querylect.eval.drift import DriftSettings, write_drift
-from querylect.eval.grid_results import evaluate_plan
+from querylect.eval.drift import run as drift
+from querylect.eval.drift.run import DriftSettings, write_drift
+from querylect.eval.grid import run as grid
+from querylect.eval.grid.results import evaluate_plan
 from querylect.eval.mixed import evaluate_each
 
 

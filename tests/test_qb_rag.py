@@ -24,7 +24,7 @@ from querylect.envs.plan import Probe, SearchPlan, Term
 from querylect.envs.qb_rag import questions_settings
 from querylect.envs.question_index import open_question_index
 from querylect.errors import ConfigError, IndexFolderError
-from querylect.eval.places import searched_here
+from querylect.eval.grid.places import searched_here
 from querylect.questions.build import write_question_index
 from querylect.rewriters.card import RetrieverCard
 from querylect.rewriters.direct import ASKED_BEFORE, query_form

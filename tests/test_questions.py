@@ -202,7 +202,7 @@ def test_a_killed_call_goes_on_where_it_was(tmp_path, corpus):  # noqa: F811
 
 
 def test_two_calls_for_one_folder_are_refused(tmp_path, corpus):  # noqa: F811
-    from querylect.eval.lines import only_writer
+    from querylect.data.lines import only_writer
 
     with (
         only_writer(journal_of(tmp_path), ".asking.lock", "", ""),

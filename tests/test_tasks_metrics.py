@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from querylect.data.types import Document, Question
 from querylect.errors import ConfigError
-from querylect.eval.answers_metrics import exact_match, f1
+from querylect.eval.answers.metrics import exact_match, f1
 from querylect.eval.tasks import text_metrics
 from querylect.eval.tasks.generator import generator_prompt, read_answer
 from querylect.eval.tasks.shift import overlap, retrieval_shift

@@ -196,7 +196,7 @@ def test_each_environment_is_measured_by_itself(straight):
 
 def test_what_watches_a_run_reads_the_figures_over_all_environments(straight):
     """The view, the guard and the page of curves look for turns by name, and find no environment among them."""
-    from querylect.eval.curves import write_curves
+    from querylect.eval.report.curves import write_curves
     from querylect.train.metrics import turns_of
 
     _, folder, _ = straight

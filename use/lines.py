@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any, Self
 
 from ..data.files import hold
+from ..data.lines import append, cut_off_half_a_line, read_whole
 from ..data.types import Question
 from ..envs.plan import is_unicode
 from ..errors import ConfigError, StorageError
-from ..eval.lines import append, cut_off_half_a_line, read_whole
 from .rewriter import Rewriter
 
 log = logging.getLogger(__name__)

@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from ...data import lines
 from ...errors import StorageError
 from ...rewriters.method import MISSING, NO_RANKING
-from .. import lines
 from ..records import write_text
 
 PASSING = (MISSING, NO_RANKING)

@@ -27,8 +27,8 @@ from ...logs import progress_bar
 from ...rewriters.method import ANSWER, MISSING, NO_RANKING, Ask, AskForm, Method, Step, Steps
 from ...rewriters.methods import METHODS, KnownMethod, make_method, method_settings
 from ...rewriters.reading import SOURCES
-from ..answers import named_after
-from ..answers_metrics import letter
+from ..answers.metrics import letter
+from ..answers.run import named_after
 from ..methods import Ran, Runner, way_of
 from ..tasks.generator import Answered, generator_prompt, read_answer
 from ..tasks.items import Item, Items, read_items

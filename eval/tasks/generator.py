@@ -15,8 +15,8 @@ from typing import Literal
 from ...data.types import Document, Question
 from ...llms.base import Message, Prompt
 from ...llms.structured import without_thinking
-from ..answers_metrics import chosen, letter
-from ..answers_prompt import CHOICE, SHORT, shortened
+from ..answers.metrics import chosen, letter
+from ..answers.prompt import CHOICE, SHORT, shortened
 
 VERSION = "generator-1"
 """To be raised with every change of the wording: it stands in every result."""

@@ -12,8 +12,8 @@ from ...configs.paper import TaskConfig
 from ...data.beir import load_beir
 from ...data.types import Document, Question
 from ...errors import DataError
-from ..answers_gold import Gold, read_gold
-from ..answers_metrics import normalise
+from ..answers.gold import Gold, read_gold
+from ..answers.metrics import normalise
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from pydantic import BaseModel, Field
 from ...data.types import Document, Question
 from ...llms.base import Message, Prompt
 from ...llms.structured import Example, FormPrompt
-from ..answers_metrics import letter
-from ..answers_prompt import shortened
+from ..answers.metrics import letter
+from ..answers.prompt import shortened
 from .items import Item
 
 UTILITY = "utility-1"

@@ -1,6 +1,6 @@
 """Metrics of written answers: EM, word precision, recall and F1, ROUGE, BLEU (seed 004, section 3.1). All in [0, 1].
 
-EM and the metrics over words are SQuAD's (answers_metrics.py). ROUGE-1, -2 and -L are the F-measures of the package
+EM and the metrics over words are SQuAD's (answers/metrics.py). ROUGE-1, -2 and -L are the F-measures of the package
 rouge-score without stemming, BLEU-1 to -4 those of sacrebleu for single sentences, cumulative and over the orders that
 an answer is long enough for. Both packages split text into words for scripts with spaces; here every Chinese or
 Japanese character and Korean syllable counts as a word for ROUGE, and sacrebleu's tokenizer for Chinese is taken where
@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from ...errors import ConfigError
-from ..answers_metrics import contains, exact_match, normalise
+from ..answers.metrics import contains, exact_match, normalise
 
 ROUGE = {"rouge1": "rouge1", "rouge2": "rouge2", "rougeL": "rougeL"}
 BLEU = {f"bleu{order}": order for order in (1, 2, 3, 4)}

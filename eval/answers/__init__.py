@@ -1,0 +1,1 @@
+"""A reader answers from what each system found: whose answers are right?"""

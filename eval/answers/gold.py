@@ -1,0 +1,130 @@
+"""Right answers by question id, from one form of JSON lines (docs/answers.md).
+
+A line has `_id` and either `answers`, a list of texts of which each is right, or `answer`, a single one; the two may
+also stand in `metadata`, where BEIR puts them. Multiple choice has `options` besides, a list of texts or an object from
+letter to text, and `answer` is then the letter or the text of the right one.
+"""
+
+import string
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...configs.schema import RunConfig
+from ...data.beir import beir_folder
+from ...data.jsonl import identifier_of, read_records
+from ...data.types import Question
+from ...errors import ConfigError, DataError
+from .metrics import chosen, contains, exact_match, f1
+
+
+@dataclass(frozen=True, slots=True)
+class Gold:
+    """What is right for one question."""
+
+    question: Question
+    """Its text is "" where the line has none."""
+    answers: tuple[str, ...] = ()
+    right: int | None = None
+    """Multiple choice: the place of the right option."""
+
+    def score(self, answer: str) -> dict[str, float | None]:
+        """The metrics of an answer, each in [0, 1]; None where a metric does not apply."""
+        if self.right is not None:
+            return {"accuracy": float(chosen(answer, self.question.options) == self.right), "f1": None, "em": None}
+        return {
+            "accuracy": contains(answer, self.answers),
+            "f1": f1(answer, self.answers),
+            "em": exact_match(answer, self.answers),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class GoldSet:
+    """All right answers of a source; `skipped` counts its lines without a usable one."""
+
+    source: str
+    by_id: Mapping[str, Gold]
+    skipped: int
+
+    @property
+    def choice(self) -> bool:
+        """Whether the questions are multiple choice."""
+        return any(gold.right is not None for gold in self.by_id.values())
+
+
+def gold_answers(config: RunConfig) -> GoldSet:
+    """The file of `answers.gold`, else the dataset's queries.jsonl.
+
+    Raises ConfigError where there is neither, DataError where the file has no usable line.
+    """
+    if config.answers.gold is not None:
+        return read_gold(Path(config.answers.gold).expanduser())
+    dataset = config.env.dataset
+    if dataset.kind != "beir" or dataset.path is None:
+        raise ConfigError(
+            f"the dataset of kind {dataset.kind!r} has no right answers. Give a file of them with --gold "
+            '(lines like {"_id": …, "answers": […]}).'
+        )
+    return read_gold(beir_folder(dataset.path) / "queries.jsonl")
+
+
+def read_gold(path: Path) -> GoldSet:
+    """Read a file of right answers. A line that has none, or several that hold together only, is counted and skipped.
+
+    Raises DataError for a broken line, an id that stands twice, open questions mixed with multiple choice, and a file
+    without a single right answer.
+    """
+    found: dict[str, Gold] = {}
+    skipped = 0
+    for number, row in read_records(path, "right answers, one question per line"):
+        identifier = identifier_of(row, path, number)
+        if identifier in found:
+            raise DataError(f"{path}, line {number}: the id {identifier!r} stands twice. Remove one of the two lines.")
+        gold = _gold(identifier, row, f"{path}, line {number}")
+        if gold is None:
+            skipped += 1
+        else:
+            found[identifier] = gold
+    if not found:
+        raise DataError(
+            f"{path} holds no right answer ({skipped} lines without one); expected a field 'answers' (a list of texts) "
+            "or 'answer'. Give another file with --gold."
+        )
+    if len({gold.right is None for gold in found.values()}) > 1:
+        raise DataError(f"{path} mixes open questions and multiple choice. Give each its own file.")
+    return GoldSet(str(path), found, skipped)
+
+
+def _gold(identifier: str, row: Mapping[str, Any], where: str) -> Gold | None:
+    metadata = row.get("metadata")
+    row = {**metadata, **row} if isinstance(metadata, dict) else row
+    text = row.get("text", row.get("question", ""))
+    if not isinstance(text, str):
+        raise DataError(f"{where}: the question is {text!r}; expected a string. Mend it.")
+    if row.get("options"):
+        return _choice(identifier, text, row, where)
+    answers = row.get("answers", row.get("answer"))
+    if isinstance(answers, list) and "answers" not in row and len(answers) > 1:
+        return None  # several parts of one answer, as TAT-QA's spans, are no alternatives
+    answers = answers if isinstance(answers, list) else [answers]
+    texts = tuple(str(one) for one in answers if isinstance(one, str | int | float) and str(one).strip())
+    return Gold(Question(identifier, text), texts) if texts else None
+
+
+def _choice(identifier: str, text: str, row: Mapping[str, Any], where: str) -> Gold:
+    options = row["options"]
+    letters = list(options) if isinstance(options, dict) else list(string.ascii_uppercase[: len(options)])
+    texts = list(options.values()) if isinstance(options, dict) else list(options)
+    if not 2 <= len(texts) <= 26 or not all(isinstance(one, str) for one in texts):
+        raise DataError(f"{where}: 'options' is {options!r}; expected 2 to 26 texts, or an object from letter to text.")
+    answer = row.get("answer")
+    places = [place for place, named in enumerate(letters) if named == answer]
+    places = places or [place for place, option in enumerate(texts) if option == answer]
+    if len(places) != 1:
+        raise DataError(
+            f"{where}: 'answer' is {answer!r}; expected the letter ({', '.join(map(str, letters))}) or the text of one "
+            "option. Mend the line."
+        )
+    return Gold(Question(identifier, text, tuple(texts)), right=places[0])

@@ -1,0 +1,269 @@
+"""Full RAG (seed 003, appendix D): a reader answers each question from the documents that each system found.
+
+Without retrieval, and with the raw question's ranking, stand beside every system. A reader or a ranking that is missing
+is counted and left out, never read as a wrong answer. What was answered is on the disk after every batch, and a run
+that is started again asks only for what is not.
+"""
+
+import json
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ...configs.schema import RunConfig
+from ...data.types import Document, Question
+from ...envs.connect import open_environment
+from ...errors import DataError, EngineUnavailableError
+from ...llms.access import Llm, open_llm
+from ...llms.base import Draw, Prompt, Reply
+from ...llms.structured import without_thinking
+from ...logs import progress_bar
+from ..compare import held_out_questions, refuse_overlap, refuse_training_split
+from ..provenance import versions
+from ..records import refuse_unwritable, write_text
+from ..table import Arm
+from .gold import Gold, GoldSet, gold_answers
+from .log import AnswerLog, only_writer
+from .metrics import chosen, letter
+from .prompt import VERSION, reader_prompt
+from .sources import Contexts, Search, Searches, raw_searches, recorded_searches
+from .table import NO_RAG, SCORES, AnswerRecord, AnswerResults, markdown, tabulate_answers
+
+log = logging.getLogger(__name__)
+
+PROMPTS_AT_ONCE = 256
+"""About as many are searched, asked and written together."""
+
+
+def answer_questions(config: RunConfig, records: Path | None, output: Path | None = None) -> Path:
+    """Let the reader of `answers.reader` answer, and return the path of answers.md.
+
+    `records` is an eval.jsonl; None searches the questions as they stand: those of `answers.gold`, else the split.
+    Writes answers.jsonl, answers.json and answers.md into `output`, by default answers/READER beside the records (of
+    the run's output folder where there are none).
+
+    Raises DataError where no question has a right answer, ConfigError for the training split and unusable settings,
+    EnvironmentUnavailableError, EngineUnavailableError or ModelError where the environment or the reader fails; then
+    the same command goes on.
+    """
+    refuse_training_split(config)
+    base = records.parent if records is not None else Path(config.output) / f"{config.name}-untrained"
+    folder = output or base / "answers" / reader_name(config)
+    refuse_unwritable(folder)
+    gold = gold_answers(config)
+    with only_writer(folder), open_environment(config) as client, open_llm(config.answers.reader) as reader:
+        info = client.environment().model_dump()
+        searches = (
+            recorded_searches(records) if records is not None else raw_searches(_asked(client, info, config, gold))
+        )
+        contexts = Contexts(config, client, searches)
+        done = Answering(config, reader, gold, contexts, AnswerLog(folder / "answers.jsonl")).all(searches)
+        results = tabulate_answers(
+            done,
+            "accuracy" if gold.choice else config.answers.metric,
+            resamples=config.eval.bootstrap,
+            permutations=config.eval.permutations,
+            seed=config.seed,
+        )
+        notes = _notes(searches, gold, results, contexts)
+        facts = {
+            "reader": json.dumps(reader.identity, ensure_ascii=False),
+            "prompt": VERSION,
+            "right answers": gold.source,
+            "environment": f"{info['name']}, {info['retriever'].get('name')}, index {info['index_hash'][:12]}",
+            "cost": json.dumps(reader.costs.to_dict()),
+            "created": datetime.now(UTC).isoformat(sep=" ", timespec="seconds"),
+        }
+        said = {**facts, "reader": reader.identity, "cost": reader.costs.to_dict(), "environment": info}
+    write_text(
+        folder / "answers.json", json.dumps(_json(results, config, notes, said), ensure_ascii=False, indent=2) + "\n"
+    )
+    write_text(folder / "answers.md", markdown(results, notes, facts))
+    return folder / "answers.md"
+
+
+def reader_name(config: RunConfig) -> str:
+    """The reader as a folder is named: the end of its name in letters, digits, dots, - and _."""
+    return named_after(config.answers.reader.model)
+
+
+def named_after(model: str) -> str:
+    """A folder name from the name of a model."""
+    last = re.split(r"[/:]", model.rstrip("/"))[-1]
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", last).strip(".-") or "reader"
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """One thing to ask: a question with the documents of one system."""
+
+    place: tuple[str, int, int]
+    gold: Gold
+    question: Question
+    documents: Sequence[Document] | None
+    """None where the evaluation got no ranking."""
+    ndcg: float | None
+
+
+class Answering:
+    """Asks the reader batch by batch."""
+
+    def __init__(self, config: RunConfig, reader: Llm, gold: GoldSet, contexts: Contexts, written: AnswerLog) -> None:
+        self._settings, self._reader, self._gold = config.answers, reader, gold
+        self._contexts, self._written = contexts, written
+        self._draw = Draw(temperature=0.0, max_tokens=self._settings.max_tokens, seed=config.seed)
+
+    def all(self, searches: Searches) -> list[AnswerRecord]:
+        """The records of all questions with a right answer, also written down.
+
+        Raises DataError where there is no such question, EngineUnavailableError where every answer is missing.
+        """
+        questions = dict.fromkeys(one for found in searches.values() for one in found)
+        wanted = [one for one in questions if one in self._gold.by_id][: self._settings.limit]
+        if not wanted:
+            raise DataError(
+                f"none of {len(questions)} questions (the first is {next(iter(questions))!r}) has a right answer in "
+                f"{self._gold.source} (the first is {next(iter(self._gold.by_id))!r}). Give the file of this dataset."
+            )
+        each = 1 + len(searches) * len(self._settings.top)
+        step = max(1, PROMPTS_AT_ONCE // each)
+        records: list[AnswerRecord] = []
+        with progress_bar("answers") as advance:
+            for start in range(0, len(wanted), step):
+                records += self._batch(self._cases(searches, wanted[start : start + step]))
+                advance(min(start + step, len(wanted)), len(wanted))
+        if all(record.answer is None for record in records):
+            raise EngineUnavailableError(
+                f"all {len(records)} answers are missing ({dict(self._reader.costs.missing)}); nothing was tabulated. "
+                "Check the reader and run the same command again."
+            )
+        order = {place: number for number, place in enumerate(dict.fromkeys(_place(record) for record in records))}
+        records.sort(key=lambda record: order[_place(record)])
+        self._written.finish(records)
+        return records
+
+    def _cases(self, searches: Searches, wanted: Sequence[str]) -> list[_Case]:
+        cases = []
+        for one in wanted:
+            gold = self._gold.by_id[one]
+            text = next(found[one].question for found in searches.values() if one in found)
+            cases.append(_Case((NO_RAG, 0, 0), gold, _worded(gold, text), [], None))
+        asked: list[tuple[Arm, str, Search]] = [
+            (arm, one, found[one]) for arm, found in searches.items() for one in wanted if one in found
+        ]
+        contexts = self._contexts.of([search for _, _, search in asked])
+        for top in self._settings.top:
+            for (arm, one, search), documents in zip(asked, contexts, strict=True):
+                gold = self._gold.by_id[one]
+                shown = documents[:top] if documents is not None else None
+                cases.append(_Case((*arm, top), gold, _worded(gold, search.question), shown, search.ndcg))
+        return cases
+
+    def _batch(self, cases: Sequence[_Case]) -> list[AnswerRecord]:
+        prompts = [reader_prompt(case.question, case.documents or [], self._settings.document_words) for case in cases]
+        keys = [self._reader.key(prompt, self._draw) for prompt in prompts]
+        new: dict[str, Prompt] = {
+            key: prompt
+            for case, key, prompt in zip(cases, keys, prompts, strict=True)
+            if case.documents is not None and self._written.known(key) is None
+        }
+        replies = dict(zip(new, self._reader.ask(list(new.values()), self._draw), strict=True))
+        records = [self._record(case, key, replies.get(key)) for case, key in zip(cases, keys, strict=True)]
+        self._written.append(record for record in records if record.key in new)
+        return records
+
+    def _record(self, case: _Case, key: str, reply: Reply | None) -> AnswerRecord:
+        system, turn, top = case.place
+        before = self._written.known(key) if case.documents is not None else None
+        answer: str | None = None
+        cut, read, tokens = False, None, None
+        if reply is not None:
+            answer, cut = reply.texts[0].text, not reply.texts[0].finished
+            read, tokens = reply.prompt_tokens, reply.tokens
+        elif before is not None:
+            answer, cut, read, tokens = before.answer, before.cut, before.prompt_tokens, before.tokens
+        said = without_thinking(answer).strip() if answer is not None else ""
+        option = chosen(said, case.question.options) if case.gold.right is not None else None
+        return AnswerRecord(
+            system=system,
+            turn=turn,
+            top=top,
+            question_id=case.question.id,
+            question=case.question.text,
+            documents=tuple(document.id for document in case.documents or ()),
+            answer=answer,
+            missing="" if answer is not None else "no reply" if case.documents is not None else "no ranking",
+            cut=cut,
+            chosen=letter(option) if option is not None else "",
+            scores=case.gold.score(said) if answer is not None else dict.fromkeys(SCORES),
+            ndcg=case.ndcg,
+            prompt_tokens=read,
+            tokens=tokens,
+            key=key,
+        )
+
+
+def _place(record: AnswerRecord) -> tuple[str, int, int]:
+    return record.system, record.turn, record.top
+
+
+def _worded(gold: Gold, text: str) -> Question:
+    """The question as it was evaluated, with the options of its right answer."""
+    return Question(gold.question.id, text, gold.question.options)
+
+
+def _asked(client: Any, info: Mapping[str, Any], config: RunConfig, gold: GoldSet) -> list[Question]:
+    """Without records: the questions of the file of right answers where it has their texts, else those of the split."""
+    if config.answers.gold is None:
+        return held_out_questions(client, info, config)
+    questions = [one.question for one in gold.by_id.values() if one.question.text.strip()]
+    if not questions:
+        return held_out_questions(client, info, config)
+    if info.get("splits", {}).get("train"):
+        refuse_overlap(str(info.get("name", "environment")), "test", questions, client.questions("train"))
+    return questions
+
+
+def _notes(searches: Searches, gold: GoldSet, results: AnswerResults, contexts: Contexts) -> list[str]:
+    evaluated = len({one for found in searches.values() for one in found})
+    notes = [
+        f"{results.questions} of {evaluated} questions were asked; {gold.skipped} lines of right answers are unusable."
+    ]
+    if contexts.moved:
+        notes.append(
+            f"{contexts.moved} rankings came back in another order than they were recorded: the environment or the "
+            "depth of the search has changed."
+        )
+    bare = sum(search.failed for found in searches.values() for search in found.values())
+    if bare:
+        notes.append(f"{bare} searches were never made (wrong format); their questions were read without documents.")
+    return notes
+
+
+def _json(results: AnswerResults, config: RunConfig, notes: Sequence[str], said: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "metric": results.metric,
+        "questions": results.questions,
+        "systems": [{**asdict(row), "label": row.label} for row in results.rows],
+        "comparisons": [
+            {
+                "system": row.system,
+                "turn": row.turn,
+                "top": row.top,
+                "against": row.against,
+                **asdict(row.test),
+                "p_holm": row.p_holm,
+                "significant": row.significant,
+            }
+            for row in results.comparisons
+        ],
+        "notes": list(notes),
+        "settings": config.answers.model_dump(mode="json"),
+        "seed": config.seed,
+        "versions": versions(),
+        **said,
+    }

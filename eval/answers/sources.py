@@ -1,0 +1,141 @@
+"""Which documents each system puts before the reader.
+
+A recorded search plan is sent to the environment again, deep enough for the largest `top`, with the texts. Records
+without plans give the ids of their rankings, whose texts the local dataset has.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from ...configs.schema import RunConfig
+from ...data.jsonl import read_records
+from ...data.load import load_dataset
+from ...data.types import Document, Question
+from ...envs.plan import SearchPlan
+from ...errors import ConfigError, DataError
+from ..records import METRICS, RAW
+from ..table import Arm
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """What one system searched for one question."""
+
+    question: str
+    plan: SearchPlan | None
+    """None where it was not recorded or, `failed`, where there was none."""
+    ranking: tuple[str, ...]
+    """The recorded document ids, best first."""
+    ndcg: float | None
+    failed: bool = False
+    """The answer of the model was in the wrong format: nothing was searched, and the reader sees no document."""
+
+
+Searches = Mapping[Arm, Mapping[str, Search]]
+"""By system and turn, then by question id, in the order of the evaluation."""
+
+
+def recorded_searches(path: Path) -> Searches:
+    """The last turn of every system in an eval.jsonl, raw first; of sampled answers the first one.
+
+    Raises DataError for a line that is no record.
+    """
+    found: dict[Arm, dict[str, Search]] = {}
+    for number, row in read_records(path, "evaluation records, as `querylect eval` writes them"):
+        try:
+            if row.get("sample", 0):
+                continue
+            arm = Arm(str(row["system"]), int(row["turn"]))
+            found.setdefault(arm, {})[row["question_id"]] = _search(arm, row)
+        except (KeyError, TypeError, AttributeError, ValueError, ValidationError) as error:
+            raise DataError(
+                f"{path}, line {number}, is not an evaluation record ({type(error).__name__}: {error}). "
+                "Run `querylect eval` again."
+            ) from error
+    if not found:
+        raise DataError(f"{path} holds no evaluation record. Run `querylect eval` again.")
+    last = {arm.system: arm for arm in sorted(found, key=lambda arm: arm.turn)}
+    return {
+        arm: found[arm] for arm in sorted(last.values(), key=lambda arm: (arm.system != RAW, list(found).index(arm)))
+    }
+
+
+def raw_searches(questions: Iterable[Question]) -> Searches:
+    """Every question searched as it stands."""
+    return {
+        Arm(RAW, 0): {
+            question.id: Search(question.text, SearchPlan.of(question.text), (), None) for question in questions
+        }
+    }
+
+
+class Contexts:
+    """The documents of searches, from the environment or from the dataset."""
+
+    def __init__(self, config: RunConfig, client: Any, searches: Searches) -> None:
+        """Raises ConfigError where `answers.top` asks for more documents than were recorded without a plan."""
+        self._config, self._client, self._deepest = config, client, max(config.answers.top)
+        bare = [one for found in searches.values() for one in found.values() if one.plan is None and not one.failed]
+        longest = max((len(one.ranking) for one in bare), default=self._deepest)
+        if longest < self._deepest:
+            raise ConfigError(
+                f"the records hold no search plans and {longest} documents of a ranking; answers.top asks for "
+                f"{self._deepest}. Ask for fewer (--top {max(1, longest)}), or run `querylect eval` again."
+            )
+        self._texts: dict[str, Document] | None = None
+        self.moved = 0
+        """Rankings that did not come back as they were recorded."""
+
+    def of(self, searches: Sequence[Search]) -> list[list[Document] | None]:
+        """The documents of each search, best first; None where the evaluation got no ranking.
+
+        Raises EnvironmentUnavailableError where the environment does not answer, ConfigError where the texts of a
+        recorded ranking are not on this machine.
+        """
+        plans = [search.plan.model_copy(update={"k": self._deepest}) for search in searches if search.plan is not None]
+        rankings = iter(self._client.search(plans, with_text=True) if plans else [])
+        contexts: list[list[Document] | None] = []
+        for search in searches:
+            if search.failed:
+                contexts.append([])
+            elif search.plan is not None:
+                documents = [hit.document for hit in next(rankings)]
+                ids = tuple(document.id for document in documents)
+                same = min(len(ids), len(search.ranking))
+                self.moved += ids[:same] != search.ranking[:same]
+                contexts.append(documents)
+            else:
+                contexts.append(self._recorded(search) if search.ndcg is not None else None)
+        return contexts
+
+    def _recorded(self, search: Search) -> list[Document]:
+        texts = self._by_id()
+        unknown = [one for one in search.ranking if one not in texts]
+        if unknown:
+            raise DataError(
+                f"the records rank document {unknown[0]!r}, which the dataset does not have. Name the right one."
+            )
+        return [texts[one] for one in search.ranking]
+
+    def _by_id(self) -> dict[str, Document]:
+        if self._texts is None:
+            if self._config.client.urls != "local":
+                raise ConfigError(
+                    "the records hold no search plans, and the environment is on another machine: the texts of their "
+                    "documents are not known here. Run `querylect eval` again with this version."
+                )
+            self._texts = {document.id: document for document in load_dataset(self._config.env.dataset).corpus}
+        return self._texts
+
+
+def _search(arm: Arm, row: Mapping[str, Any]) -> Search:
+    written = row.get("plan")
+    plan = SearchPlan.model_validate(written) if written is not None else None
+    if plan is None and arm.system == RAW:
+        plan = SearchPlan.of(row["question"])
+    ndcg = row["metrics"].get(METRICS[0])
+    return Search(row["question"], plan, tuple(row["ranking"]), ndcg, failed=not row["format_ok"])

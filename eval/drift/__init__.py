@@ -1,0 +1,1 @@
+"""Do retrievers want the same thing in other words?"""

@@ -1,0 +1,289 @@
+"""drift.json, drift.md and drift.html: the same results for programs, for notes and for readers."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from ..pages.figures import INK, LINE, SERIES, Drawing, page_style, svg_of
+from ..pages.templates import page_environment
+from ..provenance import versions
+from ..records import write_text
+from ..table import ALPHA, format_p
+from .mmd import Drift
+from .queries import System
+from .run import KINDS, DriftResults, Pair, pair_of
+from .words import Value
+
+TITLES = {"semantic": "Semantic drift: what is asked for", "structural": "Structural drift: how it is worded"}
+FEW_QUESTIONS = 50
+"""With fewer on a side the page says that little can be concluded."""
+PAIR_COLUMNS = (
+    "pair",
+    "drift",
+    "RE-MMD² × 100",
+    "95% interval",
+    "p",
+    "p (Holm)",
+    "equation 6 × 100",
+    "95% interval",
+    "queries",
+    "shared questions",
+)
+_STRONGEST = 0.6
+"""Opacity of the largest value of a heat map: figures stay readable on it."""
+
+
+def write_files(results: DriftResults, folder: Path, created: str) -> Path:
+    """Write the three files and return the path of drift.html. Raises StorageError."""
+    write_text(folder / "drift.json", json.dumps(as_json(results, created), ensure_ascii=False, indent=2) + "\n")
+    write_text(folder / "drift.md", as_markdown(results))
+    write_text(folder / "drift.html", as_page(results, created))
+    return folder / "drift.html"
+
+
+def as_json(results: DriftResults, created: str) -> dict[str, Any]:
+    """All figures, unscaled, and what is needed to compute them again."""
+    return {
+        "created": created,
+        "success": results.success,
+        "settings": asdict(results.settings),
+        "model": results.model,
+        "sigma": results.sigma,
+        "sigma_said": results.sigma_said,
+        "vocabulary": results.vocabulary,
+        "versions": versions(),
+        "notes": notes_of(results),
+        "systems": [
+            {key: value for key, value in asdict(system).items() if key != "queries"}
+            | {"queries": len(system.queries), "questions": system.questions}
+            for system in results.systems
+        ],
+        "pairs": [asdict(pair) for pair in results.pairs],
+        "profiles": {name: asdict(found) for name, found in results.profiles.items()},
+        "variety_of": results.variety_of,
+        "terms": {name: [asdict(term) for term in found] for name, found in results.terms.items()},
+        "examples": [{"question": question, "queries": dict(asked)} for question, asked in results.examples],
+    }
+
+
+def headline(results: DriftResults) -> str:
+    """In how many pairs which drift is significant."""
+    found = {kind: sum(pair.p_holm[kind] < ALPHA for pair in results.pairs) for kind in KINDS}
+    if len(results.pairs) == 1:
+        said = " and ".join(f"{kind} drift {'is' if found[kind] else 'is not'} significant" for kind in KINDS)
+        return f"Between {results.systems[0].name} and {results.systems[1].name}, {said}."
+    said = ", ".join(f"{kind} drift in {found[kind]}" for kind in KINDS)
+    return f"Significant among {len(results.pairs)} pairs of retrievers: {said}."
+
+
+def counts_said(system: System) -> str:
+    """How a system's queries came about, in one line."""
+    queries = f"{len(system.queries)} queries for {system.questions} questions"
+    if system.answers is None:
+        return f"{system.said}: {len(system.queries)} queries"
+    return (
+        f"{system.said}: {system.successful} of {system.answers} answers successful ({system.wrong_format} not in the "
+        f"asked format, {system.unscorable} unscorable), {queries}"
+    )
+
+
+def notes_of(results: DriftResults) -> list[str]:
+    """What a reader must know before believing the figures."""
+    pairs, systems = results.pairs, results.systems
+    notes = []
+    few = [system.name for system in systems if system.questions < FEW_QUESTIONS]
+    if few:
+        notes.append(
+            f"Fewer than {FEW_QUESTIONS} questions: {', '.join(few)}. Intervals and tests of so few say little; that a "
+            "drift is not significant does not mean that there is none."
+        )
+    if any(pair.shared for pair in pairs):
+        notes.append(
+            "The retrievers share questions. Equation 6 as it is written counts the two queries of a question among "
+            "the pairs between the sides, which pulls it down; RE-MMD² here is over pairs of different questions."
+        )
+    evaluated = any(system.answers is not None for system in systems)
+    if evaluated and any(pair.shared < min(pair.questions) for pair in pairs):
+        notes.append(
+            "The retrievers succeeded on different questions, so that part of a drift may be a difference in what was "
+            "asked and not in how it was worded; --shared compares only questions that both of a pair succeeded on."
+        )
+    plain = [system.name for system in systems if system.answers is None]
+    if plain and len(plain) < len(systems):
+        notes.append(f"Plain files of queries ({', '.join(plain)}) are taken whole: their success is not known.")
+    return notes
+
+
+def settings_said(results: DriftResults) -> list[tuple[str, str]]:
+    """What the figures depend on, as names and values."""
+    settings = results.settings
+    return [
+        ("Successful", results.success),
+        ("Questions", "those that both sides of a pair succeeded on" if settings.shared else "every side's own"),
+        ("Semantic kernel", f"exp(−|x − y|² / 2σ²) over embeddings by {results.model}"),
+        ("σ", f"{results.sigma:.4f}, {results.sigma_said}"),
+        (
+            "Structural kernel",
+            f"inner product of TF-IDF vectors of length 1; {results.vocabulary:,} words, of all queries",
+        ),
+        ("Permutations", f"{settings.permutations:,}, p = (b + 1) / (m + 1)"),
+        ("Resamples", f"{settings.bootstrap:,} of questions, 95% percentile intervals"),
+        ("Seed", str(settings.seed)),
+    ]
+
+
+def as_markdown(results: DriftResults) -> str:
+    """The tables."""
+    names = [system.name for system in results.systems]
+    lines = [f"# Drift between {', '.join(map(_cell, names))}", "", headline(results), ""]
+    lines += [f"- **{name}**: {_cell(value)}" for name, value in settings_said(results)]
+    lines += ["", "## Queries", ""]
+    lines += [f"- **{_cell(system.name)}** (`{system.source}`) {counts_said(system)}" for system in results.systems]
+    for kind in KINDS:
+        lines += ["", f"## {TITLES[kind]}", "", "RE-MMD² × 100.", ""]
+        lines += _table(["", *names], [[name, *_matrix_row(results, name, kind)] for name in names])
+    lines += ["", "## Pairs", ""]
+    lines += _table(PAIR_COLUMNS, [_pair_cells(pair, kind) for pair in results.pairs for kind in KINDS])
+    lines += ["", "## Profiles", ""]
+    lines += _table(["", *_profile_columns(results)], [[name, *_profile_cells(results, name)] for name in names])
+    lines += ["", "## Most telling words", ""]
+    for name in names:
+        said = ", ".join(f"{term.word} (z {term.z:.1f})" for term in results.terms[name])
+        lines.append(f"- **{_cell(name)}**: {_cell(said) or 'none'}")
+    if notes := notes_of(results):
+        lines += ["", "## Notes", "", *[f"- {_cell(note)}" for note in notes]]
+    return "\n".join(lines) + "\n"
+
+
+def as_page(results: DriftResults, created: str) -> str:
+    """The page as HTML."""
+    names = [system.name for system in results.systems]
+    return (
+        page_environment()
+        .get_template("drift.html.j2")
+        .render(
+            title=f"Drift between {', '.join(names)}",
+            headline=headline(results),
+            maps=maps(names, results.pairs, notes_of(results)),
+            systems=[(system.name, system.source, counts_said(system)) for system in results.systems],
+            columns=_profile_columns(results),
+            profiles=[(name, _profile_cells(results, name)) for name in names],
+            terms=results.terms,
+            examples=results.examples,
+            names=names,
+            settings=settings_said(results),
+            versions=versions(),
+            created=created,
+        )
+    )
+
+
+def maps(names: Sequence[str], pairs: Sequence[Pair], notes: Sequence[str], mark: str = "drift") -> dict[str, Any]:
+    """Heat maps, table of pairs and notes as drift_maps.html.j2 takes them; `mark` is the drawings' own on the page."""
+    return {
+        "drawings": [draw_map(names, pairs, kind, mark) for kind in KINDS],
+        "pair_columns": PAIR_COLUMNS,
+        "pairs": [_pair_cells(pair, kind) for pair in pairs for kind in KINDS],
+        "notes": notes,
+        "alpha": ALPHA,
+    }
+
+
+def draw_map(names: Sequence[str], pairs: Sequence[Pair], kind: str, mark: str = "drift") -> Drawing:
+    """The heat map of one kind of drift, as in figure 3 of seed 003: RE-MMD² × 100, darker where it is larger."""
+    values = {ends: pair.drifts[kind].value for pair in pairs for ends in permutations((pair.first, pair.second))}
+    top = max([*values.values(), 1e-12])
+    side = 1.5 + 0.85 * len(names)
+    with page_style():
+        figure = Figure(figsize=(max(3.6, side + 0.8), side), layout="constrained")
+        axes = figure.add_subplot()
+        for column, a in enumerate(names):
+            for row, b in enumerate(names):
+                alpha = _STRONGEST * max(0.0, values.get((a, b), 0.0)) / top
+                square = Rectangle((column - 0.5, row - 0.5), 1, 1, facecolor=SERIES[0], alpha=alpha, edgecolor="none")
+                axes.add_patch(square)
+                axes.text(column, row, _map_cell(pair_of(pairs, a, b), kind), ha="center", va="center", color=INK)
+        edges = [at - 0.5 for at in range(len(names) + 1)]
+        axes.hlines(edges, edges[0], edges[-1], color=LINE, linewidth=0.8)
+        axes.vlines(edges, edges[0], edges[-1], color=LINE, linewidth=0.8)
+        slant: dict[str, Any] = {"rotation": 30, "ha": "right"} if len(names) > 3 or max(map(len, names)) > 12 else {}
+        axes.set_xticks(range(len(names)), names, parse_math=False, **slant)
+        axes.set_yticks(range(len(names)), names, parse_math=False)
+        axes.set_xlim(edges[0], edges[-1])
+        axes.set_ylim(edges[-1], edges[0])
+        axes.set_aspect("equal")
+        axes.spines[:].set_visible(False)
+        axes.tick_params(length=0)
+        said = "; ".join(f"{pair.first} and {pair.second} {_map_cell(pair, kind)}" for pair in pairs)
+        svg = svg_of(figure, f"{mark}-{kind}", f"{TITLES[kind]}, RE-MMD² times 100: {said}.")
+    return Drawing(TITLES[kind], f"RE-MMD² × 100. †: p < {ALPHA} after Holm’s correction.", svg)
+
+
+def _map_cell(pair: Pair | None, kind: str) -> str:
+    if pair is None:
+        return "–"
+    return _hundred(pair.drifts[kind].value) + ("†" if pair.p_holm[kind] < ALPHA else "")
+
+
+def _matrix_row(results: DriftResults, name: str, kind: str) -> list[str]:
+    return [_map_cell(pair_of(results.pairs, name, other.name), kind) for other in results.systems]
+
+
+def _pair_cells(pair: Pair, kind: str) -> list[str]:
+    drift: Drift = pair.drifts[kind]
+    return [
+        f"{pair.first} – {pair.second}",
+        kind,
+        _map_cell(pair, kind),
+        _range(drift.low, drift.high),
+        format_p(drift.p).removeprefix("= "),
+        format_p(pair.p_holm[kind]).removeprefix("= "),
+        _hundred(drift.equation6),
+        _range(drift.equation6_low, drift.equation6_high),
+        f"{pair.queries[0]} / {pair.queries[1]}",
+        str(pair.shared),
+    ]
+
+
+def _profile_columns(results: DriftResults) -> list[str]:
+    variety = f"different words in {results.variety_of:,}"
+    return ["words", "with a question mark", "stop-words", "copied from the question", variety]
+
+
+def _profile_cells(results: DriftResults, name: str) -> list[str]:
+    found = results.profiles[name]
+    shares = (found.question_marks, found.stop_words, found.copied, found.variety)
+    return [_value(found.words, 1, ""), *(_value(share, 100, " %") for share in shares)]
+
+
+def _value(value: Value | None, scale: float, unit: str) -> str:
+    if value is None:
+        return "–"
+    if value.low is None or value.high is None:
+        return f"{scale * value.mean:.1f}{unit}"
+    return f"{scale * value.mean:.1f}{unit} ({scale * value.low:.1f} to {scale * value.high:.1f})"
+
+
+def _range(low: float | None, high: float | None) -> str:
+    return "–" if low is None or high is None else f"{_hundred(low)} to {_hundred(high)}"
+
+
+def _hundred(value: float) -> str:
+    """Times 100, with a true minus sign; what rounds to zero has none."""
+    text = f"{100 * value:.2f}"
+    return "0.00" if text == "-0.00" else text.replace("-", "−")
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    lines = [head, ["---", *["--:"] * (len(head) - 1)], *rows]
+    return ["| " + " | ".join(cell if line is lines[1] else _cell(cell) for cell in line) + " |" for line in lines]
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")

@@ -1,0 +1,1 @@
+"""Many systems, datasets and environments in one plan."""

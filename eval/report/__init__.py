@@ -1,0 +1,1 @@
+"""What was found, on pages to read."""

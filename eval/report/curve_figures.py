@@ -1,0 +1,128 @@
+"""The figures of the curves page: a panel per turn, a colour per configuration, a band over seeds."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from matplotlib.figure import Figure as Canvas
+
+from ..pages.figures import DASHES, SERIES, dress, page_style, smooth, svg_of
+
+PANEL_WIDTH, PANEL_HEIGHT = 5.0, 2.7
+"""Inches; the page scales a drawing to its column."""
+
+
+@dataclass(frozen=True, slots=True)
+class CurveFigure:
+    """One figure and where its values stand."""
+
+    id: str
+    title: str
+    name: str
+    """Key in the log; a panel for each NAME/turnN, or one for NAME. That of a validation is each run's own metric."""
+    unit: str
+    source: Literal["metrics", "validation"] = "metrics"
+    share: bool = False
+    """Whether values lie between 0 and 1 and the axis shows all of that."""
+    from_zero: bool = True
+    """Whether the axis begins at 0; a reward moves in a range that this would flatten."""
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """One group's values at one turn: mean, lowest and highest seed at every step that all seeds have."""
+
+    group: int
+    turn: int
+    steps: Sequence[int]
+    mean: Sequence[float]
+    low: Sequence[float]
+    high: Sequence[float]
+    seeds: int
+
+
+FIGURES = (
+    CurveFigure("reward", "Reward", "reward", "mean reward", from_zero=False),
+    CurveFigure("validation", "Validation, greedy", "", "", source="validation", from_zero=False),
+    CurveFigure("best", "Best of a group", "best_of_group", "mean of the best value", from_zero=False),
+    CurveFigure("format", "Answers in the asked format", "format", "share of answers", share=True),
+    CurveFigure("think", "Length of thinking", "think_tokens", "tokens"),
+    CurveFigure("rewrite", "Length of rewrites", "rewrite_tokens", "tokens"),
+    CurveFigure("entropy", "Entropy", "entropy", "nats per sampled token"),
+    CurveFigure("variance", "Groups without signal", "zero_variance", "share of groups", share=True),
+    CurveFigure("copy", "Rewrites that repeat", "copy", "share of rewrites", share=True),
+    CurveFigure("spread", "Spread of advantages", "advantage_spread", "standard deviation"),
+    CurveFigure("kl", "Distance to the reference", "kl", "KL (k3), nats per token"),
+    CurveFigure("seconds", "Time of a step", "seconds/step", "seconds"),
+    CurveFigure("cache", "Plans answered without a search", "cache/hits", "share of plans", share=True),
+    CurveFigure("memory", "Peak memory", "memory/peak_gib", "GiB"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Panels:
+    """A finished figure: one drawing for each turn, on the same scale."""
+
+    title: str
+    caption: str
+    svgs: Sequence[str]
+
+
+def draw_curves(figure: CurveFigure, curves: Sequence[Curve], labels: Sequence[str]) -> Panels:
+    """Draw the curves of one figure as inline SVG that takes the page's colours. `labels` names the groups."""
+    turns = sorted({curve.turn for curve in curves})
+    caption = _caption(curves, labels, max(_window(figure.source, curve) for curve in curves))
+    svgs = []
+    with page_style():
+        canvases = [Canvas(figsize=(PANEL_WIDTH, PANEL_HEIGHT), layout="constrained") for _ in turns]
+        panels = [canvas.add_subplot() for canvas in canvases]
+        for panel, turn in zip(panels, turns, strict=True):
+            _panel(panel, figure, [curve for curve in curves if curve.turn == turn], named=len(turns) > 1)
+        ends = [panel.get_ylim() for panel in panels]
+        low, high = min(end[0] for end in ends), max(end[1] for end in ends)
+        if figure.share:
+            low, high = -0.03, 1.03
+        elif figure.from_zero and min(min(curve.low) for curve in curves) >= 0:
+            low = 0.0
+        for canvas, panel, turn in zip(canvases, panels, turns, strict=True):
+            panel.set_ylim(low, high)
+            where = f", turn {turn}" if turn else ""
+            svgs.append(svg_of(canvas, f"curves-{figure.id}-{turn}", f"{figure.title}{where}. {caption}"))
+    return Panels(figure.title, caption, svgs)
+
+
+def _window(figure_source: str, curve: Curve) -> int:
+    """Over how many steps a curve is averaged: a tenth of them, an odd number; a validation stands for itself."""
+    return 1 if figure_source == "validation" else max(1, len(curve.steps) // 10) | 1
+
+
+def _panel(panel: Any, figure: CurveFigure, curves: Sequence[Curve], named: bool) -> None:
+    """One turn's curves."""
+    for curve in curves:
+        colour, dash = SERIES[curve.group % len(SERIES)], DASHES[curve.group // len(SERIES) % len(DASHES)]
+        window = _window(figure.source, curve)
+        if curve.seeds > 1:
+            low, high = smooth(curve.low, window), smooth(curve.high, window)
+            panel.fill_between(curve.steps, low, high, color=colour, alpha=0.18, linewidth=0)
+        elif window > 1:
+            panel.plot(curve.steps, curve.mean, color=colour, alpha=0.25, linewidth=0.8)
+        marker = "o" if figure.source == "validation" or len(curve.steps) == 1 else ""
+        panel.plot(
+            curve.steps, smooth(curve.mean, window), dash, color=colour, linewidth=1.8, marker=marker, markersize=3.5
+        )
+    if named:
+        panel.set_title(f"turn {curves[0].turn}", fontsize=10, loc="left")
+    dress(panel, figure.unit, ticks=7)
+
+
+def _caption(curves: Sequence[Curve], labels: Sequence[str], window: int) -> str:
+    """Where every curve began and where it is, over the first and the last tenth of its steps."""
+    said: dict[str, list[str]] = {}
+    for curve in curves:
+        edge = max(1, len(curve.mean) // 10)
+        first, last = (sum(part) / edge for part in (curve.mean[:edge], curve.mean[-edge:]))
+        where = f"turn {curve.turn} " if curve.turn else ""
+        said.setdefault(labels[curve.group], []).append(f"{where}{first:.3g} → {last:.3g}")
+    several = len(labels) > 1
+    text = "; ".join((f"{label}: " if several else "") + ", ".join(parts) for label, parts in said.items()) + "."
+    return text + (f" Lines: mean over {window} steps." if window > 1 else "")

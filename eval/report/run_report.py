@@ -1,0 +1,101 @@
+"""One self-contained page: the verdict, the tables, the curves, examples, and where every number comes from.
+
+The page loads nothing: no script, font, image or style sheet from elsewhere. All text that came from questions,
+documents or models is escaped by the template engine; only the drawings made here are put in as markup.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from markupsafe import Markup
+
+from ...configs.differences import flat
+from ..pages.figures import Drawing
+from ..pages.templates import page_environment
+from ..provenance import Provenance
+from ..records import METRICS, RAW, TRAINED, UNTRAINED
+from ..table import ALPHA, Arm, ArmRow, Results, explanation, final_comparisons, headline
+from .examples import Examples
+
+_LABELS = {"ndcg@10": "nDCG@10", "recall@10": "Recall@10", "mrr@10": "MRR@10"}
+
+
+def render(
+    results: Results, *, provenance: Provenance, drawings: Sequence[Drawing], examples: Examples, created: str
+) -> str:
+    """The page as HTML. `created` is the time of the evaluation, as text."""
+    return (
+        page_environment()
+        .get_template("report.html.j2")
+        .render(
+            headline=headline(results),
+            explanation=explanation(results, provenance.split),
+            mood=_mood(results),
+            tiles=_tiles(results),
+            results=results,
+            rows=[_row(row, results) for row in results.rows],
+            metrics=[_LABELS[name] for name in METRICS],
+            has_trained=any(row.arm.system == TRAINED for row in results.rows),
+            drawings=[{"title": d.title, "caption": d.caption, "svg": Markup(d.svg)} for d in drawings],
+            examples=examples,
+            has_gold=any(row.gold for row in examples.rows),
+            provenance=provenance,
+            environment=[(name, str(value)) for name, value in flat(provenance.environment)],
+            alpha=ALPHA,
+            created=created,
+        )
+    )
+
+
+def _mood(results: Results) -> str:
+    """`good` where every deciding comparison is won, `bad` where one is lost, else `mixed`: colours the verdict."""
+    verdicts = {row.verdict for row in final_comparisons(results)}
+    if verdicts == {"beats"}:
+        return "good"
+    return "bad" if "is worse than" in verdicts else "mixed"
+
+
+def _tiles(results: Results) -> list[dict[str, str]]:
+    """The main metric of the raw question and of every system at its last turn."""
+    last = {row.arm.system: row for row in results.rows}
+    return [{"label": row.arm.label, "value": _number(row.metrics[METRICS[0]])} for row in last.values()]
+
+
+def _row(row: ArmRow, results: Results) -> dict[str, Any]:
+    """One row of the results table with its numbers as text."""
+    return {
+        "data": row,
+        "label": row.arm.label,
+        "metrics": [_number(row.metrics[name]) for name in METRICS],
+        "bar": _bar(row, *_axis(results)),
+        "against_raw": results.comparison(row.arm, Arm(RAW, 0)),
+        "against_untrained": results.comparison(row.arm, Arm(UNTRAINED, row.arm.turn)),
+    }
+
+
+def _bar(row: ArmRow, start: float, end: float) -> dict[str, str] | None:
+    """The interval of a row as text and as percentages of an axis from `start` to `end`; None without a score."""
+    mean = row.metrics[METRICS[0]]
+    if mean is None or row.low is None or row.high is None:
+        return None
+    scale = 100 / (end - start)
+    return {
+        "text": f"{row.low:.3f} to {row.high:.3f}",
+        "left": f"{scale * (row.low - start):.2f}",
+        "width": f"{scale * (row.high - row.low):.2f}",
+        "dot": f"{scale * (mean - start):.2f}",
+    }
+
+
+def _axis(results: Results) -> tuple[float, float]:
+    """Ends of the axis that all intervals share, with a little room; (0, 1) where there are none."""
+    lows = [row.low for row in results.rows if row.low is not None]
+    highs = [row.high for row in results.rows if row.high is not None]
+    if not lows or not highs:
+        return 0.0, 1.0
+    room = 0.05 * (max(highs) - min(lows)) or 0.05
+    return min(lows) - room, max(highs) + room
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"
