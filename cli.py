@@ -262,6 +262,12 @@ def serve(
         str | None,
         typer.Option("--rewriter", metavar="RUN|EXPORT|ID", help="Rewrite, too: /v1/rewrite, /v1/ask, and the page."),
     ] = None,
+    checkpoint: Annotated[
+        str | None, typer.Option("--checkpoint", help="Of the rewriter's run: best, final or checkpoint-N.")
+    ] = None,
+    revision: Annotated[
+        str | None, typer.Option("--revision", help="Of the rewriter on the Hub: a branch, tag or commit.")
+    ] = None,
     env: Env = None,
     facing: Annotated[
         str | None, typer.Option("--facing", metavar="HOST", help="Listen where HOST reaches this machine.")
@@ -279,7 +285,9 @@ def serve(
     if rewriter is not None:
         from .use.serve import open_rewriter
 
-        writer, extend = open_rewriter(rewriter, env)
+        writer, extend = open_rewriter(rewriter, env, checkpoint, revision)
+    elif checkpoint is not None or revision is not None:
+        raise ConfigError("--checkpoint and --revision choose a rewriter, and there is no --rewriter.")
     from .envs.handed_over import PRIVATE
     from .envs.handed_over import tell as tell_address
     from .envs.service import serve as serve_environment

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from .. import __version__
 from ..errors import StorageError
-from ..rollouts.checkpoints import base_fingerprint
 from .aside import only_export, placed, reason_of, refuse_strangers, refuse_the_run, said_by_the_disk
 from .base import Base, base_of
 from .card import README, model_card
@@ -109,7 +108,7 @@ def export_to_hub(run: Path, repo_id: str, wishes: Wishes, endpoint: str | None 
 def write_folder(place: Path, part: _Part, base: Base, wishes: Wishes, address: Address) -> Exported:
     """Write model files, `querylect.json` and card of one checkpoint into `place`. Raises as `load_policy`."""
     source, adapter = part.source, _leaves_as_adapter(part.source, wishes)
-    loaded = load(source.config, source.checkpoint, part.dtype, base_fingerprint(source.run))
+    loaded = load(source.config, source.checkpoint, part.dtype)
     place.mkdir(parents=True, exist_ok=True)
     exported = describe(source, base, loaded, part.results, place, adapter=adapter, example=wishes.example)
     new_tokens = exported.rollout.max_new_tokens[0]

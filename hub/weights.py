@@ -38,13 +38,13 @@ class Loaded:
         return sorted(self.engine.stop_ids)
 
 
-def load(config: RunConfig, checkpoint: Path, dtype: str | None, base_fingerprint: str | None) -> Loaded:
+def load(config: RunConfig, checkpoint: Path, dtype: str | None) -> Loaded:
     """The policy as evaluation loads it; `dtype` is the type in which it was measured. Raises as `load_policy`."""
     from ..rollouts.policy import load_policy
     from ..rollouts.transformers_engine import TransformersEngine
 
     policy = config.policy if dtype is None else config.policy.model_copy(update={"dtype": dtype})
-    model, tokenizer = load_policy(policy, checkpoint, base_fingerprint)
+    model, tokenizer = load_policy(policy, checkpoint)
     rollout = config.rollout
     return Loaded(model, tokenizer, TransformersEngine(model, tokenizer, rollout.micro_batch, rollout.longest_sequence))
 

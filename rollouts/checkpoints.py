@@ -41,6 +41,12 @@ def base_fingerprint(run: Path) -> str | None:
     return said if isinstance(said, str) else None
 
 
+def base_under(checkpoint: Path) -> str | None:
+    """`base_fingerprint` of the run that a checkpoint lies in; None where it lies in no run."""
+    folder = checkpoint.parent
+    return base_fingerprint(folder.parent if folder.name == "checkpoints" else folder)
+
+
 def _is_policy(folder: Path) -> bool:
     """Whether a folder holds a configuration and weights; an interrupted save has only one of them."""
     configured = any((folder / name).is_file() for name in ("adapter_config.json", "config.json"))

@@ -13,6 +13,7 @@ from torch import nn
 from ..configs.schema import PolicyConfig
 from ..errors import CheckpointError, ConfigError, ModelError, first_line
 from ..sources import resolve_model
+from .checkpoints import base_under
 from .fingerprint import fingerprint
 from .gguf import dequantised
 from .memory import keep_freed_memory
@@ -27,8 +28,9 @@ def load_policy(
     """Return (causal language model in evaluation mode, tokenizer).
 
     `adapter` is a checkpoint folder: LoRA weights are merged into the model, full weights replace it.
-    `base_fingerprint` is that of the weights which LoRA weights were trained on, where it is known. Raises ModelError
-    where the name holds no causal language model with a chat template, CheckpointError where the adapter does not fit.
+    `base_fingerprint` is that of the weights which LoRA weights were trained on; None is what their run wrote down.
+    Raises ModelError where the name holds no causal language model with a chat template, CheckpointError where the
+    adapter does not fit, or was trained on other weights.
     """
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -62,8 +64,9 @@ def load_policy(
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     if adapter is not None and not full:
-        if base_fingerprint is not None:
-            _refuse_other_base(model, config.model, adapter, base_fingerprint)
+        trained_on = base_fingerprint or base_under(adapter)
+        if trained_on is not None:
+            _refuse_other_base(model, config.model, adapter, trained_on)
         model = _merge_adapter(model, adapter)
     model.eval()
     return model, tokenizer

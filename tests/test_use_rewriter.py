@@ -14,7 +14,7 @@ import pytest
 import querylect
 import torch
 from querylect.cli import main
-from querylect.configs.load import dump_config
+from querylect.configs.load import dump_config, load_config
 from querylect.data.types import Document, Question
 from querylect.envs.client import EnvironmentClient, SyncEnvironmentClient
 from querylect.envs.plan import SearchPlan
@@ -22,6 +22,7 @@ from querylect.errors import CheckpointError, ConfigError, EngineUnavailableErro
 from querylect.eval.systems import PolicySystem
 from querylect.hub.export import Wishes, export_to_folder
 from querylect.rollouts.checkpoints import find_checkpoint
+from querylect.rollouts.engines import load_engine
 from querylect.rollouts.fingerprint import fingerprint
 from querylect.rollouts.policy import load_policy
 from querylect.use.desk import ClosedError, Desk
@@ -152,6 +153,8 @@ def test_an_adapter_answers_and_leaves_only_on_the_weights_that_it_was_trained_o
             Rewriter.from_pretrained(place)
     with pytest.raises(CheckpointError, match="was trained on other weights"):
         export_to_folder(folder, tmp_path / "again", WISHES)
+    with pytest.raises(CheckpointError, match="was trained on other weights"):
+        load_engine(load_config(str(folder / "config.yaml")), find_checkpoint(folder))  # as an evaluation does
     assert not (tmp_path / "again").exists()
 
 

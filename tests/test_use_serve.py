@@ -1,6 +1,7 @@
 """`querylect serve --rewriter`: a real tiny policy on a real service, over real connections."""
 
 import asyncio
+import re
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +11,9 @@ from functools import partial
 import httpx
 import pytest
 import schemathesis
+from querylect.cli import main
 from querylect.configs.schema import ClientConfig
+from querylect.data.types import Question
 from querylect.envs.batching import OverloadedError
 from querylect.envs.client import SyncEnvironmentClient
 from querylect.envs.environment import Environment
@@ -19,10 +22,10 @@ from querylect.envs.service import create_app
 from querylect.errors import ConfigError, EnvironmentUnavailableError, RequestError
 from querylect.use import serve as serving
 from querylect.use.rewriter import Rewriter
-from querylect.use.serve import PageWriter, mount
+from querylect.use.serve import PageWriter, mount, open_rewriter
 
 from .lessons import lesson_url, lessons, settings, speaking  # noqa: F401 (fixtures)
-from .used import trained  # noqa: F401 (fixtures)
+from .used import save_run, trained  # noqa: F401 (fixtures)
 
 QUESTIONS = ["my head hurts", {"text": "too much sugar", "options": ["yes", "no"]}, "bleeding gums"]
 
@@ -222,6 +225,35 @@ def test_a_search_that_fails_answers_as_the_services_own(service, monkeypatch, e
         own, ours = http.post("/v1/search", json=plans), http.post("/v1/ask", json={"questions": ["one"]})
     assert (ours.status_code, ours.json()["detail"]) == (own.status_code, own.json()["detail"]) == (status, str(error))
     assert ours.headers.get("retry-after") == own.headers.get("retry-after")
+
+
+def test_the_command_takes_the_checkpoint_that_is_named(trained, capsys):  # noqa: F811
+    run = str(trained[1])
+    for given, said in (
+        (["--checkpoint", "final"], "there is no --rewriter"),
+        (["--rewriter", run, "--revision", "step-1"], "is not on the Hub"),
+        (
+            ["--rewriter", run, "--checkpoint", "checkpoint-7"],
+            "no checkpoint 'checkpoint-7'; complete ones are: .*final",
+        ),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            main(["serve", "demo", *given])
+        assert ended.value.code == 2
+        assert re.search(said, capsys.readouterr().err)
+
+
+def test_another_checkpoint_answers_otherwise(trained):  # noqa: F811
+    config, folder = trained
+    save_run(config, folder / "again", scale=1.0)
+    (folder / "checkpoints").mkdir()
+    (folder / "again" / "final").rename(folder / "checkpoints" / "checkpoint-3")
+    said = []
+    for checkpoint in ("final", "checkpoint-3"):
+        writer, _ = open_rewriter(str(folder), None, checkpoint)
+        said.append(writer(Question("q", "my head hurts"), {"name": "bm25", "kind": "bm25"}))
+    assert said[0].failure == ""
+    assert said[0] != said[1]
 
 
 def test_a_rewriter_that_does_not_fit_is_told_before_anything_is_served(trained, lessons):  # noqa: F811

@@ -144,12 +144,14 @@ class PageWriter:
         return Written(text=result.answer, plan=result.plan, think=result.think, failure=result.failure or "")
 
 
-def open_rewriter(name: str, env: str | None) -> tuple[PageWriter, Callable[[FastAPI], None]]:
+def open_rewriter(
+    name: str, env: str | None, checkpoint: str | None = None, revision: str | None = None
+) -> tuple[PageWriter, Callable[[FastAPI], None]]:
     """Load what `name` leads to, for the environment `env` of a policy for several: what a service is given.
 
-    Raises as `open_trained` and `load_policy`.
+    `checkpoint` and `revision` as of `open_trained`. Raises as that and `load_policy`.
     """
-    trained = open_trained(name)
+    trained = open_trained(name, checkpoint=checkpoint, revision=revision)
     rewriter = Rewriter(only_member(trained, env if env in trained.members else None))
     return PageWriter(rewriter), partial(mount, rewriter=rewriter)
 

@@ -18,7 +18,7 @@ from ..configs.schema import PolicyConfig, RunConfig
 from ..errors import CheckpointError, ConfigError, DownloadError, ModelError, first_line
 from ..hub.exported import FILE, read_exported, rewriter_of
 from ..rewriters.card import RetrieverCard
-from ..rollouts.checkpoints import base_fingerprint, find_checkpoint
+from ..rollouts.checkpoints import find_checkpoint
 from ..sources import resolve_model
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
@@ -54,7 +54,7 @@ class Trained:
     k: int
     """Documents that a plan asks for."""
     base_fingerprint: str | None = None
-    """Of the weights that an adapter was trained on, where that is written down."""
+    """Of the weights that an exported adapter was trained on; a checkpoint in a run folder is told by its run."""
 
     @property
     def turns(self) -> int:
@@ -91,8 +91,7 @@ def open_trained(
         return _of_export(name, folder, settings, trust_remote_code, token)
     if run:
         config = load_config(str(folder / "config.yaml"), settings)
-        found = of_config(name, config, find_checkpoint(folder, checkpoint), _searched(folder))
-        return replace(found, base_fingerprint=base_fingerprint(folder))
+        return of_config(name, config, find_checkpoint(folder, checkpoint), _searched(folder))
     if folder.is_dir() and name not in known_configs():
         raise ConfigError(
             f"{name} is no run folder (it holds no config.yaml) and no export (it holds no {FILE}). Give a folder that "
