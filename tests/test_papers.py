@@ -435,6 +435,7 @@ def test_what_is_missing_or_unknown_is_told_before_anything_is_asked(values, ser
         run(values, tmp_path / "out", environments={"small": base})
     known = {"small": values["environments"]["small"]}
     question_index = {"folder": str(tmp_path / "none"), "index": str(tmp_path / "of-none")}
+    qb_rag = {"retriever": "qb-rag", "index": str(tmp_path / "no-qb"), "question_index": question_index}
     for changes, told in (
         ({"systems": {"r": {"method": "rerank"}}}, r"'r' puts documents in order .*reranker\.model=MODEL"),
         ({"systems": {"q": {"method": "qa_rag", "settings": {"rerank": True}}}}, "'q' puts documents in order"),
@@ -448,7 +449,7 @@ def test_what_is_missing_or_unknown_is_told_before_anything_is_asked(values, ser
             "no-model' does not exist",
         ),
         (
-            {"environments": {**known, "qb": {"env": {"retriever": "qb-rag", "question_index": question_index}}}},
+            {"environments": {**known, "qb": {"env": qb_rag}}},
             "none is no question index",
         ),
         (
