@@ -12,7 +12,7 @@ from .cache import ReplyCache, cache_file
 
 log = logging.getLogger(__name__)
 
-_KEY_FORM = 1
+_KEY_FORM = 2
 """Part of every key: to be raised where a reply gets another meaning."""
 
 

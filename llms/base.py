@@ -10,6 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol, TypedDict
 
+THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
+"""Around what a thinking model writes before its answer."""
+
 
 class Message(TypedDict):
     """One chat message in the form that chat templates take."""

@@ -13,14 +13,14 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from random import Random
-from typing import Any
+from typing import Any, Self
 
 import openai
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from ..configs.llm import LlmConfig
 from ..errors import ConfigError, EngineUnavailableError
-from .base import Costs, Deliver, Draw, Failure, Prompt, Reply, Text
+from .base import THINK_CLOSE, THINK_OPEN, Costs, Deliver, Draw, Failure, Prompt, Reply, Text
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,29 @@ class _Logprobs(BaseModel):
 
 
 class _Said(BaseModel):
-    content: str
+    """A message. Servers that part thoughts from the answer call them `reasoning`, or `reasoning_content`."""
+
+    content: str | None = None
+    reasoning: Any = None
+    reasoning_content: Any = None
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if self.content is None and not self._thoughts:
+            raise ValueError("no content")
+        return self
+
+    @property
+    def _thoughts(self) -> str:
+        return next((said for said in (self.reasoning, self.reasoning_content) if said and isinstance(said, str)), "")
+
+    def text(self, finished: bool) -> str:
+        """Thoughts and answer as a model writes them whose server does not part them."""
+        content = self.content or ""
+        if not self._thoughts or content.lstrip().startswith(THINK_OPEN):
+            return content
+        begun = THINK_OPEN + self._thoughts.replace(THINK_CLOSE, "")
+        return f"{begun}{THINK_CLOSE}{content}" if content or finished else begun
 
 
 class _Choice(BaseModel):
@@ -58,7 +80,8 @@ class _Choice(BaseModel):
     def text(self) -> Text:
         tokens = (self.logprobs.content if self.logprobs is not None else None) or []
         first = {one.token: one.logprob for one in tokens[0].top_logprobs} if tokens else {}
-        return Text(self.message.content, self.finish_reason != "length", first)
+        finished = self.finish_reason != "length"
+        return Text(self.message.text(finished), finished, first)
 
 
 class _Usage(BaseModel):

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ValidationError
 from ..configs.llm import AnswerForm
 from . import lines
 from .access import Llm
-from .base import Draw, Message, Prompt, Reply
+from .base import THINK_CLOSE, THINK_OPEN, Draw, Message, Prompt, Reply
 
 Form = TypeVar("Form", bound=BaseModel)
 
@@ -146,7 +146,7 @@ def read(text: str, form: type[Form], way: AnswerForm = "json", finished: bool =
 def without_thinking(text: str) -> str:
     """`text` without a <think> part that it begins with; the empty text where that part never ends."""
     start = text.lstrip()
-    return start.partition("</think>")[2] if start.startswith("<think>") else text
+    return start.partition(THINK_CLOSE)[2] if start.startswith(THINK_OPEN) else text
 
 
 def instructions(form: type[BaseModel]) -> str:

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ..data.types import Document, Question
+from ..llms.base import THINK_CLOSE, THINK_OPEN
 from .base import Message, Rewrite
 from .card import RetrieverCard
-from .parse import REWRITE_CLOSE, REWRITE_OPEN, THINK_CLOSE, THINK_OPEN, render
+from .parse import REWRITE_CLOSE, REWRITE_OPEN, render
 from .plans import AnswerReader
 
 _KIND_IN_WORDS = {

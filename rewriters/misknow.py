@@ -19,11 +19,10 @@ from pydantic import BaseModel
 from ..configs.methods import MisknowConfig
 from ..data.duplicates import unique
 from ..data.types import Document, Question
-from ..llms.base import Draw, Prompt, Reply
+from ..llms.base import THINK_CLOSE, THINK_OPEN, Draw, Prompt, Reply
 from ..llms.structured import Example, FormPrompt, Structured, instructions
 from .levels import question_text
 from .method import MISSING, NO_RANKING, Ask, AskForm, Outcome, Steps
-from .parse import THINK_CLOSE, THINK_OPEN
 from .reading import (
     READER_VERSION,
     Further,

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..envs.plan import is_unicode
+from ..llms.base import THINK_CLOSE, THINK_OPEN
 
-THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
 REWRITE_OPEN, REWRITE_CLOSE = "<rewrite>", "</rewrite>"
 TAGS = (THINK_OPEN, THINK_CLOSE, REWRITE_OPEN, REWRITE_CLOSE)
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from ..data.types import Question
 from ..errors import ModelError
+from ..llms.base import THINK_OPEN
 from ..rewriters.base import Message
-from ..rewriters.parse import THINK_OPEN
 
 _STAND_IN = "QUERYLECTSAMPLEDTURN"
 

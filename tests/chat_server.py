@@ -15,7 +15,8 @@ class ChatServer:
     """`answer` makes a text of a request's body; `script` says for the next requests what to do instead.
 
     What can be scripted: "hang" (until the client leaves), "garbage", "empty" (no choices), "null" (no content), "form"
-    (JSON of another form), "cut" (the answer, cut), (status, headers), or None for an ordinary answer.
+    (JSON of another form), "cut" (the answer, cut), a dictionary (fields of the message; with "cut": True it is cut),
+    (status, headers), or None for an ordinary answer.
     """
 
     def __init__(self, answer=lambda body: "an answer", choices=None, usage=True):
@@ -53,8 +54,10 @@ class ChatServer:
     def completion(self, body, deed):
         count = 0 if deed == "empty" else min(body.get("n", 1), self.choices or 1000)
         text = None if deed == "null" else self.answer(body)
-        reason = "length" if deed == "cut" else "stop"
-        choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": reason}
+        fields = dict(deed) if isinstance(deed, dict) else {}
+        reason = "length" if deed == "cut" or fields.pop("cut", False) else "stop"
+        message = {"role": "assistant", "content": text} | fields
+        choice = {"index": 0, "message": message, "finish_reason": reason}
         if body.get("logprobs"):
             likely = [{"token": "Yes", "logprob": -0.1}, {"token": "No", "logprob": -2.4}][: body["top_logprobs"]]
             choice["logprobs"] = {"content": [{"token": "Yes", "logprob": -0.1, "top_logprobs": likely}]}

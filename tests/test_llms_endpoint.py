@@ -6,7 +6,7 @@ import pytest
 from querylect.configs.llm import LlmConfig
 from querylect.errors import ConfigError, EngineUnavailableError
 from querylect.llms.access import Llm, open_llm
-from querylect.llms.base import Draw, Prompt
+from querylect.llms.base import Draw, Prompt, Text
 from querylect.llms.endpoint import Endpoint
 
 from .chat_server import ChatServer, last_user, serving
@@ -91,6 +91,30 @@ def test_what_fails_in_passing_is_asked_again(opened, waits, deed):
     assert reply.texts[0].text == "an answer"
     assert llm.costs.retries == len(waits) == 4
     assert all(0.25 * 2**k <= seconds <= 0.5 * 2**k for k, seconds in enumerate(waits)), "pauses grow"
+
+
+@pytest.mark.parametrize(
+    ("message", "text"),
+    [
+        ({"reasoning_content": "hm"}, "<think>hm</think>an answer"),
+        ({"reasoning": "hm"}, "<think>hm</think>an answer"),
+        ({"reasoning": None, "reasoning_content": "hm"}, "<think>hm</think>an answer"),
+        ({"reasoning": "so </think> it is"}, "<think>so  it is</think>an answer"),
+        ({"reasoning": "hm", "content": "<think>hm</think>an answer"}, "<think>hm</think>an answer"),
+        ({"reasoning": {"effort": "low"}}, "an answer"),
+        ({"reasoning": ""}, "an answer"),
+        ({"reasoning": "hm", "content": None}, "<think>hm</think>"),
+        ({"reasoning": "hm", "content": "", "cut": True}, "<think>hm"),
+        ({"reasoning": "hm", "content": "an ans", "cut": True}, "<think>hm</think>an ans"),
+    ],
+)
+def test_thoughts_that_a_server_parts_from_the_answer_stand_before_it(opened, message, text):
+    """As in a text of a server that parts nothing: whoever takes thoughts off, or reads them, finds them there."""
+    server = ChatServer()
+    server.script.append(message)
+    (reply,) = opened(server).ask([ask("a")], Draw())
+    assert reply.texts == (Text(text, finished="cut" not in message),)
+    assert len(server.bodies) == 1, "nothing is asked again"
 
 
 def test_a_prompt_without_an_answer_at_its_deadline_is_missing(opened):
