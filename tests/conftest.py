@@ -35,6 +35,7 @@ LONGEST = (
     "test_service_scifact",
     "test_slurm_cluster",
     "test_train_zero",
+    "test_docs_own_corpus",
     "test_train_stops",
     "test_train_processes",
     "test_eval_grid",
