@@ -145,8 +145,16 @@ def read(text: str, form: type[Form], way: AnswerForm = "json", finished: bool =
 
 def without_thinking(text: str) -> str:
     """`text` without a <think> part that it begins with; the empty text where that part never ends."""
+    return parted(text)[1]
+
+
+def parted(text: str) -> tuple[str, str]:
+    """The thinking of a <think> part that `text` begins with, and what stands behind it; "" and `text` without one."""
     start = text.lstrip()
-    return start.partition(THINK_CLOSE)[2] if start.startswith(THINK_OPEN) else text
+    if not start.startswith(THINK_OPEN):
+        return "", text
+    thinking, _, rest = start.removeprefix(THINK_OPEN).partition(THINK_CLOSE)
+    return thinking, rest
 
 
 def instructions(form: type[BaseModel]) -> str:

@@ -19,8 +19,8 @@ from pydantic import BaseModel
 from ..configs.methods import MisknowConfig
 from ..data.duplicates import unique
 from ..data.types import Document, Question
-from ..llms.base import THINK_CLOSE, THINK_OPEN, Draw, Prompt, Reply
-from ..llms.structured import Example, FormPrompt, Structured, instructions
+from ..llms.base import Draw, Prompt, Reply
+from ..llms.structured import Example, FormPrompt, Structured, instructions, parted
 from .levels import question_text
 from .method import MISSING, NO_RANKING, Ask, AskForm, Outcome, Steps
 from .reading import (
@@ -163,6 +163,5 @@ def judge_prompt(question: Question, passages: str, draft: str) -> FormPrompt:
 def _reasoning(judged: Structured[Judgement]) -> str:
     """What a thinking model wrote before its judgement, and its thought about the first answer."""
     assert judged.value is not None, "only a judgement has a thought"
-    start = judged.text.lstrip()
-    thinking = start.removeprefix(THINK_OPEN).partition(THINK_CLOSE)[0] if start.startswith(THINK_OPEN) else ""
+    thinking, _ = parted(judged.text)
     return " ".join(part for part in (thinking.strip(), judged.value.thought.strip()) if part)
