@@ -5,7 +5,7 @@ import hashlib
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from ..errors import StorageError
@@ -62,3 +62,8 @@ def storage(said: Callable[[OSError], str]) -> Iterator[None]:
         yield
     except OSError as error:
         raise StorageError(said(error)) from error
+
+
+def writing(path: Path, remedy: str) -> AbstractContextManager[None]:
+    """`storage` for one file: the StorageError names it, says why it was not written, and what to do."""
+    return storage(lambda error: f"{path} could not be written ({error}). {remedy}")

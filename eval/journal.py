@@ -12,9 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..data.files import writing
 from ..data.lines import append, cut_off_half_a_line
 from ..data.types import Question
-from ..errors import DataError, StorageError
+from ..errors import DataError
 from .identity import digest
 from .records import EvalRecord, read_records, record_line, write_text
 
@@ -83,16 +84,11 @@ class Journal:
         self._add(self.records, "".join(map(record_line, records)))
 
     def _add(self, path: Path, lines: str) -> None:
-        try:
+        with writing(path, "Free some space and give the command again: what is there is kept."):
             if not path.exists():
                 write_text(self.folder / "cell.json", json.dumps(self.identity, ensure_ascii=False, indent=1) + "\n")
             cut_off_half_a_line(path)
             append(path, lines)
-        except OSError as error:
-            raise StorageError(
-                f"{path} could not be written ({error}). Free some space and give the command again: what is there is "
-                "kept."
-            ) from error
 
 
 def finished(

@@ -10,8 +10,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ..data.files import writing
 from ..data.lines import append, read_whole
-from ..errors import StorageError
 from .asking import Asked, AskedPair, asked_of, pair_of
 
 ASKED, PAIRS = "asked.jsonl", "pairs.jsonl"
@@ -40,13 +40,8 @@ class Journal:
     def _append(self, name: str, row: Mapping[str, Any]) -> None:
         assert self._folder is not None, "an empty journal is never written"
         path = self._folder / name
-        try:
+        with writing(path, "Free some space and give the same command again: what is there is kept."):
             append(path, json.dumps(row, ensure_ascii=False) + "\n")
-        except OSError as error:
-            raise StorageError(
-                f"{path} could not be written ({error}). Free some space and give the same command again: what is "
-                "there is kept."
-            ) from error
 
 
 def _read(folder: Path | None, name: str, of: Callable[[Mapping[str, Any]], One]) -> list[One]:

@@ -7,7 +7,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 
 from ...data import lines
-from ...errors import StorageError
+from ...data.files import writing
 from ..records import write_text
 from .table import AnswerRecord
 
@@ -35,12 +35,8 @@ class AnswerLog:
     def append(self, records: Iterable[AnswerRecord]) -> None:
         """Add answers; they are on the disk when this returns. Raises StorageError where it does not take them."""
         text = "".join(_line(record) for record in records)
-        try:
+        with writing(self.path, "Free some space and run the same command again."):
             lines.append(self.path, text)
-        except OSError as error:
-            raise StorageError(
-                f"{self.path} could not be written ({error}). Free some space and run the same command again."
-            ) from error
 
     def finish(self, records: Iterable[AnswerRecord]) -> None:
         """Replace the file by these records, in this order."""

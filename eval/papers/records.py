@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ...data import lines
-from ...errors import StorageError
+from ...data.files import writing
 from ...rewriters.method import MISSING, NO_RANKING
 from ..records import write_text
 
@@ -92,12 +92,8 @@ class PaperLog:
         Raises StorageError where the disk does not take them.
         """
         new = list(records)
-        try:
+        with writing(self.path, "Free some space and run the same command again."):
             lines.append(self.path, "".join(map(_line, new)))
-        except OSError as error:
-            raise StorageError(
-                f"{self.path} could not be written ({error}). Free some space and run the same command again."
-            ) from error
         self._known |= {record.key: record for record in new if record.whole}
 
     def finish(self, records: Iterable[PaperRecord]) -> None:
