@@ -90,6 +90,20 @@ def _rewrite_failure(body: str, closed: bool, room: bool) -> Failure:
     return "" if room else "too many rewrites"
 
 
+def parse_plain(text: str) -> Parsed:
+    """Read an answer without tags: all of it is the one rewrite, but for a `<think>` part that it may begin with.
+
+    Nothing is asked of its form, so it fails only where there is nothing to search with.
+    """
+    text = without_end_of_turn(text)
+    if not is_unicode(text):
+        return Parsed(failure="invalid unicode")
+    think, body, unclosed = without_think(text)
+    if unclosed:
+        return Parsed(think, failure="unclosed think")
+    return Parsed(think, (body,)) if body else Parsed(think, failure="empty answer")
+
+
 def without_end_of_turn(text: str) -> str:
     """`text` without surrounding whitespace and the marks that may follow an answer."""
     text = text.strip()

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ..data.types import Document, Question
-from ..envs.plan import SearchPlan, is_unicode
+from ..envs.plan import SearchPlan
 from .base import Message, Rewrite
 from .levels import found, question_text
-from .parse import without_end_of_turn, without_think
+from .parse import parse_plain
 
 AGAIN = (
     "Write another passage, a better one to search with: take up the names, terms and style of the documents that come "
@@ -44,13 +44,9 @@ class PassageRewriter:
 
     def parse(self, question: Question, text: str, turn: int) -> Rewrite:
         """Read the text sampled in one turn; it fails where it holds no passage."""
-        text = without_end_of_turn(text)
-        if not is_unicode(text):
-            return Rewrite(None, failure="invalid unicode")
-        think, passage, failure = without_think(text)
-        if failure or not passage:
-            return Rewrite(None, think, failure=failure or "empty answer")
-        return Rewrite(self.plan(question, [passage]), think, (passage,))
+        parsed = parse_plain(text)
+        plan = None if parsed.failure else self.plan(question, parsed.rewrites)
+        return Rewrite(plan, parsed.think, parsed.rewrites, parsed.failure)
 
     def join(self, question: Question, rewrites: Sequence[Rewrite]) -> Rewrite:
         """One rewrite of the passages of several answers to one prompt; those that failed are left out.

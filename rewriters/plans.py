@@ -11,7 +11,7 @@ from ..configs.schema import RewriterConfig
 from ..data.types import Question
 from ..envs.plan import Probe, SearchPlan, Term
 from .base import Rewrite
-from .parse import parse
+from .parse import Parsed, parse
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,10 @@ class AnswerReader:
 
     def read(self, question: Question, text: str) -> Rewrite:
         """Parse `text`, sampled in one turn, and plan its search; the plan is None where the format failed."""
-        parsed = parse(text, self.config.max_rewrites)
+        return self.rewrite(question, parse(text, self.config.max_rewrites))
+
+    def rewrite(self, question: Question, parsed: Parsed) -> Rewrite:
+        """The parsed answer with its plan."""
         plan = None if parsed.failure else self.plan(question, parsed.rewrites)
         return Rewrite(plan=plan, think=parsed.think, rewrites=parsed.rewrites, failure=parsed.failure)
 

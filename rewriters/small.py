@@ -9,7 +9,7 @@ goes into: keep the examples short.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from yaml import YAMLError
@@ -21,7 +21,7 @@ from ..errors import ConfigError
 from .base import Message, Rewrite
 from .card import RetrieverCard
 from .levels import question_text
-from .parse import parse, render
+from .parse import parse, parse_plain, render
 from .plans import AnswerReader
 
 PROMPTS = Path(__file__).parent / "prompts"
@@ -40,13 +40,13 @@ class ExampleTurn(_Strict):
 
     @model_validator(mode="after")
     def _answer_keeps_the_format(self) -> Self:
-        if failure := parse(self.answer).failure:
-            raise ValueError(f"this example answer would itself be a format failure ({failure}): {self.answer!r}")
+        if failure := parse(self.tagged).failure:
+            raise ValueError(f"this example answer would itself be a format failure ({failure}): {self.tagged!r}")
         return self
 
     @property
-    def answer(self) -> str:
-        """The turn as the model is to write it."""
+    def tagged(self) -> str:
+        """The turn in the tagged format."""
         return render(self.think, [self.rewrite])
 
 
@@ -69,8 +69,11 @@ class FewShotPrompt(_Strict):
     """Template of a later user message; `{documents}` becomes one title per line, best first."""
     no_documents: str
     """The later user message where nothing was found or searched."""
+    form: Literal["tags", "plain"] = "tags"
+    """`tags`: answers are `<think>…</think><rewrite>…</rewrite>`. `plain`: the whole answer is the rewrite, and a turn
+    that is cut at its token limit is read up to there. A small model then spends no tokens on tags."""
     opening: str = ""
-    """What every answer begins with, given to the model instead of sampled."""
+    """What every answer begins with, given to the model instead of sampled; for the form `tags`."""
     examples: tuple[Example, ...] = Field(min_length=1)
 
     @model_validator(mode="after")
@@ -86,10 +89,20 @@ class FewShotPrompt(_Strict):
                     f"the example {example.question!r} {seen}, and the template {self.question!r} has "
                     f"{'a' if placed else 'no'} place for {{retriever}}; the two go together"
                 )
+        if self.form == "plain" and self.opening:
+            raise ValueError(f"the opening {self.opening!r} belongs to the form 'tags' and the form is 'plain'")
         for turn in (turn for example in self.examples for turn in example.turns):
-            if not turn.answer.startswith(self.opening):
-                raise ValueError(f"the example answer {turn.answer!r} does not begin with the opening {self.opening!r}")
+            if self.form == "plain" and turn.think:
+                raise ValueError(f"the example thinks ({turn.think!r}), and answers of the form 'plain' do not")
+            if not self.answer(turn).startswith(self.opening):
+                raise ValueError(
+                    f"the example answer {self.answer(turn)!r} does not begin with the opening {self.opening!r}"
+                )
         return self
+
+    def answer(self, turn: ExampleTurn) -> str:
+        """A turn of an example as the model is to write it."""
+        return turn.rewrite if self.form == "plain" else turn.tagged
 
     def ask(self, question: str, retriever: str) -> str:
         """The user message of a first turn."""
@@ -106,7 +119,7 @@ class FewShotPrompt(_Strict):
             for number, turn in enumerate(example.turns, start=1):
                 shown = self.ask(example.question, example.retriever) if number == 1 else self.show(turn.documents)
                 chat.append(Message(role="user", content=shown))
-                chat.append(Message(role="assistant", content=turn.answer))
+                chat.append(Message(role="assistant", content=self.answer(turn)))
         return chat
 
 
@@ -155,6 +168,8 @@ class SmallRewriter:
 
     def parse(self, question: Question, text: str, turn: int) -> Rewrite:
         """Read the text sampled in one turn, after the opening that it continues."""
+        if self.prompt.form == "plain":
+            return self.reader.rewrite(question, parse_plain(text))
         return self.reader.read(question, self.opening + text)
 
 
