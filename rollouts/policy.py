@@ -101,8 +101,10 @@ def torch_dtype(config: PolicyConfig) -> torch.dtype:
 
 
 def cpu_has_fast_bfloat16() -> bool:
-    """Whether this processor multiplies bfloat16 matrices faster than float32 ones: with AMX tiles. With AVX512-BF16 alone
-    PyTorch's products take twice as long as in float32 (Emerald Rapids without AMX: 82 against 156 GFLOP/s a core)."""
+    """Whether this processor multiplies bfloat16 matrices faster than float32 ones: where it has AMX.
+
+    With AVX512-BF16 alone they take twice as long (Emerald Rapids without AMX: 82 against 156 GFLOP/s on one core).
+    """
     return bool(torch.cpu._is_amx_tile_supported())
 
 
