@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field, model_validator
 LossType = Literal["grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "luspo", "vespo"]
 
 _OURS = {"mask_truncated_completions"}
-"""TRL masks whole rows of a batch, which are several turns; here it is done turn by turn."""
+"""Done in train/rows.py: TRL counts a turn as cut where its last id is not one of the tokenizer's own two."""
 
 
 class LossConfig(BaseModel):
@@ -29,23 +29,23 @@ class LossConfig(BaseModel):
     delta: Annotated[float, Field(gt=0)] | None = None
     """Two-sided clipping: no ratio above it counts, also where the advantage is negative; above 1 + epsilon."""
     importance_sampling_level: Literal["token", "sequence"] = "token"
-    """`sequence` (GSPO): one ratio for a whole row. For one turn only."""
+    """`sequence` (GSPO): one ratio for a whole turn."""
     loss_type: LossType = "dapo"
-    """How the tokens of a step are weighed; `luspo` and `vespo` weigh whole rows and are for one turn only."""
+    """How the tokens of a step are weighed."""
     sapo_temperature_neg: Annotated[float, Field(gt=0)] = 1.05
     """`sapo`: how fast tokens with a negative advantage fade as their ratio leaves 1."""
     sapo_temperature_pos: Annotated[float, Field(gt=0)] = 1.0
     """`sapo`: the same for a positive advantage."""
     vespo_k_pos: Annotated[float, Field(ge=0)] = 2.0
-    """`vespo`: power by which rows with a positive advantage and a ratio below 1 fade."""
+    """`vespo`: power by which turns with a positive advantage and a ratio below 1 fade."""
     vespo_lambda_pos: Annotated[float, Field(ge=0)] = 3.0
-    """`vespo`: decay by which rows with a positive advantage and a ratio above 1 fade."""
+    """`vespo`: decay by which turns with a positive advantage and a ratio above 1 fade."""
     vespo_k_neg: Annotated[float, Field(ge=0)] = 3.0
     """`vespo`: the power for a negative advantage."""
     vespo_lambda_neg: Annotated[float, Field(ge=0)] = 2.0
     """`vespo`: the decay for a negative advantage."""
     off_policy_mask_threshold: Annotated[float, Field(gt=0)] | None = None
-    """Drop rows with a negative advantage whose mean log-ratio fell by more than this. For one turn only."""
+    """Drop turns with a negative advantage whose mean log-ratio fell by more than this."""
     mask_truncated_completions: bool = False
     """Leave turns that were cut at max_new_tokens out of the loss; they stay in the baseline of their siblings."""
     top_entropy_quantile: Annotated[float, Field(ge=0, le=1)] = 1.0
@@ -65,23 +65,13 @@ class LossConfig(BaseModel):
 
     @property
     def acts_without_advantage(self) -> bool:
-        """Whether a term of the loss acts on tokens whatever their advantage."""
-        return self.beta > 0 or self.rewards_entropy
+        """Whether a term of the loss looks at tokens whatever their advantage."""
+        return self.beta > 0 or self.rewards_entropy or self.top_entropy_quantile < 1
 
     @property
     def rewards_entropy(self) -> bool:
         """Whether entropy is part of the loss, not only a figure to look at."""
         return self.entropy_coef > 0 or self.use_adaptive_entropy
-
-    @property
-    def weighs_rows(self) -> list[str]:
-        """The settings that weigh a row of the batch as one: wrong where a row is several turns."""
-        asked = {
-            "importance_sampling_level": self.importance_sampling_level == "sequence",
-            "loss_type": self.loss_type in ("luspo", "vespo"),
-            "off_policy_mask_threshold": self.off_policy_mask_threshold is not None,
-        }
-        return [f"train.{name}={getattr(self, name)}" for name, given in asked.items() if given]
 
     def trl_settings(self) -> dict[str, Any]:
         """Arguments for trl.GRPOConfig."""

@@ -1,7 +1,7 @@
 """Every setting of a run, validated. An unknown key is an error that names the nearest known key."""
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, field_validator, model_validator
 
@@ -128,15 +128,20 @@ class VllmServerConfig(Section):
     the policy that is used, which training never allows."""
 
 
+_Value = TypeVar("_Value", int, float)
+_Temperature = Annotated[float, Field(gt=0)]
+_Share = Annotated[float, Field(gt=0, le=1)]
+
+
 class RolloutConfig(Section):
     """How a question grows into a tree of turns."""
 
     branching: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)] = [4, 4]
     """Samples per node and turn: [4, 4] is 4 first turns and 4 second turns under each; [16] is single-turn."""
-    temperature: Annotated[float, Field(gt=0)] = 1.0
-    """Of the samples; evaluation is greedy."""
-    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Share of the probability that is sampled from; below 1 see docs/training.md."""
+    temperature: _Temperature | Annotated[list[_Temperature], Field(min_length=1)] = 1.0
+    """Sampling temperature during rollouts: a number, or one per turn; evaluation is greedy."""
+    top_p: _Share | Annotated[list[_Share], Field(min_length=1)] = 1.0
+    """Nucleus of the sampling distribution: a number, or one per turn; below 1 see docs/training.md."""
     max_new_tokens: Annotated[int, Field(ge=1)] | Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)] = 64
     """Sampled tokens per turn: a number, or one per turn."""
     max_prompt_tokens: Annotated[int, Field(ge=16)] = 2048
@@ -162,8 +167,15 @@ class RolloutConfig(Section):
 
     def new_tokens(self, turn: int) -> int:
         """How many tokens the answer of a turn may have, 1 for the first; turns beyond the list have its last."""
-        budget = self.max_new_tokens
-        return budget if isinstance(budget, int) else budget[min(turn, len(budget)) - 1]
+        return _of_turn(self.max_new_tokens, turn)
+
+    def temperature_of(self, turn: int) -> float:
+        """The sampling temperature of a turn, 1 for the first; turns beyond the list have its last."""
+        return _of_turn(self.temperature, turn)
+
+    def top_p_of(self, turn: int) -> float:
+        """The nucleus of a turn, likewise."""
+        return _of_turn(self.top_p, turn)
 
     def earlier_tokens(self, turn: int) -> int:
         """How many tokens the earlier answers and the shown documents may take in the prompt of a turn."""
@@ -182,14 +194,20 @@ class RolloutConfig(Section):
         return self
 
     @model_validator(mode="after")
-    def _one_budget_per_turn(self) -> "RolloutConfig":
-        budget, turns = self.max_new_tokens, len(self.branching)
-        if not isinstance(budget, int) and len(budget) != turns:
-            raise ValueError(
-                f"rollout.max_new_tokens has {len(budget)} budgets for {turns} turns (rollout.branching "
-                f"{self.branching}); give one per turn, or one number"
-            )
+    def _one_value_per_turn(self) -> "RolloutConfig":
+        turns = len(self.branching)
+        for name in ("max_new_tokens", "temperature", "top_p"):
+            given = getattr(self, name)
+            if isinstance(given, list) and len(given) != turns:
+                raise ValueError(
+                    f"rollout.{name} has {len(given)} values for {turns} turns (rollout.branching {self.branching}); "
+                    "give one per turn, or one number"
+                )
         return self
+
+
+def _of_turn(value: _Value | list[_Value], turn: int) -> _Value:
+    return value[min(turn, len(value)) - 1] if isinstance(value, list) else value
 
 
 class RewardConfig(Section):
@@ -338,16 +356,5 @@ class RunConfig(Section):
             raise ValueError(
                 f"reward.turn_weights has {weights} weights for {turns} turns "
                 f"(rollout.branching {self.rollout.branching}); give one weight per turn"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _rows_are_turns(self) -> "RunConfig":
-        rows = self.train.weighs_rows
-        if rows and len(self.rollout.branching) > 1:
-            raise ValueError(
-                f"{', '.join(rows)} weighs a row of the batch as one, and with rollout.branching "
-                f"{self.rollout.branching} a row is several turns with advantages of their own; use one turn, such as "
-                "[16], or another setting"
             )
         return self

@@ -180,7 +180,7 @@ class _Batch:
             return Draw(max_tokens=tokens)
         # an endpoint may count up from the seed to give several passages: those of another sample begin behind them
         seed = (self.asking.seed * 1_000_003 + sample * self.system.passages) % 2**31
-        return Draw(self.system.passages, self.rollout.temperature, self.rollout.top_p, tokens, seed)
+        return Draw(self.system.passages, self.rollout.temperature_of(1), self.rollout.top_p_of(1), tokens, seed)
 
     def _missed(self, paths: Sequence[_Path]) -> Callable[[int, str], None]:
         def note(place: int, reason: str) -> None:

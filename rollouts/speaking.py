@@ -96,8 +96,8 @@ class Speaker:
     def sampling(self, turn: int, greedy: bool) -> Sampling:
         """How an answer of that turn is sampled."""
         return Sampling(
-            temperature=0.0 if greedy else self.rollout.temperature,
-            top_p=1.0 if greedy else self.rollout.top_p,
+            temperature=0.0 if greedy else self.rollout.temperature_of(turn),
+            top_p=1.0 if greedy else self.rollout.top_p_of(turn),
             max_new_tokens=self.rollout.new_tokens(turn),
         )
 

@@ -24,7 +24,21 @@ def node(reward, *children, turn=1):
 
 
 def tree(*roots, name="q"):
-    return Tree(Question(name, name), [root if isinstance(root, Node) else node(root) for root in roots])
+    """A tree in which every turn says something else, so that no two turns lead to the same state."""
+    made = Tree(Question(name, name), [root if isinstance(root, Node) else node(root) for root in roots])
+    for number, each in enumerate(made.walk()):
+        each.completion_ids = [number]
+        for child in each.children:
+            child.prompt_ids = [*each.prompt_ids, number, 0]
+    return made
+
+
+def alike(*nodes):
+    """Let turns say the same, and what follows them answer the same state."""
+    for each in nodes[1:]:
+        each.completion_ids = nodes[0].completion_ids
+        for child in each.children:
+            child.prompt_ids = nodes[0].children[0].prompt_ids
 
 
 def advantages(one, credit="turn", weights=HALF_AND_ONE, scale="none"):
@@ -66,21 +80,23 @@ def test_three_turns_by_hand():
 
 
 def test_three_turns_of_trajectories_by_hand():
-    """R = r1/4 + r2/2 + r3 over all paths; a shared turn has the mean of its paths."""
+    """R = r1/4 + r2/2 + r3 over all paths; a shared turn has the mean of its paths, at the strength of first turns."""
     one = tree(node(0.4, node(0.2, 0.0, 1.0), node(0.6, 0.5)), node(0.0, node(1.0, 0.3), node(0.0, 0.1)))
     first, second, third = advantages(one, "trajectory", weights=(0.25, 0.5, 1.0))
     # R = .2, 1.2, .9, .8, .1; their mean is .64
-    assert third == pytest.approx([-0.44, 0.56, 0.26, 0.16, -0.54], abs=1e-12)
-    assert second == pytest.approx([0.06, 0.26, 0.16, -0.54], abs=1e-12)
-    assert first == pytest.approx([0.38 / 3, -0.19], abs=1e-12)
+    # the first turn has 3 of the 5 paths: the mean has taken 3/5 from it, from others 1/5 or 2/5
+    assert third == pytest.approx([each * 2 / 4 for each in (-0.44, 0.56, 0.26, 0.16, -0.54)], abs=1e-12)
+    assert second == pytest.approx([0.06 * 2 / 3, 0.26 * 2 / 4, 0.16 * 2 / 4, -0.54 * 2 / 4], abs=1e-12)
+    assert first == pytest.approx([0.38 / 3, -0.19 * 2 / 3], abs=1e-12)
 
 
 def test_a_weight_acts_on_its_own_turn_and_on_those_before_it(four_by_four):
-    """λ₁ moves first turns by r₁ − mean r₁, λ₂ by the mean of what followed; last turns are compared unweighted."""
+    """λ₁ moves first turns by r₁ − mean r₁, λ₂ by the mean of what followed, and multiplies last turns."""
     plain = advantages(four_by_four, weights=(0.5, 1.0))
     first = advantages(four_by_four, weights=(1.5, 1.0))
     second = advantages(four_by_four, weights=(0.5, 3.0))
-    assert plain[1] == first[1] == second[1]
+    assert plain[1] == first[1]
+    assert second[1] == pytest.approx([3 * advantage for advantage in plain[1]], abs=1e-12)
     own = [root.reward for root in four_by_four.roots]
     later = [fmean(leaf.reward for leaf in root.children) for root in four_by_four.roots]
     for found, values, step in ((first, own, 1.0), (second, later, 2.0)):
@@ -88,11 +104,11 @@ def test_a_weight_acts_on_its_own_turn_and_on_those_before_it(four_by_four):
         assert moved == pytest.approx([step * (value - fmean(values)) for value in values], abs=1e-12)
 
 
-def test_a_member_at_the_mean_teaches_and_a_tied_group_does_not():
+def test_a_member_at_the_mean_has_signal_and_a_tied_group_has_none():
     """TRL counts the former among the tokens of a step; the latter has nothing to say."""
     one, tied = tree(0.0, 0.5, 1.0), tree(0.4, 0.4, 0.4, name="tied")
     found = assign_credit([one, tied], "turn", [1.0], "none")
-    assert [found.teaches(root) for root in [*one.roots, *tied.roots]] == [True] * 3 + [False] * 3
+    assert [found.has_signal(root) for root in [*one.roots, *tied.roots]] == [True] * 3 + [False] * 3
     assert found.of(one.roots[1]) == 0
 
 
@@ -132,6 +148,37 @@ def test_second_turns_are_compared_with_their_siblings_and_not_in_one_flat_group
     assert sorted((group.turn, len(group.values)) for group in groups) == [(1, 4), *[(2, 4)] * 4]
 
 
+def test_turns_that_answer_the_same_state_are_one_group():
+    """Three of four first turns say the same: their six second turns are compared with each other, and their values
+    are the same, so that nothing but the fourth first turn tells them apart."""
+    one = tree(node(0.2, 0.0, 0.4), node(0.2, 0.2, 0.6), node(0.2, 0.8, 1.0), node(0.6, 0.3, 0.5))
+    alike(*one.roots[:3])
+    found = assign_credit([one], "turn", HALF_AND_ONE, "none")
+    assert sorted((group.turn, len(group.members)) for group in found.groups) == [(1, 4), (2, 2), (2, 6)]
+    # V = .1 + .5 for three of them, .3 + .4 for the fourth
+    assert [found.of(root) for root in one.roots] == pytest.approx([-0.025, -0.025, -0.025, 0.075])
+    pooled = [found.of(leaf) for root in one.roots[:3] for leaf in root.children]
+    # 6/5 of the distance from the mean of six, brought to the strength of four siblings, 3/4
+    assert pooled == pytest.approx([0.9 * (reward - 0.5) for reward in (0.0, 0.4, 0.2, 0.6, 0.8, 1.0)])
+    assert [found.of(leaf) for leaf in one.roots[3].children] == pytest.approx([-0.1 * 1.5, 0.1 * 1.5])
+
+
+def test_a_question_that_a_step_asks_twice_is_one_group():
+    one, again, other = tree(0.2, 0.4, name="q"), tree(0.6, 0.8, name="q"), tree(0.0, 1.0, name="other")
+    found = assign_credit([one, again, other], "turn", [1.0], "none")
+    assert [found.of(root) for each in (one, again) for root in each.roots] == pytest.approx([-0.3, -0.1, 0.1, 0.3])
+    assert [found.of(root) for root in other.roots] == pytest.approx([-0.5, 0.5])
+
+
+def test_first_turns_that_say_the_same_and_are_followed_by_the_same_rewards_are_a_tie():
+    """Four equal first turns teach nothing of first turns, whatever their own second turns were worth by chance."""
+    one = tree(*(node(0.3, *rewards) for rewards in ((0.0, 1.0), (1.0, 1.0), (0.0, 0.0), (0.2, 0.1))))
+    alike(*one.roots)
+    found = assign_credit([one], "turn", HALF_AND_ONE, "none")
+    assert [found.has_signal(root) for root in one.roots] == [False] * 4
+    assert all(found.has_signal(leaf) for root in one.roots for leaf in root.children)
+
+
 def test_questions_are_never_compared_with_each_other():
     easy, hard = tree(1.0, 0.9, name="easy"), tree(0.1, 0.0, name="hard")
     found = assign_credit([easy, hard], "turn", [1.0], "none")
@@ -168,7 +215,7 @@ def test_a_shared_turn_gets_the_mean_of_its_scored_paths_only():
     values = [1.0, 0.0, 0.2]
     expected = [value - fmean(values) for value in values]
     assert second == pytest.approx([expected[0], 0, *expected[1:]], abs=1e-12)
-    assert first == pytest.approx([expected[0], fmean(expected[1:])], abs=1e-12)
+    assert first == pytest.approx([expected[0], 2 * fmean(expected[1:])], abs=1e-12), "two of three paths are its own"
 
 
 def test_a_path_with_an_unscorable_turn_is_no_trajectory():
@@ -252,7 +299,7 @@ def test_trajectory_credit_of_a_tree_compares_all_leaves_and_shares_by_mean():
     one = tree(node(0.4, 0.0, 1.0), node(0.8, 0.2, 0.2))
     first, second = advantages(one, "trajectory")
     values = [0.2, 1.2, 0.6, 0.6]
-    assert second == pytest.approx([value - 0.65 for value in values], abs=1e-12)
+    assert second == pytest.approx([(value - 0.65) * 2 / 3 for value in values], abs=1e-12)
     assert first == pytest.approx([0.7 - 0.65, 0.6 - 0.65], abs=1e-12)
 
 

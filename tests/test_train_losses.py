@@ -3,6 +3,7 @@
 import pytest
 from querylect.errors import CheckpointError
 from querylect.train.arguments import grpo_config
+from querylect.train.rows import row_turns
 from querylect.train.run import train
 
 from .lessons import change, lesson_url, lessons, records, settings, speaking, without_seconds  # noqa: F401
@@ -47,11 +48,10 @@ def stock_losses(trainer, args):
     """What an unchanged GRPOTrainer makes of the same completions and rewards, before and after a disturbance."""
     from datasets import Dataset
     from querylect.rollouts.policy import load_policy
-    from querylect.train.rows import flatten
     from trl import GRPOTrainer
 
-    rows = [(*flatten(path), path[-1].reward) for tree in trainer.trees for path in tree.paths()]
-    prompts, completions, masks, rewards = map(list, zip(*rows, strict=True))
+    rows = [(root.prompt_ids, root.completion_ids, root.reward) for tree in trainer.trees for root in tree.roots]
+    prompts, completions, rewards = map(list, zip(*rows, strict=True))
     model, tokenizer = load_policy(trainer.run.policy)
     stock = GRPOTrainer(
         model=model,
@@ -59,10 +59,8 @@ def stock_losses(trainer, args):
         train_dataset=Dataset.from_dict({"prompt": list(trainer.questions)}),
         processing_class=tokenizer,
         reward_funcs=lambda completions, **_: rewards,
-        rollout_func=lambda *_: {
-            "prompt_ids": prompts, "completion_ids": completions, "env_mask": masks, "logprobs": None,
-        },
-    )  # fmt: skip
+        rollout_func=lambda *_: {"prompt_ids": prompts, "completion_ids": completions, "logprobs": None},
+    )
     stock.model.train()
     stock.current_gradient_accumulation_steps = args.gradient_accumulation_steps
     output = stock._generate_and_score_completions(batch(trainer, [tree.question.id for tree in trainer.trees]))
@@ -155,7 +153,7 @@ def test_the_loss_of_a_tree_is_its_formula_over_turns(settings, monkeypatch, cha
         ready(trainer)
         inputs = step_inputs(trainer)
         found = assign_credit(trainer.trees, config.train.credit, [0.5, 1.0], "none")
-        turns = [node for tree in trainer.trees for node in tree.walk() if found.teaches(node)]
+        turns = [node for tree in trainer.trees for node in tree.walk()]
         trainer.model.eval()
         before = [turn_by_turn(trainer, node, trainer.model) for node in turns]
         disturb(trainer.model, 0.02)
@@ -168,11 +166,10 @@ def test_the_loss_of_a_tree_is_its_formula_over_turns(settings, monkeypatch, cha
                 id(node): term((new - old).exp(), found.of(node), new)
                 for node, old, new in zip(turns, before, after, strict=True)
             }
+            rows = [parts[id(node)] for tree in trainer.trees for path in tree.paths() for node in path]
             if config.train.loss_type != "sapo":
-                return float(torch.cat(list(parts.values())).mean())
-            paths = [path for tree in trainer.trees for path in tree.paths()]
-            rows = [[parts.pop(id(node)) for node in path if id(node) in parts] for path in paths]
-            return sum(float(torch.cat(row).mean()) for row in rows if row) / len(rows)  # as TRL: within rows first
+                return float(torch.cat(rows).mean())
+            return sum(float(row.mean()) for row in rows) / len(rows)  # as TRL: within rows first
 
         return losses, formula(term), formula(clipped(0.2, 0.2))
 
@@ -208,10 +205,11 @@ def test_top_entropy_quantile_trains_the_most_uncertain_tokens_of_a_tree(setting
         mask = (each["tool_mask"] * each["completion_mask"]).bool()
         if mask.any():
             trained = (logps.grad != 0) & mask
-            left = mask & (each["advantages"] != 0) & ~trained
-            assert 0 < trained.sum() <= 0.3 * mask.sum()
-            assert entropies[trained].min() >= entropies[left].max()
-            some += 1
+            left = mask & (each["advantages"] != 0)[:, None] & ~trained
+            assert trained.sum() <= 0.3 * mask.sum()
+            if trained.any() and left.any():
+                assert entropies[trained].min() >= entropies[left].max()
+                some += 1
     assert some
 
 
@@ -225,7 +223,7 @@ def reference_logps(trainer):
         torch.manual_seed(0)
         output = trainer._generate_and_score_completions(batch(trainer))
         found.append(output["ref_per_token_logps"] * output["tool_mask"])
-    return found, output["tool_mask"]
+    return found
 
 
 @pytest.mark.parametrize("lora", [None, {"r": 4}], ids=["full", "lora"])
@@ -241,19 +239,15 @@ def test_the_reference_is_the_policy_as_grpo_found_it(settings, monkeypatch, lor
         start = {name: p.detach().clone() for name, p in trainer.model.named_parameters()}
         ready(trainer)
         disturb(trainer.model, 0.05)
-        (packed, flat), mask = reference_logps(trainer)
+        packed, flat = reference_logps(trainer)
         moved = {n: float((p - start[n]).abs().sum()) for n, p in trainer.model.named_parameters()}
         for name, parameter in trainer.model.named_parameters():
             parameter.data.copy_(start[name])
-        rows = [row for tree in trainer.trees for row in tree.paths()]
         expected = torch.zeros_like(packed)
-        for at, path in enumerate(rows):
-            offset = len(path[0].prompt_ids)
-            for node in path:
-                begin = len(node.prompt_ids) - offset
-                expected[at, begin : begin + len(node.completion_ids)] = turn_by_turn(trainer, node, trainer.model)
+        for row, node in enumerate(row_turns(trainer.trees)):
+            expected[row, : len(node.completion_ids)] = turn_by_turn(trainer, node, trainer.model)
         trained = {name for name, p in trainer.model.named_parameters() if p.requires_grad}
-        return packed, flat, expected * mask, moved, trained
+        return packed, flat, expected, moved, trained
 
     packed, flat, expected, moved, trained = with_trainer(config, monkeypatch, act)
     torch.testing.assert_close(flat, expected, rtol=1e-4, atol=1e-4)
@@ -310,6 +304,7 @@ TRUNCATED = {"rollout.max_new_tokens": [6, 2], "train.mask_truncated_completions
 @pytest.mark.parametrize("beta", [0.0, 0.1])
 def test_turns_that_were_cut_are_compared_and_not_trained(settings, monkeypatch, beta):  # noqa: F811
     """The second turn may say two tokens of the four that it needs: all are cut, none is in the loss."""
+    import torch
 
     def act(trainer):
         ready(trainer)
@@ -319,14 +314,12 @@ def test_turns_that_were_cut_are_compared_and_not_trained(settings, monkeypatch,
     trees, inputs, metrics, _ = with_trainer(change(settings, **TRUNCATED, **{"train.beta": beta}), monkeypatch, act)
     assert metrics["truncated/turn2"] == 1
     assert metrics["completion_tokens/turn2"] == 2
-    rows = [(path, each["tool_mask"][row]) for tree, each in zip(trees, inputs, strict=True)
-            for row, path in enumerate(tree.paths())]  # fmt: skip
+    masks = torch.cat([each["tool_mask"] for each in inputs])
     whole = 0
-    for (first, second), mask in rows:
-        start = len(second.prompt_ids) - len(first.prompt_ids)
-        assert mask[start:].sum() == 0
-        whole += int(mask[: len(first.completion_ids)].sum()) if first.finished else 0
-        assert first.finished or mask.sum() == 0
+    for node, mask in zip(row_turns(trees), masks, strict=True):
+        assert node.finished or mask.sum() == 0
+        assert node.turn == 1 or not node.finished
+        whole += int(mask.sum())
     assert whole > 0
 
 

@@ -3,14 +3,14 @@
 # ruff: noqa: F811 (fixtures)
 
 import math
+from itertools import chain
 from pathlib import Path
 
 import pytest
 import torch
 from querylect.configs.schema import RunConfig, TrainConfig
 from querylect.errors import ConfigError, EngineUnavailableError
-from querylect.rollouts.tree import Node
-from querylect.train.mismatch import Mismatch, importance_weights, log_ratios, sampled_logprobs
+from querylect.train.mismatch import Mismatch, importance_weights, log_ratios
 from querylect.train.run import train
 from querylect.use.rewriter import Rewriter
 from querylect.use.trained import of_config
@@ -99,14 +99,6 @@ def test_figures_of_several_processes_are_joined():
     assert [figures[f"{RATIO}/{name}"] for name in ("min", "mean", "max")] == pytest.approx([1.0, 5 / 3, 3.0])
 
 
-def test_recorded_probabilities_lie_where_their_tokens_do():
-    second = Node(2, [1, 2, 10, 11, 90, 91], [12, 13], [-0.3, -0.4], True, "", None)
-    path = [Node(1, [1, 2], [10, 11], [-0.1, -0.2], True, "", None, children=[second]), second]
-    assert sampled_logprobs(path, 6) == [-0.1, -0.2, 0.0, 0.0, -0.3, -0.4]
-    second.logprobs = []
-    assert sampled_logprobs(path, 6) == [-0.1, -0.2, 0.0, 0.0, None, None]
-
-
 @pytest.mark.parametrize("wrong", [3.0, 4.0])
 def test_bounds_in_the_wrong_order_are_refused(wrong):
     with pytest.raises(ValueError, match="is not below"):
@@ -140,21 +132,20 @@ def disturb(trainer):
 
 
 def by_hand(trainer):
-    """For each sampled token of the loss: (ratio from plain forward passes, advantage), over all turns of all trees."""
+    """For each sampled token of each row: ratio from plain forward passes, advantage, whether its turn has signal."""
     from querylect.train.credit import assign_credit
 
     credit = assign_credit(trainer.trees, "turn", [0.5, 1.0], "none")
     found = []
     for tree in trainer.trees:
-        for node in tree.walk():
-            if not credit.of(node):
-                continue
+        for node in chain.from_iterable(tree.paths()):
             with torch.no_grad():
                 logits = trainer.model(torch.tensor([node.prompt_ids + node.completion_ids])).logits[0]
             taught = torch.log_softmax(logits[len(node.prompt_ids) - 1 : -1], -1)
             for token, recorded, row in zip(node.completion_ids, node.logprobs, taught, strict=True):
-                found.append((math.exp(float(row[token]) - recorded), credit.of(node)))
-    return found
+                found.append((math.exp(float(row[token]) - recorded), credit.of(node), credit.has_signal(node)))
+    ratios, advantages, signal = map(torch.tensor, zip(*found, strict=True))
+    return ratios, advantages, signal
 
 
 @pytest.mark.parametrize(
@@ -169,16 +160,15 @@ def test_a_disturbed_sampler_is_corrected_by_the_weights_that_follow(settings, m
         return float(losses.sum()), by_hand(trainer), trainer.mismatch.read()
 
     chosen = {"train.importance_sampling_mode": mode, "train.importance_sampling_clip_max": most}
-    loss, tokens, figures = with_trainer(change(settings, **chosen), monkeypatch, act)
-    ratios = torch.tensor([ratio for ratio, _ in tokens])
+    loss, (ratios, advantages, signal), figures = with_trainer(change(settings, **chosen), monkeypatch, act)
     assert ratios.max() > 1.3
     assert ratios.min() < 0.8
     outside = ratios > (most or math.inf)
     weights = ratios.clone()
     weights[outside] = 0.0 if mode == "token_mask" else most or 1.0
-    advantages = torch.tensor([advantage for _, advantage in tokens])
-    assert loss == pytest.approx(float(-(weights * advantages).sum() / len(tokens)), rel=1e-3, abs=1e-5)
-    assert abs(loss + float(advantages.sum() / len(tokens))) > 1e-3, "the correction is not nothing"
+    assert loss == pytest.approx(float(-(weights * advantages).mean()), rel=1e-3, abs=1e-6)
+    assert abs(loss + float(advantages.mean())) > 3e-4, "the correction is not nothing"
+    ratios, outside = ratios[signal], outside[signal]
     assert figures[f"{RATIO}/mean"] == pytest.approx(float(ratios.mean()), rel=1e-3)
     assert figures[f"{RATIO}/max"] == pytest.approx(float(ratios.max()), rel=1e-3)
     assert figures["sampling/clipped"] == pytest.approx(float(outside.float().mean()))
@@ -193,8 +183,8 @@ def test_without_the_correction_the_mismatch_is_only_logged(settings, monkeypatc
         return float(losses.sum()), by_hand(trainer), trainer.mismatch.read()
 
     config = change(settings, **{"train.importance_sampling_correction": False})
-    loss, tokens, figures = with_trainer(config, monkeypatch, act)
-    assert loss == pytest.approx(-sum(advantage for _, advantage in tokens) / len(tokens), rel=1e-5, abs=1e-7)
+    loss, (_, advantages, _), figures = with_trainer(config, monkeypatch, act)
+    assert loss == pytest.approx(-float(advantages.mean()), rel=1e-5, abs=1e-7)
     assert figures[f"{RATIO}/max"] > 1.3
 
 
@@ -235,7 +225,7 @@ def test_the_weights_are_those_of_trl_which_takes_a_second_forward_pass(settings
         ours = trainer.mismatch.weigh(
             output["old_per_token_logps"],
             output["sampling_per_token_logps"],
-            output["completion_mask"] * output["tool_mask"],
+            output["completion_mask"],
         )
         trainer.use_vllm = False
         return ours, output["importance_sampling_ratio"]

@@ -134,8 +134,8 @@ def test_packing_changes_neither_the_loss_nor_its_gradient(settings, monkeypatch
         assert difference < 1e-3, f"{name}: {difference:.1e}"
 
 
-def test_the_loss_counts_every_sampled_token_with_an_advantage_once(settings, monkeypatch):  # noqa: F811
-    """loss = − Σ advantage / number of such tokens, over all turns of all trees: a shared turn is there once."""
+def test_the_loss_weighs_a_turn_by_its_leaves(settings, monkeypatch):  # noqa: F811
+    """loss = − Σ leaves · advantage · tokens / Σ leaves · tokens; turns without signal count below the line only."""
     from querylect.train.credit import assign_credit
 
     def act(trainer):
@@ -143,14 +143,36 @@ def test_the_loss_counts_every_sampled_token_with_an_advantage_once(settings, mo
         losses, _ = losses_and_gradients(trainer, step_inputs(trainer), packing=True)
         credit = assign_credit(trainer.trees, "turn", [0.5, 1.0], "none")
         return float(losses.sum()), [
-            (credit.of(node), len(node.completion_ids)) for tree in trainer.trees for node in tree.walk()
+            (credit.of(node), max(1, len(node.children)) * len(node.completion_ids))
+            for tree in trainer.trees
+            for node in tree.walk()
         ]
 
     loss, turns = with_trainer(settings, monkeypatch, act)
-    taught = [(advantage, length) for advantage, length in turns if advantage]
-    assert len(taught) >= 4
-    expected = -sum(advantage * length for advantage, length in taught) / sum(length for _, length in taught)
+    assert sum(bool(advantage) for advantage, _ in turns) >= 4
+    assert any(not advantage for advantage, _ in turns), "there is a turn without signal"
+    expected = -sum(advantage * tokens for advantage, tokens in turns) / sum(tokens for _, tokens in turns)
     assert loss == pytest.approx(expected, rel=1e-5, abs=1e-7)
+
+
+@pytest.mark.parametrize("loss_type", ["grpo", "bnpo", "dr_grpo", "dapo"])
+def test_other_terms_do_not_change_the_size_of_the_policy_term(settings, monkeypatch, loss_type):  # noqa: F811
+    """A KL term or an entropy term so small that it adds nothing leaves the gradient as it is, ties or not."""
+    import torch
+
+    def gradient(**changes):
+        def act(trainer):
+            ready(trainer)
+            _, gradients = losses_and_gradients(trainer, step_inputs(trainer), packing=True)
+            return torch.cat([each.flatten() for each in gradients.values()]), trainer.last_metrics["signal/turn2"]
+
+        config = change(settings, **{"train.loss_type": loss_type}, **changes)
+        return with_trainer(change(config, name="-".join(changes) or "plain"), monkeypatch, act)
+
+    plain, signal = gradient()
+    assert 0 < signal < 1, "some turns have no signal"
+    for term in ({"train.beta": 1e-12}, {"train.entropy_coef": 1e-12}):
+        assert (gradient(**term)[0] - plain).norm() < 1e-5 * plain.norm()
 
 
 def test_a_question_without_signal_costs_no_token_of_the_update(settings, monkeypatch):  # noqa: F811
@@ -166,40 +188,38 @@ def test_a_question_without_signal_costs_no_token_of_the_update(settings, monkey
 
 @pytest.mark.parametrize("packing", [True, False])
 def test_retrieved_text_is_attended_and_never_trained_on(settings, monkeypatch, packing):  # noqa: F811
-    """Attention 1 and loss 0 for what was observed, in what TRL gets and in the gradient of its loss."""
+    """What was observed stands in the prompt of its turn: another document changes the turn's log-probabilities, and
+    only sampled ids are completion ids."""
     import torch
 
     def act(trainer):
         ready(trainer)
-        seen = []
-        inner = trainer._get_per_token_logps_and_entropies
-
-        def keep(*args, **kwargs):
-            logps, entropies, aux = inner(*args, **kwargs)
-            logps.retain_grad()
-            seen.append((args[2], logps))
-            return logps, entropies, aux
-
-        trainer._get_per_token_logps_and_entropies = keep
         inputs = step_inputs(trainer)
-        losses_and_gradients(trainer, inputs, packing)
-        return seen, inputs, trainer.trees
+        for each, tree in zip(inputs, trainer.trees, strict=True):
+            turns = [node for path in tree.paths() for node in path]
+            for row, node in enumerate(turns):
+                prompt = each["prompt_ids"][row][each["prompt_mask"][row].bool()].tolist()
+                said = each["completion_ids"][row][each["completion_mask"][row].bool()].tolist()
+                assert (prompt, said) == (node.prompt_ids, node.completion_ids)
+        trainer.run = change(trainer.run, **{"train.packing": packing})
 
-    seen, inputs, trees = with_trainer(settings, monkeypatch, act)
-    assert len(seen) == len(inputs) == len(trees) == 2
-    some = 0
-    for (attention, logps), each, tree in zip(seen, inputs, trees, strict=True):
-        for row, (first, second) in enumerate(tree.paths()):
-            start, end = len(first.completion_ids), len(second.prompt_ids) - len(first.prompt_ids)
-            assert end - start > 5, "documents were shown"
-            prompt = len(each["prompt_ids"][row])
-            assert attention[row, prompt + start : prompt + end].all()
-            assert not each["tool_mask"][row, start:end].any()
-            assert not logps.grad[row, start:end].any()
-            taught = each["advantages"][row] != 0
-            assert torch.equal(logps.grad[row] != 0, taught)
-            some += int(taught.sum())
-    assert some
+        def logps(each):
+            ids = torch.cat([each["prompt_ids"], each["completion_ids"]], 1)
+            mask = torch.cat([each["prompt_mask"], each["completion_mask"]], 1)
+            keep = each["completion_ids"].shape[1]
+            with torch.no_grad():
+                return trainer._get_per_token_logps_and_entropies(trainer.model, ids, mask, keep)[0]
+
+        first = inputs[0]
+        before = logps(first)
+        document = first["prompt_ids"].clone()
+        document[1::2, -12] += 1  # a token of what second turns were shown
+        after = logps({**first, "prompt_ids": document})
+        return before, after
+
+    before, after = with_trainer(settings, monkeypatch, act)
+    assert torch.allclose(before[::2], after[::2])
+    assert (before[1::2] - after[1::2]).abs().max() > 1e-4
 
 
 def test_a_changed_document_changes_what_the_second_turn_is_worth_saying():
@@ -219,7 +239,7 @@ def test_a_changed_document_changes_what_the_second_turn_is_worth_saying():
     assert not logps[:, 2:6].any()
 
 
-def test_the_rollout_function_gets_every_prompt_once_per_leaf(settings, monkeypatch):  # noqa: F811
+def test_the_rollout_function_gets_every_prompt_once_per_row(settings, monkeypatch):  # noqa: F811
     def act(trainer):
         ready(trainer)
         given = []
@@ -230,11 +250,12 @@ def test_the_rollout_function_gets_every_prompt_once_per_leaf(settings, monkeypa
         return given, [tree.question.id for tree in trainer.trees], {name: tuple(v.shape) for name, v in output.items()}
 
     given, asked, shapes = with_trainer(settings, monkeypatch, act)
-    assert given == [[question for question in asked for _ in range(4)]]
+    assert given == [[question for question in asked for _ in range(8)]], "two turns of four leaves"
     assert len(set(asked)) == 2
     rows, width = shapes["completion_ids"]
-    assert rows == 8
-    assert shapes["advantages"] == shapes["tool_mask"] == shapes["completion_mask"] == (8, width)
+    assert rows == 16
+    assert shapes["advantages"] == (16,)
+    assert shapes["tool_mask"] == shapes["completion_mask"] == (16, width)
     assert shapes["num_items_in_batch"] == ()
     assert "old_per_token_logps" not in shapes, "one optimizer step per rollout needs no second forward pass"
 
@@ -286,31 +307,28 @@ def small_tree():
     )
 
 
-def test_a_path_is_laid_out_as_it_was_seen(small_tree):
-    from querylect.train.rows import flatten
-
-    assert [flatten(path) for path in small_tree.paths()] == [
-        ([1, 2], [10, 11, 90, 91, 12], [1, 1, 0, 0, 1]),
-        ([1, 2], [10, 11, 90, 91, 13, 14, 15], [1, 1, 0, 0, 1, 1, 1]),
-        ([1, 2], [20, 92, 21, 22], [1, 0, 1, 1]),
-    ]
-
-
-@pytest.mark.parametrize("keep_all", [False, True])
-def test_a_shared_turn_is_trained_in_one_row_and_turns_without_signal_in_none(small_tree, keep_all):
-    from querylect.train.credit import Credit
-    from querylect.train.rows import token_advantages
+def test_every_leaf_has_a_row_for_each_turn_of_its_path(small_tree):
+    from querylect.train.rows import row_turns
 
     first, second = small_tree.roots
-    given = {id(first): 0.5, id(first.children[1]): -1.0, id(second): -0.5}
-    advantages, mask = token_advantages([small_tree], Credit(given, []), 8, keep_all)
-    assert advantages.tolist() == [
-        [0.5, 0.5, 0, 0, 0, 0, 0, 0],
-        [0, 0, 0, 0, -1, -1, -1, 0],
-        [-0.5, 0, 0, 0, 0, 0, 0, 0],
+    assert list(row_turns([small_tree])) == [
+        first,
+        first.children[0],
+        first,
+        first.children[1],
+        second,
+        *second.children,
     ]
-    assert mask.tolist() == [
-        [1, 1, 0, 0, int(keep_all), 0, 0, 0],
-        [0, 0, 0, 0, 1, 1, 1, 0],
-        [1, 0, int(keep_all), int(keep_all), 0, 0, 0, 0],
-    ]
+
+
+@pytest.mark.parametrize("every", [False, True])
+def test_turns_without_signal_are_masked_where_no_term_looks_at_them(small_tree, every):
+    from querylect.train.credit import Credit
+    from querylect.train.rows import row_advantages, row_mask
+
+    first, second = small_tree.roots
+    credit = Credit({id(first): 0.5, id(first.children[1]): -1.0, id(second): -0.5}, [])
+    assert row_advantages([small_tree], credit).tolist() == [0.5, 0, 0.5, -1, -0.5, 0]
+    assert row_mask([small_tree], None if every else credit).tolist() == [1, int(every), 1, 1, 1, int(every)]
+    second.finished = False
+    assert row_mask([small_tree], None, mask_truncated=True).tolist() == [1, 1, 1, 1, 0, 1]

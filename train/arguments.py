@@ -22,6 +22,12 @@ def check_shape(config: RunConfig, processes: int = 1) -> None:
             "documents, document_tokens, observation_tokens): the run would end in the middle. Raise it, or lower one "
             "of these."
         )
+    temperatures = {config.rollout.temperature_of(turn) for turn in range(1, len(branching) + 1)}
+    if len(temperatures) > 1 and settings.packing is not True:
+        raise ConfigError(
+            f"rollout.temperature is {config.rollout.temperature} and train.packing {settings.packing}: TRL computes "
+            "flat rows at one temperature. Set train.packing to true, or give one temperature."
+        )
     if settings.warm_start.questions and len(branching) < 2:
         raise ConfigError(
             f"train.warm_start imitates a second turn, and rollout.branching is {branching}. Use two turns, or set "
@@ -59,8 +65,9 @@ def grpo_config(config: RunConfig, output: Path, processes: int = 1) -> Any:
 
     from ..rollouts.policy import torch_dtype
 
-    leaves = prod(config.rollout.branching)
     settings, rollout = config.train, config.rollout
+    turns = range(1, len(rollout.branching) + 1)
+    rows = prod(rollout.branching) * len(turns)  # of a tree: train/rows.py
     cpu = not torch.cuda.is_available()
     return GRPOConfig(
         output_dir=str(output),
@@ -70,12 +77,12 @@ def grpo_config(config: RunConfig, output: Path, processes: int = 1) -> Any:
         bf16=torch_dtype(config.policy) == torch.bfloat16,
         seed=config.seed,
         max_steps=settings.steps,
-        per_device_train_batch_size=leaves * settings.questions_per_micro_batch,
+        per_device_train_batch_size=rows * settings.questions_per_micro_batch,
         gradient_accumulation_steps=settings.questions_per_step // (settings.questions_per_micro_batch * processes),
-        num_generations=leaves,
-        max_completion_length=sum(rollout.new_tokens(turn) for turn in range(1, len(rollout.branching) + 1)),
-        temperature=rollout.temperature,
-        top_p=rollout.top_p,
+        num_generations=rows,
+        max_completion_length=max(rollout.new_tokens(turn) for turn in turns),
+        temperature=rollout.temperature_of(1),
+        top_p=rollout.top_p_of(1),
         learning_rate=settings.learning_rate,
         lr_scheduler_type={"constant": "constant_with_warmup"}.get(settings.lr_schedule, settings.lr_schedule),
         warmup_steps=settings.warmup_steps,

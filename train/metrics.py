@@ -8,17 +8,21 @@ from typing import Any
 from ..data.leakage import words
 from ..rollouts.chat import Chat
 from ..rollouts.tree import Node, Tree
-from .credit import Credit
+from .credit import Credit, states
 
 
 def step_metrics(trees: Sequence[Tree], credit: Credit, chat: Chat) -> dict[str, float]:
-    """Means over the nodes of each turn; unscorable turns are counted and left out of the means."""
+    """Means over the nodes of each turn; unscorable turns are counted and left out of the means.
+
+    `zero_variance` is a share of states (groups), `signal` of turns; `states` counts the distinct ones per question.
+    """
     by_turn: dict[int, list[Node]] = {}
     nodes_said: dict[int, list[tuple[Node, set[str]]]] = {}
     for tree in trees:
         for node, said in _with_what_was_said(tree):
             by_turn.setdefault(node.turn, []).append(node)
             nodes_said.setdefault(node.turn, []).append((node, said))
+    by_state = states(trees)
     record: dict[str, float] = {}
     for turn, nodes in sorted(by_turn.items()):
         scored = [node for node in nodes if node.reward is not None]
@@ -37,6 +41,8 @@ def step_metrics(trees: Sequence[Tree], credit: Credit, chat: Chat) -> dict[str,
         put("rewrite_tokens", [_tokens(chat.count, node) for node in nodes if node.rewrite.format_ok])
         put("completion_tokens", [float(len(node.completion_ids)) for node in nodes])
         put("zero_variance", [float(not group.has_signal) for group in groups])
+        put("signal", [float(credit.has_signal(node)) for node in nodes])
+        record[f"states/turn{turn}"] = sum(members[0].turn == turn for members in by_state.values()) / len(trees)
         put("best_of_group", [max(group.scored) for group in groups if group.scored])
         put("unscorable", [float(node.reward is None) for node in nodes])
         put("entropy", [-logprob for node in nodes for logprob in node.logprobs])

@@ -2,34 +2,20 @@
 
 An engine computes in another order, another precision or with weights that were rounded on their way, so a token that
 it drew with probability q has the probability p under the trained model. Weighing its loss by p / q makes the gradient
-that of samples from p. Names and meanings are those of TRL's `vllm_importance_sampling_*`, token by token: a row of a
-tree holds several turns, so one ratio for a whole row would mix them. TRL takes a second forward pass for p; here it is
-the forward pass of the loss, before the first optimizer step of a rollout changes anything.
+that of samples from p. Names and meanings are those of TRL's `vllm_importance_sampling_*`, token by token. TRL takes a
+second forward pass for p; here it is the forward pass of the loss, before the first optimizer step of a rollout changes
+anything.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from ..configs.schema import TrainConfig
-from ..rollouts.tree import Node
 
 _LARGEST = 20.0
 """Log-ratios beyond this are taken as this: e²⁰ is off any scale, and its exponential stays finite."""
-
-
-def sampled_logprobs(path: Sequence[Node], length: int) -> list[float | None]:
-    """The recorded log-probability of each of the `length` ids after the first prompt of a path.
-
-    0 for what was not sampled, None for what was sampled by an engine that recorded nothing.
-    """
-    found: list[float | None] = [0.0] * length
-    for node in path:
-        begin = len(node.prompt_ids) - len(path[0].prompt_ids)
-        recorded: Sequence[float | None] = node.logprobs or [None] * len(node.completion_ids)
-        found[begin : begin + len(node.completion_ids)] = recorded
-    return found
 
 
 def log_ratios(trainer: Tensor, sampler: Tensor, mask: Tensor) -> Tensor:
@@ -51,7 +37,7 @@ def importance_weights(differences: Tensor, settings: TrainConfig) -> Tensor:
 
 
 class Mismatch:
-    """Figures over the tokens of the loss of a step, every sampled token once; `gather` joins those of processes."""
+    """Figures over the tokens of the loss of a step, weighed as there; `gather` joins those of processes."""
 
     def __init__(self, settings: TrainConfig, gather: Callable[[Tensor], Tensor] = lambda rows: rows) -> None:
         self.settings, self.gather = settings, gather

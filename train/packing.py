@@ -82,7 +82,7 @@ def packed_logps(
     input_ids: Tensor,
     attention_mask: Tensor,
     wanted: Tensor,
-    temperature: float,
+    temperature: float | Tensor,
     entropies: bool = False,
     entropy_gradient: bool = False,
     attention: Kind = "sdpa",
@@ -90,9 +90,10 @@ def packed_logps(
     """Log-probabilities of the wanted completion tokens, computed on one packed row.
 
     input_ids, attention_mask: (batch, prompt + completion), padding anywhere masked 0. wanted: (batch, completion) True
-    where a value is asked for. Returns ((batch, completion) log-probabilities at `temperature`, entropies likewise or
-    None, number of packed tokens); places that were not wanted hold 0 and carry no gradient. Entropies are figures to
-    look at unless `entropy_gradient` makes them part of a loss. Raises ModelError where a layer cannot attend so.
+    where a value is asked for. temperature: one, or one for each row (batch,). Returns ((batch, completion)
+    log-probabilities at `temperature`, entropies likewise or None, number of packed tokens). Cells that were not wanted
+    hold 0 and carry no gradient. Entropies are figures to look at unless `entropy_gradient` makes them part of a loss.
+    Raises ModelError where a layer cannot attend so.
     """
     batch, completion = wanted.shape
     offset = input_ids.shape[1] - completion
@@ -121,6 +122,8 @@ def packed_logps(
     distinct, slot = predictor.unique_consecutive(return_inverse=True)
     logits = _logits(model, packed.filled(TILE) if attention == "flex" else packed, distinct, attention)
     targets = input_ids[row_index, cell_index + offset]
+    if isinstance(temperature, Tensor):
+        temperature = logits.new_ones(len(distinct), dtype=torch.float32).index_put((slot,), temperature[row_index])
     values, per_slot = _read(logits, slot, targets, temperature, entropies, entropy_gradient)
     logps = logps.index_put((row_index, cell_index), values)
     if entropy is not None and per_slot is not None:
@@ -166,16 +169,17 @@ def _logits(model: nn.Module, packed: Packed, places: Tensor, attention: Kind) -
 
 
 def _read(
-    logits: Tensor, slot: Tensor, targets: Tensor, temperature: float, entropies: bool, entropy_gradient: bool
+    logits: Tensor, slot: Tensor, targets: Tensor, temperature: float | Tensor, entropies: bool, entropy_gradient: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """Log-probability of each target at its slot, and the entropy of each slot. logits: (slots, vocabulary).
+    """Log-probability of each target at its slot, and the entropy of each slot. logits: (slots, vocabulary);
+    temperature: one, or one for each slot (slots,).
 
     Probabilities in float32 would take several times the memory of the logits: they are made a few slots at a time, and
     made again where a gradient is taken.
     """
 
-    def part(logits: Tensor, slot: Tensor, targets: Tensor) -> tuple[Tensor, Tensor | None]:
-        distribution = torch.log_softmax(logits.float() / temperature, dim=-1)
+    def part(logits: Tensor, divisor: float | Tensor, slot: Tensor, targets: Tensor) -> tuple[Tensor, Tensor | None]:
+        distribution = torch.log_softmax(logits.float() / divisor, dim=-1)
         entropy = None
         if entropies:
             with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
@@ -189,7 +193,10 @@ def _read(
     for begin, chunk, slots, wanted in zip(
         begins.tolist(), logits.split(size), slot.split(counts), targets.split(counts), strict=True
     ):
-        value, entropy = checkpoint(part, chunk, slots - begin, wanted, use_reentrant=False, preserve_rng_state=False)
+        divisor = temperature[begin : begin + len(chunk), None] if isinstance(temperature, Tensor) else temperature
+        value, entropy = checkpoint(
+            part, chunk, divisor, slots - begin, wanted, use_reentrant=False, preserve_rng_state=False
+        )
         values.append(value)
         per_slot.append(entropy)
     return torch.cat(values), torch.cat(per_slot) if entropies else None

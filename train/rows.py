@@ -1,8 +1,14 @@
-"""Trees as rows: what TRL is given for a step, one row per leaf, and which of their tokens teach what."""
+"""Trees as rows of TRL's batch: one row for every turn of every path from root to leaf.
+
+A leaf brings all turns of its path, so a turn that k leaves share stands in k rows and weighs k times as much as a
+leaf: that is the gradient of the expected trajectory reward (Yuan et al., eq. 3). Equal rows are computed once
+(`packing.py`). Since a row is one turn, everything that TRL does within a row is done per turn: the mean of
+`loss_type: grpo`, sequence-level ratios, masks of truncated completions.
+"""
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -13,53 +19,45 @@ from ..data.types import Question
 from ..rollouts.streams import stream
 from ..rollouts.tree import Node, Tree
 from .credit import Credit
-from .mismatch import sampled_logprobs
 from .resampling import resample
 
 if TYPE_CHECKING:
     from .trainer import TreeTrainer
 
 
-def token_advantages(
-    trees: Sequence[Tree], credit: Credit, width: int, keep_all: bool = False, mask_truncated: bool = False
-) -> tuple[Tensor, Tensor]:
-    """Per-token advantages and loss mask, both (leaves, width), rows in the order of the trees' paths.
+def row_turns(trees: Sequence[Tree]) -> Iterator[Node]:
+    """The turn of each row: trees in order, their paths in order, the turns of a path first to last."""
+    return (node for tree in trees for path in tree.paths() for node in path)
 
-    A turn that several leaves share carries its advantage and its mask in the first of their rows only. Observation
-    tokens are masked. Turns without signal are masked too, unless `keep_all` (a KL or entropy term acts on them).
-    `mask_truncated` masks turns that were cut, whatever else.
+
+def row_advantages(trees: Sequence[Tree], credit: Credit) -> Tensor:
+    """The advantage of each row, (rows,); 0 where the turn was compared with nothing."""
+    return torch.tensor([credit.of(node) for node in row_turns(trees)])
+
+
+def row_mask(trees: Sequence[Tree], credit: Credit | None, mask_truncated: bool = False) -> Tensor:
+    """1 for the rows that the loss looks at, (rows,): those with an advantage, or all of them where `credit` is None.
+
+    `mask_truncated` takes out turns that were cut at their token limit, whatever else.
     """
-    paths = [path for tree in trees for path in tree.paths()]
-    advantages, mask = torch.zeros(len(paths), width), torch.zeros(len(paths), width, dtype=torch.long)
-    seen: set[int] = set()
-    for row, path in enumerate(paths):
-        start = len(path[0].prompt_ids)
-        for node in path:
-            if id(node) in seen:
-                continue
-            seen.add(id(node))
-            if not (keep_all or credit.teaches(node)) or (mask_truncated and not node.finished):
-                continue
-            begin = len(node.prompt_ids) - start
-            cells = slice(begin, begin + len(node.completion_ids))
-            advantages[row, cells] = credit.of(node)
-            mask[row, cells] = 1
-    return advantages, mask
+    keep = [
+        (credit is None or credit.has_signal(node)) and (node.finished or not mask_truncated)
+        for node in row_turns(trees)
+    ]
+    return torch.tensor(keep, dtype=torch.long)
 
 
 def path_reward(completions: Sequence[Any], path_reward: Sequence[float | None], **_: Any) -> list[float | None]:
-    """What TRL logs as reward: the last turn's. Advantages do not come from here."""
+    """What TRL logs as reward: that of each turn. Advantages do not come from here."""
     return list(path_reward)
 
 
 def rollout(prompts: Sequence[str], trainer: "TreeTrainer") -> dict[str, list[Any]]:
-    """TRL's rollout function: grow one tree per distinct question and return a row per leaf."""
-    leaves = trainer.num_generations
-    ids = list(prompts[::leaves])
-    if [question for question in ids for _ in range(leaves)] != list(prompts):
-        raise RuntimeError(
-            "the leaves of a question were split over processes; make the batch a multiple of the leaves"
-        )
+    """TRL's rollout function: grow one tree per distinct question and return a row per turn of every path."""
+    rows = trainer.num_generations
+    ids = list(prompts[::rows])
+    if [question for question in ids for _ in range(rows)] != list(prompts):
+        raise RuntimeError("the rows of a question were split over processes; make the batch a multiple of them")
     started = time.perf_counter()
     trainer.sampler.refresh()
     trainer.grower.clock.add("generate", started)
@@ -67,20 +65,13 @@ def rollout(prompts: Sequence[str], trainer: "TreeTrainer") -> dict[str, list[An
     started = time.perf_counter()
     trainer.sampler.rest()
     trainer.grower.clock.add("generate", started)
-    names = ("prompt_ids", "completion_ids", "env_mask", "logprobs", "path_reward")
-    rows: dict[str, list[Any]] = {name: [] for name in names}
-    for tree in trainer.trees:
-        for path in tree.paths():
-            prompt, completion, mask = flatten(path)
-            rows["prompt_ids"].append(prompt)
-            rows["completion_ids"].append(completion)
-            rows["env_mask"].append(mask)
-            rows["logprobs"].append(sampled_logprobs(path, len(completion)))
-            rows["path_reward"].append(path[-1].reward)
-    # What old and reference log-probabilities are asked for: every sampled token, shared turns once.
-    width = max(map(len, rows["completion_ids"]))
-    trainer._sampled = token_advantages(trainer.trees, Credit({}, []), width, keep_all=True)[1].bool()
-    return rows
+    turns = list(row_turns(trainer.trees))
+    return {
+        "prompt_ids": [list(node.prompt_ids) for node in turns],
+        "completion_ids": [list(node.completion_ids) for node in turns],
+        "logprobs": [node.logprobs or [None] * len(node.completion_ids) for node in turns],
+        "path_reward": [node.reward for node in turns],
+    }
 
 
 def _grow(trainer: "TreeTrainer", ids: Sequence[str]) -> list[Tree]:
@@ -108,15 +99,3 @@ def _grow(trainer: "TreeTrainer", ids: Sequence[str]) -> list[Tree]:
         found = resample(run, trees, trainer.questions, grow, step, processes)
         trees, trainer.dropped, trainer.resampled = found.trees, found.dropped, found.record()
     return trees
-
-
-def flatten(path: Sequence[Node]) -> tuple[list[int], list[int], list[int]]:
-    """One leaf as TRL sees it: prompt ids, completion ids (turns and observations), 1 where the id was sampled."""
-    prompt = list(path[0].prompt_ids)
-    completion: list[int] = []
-    mask: list[int] = []
-    for node in path:
-        observation = node.prompt_ids[len(prompt) + len(completion) :]
-        completion += [*observation, *node.completion_ids]
-        mask += [0] * len(observation) + [1] * len(node.completion_ids)
-    return prompt, completion, mask

@@ -1,8 +1,9 @@
 """A thin subclass of TRL's GRPOTrainer: trees instead of independent completions.
 
-Three seams, each held by a contract test against the pinned TRL: rollouts come from `rollout_func` (one row per leaf);
-after TRL has scored them, advantages and the loss mask are replaced by per-token ones from the tree; log-probabilities
-are computed on packed trees. Everything else (optimizer, clipping, KL, schedules, checkpoints) is TRL's own.
+Three seams, each held by a contract test against the pinned TRL: rollouts come from `rollout_func` (one row per turn
+of every path, `rows.py`); after TRL has scored them, advantages and the loss mask are replaced by those of the tree;
+log-probabilities are computed on packed trees. Everything else (optimizer, clipping, KL, schedules, checkpoints) is
+TRL's own.
 """
 
 import time
@@ -32,7 +33,7 @@ from .packing_check import attention_kind
 from .processes import Processes
 from .randomness import random_streams, set_random_streams
 from .reuse import load_rollout, save_rollout
-from .rows import path_reward, rollout, token_advantages
+from .rows import path_reward, rollout, row_advantages, row_mask
 from .run_folder import RunFolder
 from .together import all_trees
 from .zero import deepspeed_asked
@@ -61,7 +62,6 @@ class TreeTrainer(GRPOTrainer):
         self.dropped: Sequence[Tree] = ()
         self.resampled: dict[str, float] = {}
         self._wanted: Tensor | None = None
-        self._sampled: Tensor | None = None
         self._loss_inputs: dict[str, Any] | None = None
         self._buffered_inputs: Any = None
         self._staging: Path | None = None
@@ -110,17 +110,16 @@ class TreeTrainer(GRPOTrainer):
         config = self.run
         own, self.trees = self.trees, all_trees(self.processes, self.trees)
         credit = assign_credit(self.trees, config.train.credit, config.reward.turn_weights, config.train.scale)
-        completion_mask = output["completion_mask"]
-        advantages, mask = token_advantages(
-            own,
-            credit,
-            completion_mask.shape[1],
-            config.train.acts_without_advantage,
-            config.train.mask_truncated_completions,
-        )
-        output["advantages"] = advantages.to(completion_mask.device)
-        output["tool_mask"] = mask.to(completion_mask.device) * completion_mask
-        output["num_items_in_batch"] = self.accelerator.gather(output["tool_mask"].sum()).sum()
+        completion_mask, settings = output["completion_mask"], config.train
+        device, cut = completion_mask.device, settings.mask_truncated_completions
+        sampled = completion_mask * row_mask(own, None, cut).to(device)[:, None]
+        mask = sampled if settings.acts_without_advantage else sampled * row_mask(own, credit).to(device)[:, None]
+        output["advantages"] = row_advantages(own, credit).to(device)
+        if settings.loss_type == "bnpo":  # its own mean is over the tokens of the mask
+            output["advantages"] *= self._shares(mask, sampled)
+        output["tool_mask"] = mask
+        # As in TRL, tokens without signal count in the normalizer, so no other term changes the size of this one.
+        output["num_items_in_batch"] = self.accelerator.gather(sampled.sum()).sum()
         self.last_metrics = {**step_metrics(self.trees, credit, self.grower.chat), **self.resampled}
         if self.mixture is not None:
             dropped = all_trees(self.processes, list(self.dropped))
@@ -129,6 +128,12 @@ class TreeTrainer(GRPOTrainer):
         self.grower.clock.add("score", started)
         self.processes.together(self._refuse_silence)
         return output
+
+    def _shares(self, mask: Tensor, sampled: Tensor) -> Tensor:
+        """(rows,) the share of the sampled tokens of each row's micro-batch that the mask keeps."""
+        size = self.args.per_device_train_batch_size
+        kept, every = (each.sum(1).view(-1, size).sum(1) for each in (mask, sampled))
+        return (kept / every.clamp_min(1)).repeat_interleave(size)
 
     def _refuse_silence(self) -> None:
         """Stop where an environment answered nothing in a whole step: there is nothing to learn from."""
@@ -241,19 +246,20 @@ class TreeTrainer(GRPOTrainer):
         compute_entropy: bool = False,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Log-probabilities at the sampling temperature, on packed trees where `train.packing` is on."""
+        """Log-probabilities at the sampling temperatures, on packed trees where `train.packing` is on.
+
+        Equal rows are computed once either way.
+        """
         if not self.run.train.packing:
-            result: tuple[Tensor, Tensor | None, Tensor | None] = super()._get_per_token_logps_and_entropies(
-                model, input_ids, attention_mask, logits_to_keep, batch_size, compute_entropy, **kwargs
+            rows, place = torch.stack([input_ids, attention_mask], 1).unique(dim=0, return_inverse=True)
+            values, spread, aux_loss = super()._get_per_token_logps_and_entropies(
+                model, rows[:, 0], rows[:, 1], logits_to_keep, batch_size, compute_entropy, **kwargs
             )
-            self._weigh(result[0])
-            return result
+            self._weigh(values[place])
+            return values[place], spread[place] if spread is not None else None, aux_loss
         batch_size = batch_size or len(input_ids)
-        wanted = attention_mask[:, -logits_to_keep:].bool()
-        for known in (self._wanted, self._sampled):
-            if known is not None and known.shape == wanted.shape:
-                wanted = known.to(wanted.device)
-                break
+        temperatures = self._temperatures(len(input_ids), input_ids.device)
+        wanted = attention_mask[:, -logits_to_keep:].bool() if self._wanted is None else self._wanted
         if (self.processes.count > 1 or deepspeed_asked()) and not wanted.any():
             # The others wait for this process's gradient: compute one token, which the loss multiplies by zero.
             wanted = torch.zeros_like(wanted)
@@ -267,7 +273,7 @@ class TreeTrainer(GRPOTrainer):
                     input_ids[at],
                     attention_mask[at],
                     wanted[at],
-                    self.temperature,
+                    temperatures[at],
                     compute_entropy,
                     entropy_gradient=self.run.train.rewards_entropy,
                     attention=attention_kind(self.run.train.packed_attention, input_ids.device),
@@ -280,6 +286,12 @@ class TreeTrainer(GRPOTrainer):
         logps = torch.cat([logps for logps, _ in parts])
         self._weigh(logps)
         return logps, entropies, None
+
+    def _temperatures(self, rows: int, device: torch.device) -> Tensor:
+        """(rows,) the sampling temperature of each row; micro-batches are whole trees."""
+        rollout = self.run.rollout
+        turns = [rollout.temperature_of(turn) for turn in range(1, len(rollout.branching) + 1)]
+        return torch.tensor(turns, device=device).repeat(rows // len(turns))
 
 
 class WholeRun(Sampler[int]):
