@@ -60,9 +60,9 @@ def plan_of_flags(
 ) -> PlanConfig:
     """The plan of a command line without a file. Raises ConfigError where it describes none.
 
-    A dataset is `hpo`, `wordnet` or a BEIR folder, a retriever as in `env.retriever`, a rewriter as in `rewriter.name`, a run a
-    folder; each may be given as NAME=…, and is else called by its last part. With `endpoint` the rewriters ask `model`
-    there.
+    A dataset is `hpo`, `wordnet` or a BEIR folder, a retriever as in `env.retriever`, a rewriter as in `rewriter.name`,
+    a run a folder; each may be given as NAME=…, and is else called by its last part. With `endpoint` the rewriters ask
+    `model` there.
     """
     datasets, retrievers = list(datasets), list(retrievers)
     if not datasets or not retrievers:

@@ -2,7 +2,7 @@
 
 Documents are the nouns, verbs and adjectives (synsets) that were tagged at least once in WordNet's annotated texts: the
 title is their words, the text their example sentences, hypernyms and related words, and never the definition. Questions
-are definitions of at least five words that contain no word of their own synset; the one relevant document is the synset.
+are definitions of at least five words that contain no word of their synset, which is the one relevant document.
 
 The splits share no answer and no word of an answer: a question whose answer has a word in common with a test answer is
 in no other split. Questions are drawn by the sha256 of their text, so the set is the same on every machine.
