@@ -27,22 +27,15 @@ _SYNTACTIC_MARKER = re.compile(r"\((?:a|p|ip)\)$")
 
 
 @dataclass(frozen=True, slots=True)
-class Pointer:
-    """A relation to another synset, by the symbol that wninput(5WN) lists (`@`: hypernym, …)."""
-
-    symbol: str
-    target: str
-
-
-@dataclass(frozen=True, slots=True)
 class Synset:
     """One meaning: its words in the order of the file, its relations, and its gloss with the examples."""
 
     id: str
     """Part of speech and byte offset, as n02958343."""
     words: tuple[str, ...]
-    pointers: tuple[Pointer, ...]
-    """Without those to adverbs, which are not read."""
+    pointers: tuple[tuple[str, str], ...]
+    """(symbol of the relation as in wninput(5WN): `@` hypernym, …; id of the other synset). Those to adverbs, which are
+    not read, are left out."""
     gloss: str
 
 
@@ -73,10 +66,10 @@ def read_wordnet(folder: Path) -> WordNet:
         header = _read_synsets(folder / name, part_of_speech, contents, synsets)
         notice = notice or header
     for synset in synsets.values():
-        for pointer in synset.pointers:
-            if pointer.target not in synsets:
-                file = folder / _FILES.get(pointer.target[0], "data.*")
-                raise _damaged(file, f"it lacks synset {pointer.target}, to which {synset.id} points")
+        for _, target in synset.pointers:
+            if target not in synsets:
+                file = folder / _FILES.get(target[0], "data.*")
+                raise _damaged(file, f"it lacks synset {target}, to which {synset.id} points")
     senses = _read(folder / _SENSES)
     digest.update(hashlib.sha256(senses).digest())
     tagged = _tag_counts(folder / _SENSES, senses, synsets)
@@ -128,11 +121,11 @@ def _parse(line: str, part_of_speech: str) -> Synset:
         id=part_of_speech + fields[0],
         words=tuple(_word(field) for field in fields[4:pointers_at:2]),
         pointers=tuple(
-            Pointer(symbol, ("a" if target == "s" else target) + offset)
-            for symbol, offset, target in zip(
+            (symbol, ("a" if kind == "s" else kind) + offset)
+            for symbol, offset, kind in zip(
                 pointer_fields[::4], pointer_fields[1::4], pointer_fields[2::4], strict=True
             )
-            if target != "r"
+            if kind != "r"
         ),
         gloss=gloss.strip(),
     )
@@ -159,11 +152,13 @@ def _tag_counts(file: Path, contents: bytes, synsets: Mapping[str, Synset]) -> d
         senses[synset] += 1
         if times > 0:
             tagged[synset] += times
-    for synset in senses.keys() | synsets.keys():
+    for synset in (*synsets, *senses):
         words = len({word.lower() for word in synsets[synset].words}) if synset in synsets else 0
         if senses[synset] != words:
+            data = _FILES[synset[0]]
             raise _damaged(
-                file, f"{senses[synset]} senses of synset {synset}, which has {words} words in {_FILES[synset[0]]}"
+                file,
+                f"it has {senses[synset]} senses of synset {synset} and {data} {words} words, so one is incomplete",
             )
     return dict(tagged)
 

@@ -67,8 +67,9 @@ def load_wordnet(
     synsets = [wordnet.synsets[identifier] for identifier in sorted(wordnet.tagged)]
     glosses = {synset.id: read_gloss(synset.gloss) for synset in synsets}
     asked, notes = _questions(synsets, glosses)
-    splits, drawn = _draw(asked, test_questions, validation_questions)
+    splits, left_out = _draw(asked, test_questions, validation_questions)
     splits, leaks = without_leaks("wordnet", splits, near=True)
+    notes += [*left_out, *leaks]
     for name, wanted in (("test", test_questions), ("validation", validation_questions), ("train", 1)):
         if name not in splits or (name == "test" and len(splits[name].questions) < wanted):
             raise DataError(
@@ -81,7 +82,7 @@ def load_wordnet(
         name="wordnet",
         corpus=tuple(_document(synset, glosses[synset.id], wordnet) for synset in synsets),
         splits=splits,
-        notes=(*notes, *drawn, *leaks),
+        notes=tuple(notes),
         licence=_licence(wordnet),
     )
 
@@ -121,9 +122,9 @@ def _document(synset: Synset, gloss: Gloss | None, wordnet: WordNet) -> Document
     """Title: the words. Text: examples, hypernyms and related words; an example that repeats the definition is not."""
     hypernyms: dict[str, None] = {}
     related: dict[str, None] = {}
-    for pointer in synset.pointers:
-        group = hypernyms if pointer.symbol in _HYPERNYM else related
-        group.update(dict.fromkeys(wordnet.synsets[pointer.target].words))
+    for symbol, target in synset.pointers:
+        group = hypernyms if symbol in _HYPERNYM else related
+        group.update(dict.fromkeys(wordnet.synsets[target].words))
     parts = []
     if gloss is not None:
         repeated = words(gloss.definition)
