@@ -342,7 +342,7 @@ def evaluate(
     ] = None,
     dataset: Annotated[
         list[str] | None,
-        typer.Option("--dataset", metavar="[NAME=]…", help="Without PLAN: hpo or a BEIR folder; repeat it."),
+        typer.Option("--dataset", metavar="[NAME=]…", help="Without PLAN: hpo, wordnet or a BEIR folder; repeat it."),
     ] = None,
     retriever: Annotated[
         list[str] | None, typer.Option("--retriever", metavar="[NAME=]…", help="Without PLAN: a retriever; repeat it.")

@@ -1,67 +1,121 @@
-"""Facts about the demo's questions: how BM25 answers them raw, and what adding titles of its own first ten would give.
+"""Facts about the two packaged question sets, with BM25: what there is to gain, and what is to be had without a model.
 
-    querylect index build demo --overwrite
-    python benchmarks/demo_set.py [QUESTIONS]
+    python benchmarks/demo_set.py [CONFIG …]        # demo and hpo
 
-The right title is known here from the judgements, which no part of training sees: an upper bound for a second turn that
-chooses among titles.
+Prints documents and questions; nDCG@10 of the raw question on every split; what one right word or term would give, added at two
+weights (the first of the relevant document's title, known from the judgements, which no part of training sees); and the
+best of two families of training-free rewrites, chosen on validation and scored on test. Indexes are built in a
+temporary folder.
 """
 
 import sys
-from collections import Counter
+import tempfile
+from collections.abc import Callable, Sequence
+from itertools import product
+from pathlib import Path
 from statistics import fmean
 
+from bm25s.stopwords import STOPWORDS_EN
+from machine import describe
 from querylect.configs.load import load_config
 from querylect.data.types import Question
-from querylect.envs.environment import Environment, RankedHit
+from querylect.envs.environment import Environment
+from querylect.envs.index import build_index
 from querylect.envs.plan import Probe, SearchPlan, Term
 
+RIGHT_WORD_WEIGHTS = (0.6, 1.0)
+COUNTS = (1, 3, 5)
+WEIGHTS = (0.1, 0.2, 0.3, 0.5, 1.0)
+Rewrite = Callable[[Question], Sequence[str]]
+"""The texts that are added to a question."""
 
-def main(count: str = "2000") -> None:
-    """Print raw nDCG@10 by split, ranks of the relevant term, and nDCG@10 with titles added."""
-    environment = Environment.open(load_config("demo", []).env)
-    for split in ("test", "validation"):
-        questions = environment.questions(split)
+
+def main(*configs: str) -> None:
+    """Print the facts of each config's set."""
+    print(describe("bm25s"))
+    for name in configs or ("demo", "hpo"):
+        with tempfile.TemporaryDirectory() as folder:
+            config = load_config(name, [f"env.index={Path(folder) / 'index'}"]).env
+            build_index(config)
+            print(f"\n{name}:")
+            show(Environment.open(config))
+
+
+def show(environment: Environment) -> None:
+    """Print what the module's docstring lists, for one environment."""
+    sizes = ", ".join(f"{count:,} {split}" for split, count in environment.splits.items())
+    print(f"  {environment.corpus_size:,} documents; questions: {sizes}")
+    splits = {split: environment.questions(split) for split in environment.splits}
+    for split, questions in splits.items():
+        raw = score(environment, questions, lambda _: (), 0.0)
+        right = (
+            f"{score(environment, questions, right_word(environment), weight):.4f} at weight {weight}"
+            for weight in RIGHT_WORD_WEIGHTS
+        )
+        print(f"  {split}: raw question {raw:.4f}, with one right word {', '.join(right)}")
+    families = {
+        "titles of its first n documents": [first_titles(environment, splits, count) for count in COUNTS],
+        "its first n content words": [content_words(count) for count in COUNTS],
+    }
+    for family, rewrites in families.items():
+        tried = [
+            (score(environment, splits["validation"], rewrites[place], weight), COUNTS[place], weight)
+            for place, weight in product(range(len(COUNTS)), WEIGHTS)
+        ]
+        best, count, weight = max(tried)
+        test = score(environment, splits["test"], rewrites[COUNTS.index(count)], weight)
         print(
-            f"raw nDCG@10, {split}: {fmean(score(environment, questions, None, 1.0)):.4f} ({len(questions)} questions)"
+            f"  question and {family}, best of {len(tried)} on validation: n {count}, weight {weight}: "
+            f"validation {best:.4f}, test {test:.4f}"
         )
 
-    questions = environment.questions("train", limit=int(count))
-    rankings = environment.search([SearchPlan.of(question.text) for question in questions])
-    print(f"raw nDCG@10, first {len(questions)} of train: {fmean(score(environment, questions, None, 1.0)):.4f}")
-    found = [
-        next((at for at, hit in enumerate(ranking) if relevant(environment, question, hit.id)), None)
+
+def right_word(environment: Environment) -> Rewrite:
+    """The first word of the title of the first relevant document."""
+
+    def added(question: Question) -> Sequence[str]:
+        relevant = min(environment.judgements(question.id))
+        return environment.document(relevant).title.split(", ")[:1]
+
+    return added
+
+
+def first_titles(environment: Environment, splits: dict[str, list[Question]], count: int) -> Rewrite:
+    """The titles of the first documents that the raw question finds."""
+    questions = [*splits["validation"], *splits["test"]]
+    rankings = environment.search([SearchPlan.of(question.text, k=count) for question in questions])
+    titles = {
+        question.id: [environment.document(hit.id).title for hit in ranking]
         for question, ranking in zip(questions, rankings, strict=True)
+    }
+    return lambda question: titles[question.id]
+
+
+def content_words(count: int) -> Rewrite:
+    """The first words of the question that BM25 does not drop as stopwords."""
+    stopwords = frozenset(STOPWORDS_EN)
+    return lambda question: [word for word in question.text.split() if word.lower().strip("(),;") not in stopwords][
+        :count
     ]
-    ranks = Counter("none" if at is None else "1" if at == 0 else "2-10" for at in found)
-    print(
-        "rank of the relevant term:",
-        {name: f"{100 * ranks[name] / len(found):.0f} %" for name in ("1", "2-10", "none")},
-    )
-    titles = [[environment.document(hit.id).title for hit in ranking] for ranking in rankings]
-    first = [shown[0] if shown else None for shown in titles]
-    right = [None if at is None else shown[at] for at, shown in zip(found, titles, strict=True)]
-    for weight in (0.2, 0.5, 0.6, 1.0):
-        always, best = (fmean(score(environment, questions, chosen, weight)) for chosen in (first, right))
-        print(f"title added with weight {weight}: always the first {always:.4f}, the right one where shown {best:.4f}")
 
 
-def score(
-    environment: Environment, questions: list[Question], titles: list[str | None] | None, weight: float
-) -> list[float]:
-    """nDCG@10 of every question with its title added, or as it stands where there is none."""
-    plans = []
-    for question, title in zip(questions, titles or [None] * len(questions), strict=True):
-        added = (Term(text=title, weight=weight),) if title else ()
-        plans.append(SearchPlan(probes=(Probe(terms=(Term(text=question.text), *added)),)))
-    rankings = environment.search(plans)
-    scored = zip(questions, rankings, strict=True)
-    return [environment.score(question.id, ranking, ["ndcg@10"])["ndcg@10"] for question, ranking in scored]
-
-
-def relevant(environment: Environment, question: Question, document: str) -> bool:
-    """Whether one document is judged relevant, asked as the score of a ranking of it alone."""
-    return environment.score(question.id, [RankedHit(document, 1.0)], ["recall@1"])["recall@1"] > 0
+def score(environment: Environment, questions: Sequence[Question], rewrite: Rewrite, weight: float) -> float:
+    """Mean nDCG@10 of the questions, each with what the rewrite adds to it."""
+    plans = [
+        SearchPlan(
+            probes=(
+                Probe(
+                    terms=(
+                        Term(text=question.text),
+                        *(Term(text=text, weight=weight) for text in rewrite(question) if text),
+                    )
+                ),
+            )
+        )
+        for question in questions
+    ]
+    scored = zip(questions, environment.search(plans), strict=True)
+    return fmean(environment.score(question.id, ranking, ["ndcg@10"])["ndcg@10"] for question, ranking in scored)
 
 
 if __name__ == "__main__":

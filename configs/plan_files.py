@@ -60,9 +60,9 @@ def plan_of_flags(
 ) -> PlanConfig:
     """The plan of a command line without a file. Raises ConfigError where it describes none.
 
-    A dataset is `hpo` or a BEIR folder, a retriever as in `env.retriever`, a rewriter as in `rewriter.name`, a run a
-    folder; each may be given as NAME=…, and is else called by its last part. With `endpoint` the rewriters ask `model`
-    there.
+    A dataset is `hpo`, `wordnet` or a BEIR folder, a retriever as in `env.retriever`, a rewriter as in `rewriter.name`,
+    a run a folder; each may be given as NAME=…, and is else called by its last part. With `endpoint` the rewriters ask
+    `model` there.
     """
     datasets, retrievers = list(datasets), list(retrievers)
     if not datasets or not retrievers:
@@ -70,7 +70,7 @@ def plan_of_flags(
             "nothing to evaluate: give a plan, a run folder or a config, or at least one --dataset and one --retriever."
         )
     sources = {
-        name: {"kind": "hpo"} if place == "hpo" else {"kind": "beir", "path": place}
+        name: {"kind": place} if place in ("hpo", "wordnet") else {"kind": "beir", "path": place}
         for name, place in _named("--dataset", datasets).items()
     }
     environments = {name: {"env": {"retriever": place}} for name, place in _named("--retriever", retrievers).items()}

