@@ -55,6 +55,9 @@ class TrainConfig(Section, LossConfig):
     """Questions, each a tree, behind one optimizer step, over all processes."""
     questions_per_micro_batch: Annotated[int, Field(ge=1)] = 1
     """Trees in one forward and backward pass of a process: what memory allows."""
+    samples_per_update: Annotated[int, Field(ge=1)] | None = None
+    """Update on so many alternatives of every group, drawn by the size of their advantages and weighted so that the
+    expected gradient stays that of all (train/subsampling.py); None takes all."""
     raw_reward: Annotated[list[Annotated[float, Field(ge=0, le=1)]], Field(min_length=2, max_length=2)] = [0.0, 1.0]
     """Train only on questions whose un-rewritten search is worth this much, [lowest, highest] by the reward's metric.
     A question that finds nothing as it stands is one that few samples ever save: it costs time and gives no signal."""
@@ -102,6 +105,15 @@ class TrainConfig(Section, LossConfig):
     """The highest ratio; None is no bound."""
     importance_sampling_clip_min: Annotated[float, Field(ge=0)] | None = None
     """The lowest; None is no bound."""
+
+    @model_validator(mode="after")
+    def _kl_of_all_samples(self) -> "TrainConfig":
+        if self.samples_per_update is not None and self.beta > 0:
+            raise ValueError(
+                f"train.samples_per_update {self.samples_per_update} leaves out samples that the KL term (train.beta "
+                f"{self.beta:g}) is a mean over; set one of the two to its default"
+            )
+        return self
 
     @model_validator(mode="after")
     def _bounds_in_order(self) -> "TrainConfig":

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import torch
@@ -35,6 +36,7 @@ from .randomness import random_streams, set_random_streams
 from .reuse import load_rollout, save_rollout
 from .rows import path_reward, rollout, row_advantages, row_mask
 from .run_folder import RunFolder
+from .subsampling import subsample
 from .together import all_trees
 from .zero import deepspeed_asked
 
@@ -110,11 +112,15 @@ class TreeTrainer(GRPOTrainer):
         config = self.run
         own, self.trees = self.trees, all_trees(self.processes, self.trees)
         credit = assign_credit(self.trees, config.train.credit, config.reward.turn_weights, config.train.scale)
+        used, most = credit, config.train.samples_per_update
+        if most is not None:
+            used = subsample(credit, self.trees, most, Random(f"{config.seed}-{self.state.global_step}-update"))
         completion_mask, settings = output["completion_mask"], config.train
         device, cut = completion_mask.device, settings.mask_truncated_completions
         sampled = completion_mask * row_mask(own, None, cut).to(device)[:, None]
-        mask = sampled if settings.acts_without_advantage else sampled * row_mask(own, credit).to(device)[:, None]
-        output["advantages"] = row_advantages(own, credit).to(device)
+        every = settings.acts_without_advantage and most is None
+        mask = sampled if every else sampled * row_mask(own, used).to(device)[:, None]
+        output["advantages"] = row_advantages(own, used).to(device)
         if settings.loss_type == "bnpo":  # its own mean is over the tokens of the mask
             output["advantages"] *= self._shares(mask, sampled)
         output["tool_mask"] = mask
