@@ -191,7 +191,9 @@ def _train(
     def warm() -> None:
         from .warm_start import warm_start
 
-        warm_start(loaded.config, loaded.policy, loaded.grower, asked, opened)
+        # Titles may help where the question alone finds nothing; samples are those of the questions that GRPO asks.
+        pool = asked if config.train.warm_start.kind == "titles" else questions
+        warm_start(loaded.config, loaded.policy, loaded.grower, loaded.sampler, pool, opened)
         with staged(opened.warm) as place:
             loaded.policy.save_pretrained(str(place))
             loaded.tokenizer.save_pretrained(str(place))
