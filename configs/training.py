@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from .curriculum import CurriculumConfig
 from .loss import LossConfig
 from .section import Section
 
@@ -70,6 +71,8 @@ class TrainConfig(Section, LossConfig):
     A question that finds nothing as it stands is one that few samples ever save: it costs time and gives no signal."""
     resample_rounds: Annotated[int, Field(ge=0)] = 0
     """Extra rollouts in a step, each of which asks other questions in place of those whose whole tree has no signal."""
+    curriculum: CurriculumConfig = CurriculumConfig()
+    """Ask questions again by their success in the passes before; a mix of environments has mix.curriculum."""
     learning_rate: Annotated[float, Field(gt=0)] = 1e-6
     """The highest. 1e-6 is the paper's for all weights; the demo trains LoRA with 1e-4."""
     warmup_steps: Annotated[int, Field(ge=0)] = 0

@@ -94,7 +94,7 @@ def grpo_config(config: RunConfig, output: Path, processes: int = 1) -> Any:
         max_grad_norm=settings.max_grad_norm,
         logging_nan_inf_filter=False,
         scale_rewards="none",
-        shuffle_dataset=config.mix is None,
+        shuffle_dataset=not config.draws_by_curriculum,
         gradient_checkpointing=bool(settings.gradient_checkpointing),
         gradient_checkpointing_kwargs={"use_reentrant": settings.gradient_checkpointing == "reentrant"},
         optim="adamw_torch",
