@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, field_validator, model_validator
 
+from .curriculum import CurriculumConfig
 from .environment import (
     ClientConfig,
     DatasetConfig,
@@ -280,17 +281,6 @@ class MixMemberConfig(Section):
     """What is asked where this environment's retriever will search, such as another prompt level."""
 
 
-class CurriculumConfig(Section):
-    """Which environments and questions are asked more often, by the success seen so far (train/curriculum.py)."""
-
-    prefer: Literal["none", "hard", "learnable"] = "none"
-    """none: weights alone. hard: what succeeds least. learnable: what succeeds half of the time, 4·s·(1 − s)."""
-    floor: Annotated[float, Field(ge=0.05, le=1)] = 0.2
-    """What the least preferred environment or question keeps of its chance; 1 prefers none."""
-    memory: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    """Share of an environment's success that stays from step to step; the rest is what the step measured."""
-
-
 class MixConfig(Section):
     """One policy for several environments: the questions of a step are drawn from all of them (docs/mix.md)."""
 
@@ -344,6 +334,11 @@ class RunConfig(Section):
         """Documents that a search plan asks for: what nDCG@10 and the reward's metric look at, and a turn is shown."""
         return max(10, self.reward.cutoff, self.rollout.documents)
 
+    @property
+    def draws_by_curriculum(self) -> bool:
+        """Whether a curriculum chooses the questions of a step; else they come in shuffled passes."""
+        return self.mix is not None or self.train.curriculum.prefer != "none"
+
     @model_validator(mode="before")
     @classmethod
     def _members_take_over(cls, values: Any) -> Any:
@@ -356,5 +351,14 @@ class RunConfig(Section):
             raise ValueError(
                 f"reward.turn_weights has {weights} weights for {turns} turns "
                 f"(rollout.branching {self.rollout.branching}); give one weight per turn"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _one_curriculum(self) -> "RunConfig":
+        if self.mix is not None and self.train.curriculum != CurriculumConfig():
+            raise ValueError(
+                "train.curriculum is that of a run on one environment, and this run has a mix, whose curriculum is "
+                "mix.curriculum; move the settings there"
             )
         return self

@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from .curriculum import CurriculumConfig
 from .loss import LossConfig
 from .section import Section
 
@@ -11,16 +12,26 @@ from .section import Section
 class WarmStartConfig(Section):
     """Imitation of graded proposals before GRPO (train/warm_start.py)."""
 
+    kind: Literal["titles", "expert_iteration"] = "titles"
+    """titles: the second turn imitates a retrieved title. expert_iteration: the policy imitates its best samples."""
     questions: Annotated[int, Field(ge=0)] = 0
-    """Lessons to learn from; 0 starts GRPO at once."""
+    """titles: lessons to learn from. expert_iteration: questions sampled in each round. 0 starts GRPO at once."""
     questions_per_step: Annotated[int, Field(ge=1)] = 8
-    """Lessons of one step."""
+    """Questions whose lessons make one optimizer step."""
     learning_rate: Annotated[float, Field(gt=0)] = 6e-4
     """Rises over three steps, then falls to 0 at the last."""
     least_reward: Annotated[float, Field(ge=0, le=1)] = 0.99
-    """A title is imitated where its own search earns at least this, by the reward's metric."""
+    """titles: a title is imitated where its own search earns at least this, by the reward's metric."""
     unanswered_share: Annotated[float, Field(ge=0, le=1)] = 0.33
-    """Share kept of the questions for which no title does; they are answered with the question itself."""
+    """titles: share kept of the questions for which no title does; they are answered with the question itself."""
+    rounds: Annotated[int, Field(ge=1)] = 3
+    """expert_iteration: how often other questions are sampled with the policy as it is then, and the best imitated."""
+    samples: Annotated[int, Field(ge=2)] | None = None
+    """expert_iteration: first turns sampled per question; None: as in `rollout.branching`, like all later turns."""
+    baseline: Literal["mean", "question"] = "mean"
+    """expert_iteration: a sample must beat the mean of the samples of its prompt, or the question as it stands."""
+    margin: Annotated[float, Field(ge=0, le=1)] = 0.1
+    """expert_iteration: by more than this much reward."""
 
 
 class GuardConfig(Section):
@@ -63,6 +74,8 @@ class TrainConfig(Section, LossConfig):
     A question that finds nothing as it stands is one that few samples ever save: it costs time and gives no signal."""
     resample_rounds: Annotated[int, Field(ge=0)] = 0
     """Extra rollouts in a step, each of which asks other questions in place of those whose whole tree has no signal."""
+    curriculum: CurriculumConfig = CurriculumConfig()
+    """Ask questions again by their success in the passes before; a mix of environments has mix.curriculum."""
     learning_rate: Annotated[float, Field(gt=0)] = 1e-6
     """The highest. 1e-6 is the paper's for all weights; the demo trains LoRA with 1e-4."""
     warmup_steps: Annotated[int, Field(ge=0)] = 0

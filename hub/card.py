@@ -6,7 +6,7 @@ than any in it, so that nothing of it is read as Markdown.
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from .base import Base
@@ -227,7 +227,7 @@ def _training(exported: Exported, base: Base) -> str:
         ("questions per step", str(train["questions_per_step"])),
     ]
     if train["warm_start"]["questions"]:
-        facts.append(("warm start", f"{train['warm_start']['questions']} graded proposals imitated before GRPO"))
+        facts.append(("warm start", f"{_warm_start(train['warm_start'])} before GRPO"))
     for key, member in exported.members.items():
         environment = member.environment
         searched = f"{environment.corpus_size:,} documents, corpus `{environment.corpus_hash}`"
@@ -241,6 +241,12 @@ def _training(exported: Exported, base: Base) -> str:
     facts.append(("versions", f"querylect {exported.querylect}"))
     lines = "\n".join(f"| {name} | {value} |" for name, value in facts)
     return f"| | |\n|---|---|\n{lines}\n\nAll settings stand in `querylect.json` under `training`."
+
+
+def _warm_start(settings: Mapping[str, Any]) -> str:
+    if settings.get("kind") == "expert_iteration":
+        return f"{settings['rounds']} rounds of expert iteration on {settings['questions']} questions each"
+    return f"{settings['questions']} graded proposals imitated"
 
 
 def _limits(exported: Exported) -> str:

@@ -16,7 +16,8 @@ QUESTIONS = {"bm25": [f"q{n}" for n in range(40)], "dense": [f"q{n}" for n in ra
 
 def curriculum(weights=None, questions=None, seed=0, **settings):
     weights = weights or {"bm25": 3.0, "dense": 1.0}
-    return Curriculum(weights, questions or QUESTIONS, CurriculumConfig(**settings), seed)
+    mixed = {name: [join_id(name, each) for each in ids] for name, ids in (questions or QUESTIONS).items()}
+    return Curriculum(weights, mixed, CurriculumConfig(**settings), seed)
 
 
 def drawn(course, steps, count, progress=None):

@@ -13,9 +13,10 @@ from querylect.rewriters.registry import make_rewriter
 from querylect.rollouts.checkpoints import find_checkpoint
 from querylect.rollouts.engines import load_engine
 from querylect.rollouts.use import make_grower
+from querylect.train.imitation import imitation_loss
 from querylect.train.run import train, worth_training
 from querylect.train.run_folder import RunFolder
-from querylect.train.warm_start import Lesson, _lessons, _turns, imitation_loss, warm_start
+from querylect.train.warm_start import Lesson, _lessons, demonstration, warm_start
 from safetensors.torch import load_file
 
 from .lessons import change, lesson_url, lessons, records, settings, speaking, without_seconds  # noqa: F401 (fixtures)
@@ -79,14 +80,14 @@ def test_a_warm_start_without_anything_to_imitate_is_refused(warm, grower, clien
     grower.client = Graded(client, {})
     none = change(warm, **{"train.warm_start.unanswered_share": 0.0})
     with pytest.raises(ConfigError, match="no training question has a title that earns"):
-        warm_start(none, grower.engine.model, grower, client.questions("train"), RunFolder(tmp_path / "run"))
+        warm_start(none, grower.engine.model, grower, None, client.questions("train"), RunFolder(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
 
 
 def test_a_rewriter_that_reads_no_tags_is_refused(warm, grower, client, tmp_path):
     grower.rewriter = make_rewriter(RewriterConfig(name="hyde"), RetrieverCard("bm25", "bm25"))
     with pytest.raises(ConfigError, match=r"'hyde' does not read.*warm_start\.questions to 0"):
-        warm_start(warm, grower.engine.model, grower, client.questions("train"), RunFolder(tmp_path / "run"))
+        warm_start(warm, grower.engine.model, grower, None, client.questions("train"), RunFolder(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
 
 
@@ -115,14 +116,15 @@ def test_an_outage_stops_the_warm_start(warm, grower, client):
 @pytest.mark.parametrize("packing", [True, False])
 def test_the_loss_is_that_of_the_answers_alone(grower, packing):
     lesson = Lesson(Question("q", "Aspirin headache"), [], "statin")
-    prompt, first, shown, second = _turns(grower, lesson)
-    ids = torch.tensor([prompt + first + shown + second])
+    taught = demonstration(grower, lesson)
+    ids = torch.tensor([taught.ids])
     logps = torch.log_softmax(grower.engine.model(input_ids=ids).logits[0, :-1].float(), -1)
     logps = logps.gather(-1, ids[0, 1:, None])[:, 0]
-    length = ids.shape[1]
-    said = [*range(len(prompt), len(prompt) + len(first)), *range(length - len(second), length)]
-    answers = [place - 1 for place in said]
-    loss = imitation_loss(grower.engine.model, grower, [lesson], TrainConfig(packing=packing))
+    texts = [grower.chat.text(taught.ids[begin:end]) for begin, end in taught.spans]
+    said = ["aspirin headache</rewrite>", "statin</rewrite>"]
+    assert [text.rpartition("<rewrite>")[2] for text in texts] == said
+    answers = [place - 1 for begin, end in taught.spans for place in range(begin, end)]
+    loss = imitation_loss(grower.engine.model, [taught], TrainConfig(packing=packing))
     torch.testing.assert_close(loss, -logps[answers].mean())
 
 
@@ -131,12 +133,12 @@ def test_imitating_makes_the_answer_likelier(warm, grower, client, tmp_path):
     config = change(warm, **{"train.warm_start.questions_per_step": 1, "train.warm_start.unanswered_share": 1.0,
                              "train.warm_start.learning_rate": 0.01})  # fmt: skip
     policy = grower.engine.model
-    given = list(_lessons(config, grower, client.questions("train")))
+    given = [demonstration(grower, lesson) for lesson in _lessons(config, grower, client.questions("train"))]
     with torch.no_grad():
-        before = float(imitation_loss(policy, grower, given))
-    warm_start(config, policy, grower, client.questions("train"), RunFolder(tmp_path / "folder"))
+        before = float(imitation_loss(policy, given))
+    warm_start(config, policy, grower, None, client.questions("train"), RunFolder(tmp_path / "folder"))
     with torch.no_grad():
-        assert float(imitation_loss(policy, grower, given)) < before
+        assert float(imitation_loss(policy, given)) < before
     assert [record["step"] for record in records(tmp_path / "folder" / "warm_start.jsonl")] == [1, 2, 3, 4, 5]
 
 

@@ -28,10 +28,19 @@ def check_shape(config: RunConfig, processes: int = 1) -> None:
             f"rollout.temperature is {config.rollout.temperature} and train.packing {settings.packing}: TRL computes "
             "flat rows at one temperature. Set train.packing to true, or give one temperature."
         )
-    if settings.warm_start.questions and len(branching) < 2:
+    if settings.warm_start.questions and settings.warm_start.kind == "titles" and len(branching) < 2:
         raise ConfigError(
-            f"train.warm_start imitates a second turn, and rollout.branching is {branching}. Use two turns, or set "
-            "train.warm_start.questions to 0."
+            f"train.warm_start.kind titles imitates a second turn, and rollout.branching is {branching}. Use two "
+            "turns, train.warm_start.kind=expert_iteration, or set train.warm_start.questions to 0."
+        )
+    shared = config.rollout.engine == "vllm_server" or (
+        config.rollout.engine == "vllm" and config.rollout.vllm.tensor_parallel_size > 1
+    )
+    if settings.warm_start.questions and settings.warm_start.kind == "expert_iteration" and processes > 1 and shared:
+        raise ConfigError(
+            f"expert iteration samples in the first of {processes} processes, and rollout.engine "
+            f"{config.rollout.engine} is shared by all of them. Use rollout.engine=transformers or an engine per "
+            "process (rollout.vllm.tensor_parallel_size=1), or set train.warm_start.questions to 0."
         )
     if config.rollout.engine == "vllm_server" and not config.rollout.server.sync:
         raise ConfigError(
@@ -92,7 +101,7 @@ def grpo_config(config: RunConfig, output: Path, processes: int = 1) -> Any:
         max_grad_norm=settings.max_grad_norm,
         logging_nan_inf_filter=False,
         scale_rewards="none",
-        shuffle_dataset=config.mix is None,
+        shuffle_dataset=not config.draws_by_curriculum,
         gradient_checkpointing=bool(settings.gradient_checkpointing),
         gradient_checkpointing_kwargs={"use_reentrant": settings.gradient_checkpointing == "reentrant"},
         optim="adamw_torch",

@@ -1,4 +1,4 @@
-"""Which questions a step asks, where several environments are mixed: weights, passes, and the success seen so far.
+"""Which questions a step asks, of one environment or of several: weights, passes, and the success seen so far.
 
 Success s ∈ [0, 1] of a question is the mean metric of its scored last turns when it was last asked; that of an
 environment is the running mean over steps, s ← m·s + (1 − m)·(mean of the step's questions) with m = `memory`.
@@ -23,8 +23,7 @@ from random import Random
 from statistics import fmean
 from typing import Any, Self
 
-from ..configs.schema import CurriculumConfig
-from ..data.mixed_ids import join_id, split_id
+from ..configs.curriculum import CurriculumConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +35,7 @@ class Progress:
     environments: Mapping[str, float] = field(default_factory=dict)
     """Success of each environment that was asked."""
     questions: Mapping[str, float] = field(default_factory=dict)
-    """Success of each question that was asked, by mixed id."""
+    """Success of each question that was asked, by id."""
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Self:
@@ -58,9 +57,10 @@ class Curriculum:
         settings: CurriculumConfig,
         seed: int,
     ) -> None:
-        """`weights` > 0 and the ids of the questions (at least one each), both by environment."""
+        """`weights` > 0 and the ids of the questions (at least one each, all distinct), both by environment."""
         self.weights, self.settings, self.seed = dict(weights), settings, seed
         self._questions = {name: list(ids) for name, ids in questions.items()}
+        self._environment_of = {question_id: name for name, ids in questions.items() for question_id in ids}
         self._orders: dict[str, tuple[int, list[str]]] = {}
 
     def chance(self, success: float | None) -> float:
@@ -77,7 +77,7 @@ class Curriculum:
         return {name: value / total for name, value in wanted.items()}
 
     def draw(self, progress: Progress, step: int, count: int) -> tuple[list[str], Progress]:
-        """The mixed ids of the `count` questions of a step, and the progress with what was asked or passed over.
+        """The ids of the `count` questions of a step, and the progress with what was asked or passed over.
 
         The number from an environment is its share of `count`, rounded up or down, and equals it in the mean over
         steps (systematic sampling). A question comes twice in one step only where an environment has fewer questions
@@ -95,34 +95,34 @@ class Curriculum:
         for name in picked:
             if len(taken[name]) == len(self._questions[name]):
                 taken[name].clear()
-            mixed_id, positions[name] = self._next(name, positions[name], progress, random, taken[name])
-            taken[name].add(mixed_id)
-            drawn.append(mixed_id)
+            question_id, positions[name] = self._next(name, positions[name], progress, random, taken[name])
+            taken[name].add(question_id)
+            drawn.append(question_id)
         return drawn, Progress(positions, progress.environments, progress.questions)
 
     def learn(self, progress: Progress, outcomes: Sequence[tuple[str, float]]) -> Progress:
-        """The progress after a step: `outcomes` are mixed id and success of every question that was scored."""
+        """The progress after a step: `outcomes` are id and success of every question that was scored."""
         by_environment: dict[str, list[float]] = {}
         by_question: dict[str, list[float]] = {}
-        for mixed_id, success in outcomes:
-            by_environment.setdefault(split_id(mixed_id)[0], []).append(success)
-            by_question.setdefault(mixed_id, []).append(success)
+        for question_id, success in outcomes:
+            by_environment.setdefault(self._environment_of[question_id], []).append(success)
+            by_question.setdefault(question_id, []).append(success)
         environments = dict(progress.environments)
         for name, values in by_environment.items():
             now = fmean(values)
             kept = self.settings.memory
             environments[name] = kept * environments[name] + (1 - kept) * now if name in environments else now
-        asked = {mixed_id: fmean(values) for mixed_id, values in by_question.items()}
+        asked = {question_id: fmean(values) for question_id, values in by_question.items()}
         return Progress(progress.positions, environments, {**progress.questions, **asked})
 
     def _next(self, name: str, position: int, progress: Progress, random: Random, taken: set[str]) -> tuple[str, int]:
         """The next question of an environment that is neither taken nor passed over, and the position after it."""
         size = len(self._questions[name])
         while True:
-            mixed_id = join_id(name, self._order(name, position // size)[position % size])
+            question_id = self._order(name, position // size)[position % size]
             position += 1
-            if mixed_id not in taken and random.random() < self.chance(progress.questions.get(mixed_id)):
-                return mixed_id, position
+            if question_id not in taken and random.random() < self.chance(progress.questions.get(question_id)):
+                return question_id, position
 
     def _order(self, name: str, number: int) -> list[str]:
         """The questions of an environment in the order of that pass."""

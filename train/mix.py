@@ -1,4 +1,4 @@
-"""Training on several environments: which question stands in which slot of a step, and what each environment shows.
+"""Steps that a curriculum fills, on one environment or several: which question stands in which slot of a step.
 
 TRL's sampler deals out slots, 0 to questions_per_step − 1; the curriculum fills them when the step begins. Its progress
 belongs to a number of finished steps: what an unfinished step drew and saw is forgotten with it, so a checkpoint of
@@ -22,28 +22,31 @@ from ..rollouts.tree import Node, Tree
 from .credit import Credit
 from .curriculum import Curriculum, Progress
 from .metrics import step_metrics
-from .run_folder import MIX_FILE, write_atomically
+from .run_folder import CURRICULUM_FILE, MIX_FILE, write_atomically
 
 
 class Mixture:
-    """Fills the slots of every step, and keeps the curriculum's progress by finished steps."""
+    """Fills the slots of every step, and keeps the curriculum's progress by finished steps.
+
+    Of a mix of environments by `mix.curriculum`, of one environment by `train.curriculum`.
+    """
 
     def __init__(self, config: RunConfig, questions: Sequence[Question]) -> None:
-        """`questions` have mixed ids. Raises ConfigError where an environment has none."""
-        assert config.mix is not None, "a run without a mix has no mixture"
-        self._slots, self._metric = config.train.questions_per_step, config.reward.metric
-        by_environment: dict[str, list[str]] = {name: [] for name in config.mix.environments}
+        """`questions` have mixed ids where the run mixes environments. Raises ConfigError where one has none."""
+        self._slots, self._metric, self._mixed = config.train.questions_per_step, config.reward.metric, bool(config.mix)
+        members = config.mix.environments if config.mix is not None else {}
+        weights = {name: member.weight for name, member in members.items()} or {"": 1.0}
+        ids: dict[str, list[str]] = {name: [] for name in weights}
         for question in questions:
-            name, question_id = split_id(question.id)
-            by_environment[name].append(question_id)
-        empty = [name for name, ids in by_environment.items() if not ids]
+            ids[split_id(question.id)[0] if self._mixed else ""].append(question.id)
+        empty = [name for name, its in ids.items() if not its]
         if empty:
             raise ConfigError(
                 f"no training question of {', '.join(empty)} is left after train.raw_reward {config.train.raw_reward}. "
                 "Widen it, add questions to the train split, or take the environment out of mix.environments."
             )
-        weights = {name: member.weight for name, member in config.mix.environments.items()}
-        self._curriculum = Curriculum(weights, by_environment, config.mix.curriculum, config.seed)
+        settings = config.mix.curriculum if config.mix is not None else config.train.curriculum
+        self._curriculum = Curriculum(weights, ids, settings, config.seed)
         self._finished = Progress()
         self._ahead: tuple[int, Progress] | None = None
         self._drawn = Progress()
@@ -75,23 +78,31 @@ class Mixture:
 
     def save(self, checkpoint: Path, finished: int) -> None:
         """Write the progress into a checkpoint that is being written."""
-        write_atomically(checkpoint / MIX_FILE, json.dumps(asdict(self.progress(finished))) + "\n")
+        write_atomically(self._file(checkpoint), json.dumps(asdict(self.progress(finished))) + "\n")
 
     def load(self, checkpoint: Path) -> None:
         """Go on from a checkpoint. Raises CheckpointError where its progress cannot be read."""
-        path = checkpoint / MIX_FILE
+        path = self._file(checkpoint)
         try:
             self._finished = Progress.from_plain(json.loads(path.read_text(encoding="utf-8")))
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise CheckpointError(
-                f"{path} does not say how far the mix of environments was ({error!r:.200}). Remove {checkpoint} to go "
-                "on from the checkpoint before it, or start a new run."
+                f"{path} does not say how far the curriculum was ({error!r:.200}). Remove {checkpoint} to go on from "
+                "the checkpoint before it, or start a new run."
             ) from error
 
+    def _file(self, checkpoint: Path) -> Path:
+        return checkpoint / (MIX_FILE if self._mixed else CURRICULUM_FILE)
+
     def metrics(self, trees: Sequence[Tree], credit: Credit, chat: Chat) -> dict[str, float]:
-        """The figures of a step for each environment by itself, as `reward/turn2/NAME`, and its share and success."""
+        """The figures of a step for each environment by itself, as `reward/turn2/NAME`, and its share and success.
+
+        Of a run on one environment, whose other figures are those of the run: its `success`.
+        """
         record: dict[str, float] = {}
         seen = self._ahead[1].environments if self._ahead is not None else {}
+        if not self._mixed:
+            return {"success": seen[""]} if seen else {}
         for name, share in self.shares.items():
             record[f"share/{name}"] = share
             if name in seen:

@@ -104,7 +104,7 @@ def _askable(
 
 
 def _what_steps_draw(config: RunConfig, questions: Sequence[Question]) -> Mixture | None:
-    """What fills the steps of a run that mixes environments; None where TRL's passes over the questions do.
+    """What fills the steps of a run with a mix or a curriculum; None where TRL's passes over the questions do.
 
     Raises ConfigError where the questions do not fill a step.
     """
@@ -114,7 +114,7 @@ def _what_steps_draw(config: RunConfig, questions: Sequence[Question]) -> Mixtur
             f"train.questions_per_step is {config.train.questions_per_step}. Lower it, widen train.raw_reward, "
             "or add questions to the train split."
         )
-    return Mixture(config, questions) if config.mix is not None else None
+    return Mixture(config, questions) if config.draws_by_curriculum else None
 
 
 def worth_training(config: RunConfig, client: AnyClient, questions: Sequence[Question]) -> list[Question]:
@@ -191,7 +191,9 @@ def _train(
     def warm() -> None:
         from .warm_start import warm_start
 
-        warm_start(loaded.config, loaded.policy, loaded.grower, asked, opened)
+        # Titles may help where the question alone finds nothing; samples are those of the questions that GRPO asks.
+        pool = asked if config.train.warm_start.kind == "titles" else questions
+        warm_start(loaded.config, loaded.policy, loaded.grower, loaded.sampler, pool, opened)
         with staged(opened.warm) as place:
             loaded.policy.save_pretrained(str(place))
             loaded.tokenizer.save_pretrained(str(place))

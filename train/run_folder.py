@@ -39,6 +39,9 @@ CHECKPOINT_FILES = ("*.safetensors", "optimizer.pt", "scheduler.pt", "rng_state*
 MIX_FILE = "mix.json"
 """In the checkpoints of a run that mixes environments: how far its curriculum was."""
 
+CURRICULUM_FILE = "curriculum.json"
+"""The same of a run on one environment with train.curriculum."""
+
 
 class RunFolder:
     """The files of one run."""
