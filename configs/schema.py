@@ -355,6 +355,16 @@ class RunConfig(Section):
         return self
 
     @model_validator(mode="after")
+    def _best_of_those_sampled(self) -> "RunConfig":
+        least = min(self.rollout.branching)
+        if self.train.best_of is not None and self.train.best_of > least:
+            raise ValueError(
+                f"train.best_of is {self.train.best_of} and a turn has {least} samples (rollout.branching "
+                f"{self.rollout.branching}); give at most {least}"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _one_curriculum(self) -> "RunConfig":
         if self.mix is not None and self.train.curriculum != CurriculumConfig():
             raise ValueError(

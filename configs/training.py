@@ -60,6 +60,9 @@ class TrainConfig(Section, LossConfig):
     """turn: a turn is compared with its siblings. trajectory: a path with all paths of its question."""
     scale: Literal["group", "batch", "none"] = "none"
     """Divide advantages by the standard deviation of their group, of the batch, or not."""
+    best_of: Annotated[int, Field(ge=2)] | None = None
+    """Train for the expected best of so many samples instead of their mean ("max@k", pass@k), which keeps them
+    different; at most the smallest number of `rollout.branching`, and for `credit: turn`."""
     steps: Annotated[int, Field(ge=1)] = 40
     """Optimizer steps of the whole run."""
     questions_per_step: Annotated[int, Field(ge=1)] = 12
@@ -118,6 +121,12 @@ class TrainConfig(Section, LossConfig):
     """The highest ratio; None is no bound."""
     importance_sampling_clip_min: Annotated[float, Field(ge=0)] | None = None
     """The lowest; None is no bound."""
+
+    @model_validator(mode="after")
+    def _best_of_turns(self) -> "TrainConfig":
+        if self.best_of is not None and self.credit != "turn":
+            raise ValueError(f"train.best_of {self.best_of} compares turns; set train.credit to turn, or leave it out")
+        return self
 
     @model_validator(mode="after")
     def _kl_of_all_samples(self) -> "TrainConfig":

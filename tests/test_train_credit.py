@@ -332,3 +332,11 @@ def test_unscorable_turns_are_zero_and_groups_sum_to_zero(stems, credit, scale):
             assert found.of(each) == 0
     for group in found.groups:
         assert sum(found.of(member) for member in group.members) == pytest.approx(0, abs=1e-6)
+
+
+def test_best_of_two_compares_for_the_expected_best_of_two():
+    """Of the pairs with a sample: how much better the pair is than its other half, twice the mean."""
+    one = tree(0.0, 0.2, 0.8)
+    found = assign_credit([one], "turn", [1.0], "none", best_of=2)
+    # pairs: .2, .8, .8; 0 adds nothing, .2 adds .2 to 0 and nothing to .8, .8 adds .8 to 0 and .6 to .2
+    assert [found.of(root) for root in one.roots] == pytest.approx([0.0, 0.2, 1.4])

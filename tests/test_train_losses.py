@@ -127,6 +127,11 @@ def sapo(ratio, advantage, _):
     return -4 / temperature * (temperature * (ratio - 1)).sigmoid() * advantage
 
 
+def per_turn(term):
+    """One ratio for a whole turn (GSPO)."""
+    return lambda ratio, advantage, logp: term(ratio.log().mean().exp().expand_as(ratio), advantage, logp)
+
+
 ON_TREES = [
     ({}, clipped(0.2, 0.2)),
     ({"train.credit": "trajectory"}, clipped(0.2, 0.2)),
@@ -138,6 +143,7 @@ ON_TREES = [
         lambda ratio, advantage, logp: -ratio.clamp(max=1.01) * advantage * logp,
     ),
     ({"train.loss_type": "sapo", "train.sapo_temperature_neg": 3.0}, sapo),
+    ({"train.importance_sampling_level": "sequence", "train.epsilon": 0.001}, per_turn(clipped(0.001, 0.001))),
 ]
 
 

@@ -24,9 +24,7 @@ from typing import Literal
 
 from ..rewards.trajectory import trajectory_value
 from ..rollouts.tree import Node, Tree
-
-TIE = 1e-9
-"""Differences below this are rounding, not signal."""
+from .best_of_k import TIE, best_of_k_advantages
 
 Scale = Literal["group", "batch", "none"]
 
@@ -72,24 +70,33 @@ class Credit:
 
 
 def assign_credit(
-    trees: Sequence[Tree], credit: Literal["turn", "trajectory"], weights: Sequence[float], scale: Scale
+    trees: Sequence[Tree],
+    credit: Literal["turn", "trajectory"],
+    weights: Sequence[float],
+    scale: Scale,
+    best_of: int | None = None,
 ) -> Credit:
     """Advantages of all nodes of a step. `weights` λ by turn; one-turn trees use 1 whatever `weights` says.
 
     `scale`: divide by the sample standard deviation of the group, of all values of the same turn in the batch, or not.
+    `best_of`: under `turn` credit, compare for the expected best of so many samples (best_of_k.py), not for their mean.
     """
     groups = _turn_groups(trees, weights) if credit == "turn" else _trajectory_groups(trees, weights)
     spread = _spreads(groups, scale)
-    strengths = _strengths(groups, trees) if credit == "turn" and scale != "group" else {}
+    mean_of_all = credit == "turn" and scale != "group" and best_of is None
+    strengths = _strengths(groups, trees) if mean_of_all else {}
     advantages: dict[int, float] = {}
     for group in groups:
         if not group.has_signal:
             continue
         divisor, mean = spread(group) / strengths.get(id(group), 1.0), fmean(group.scored)
-        for member, value in zip(group.members, group.values, strict=True):
+        if best_of is None:
+            ahead = [None if value is None else value - mean for value in group.values]
+        else:
+            ahead = best_of_k_advantages(group.values, best_of)
+        for member, value in zip(group.members, ahead, strict=True):
             if value is not None:
-                ahead = value - mean
-                advantages[id(member)] = ahead / divisor if abs(ahead) > TIE else 0.0
+                advantages[id(member)] = value / divisor if abs(value) > TIE else 0.0
     if credit == "trajectory":
         advantages = _mean_over_paths(trees, advantages, groups)
     return Credit(advantages, groups)

@@ -111,11 +111,12 @@ class TreeTrainer(GRPOTrainer):
         started = time.perf_counter()
         config = self.run
         own, self.trees = self.trees, all_trees(self.processes, self.trees)
-        credit = assign_credit(self.trees, config.train.credit, config.reward.turn_weights, config.train.scale)
-        used, most = credit, config.train.samples_per_update
+        weights, settings = config.reward.turn_weights, config.train
+        credit = assign_credit(self.trees, settings.credit, weights, settings.scale, settings.best_of)
+        used, most = credit, settings.samples_per_update
         if most is not None:
             used = subsample(credit, self.trees, most, Random(f"{config.seed}-{self.state.global_step}-update"))
-        completion_mask, settings = output["completion_mask"], config.train
+        completion_mask = output["completion_mask"]
         device, cut = completion_mask.device, settings.mask_truncated_completions
         sampled = completion_mask * row_mask(own, None, cut).to(device)[:, None]
         every = settings.acts_without_advantage and most is None

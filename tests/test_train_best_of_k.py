@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from querylect.errors import ConfigError
-from querylect.train.pass_at_k import pass_at_k_advantages
+from querylect.train.best_of_k import best_of_k_advantages
 
 GRID = st.lists(st.sampled_from([0.0, 0.1, 0.1, 0.415, 0.73, 1.0]), min_size=1, max_size=8)
 
@@ -31,20 +31,20 @@ def brute_force(rewards, k):
 def test_advantages_are_those_of_all_subsets(rewards, data):
     k = data.draw(st.integers(1, len(rewards)))
     if len(rewards) > 1:
-        assert pass_at_k_advantages(rewards, k) == pytest.approx(brute_force(rewards, k), abs=1e-12)
+        assert best_of_k_advantages(rewards, k) == pytest.approx(brute_force(rewards, k), abs=1e-12)
 
 
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=7), st.data())
 def test_advantages_of_continuous_rewards_are_those_of_all_subsets(rewards, data):
     k = data.draw(st.integers(1, len(rewards)))
-    assert pass_at_k_advantages(rewards, k) == pytest.approx(brute_force(rewards, k), abs=1e-7)
+    assert best_of_k_advantages(rewards, k) == pytest.approx(brute_force(rewards, k), abs=1e-7)
 
 
 def test_a_case_worked_by_hand():
     """n = 3, k = 2. The best: in {a, c} 1 − 0, in {b, c} 1 − .4, mean .8; the middle: .4 − 0 and nothing, mean .2."""
-    assert pass_at_k_advantages([1.0, 0.0, 0.4], 2) == pytest.approx([2 * 0.8, 0.0, 2 * 0.2])
-    assert pass_at_k_advantages([1.0, 0.0, 0.4], 3) == pytest.approx([3 * 0.6, 0.0, 0.0])
-    assert pass_at_k_advantages([1.0, 0.0, 0.5], 1) == pytest.approx([0.75, -0.75, 0.0])
+    assert best_of_k_advantages([1.0, 0.0, 0.4], 2) == pytest.approx([2 * 0.8, 0.0, 2 * 0.2])
+    assert best_of_k_advantages([1.0, 0.0, 0.4], 3) == pytest.approx([3 * 0.6, 0.0, 0.0])
+    assert best_of_k_advantages([1.0, 0.0, 0.5], 1) == pytest.approx([0.75, -0.75, 0.0])
 
 
 @pytest.mark.parametrize("k", [1, 2, 3, 4])
@@ -67,7 +67,7 @@ def test_the_gradient_is_unbiased_on_a_bandit(n, k):
     estimated = [0.0] * 3
     for arms in product(range(3), repeat=n):
         chance = math.prod(p[arm] for arm in arms)
-        advantages = pass_at_k_advantages([worth[arm] for arm in arms], k)
+        advantages = best_of_k_advantages([worth[arm] for arm in arms], k)
         for arm, advantage in zip(arms, advantages, strict=True):
             for at in range(3):
                 estimated[at] += chance * advantage * ((arm == at) - p[at]) / n
@@ -82,34 +82,34 @@ def test_the_gradient_is_unbiased_on_a_bandit(n, k):
 
 @pytest.mark.parametrize("k", [1, 2, 5])
 def test_ties_give_exactly_zero(k):
-    assert pass_at_k_advantages([0.3] * 5, k) == [0.0] * 5
-    assert pass_at_k_advantages([0.3, 0.1 + 0.2, 0.3, 0.3, 0.3], k) == [0.0] * 5
-    assert pass_at_k_advantages([1.0, 1.0, 0.0], 3) == [0.0] * 3, "each is matched by another"
+    assert best_of_k_advantages([0.3] * 5, k) == [0.0] * 5
+    assert best_of_k_advantages([0.3, 0.1 + 0.2, 0.3, 0.3, 0.3], k) == [0.0] * 5
+    assert best_of_k_advantages([1.0, 1.0, 0.0], 3) == [0.0] * 3, "each is matched by another"
 
 
 def test_rounding_among_the_best_is_a_tie():
-    assert pass_at_k_advantages([0.0, 0.3, 0.1 + 0.2], 3) == [0.0] * 3
+    assert best_of_k_advantages([0.0, 0.3, 0.1 + 0.2], 3) == [0.0] * 3
 
 
 @pytest.mark.parametrize("k", [1, 2, 3])
 def test_unscorable_alternatives_are_left_out(k):
-    scored = pass_at_k_advantages([0.2, 0.9, 0.4], k)
-    assert pass_at_k_advantages([0.2, None, 0.9, 0.4, None], k) == [scored[0], None, *scored[1:], None]
+    scored = best_of_k_advantages([0.2, 0.9, 0.4], k)
+    assert best_of_k_advantages([0.2, None, 0.9, 0.4, None], k) == [scored[0], None, *scored[1:], None]
 
 
 def test_too_few_scored_alternatives_move_nothing():
-    assert pass_at_k_advantages([0.2, None, 0.9], 3) == [0.0, None, 0.0]
-    assert pass_at_k_advantages([None, 0.9], 1) == [None, 0.0]
-    assert pass_at_k_advantages([None, None], 2) == [None, None]
+    assert best_of_k_advantages([0.2, None, 0.9], 3) == [0.0, None, 0.0]
+    assert best_of_k_advantages([None, 0.9], 1) == [None, 0.0]
+    assert best_of_k_advantages([None, None], 2) == [None, None]
 
 
 @pytest.mark.parametrize(("k", "n"), [(0, 4), (5, 4), (1, 0)])
 def test_a_k_that_the_group_cannot_give_is_refused(k, n):
     with pytest.raises(ConfigError, match=rf"k = {k} for groups of {n} samples.*rollout\.branching"):
-        pass_at_k_advantages([0.5] * n, k)
+        best_of_k_advantages([0.5] * n, k)
 
 
 def test_a_large_group_takes_no_subsets():
     rewards = [(place * 7919 % 2000) / 2000 for place in range(2000)]
-    advantages = pass_at_k_advantages(rewards, 8)  # C(2000, 8) is 6e21
+    advantages = best_of_k_advantages(rewards, 8)  # C(2000, 8) is 6e21
     assert max(advantages) == advantages[rewards.index(max(rewards))]

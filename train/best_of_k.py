@@ -27,10 +27,12 @@ from math import comb
 from statistics import fmean
 
 from ..errors import ConfigError
-from .credit import TIE
+
+TIE = 1e-9
+"""Differences below this are rounding, not signal."""
 
 
-def pass_at_k_advantages(rewards: Sequence[float | None], k: int) -> list[float | None]:
+def best_of_k_advantages(rewards: Sequence[float | None], k: int) -> list[float | None]:
     """The advantage of each of n alternatives, in their order; None where the reward is None (unscorable).
 
     rewards: n floats of the samples of one state. Differences of at most TIE count as none, so a tie gives exactly 0.
