@@ -401,8 +401,10 @@ def evaluate(
     if checkpoint is not None and folder is None:
         raise ConfigError(f"--checkpoint {checkpoint} needs a run folder, and {run!r} is a config.")
     from .eval.mixed import evaluate_each
+    from .eval.summary import summary
 
     for written in evaluate_each(settings, folder, output, env, checkpoint, _tell if checked else None):
+        _tell(summary(written.with_name("results.json")))
         typer.echo(written)
 
 
@@ -416,6 +418,7 @@ def _evaluate_plan(plan: PlanConfig, output: Path | None, checked: bool, verbose
     from .eval.grid.results import evaluate_plan
 
     written, failed = evaluate_plan(plan, output, _tell if checked else None)
+    _tell(written.read_text(encoding="utf-8"))
     typer.echo(written)
     if failed is not None:
         raise failed
