@@ -213,6 +213,11 @@ class PlanConfig(Section):
                 )
         return self
 
+    @property
+    def free_systems(self) -> list[str]:
+        """The systems without a model: training-free baselines."""
+        return [name for name, system in self.systems.items() if system.training_free is not None]
+
     def has_parts(self, dataset: str) -> bool:
         """Whether question ids of a dataset begin with the name of a part."""
         source = self.datasets[dataset]

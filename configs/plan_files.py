@@ -38,9 +38,9 @@ def dump_plan(plan: PlanConfig) -> str:
     """The plan with every setting as YAML; `load_plan` reads it back to an equal one. An index that the plan does not
     name stays unnamed, for its folder follows from the dataset; so do the systems that `training_free` brings."""
     values = plan.model_dump(mode="json")
-    for name in plan.training_free:
-        if plan.systems[name] == SystemConfig(training_free=name):
-            del values["systems"][name]
+    for baseline in plan.training_free:
+        if plan.systems[baseline] == SystemConfig(training_free=baseline):
+            del values["systems"][baseline]
     for name, environment in plan.environments.items():
         env = values["environments"][name]["env"]
         del env["dataset"]

@@ -266,9 +266,7 @@ def _plain(arm: Arm) -> str:
     return _LABELS.get(arm.system, f"the {arm.system} policy")
 
 
-def _best_free(
-    tuned: Sequence[Tuned], arms: Sequence[Arm], scores: Mapping[Arm, Sequence[float | None]]
-) -> str | None:
+def _best_free(tuned: Sequence[Tuned], arms: Sequence[Arm], scores: Mapping[Arm, Sequence[float | None]]) -> str | None:
     """The best training-free baseline by validation. Where none was tuned there, the best on the evaluated questions:
     a choice in favour of the baseline."""
     best = best_by_validation([one for one in tuned if Arm(one.name, 0) in arms])

@@ -2,9 +2,9 @@
 
 On BM25 this is Anserini's definition (Rm3Reranker): the terms of each of the first `fb_docs` documents, analysed as the
 index analyses them, of 2 to 20 characters in [a-z0-9], none that stands in more than a tenth of the corpus; of each
-document the `fb_terms` most frequent. A term's weight is Σ_d tf(t, d) / |d| · score(d), |d| being the sum over the terms
-that were kept of d. The `fb_terms` heaviest are scaled to a sum of 1 and interpolated with the question, whose terms
-have a sum of 1, too:
+document the `fb_terms` most frequent. A term's weight is Σ_d tf(t, d) / |d| · score(d), where |d| sums the frequencies
+of the terms kept of d. The `fb_terms` heaviest are scaled to a sum of 1 and interpolated with the question, whose
+terms have a sum of 1, too:
 
     w(t) = λ · count(t, question) / |question| + (1 − λ) · rm(t),    λ = original_query_weight
 
