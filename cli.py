@@ -416,9 +416,10 @@ def _evaluate_plan(plan: PlanConfig, output: Path | None, checked: bool, verbose
         typer.echo(dump_plan(plan), nl=False)
         raise typer.Exit
     from .eval.grid.results import evaluate_plan
+    from .eval.summary import plan_summary
 
     written, failed = evaluate_plan(plan, output, _tell if checked else None)
-    _tell(written.read_text(encoding="utf-8"))
+    _tell(plan_summary(written))
     typer.echo(written)
     if failed is not None:
         raise failed

@@ -43,3 +43,8 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 def _number(value: float | None) -> str:
     return "–" if value is None else f"{value:.3f}"
+
+
+def plan_summary(tables: Path) -> str:
+    """The tables of an evaluated plan."""
+    return tables.read_text(encoding="utf-8")
