@@ -5,13 +5,13 @@ from collections import Counter
 
 import pytest
 from querylect.cli import main
+from querylect.configs.methods import TRAINING_FREE
 from querylect.configs.paper import PaperConfig, known_papers, load_paper
 from querylect.configs.schema import EnvironmentConfig
 from querylect.envs.environment import Environment
 from querylect.envs.index import build_index
 from querylect.envs.service import create_app
 from querylect.eval.papers.run import run_paper
-from querylect.configs.methods import TRAINING_FREE
 from querylect.rewriters.methods import METHODS
 
 from .chat_server import ChatServer, last_user, serving
