@@ -86,9 +86,9 @@ def evaluate_systems(
     drawings = draw_training(read_metrics(metrics)) if metrics is not None and metrics.is_file() else []
     said = provenance(config, info, checkpoint, licence=dataset.licence if dataset else "")
     refuse_unwritable(folder)
-    records = run_systems(client, questions, systems)
     tuning = Tuning(config.eval.split, config.eval.tuning_questions, METRICS, config.seed)
     tuned = tune(config.eval.training_free, client, questions, tuning, folder / TUNING_FILE)
+    records = run_systems(client, questions, systems)
     records += [record for one in tuned for record in answer(one.name, client, one, questions, METRICS)]
     write_records(folder / "eval.jsonl", records)
     results = tabulate(

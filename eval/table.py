@@ -125,7 +125,7 @@ class Results:
     @property
     def notes(self) -> list[str]:
         """Where the weights of the training-free baselines come from, and which of them is the best."""
-        said = [f"{_LABELS[one.name]}: {one.sentence.partition(': ')[2]}" for one in self.tuned]
+        said = [f"{_LABELS[one.name]}: {one.sentence}" for one in self.tuned]
         if self.best_free is not None:
             where = "on validation questions"
             if best_by_validation(self.tuned) is None:

@@ -69,13 +69,13 @@ class Tuned:
 
     @property
     def sentence(self) -> str:
-        """What a table says of it."""
+        """The weights and where they come from, for the notes of a table."""
         chosen = ", ".join(f"{name} = {value:g}" for name, value in self.weights.items())
         if self.score is None:
-            return f"{self.name}: {chosen}; {self.reason}."
+            return f"{chosen}; {self.reason}."
         against = f" (raw {self.raw:.3f})" if self.raw is not None else ""
         return (
-            f"{self.name}: {chosen}, the best of {self.tried} by {self.metric} on {self.questions} validation "
+            f"{chosen}, the best of {self.tried} by {self.metric} on {self.questions} validation "
             f"questions: {self.score:.3f} there{against}."
         )
 

@@ -154,7 +154,7 @@ def _add_best_free(plan: PlanConfig, cells: Sequence[Cell], answers: dict[tuple[
         }
         best, by_validation = best_of(found, scores)
         answers[Arm(BEST_FREE, 0), name] = answers[Arm(best, 0), name]
-        notes += [f"{name}: {system}: {tuned.sentence.partition(': ')[2]}" for system, tuned in found.items()]
+        notes += [f"{name}: {system}: {tuned.sentence}" for system, tuned in found.items()]
         chosen = "on validation questions" if by_validation else "on the evaluated questions, which is in its favour"
         notes.append(f"{name}: {best} is the best training-free baseline {chosen}.")
     return notes
