@@ -401,8 +401,10 @@ def evaluate(
     if checkpoint is not None and folder is None:
         raise ConfigError(f"--checkpoint {checkpoint} needs a run folder, and {run!r} is a config.")
     from .eval.mixed import evaluate_each
+    from .eval.summary import summary
 
     for written in evaluate_each(settings, folder, output, env, checkpoint, _tell if checked else None):
+        _tell(summary(written.with_name("results.json")))
         typer.echo(written)
 
 
@@ -414,8 +416,10 @@ def _evaluate_plan(plan: PlanConfig, output: Path | None, checked: bool, verbose
         typer.echo(dump_plan(plan), nl=False)
         raise typer.Exit
     from .eval.grid.results import evaluate_plan
+    from .eval.summary import plan_summary
 
     written, failed = evaluate_plan(plan, output, _tell if checked else None)
+    _tell(plan_summary(written))
     typer.echo(written)
     if failed is not None:
         raise failed

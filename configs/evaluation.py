@@ -2,17 +2,21 @@
 
 import re
 from collections.abc import Iterable
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from .environment import ClientConfig, DatasetConfig, EnvironmentConfig
 from .llm import LlmConfig
+from .methods import TRAINING_FREE, TrainingFreeName
 from .schema import PolicyConfig, RewriterConfig, RolloutConfig
 from .section import Section
 
 RAW = "raw"
 """The system that searches every question as it stands; it takes part in every evaluation."""
+
+BEST_FREE = "best_training_free"
+"""Of the training-free baselines the one that is best on validation questions; a row of every table that has one."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _METRIC = re.compile(r"(?:ndcg|recall|mrr)@([1-9][0-9]*)|mrr")
@@ -38,7 +42,7 @@ class PlanEnvironment(Section):
 
 
 class SystemConfig(Section):
-    """What rewrites the questions: a prompted model, a model that is asked (`llm`), or the policy of a run."""
+    """What rewrites the questions: a prompted model, a model that is asked (`llm`), the policy of a run, or none."""
 
     run: str | None = None
     """A run folder; its policy, rewriter and rollout are taken where the system has none of its own."""
@@ -61,6 +65,10 @@ class SystemConfig(Section):
     """Of samples."""
     passages: Annotated[int, Field(ge=1)] = 1
     """hyde over an llm: passages sampled for one answer, which are searched together."""
+    training_free: TrainingFreeName | None = None
+    """A baseline without a model, instead of all the others."""
+    weights: dict[str, float] | None = None
+    """Its settings (docs/methods.md); None chooses them on validation questions."""
     environments: list[str] | None = None
     """Only in these environments; None takes all."""
     datasets: list[str] | None = None
@@ -74,6 +82,20 @@ class SystemConfig(Section):
             raise ValueError("run and policy exclude each other: a run brings its policy; remove one of the two")
         if self.llm is not None and (self.run is not None or self.policy is not None):
             raise ValueError("llm is asked instead of a policy; remove llm, or run and policy")
+        return self
+
+    @model_validator(mode="after")
+    def _without_a_model(self) -> "SystemConfig":
+        if self.training_free is None:
+            if self.weights is not None:
+                raise ValueError("weights are those of a training_free baseline, and none is named")
+            return self
+        allowed = {"training_free", "weights", "environments", "datasets"}
+        if others := sorted(name for name in self.model_fields_set - allowed if getattr(self, name) is not None):
+            others = [name for name in others if getattr(self, name) != type(self).model_fields[name].default]
+        if others:
+            raise ValueError(f"training_free {self.training_free} has no model; remove {', '.join(others)}")
+        TRAINING_FREE[self.training_free].model_validate(self.weights or {})
         return self
 
     @model_validator(mode="after")
@@ -117,6 +139,10 @@ class PlanConfig(Section):
     """Draws of the confidence intervals."""
     baselines: Annotated[list[str], Field(min_length=1, max_length=2)] = [RAW]
     """Systems that all others are tested against, at their last turn: † for the first, ‡ for the second."""
+    training_free: list[TrainingFreeName] = list(TRAINING_FREE)
+    """Baselines without a model that are systems of the plan beside those named below; [] leaves them out."""
+    tuning_questions: Annotated[int, Field(ge=0)] = 300
+    """Validation questions at most that choose the weights of training-free baselines; 0 takes the defaults."""
     parts: list[str] = []
     """Datasets whose question ids begin with a part (`covidqa/17`): figures are given for each part and averaged. Those
     of kind ragbench are such anyway."""
@@ -142,7 +168,22 @@ class PlanConfig(Section):
                 raise ValueError(f"the name {name!r} must be of letters, digits, '.', - and _, for it names files")
         if RAW in members:
             raise ValueError(f"the name {RAW!r} is that of the raw question, which always takes part; choose another")
+        if BEST_FREE in members:
+            raise ValueError(f"the name {BEST_FREE!r} is that of a row of the tables; choose another")
         return members
+
+    @model_validator(mode="before")
+    @classmethod
+    def _baselines_without_a_model(cls, values: Any) -> Any:
+        """The systems of `training_free` stand before the others, unless the plan itself has one of that name."""
+        if not isinstance(values, dict) or not isinstance(values.get("systems") or {}, dict):
+            return values
+        names = values.get("training_free", list(TRAINING_FREE))
+        own = dict(values.get("systems") or {})
+        if not isinstance(names, list) or not all(name in TRAINING_FREE for name in names):
+            return values
+        added = {name: {"training_free": name} for name in names if name not in own}
+        return {**values, "systems": {**added, **own}}
 
     @field_validator("metrics")
     @classmethod
@@ -171,6 +212,11 @@ class PlanConfig(Section):
                     f"environments.{name}.urls by dataset, or environments.{name}.datasets with one"
                 )
         return self
+
+    @property
+    def free_systems(self) -> list[str]:
+        """The systems without a model: training-free baselines."""
+        return [name for name, system in self.systems.items() if system.training_free is not None]
 
     def has_parts(self, dataset: str) -> bool:
         """Whether question ids of a dataset begin with the name of a part."""

@@ -1,7 +1,7 @@
 """Settings of methods, ways from a question to a context: each method has a section of its own (docs/methods.md)."""
 
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -229,6 +229,53 @@ class MainRagConfig(Section):
     """Words that both agents are shown of a document."""
     max_tokens: Annotated[int, Field(ge=1)] = 32
     """Longest predicted answer."""
+
+
+class TrainingFreeConfig(Section):
+    """What the training-free baselines share."""
+
+    k: Annotated[int, Field(ge=1)] = 15
+    """Documents of the context. An evaluation takes its own depth."""
+    source: str = ""
+    """The knowledge base; "" is the only one, or the first."""
+
+
+class FirstTitlesConfig(TrainingFreeConfig):
+    """`first_titles`: the question, and the titles of the documents that it finds first."""
+
+    n: Annotated[int, Field(ge=1, le=32)] = 1
+    """Titles that are added."""
+    weight: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.2
+    """Weight of each title; the question's is 1."""
+
+
+class Rm3Config(TrainingFreeConfig):
+    """`rm3`: the question, and the most likely terms of the documents that it finds first."""
+
+    fb_docs: Annotated[int, Field(ge=1, le=1000)] = 10
+    """Feedback documents."""
+    fb_terms: Annotated[int, Field(ge=1, le=60)] = 10
+    """Expansion terms."""
+    original_query_weight: Annotated[float, Field(ge=0, le=1)] = 0.5
+    """Weight of the question; the expansion terms share the rest."""
+
+
+class WeightedWordsConfig(TrainingFreeConfig):
+    """`weighted_words`: the question, and its own first content words once more."""
+
+    n: Annotated[int, Field(ge=1)] = 3
+    """Content words, from the first on."""
+    weight: Annotated[float, Field(allow_inf_nan=False)] = 0.3
+    """Their weight; the question's is 1."""
+
+
+TrainingFreeName = Literal["first_titles", "rm3", "weighted_words"]
+TRAINING_FREE: Mapping[TrainingFreeName, type[TrainingFreeConfig]] = {
+    "first_titles": FirstTitlesConfig,
+    "rm3": Rm3Config,
+    "weighted_words": WeightedWordsConfig,
+}
+"""The training-free baselines, which stand in every evaluation: rewriters without a model."""
 
 
 def _shared(k: str, count: int, setting: str, sources: Sequence[str]) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigError
-from .evaluation import PlanConfig
+from .evaluation import PlanConfig, SystemConfig
 from .load import read_yaml, validated
 from .yaml12 import write_yaml
 
@@ -36,8 +36,11 @@ def load_plan(name: str, overrides: Sequence[str] = ()) -> PlanConfig:
 
 def dump_plan(plan: PlanConfig) -> str:
     """The plan with every setting as YAML; `load_plan` reads it back to an equal one. An index that the plan does not
-    name stays unnamed, for its folder follows from the dataset."""
+    name stays unnamed, for its folder follows from the dataset; so do the systems that `training_free` brings."""
     values = plan.model_dump(mode="json")
+    for baseline in plan.training_free:
+        if plan.systems[baseline] == SystemConfig(training_free=baseline):
+            del values["systems"][baseline]
     for name, environment in plan.environments.items():
         env = values["environments"][name]["env"]
         del env["dataset"]

@@ -23,6 +23,7 @@ from .environment import (
     VectorsConfig,
 )
 from .llm import AnswersConfig, LlmConfig
+from .methods import TRAINING_FREE, TrainingFreeName
 from .mix import filled_in
 from .questions import ExtendConfig, QuestionsConfig
 from .rewriter import ChrConfig, HcqrConfig, MultiQueryConfig, RewriterConfig
@@ -268,6 +269,12 @@ class EvalConfig(Section):
     """Draws of the confidence intervals."""
     examples: Annotated[int, Field(ge=0)] = 12
     """Rewrites shown before and after training in the report."""
+    training_free: list[TrainingFreeName] = list(TRAINING_FREE)
+    """Baselines without a model that the policies are compared with; [] leaves them out (docs/evaluation.md)."""
+    tuning_questions: Annotated[int, Field(ge=0)] = 300
+    """Validation questions at most that choose the weights of `training_free`; 0 takes the defaults."""
+    hyde: bool = True
+    """Compare with HyDE by the untrained policy, whose passage has the tokens of all `turns` together."""
 
 
 class MixMemberConfig(Section):

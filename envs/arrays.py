@@ -78,6 +78,10 @@ class Words:
     def __len__(self) -> int:
         return len(self._offsets) - 1
 
+    def word(self, place: int) -> str:
+        """The word of that place."""
+        return self._at(place).decode("utf-8", "surrogatepass")
+
     def _at(self, place: int) -> bytes:
         return self._text[self._offsets[place] : self._offsets[place + 1]].tobytes()
 

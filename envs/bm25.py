@@ -34,6 +34,8 @@ Engine = Literal["bm25s", "rank_bm25"]
 Progress = Callable[[int, int], None]
 
 K1, B = 1.2, 0.75
+FREQUENT = 0.1
+"""Share of the documents above which RM3 takes no word for an expansion term (rewriters/rm3.py)."""
 LENGTHS = "lengths.npy"
 _TOKENS = "tokens.npy"
 _CHUNK = 1000
@@ -45,12 +47,16 @@ class _Engine(Protocol):
 
     def scores(self, words: Sequence[str]) -> npt.NDArray[np.float64]: ...
 
+    def above(self, share: float) -> list[str]: ...
+
 
 class Bm25:
     """Ranks probes by Σ wᵢ·BM25(tᵢ)."""
 
     def __init__(self, engine: _Engine) -> None:
         self._engine = engine
+        self.frequent_terms = engine.above(FREQUENT)
+        """The stemmed words that stand in more than FREQUENT of the documents, sorted."""
 
     def rank(self, probes: Sequence[Probe], limits: Sequence[int]) -> list[Scored]:
         """The ranking of each probe, at most limits[i] documents.
@@ -169,6 +175,11 @@ class _Bm25s:
         known = [place for place in map(self._words.place, words) if place >= 0]
         return np.asarray(self._model.get_scores_from_ids(known), dtype=np.float64)
 
+    def above(self, share: float) -> list[str]:
+        arrays = self._model.scores
+        frequencies = np.diff(arrays["indptr"])
+        return [self._words.word(place) for place in np.flatnonzero(frequencies > share * arrays["num_docs"]).tolist()]
+
 
 class _LuceneOkapi(BM25Okapi):
     """rank-bm25's Okapi with Lucene's idf; its term part still carries the constant factor k1 + 1."""
@@ -188,3 +199,7 @@ class _RankBm25:
 
     def scores(self, words: Sequence[str]) -> npt.NDArray[np.float64]:
         return np.asarray(self._model.get_scores(list(words)), dtype=np.float64) / (K1 + 1)
+
+    def above(self, share: float) -> list[str]:
+        counts = Counter(word for document in self._model.doc_freqs for word in document)
+        return sorted(word for word, count in counts.items() if count > share * len(self._model.doc_freqs))

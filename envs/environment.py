@@ -65,6 +65,8 @@ class Environment:
         """Number of questions by split."""
         self._dataset = dataset
         self._retriever = retriever
+        if (frequent := getattr(retriever, "frequent_terms", None)) is not None:
+            self.card |= {"frequent_terms": frequent}
         if reranker is not None:
             self.card = reranker.describe(self.card)
             self.index_hash = reranker.hash_over(self.index_hash)

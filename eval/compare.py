@@ -15,7 +15,7 @@ from ..data.types import Dataset, Question
 from ..envs.connect import open_environment
 from ..envs.plan import SearchPlan
 from ..errors import ConfigError, DataError, EnvironmentUnavailableError
-from ..rollouts.checkpoints import find_checkpoint
+from ..rollouts.checkpoints import find_checkpoint, find_warm_start
 from .baselines import compare_with_published
 from .pages.figures import draw_training, read_metrics
 from .provenance import Provenance, provenance
@@ -32,6 +32,7 @@ from .report.examples import choose_examples, gold_titles
 from .report.run_report import render
 from .systems import PolicySystem, System, policy_systems
 from .table import Results, explanation, headline, tabulate
+from .training_free import TUNING_FILE, Tuning, answer, tune
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +60,7 @@ def evaluate(
     refuse_unwritable(folder)
     with open_environment(config) as client:
         baselines = compare_with_published(client, config, check) if check is not None else ()
-        systems = policy_systems(config, client, checkpoint)
+        systems = policy_systems(config, client, checkpoint, find_warm_start(run) if run is not None else None)
         return evaluate_systems(config, client, systems, folder, run=run, checkpoint=checkpoint, baselines=baselines)
 
 
@@ -85,10 +86,13 @@ def evaluate_systems(
     drawings = draw_training(read_metrics(metrics)) if metrics is not None and metrics.is_file() else []
     said = provenance(config, info, checkpoint, licence=dataset.licence if dataset else "")
     refuse_unwritable(folder)
+    tuning = Tuning(config.eval.split, config.eval.tuning_questions, METRICS, config.seed)
+    tuned = tune(config.eval.training_free, client, questions, tuning, folder / TUNING_FILE)
     records = run_systems(client, questions, systems)
+    records += [record for one in tuned for record in answer(one.name, client, one, questions, METRICS)]
     write_records(folder / "eval.jsonl", records)
     results = tabulate(
-        records, resamples=config.eval.bootstrap, permutations=config.eval.permutations, seed=config.seed
+        records, tuned, resamples=config.eval.bootstrap, permutations=config.eval.permutations, seed=config.seed
     )
     created = datetime.now(UTC).isoformat(sep=" ", timespec="seconds")
     content = {**results_json(results, said, created), "baselines": [asdict(verdict) for verdict in baselines]}
@@ -158,6 +162,9 @@ def results_json(results: Results, said: Provenance, created: str) -> dict[str, 
         "split": said.split,
         "questions": results.questions,
         "systems": [{**row.arm._asdict(), **_flat(row, "arm")} for row in results.rows],
+        "training_free": [asdict(one) for one in results.tuned],
+        "best_training_free": results.best_free,
+        "notes": results.notes,
         "comparisons": [
             {
                 **row.arm._asdict(),

@@ -8,7 +8,7 @@ from ..configs.schema import RunConfig
 from ..data.mixed_ids import joined
 from ..envs.connect import open_environments
 from ..envs.mixture import MixedClient
-from ..rollouts.checkpoints import find_checkpoint
+from ..rollouts.checkpoints import find_checkpoint, find_warm_start
 from .baselines import compare_with_published
 from .compare import evaluate, evaluate_systems, held_out_questions, refuse_overlap, refuse_training_split
 from .records import refuse_unwritable
@@ -47,7 +47,7 @@ def evaluate_each(
         }
         for environment, one in asked.items():
             client = mixed.clients[environment]
-            systems = policy_systems(one, client, checkpoint)
+            systems = policy_systems(one, client, checkpoint, find_warm_start(run) if run is not None else None)
             place = report_folder(folder, environment)
             yield evaluate_systems(
                 one, client, systems, place, run=run, checkpoint=checkpoint, baselines=baselines[environment]

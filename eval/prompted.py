@@ -214,6 +214,7 @@ class _Batch:
             plan=rewrite.plan.model_dump(mode="json") if rewrite.plan is not None else None,
             seconds=path.seconds,
             sample=path.sample,
+            cut=not answer.finished,
         )
 
     def _cut(self, documents: Sequence[Document]) -> list[Document]:

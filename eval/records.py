@@ -24,6 +24,10 @@ METRICS = ("ndcg@10", "recall@10", "mrr@10")
 RAW = "raw"
 UNTRAINED = "untrained"
 TRAINED = "trained"
+WARM_START = "warm start"
+"""The policy of a run after its warm start and before GRPO."""
+HYDE = "hyde"
+"""HyDE by the untrained policy, at the cost of the run's own rewriter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +37,7 @@ class EvalRecord:
     system: str
     """`raw`, `untrained`, `trained`, or another system's name."""
     turn: int
-    """0 for the raw question, else 1, 2, …"""
+    """0 where no model wrote (the raw question, training-free baselines), else 1, 2, …"""
     question_id: str
     question: str
     think: str
@@ -58,6 +62,8 @@ class EvalRecord:
     """Spent on generating and searching up to and including this turn: the time of its batch, shared out equally."""
     sample: int = 0
     """Which of several sampled answers, from 0."""
+    cut: bool | None = None
+    """Whether the answer was cut at its token limit; None where no model wrote, and in records of earlier versions."""
 
 
 def records_of_trees(
@@ -106,6 +112,7 @@ def records_of_trees(
                         plan=node.rewrite.plan.model_dump(mode="json") if node.rewrite.plan is not None else None,
                         seconds=spent,
                         sample=sample,
+                        cut=not node.finished,
                     )
                 )
     return records
@@ -213,6 +220,7 @@ def metrics_of(
 
 
 def _record(row: dict[str, Any]) -> EvalRecord:
+    row = {"cut": None, **row}
     known = {field.name for field in fields(EvalRecord)}
     if set(row) != known:
         raise ValueError(f"keys {sorted(row)}; expected {sorted(known)}")

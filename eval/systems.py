@@ -5,26 +5,49 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..configs.schema import RunConfig
+from ..configs.schema import RewriterConfig, RunConfig
 from ..data.types import Question
 from ..logs import progress_bar
 from ..rollouts.tree import Tree
-from .records import METRICS, TRAINED, UNTRAINED
+from .records import HYDE, METRICS, TRAINED, UNTRAINED, WARM_START
 
 System = Callable[[Sequence[Question]], list[Tree]]
 """Answers questions, in their order, with trees of one path each; a question that cannot be asked has none."""
 
 
-def policy_systems(config: RunConfig, client: Any, checkpoint: Path | None) -> Mapping[str, System]:
-    """The trained policy where a checkpoint is given, and the untrained one; each loads its model when called.
+def policy_systems(
+    config: RunConfig, client: Any, checkpoint: Path | None, warm_start: Path | None = None
+) -> Mapping[str, System]:
+    """The trained policy where a checkpoint is given, that after its warm start where there is one, the untrained one,
+    and HyDE by it where `eval.hyde` asks for that; each loads its model when called.
 
     The trained one answers first, so that a checkpoint that does not fit is told before minutes are spent.
     """
     systems: dict[str, System] = {}
     if checkpoint is not None:
         systems[TRAINED] = PolicySystem(TRAINED, config, client, checkpoint)
+    if checkpoint is not None and warm_start is not None:
+        systems[WARM_START] = PolicySystem(WARM_START, config, client, warm_start)
     systems[UNTRAINED] = PolicySystem(UNTRAINED, config, client, None)
+    if config.eval.hyde and config.rewriter.name != HYDE:
+        systems[HYDE] = PolicySystem(HYDE, hyde_config(config), client, None)
     return systems
+
+
+def hyde_config(config: RunConfig) -> RunConfig:
+    """The settings of HyDE at the cost of the run's rewriter: one passage of the tokens that `eval.turns` turns may
+    have together, or of as many as the engine takes."""
+    rollout, turns = config.rollout, config.eval.turns
+    tokens = sum(rollout.new_tokens(turn) for turn in range(1, turns + 1))
+    if rollout.engine == "vllm" and rollout.vllm.max_model_len is not None:
+        tokens = min(tokens, rollout.vllm.max_model_len - rollout.max_prompt_tokens)
+    return config.model_copy(
+        update={
+            "rewriter": RewriterConfig(name=HYDE),
+            "rollout": rollout.model_copy(update={"max_new_tokens": tokens}),
+            "eval": config.eval.model_copy(update={"turns": 1}),
+        }
+    )
 
 
 class PolicySystem:

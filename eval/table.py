@@ -1,21 +1,35 @@
 """From records to the tables of a report: means, intervals, costs, and which differences are significant.
 
-Every system is compared with the raw question, and the trained policy with the untrained one at the same turn. Holm's
-correction runs over all of these comparisons together.
+Every system is compared with the raw question; the trained policy also with the untrained one and with its warm start
+at the same turn, with HyDE, and with the best training-free baseline. Holm's correction runs over all of these
+comparisons together.
 """
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from .records import METRICS, RAW, TRAINED, UNTRAINED, EvalRecord
+from ..configs.methods import TRAINING_FREE
+from .behaviour import Behaviour, behaviour, with_fall_back
+from .records import HYDE, METRICS, RAW, TRAINED, UNTRAINED, WARM_START, EvalRecord
 from .statistics import PairedComparison, bootstrap_ci, compare_paired, holm
+from .training_free import Tuned, best_by_validation
 
 ALPHA = 0.05
 """A difference is called significant where its Holm-adjusted p is below this."""
 
 MAIN_METRIC = METRICS[0]
+
+
+_LABELS = {
+    RAW: "Raw question",
+    "first_titles": "First titles",
+    "rm3": "RM3",
+    "weighted_words": "Weighted question words",
+    HYDE: "HyDE at equal cost",
+}
+"""Names of rows of which there is one turn."""
 
 
 class Arm(NamedTuple):
@@ -27,14 +41,14 @@ class Arm(NamedTuple):
     @property
     def label(self) -> str:
         """The row's name for readers."""
-        if self.system == RAW:
-            return "Raw question"
+        if self.system in _LABELS:
+            return _LABELS[self.system]
         return f"{self.system.capitalize()}, turn {self.turn}"
 
     @property
     def phrase(self) -> str:
         """The same inside a sentence."""
-        return "the raw question" if self.system == RAW else f"the {self.system} policy at turn {self.turn}"
+        return _plain(self) if self.system in _LABELS else f"{_plain(self)} at turn {self.turn}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +73,12 @@ class ArmRow:
     """Tokens read, alike."""
     format_ok: float
     """Share of answers in the asked format."""
+    repeats: float | None = None
+    """Share of rewrites that repeat the question; None where no model wrote."""
+    cut: float | None = None
+    """Share of answers that were cut at their token limit; None where that is not known."""
+    with_fall_back: float | None = None
+    """Mean of the main metric where a question whose format failed counts with the raw question's score."""
 
 
 class Adjusted:
@@ -97,6 +117,25 @@ class Results:
     questions: int
     rows: list[ArmRow]
     comparisons: list[ComparisonRow]
+    tuned: list[Tuned] = field(default_factory=list)
+    """The weights of the training-free baselines."""
+    best_free: str | None = None
+    """The best of them by validation; by the evaluated questions, in its favour, where none was tuned there."""
+
+    @property
+    def notes(self) -> list[str]:
+        """Where the weights of the training-free baselines come from, and which of them is the best."""
+        said = [f"{_LABELS[one.name]}: {one.sentence}" for one in self.tuned]
+        if self.best_free is not None:
+            where = "on validation questions"
+            if best_by_validation(self.tuned) is None:
+                where = "on the evaluated questions themselves, for want of others, which is in its favour"
+            said.append(f"{_LABELS[self.best_free]} is the best training-free baseline {where}.")
+        return said
+
+    def label(self, arm: Arm) -> str:
+        """A row's name for readers; that of the best training-free baseline says so."""
+        return f"{arm.label} (best training-free)" if arm.system == self.best_free else arm.label
 
     def comparison(self, arm: Arm, baseline: Arm) -> ComparisonRow | None:
         """That comparison, or None where it was not made."""
@@ -105,14 +144,19 @@ class Results:
 
 
 def arms_of(records: Iterable[EvalRecord]) -> list[Arm]:
-    """The arms in the order of the table: raw, then untrained, other systems and trained, each by turn."""
-    order = {RAW: 0, UNTRAINED: 1, TRAINED: 3}
+    """The arms in the order of the table: raw, baselines, untrained, other systems, warm start, trained, by turn."""
+    first, last = [RAW, *TRAINING_FREE, HYDE, UNTRAINED], [WARM_START, TRAINED]
+    order: dict[str, int] = {name: place for place, name in enumerate([*first, "", *last])}
     found = {Arm(record.system, record.turn) for record in records}
-    return sorted(found, key=lambda arm: (order.get(arm.system, 2), arm.system, arm.turn))
+    return sorted(found, key=lambda arm: (order.get(arm.system, len(first)), arm.system, arm.turn))
 
 
-def tabulate(records: Sequence[EvalRecord], *, resamples: int, permutations: int, seed: int) -> Results:
+def tabulate(
+    records: Sequence[EvalRecord], tuned: Sequence[Tuned] = (), *, resamples: int, permutations: int, seed: int
+) -> Results:
     """Build all tables. A question that an arm has no record for counts as unscorable in that arm.
+
+    `tuned` are the training-free baselines, one of which the trained policy is compared with.
 
     Raises ValueError for no records, or where one arm has two records for a question.
     """
@@ -129,8 +173,9 @@ def tabulate(records: Sequence[EvalRecord], *, resamples: int, permutations: int
         answers[record.question_id] = record
     arms = arms_of(records)
     scores = {arm: [cells[arm][q].metrics[MAIN_METRIC] if q in cells[arm] else None for q in questions] for arm in arms}
+    best_free = _best_free(tuned, arms, scores)
     tests = []
-    for arm, baseline in _pairs(arms):
+    for arm, baseline in _pairs(arms, best_free):
         a, b = scores[arm], scores[baseline]
         if any(x is not None and y is not None for x, y in zip(a, b, strict=True)):
             test = compare_paired(a, b, resamples=resamples, permutations=permutations, seed=seed)
@@ -138,10 +183,15 @@ def tabulate(records: Sequence[EvalRecord], *, resamples: int, permutations: int
     adjusted = holm([test.p for _, _, test in tests])
     return Results(
         questions=len(questions),
-        rows=[_row(arm, list(cells[arm].values()), len(questions), resamples, seed) for arm in arms],
+        rows=[
+            _row(arm, list(cells[arm].values()), cells.get(Arm(RAW, 0), {}), len(questions), resamples, seed)
+            for arm in arms
+        ],
         comparisons=[
             ComparisonRow(arm, baseline, test, p) for (arm, baseline, test), p in zip(tests, adjusted, strict=True)
         ],
+        tuned=list(tuned),
+        best_free=best_free,
     )
 
 
@@ -150,7 +200,9 @@ def final_comparisons(results: Results) -> list[ComparisonRow]:
     systems = {row.arm.system for row in results.rows}
     name = TRAINED if TRAINED in systems else UNTRAINED
     arm = Arm(name, max((row.arm.turn for row in results.rows if row.arm.system == name), default=0))
-    baselines = [Arm(UNTRAINED, arm.turn), Arm(RAW, 0)] if name == TRAINED else [Arm(RAW, 0)]
+    baselines = [Arm(RAW, 0)]
+    if name == TRAINED:
+        baselines = [Arm(UNTRAINED, arm.turn), Arm(RAW, 0), Arm(results.best_free or "", 0), Arm(WARM_START, arm.turn)]
     return [row for baseline in baselines if (row := results.comparison(arm, baseline))]
 
 
@@ -160,12 +212,19 @@ def headline(results: Results) -> str:
     if not found:
         return "No policy could be compared with the raw question."
     arm = found[0].arm
-    if len({row.verdict for row in found}) == 1:
-        joint = " or " if found[0].verdict == "does not beat" else " and "
-        said = f"{found[0].verdict} {joint.join(_plain(row.baseline) for row in found)}"
-    else:
-        said = ", but ".join(f"{row.verdict} {_plain(row.baseline)}" for row in found)
+    by_verdict: dict[str, list[str]] = {}
+    for row in found:
+        by_verdict.setdefault(row.verdict, []).append(_plain(row.baseline))
+    said = ", but ".join(
+        f"{verdict} {listed(names, 'or' if verdict == 'does not beat' else 'and')}"
+        for verdict, names in by_verdict.items()
+    )
     return f"At turn {arm.turn}, the {arm.system} policy {said}."
+
+
+def listed(names: Sequence[str], joint: str) -> str:
+    """`a, b and c`."""
+    return f" {joint} ".join([*([", ".join(names[:-1])] if names[1:] else []), names[-1]])
 
 
 def explanation(results: Results, split: str) -> str:
@@ -198,22 +257,52 @@ def signed(value: float) -> str:
 
 
 def _plain(arm: Arm) -> str:
-    return "the raw question" if arm.system == RAW else f"the {arm.system} policy"
+    if arm.system == RAW:
+        return "the raw question"
+    if arm.system == WARM_START:
+        return "its warm start"
+    if arm.system in TRAINING_FREE:
+        return f"the training-free baseline {_LABELS[arm.system]}"
+    return _LABELS.get(arm.system, f"the {arm.system} policy")
 
 
-def _pairs(arms: Sequence[Arm]) -> list[tuple[Arm, Arm]]:
+def _best_free(tuned: Sequence[Tuned], arms: Sequence[Arm], scores: Mapping[Arm, Sequence[float | None]]) -> str | None:
+    """The best training-free baseline by validation. Where none was tuned there, the best on the evaluated questions:
+    a choice in favour of the baseline."""
+    best = best_by_validation([one for one in tuned if Arm(one.name, 0) in arms])
+    if best is not None:
+        return best.name
+    means = {
+        arm.system: _mean(values)
+        for arm in arms
+        if arm.system in TRAINING_FREE and (values := [score for score in scores[arm] if score is not None])
+    }
+    return max(means, key=means.__getitem__, default=None)
+
+
+def _pairs(arms: Sequence[Arm], best_free: str | None) -> list[tuple[Arm, Arm]]:
     raw = Arm(RAW, 0)
-    against_raw = [(arm, raw) for arm in arms if arm != raw and raw in arms]
-    against_untrained = [
-        (arm, Arm(UNTRAINED, arm.turn)) for arm in arms if arm.system == TRAINED and Arm(UNTRAINED, arm.turn) in arms
-    ]
-    return against_raw + against_untrained
+    pairs = [(arm, raw) for arm in arms if arm != raw and raw in arms]
+    for arm in arms:
+        if arm.system == TRAINED:
+            against = [Arm(UNTRAINED, arm.turn), Arm(WARM_START, arm.turn), Arm(best_free or "", 0), Arm(HYDE, 1)]
+            pairs += [(arm, baseline) for baseline in against if baseline in arms]
+    return pairs
 
 
-def _row(arm: Arm, records: Sequence[EvalRecord], questions: int, resamples: int, seed: int) -> ArmRow:
+def _row(
+    arm: Arm,
+    records: Sequence[EvalRecord],
+    raw: Mapping[str, EvalRecord],
+    questions: int,
+    resamples: int,
+    seed: int,
+) -> ArmRow:
     values = {name: [v for record in records if (v := record.metrics[name]) is not None] for name in METRICS}
     main = values[MAIN_METRIC]
     low, high = bootstrap_ci(main, resamples, seed) if main else (None, None)
+    written: Behaviour = behaviour(records)
+    fall_back = [score for record in records if (score := with_fall_back(record, raw, MAIN_METRIC)) is not None]
     return ArmRow(
         arm=arm,
         n=len(main),
@@ -225,7 +314,10 @@ def _row(arm: Arm, records: Sequence[EvalRecord], questions: int, resamples: int
         searches=_mean([record.searches for record in records]),
         tokens=known_mean([record.tokens for record in records]),
         prompt_tokens=known_mean([record.prompt_tokens for record in records]),
-        format_ok=_mean([record.format_ok for record in records]),
+        format_ok=written.format_ok,
+        repeats=written.repeats,
+        cut=written.cut,
+        with_fall_back=_mean(fall_back) if fall_back else None,
     )
 
 

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from ..eval.table import Arm
 from .base import Base
 from .exported import Exported, ExportedChat, ExportedMember, ExportedResults, ExportedSystem
 from .snippets import Address, prompt_snippet, querylect_snippet, transformers_snippet, vllm_snippet
@@ -139,25 +140,31 @@ def _measured(exported: Exported, key: str, member: ExportedMember) -> str:
 
 
 def _table(results: ExportedResults) -> str:
-    metrics = list(results.systems[0].metrics)
-    head = ["system", *(NAMES.get(metric, metric) for metric in metrics), "95% interval", "tokens written", "in format"]
-    head += ["against the raw question", "against untrained, same turn"]
-    lines = [f"| {' | '.join(head)} |", f"|---|{'--:|' * (len(metrics) + 3)}---|---|"]
+    metrics, best = list(results.systems[0].metrics), results.best_training_free
+    head = ["system", *(NAMES.get(metric, metric) for metric in metrics), "95% interval", "tokens written"]
+    head += ["in format", "repeats the question", "cut at the token limit", "with fall-back to the question"]
+    against = [("the raw question", "raw"), ("untrained, same turn", "untrained")]
+    against += [("the best training-free baseline", best)] if best is not None else []
+    head += [f"against {name}" for name, _ in against]
+    lines = [f"| {' | '.join(head)} |", f"|---|{'--:|' * (len(metrics) + 6)}{'---|' * len(against)}"]
     for row in results.systems:
         cells = [_label(row), *(_number(row.metrics.get(metric)) for metric in metrics)]
         cells.append(f"{_number(row.low)} to {_number(row.high)}")
-        written = "" if row.system == "raw" or row.tokens is None else f"{row.tokens:.1f}"
-        cells += [written, "" if row.system == "raw" else f"{row.format_ok:.1%}"]
-        cells += [_against(results, row, "raw", 0), _against(results, row, "untrained", row.turn)]
+        written = "" if row.turn == 0 or row.tokens is None else f"{row.tokens:.1f}"
+        cells += [written, *([f"{row.format_ok:.1%}", _share(row.repeats), _share(row.cut)] if row.turn else [""] * 3)]
+        cells.append(_number(row.with_fall_back) if row.turn else "")
+        cells += [_against(results, row, system, row.turn if system == "untrained" else 0) for _, system in against]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
 def _label(row: ExportedSystem) -> str:
-    if row.system == "raw":
-        return "raw question"
-    said = f"{row.system} policy, turn {row.turn}"
+    said = Arm(row.system, row.turn).phrase.removeprefix("the ").replace(" at turn", ", turn")
     return f"**{said}**" if row.system == "trained" else said
+
+
+def _share(value: float | None) -> str:
+    return "" if value is None else f"{value:.1%}"
 
 
 def _against(results: ExportedResults, row: ExportedSystem, system: str, turn: int) -> str:

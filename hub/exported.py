@@ -87,7 +87,7 @@ class ExportedSystem(_Entry):
     """One row of an evaluation: a system at a turn, as means per question."""
 
     system: str
-    """raw, untrained or trained."""
+    """raw, untrained, trained, or a baseline."""
     turn: int
     n: int
     """Questions with a score."""
@@ -101,6 +101,12 @@ class ExportedSystem(_Entry):
     tokens: float | None = None
     prompt_tokens: float | None = None
     format_ok: float
+    repeats: float | None = None
+    """Share of rewrites that repeat the question."""
+    cut: float | None = None
+    """Share of answers that were cut at their token limit."""
+    with_fall_back: float | None = None
+    """The first metric where a question is searched as it stands if the format of its answer is wrong."""
 
 
 class ExportedArm(_Entry):
@@ -140,6 +146,8 @@ class ExportedResults(_Entry):
     metric: str = "ndcg@10"
     """The one that was tested; the others stand beside it."""
     systems: list[ExportedSystem]
+    best_training_free: str | None = None
+    """Which of the systems is the best training-free baseline."""
     comparisons: list[ExportedComparison]
     environment: ExportedEnvironment
     """Where it was measured: not always where the policy was trained."""

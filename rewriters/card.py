@@ -19,6 +19,8 @@ class RetrieverCard:
     """`bm25`, `dense`, `splade`, `hybrid`, `questions` or `custom`."""
     trained: str = ""
     """What it is and how it was trained, for the sentence "Documents are found by …"; "" where nothing is known."""
+    frequent_terms: tuple[str, ...] = ()
+    """BM25: the stemmed words that stand in more than a tenth of the documents; RM3 adds none of them."""
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -36,4 +38,5 @@ class RetrieverCard:
                 f"the environment's retriever card has no {' and no '.join(missing)} (it says {dict(card)!r}). "
                 "Check that the URL is a querylect environment of this version."
             )
-        return cls(name=card["name"], kind=card["kind"], trained=str(card.get("trained") or ""))
+        frequent = tuple(map(str, card.get("frequent_terms") or ()))
+        return cls(card["name"], card["kind"], str(card.get("trained") or ""), frequent)

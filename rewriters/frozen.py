@@ -20,6 +20,8 @@ class Answer:
     prompt_tokens: int | None
     """Tokens read; None where an endpoint does not say. Those written alike."""
     tokens: int | None
+    finished: bool = True
+    """False where a text was cut at its token limit."""
 
 
 def ask_rewriter(llm: Llm, rewriter: Rewriter, questions: Sequence[Question], draw: Draw) -> list[Rewrite | None]:
@@ -55,7 +57,8 @@ def ask_turn(
             continue
         rewrite = read_reply(rewriter, question, reply, turn)
         said = "\n\n".join(one.text for one in reply.texts)
-        answers.append(Answer(rewrite, said, reply.prompt_tokens, reply.tokens))
+        finished = all(one.finished for one in reply.texts)
+        answers.append(Answer(rewrite, said, reply.prompt_tokens, reply.tokens, finished))
     return answers
 
 

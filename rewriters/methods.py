@@ -28,6 +28,7 @@ from .registry import make_rewriter
 from .rerank import Rerank
 from .rewritten import Rewritten, version_of
 from .thinkqe import ThinkQe
+from .training_free import TrainingFreeMethod, training_free
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +80,19 @@ def _rewriter_config(name: str, own: Section) -> RewriterConfig:
     )
 
 
+def _training_free(settings: type[settings_of.TrainingFreeConfig]) -> KnownMethod:
+    """A baseline without a model (rewriters/training_free.py)."""
+    return KnownMethod(settings, lambda own, card: TrainingFreeMethod(training_free(own, card)))
+
+
 METHODS: Mapping[str, KnownMethod] = {
     "direct_gen": _plain(settings_of.DirectGenConfig, DirectGen, searches=False),
     "cot": _plain(settings_of.CotConfig, Cot, searches=False),
     "std_rag": _plain(settings_of.StdRagConfig, StdRag),
     **{name: _rewriter(name, settings_of.TaggedConfig) for name in ("general", "explore", "direct", "small")},
+    "first_titles": _training_free(settings_of.FirstTitlesConfig),
+    "rm3": _training_free(settings_of.Rm3Config),
+    "weighted_words": _training_free(settings_of.WeightedWordsConfig),
     "hyde": _rewriter("hyde", settings_of.HydeConfig),
     "query2doc": _rewriter("query2doc", settings_of.PassageConfig),
     "multi_query": _rewriter("multi_query", settings_of.MultiQueryMethodConfig),

@@ -32,6 +32,11 @@ def find_checkpoint(run: Path, name: str | None = None) -> Path:
     return numbered[max(numbered)]
 
 
+def find_warm_start(run: Path) -> Path | None:
+    """The policy of a run after its warm start and before GRPO; None where the run had none."""
+    return run / "warm_start" if (run / "warm_start").is_dir() and _is_policy(run / "warm_start") else None
+
+
 def base_fingerprint(run: Path) -> str | None:
     """That of the weights which training started from; None where the run did not write it down."""
     try:

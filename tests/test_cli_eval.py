@@ -11,6 +11,13 @@ from .test_cli import _logging_as_before, end, room  # noqa: F401 (fixtures)
 PLAN = "datasets: {hpo: {kind: hpo}}\nenvironments: {bm25: {}}\n"
 
 
+@pytest.fixture(autouse=True)
+def _summaries(monkeypatch):
+    """What is printed of results, which no evaluation of this file writes."""
+    monkeypatch.setattr("querylect.eval.summary.summary", lambda path: "the table of a run")
+    monkeypatch.setattr("querylect.eval.summary.plan_summary", lambda path: "the tables of a plan")
+
+
 @pytest.fixture
 def path(tmp_path):
     (tmp_path / "plan.yaml").write_text(PLAN)
@@ -42,7 +49,11 @@ def test_flags_stand_for_a_plan(room):  # noqa: F811
     assert end("eval", "limit=4", *flags, "--turns", "2", "--model", "m") == 0
     (((plan, output, check), _),) = plans
     assert (output, check) == (None, None)
-    assert (plan.limit, list(plan.systems), plan.systems["mine"].turns) == (4, ["small", "mine"], 2)
+    assert (plan.limit, list(plan.systems), plan.systems["mine"].turns) == (
+        4,
+        ["first_titles", "rm3", "weighted_words", "small", "mine"],
+        2,
+    )
 
 
 def test_baselines_are_told_on_the_standard_error_and_a_wrong_one_is_exit_code_one(room, path, capsys):  # noqa: F811
@@ -56,6 +67,8 @@ def test_baselines_are_told_on_the_standard_error_and_a_wrong_one_is_exit_code_o
     assert told.out == "tables.md\nreport.html\n"
     assert "error: bm25 on hpo is wrong" in told.err
     assert told.err.count("bm25: right") == 2
+    assert "the table of a run" in told.err
+    assert "the tables of a plan" in told.err
 
 
 def test_an_endpoint_stands_for_the_model_of_all_rewriters(room):  # noqa: F811

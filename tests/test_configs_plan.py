@@ -69,7 +69,7 @@ def test_overrides_reach_what_the_plan_names(path):
         ("metrics=[ndcg@100]", "100 documents deep and depth is 10; raise depth"),
         ("metrics=[map]", "'map' is not known"),
         ("metrics=[mrr, mrr]", "twice"),
-        ("baselines=[nobody]", "baselines names 'nobody'; the plan has raw, prompted"),
+        ("baselines=[nobody]", "baselines names 'nobody'; the plan has raw, first_titles, rm3, weighted_words"),
         ("parts=[three]", "parts names 'three'; the plan has one, two"),
         ("systems.sampled.environments=[served, bm52]", "systems.sampled.environments names 'bm52'"),
         ("environments.bm25.env.dataset={kind: hpo}", "the dataset stands in `datasets`"),
@@ -100,7 +100,9 @@ def test_flags_make_a_plan():
     )
     assert {name: source.path for name, source in plan.datasets.items()} == {"hpo": None, "scifact": "folder/scifact"}
     assert [one.env.retriever for one in plan.environments.values()] == ["bm25", "/models/all-minilm"]
-    assert {name: (one.run, one.turns, one.samples) for name, one in plan.systems.items()} == {
+    assert list(plan.systems)[:3] == plan.free_systems == ["first_titles", "rm3", "weighted_words"]
+    with_model = {name: one for name, one in plan.systems.items() if one.training_free is None}
+    assert {name: (one.run, one.turns, one.samples) for name, one in with_model.items()} == {
         "small": (None, 2, 3),
         "long": (None, 2, 3),
         "demo": ("runs/demo", 2, 3),

@@ -63,7 +63,7 @@ class Environment:
         found = [term for term in TERMS if term in asked]
         score = float(bool(gold) and gold in found)
         metrics = {"ndcg@10": score, "recall@10": score, "mrr@10": score}
-        hits = [HitBody(id=term, score=1.0) for term in found]
+        hits = [HitBody(id=term, score=1.0, title=term, text="") for term in found]
         return StepResult(question_id=question_id, ranking=hits, reward=score, metrics=metrics)
 
 
@@ -110,11 +110,14 @@ def test_an_evaluation_writes_records_results_and_report(tmp_path):
     assert report == tmp_path / "out" / "report.html"
     assert sorted(path.name for path in report.parent.iterdir()) == ["eval.jsonl", "report.html", "results.json"]
     rows = read_records(report.parent / "eval.jsonl")
-    assert len(rows) == 20 * 5
+    assert len(rows) == 20 * (5 + 3)
     results = json.loads((report.parent / "results.json").read_text())
     means = {(row["system"], row["turn"]): row["metrics"]["ndcg@10"] for row in results["systems"]}
     assert means == {
         ("raw", 0): 0.0,
+        ("first_titles", 0): 0.0,
+        ("rm3", 0): 0.0,
+        ("weighted_words", 0): 0.0,
         ("untrained", 1): 0.0,
         ("untrained", 2): 0.25,
         ("trained", 1): 0.0,
@@ -127,7 +130,10 @@ def test_an_evaluation_writes_records_results_and_report(tmp_path):
     )
     assert (decisive["wins"], decisive["ties"], decisive["losses"]) == (10, 10, 0)
     assert decisive["significant"]
-    assert results["headline"] == "At turn 2, the trained policy beats the untrained policy and the raw question."
+    assert results["headline"] == (
+        "At turn 2, the trained policy beats the untrained policy, the raw question and the training-free baseline "
+        "First titles."
+    )
     assert results["headline"] in report.read_text()
     assert results["provenance"]["environment"]["index_hash"] == "a" * 64
 
@@ -243,15 +249,15 @@ def test_a_local_environment_is_started_asked_and_stopped(tmp_path, monkeypatch)
     build_index(config.env)
     services, before = [], psutil.Process().children()
 
-    def systems(config, client, checkpoint):
-        assert checkpoint is None
+    def systems(config, client, checkpoint, warm_start):
+        assert (checkpoint, warm_start) == (None, None)
         services.extend(child for child in psutil.Process().children() if child not in before)
         return {"untrained": lambda questions: [repeat(client, question) for question in questions]}
 
     monkeypatch.setattr(compare, "policy_systems", systems)
     report = evaluate(config, None, tmp_path / "out")
     results = json.loads((report.parent / "results.json").read_text())
-    raw, untrained = results["systems"]
+    raw, *_, untrained = results["systems"]
     assert raw["metrics"] == untrained["metrics"]
     assert raw["metrics"]["ndcg@10"] == 1.0
     assert (raw["n"], results["comparisons"][0]["p"]) == (20, 1.0)

@@ -32,6 +32,7 @@ def values(lessons, lesson_url, speaking, tmp_path):  # noqa: F811
         "output": str(tmp_path / "out"),
         "indexes": str(tmp_path / "indexes"),
         "batch": 2,
+        "training_free": [],
         "permutations": 50,
         "bootstrap": 50,
         "datasets": {"lessons": lessons.dataset.model_dump()},

@@ -45,6 +45,7 @@ def values(lessons, lesson_url, endpoint, tmp_path):  # noqa: F811
         "name": "plan",
         "output": str(tmp_path / "out"),
         "batch": 2,
+        "training_free": [],
         "permutations": 50,
         "bootstrap": 50,
         "datasets": {"lessons": lessons.dataset.model_dump()},
@@ -252,8 +253,9 @@ def test_flags_ask_an_endpoint():
 
     given = {"datasets": ["hpo"], "retrievers": ["bm25"], "rewriters": ["hyde", "explore"], "runs": []}
     plan = plan_of_flags(**given, model="m", turns=2, samples=None, endpoint="http://h/v1")
-    assert {one.llm.model for one in plan.systems.values()} == {"m"}
-    assert {one.llm.base_url for one in plan.systems.values()} == {"http://h/v1"}
+    asked = [plan.systems[name].llm for name in ("hyde", "explore")]
+    assert {llm.model for llm in asked} == {"m"}
+    assert {llm.base_url for llm in asked} == {"http://h/v1"}
     with pytest.raises(ConfigError, match="say with --model"):
         plan_of_flags(**given, model=None, turns=1, samples=None, endpoint="http://h/v1")
 

@@ -202,7 +202,7 @@ def test_the_source_of_the_numbers_stands_on_the_page():
 
 
 def test_the_examples_show_each_policys_rewrite_and_the_ranks():
-    table = Reader(page()).tables[3]
+    table = Reader(page()).tables[4]
     assert table[0] == ["Question", "Change", "Raw question", "Untrained, turn 2", "Trained, turn 2"]
     row = next(row for row in table if row[0] == "question 1")
     assert row[2:] == [

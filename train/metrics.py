@@ -6,6 +6,7 @@ from statistics import fmean, pstdev
 from typing import Any
 
 from ..data.leakage import words
+from ..rewriters.repeats import repeats
 from ..rollouts.chat import Chat
 from ..rollouts.tree import Node, Tree
 from .credit import Credit, states
@@ -60,7 +61,7 @@ def copies(node: Node, said: set[str]) -> bool:
 
     `said` are those, as `words` gives them.
     """
-    return all(words(rewrite) in said for rewrite in node.rewrite.rewrites)
+    return repeats(node.rewrite.rewrites, said)
 
 
 def _with_what_was_said(tree: Tree) -> Iterator[tuple[Node, set[str]]]:

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ...configs.methods import TRAINING_FREE
 from ...data.jsonl import read_lines, text_of
 from ...errors import ConfigError, DataError
-from ..records import METRICS, RAW, TRAINED, EvalRecord, read_records
+from ..records import HYDE, METRICS, RAW, TRAINED, UNTRAINED, EvalRecord, read_records
 
 MAIN_METRIC = METRICS[0]
 _EXPECTED = 'a JSON string, or an object with "query", "rewrite" or "text", or with a list "rewrites"'
@@ -175,7 +176,8 @@ def _of_records(
 def _system(name: str, file: Path, records: Sequence[EvalRecord], asked_for: str | None) -> str:
     """The system that is asked for; else the trained one, else the only one that there is."""
     systems = list(dict.fromkeys(record.system for record in records))
-    written = [system for system in systems if system != RAW]
+    baselines = {RAW, *TRAINING_FREE, *([HYDE] if UNTRAINED in systems else [])}
+    written = [system for system in systems if system not in baselines]
     if asked_for in systems:
         return str(asked_for)
     if asked_for is None and TRAINED in systems:

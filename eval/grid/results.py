@@ -1,6 +1,6 @@
 """What a grid leaves in its folder, written anew after every evaluation from what the cells have answered.
 
-tables.md tables.tex tables.html    the same tables three times
+tables.md tables.tex tables.html tables.csv    the same tables four times
 results.json                        their figures, all comparisons, the cells, what failed, and the plan
 transfer.svg                        policies × environments, where the plan has policies of different training
 questions/DATASET.ENVIRONMENT.SYSTEM.jsonl    every record that counts (eval/records.py)
@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ...configs.evaluation import RAW, PlanConfig
+from ...configs.evaluation import BEST_FREE, PlanConfig
 from ...configs.plan_files import dump_plan
 from ...data.types import Qrels, Split
 from ...envs.environment import RankedHit
@@ -29,10 +29,12 @@ from ..pages.figures import Drawing
 from ..provenance import versions
 from ..records import EvalRecord, refuse_unwritable, write_records, write_text
 from ..table import Arm
+from ..training_free import Tuned
 from .baselines import baselines_json, check_environments
 from .run import Cell, Grid, run_plan
 from .table import Answers, Comparison, GridTable, Part, Row, answers_of, family, split_by_part, tabulate_parts
-from .text import Page, html, latex, markdown
+from .text import Page, csv, html, latex, markdown
+from .training_free import best_of
 from .transfer import Transfer, draw_transfer, transfer
 
 log = logging.getLogger(__name__)
@@ -92,6 +94,7 @@ def write_results(grid: Grid) -> None:
     write_text(folder / "tables.md", markdown(page))
     write_text(folder / "tables.tex", latex(page))
     write_text(folder / "tables.html", html(page, drawing))
+    write_text(folder / "tables.csv", csv(page))
     if drawing is not None:
         write_text(folder / "transfer.svg", _standing_alone(drawing))
     else:
@@ -118,9 +121,10 @@ def build_tables(
                     answers[Arm(cell.name, turn), cell.place.environment] = found
         if not answers:
             continue
+        said = _add_best_free(plan, [cell for cell in cells if cell.place.dataset == dataset], answers)
         whole = Part(dataset, answers)
         parts = split_by_part(whole) if plan.has_parts(dataset) else [whole]
-        tables += [tabulate_parts(plan, part.title, [(1.0, part)]) for part in parts]
+        tables += [tabulate_parts(plan, part.title, [(1.0, part)], said) for part in parts]
         shares.append([(1.0 / len(parts), part) for part in parts])
         if len(parts) > 1:
             tables.append(tabulate_parts(plan, f"{dataset}: average of {len(parts)} parts", shares[-1]))
@@ -128,6 +132,32 @@ def build_tables(
         every = [(share / len(shares), part) for parts in shares for share, part in parts]
         tables.append(tabulate_parts(plan, f"Average of {len(shares)} datasets", every))
     return tables
+
+
+def _add_best_free(plan: PlanConfig, cells: Sequence[Cell], answers: dict[tuple[Arm, str], Answers]) -> list[str]:
+    """Add the answers of the best training-free baseline of each environment, under BEST_FREE.
+
+    `cells` are those of one dataset. Gives notes on the weights of all of them, and on which is the best.
+    """
+    notes = []
+    for name in plan.environments:
+        found: dict[str, Tuned] = {}
+        for cell in cells:
+            tuned = cell.free.chosen(cell.journal.folder) if cell.free is not None else None
+            if tuned is not None and cell.place.environment == name and (Arm(cell.name, 0), name) in answers:
+                found[cell.name] = tuned
+        if not found:
+            continue
+        scores = {
+            system: [values.get(plan.metrics[0]) for values in answers[Arm(system, 0), name].values.values()]
+            for system in found
+        }
+        best, by_validation = best_of(found, scores)
+        answers[Arm(BEST_FREE, 0), name] = answers[Arm(best, 0), name]
+        notes += [f"{name}: {system}: {tuned.sentence}" for system, tuned in found.items()]
+        chosen = "on validation questions" if by_validation else "on the evaluated questions, which is in its favour"
+        notes.append(f"{name}: {best} is the best training-free baseline {chosen}.")
+    return notes
 
 
 def _missing(cell: Cell) -> list[str]:
@@ -172,7 +202,7 @@ def _write_trec(grid: Grid, records: Mapping[int, Sequence[EvalRecord]]) -> list
             for record in records[id(cell)]:
                 if record.ranking and None not in record.metrics.values():
                     sample = f"-sample{record.sample}" if cell.asking.samples is not None else ""
-                    turn = f"-turn{record.turn}" if cell.name != RAW else ""
+                    turn = f"-turn{record.turn}" if record.turn else ""
                     run = runs.setdefault(f"{cell.place.environment}.{cell.name}{turn}{sample}", {})
                     run[record.question_id] = list(map(RankedHit, record.ranking, record.scores))
         if not runs:

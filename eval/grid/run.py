@@ -31,8 +31,10 @@ from ..identity import system_identity
 from ..journal import Journal, Key, finished
 from ..prompted import prompted_answers
 from ..records import EvalRecord, records_of_trees
+from ..training_free import answer
 from .contestants import Contestant, TrainedQuestions, resolve
 from .places import Place, Places, chosen_places
+from .training_free import FreeSystem
 
 log = logging.getLogger(__name__)
 
@@ -55,15 +57,18 @@ class Cell:
 
     place: Place
     contestant: Contestant | None
-    """None is the raw question."""
+    """None is the raw question, or a training-free baseline."""
     asking: Asking
     journal: Journal
     failure: Failure | None = None
+    free: FreeSystem | None = None
+    """The training-free baseline."""
 
     @property
     def name(self) -> str:
         """The system's name."""
-        return self.contestant.name if self.contestant is not None else RAW
+        system = self.contestant or self.free
+        return system.name if system is not None else RAW
 
     @property
     def turns(self) -> list[int]:
@@ -127,7 +132,9 @@ def _prepare(grid: Grid) -> None:
     """Open all places, resolve all systems, and lay out the cells."""
     plan, trained, places = grid.plan, TrainedQuestions(), Places(grid.plan)
     unresolved: dict[str, QuerylectError] = {}
-    for name in plan.systems:
+    for name, system in plan.systems.items():
+        if system.training_free is not None:
+            continue
         try:
             grid.contestants[name] = resolve(name, plan)
         except QuerylectError as error:
@@ -144,6 +151,11 @@ def _prepare(grid: Grid) -> None:
         common = {"place": place.identity, "depth": plan.depth, "metrics": plan.metrics, "split": plan.split}
         grid.cells.append(raw_cell(grid, place, plan.metrics, plan.depth))
         for name in names:
+            if plan.systems[name].training_free is not None:
+                free = FreeSystem.of(plan, name)
+                journal = Journal(cells, {**common, "system": free.identity})
+                grid.cells.append(Cell(place, None, Asking(0, plan.metrics), journal, free=free))
+                continue
             try:
                 if name in unresolved:
                     raise unresolved[name]
@@ -168,13 +180,13 @@ def raw_cell(grid: Grid, place: Place, metrics: Sequence[str], depth: int) -> Ce
 
 
 def _answer(grid: Grid) -> None:
-    """Ask all that is pending, model by model and in each environment by environment; raw questions on the way."""
+    """Ask all that is pending, model by model and in each environment by environment; what needs none on the way."""
     pending = [cell for cell in grid.cells if _has_work(cell)]
     by_engine: dict[str, list[Cell]] = {}
     for cell in pending:
         if cell.contestant is not None:
             by_engine.setdefault(cell.contestant.engine_key, []).append(cell)
-    raw = [cell for cell in pending if cell.contestant is None]
+    without_model = [cell for cell in pending if cell.contestant is None]
     for cells in by_engine.values():
         contestant = cells[0].contestant
         assert contestant is not None, "raw questions need no engine"
@@ -186,16 +198,17 @@ def _answer(grid: Grid) -> None:
         for place in grid.places:
             here = [cell for cell in cells if cell.place is place]
             if here:
-                first = [cell for cell in raw if cell.place is place]
-                raw = [cell for cell in raw if cell.place is not place]
+                first = [cell for cell in without_model if cell.place is place]
+                without_model = [cell for cell in without_model if cell.place is not place]
                 ask_at(place, [*first, *here], engine, grid.plan.batch)
         if isinstance(engine, Llm):
             _tell_costs(contestant, engine)
             engine.close()
         del engine
         _free()
-    for cell in raw:
-        ask_at(cell.place, [cell], None, grid.plan.batch)
+    for place in grid.places:
+        if here := [cell for cell in without_model if cell.place is place]:
+            ask_at(place, here, None, grid.plan.batch)
 
 
 def ask_at(place: Place, cells: Sequence[Cell], engine: Engine | Llm | None, size: int) -> None:
@@ -240,10 +253,15 @@ def _batches_of_records(
     """Batches as they are answered: of how many questions, and what is to be written."""
     asking, contestant = cell.asking, cell.contestant
     if contestant is None:
-        depth = int(cell.journal.identity["depth"])
+        depth, folder = int(cell.journal.identity["depth"]), cell.journal.folder
+        free = cell.free
+        tuned = free.choose(client, cell.place.everything, folder, folder.parent.parent) if free is not None else None
         for start in range(0, len(questions), size):
             part = questions[start : start + size]
-            yield len(part), run_raw(client, part, asking.metrics, depth)
+            if free is not None and tuned is not None:
+                yield len(part), answer(free.name, client, tuned, part, asking.metrics, depth)
+            else:
+                yield len(part), run_raw(client, part, asking.metrics, depth)
         return
     assert engine is not None, "a system is asked with its model loaded"
     rewriter, rollout = contestant.rewriter(cell.place), contestant.config.rollout

@@ -8,16 +8,19 @@ equal weight, and is there only where every part is.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ...configs.evaluation import RAW, PlanConfig
+from ...configs.evaluation import BEST_FREE, RAW, PlanConfig
+from ..behaviour import Behaviour, behaviour, with_fall_back
 from ..records import EvalRecord
 from ..statistics import PairedComparison, Stratum, compare_strata, holm, mean_ci
-from ..table import ALPHA, Adjusted, Arm, known_mean
+from ..table import ALPHA, Adjusted, Arm, known_mean, listed
 
 MARKS = (("†", "↓"), ("‡", "⇓"))
 """Significantly better and worse than the first and the second baseline."""
+FREE_MARKS = ("★", "☆")
+"""And than the best training-free baseline."""
 FEW = 100
 """Questions under which a table says that they are few."""
 
@@ -70,6 +73,14 @@ class Score:
     """Questions asked."""
     marks: str = ""
     best: bool = False
+    format_ok: float | None = None
+    """Share of answers in the asked format; None, as the next three, where no model wrote."""
+    repeats: float | None = None
+    """Share of rewrites that repeat the question."""
+    cut: float | None = None
+    """Share of answers that were cut at their token limit."""
+    with_fall_back: float | None = None
+    """The first metric where a question whose format failed counts with the raw question's score."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +155,10 @@ def split_by_part(part: Part) -> list[Part]:
     ]
 
 
-def tabulate_parts(plan: PlanConfig, title: str, parts: Sequence[tuple[float, Part]]) -> GridTable:
-    """The table of one part of weight 1, or the average of several whose weights add up to 1."""
+def tabulate_parts(
+    plan: PlanConfig, title: str, parts: Sequence[tuple[float, Part]], said: Sequence[str] = ()
+) -> GridTable:
+    """The table of one part of weight 1, or the average of several whose weights add up to 1; `said` are notes."""
     arms = _arms(plan, [part for _, part in parts])
     names = [
         name for name in plan.environments if any((arm, name) in part.answers for _, part in parts for arm in arms)
@@ -161,7 +174,7 @@ def tabulate_parts(plan: PlanConfig, title: str, parts: Sequence[tuple[float, Pa
         }
         rows.append(Row(arm, label(plan, arm), marked, _costs(plan, parts, arm)))
     questions = sum(max((len(answers.questions) for answers in part.answers.values()), default=0) for _, part in parts)
-    notes = _notes(plan, rows, questions, len(parts) > 1)
+    notes = [*_notes(plan, rows, questions, len(parts) > 1), *said]
     return GridTable(title, names, questions, rows, comparisons, notes, len(parts) > 1)
 
 
@@ -169,21 +182,26 @@ def label(plan: PlanConfig, arm: Arm) -> str:
     """A row's name for readers: the turn is told where there are several."""
     if arm.system == RAW:
         return "raw question"
+    if arm.system == BEST_FREE:
+        return "best training-free"
     return f"{arm.system}, turn {arm.turn}" if plan.systems[arm.system].turns > 1 else arm.system
 
 
 def family(plan: PlanConfig) -> str:
     """Which comparisons Holm's correction runs over, in one sentence."""
-    against = " and ".join("the raw question" if name == RAW else name for name in plan.baselines)
+    against = ["the raw question" if name == RAW else name for name in plan.baselines]
+    against += ["the best training-free baseline (of systems with a model)"] if plan.free_systems else []
     return (
-        f"Two-sided paired permutation tests of {plan.metrics[0]} against {against} in the same environment, "
-        f"{plan.permutations:,} sign flips, p = (b + 1) / (m + 1); Holm's correction over all comparisons of a table, "
-        f"significant below {ALPHA}."
+        f"Two-sided paired permutation tests of {plan.metrics[0]} against {listed(against, 'and')} in the same "
+        f"environment, {plan.permutations:,} sign flips, p = (b + 1) / (m + 1); Holm's correction over all comparisons "
+        f"of a table, significant below {ALPHA}."
     )
 
 
 def _arms(plan: PlanConfig, parts: Sequence[Part]) -> list[Arm]:
-    order = {name: place for place, name in enumerate([RAW, *plan.systems])}
+    order: dict[str, int] = {}
+    for place, name in enumerate([RAW, *plan.free_systems, BEST_FREE, *plan.systems]):
+        order.setdefault(name, place)
     found = {arm for part in parts for arm, _ in part.answers}
     return sorted(found, key=lambda arm: (order[arm.system], arm.turn))
 
@@ -200,19 +218,52 @@ def _score(plan: PlanConfig, parts: Sequence[tuple[float, Part]], arm: Arm, name
     main = [(weight, _scored(answers, plan.metrics[0])) for weight, answers in known]
     low, high = mean_ci(main, plan.bootstrap, plan.seed) if all(values for _, values in main) else (None, None)
     n, of = sum(len(values) for _, values in main), sum(len(answers.questions) for _, answers in known)
-    return Score(metrics, low, high, n, of)
+    score = Score(metrics, low, high, n, of)
+    return _written(score, plan, arm, name, parts) if arm.turn else score
+
+
+def _written(score: Score, plan: PlanConfig, arm: Arm, name: str, parts: Sequence[tuple[float, Part]]) -> Score:
+    """The score with what the answers look like; of several parts the weighted means."""
+    shares: list[tuple[float, Behaviour, float | None]] = []
+    for weight, part in parts:
+        records = part.answers[arm, name].records
+        if not records:
+            return score
+        raw = part.answers.get((Arm(RAW, 0), name))
+        questions = {record.question_id: record for record in raw.records} if raw is not None else {}
+        by_question: dict[str, list[float | None]] = {}
+        for record in records:
+            fallen = with_fall_back(record, questions, plan.metrics[0])
+            by_question.setdefault(record.question_id, []).append(fallen)
+        means = [math.fsum(v for v in of if v is not None) / len(of) for of in by_question.values() if None not in of]
+        shares.append((weight, behaviour(records), math.fsum(means) / len(means) if means else None))
+
+    def mean(values: Sequence[float | None]) -> float | None:
+        known = [value for value in values if value is not None]
+        if len(known) < len(values):
+            return None
+        return math.fsum(weight * value for (weight, *_), value in zip(shares, known, strict=True))
+
+    return replace(
+        score,
+        format_ok=mean([one.format_ok for _, one, _ in shares]),
+        repeats=mean([one.repeats for _, one, _ in shares]),
+        cut=mean([one.cut for _, one, _ in shares]),
+        with_fall_back=mean([fallen for *_, fallen in shares]),
+    )
 
 
 def _comparisons(
     plan: PlanConfig, parts: Sequence[tuple[float, Part]], arms: Sequence[Arm], names: Sequence[str]
 ) -> list[Comparison]:
     tests = []
-    for number, system in enumerate(plan.baselines):
+    for number, system in enumerate([*plan.baselines, BEST_FREE]):
         baseline = max((arm for arm in arms if arm.system == system), default=None)
         if baseline is None:
             continue
+        left_out = [RAW, *plan.free_systems] if system == BEST_FREE else plan.baselines[: number + 1]
         for arm in arms:
-            if arm.system in plan.baselines[: number + 1]:
+            if arm.system == BEST_FREE or arm.system in left_out:
                 continue
             for name in names:
                 pairs = [
@@ -246,11 +297,12 @@ def _marked(
     marks = ""
     for row in comparisons:
         if row.arm == arm and row.environment == name and row.significant:
-            better, worse = MARKS[plan.baselines.index(row.baseline.system)]
+            of_free = row.baseline.system == BEST_FREE
+            better, worse = FREE_MARKS if of_free else MARKS[plan.baselines.index(row.baseline.system)]
             marks += better if row.test.difference > 0 else worse
     mean = score.metrics[plan.metrics[0]]
     is_best = mean is not None and best is not None and round(mean, 3) == round(best, 3)
-    return Score(score.metrics, score.low, score.high, score.n, score.of, marks, is_best)
+    return replace(score, marks=marks, best=is_best)
 
 
 def _best(plan: PlanConfig, scores: Mapping[tuple[Arm, str], Score | None], name: str) -> float | None:
@@ -277,7 +329,7 @@ def _costs(plan: PlanConfig, parts: Sequence[tuple[float, Part]], arm: Arm) -> C
         return math.fsum(values) / len(values)
 
     return Costs(
-        calls=arm.turn * (plan.systems[arm.system].passages if arm.system != RAW else 1),
+        calls=arm.turn * (plan.systems[arm.system].passages if arm.turn else 1),
         searches=mean([record.searches for record in records]),
         tokens_in=known_mean([record.prompt_tokens for record in records]),
         tokens_out=known_mean([record.tokens for record in records]),

@@ -1,19 +1,27 @@
-"""The tables of a grid in Markdown, LaTeX and HTML: the same figures, marks and notes in each."""
+"""The tables of a grid in Markdown, LaTeX, HTML and CSV: the same figures and marks in each."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from csv import DictWriter
+from dataclasses import asdict, dataclass
+from io import StringIO
 from typing import Any
 
+from ..behaviour import percent
 from ..pages.figures import Drawing
 from ..pages.templates import page_environment
 from ..table import signed
-from .table import Costs, GridTable, Score
+from .table import Costs, GridTable, Row, Score
 from .transfer import Transfer
 
 COSTS = ("LLM calls", "tokens read", "tokens written", "retrievals", "seconds", "in format")
 MARKS_EXPLAINED = (
-    "† and ‡: significantly better than the first and the second baseline; ↓ and ⇓: significantly worse. Bold: the "
-    "best of a column."
+    "† and ‡: significantly better than the first and the second baseline; ↓ and ⇓: significantly worse. ★ and ☆: "
+    "significantly better and worse than the best training-free baseline. Bold: the best of a column."
+)
+WRITTEN = ("repeats the question", "cut", "in format", "with fall-back")
+WRITTEN_EXPLAINED = (
+    "Repeats the question: all rewrites of an answer have its words. Cut: the answer ended at its token limit. With "
+    "fall-back: the first metric if a question whose answer has the wrong format were searched as it stands."
 )
 COSTS_EXPLAINED = (
     "Costs are means per question, earlier turns included; tokens read are those of the last prompt, which holds the "
@@ -23,6 +31,7 @@ _LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "–": "--", "−": "$-$", "×": r"$\times$",
     "†": r"$^{\dagger}$", "‡": r"$^{\ddagger}$", "↓": r"$^{\downarrow}$", "⇓": r"$^{\Downarrow}$",
+    "★": r"$^{\star}$", "☆": r"$^{\circ}$",
 }  # fmt: skip
 
 
@@ -47,6 +56,8 @@ def markdown(page: Page) -> str:
     lines += [*_bullets(page.notes), explanation(page.family), ""]
     for table in page.tables:
         lines += [f"## {table.title}", "", *_pipe(*_main(table, page.metrics[0], _bold_markdown)), ""]
+        if written := _written(table):
+            lines += [*_pipe(*written), ""]
         if page.metrics[1:]:
             lines += [*_pipe(*_others(table, page.metrics[1:])), ""]
         lines += _bullets(table.notes)
@@ -63,6 +74,8 @@ def latex(page: Page) -> str:
     for table in page.tables:
         notes = " ".join([said, *table.notes])
         lines += _float(*_main(table, page.metrics[0], _bold_latex), f"{table.title}: {notes}")
+        if written := _written(table):
+            lines += _float(*written, f"{table.title}: what is written. {WRITTEN_EXPLAINED}")
     if page.transfer is not None:
         caption = f"Transfer, {page.transfer.title}: {page.transfer.metric}. {TRANSFER_EXPLAINED}"
         lines += _float(*_matrix(page.transfer, _bold_latex), caption)
@@ -86,7 +99,31 @@ def html(page: Page, drawing: Drawing | None) -> str:
 
 def explanation(family: str) -> str:
     """What stands above the tables: the tests, the marks and the costs."""
-    return f"{family} {MARKS_EXPLAINED} {COSTS_EXPLAINED}"
+    return f"{family} {MARKS_EXPLAINED} {WRITTEN_EXPLAINED} {COSTS_EXPLAINED}"
+
+
+def csv(page: Page) -> str:
+    """All tables in one file: a line for each system, turn and environment of each table."""
+    file = StringIO()
+    writer = DictWriter(file, _columns(page.metrics), lineterminator="\n")
+    writer.writeheader()
+    for table in page.tables:
+        for row in table.rows:
+            for name, score in row.scores.items():
+                if score is not None:
+                    writer.writerow(_csv_row(table, row, name, score))
+    return file.getvalue()
+
+
+def _columns(metrics: Sequence[str]) -> list[str]:
+    of_score = ["low", "high", "n", "of", "marks", "format_ok", "repeats", "cut", "with_fall_back"]
+    return ["table", "system", "turn", "label", "environment", *metrics, *of_score]
+
+
+def _csv_row(table: GridTable, row: Row, environment: str, score: Score) -> dict[str, Any]:
+    about = {"table": table.title, "system": row.arm.system, "turn": row.arm.turn, "label": row.label}
+    figures = {key: value for key, value in asdict(score).items() if key not in ("metrics", "best")}
+    return {**about, "environment": environment, **score.metrics, **figures}
 
 
 def html_tables(tables: Sequence[GridTable], metrics: Sequence[str]) -> list[dict[str, Any]]:
@@ -96,7 +133,9 @@ def html_tables(tables: Sequence[GridTable], metrics: Sequence[str]) -> list[dic
             "title": table.title,
             "head": _main(table, metrics[0], str)[0],
             "rows": _html_rows(table, metrics[0]),
-            "others": _others(table, metrics[1:]) if metrics[1:] else None,
+            "further": [
+                part for part in (_written(table), _others(table, metrics[1:]) if metrics[1:] else None) if part
+            ],
             "notes": table.notes,
         }
         for table in tables
@@ -126,6 +165,24 @@ def _others(table: GridTable, metrics: Sequence[str]) -> tuple[list[str], list[l
     pairs = [(metric, name) for metric in metrics for name in table.environments]
     rows = [[row.label, *(_value(row.scores[name], metric) for metric, name in pairs)] for row in table.rows]
     return ["not tested", *(f"{metric} {name}" for metric, name in pairs)], rows
+
+
+def _written(table: GridTable) -> tuple[list[str], list[list[str]]] | None:
+    """Head and rows of what the answers of models look like; None where no model wrote any."""
+    rows = [
+        [row.label, *(cell for name in table.environments for cell in _written_cells(row.scores[name]))]
+        for row in table.rows
+        if row.arm.turn
+    ]
+    head = ["rewrites", *(f"{what} {name}" for name in table.environments for what in WRITTEN)]
+    return (head, rows) if rows else None
+
+
+def _written_cells(score: Score | None) -> list[str]:
+    if score is None:
+        return ["–"] * len(WRITTEN)
+    shares = [percent(share) for share in (score.repeats, score.cut, score.format_ok)]
+    return [*shares, "–" if score.with_fall_back is None else f"{score.with_fall_back:.3f}"]
 
 
 def _matrix(found: Transfer, bold: Bold) -> tuple[list[str], list[list[str]]]:

@@ -10,6 +10,8 @@ from typing import Any
 from markupsafe import Markup
 
 from ...configs.differences import flat
+from ...configs.methods import TRAINING_FREE
+from ..behaviour import percent
 from ..pages.figures import Drawing
 from ..pages.templates import page_environment
 from ..provenance import Provenance
@@ -56,20 +58,26 @@ def _mood(results: Results) -> str:
 
 
 def _tiles(results: Results) -> list[dict[str, str]]:
-    """The main metric of the raw question and of every system at its last turn."""
+    """The main metric of the raw question and of every system at its last turn; of training-free ones the best."""
     last = {row.arm.system: row for row in results.rows}
-    return [{"label": row.arm.label, "value": _number(row.metrics[METRICS[0]])} for row in last.values()]
+    shown = [row for row in last.values() if row.arm.system not in TRAINING_FREE or row.arm.system == results.best_free]
+    return [{"label": results.label(row.arm), "value": _number(row.metrics[METRICS[0]])} for row in shown]
 
 
 def _row(row: ArmRow, results: Results) -> dict[str, Any]:
     """One row of the results table with its numbers as text."""
     return {
         "data": row,
-        "label": row.arm.label,
+        "label": results.label(row.arm),
         "metrics": [_number(row.metrics[name]) for name in METRICS],
         "bar": _bar(row, *_axis(results)),
         "against_raw": results.comparison(row.arm, Arm(RAW, 0)),
         "against_untrained": results.comparison(row.arm, Arm(UNTRAINED, row.arm.turn)),
+        "against_best_free": results.comparison(row.arm, Arm(results.best_free or "", 0)),
+        "format_ok": percent(row.format_ok) if row.arm.turn else "–",
+        "repeats": percent(row.repeats),
+        "cut": percent(row.cut),
+        "with_fall_back": _number(row.with_fall_back) if row.arm.turn else "–",
     }
 
 

@@ -7,7 +7,7 @@ significantly*, however large the difference looks.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...configs.evaluation import RAW, PlanConfig
+from ...configs.evaluation import BEST_FREE, RAW, PlanConfig
 from ..grid.table import Comparison, GridTable, label
 from ..table import Arm, format_p, signed
 
@@ -66,7 +66,7 @@ def _verdict(plan: PlanConfig, table: GridTable, environment: str) -> Verdict | 
     main = main_baseline(plan)
     statements: list[tuple[str, list[str]]] = []
     beaten = undercut = False
-    for name in sorted(plan.baselines, key=lambda name: name != main):
+    for name in [*sorted(plan.baselines, key=lambda name: name != main), BEST_FREE]:
         found = [row for row in table.comparisons if row.environment == environment and row.baseline.system == name]
         if not found:
             continue
@@ -87,7 +87,7 @@ def _statements(
     worse: Sequence[Comparison],
     same: Sequence[Comparison],
 ) -> list[tuple[str, list[str]]]:
-    what = _phrase(baseline.system) if baseline.system == RAW else label(plan, baseline)
+    what = _phrase(baseline.system) if baseline.system in (RAW, BEST_FREE) else label(plan, baseline)
     said = (
         [(f"Better than {what}:", [_told(plan, row) for row in better])] if better else [(f"Nothing beats {what}.", [])]
     )
@@ -113,4 +113,4 @@ def _told(plan: PlanConfig, row: Comparison) -> str:
 
 
 def _phrase(system: str) -> str:
-    return "the raw question" if system == RAW else system
+    return {RAW: "the raw question", BEST_FREE: "the best training-free baseline"}.get(system, system)

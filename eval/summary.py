@@ -1,0 +1,50 @@
+"""The outcome of the evaluation of a run as a few lines for a terminal, from its results.json."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from .behaviour import percent
+from .records import METRICS
+from .table import Arm
+
+_HEAD = ("system", METRICS[0], "with fall-back", "repeats question", "cut", "in format")
+
+
+def summary(results: Path) -> str:
+    """The verdict, a table of all systems, and where the weights of the training-free baselines come from."""
+    content = json.loads(results.read_text(encoding="utf-8"))
+    best = content["best_training_free"]
+    rows = [list(_HEAD), *(_row(row, best) for row in content["systems"])]
+    return "\n".join([content["headline"], "", *_aligned(rows), "", *content["notes"]]).rstrip()
+
+
+def _row(row: Mapping[str, Any], best: str | None) -> list[str]:
+    name = Arm(row["system"], row["turn"]).label + (" (best training-free)" if row["system"] == best else "")
+    cells = [name, _number(row["metrics"][METRICS[0]])]
+    if not row["turn"]:
+        return cells + ["–"] * 4
+    shares = [percent(row[key]) for key in ("repeats", "cut", "format_ok")]
+    return [*cells, _number(row["with_fall_back"]), *shares]
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """The rows with columns of equal width, the first one to the left."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if not at else cell.rjust(width)
+            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    ]
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"
+
+
+def plan_summary(tables: Path) -> str:
+    """The tables of an evaluated plan."""
+    return tables.read_text(encoding="utf-8")
