@@ -265,7 +265,7 @@ def test_expert_iteration_that_sigterm_ended_begins_again_and_comes_out_equal(ex
     while not (folder / "warm_start.jsonl").exists() and process.poll() is None and time.monotonic() < until:
         time.sleep(0.02)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 75, (tmp_path / "err").read_text()
+    assert process.wait(240) == 75, (tmp_path / "err").read_text()
     assert not (folder / "warm_start").exists(), "it was stopped in the middle"
     train(config, resume=True)
     assert records(folder / "warm_start.jsonl") == records(whole / "warm_start.jsonl")
@@ -289,3 +289,11 @@ def test_an_engine_that_all_processes_share_is_refused(expert):
     check_shape(served)
     with pytest.raises(ConfigError, match=r"samples in the first of 2 processes.*rollout\.engine=transformers"):
         check_shape(served, 2)
+
+
+def test_a_model_card_says_which_warm_start_there_was():
+    from querylect.hub.card import _warm_start
+
+    said = _warm_start({"kind": "expert_iteration", "questions": 96, "rounds": 4})
+    assert said == "4 rounds of expert iteration on 96 questions each"
+    assert _warm_start({"questions": 720}) == "720 graded proposals imitated"
