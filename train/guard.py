@@ -53,8 +53,8 @@ def logp_bound(config: RunConfig, computed_in: str) -> float | None:
 class CollapseGuard:
     """Reads one record of metrics.jsonl after the other."""
 
-    def __init__(self, config: GuardConfig, logp_bound: float | None = None) -> None:
-        self.config, self.logp_bound = config, logp_bound
+    def __init__(self, config: GuardConfig, logp_bound: float | None = None, learning_rate: float = 0.0) -> None:
+        self.config, self.logp_bound, self.learning_rate = config, logp_bound, learning_rate
         self.collapsed: Sign | None = None
         """The sign that outlasted the patience, where `action` is stop."""
         self._rows: deque[Mapping[str, float]] = deque(maxlen=config.window)
@@ -109,12 +109,13 @@ class CollapseGuard:
         yield from self._sampler_is_another(over)
 
     def _weights_stand_still(self, over: str) -> Iterator[Sign]:
-        """Over the steps that should have moved weights: those with a learning rate and a gradient."""
-        limit = self.config.changed_weights
+        """Over the steps that should have moved weights: those with a gradient, and with a learning rate that is not the
+        beginning of a warm-up or the end of a schedule, less than a hundredth of the highest."""
+        limit, least = self.config.changed_weights, self.learning_rate / 100
         shares = [
             row["changed_weights"]
             for row in self._rows
-            if "changed_weights" in row and row.get("learning_rate", 1.0) > 0 and row.get("grad_norm", 1.0) > 0
+            if "changed_weights" in row and row.get("learning_rate", math.inf) > least and row.get("grad_norm", 1.0) > 0
         ]
         if limit is not None and len(shares) * 2 > self.config.window and fmean(shares) < limit:
             yield Sign(

@@ -273,7 +273,8 @@ def _learn(
         return view, Watcher(folder, config, view, guard, trackers, changes)
 
     arguments = grpo_config(config, folder.checkpoints, processes.count)
-    guard = CollapseGuard(config.train.guard, logp_bound(config, "bfloat16" if arguments.bf16 else "float32"))
+    bound = logp_bound(config, "bfloat16" if arguments.bf16 else "float32")
+    guard = CollapseGuard(config.train.guard, bound, config.train.learning_rate)
     changes = WeightChanges(config.seed, processes.all)
     view, watcher = processes.together(watch)
 

@@ -19,11 +19,13 @@ _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class WeightSample:
-    """A seeded sample of the elements of `tensors`, spread in proportion to their sizes, at least one of each."""
+    """A seeded sample of at most about `most` (SAMPLED) elements of `tensors`, in proportion to their sizes, at least one
+    of each."""
 
-    def __init__(self, tensors: Iterable[Tensor], seed: int = 0, most: int = SAMPLED) -> None:
+    def __init__(self, tensors: Iterable[Tensor], seed: int = 0, most: int | None = None) -> None:
         self._tensors = [tensor for tensor in tensors if tensor.numel()]
         total = sum(tensor.numel() for tensor in self._tensors)
+        most = SAMPLED if most is None else most
         draw = torch.Generator().manual_seed(seed)
         self._places = [
             torch.randint(tensor.numel(), (count,), generator=draw).unique().to(tensor.device)
