@@ -73,7 +73,7 @@ def fast(monkeypatch):
     monkeypatch.setattr("querylect.rollouts.policy.cpu_has_bfloat16", lambda: True)
 
 
-def test_auto_trains_float32_weights_under_autocast_and_keeps_a_frozen_base_in_bfloat16(settings, monkeypatch, tmp_path):
+def test_auto_trains_float32_weights_under_autocast_and_freezes_bfloat16_ones(settings, monkeypatch, tmp_path):
     fast(monkeypatch)
     full = change(settings, **{"policy.dtype": "auto", "policy.lora": None})
     assert trainable_dtype(full).policy.dtype == "float32"
@@ -123,5 +123,3 @@ def test_what_is_trained_is_float32_also_after_a_resume(settings, monkeypatch, l
     base = {torch.bfloat16} if lora else set()
     assert seen[0] == ({torch.float32}, set(), base)
     assert seen[-1] == ({torch.float32}, {torch.float32}, base)
-
-

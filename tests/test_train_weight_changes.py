@@ -54,7 +54,7 @@ def test_adamw_at_1e_6_moves_float32_weights_and_leaves_bfloat16_weights(dtype, 
 
 def test_the_shards_of_zero_are_what_is_compared():
     class Engine:
-        class optimizer:  # noqa: N801
+        class optimizer:
             single_partition_of_fp32_groups = (torch.zeros(3),)
 
     class Trainer:

@@ -46,9 +46,9 @@ def check_shape(config: RunConfig, processes: int = 1) -> None:
 
 
 REMEDY = (
-    "Set policy.dtype=auto (trained weights in float32, computed in bfloat16 under autocast where the device multiplies "
-    "in it) or policy.dtype=float32 (float32 throughout), train LoRA (policy.lora={}), whose adapters are float32, or "
-    "launch under DeepSpeed ZeRO, whose optimizer holds float32 copies (configs/deepspeed/zero2.json)."
+    "Set policy.dtype=auto (trained weights in float32, computed in bfloat16 by autocast where the device multiplies "
+    "in it) or policy.dtype=float32 (float32 throughout), train LoRA (policy.lora={}), whose adapters are float32, "
+    "or launch under DeepSpeed ZeRO, whose optimizer holds float32 copies (configs/deepspeed/zero2.json)."
 )
 
 
@@ -69,8 +69,8 @@ def check_trained_dtype(config: RunConfig) -> None:
             )
     elif full_bfloat16:
         raise ConfigError(
-            "policy.dtype is bfloat16 and policy.lora is null: all weights would be trained in bfloat16, where a step at "
-            f"train.learning_rate {config.train.learning_rate:g} rounds away and nothing is learned. {REMEDY}"
+            "policy.dtype is bfloat16 and policy.lora is null: all weights would be trained in bfloat16, where a step "
+            f"at train.learning_rate {config.train.learning_rate:g} rounds away and nothing is learned. {REMEDY}"
         )
     if full_bfloat16 and config.train.warm_start.questions:
         raise ConfigError(

@@ -109,8 +109,8 @@ class CollapseGuard:
         yield from self._sampler_is_another(over)
 
     def _weights_stand_still(self, over: str) -> Iterator[Sign]:
-        """Over the steps that should have moved weights: those with a gradient, and with a learning rate that is not the
-        beginning of a warm-up or the end of a schedule, less than a hundredth of the highest."""
+        """Over the steps that should have moved weights: those with a gradient, and with at least a hundredth of the
+        highest learning rate, which the beginning of a warm-up and the end of a schedule do not have."""
         limit, least = self.config.changed_weights, self.learning_rate / 100
         shares = [
             row["changed_weights"]
@@ -122,7 +122,7 @@ class CollapseGuard:
                 "changed_weights",
                 f"an optimizer step changes {fmean(shares):.2%} of the trained weights {over} (limit: {limit:.0%})",
                 "the weights do not move",
-                "The updates are smaller than the weights' type can hold: train float32 weights (policy.dtype=auto), or "
+                "The updates are smaller than the weights' type can hold: train float32 weights (policy.dtype=auto) or "
                 f"raise train.learning_rate, which is {self._rows[-1].get('learning_rate', math.nan):g} now",
             )
 

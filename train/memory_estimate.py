@@ -1,8 +1,9 @@
 """How much memory a training process needs, before anything is loaded.
 
 A sum over what lies there for the whole run (weights, gradients, optimizer, reference model, copies) and what comes on
-top in each phase: sampling (vLLM, or keys and values of the transformers engine), the update (activations of the longest
-tree that the token budgets allow) and the optimizer step (its temporaries). Light: neither torch nor transformers.
+top in each phase: sampling (vLLM, or keys and values of the transformers engine), the update (activations of the
+longest tree that the token budgets allow) and the optimizer step (its temporaries). Light: neither torch nor
+transformers.
 
 Activations are those of the packed rows of train/packing.py through a decoder with gated MLPs, RMS norms and rotary
 positions. Their bytes per token and layer were counted with saved-tensor hooks over widths and lengths; a test counts
@@ -25,7 +26,7 @@ H100_GIB = 79.0
 HEADROOM = 0.95
 """Share of the memory that an estimate may take: the rest is fragmentation, and error of the estimate."""
 GPU_RESERVED = int(2.5 * GIB)
-"""CUDA context and libraries, NCCL, what a sleeping vLLM keeps, and encoders of some 100M parameters on the same GPU."""
+"""CUDA context and libraries, NCCL, what a sleeping vLLM keeps, and an encoder of some 100M parameters beside it."""
 CPU_RESERVED = int(0.7 * GIB)
 """Python with torch and transformers."""
 ZERO_BUCKETS = 4 * 500_000_000
@@ -99,10 +100,12 @@ class Estimate:
     def lines(self) -> list[str]:
         """For people: the sum, and of what it is made."""
         per = "process" if self.layout.gpu_gib is None else "GPU"
-        said = [f"{self.peak / GIB:.1f} GiB per {per} on {self.layout.said}, in the {self.height} ({self.shape.source})"]
+        where = f"on {self.layout.said}, in the {self.height} ({self.shape.source})"
+        said = [f"{self.peak / GIB:.1f} GiB per {per} {where}"]
         for name, parts in (("always", self.resident), *self.phases.items()):
             listed = ", ".join(f"{part} {_gib(size)}" for part, size in parts.items() if size >= GIB / 100)
-            said.append(f"{name}: {listed or 'nothing'}" + ("" if name == "always" else f" = {_gib(self.of_phase(name))}"))
+            total = "" if name == "always" else f" = {_gib(self.of_phase(name))}"
+            said.append(f"{name}: {listed or 'nothing'}{total}")
         return said
 
 
@@ -136,15 +139,16 @@ def trained_parameters(config: RunConfig, shape: ModelShape) -> int:
     hidden, inner, queries, keys = shape.hidden, shape.intermediate, shape.queries, shape.keys
     widths = {"q_proj": hidden + queries, "k_proj": hidden + keys, "v_proj": hidden + keys, "o_proj": queries + hidden}
     widths |= dict.fromkeys(("gate_proj", "up_proj", "down_proj"), hidden + inner)
-    chosen = widths if lora.target_modules == "all-linear" else {name: widths.get(name, 0) for name in lora.target_modules}
-    return lora.r * sum(chosen.values()) * min(lora.last_layers or shape.layers, shape.layers)
+    named = widths if lora.target_modules == "all-linear" else lora.target_modules
+    return lora.r * sum(widths.get(name, 0) for name in named) * min(lora.last_layers or shape.layers, shape.layers)
 
 
 def estimate(config: RunConfig, shape: ModelShape, layout: Layout) -> Estimate:
     """The memory of one process of a run of `config`."""
     full, zero = config.policy.lora is None, layout.zero
     fast = config.policy.dtype == "bfloat16" or (config.policy.dtype == "auto" and layout.bfloat16)
-    arithmetic = "float32" if not fast else "mixed" if full and config.policy.dtype == "auto" and not zero else "bfloat16"
+    mixed = full and config.policy.dtype == "auto" and not zero  # DeepSpeed computes with a copy in bfloat16
+    arithmetic = "float32" if not fast else "mixed" if mixed else "bfloat16"
     weights, trained = shape.parameters, trained_parameters(config, shape)
     size = 2 if arithmetic == "bfloat16" else 4
     split = layout.processes if zero else 1

@@ -62,9 +62,9 @@ KNOWN = {
 
 
 def shape_of(model: str) -> ModelShape | None:
-    """The sizes of `policy.model`: by the config.json of a folder, an installed package or the Hub's cache, by the table
-    above, or by a name, also that of a GGUF file, that holds a number of parameters, such as 8B. None where nothing says
-    how large it is."""
+    """The sizes of `policy.model`: by the config.json of a folder, an installed package or the Hub's cache, by the
+    table above, or by a name, also that of a GGUF file, that holds a number of parameters, such as 8B. None where
+    nothing says how large it is."""
     try:
         place = Path(resolve_model(model))
     except ModelError:

@@ -22,9 +22,9 @@ from .packed_attention import TILE, Kind, packed_row, take_packed_rows
 HEAD_VALUES = 1 << 24
 """Logits that are turned into float32 probabilities at a time."""
 HEAD_CHUNK = 1 << 27
-"""Logits that are held at a time. Where there are more, the output head is computed in chunks and again in the backward
-pass: all logits of a tree of 20 answers of 1,024 tokens over 151,936 words would be 12 GiB, and their gradients more."""
-_LOGIT_SETTINGS = ("final_logit_softcapping", "logit_scale", "logits_scaling", "lm_head_multiplier", "output_multiplier")
+"""Logits that are held at a time. Where there are more, the output head is computed in chunks and again in the
+backward pass: all logits of 20 answers of 1,024 tokens over 151,936 words take 12 GiB, and their gradients more."""
+_LOGIT_SETTINGS = ("final_logit_softcapping", "logit_scale", "logits_scaling", "lm_head_multiplier")
 """Settings by which an architecture changes logits after its head."""
 
 

@@ -19,8 +19,8 @@ _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class WeightSample:
-    """A seeded sample of at most about `most` (SAMPLED) elements of `tensors`, in proportion to their sizes, at least one
-    of each."""
+    """A seeded sample of at most about `most` (SAMPLED) elements of `tensors`, in proportion to their sizes, at least
+    one of each."""
 
     def __init__(self, tensors: Iterable[Tensor], seed: int = 0, most: int | None = None) -> None:
         self._tensors = [tensor for tensor in tensors if tensor.numel()]

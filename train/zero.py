@@ -23,9 +23,8 @@ def zero_stage() -> int:
 
 
 def lacks_float32_masters() -> str:
-    """Why the optimizer of the DeepSpeed that the launcher asked for holds no float32 copy of bfloat16 weights; "" where
-    it does: ZeRO stages 1 to 3, unless their config says otherwise. Without ZeRO DeepSpeed steps bfloat16 weights
-    themselves."""
+    """Why the optimizer of the DeepSpeed that the launcher asked for holds no float32 copy of bfloat16 weights; ""
+    where it does: ZeRO stages 1 to 3, unless their config says otherwise."""
     from accelerate.utils import DeepSpeedPlugin
 
     plugin = DeepSpeedPlugin()
