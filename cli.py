@@ -316,8 +316,16 @@ def train(
     dry_run: DryRun = False,
     verbose: Verbose = False,
 ) -> None:
-    """Train CONFIG's policy against its environment and print the run folder."""
-    settings = _resolve(config, overrides, verbose, dry_run)
+    """Train CONFIG's policy against its environment and print the run folder.
+
+    A dry run also says, as comments below the config, how much memory the run is estimated to need.
+    """
+    settings = _resolve(config, overrides, verbose, dry_run=False)
+    if dry_run:
+        from .doctor.memory import memory_lines
+
+        typer.echo(dump_config(settings) + "".join(f"# {line}\n" for line in memory_lines(settings)), nl=False)
+        raise typer.Exit
     from .train.run import train as train_policy
 
     out = sys.stdout  # a tracker may have turned sys.stdout away when the run ends

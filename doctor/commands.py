@@ -30,16 +30,20 @@ def doctor(
     set_up_logging(verbose)
     settings = load_config(config, list(overrides or ())) if config is not None else None
     from .findings import as_data, told
-    from .machine import machine, start_probe
+    from .machine import answer, machine, start_probe
     from .surroundings import surroundings
 
     probe = start_probe()  # it takes the longest
     around = surroundings(online)
-    findings = [*machine(Path(settings.output if settings else "."), probe), *around]
+    found = answer(probe)
+    findings = [*machine(Path(settings.output if settings else "."), found), *around]
     if settings is not None:
+        from ..envs.memory import available_bytes
+        from .memory import memory
         from .needs import needs
 
         findings += needs(settings, str(config), online)
+        findings.append(memory(settings, found.get("torch", {}), available_bytes()))
     typer.echo(json.dumps(as_data(findings), indent=2) if as_json else told(findings))
     if any(finding.state == "needed" for finding in findings):
         raise typer.Exit(2)

@@ -33,7 +33,7 @@ try:
             [torch.cuda.get_device_name(one), torch.cuda.get_device_properties(one).total_memory / 2**30]
             for one in every
         ],
-        "bf16": bool(torch.cuda.is_bf16_supported()) if cuda
+        "bf16": bool(torch.cuda.is_bf16_supported(including_emulation=False)) if cuda
         else bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()),
     }
 except Exception as error:
@@ -48,17 +48,18 @@ print(json.dumps(found))
 
 
 def start_probe() -> subprocess.Popen[str]:
-    """Start asking torch and FAISS; `machine` takes the answer."""
+    """Start asking torch and FAISS; `answer` waits for what they say."""
     pipe = subprocess.PIPE
     return subprocess.Popen([sys.executable, "-c", PROBE], stdout=pipe, stderr=subprocess.DEVNULL, text=True)
 
 
-def machine(output: Path, probe: subprocess.Popen[str]) -> list[Finding]:
-    """What there is to compute with; `output` is where runs are written."""
-    return [*_host(output), *_accelerators(_answer(probe))]
+def machine(output: Path, found: dict[str, Any]) -> list[Finding]:
+    """What there is to compute with; `output` is where runs are written, `found` what the probe answered."""
+    return [*_host(output), *_accelerators(found)]
 
 
-def _answer(probe: subprocess.Popen[str]) -> dict[str, Any]:
+def answer(probe: subprocess.Popen[str]) -> dict[str, Any]:
+    """What torch and FAISS say of themselves: `torch` and `faiss`, or `torch_error` and `faiss_error`."""
     try:
         printed, _ = probe.communicate(timeout=ASKING_SECONDS)
         return dict(json.loads(printed.splitlines()[-1]))

@@ -23,8 +23,9 @@ def open_engine(config: RunConfig, policy: nn.Module, tokenizer: Any, apart: boo
     kind = config.rollout.engine
     if kind == "transformers":
         sampler = MergedCopy(policy, apart)
-        rollout = config.rollout
-        return TransformersEngine(sampler.model, tokenizer, rollout.micro_batch, rollout.longest_sequence), sampler
+        rollout, dtype = config.rollout, torch_dtype(config.policy)
+        engine = TransformersEngine(sampler.model, tokenizer, rollout.micro_batch, rollout.longest_sequence, dtype)
+        return engine, sampler
     stops = stop_ids(policy, tokenizer)
     dtype, device = torch_dtype(config.policy), "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -34,8 +35,8 @@ def open_engine(config: RunConfig, policy: nn.Module, tokenizer: Any, apart: boo
     if kind == "vllm":
         from .vllm_engine import open_vllm
 
-        engine = open_vllm(config, tokenizer, stops, source)
-        return engine, engine
+        vllm = open_vllm(config, tokenizer, stops, source)
+        return vllm, vllm
     from .vllm_server import VllmServerEngine
 
     server = VllmServerEngine(config, tokenizer, stops, source)

@@ -93,10 +93,12 @@ def _gguf_file(name: str, folder: Path) -> Path | None:
 
 
 def torch_dtype(config: PolicyConfig) -> torch.dtype:
-    """The weights' type; `auto` is bfloat16 where the device multiplies faster in it, else float32."""
+    """What the policy computes in, and the type of weights that are not trained; `auto` is bfloat16 where the device
+    multiplies faster in it, else float32. GPUs that only emulate bfloat16 (before Ampere) do not."""
     if config.dtype != "auto":
         return torch.bfloat16 if config.dtype == "bfloat16" else torch.float32
-    fast = torch.cuda.is_bf16_supported() if torch.cuda.is_available() else cpu_has_fast_bfloat16()
+    gpu = torch.cuda.is_available()
+    fast = torch.cuda.is_bf16_supported(including_emulation=False) if gpu else cpu_has_fast_bfloat16()
     return torch.bfloat16 if fast else torch.float32
 
 
@@ -108,11 +110,10 @@ def cpu_has_fast_bfloat16() -> bool:
     return bool(torch.cpu._is_amx_tile_supported())
 
 
-def add_lora(model: nn.Module, config: PolicyConfig, one_type: bool = False) -> nn.Module:
-    """The model with fresh trainable LoRA weights, or unchanged with all weights trainable where `lora` is None.
+def add_lora(model: nn.Module, config: PolicyConfig) -> nn.Module:
+    """The model with fresh trainable LoRA weights in float32, whatever the type of the model, or unchanged with all
+    weights trainable where `lora` is None.
 
-    LoRA weights are float32, or, `one_type`, of the model's type: ZeRO-3 gathers weights of one type only, and keeps
-    float32 copies for its optimizer.
     Raises ConfigError where `lora.target_modules` names no part of the model.
     """
     if config.lora is None:
@@ -138,12 +139,23 @@ def add_lora(model: nn.Module, config: PolicyConfig, one_type: bool = False) -> 
         task_type="CAUSAL_LM",
     )
     try:
-        return get_peft_model(model, adapters, autocast_adapter_dtype=not one_type)  # type: ignore[no-any-return]
+        return get_peft_model(model, adapters)  # type: ignore[no-any-return]
     except ValueError as error:
         raise ConfigError(
             f"policy.lora.target_modules {lora.target_modules!r} does not fit the policy ({first_line(error, 200)}). "
             "Take all-linear, or names of its layers such as [q_proj, v_proj]."
         ) from error
+
+
+def cast_adapters(model: nn.Module, config: PolicyConfig) -> None:
+    """Give LoRA weights the type of the model: ZeRO-3 gathers weights of one type only. Its optimizer holds float32
+    copies; call this after whatever trains without it."""
+    if config.lora is None:
+        return
+    dtype = next(weight.dtype for weight in model.parameters() if not weight.requires_grad)
+    for weight in model.parameters():
+        if weight.requires_grad:
+            weight.data = weight.data.to(dtype)
 
 
 class MergedCopy:

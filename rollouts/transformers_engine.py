@@ -21,10 +21,21 @@ from .tree_attention import TreeCache, tree_attention
 
 
 class TransformersEngine:
-    """Samples from a causal language model that is held in this process, possibly under training."""
+    """Samples from a causal language model that is held in this process, possibly under training.
 
-    def __init__(self, model: nn.Module, tokenizer: Any, micro_batch: int = 256, longest: int | None = None) -> None:
+    `compute_dtype`: bfloat16 computes float32 weights under autocast, as the trainer does; None is that of the weights.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        tokenizer: Any,
+        micro_batch: int = 256,
+        longest: int | None = None,
+        compute_dtype: torch.dtype | None = None,
+    ) -> None:
         self.model, self.tokenizer, self.micro_batch = model, tokenizer, micro_batch
+        self.compute_dtype = compute_dtype
         self.stop_ids = stop_ids(model, tokenizer)
         refuse_special_attention(model, longest)
         self._compare_with_plain_forward()
@@ -41,7 +52,7 @@ class TransformersEngine:
         was_training = self.model.training
         self.model.eval()
         try:
-            with tree_attention(self.model):
+            with tree_attention(self.model), self._autocast():
                 for batch in self._batches(prompts, n):
                     own = [streams[prompt].pop(0) for prompt in batch] if sampling.streams else None
                     for prompt, samples in zip(batch, self._batch(batch, n, sampling, own), strict=True):
@@ -49,6 +60,12 @@ class TransformersEngine:
         finally:
             self.model.train(was_training)
         return [sampled[tuple(prompt)].pop(0) for prompt in prompts]
+
+    def _autocast(self) -> torch.autocast:
+        """Bfloat16 arithmetic on float32 weights, each cast once while the block runs; else nothing."""
+        weight = next(self.model.parameters())
+        mixed = self.compute_dtype == torch.bfloat16 and weight.dtype == torch.float32
+        return torch.autocast(weight.device.type, torch.bfloat16, enabled=mixed)
 
     def _batches(self, prompts: Sequence[Sequence[int]], n: int) -> list[list[tuple[int, ...]]]:
         """Equal prompts side by side, and prompts of like length in one batch, so that little is padded."""
@@ -161,10 +178,12 @@ class TransformersEngine:
             largest = 0.0
             for prompt, (sample,) in zip(prompts, sampled, strict=True):
                 ids = torch.tensor([[*prompt, *sample.ids]], device=next(model.parameters()).device)
-                plain = torch.log_softmax(model(input_ids=ids, use_cache=False).logits[0].float(), -1)
+                with self._autocast():
+                    logits = model(input_ids=ids, use_cache=False).logits
+                plain = torch.log_softmax(logits[0].float(), -1)
                 expected = plain[len(prompt) - 1 : -1].gather(-1, ids[0, len(prompt) :, None])[:, 0].cpu()
                 largest = max(largest, float((expected - torch.tensor(sample.logprobs)).abs().max()))
-            if largest > (0.01 if model.dtype == torch.float32 else 1.0):
+            if largest > (0.01 if (self.compute_dtype or model.dtype) == torch.float32 else 1.0):
                 problem = f"log-probabilities differ by {largest:.3g} from its plain forward pass"
         finally:
             model.train(was_training)

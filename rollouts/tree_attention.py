@@ -67,6 +67,7 @@ class TreeCache:
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
         """Store new keys and values and attend: queries (rows, heads, tokens, dim) → (rows, tokens, heads, dim)."""
+        query, key = query.to(value.dtype), key.to(value.dtype)  # rotary positions under autocast leave them in float32
         if self.stage == "prefix":
             self.prefix[layer] = (key, value)
             return _sdpa(query, key, value, scaling, mask=None, causal=query.shape[2] > 1)

@@ -10,6 +10,7 @@ from pathlib import Path
 from ..configs.load import load_config
 from ..configs.mix import environments
 from ..errors import ConfigError, QuerylectError
+from .requests import zero_stage_of
 
 
 def facts(config: str, overrides: Sequence[str]) -> dict[str, str | list[str]]:
@@ -32,6 +33,8 @@ def facts(config: str, overrides: Sequence[str]) -> dict[str, str | list[str]]:
     return {
         "run": str(Path(settings.output) / settings.name),
         "model": settings.policy.model,
+        "all_weights": "yes" if settings.policy.lora is None else "",
+        "zero_stage": str(zero_stage_of(settings) or ""),  # unless ZERO says another one
         "token_envs": tokens,
         "serving": list(served),  # environments without a service of their own, by name; "" is that of no mix
         "building": list(missing.values()),  # those of them whose index is not there …

@@ -5,9 +5,9 @@
 #SBATCH --job-name=grpo-minilm
 #SBATCH --nodes=1
 #SBATCH --ntasks-per-node=1
-#SBATCH --cpus-per-task=16
-#SBATCH --gpus-per-node=1
-#SBATCH --mem=128G
+#SBATCH --cpus-per-task=64
+#SBATCH --gpus-per-node=8
+#SBATCH --mem=0
 #SBATCH --time=24:00:00
 #SBATCH --signal=B:USR1@600
 #SBATCH --requeue

@@ -19,18 +19,13 @@ from ..configs.load import dump_config
 from ..configs.mix import environments
 from ..configs.schema import RunConfig
 from ..errors import ClusterError, ConfigError, StorageError
+from .requests import BODY, FOLDER, ONE_GPU, OPTION, SCRIPTS
 
-FOLDER = Path(__file__).parent.resolve()
-SCRIPTS = {"bm25": "grpo_bm25", "contriever": "grpo_contriever"}
-SCRIPTS |= {"all-minilm-l6-v2": "grpo_minilm", "qwen3-embedding-0.6b": "grpo_qwen3"}
-"""The script of each retriever; another dense one runs as Contriever does."""
 UNDIVIDED = ("hybrid", "qb-rag")
 """Retrievers over other indexes, which are not built in shards."""
-OPTION = re.compile(r"^#SBATCH --([a-z-]+)=?(.*)$")
 WARNING_SECONDS = 600
 """How long before the time limit the scripts have Slurm warn a training job (--signal)."""
 TIME = re.compile(r"^(?:(?P<days>\d+)-)?(?P<first>\d+)(?::(?P<second>\d+))?(?::(?P<third>\d+))?$")
-BODY = re.compile(r"^(\w+_job\w*(?: --vllm-nodes \d+)?)(?: \w+)? \"\$@\"$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +171,8 @@ def _job(
     request = {match[1]: match[2] for line in text.splitlines() if (match := OPTION.match(line))}
     if not array:
         del request["array"]
+    if script in SCRIPTS.values() and config.policy.lora is not None:
+        request |= ONE_GPU
     options = dict(asked)
     if wishes.gpus is not None and script.startswith("grpo_"):
         options["gpus-per-node"] = str(wishes.gpus)

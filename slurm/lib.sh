@@ -8,6 +8,8 @@
 # RETRIEVER_NODES=n      the last n nodes serve the retriever, the others train; in a heterogeneous job its second
 #                        group serves. Else it runs beside the trainer, or as a child on every node of several
 # RETRIEVER_DEVICE=cpu   no GPU for the retriever
+# ZERO=2|3               DeepSpeed's stage where several processes train; empty is DDP. Unset: 2 where all weights are
+#                        trained, DDP for adapters
 # READY_SECONDS=1800     how long a retriever may take to answer
 set -euo pipefail
 
@@ -86,6 +88,13 @@ asked_nodes() {
     local asked
     asked="$(sed -n 's/^#SBATCH --nodes=//p' "$0")"
     echo "${NODES:-${asked:-1}}"
+}
+
+# How many GPUs a node of the job has: as Slurm says, in a dry run as the script asks, and one outside of Slurm.
+gpus_per_node() {
+    local asked=
+    [ -z "$dry" ] || asked="$(sed -n 's/^#SBATCH --gpus-per-node=//p' "$0")"
+    echo "${GPUS_PER_NODE:-${SLURM_GPUS_ON_NODE:-${asked:-1}}}"
 }
 
 # The address by which the cluster knows a node.
@@ -359,10 +368,11 @@ show_request() {
 
 # ── Jobs ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-# train_job [--vllm-nodes N] DEFAULT_CONFIG ARGUMENTS…: one process trains, on the first node.
-train_job() { whole_training one_process "$@"; }
+# train_job [--vllm-nodes N] DEFAULT_CONFIG ARGUMENTS…: adapters are trained by one process, on the first node; all
+# weights by one process per GPU on all nodes that train, since no single GPU holds what their optimizer needs.
+train_job() { whole_training as_the_weights_need "$@"; }
 
-# The same, with one process per GPU on all nodes that train.
+# One process per GPU on all nodes that train, whatever is trained.
 train_job_on_all() { whole_training all_gpus "$@"; }
 
 whole_training() {
@@ -399,14 +409,19 @@ settle_status() { case "$stopped $status" in "USR1 138" | "TERM 143") status=75 
 
 one_process() { start_trainer "${container[@]}" "$querylect"; }
 
+as_the_weights_need() {
+    if [ -n "$all_weights" ] && [ "$((${#trainers[@]} * $(gpus_per_node)))" -gt 1 ]; then all_gpus; else one_process; fi
+}
+
 all_gpus() {
-    local nodes="${#trainers[@]}" per_node="${GPUS_PER_NODE:-${SLURM_GPUS_ON_NODE:-1}}" launch cpus folder
+    local nodes="${#trainers[@]}" per_node zero="${ZERO-$zero_stage}" launch cpus folder
+    per_node="$(gpus_per_node)"
     launch=(--num_machines "$nodes" --num_processes "$((nodes * per_node))" --mixed_precision no --dynamo_backend no
         --main_process_ip "$([ "$nodes" = 1 ] && echo 127.0.0.1 || address_of "${trainers[0]}")"
         --main_process_port "${MASTER_PORT:-$(job_port 0)}")
-    if [ -n "${ZERO:-}" ]; then
+    if [ -n "$zero" ]; then
         folder="$(python -c 'from importlib.resources import files; print(files("querylect.configs") / "deepspeed")')"
-        launch+=(--use_deepspeed --deepspeed_config_file "$folder/zero$ZERO.json" --deepspeed_multinode_launcher standard)
+        launch+=(--use_deepspeed --deepspeed_config_file "$folder/zero$zero.json" --deepspeed_multinode_launcher standard)
     else
         launch+=(--multi_gpu)
     fi

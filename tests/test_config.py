@@ -73,7 +73,7 @@ def test_paper_configs_have_the_released_settings():
         config = load_config(name, [])
         assert config.rollout.branching == [4, 4]
         assert (config.rollout.temperature, config.rollout.top_p) == (1.0, 1.0)
-        assert (config.rollout.max_prompt_tokens, config.rollout.max_new_tokens) == (8192, 4096)
+        assert (config.rollout.max_prompt_tokens, config.rollout.max_new_tokens) == (4352, 1024), "what 80 GB hold"
         assert (config.train.learning_rate, config.train.beta, config.train.questions_per_step) == (1e-6, 1e-3, 512)
         assert (config.reward.format_weight, config.reward.turn_weights) == (0.1, [0.5, 1.0])
         assert not config.train.use_bias_correction_kl
@@ -91,7 +91,7 @@ def test_the_last_turn_of_a_packaged_config_has_room_for_a_first_prompt_of_512_t
 
 @pytest.mark.parametrize("name", [name for name in PACKAGED if name.startswith("paper_")])
 def test_configs_at_the_papers_scale_sample_with_vllm(name):
-    """Answers of 4,096 tokens by the hundred: no GPU holds what the engine transformers would keep of them."""
+    """Answers of 1,024 tokens by the hundred: no GPU holds what the engine transformers would keep of them."""
     assert load_config(name, []).rollout.engine == "vllm"
 
 
@@ -145,8 +145,8 @@ def test_the_modes_of_the_paper_differ_in_nothing_else():
         assert (config.rollout.branching, config.train.credit) == (branching, credit)
         assert config.eval.turns == len(branching)
         assert (config.rollout.temperature, config.rollout.top_p) == (1.0, 1.0)
-        assert config.rollout.max_prompt_tokens == (2048 if len(branching) == 1 else 8192)
-        assert config.rollout.max_new_tokens == 4096
+        assert config.rollout.max_prompt_tokens == (2048 if len(branching) == 1 else 3584)
+        assert (config.rollout.max_new_tokens, config.rollout.observation_tokens) == (512, 1024), "what 80 GB hold"
         assert (config.train.learning_rate, config.train.beta, config.train.questions_per_step) == (1e-6, 1e-3, 512)
         assert (config.reward.format_weight, config.reward.metric) == (0.1, "ndcg@10")
         assert config.reward.turn_weights == [0.5, 1.0][-len(branching) :]

@@ -15,6 +15,7 @@ from querylect.doctor import machine as machines
 from querylect.doctor import needs as needing
 from querylect.doctor import surroundings as around
 from querylect.doctor.findings import Finding, as_data, told
+from querylect.doctor.memory import memory, memory_lines
 from querylect.doctor.needs import needs
 from querylect.errors import ConfigError
 from querylect.train import wandb_run
@@ -47,7 +48,7 @@ def test_a_machine_with_gpus(tmp_path, monkeypatch):
         "torch": {"cuda": "13.0", "gpus": [["NVIDIA H100", 79.6], ["NVIDIA H100", 79.6]], "bf16": True},
         "faiss": {"gpus": 2},
     }
-    said = by_name(machines.machine(tmp_path, asked(f"print({json.dumps(json.dumps(found))})")))
+    said = by_name(machines.machine(tmp_path, machines.answer(asked(f"print({json.dumps(json.dumps(found))})"))))
     assert said["driver"].said == "NVIDIA 580.65.06, 2 GPUs"
     assert said["torch"].said.endswith("CUDA 13.0: NVIDIA H100 (80 GiB), NVIDIA H100 (80 GiB)")
     assert (said["bf16"].state, said["bf16"].said) == ("ok", "the GPU computes in it")
@@ -56,7 +57,7 @@ def test_a_machine_with_gpus(tmp_path, monkeypatch):
 
 def test_a_machine_whose_torch_ends_the_process_and_without_a_driver(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    said = by_name(machines.machine(tmp_path / "not" / "yet", asked("import os; os._exit(134)")))
+    said = by_name(machines.machine(tmp_path / "not" / "yet", machines.answer(asked("import os; os._exit(134)"))))
     assert said["driver"].state == "missing"
     assert "exit code 134" in said["torch"].said
     assert said["faiss"].state == "missing"
@@ -135,6 +136,48 @@ def test_what_a_config_needs_and_has(tmp_path, tiny_policy):
     }  # fmt: skip
     assert lacking["env.index"].remedy == "querylect index build tiny --missing"
     assert not as_data(list(lacking.values()))["ready"]
+
+
+GIB = 2**30
+H100 = ["NVIDIA H100", 79.2]
+
+
+@pytest.mark.parametrize(
+    ("name", "gpus", "state", "said", "remedy"),
+    [
+        ("paper_bm25", [H100] * 8, "ok", "on 8 GPUs with ZeRO-2", ""),
+        ("paper_bm25", [H100], "needed", "on 1 GPU,", "DeepSpeed ZeRO-2 on 8 GPUs"),
+        ("demo", [["small", 8.0]], "ok", "on 1 GPU,", ""),
+        ("paper_bm25", [], "ok", "those of slurm/grpo_bm25.sh, fit: 79 GiB each", ""),
+        ("demo", [], "ok", "30.0 GiB are free", ""),
+    ],
+)
+def test_the_memory_of_a_run_against_this_machine_or_the_gpus_of_its_job(name, gpus, state, said, remedy):
+    found = memory(load_config(name, []), {"gpus": gpus, "bf16": True}, 30 * GIB)
+    assert (found.name, found.state) == ("memory", state)
+    assert said in found.said
+    assert remedy in found.remedy
+
+
+def test_a_policy_of_unknown_size_has_no_estimate():
+    config = load_config("tiny", ["policy.model=nobody/nothing"])
+    assert memory(config, {}, GIB).state == "missing"
+    assert memory_lines(config) == [
+        "memory: not estimated, since nothing says how large policy.model 'nobody/nothing' is"
+    ]
+
+
+def test_a_dry_run_of_training_says_what_memory_it_takes_and_stays_a_config(capsys, tmp_path):
+    with pytest.raises(SystemExit) as ended:
+        main(["train", "paper_bm25", "rollout.vllm.gpu_memory_utilization=0.5", "--dry-run"])
+    assert not ended.value.code
+    told = capsys.readouterr().out
+    (tmp_path / "told.yaml").write_text(told)
+    assert load_config(str(tmp_path / "told.yaml"), []).rollout.vllm.gpu_memory_utilization == 0.5
+    comments = [line for line in told.splitlines() if line.startswith("#")]
+    assert comments[0].startswith("# memory of slurm/grpo_bm25.sh, estimated: ")
+    assert "too much for 79 GiB each" in comments[0]
+    assert comments[-1].startswith("#   rollout.vllm.gpu_memory_utilization=0.2")
 
 
 def test_a_dense_retriever_needs_faiss_and_hcqr_its_model(tmp_path, tiny_policy, monkeypatch):

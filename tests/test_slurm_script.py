@@ -77,6 +77,42 @@ def test_a_dry_run_says_who_runs_where_and_begins_nothing(script, more, expected
                 assert commands[name].endswith("--facing node-1")
 
 
+@pytest.mark.parametrize(
+    ("script", "arguments", "more", "launched"),
+    [
+        ("grpo_contriever.sh", [], {}, "--num_processes 8 --mixed_precision no zero2"),
+        ("grpo_contriever.sh", [], {"ZERO": "3", "GPUS_PER_NODE": "4"}, "--num_processes 4 --mixed_precision no zero3"),
+        ("grpo_contriever.sh", [], {"ZERO": ""}, "--num_processes 8 --mixed_precision no --multi_gpu"),
+        ("grpo_contriever.sh", [], {"GPUS_PER_NODE": "1"}, "querylect train"),
+        ("grpo_contriever.sh", ["policy.lora={}"], {}, "querylect train"),
+        ("grpo_nodes.sh", [], {}, "--num_processes 8 --mixed_precision no zero2"),
+        ("grpo_nodes.sh", ["policy.lora={}"], {}, "--num_processes 8 --mixed_precision no --multi_gpu"),
+        ("grpo_vllm_server.sh", [], {}, "--num_processes 8 --mixed_precision no zero2"),
+    ],
+)
+def test_all_weights_take_all_gpus_and_adapters_one(script, arguments, more, launched, tmp_path):
+    told = bash(script, *arguments, "--dry-run", cwd=tmp_path, **more)
+    assert told.returncode == 0, told.stderr
+    lines = told.stdout.splitlines()
+    trainer = lines[lines.index("trainer") + 1]
+    for part in launched.split(" ") if launched.startswith("--") else [launched]:
+        assert (f"/{part}.json" if part.startswith("zero") else part) in trainer
+    assert ("accelerate" in trainer) == launched.startswith("--")
+
+
+def test_launch_asks_for_one_gpu_where_adapters_are_trained():
+    from querylect.configs.load import load_config
+    from querylect.slurm.launch import Wishes, jobs_of
+
+    def asked(*arguments, **wishes):
+        (job,) = jobs_of(load_config(*arguments), Wishes(**wishes), chain=False)
+        return {line for line in job.text.splitlines() if line.startswith("#SBATCH")}
+
+    assert {"#SBATCH --gpus-per-node=8", "#SBATCH --mem=0"} <= asked("paper_bm25", [])
+    assert {"#SBATCH --gpus-per-node=1", "#SBATCH --mem=128G"} <= asked("paper_bm25", ["policy.lora={}"])
+    assert "#SBATCH --gpus-per-node=4" in asked("paper_bm25", ["policy.lora={}"], gpus=4)
+
+
 def test_a_job_without_a_node_to_train_is_refused(tmp_path):
     told = bash("grpo_vllm_server.sh", "--dry-run", cwd=tmp_path, NODES="2", RETRIEVER_NODES="1")
     assert told.returncode == 2
@@ -90,7 +126,11 @@ def test_a_cluster_file_of_one_s_own_is_read_for_commands_and_requests(tmp_path)
     path = f"{tmp_path}:{os.environ['PATH']}"
     told = bash("grpo_bm25.sh", "--dry-run", cwd=tmp_path, QUERYLECT_CLUSTER=str(tmp_path / "mine.sh"), PATH=path)
     assert "    SBATCH_ACCOUNT=ours" in told.stdout
-    assert f"    apptainer exec image.sif {REAL} train paper_bm25\n" in told.stdout
+    launcher = f"    apptainer exec image.sif {REAL.with_name('python')} -m accelerate.commands.launch"
+    (trainer,) = [line for line in told.stdout.splitlines() if line.startswith(launcher)]
+    assert "--num_processes 8" in trainer
+    assert "--use_deepspeed" in trainer
+    assert trainer.endswith("/zero2.json --deepspeed_multinode_launcher standard -m querylect train paper_bm25")
 
 
 def test_the_tasks_of_an_evaluation_share_its_runs_out(tmp_path):
@@ -133,7 +173,7 @@ def test_a_cluster_file_ends_no_job(tmp_path):
     mine = str(tmp_path / "mine.sh")
     told = bash("grpo_bm25.sh", "--dry-run", cwd=tmp_path, QUERYLECT_CLUSTER=mine)
     assert told.returncode == 0, told.stderr
-    assert "querylect train paper_bm25" in told.stdout
+    assert "-m querylect train paper_bm25" in told.stdout
     told = bash("grpo_bm25.sh", "--dry-run", cwd=tmp_path, QUERYLECT_CLUSTER=f"{mine}.not")
     assert told.returncode == 2
     assert told.stderr.startswith(f"The cluster file {mine}.not cannot be read.")

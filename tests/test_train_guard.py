@@ -1,11 +1,12 @@
 """The collapse guard on logs made by hand, and on a real run that it ends."""
 
 import logging
+import math
 
 import pytest
-from querylect.configs.schema import GuardConfig
+from querylect.configs.schema import GuardConfig, RunConfig
 from querylect.errors import CollapseError
-from querylect.train.guard import CollapseGuard, best_known
+from querylect.train.guard import CollapseGuard, best_known, logp_bound
 from querylect.train.run import train
 from querylect.train.run_folder import RunFolder
 
@@ -22,8 +23,8 @@ def log(**figures):
     ]
 
 
-def signs(rows, **config):
-    guard = CollapseGuard(GuardConfig(window=2, patience=3, **config))
+def signs(rows, logp=None, learning_rate=1e-6, **config):
+    guard = CollapseGuard(GuardConfig(window=2, patience=3, **config), logp, learning_rate)
     return guard, [(row["step"], sign.name) for row in rows for sign in guard.look(row)]
 
 
@@ -85,6 +86,48 @@ def test_the_other_signs_need_every_turn(name, bad, sign):
     assert warned.collapsed is None
 
 
+def test_steps_that_change_almost_no_weight_stop_the_run():
+    moving = {"grad_norm": 0.3, "learning_rate": 1e-6, "changed_weights": [0.007] * 8}
+    guard, found = signs(log(**healthy(8), **moving))
+    assert found == [(2, "changed_weights")]
+    assert guard.collapsed.meaning == "the weights do not move"
+    assert "changes 0.70% of the trained weights over the last 2 steps (limit: 10%)" in guard.collapsed.said
+    assert "policy.dtype=auto" in guard.collapsed.remedy
+    assert signs(log(**healthy(8), **moving), changed_weights=None)[1] == []
+    assert signs(log(**healthy(8), **moving), changed_weights=0.005)[1] == []
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [{"learning_rate": 0.0}, {"learning_rate": 9e-9}, {"grad_norm": 0.0}],
+    ids=["no learning rate", "the end of a schedule", "no signal"],
+)
+def test_a_step_that_was_not_to_move_weights_is_no_sign(reason):
+    still = {"grad_norm": 0.3, "learning_rate": 1e-6, "changed_weights": [0.0] * 8}
+    assert signs(log(**healthy(8), **{**still, **reason}))[1] == []
+
+
+def test_a_sampler_that_is_not_the_policy_stops_the_run():
+    apart = {"sampling/sampling_logp_difference/mean": [0.2] * 8}
+    guard, found = signs(log(**healthy(8), **apart), logp=0.15)
+    assert found == [(2, "logp_difference")]
+    assert guard.collapsed.meaning == "the sampler is not the policy that is trained"
+    assert "differs by 0.2 nats on average over the last 2 steps" in guard.collapsed.said
+    assert "rollout.engine=transformers" in guard.collapsed.remedy
+    assert signs(log(**healthy(8), **apart), logp=0.25)[1] == []
+    assert signs(log(**healthy(8), **apart), logp=None)[1] == []
+    assert signs(log(**{"sampling/sampling_logp_difference/mean": [math.nan] * 8}), logp=0.15)[1] != []
+
+
+def test_the_bound_on_the_mismatch_follows_the_type_and_top_p():
+    run = RunConfig()
+    assert logp_bound(run, "float32") == 0.01
+    assert logp_bound(run, "bfloat16") == 0.15
+    assert logp_bound(change(run, **{"rollout.top_p": 0.9}), "float32") == pytest.approx(0.01 + math.log(1 / 0.9))
+    assert logp_bound(change(run, **{"train.guard.logp_difference": 0.5, "rollout.top_p": 0.9}), "bfloat16") == 0.5
+    assert logp_bound(change(run, **{"train.guard.logp_difference": None}), "bfloat16") is None
+
+
 def test_steps_without_a_figure_are_left_out():
     rows = log(**{"reward/turn1": [0.4] * 6})
     del rows[2]["reward/turn1"], rows[3]["reward/turn1"]
@@ -125,6 +168,20 @@ def test_a_collapsed_run_warns_stops_and_names_its_best_checkpoint_and_a_resumed
 
     train(change(config, **{"train.guard.action": "warn", "train.steps": 5}), resume=True)
     assert folder.final.exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"train.guard.changed_weights": 1.0}, r"the weights do not move and the run stops at step 4.*dtype=auto"),
+        ({"train.guard.logp_difference": 1e-12}, r"the sampler is not the policy that is trained and .* step 4"),
+    ],
+)
+def test_a_run_with_wrong_arithmetic_is_stopped_with_what_to_do(settings, changes, said):  # noqa: F811
+    """The entropy bonus gives every step a gradient."""
+    guard = {"train.guard.window": 2, "train.guard.patience": 2, "train.entropy_coef": 0.01, "train.steps": 8}
+    with pytest.raises(CollapseError, match=said):
+        train(change(settings, **guard, **{"policy.lora": None, "train.learning_rate": 1e-4}, **changes))
 
 
 def settings_path(config):

@@ -173,6 +173,37 @@ def test_probabilities_made_a_few_places_at_a_time_are_the_same(model, monkeypat
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("lora", [False, True], ids=["full", "lora"])
+@pytest.mark.parametrize("mixed", [False, True], ids=["float32", "autocast"])
+def test_the_head_computed_in_chunks_gives_the_same_values_and_gradients(model, monkeypatch, lora, mixed):
+    ids, mask, wanted = batch(*tree_rows())
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        policy, parameters = trainable(copy.deepcopy(model), lora)
+    heads = []
+    policy.get_output_embeddings().register_forward_hook(lambda module, given, logits: heads.append(logits.shape[-2]))
+
+    def act():
+        heads.clear()
+        with torch.autocast("cpu", torch.bfloat16, enabled=mixed):
+            logps, entropies, _ = packed_logps(policy, ids, mask, wanted, TEMPERATURE, True, entropy_gradient=True)
+        return logps, entropies, gradient(parameters, (logps - 0.3 * entropies).sum())
+
+    whole = act()
+    assert len(heads) == 1
+    monkeypatch.setattr(packing, "HEAD_CHUNK", 5 * model.config.vocab_size)
+    chunked = act()
+    assert 5 in heads, "as many as a chunk holds"
+    for one, other in zip(chunked, whole, strict=True):
+        assert relative(one, other) < (2e-2 if mixed else 1e-5)
+
+
+def test_an_architecture_that_changes_its_logits_keeps_its_own_head():
+    plain, scaled = tiny_model("llama"), tiny_model("granite", logits_scaling=4.0)
+    assert packing._separable_head(plain) is plain.get_output_embeddings()
+    assert packing._separable_head(scaled) is None
+
+
 def test_entropy_carries_the_gradient_that_an_entropy_bonus_needs(model):
     ids, mask, wanted = batch(*tree_rows(prompts=(5,)))
     grads = []

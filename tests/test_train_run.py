@@ -33,6 +33,7 @@ ONCE = (
     "sampling/importance_sampling_ratio/min", "sampling/importance_sampling_ratio/mean",
     "sampling/importance_sampling_ratio/max", "sampling/sampling_logp_difference/mean",
     "sampling/sampling_logp_difference/max", "sampling/kl", "sampling/clipped",
+    "changed_weights",
 )  # fmt: skip
 
 

@@ -117,7 +117,7 @@ def test_tables_of_trees_come_as_often_where_a_rollout_serves_several_steps(iter
     """Only a step that sampled has trees: every tenth step may never be one."""
     from querylect.train.watch import Watcher
 
-    watcher, found = Watcher(None, change(RunConfig(), **{"tracking.table_steps": 10}), None, None, None), []
+    watcher, found = Watcher(None, change(RunConfig(), **{"tracking.table_steps": 10}), None, None, None, None), []
     for step in range(1, 40, iterations):
         if watcher._table_is_due(step):
             found.append(step)

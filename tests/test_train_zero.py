@@ -49,6 +49,31 @@ def fork_zero(stage: int, config, folder: Path, *arguments: str) -> None:
         assert started.codes() == [0, 0], started.said(0)[-4000:] + started.said(1)[-4000:]
 
 
+def needs_deepspeed():
+    """Skip where it cannot run; remove locks of tests that were killed while it compiled: they would be waited for."""
+    pytest.importorskip("deepspeed", reason="DeepSpeed is not installed: pip install 'querylect[deepspeed]'")
+    if which("c++") is None and which("g++") is None:
+        pytest.skip("there is no C++ compiler, with which DeepSpeed builds its communication on CPUs")
+    for lock in Path(os.environ["XDG_CACHE_HOME"]).glob("torch_extensions/*/*/lock"):
+        lock.unlink()
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("stage", [2, 3])
+def test_zero_moves_bfloat16_weights_by_its_float32_copies(settings, tmp_path, stage):  # noqa: F811
+    """At 1e-6 hardly a bfloat16 weight changes; of the copies as many as of float32 weights in one process."""
+    needs_deepspeed()
+    full = {"policy.lora": None, "train.learning_rate": 1e-6, "train.steps": 1, "train.entropy_coef": 0.01}
+    split = change(settings, output=str(tmp_path / "split"), **full, **{"policy.dtype": "bfloat16"})
+    fork_zero(stage, split, tmp_path)
+    one = train(change(settings, output=str(tmp_path / "one"), **full))
+    expected, moved = (
+        records(folder / "metrics.jsonl")[0]["changed_weights"] for folder in (one, tmp_path / "split" / "run")
+    )
+    assert expected > 0.1, "the rest of this model has no gradient: words that stand in no tree"
+    assert moved == pytest.approx(expected, rel=0.2)
+
+
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
     ("stage", "launched", "changes"),
@@ -61,12 +86,8 @@ def fork_zero(stage: int, config, folder: Path, *arguments: str) -> None:
 )
 def test_zero_trains_what_one_process_trains_and_resumes(settings, tmp_path, stage, launched, changes):  # noqa: F811
     """Two steps, the second after a resume: samples as of the whole weights, and the weights themselves."""
-    pytest.importorskip("deepspeed", reason="DeepSpeed is not installed: pip install 'querylect[deepspeed]'")
-    if which("c++") is None and which("g++") is None:
-        pytest.skip("there is no C++ compiler, with which DeepSpeed builds its communication on CPUs")
+    needs_deepspeed()
     common = {"train.questions_per_step": 2, "train.save_steps": 1, "train.steps": 1, **changes}
-    for lock in Path(os.environ["XDG_CACHE_HOME"]).glob("torch_extensions/*/*/lock"):
-        lock.unlink()  # of tests that were killed while DeepSpeed compiled: it would be waited for without end
     split = change(settings, output=str(tmp_path / "split"), **common)
     (launch_zero if launched else fork_zero)(stage, split, tmp_path)
     fork_zero(stage, split, tmp_path, "--resume", "train.steps=2")

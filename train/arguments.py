@@ -6,7 +6,7 @@ from typing import Any
 
 from ..configs.schema import RunConfig
 from ..errors import ConfigError
-from .zero import deepspeed_asked
+from .zero import deepspeed_asked, lacks_float32_masters
 
 
 def check_shape(config: RunConfig, processes: int = 1) -> None:
@@ -60,8 +60,43 @@ def check_shape(config: RunConfig, processes: int = 1) -> None:
         )
 
 
+REMEDY = (
+    "Set policy.dtype=auto (trained weights in float32, computed in bfloat16 by autocast where the device multiplies "
+    "in it) or policy.dtype=float32 (float32 throughout), train LoRA (policy.lora={}), whose adapters are float32, "
+    "or launch under DeepSpeed ZeRO, whose optimizer holds float32 copies (configs/deepspeed/zero2.json)."
+)
+
+
+def check_trained_dtype(config: RunConfig) -> None:
+    """Raise ConfigError where trained weights would be bfloat16 without float32 copies: they would hardly move.
+
+    Half a unit in the last place of a bfloat16 weight of .02 is 6e-5; an AdamW step at a learning rate of 1e-6 is
+    sixty times smaller and is rounded away.
+    """
+    policy = config.policy
+    full_bfloat16 = policy.dtype == "bfloat16" and policy.lora is None
+    if deepspeed_asked():
+        if policy.dtype != "float32" and (reason := lacks_float32_masters()):
+            raise ConfigError(
+                f"the weights would be trained in bfloat16 without float32 copies, because {reason}: steps at "
+                f"train.learning_rate {config.train.learning_rate:g} round away. Use ZeRO stage 2 or 3 as in "
+                "configs/deepspeed, or set policy.dtype=float32."
+            )
+    elif full_bfloat16:
+        raise ConfigError(
+            "policy.dtype is bfloat16 and policy.lora is null: all weights would be trained in bfloat16, where a step "
+            f"at train.learning_rate {config.train.learning_rate:g} rounds away and nothing is learned. {REMEDY}"
+        )
+    if full_bfloat16 and config.train.warm_start.questions:
+        raise ConfigError(
+            "policy.dtype is bfloat16 and policy.lora is null: train.warm_start trains before DeepSpeed holds float32 "
+            "copies. Set policy.dtype=auto, or train.warm_start.questions=0."
+        )
+
+
 def trainable_dtype(config: RunConfig) -> RunConfig:
-    """Full fine-tuning keeps float32 weights (bfloat16 would round small updates away); LoRA keeps what is set."""
+    """The config to load the policy by: with `auto`, weights that are all trained are float32, those under LoRA are of
+    the type that the device computes in."""
     if config.policy.lora is None and config.policy.dtype == "auto":
         return config.model_copy(update={"policy": config.policy.model_copy(update={"dtype": "float32"})})
     return config

@@ -1,20 +1,24 @@
-"""The collapse guard: signs, in the log of a run, that the policy stops being one.
+"""The collapse guard: signs, in the log of a run, that it teaches nothing any more.
 
-Four signs, each judged by the mean over the newest `window` steps: the last turn's reward against the best such mean
-so far; entropy, copies and groups without signal in *every* turn (a first turn that always repeats the question is a
-habit, a policy that does it in all turns has stopped searching). A sign is told when it appears; one that is still
-there `patience` steps later ends the run where `action` is `stop`. The guard only reads records, so a resumed run has
-the guard of the run that was not stopped once it has seen the same records.
+Each is judged by the mean over the newest `window` steps. Four say that the policy collapses: the last turn's reward
+against the best such mean so far; entropy, copies and groups without signal in *every* turn (a first turn that always
+repeats the question is a habit, a policy that does it in all turns has stopped searching). Two say that the arithmetic
+is wrong while curves look healthy: optimizer steps that change almost no weight, and a sampler that is not the model
+that is trained. A sign is told when it appears; one that is still there `patience` steps later ends the run where
+`action` is `stop`. The guard only reads records, so a resumed run has the guard of the run that was not stopped once it
+has seen the same records.
 """
 
+import math
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from ..configs.schema import GuardConfig
+from ..configs.schema import GuardConfig, RunConfig
 from .metrics import turns_of
+from .mismatch import DIFFERENCE
 from .run_folder import step_of
 
 
@@ -23,16 +27,34 @@ class Sign:
     """One sign in the newest window."""
 
     name: str
-    """reward_drop, entropy_floor, copy_share or zero_variance: the setting that holds its limit."""
+    """The setting that holds its limit, such as reward_drop."""
     said: str
     """One sentence: what was seen, and the limit."""
+    meaning: str = "the policy collapsed"
+    remedy: str = ""
+    """What to do about it, where that is more than to take an earlier checkpoint."""
+
+
+LOGP_DIFFERENCE = {"float32": 0.01, "bfloat16": 0.15}
+"""The bounds of `logp_difference: auto`. Measured with the transformers engine on SmolLM2-135M: means of 1e-5 nats in
+float32 and .04 in bfloat16 (benchmarks/logp_difference.py); another kernel in the same type stays within a few times
+that, and a sampler with other weights, positions or another temperature does not."""
+
+
+def logp_bound(config: RunConfig, computed_in: str) -> float | None:
+    """The bound on the mean |log p − log q| of a run that computes in `computed_in` (float32 or bfloat16).
+
+    Below top_p 1 the sampler's q is that of the kept tokens alone, whose mass is at least top_p.
+    """
+    asked = config.train.guard.logp_difference
+    return LOGP_DIFFERENCE[computed_in] - math.log(config.rollout.top_p) if asked == "auto" else asked
 
 
 class CollapseGuard:
     """Reads one record of metrics.jsonl after the other."""
 
-    def __init__(self, config: GuardConfig) -> None:
-        self.config = config
+    def __init__(self, config: GuardConfig, logp_bound: float | None = None, learning_rate: float = 0.0) -> None:
+        self.config, self.logp_bound, self.learning_rate = config, logp_bound, learning_rate
         self.collapsed: Sign | None = None
         """The sign that outlasted the patience, where `action` is stop."""
         self._rows: deque[Mapping[str, float]] = deque(maxlen=config.window)
@@ -83,6 +105,41 @@ class CollapseGuard:
             if limit is not None and shares and min(shares) >= limit:
                 setting = "copy_share" if name == "copy" else name
                 yield Sign(setting, f"{min(shares):.1%} {what} in every turn {over} (limit: {limit:.0%})")
+        yield from self._weights_stand_still(over)
+        yield from self._sampler_is_another(over)
+
+    def _weights_stand_still(self, over: str) -> Iterator[Sign]:
+        """Over the steps that should have moved weights: those with a gradient, and with at least a hundredth of the
+        highest learning rate, which the beginning of a warm-up and the end of a schedule do not have."""
+        limit, least = self.config.changed_weights, self.learning_rate / 100
+        shares = [
+            row["changed_weights"]
+            for row in self._rows
+            if "changed_weights" in row and row.get("learning_rate", math.inf) > least and row.get("grad_norm", 1.0) > 0
+        ]
+        if limit is not None and len(shares) * 2 > self.config.window and fmean(shares) < limit:
+            yield Sign(
+                "changed_weights",
+                f"an optimizer step changes {fmean(shares):.2%} of the trained weights {over} (limit: {limit:.0%})",
+                "the weights do not move",
+                "The updates are smaller than the weights' type can hold: train float32 weights (policy.dtype=auto) or "
+                f"raise train.learning_rate, which is {self._rows[-1].get('learning_rate', math.nan):g} now",
+            )
+
+    def _sampler_is_another(self, over: str) -> Iterator[Sign]:
+        limit, name = self.logp_bound, f"{DIFFERENCE}/mean"
+        values = [row[name] for row in self._rows if name in row]
+        if limit is not None and values and not fmean(values) <= limit:  # a NaN is not
+            yield Sign(
+                "logp_difference",
+                f"a sampled token's log-probability differs by {fmean(values):.3g} nats on average {over} between the "
+                f"engine that sampled it and the model that is trained (limit: {limit:.3g})",
+                "the sampler is not the policy that is trained",
+                "Sample with rollout.engine=transformers to see whether the engine is the cause; if it is, give it the "
+                "type of the trainer (policy.dtype), look whether it takes the weights that are sent, and compare its "
+                "temperature and context length. A larger rounding that is known may be allowed with "
+                "train.guard.logp_difference",
+            )
 
     def _means(self, name: str) -> list[float]:
         """The window's mean of a per-turn figure, first turn to last; turns without a figure are left out."""

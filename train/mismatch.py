@@ -14,6 +14,8 @@ from torch import Tensor
 
 from ..configs.schema import TrainConfig
 
+DIFFERENCE = "sampling/sampling_logp_difference"
+"""Name of the distance of the two log-probabilities in metrics.jsonl, followed by /mean and /max."""
 _LARGEST = 20.0
 """Log-ratios beyond this are taken as this: e²⁰ is off any scale, and its exponential stays finite."""
 
@@ -75,8 +77,8 @@ class Mismatch:
             "sampling/importance_sampling_ratio/min": -smallest,
             "sampling/importance_sampling_ratio/mean": ratio,
             "sampling/importance_sampling_ratio/max": largest,
-            "sampling/sampling_logp_difference/mean": apart,
-            "sampling/sampling_logp_difference/max": farthest,
+            f"{DIFFERENCE}/mean": apart,
+            f"{DIFFERENCE}/max": farthest,
             "sampling/kl": kl,
             "sampling/clipped": clipped,
         }

@@ -126,6 +126,7 @@ def _forward(
     _refuse_more_than_a_mask(packed_row, others)
     packed_row.layers.add(int(module.layer_idx))  # type: ignore[arg-type]
     seen = packed_row.seen
+    query, key = query.to(value.dtype), key.to(value.dtype)  # rotary positions under autocast leave them in float32
     if isinstance(seen, BlockMask):
         return _flex(query, key, value, seen, scaling, dropout).transpose(1, 2), None
     repeats = query.shape[1] // key.shape[1]

@@ -5,10 +5,13 @@ token's position is its depth. So each token attends to exactly its ancestors, a
 log-probabilities and gradients are those of the flat rows.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+from accelerate.utils import extract_model_from_parallel
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -18,6 +21,11 @@ from .packed_attention import TILE, Kind, packed_row, take_packed_rows
 
 HEAD_VALUES = 1 << 24
 """Logits that are turned into float32 probabilities at a time."""
+HEAD_CHUNK = 1 << 27
+"""Logits that are held at a time. Where there are more, the output head is computed in chunks and again in the
+backward pass: all logits of 20 answers of 1,024 tokens over 151,936 words take 12 GiB, and their gradients more."""
+_LOGIT_SETTINGS = ("final_logit_softcapping", "logit_scale", "logits_scaling", "lm_head_multiplier")
+"""Settings by which an architecture changes logits after its head."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +128,19 @@ def packed_logps(
     )
     predictor, row_index, cell_index = torch.tensor(cells, device=input_ids.device).unbind(1)
     distinct, slot = predictor.unique_consecutive(return_inverse=True)
-    logits = _logits(model, packed.filled(TILE) if attention == "flex" else packed, distinct, attention)
+    row = packed.filled(TILE) if attention == "flex" else packed
     targets = input_ids[row_index, cell_index + offset]
-    if isinstance(temperature, Tensor):
-        temperature = logits.new_ones(len(distinct), dtype=torch.float32).index_put((slot,), temperature[row_index])
-    values, per_slot = _read(logits, slot, targets, temperature, entropies, entropy_gradient)
+    if not isinstance(temperature, Tensor):
+        temperature = torch.full((batch,), temperature, device=input_ids.device)
+    divisor = temperature.new_ones(len(distinct)).index_put((slot,), temperature[row_index])
+    head = _separable_head(model)
+    if head is not None and len(distinct) * head.weight.shape[0] > HEAD_CHUNK:
+        with _without_head(head):
+            hidden = _logits(model, row, distinct, attention)
+        values, per_slot = _read_hidden(hidden, head, slot, targets, divisor, entropies, entropy_gradient)
+    else:
+        logits = _logits(model, row, distinct, attention)
+        values, per_slot = _read(logits, slot, targets, divisor, entropies, entropy_gradient)
     logps = logps.index_put((row_index, cell_index), values)
     if entropy is not None and per_slot is not None:
         entropy = entropy.index_put((row_index, cell_index), per_slot[slot])
@@ -144,7 +160,8 @@ def row_logps(
         if len(at):
             logits = model(input_ids=ids[None], use_cache=False).logits[0, at - 1]
             slot = torch.arange(len(at), device=at.device)
-            values, _ = _read(logits, slot, ids[at], temperature, entropies=False, entropy_gradient=False)
+            divisor = torch.full((len(at),), temperature, device=at.device)
+            values, _ = _read(logits, slot, ids[at], divisor, entropies=False, entropy_gradient=False)
             logps = logps.index_put((at.new_tensor(row), columns[at] - offset), values)
     return logps
 
@@ -168,35 +185,93 @@ def _logits(model: nn.Module, packed: Packed, places: Tensor, attention: Kind) -
     return logits
 
 
+def _separable_head(model: nn.Module) -> Any:
+    """The output head where log-probabilities are a plain softmax of what it gives and this process holds all of it."""
+    policy: Any = extract_model_from_parallel(model, keep_torch_compile=False)
+    config, head = policy.config.get_text_config(), policy.get_output_embeddings()
+    changed = any(getattr(config, name, None) not in (None, 1, 1.0) for name in _LOGIT_SETTINGS)
+    return head if isinstance(head, nn.Linear) and not changed and not hasattr(head.weight, "ds_id") else None
+
+
+@contextmanager
+def _without_head(head: nn.Module) -> Iterator[None]:
+    """Let the model give what its head would be given as its logits."""
+    before = head.__dict__.get("forward")
+    head.forward = lambda hidden: hidden  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        del head.forward  # the method of its class again
+        if before is not None:
+            head.forward = before
+
+
+def _read_hidden(
+    hidden: Tensor,
+    head: nn.Module,
+    slot: Tensor,
+    targets: Tensor,
+    temperature: Tensor,
+    entropies: bool,
+    entropy_gradient: bool,
+) -> tuple[Tensor, Tensor | None]:
+    """`_read` of the head's logits of hidden states (slots, width), HEAD_CHUNK logits at a time, made again where a
+    gradient is taken."""
+
+    def part(hidden: Tensor, divisor: Tensor, slot: Tensor, targets: Tensor) -> tuple[Tensor, Tensor | None]:
+        return _read(head(hidden), slot, targets, divisor, entropies, entropy_gradient)
+
+    size = max(1, HEAD_CHUNK // int(head.weight.shape[0]))  # type: ignore[union-attr, index, arg-type]
+    return _in_chunks(part, hidden, temperature, size, slot, targets)
+
+
 def _read(
-    logits: Tensor, slot: Tensor, targets: Tensor, temperature: float | Tensor, entropies: bool, entropy_gradient: bool
+    logits: Tensor, slot: Tensor, targets: Tensor, temperature: Tensor, entropies: bool, entropy_gradient: bool
 ) -> tuple[Tensor, Tensor | None]:
     """Log-probability of each target at its slot, and the entropy of each slot. logits: (slots, vocabulary);
-    temperature: one, or one for each slot (slots,).
+    temperature: (slots,).
 
     Probabilities in float32 would take several times the memory of the logits: they are made a few slots at a time, and
     made again where a gradient is taken.
     """
 
-    def part(logits: Tensor, divisor: float | Tensor, slot: Tensor, targets: Tensor) -> tuple[Tensor, Tensor | None]:
-        distribution = torch.log_softmax(logits.float() / divisor, dim=-1)
+    def part(logits: Tensor, divisor: Tensor, slot: Tensor, targets: Tensor) -> tuple[Tensor, Tensor | None]:
+        distribution = torch.log_softmax(logits.float() / divisor[:, None], dim=-1)
         entropy = None
         if entropies:
             with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
                 entropy = -(distribution.exp() * distribution).sum(-1)
         return distribution[slot, targets], entropy
 
-    size = max(1, HEAD_VALUES // logits.shape[1])
-    begins = torch.arange(0, len(logits), size, device=logits.device)
+    return _in_chunks(part, logits, temperature, max(1, HEAD_VALUES // logits.shape[1]), slot, targets)
+
+
+def _in_chunks(
+    part: Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor | None]],
+    rows: Tensor,
+    temperature: Tensor,
+    size: int,
+    slot: Tensor,
+    targets: Tensor,
+) -> tuple[Tensor, Tensor | None]:
+    """`part` of `size` rows at a time with their temperatures and the targets at their slots, joined; computed again
+    for the gradient."""
+    begins = torch.arange(0, len(rows), size, device=rows.device)
     counts = torch.diff(torch.searchsorted(slot, begins), append=slot.new_tensor([len(slot)])).tolist()
     values, per_slot = [], []
-    for begin, chunk, slots, wanted in zip(
-        begins.tolist(), logits.split(size), slot.split(counts), targets.split(counts), strict=True
-    ):
-        divisor = temperature[begin : begin + len(chunk), None] if isinstance(temperature, Tensor) else temperature
+    parts = zip(
+        begins.tolist(),
+        rows.split(size),
+        temperature.split(size),
+        slot.split(counts),
+        targets.split(counts),
+        strict=True,
+    )
+    for begin, chunk, divisor, slots, wanted in parts:
         value, entropy = checkpoint(
             part, chunk, divisor, slots - begin, wanted, use_reentrant=False, preserve_rng_state=False
         )
         values.append(value)
         per_slot.append(entropy)
-    return torch.cat(values), torch.cat(per_slot) if entropies else None
+    found = [each for each in per_slot if each is not None]
+    return torch.cat(values), torch.cat(found) if found else None

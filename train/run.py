@@ -27,7 +27,7 @@ from ..errors import (
 )
 from ..provenance import this_start
 from ..rewriters.base import Rewriter
-from .arguments import check_shape, grpo_config, trainable_dtype
+from .arguments import check_shape, check_trained_dtype, grpo_config, trainable_dtype
 from .grading import grade
 from .mix import Mixture
 from .processes import Processes, launched
@@ -78,6 +78,7 @@ def _prepare(config: RunConfig, resume: bool, processes: Processes, stopper: Any
         return RunFolder.reopen(config) if resume else (None, None)
 
     processes.together(lambda: check_shape(config, processes.count))
+    processes.together(lambda: check_trained_dtype(config))
     processes.together(lambda: check_report_to(config))
     folder, checkpoint = processes.first(reopen)
     if folder is not None and checkpoint is None:
@@ -153,7 +154,7 @@ def _train(
 
     from ..rollouts.engines import open_engine
     from ..rollouts.fingerprint import fingerprint
-    from ..rollouts.policy import add_lora, load_policy
+    from ..rollouts.policy import add_lora, cast_adapters, load_policy
     from ..rollouts.use import make_grower
     from .packing_check import settle_packing
     from .validation import validation_questions
@@ -174,7 +175,7 @@ def _train(
         model, tokenizer = load_policy(trainable_dtype(config).policy)
         base = fingerprint(model) if processes.is_first else ""
         model.to(processes.device)
-        policy = add_lora(model, config.policy, one_type=zero == 3)
+        policy = add_lora(model, config.policy)
         settled = settle_packing(config, policy)
         engine, sampler = open_engine(config, policy, tokenizer, apart=zero == 3)
         grower = make_grower(config, client, engine, rewriter=rewriter)
@@ -211,6 +212,8 @@ def _train(
     elif config.train.warm_start.questions:
         processes.first(warm)
         processes.share_weights(loaded.policy)
+    if zero == 3:
+        cast_adapters(loaded.policy, config.policy)
     with ExitStack() as ending:
         _learn(loaded, processes, opened, checkpoint, start, questions, mixture, validation, stopper, ending)
     return opened.path
@@ -245,7 +248,7 @@ def _learn(
     from torch import OutOfMemoryError
     from transformers import PrinterCallback
 
-    from .guard import CollapseGuard, best_known
+    from .guard import CollapseGuard, best_known, logp_bound
     from .leaving import LeaveNow
     from .reference import name_reference
     from .together import watched_together
@@ -254,6 +257,7 @@ def _learn(
     from .validation import Validator
     from .view import open_view
     from .watch import Watcher
+    from .weight_changes import WeightChanges
 
     config, grower, sampler = loaded.config, loaded.grower, loaded.sampler
     if mixture is not None and checkpoint is not None:
@@ -268,9 +272,12 @@ def _learn(
         ending.callback(lambda: trackers.finish(CLOSING_SECONDS if stopper.received is None else STOPPING_SECONDS))
         view = open_view(f"{config.name} · {start['environment']['name']}")
         ending.callback(view.close)
-        return view, Watcher(folder, config, view, guard, trackers)
+        return view, Watcher(folder, config, view, guard, trackers, changes)
 
-    guard = CollapseGuard(config.train.guard)
+    arguments = grpo_config(config, folder.checkpoints, processes.count)
+    bound = logp_bound(config, "bfloat16" if arguments.bf16 else "float32")
+    guard = CollapseGuard(config.train.guard, bound, config.train.learning_rate)
+    changes = WeightChanges(config.seed, processes.all)
     view, watcher = processes.together(watch)
 
     def save(place: Path) -> None:
@@ -281,13 +288,15 @@ def _learn(
     def refuse_collapse() -> None:
         if guard.collapsed is not None:
             best = best_known(folder.numbered(), folder.best, folder.read(folder.metrics), config.train.guard.window)
+            sign = guard.collapsed
+            remedy = f" {sign.remedy}." if sign.remedy else ""
             raise CollapseError(
-                f"the policy collapsed and the run stops at step {trainer.state.global_step}: {guard.collapsed.said}; "
-                f"{best}. Evaluate it with `querylect eval {folder.path} --checkpoint NAME`; to train on all the same: "
+                f"{sign.meaning} and the run stops at step {trainer.state.global_step}: {sign.said}; {best}.{remedy} "
+                f"Evaluate it with `querylect eval {folder.path} --checkpoint NAME`; to train on all the same: "
                 "--resume train.guard.action=warn."
             )
 
-    callbacks = watched_together(processes, stopper, watcher)
+    callbacks = [changes, *watched_together(processes, stopper, watcher)]
     if validation:
         told = watcher.validated if watcher is not None else None
         callbacks.append(Validator(config, folder, validation, grower, stopper, sampler, save, told, processes))
@@ -301,12 +310,12 @@ def _learn(
         train_dataset=Dataset.from_dict({"prompt": prompts}),
         processes=processes,
         model=loaded.policy,
-        args=grpo_config(config, folder.checkpoints, processes.count),
+        args=arguments,
         processing_class=loaded.tokenizer,
         callbacks=callbacks,
     )
     trainer.remove_callback(PrinterCallback)
-    stopper.trainer = trainer
+    stopper.trainer = changes.trainer = trainer
     if watcher is not None:
         watcher.trainer = trainer
     try:

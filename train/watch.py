@@ -14,13 +14,23 @@ from .run_folder import RunFolder
 from .tables import COLUMNS, rows
 from .tracking import Trackers
 from .view import View
+from .weight_changes import WeightChanges
 
 
 class Watcher(TrainerCallback):
     """Records every optimizer step and shows how the run goes. `trainer` is set once it exists."""
 
-    def __init__(self, folder: RunFolder, run: RunConfig, view: View, guard: CollapseGuard, trackers: Trackers) -> None:
+    def __init__(
+        self,
+        folder: RunFolder,
+        run: RunConfig,
+        view: View,
+        guard: CollapseGuard,
+        trackers: Trackers,
+        changes: WeightChanges,
+    ) -> None:
         self.folder, self.run, self.view, self.guard, self.trackers = folder, run, view, guard, trackers
+        self.changes = changes
         self.trainer: Any = None
         self._started = time.perf_counter()
         self._outcomes: Mapping[str, float] | None = None
@@ -53,6 +63,7 @@ class Watcher(TrainerCallback):
         now = time.perf_counter()
         seconds, searched = trainer.grower.clock.read(), trainer.grower.searched.read()
         record: dict[str, float] = {"step": step, **trainer.last_metrics, **trainer.mismatch.read(), **losses}
+        record |= self.changes.read()
         for activity in ("generate", "retrieve", "score"):
             record[f"seconds/{activity}"] = seconds.get(activity, 0.0)
         record |= {f"seconds/retrieve/{turn}": spent for turn, spent in searched.items()}

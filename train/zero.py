@@ -22,6 +22,19 @@ def zero_stage() -> int:
     return int(DeepSpeedPlugin().zero_stage)
 
 
+def lacks_float32_masters() -> str:
+    """Why the optimizer of the DeepSpeed that the launcher asked for holds no float32 copy of bfloat16 weights; ""
+    where it does: ZeRO stages 1 to 3, unless their config says otherwise."""
+    from accelerate.utils import DeepSpeedPlugin
+
+    plugin = DeepSpeedPlugin()
+    if int(plugin.zero_stage) == 0:
+        return "ZeRO stage 0 steps bfloat16 weights themselves"
+    if plugin.deepspeed_config.get("bf16", {}).get("bf16_master_weights_and_grads", False):
+        return "its config sets bf16.bf16_master_weights_and_grads"
+    return ""
+
+
 def check_deepspeed() -> None:
     """Raise ConfigError where DeepSpeed cannot be imported."""
     try:

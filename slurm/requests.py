@@ -1,0 +1,62 @@
+"""What the job script of a config asks Slurm for: nodes and GPUs, and how the processes on them share the weights.
+
+Light: it is read at the start of every job and by dry runs.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from ..configs.schema import RunConfig
+
+FOLDER = Path(__file__).parent.resolve()
+SCRIPTS = {"bm25": "grpo_bm25", "contriever": "grpo_contriever"}
+SCRIPTS |= {"all-minilm-l6-v2": "grpo_minilm", "qwen3-embedding-0.6b": "grpo_qwen3"}
+"""The script of each retriever; another dense one runs as Contriever does."""
+OPTION = re.compile(r"^#SBATCH --([a-z-]+)=?(.*)$")
+BODY = re.compile(r"^(\w+_job\w*(?: --vllm-nodes \d+)?)(?: (\w+))? \"\$@\"$", re.MULTILINE)
+"""The last line of a script: how it trains, and the config that it takes where none is given."""
+ONE_GPU = {"gpus-per-node": "1", "cpus-per-task": "16", "mem": "128G"}
+"""What `querylect launch` asks for instead where adapters are trained, by one process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """The processes that train."""
+
+    script: str
+    processes: int
+    zero: Literal[0, 2]
+
+
+def zero_stage_of(config: RunConfig) -> Literal[0, 2]:
+    """The stage of ZeRO that the jobs take where ZERO says none: 2 where all weights are trained, none for adapters,
+    which every GPU can hold whole."""
+    return 2 if config.policy.lora is None else 0
+
+
+def header(script: str) -> dict[str, str]:
+    """The #SBATCH options of a script of this folder."""
+    lines = (FOLDER / f"{script}.sh").read_text(encoding="utf-8").splitlines()
+    return {match[1]: match[2] for line in lines if (match := OPTION.match(line))}
+
+
+def default_config(script: str) -> str | None:
+    """The config that a training script takes where it is given none."""
+    body = BODY.search((FOLDER / f"{script}.sh").read_text(encoding="utf-8"))
+    return body[2] if body is not None else None
+
+
+def request_of(config: RunConfig, script: str | None = None) -> Request:
+    """What a script (None: that of the config's retriever) asks for when it trains `config`."""
+    script = script or SCRIPTS.get(config.env.retriever, "grpo_contriever")
+    asked: Mapping[str, str] = header(script)
+    body = BODY.search((FOLDER / f"{script}.sh").read_text(encoding="utf-8"))
+    how = body[1] if body is not None else ""
+    generating = int(how.rpartition(" ")[2]) if "--vllm-nodes" in how else 0
+    if config.policy.lora is not None and not how.startswith("train_job_on_all"):
+        return Request(script, 1, 0)
+    processes = (int(asked["nodes"]) - generating) * int(asked["gpus-per-node"])
+    return Request(script, processes, zero_stage_of(config) if processes > 1 else 0)

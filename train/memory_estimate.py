@@ -1,0 +1,236 @@
+"""How much memory a training process needs, before anything is loaded.
+
+A sum over what lies there for the whole run (weights, gradients, optimizer, reference model, copies) and what comes on
+top in each phase: sampling (vLLM, or keys and values of the transformers engine), the update (activations of the
+longest tree that the token budgets allow) and the optimizer step (its temporaries). Light: neither torch nor
+transformers.
+
+Activations are those of the packed rows of train/packing.py through a decoder with gated MLPs, RMS norms and rotary
+positions. Their bytes per token and layer were counted with saved-tensor hooks over widths and lengths; a test counts
+again. Simplifications: every token budget is used up, a prompt has as many tokens as leave room for the last turn, the
+CUDA allocator's fragmentation is left to HEADROOM, and the activations of experts are those of dense layers.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Literal
+
+from ..configs.mix import environments
+from ..configs.schema import RunConfig
+from .model_shape import ModelShape, by_name
+
+GIB = 2**30
+H100_GIB = 79.0
+"""What an H100 of 80 GB has; the GPU that the Slurm scripts are made for."""
+HEADROOM = 0.95
+"""Share of the memory that an estimate may take: the rest is fragmentation, and error of the estimate."""
+GPU_RESERVED = int(2.5 * GIB)
+"""CUDA context and libraries, NCCL, what a sleeping vLLM keeps, and an encoder of some 100M parameters beside it."""
+CPU_RESERVED = int(0.7 * GIB)
+"""Python with torch and transformers."""
+ZERO_BUCKETS = 4 * 500_000_000
+"""DeepSpeed reduces and gathers through two buckets of 5e8 bfloat16 elements."""
+
+LAYER_BYTES = {"float32": (24.0, 16.0, 20.3, 8.1), "mixed": (26.0, 8.0, 12.3, 6.1), "bfloat16": (16.0, 8.0, 12.3, 6.1)}
+"""Saved for the backward pass, per token and layer: bytes per element of hidden, intermediate, queries, keys. mixed:
+float32 weights under autocast to bfloat16."""
+GATHERED_BYTES = {"float32": (8.0, 4.0), "mixed": (4.0, 2.0), "bfloat16": (4.0, 2.0)}
+"""The same for packed attention without FlexAttention: per element of queries times gathered keys / 256, per key."""
+BACKWARD_SHARE = 0.35
+"""Gradients that live at once in the backward pass of a layer, as a share of what the layer has saved."""
+HEAD_CHUNK = 1 << 27
+"""Logits at a time where there are more (train/packing.py)."""
+ATTENTION_BLOCK = 256
+"""Queries that gather their keys at once (train/packed_attention.py)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The processes of a run, one per GPU, and how they share the training state."""
+
+    processes: int = 1
+    zero: Literal[0, 2, 3] = 0
+    """DeepSpeed's stage; 0 is none, where several processes hold everything each (DDP)."""
+    gpu_gib: float | None = H100_GIB
+    """Memory of a GPU; None computes on the CPU."""
+    bfloat16: bool = True
+    """Whether the device multiplies in bfloat16."""
+
+    @property
+    def said(self) -> str:
+        """In words, such as "8 GPUs with ZeRO-2"."""
+        kind = "CPU process" if self.gpu_gib is None else "GPU"
+        number = f"{self.processes} {kind}{'' if self.processes == 1 else 's' if kind == 'GPU' else 'es'}"
+        return f"{number} with ZeRO-{self.zero}" if self.zero else number
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Bytes of one process."""
+
+    layout: Layout
+    shape: ModelShape
+    resident: Mapping[str, int]
+    """What lies there for the whole run, by name."""
+    phases: Mapping[str, Mapping[str, int]]
+    """What each phase adds, by name."""
+    tree_tokens: int
+    """Tokens of a micro-batch of the longest trees that are computed together."""
+
+    def of_phase(self, name: str) -> int:
+        """Bytes at the height of a phase."""
+        return sum(self.resident.values()) + sum(self.phases[name].values())
+
+    @property
+    def height(self) -> str:
+        """The phase that needs most."""
+        return max(self.phases, key=self.of_phase)
+
+    @property
+    def peak(self) -> int:
+        """Bytes at the height of that phase."""
+        return self.of_phase(self.height)
+
+    def fits(self, available: float | None = None) -> bool:
+        """Whether a process with `available` bytes (None: its GPU) has room for it."""
+        given = (self.layout.gpu_gib or 0) * GIB if available is None else available
+        return self.peak <= HEADROOM * given
+
+    def lines(self) -> list[str]:
+        """For people: the sum, and of what it is made."""
+        per = "process" if self.layout.gpu_gib is None else "GPU"
+        where = f"on {self.layout.said}, in the {self.height} ({self.shape.source})"
+        said = [f"{self.peak / GIB:.1f} GiB per {per} {where}"]
+        for name, parts in (("always", self.resident), *self.phases.items()):
+            listed = ", ".join(f"{part} {_gib(size)}" for part, size in parts.items() if size >= GIB / 100)
+            total = "" if name == "always" else f" = {_gib(self.of_phase(name))}"
+            said.append(f"{name}: {listed or 'nothing'}{total}")
+        return said
+
+
+def _gib(size: float) -> str:
+    return f"{size / GIB:.2f}" if size < GIB else f"{size / GIB:.1f}"
+
+
+def longest_tree(config: RunConfig) -> tuple[int, int, int]:
+    """(tokens of the longest micro-batch that are computed, of which sampled, tokens of its longest sequence)."""
+    rollout, branching = config.rollout, config.rollout.branching
+    turns = len(branching)
+    shown = rollout.documents * rollout.document_tokens
+    shown = shown if rollout.observation_tokens is None else min(shown, rollout.observation_tokens)
+    prompt = max(16, rollout.max_prompt_tokens - rollout.earlier_tokens(turns))
+    budgets = [rollout.new_tokens(turn) for turn in range(1, turns + 1)]
+    path = prompt + sum(budgets) + shown * (turns - 1)
+    nodes = [prod(branching[:turn]) for turn in range(1, turns + 1)]
+    sampled = sum(count * budget for count, budget in zip(nodes, budgets, strict=True))
+    packed = prompt + sampled + shown * sum(nodes[:-1])
+    trees = config.train.questions_per_micro_batch
+    if config.train.packing is False:
+        return trees * nodes[-1] * path, trees * nodes[-1] * (path - prompt), path
+    return trees * packed, trees * sampled, path
+
+
+def trained_parameters(config: RunConfig, shape: ModelShape) -> int:
+    """All of them, or those of the LoRA adapters."""
+    lora = config.policy.lora
+    if lora is None:
+        return shape.parameters
+    hidden, inner, queries, keys = shape.hidden, shape.intermediate, shape.queries, shape.keys
+    widths = {"q_proj": hidden + queries, "k_proj": hidden + keys, "v_proj": hidden + keys, "o_proj": queries + hidden}
+    widths |= dict.fromkeys(("gate_proj", "up_proj", "down_proj"), hidden + inner)
+    named = widths if lora.target_modules == "all-linear" else lora.target_modules
+    return lora.r * sum(widths.get(name, 0) for name in named) * min(lora.last_layers or shape.layers, shape.layers)
+
+
+def estimate(config: RunConfig, shape: ModelShape, layout: Layout) -> Estimate:
+    """The memory of one process of a run of `config`."""
+    full, zero = config.policy.lora is None, layout.zero
+    fast = config.policy.dtype == "bfloat16" or (config.policy.dtype == "auto" and layout.bfloat16)
+    mixed = full and config.policy.dtype == "auto" and not zero  # DeepSpeed computes with a copy in bfloat16
+    arithmetic = "float32" if not fast else "mixed" if mixed else "bfloat16"
+    weights, trained = shape.parameters, trained_parameters(config, shape)
+    size = 2 if arithmetic == "bfloat16" else 4
+    split = layout.processes if zero else 1
+    stored = weights // split if zero == 3 else weights
+    resident = {"weights": size * stored + (0 if full else 4 * trained)}
+    resident["gradients"] = 4 * trained // split
+    resident["optimizer"] = (12 if zero else 8) * trained // split
+    if zero:
+        resident["DeepSpeed's buckets"] = min(ZERO_BUCKETS, 8 * trained)
+    elif layout.processes > 1:
+        resident["DDP's buckets"] = 4 * trained
+    if config.train.beta > 0:
+        resident["reference"] = size * stored if full else 4 * trained
+    if config.rollout.engine == "transformers" and (not full or zero == 3):
+        resident["copy to sample from"] = size * weights
+    resident["reserved"] = CPU_RESERVED if layout.gpu_gib is None else GPU_RESERVED
+    if layout.gpu_gib is not None and (encoders := _local_encoders(config)):
+        resident["retriever"] = encoders
+    vllm = config.rollout.vllm
+    held = {"vLLM": int(vllm.gpu_memory_utilization * (layout.gpu_gib or 0) * GIB)}
+    sampling = held if config.rollout.engine == "vllm" else {}
+    if config.rollout.engine == "transformers":
+        sampling = _transformers_sampling(config, shape, layout, arithmetic)
+    asleep = config.rollout.engine != "vllm" or vllm.enable_sleep_mode
+    tokens = longest_tree(config)
+    update = _activations(config, shape, layout, arithmetic, tokens)
+    step = {"temporaries": 4 * trained // split if layout.gpu_gib is not None else 0}
+    phases = {"rollout": sampling, "update": update, "optimizer step": step}
+    if not asleep:
+        phases |= {name: {**parts, **held} for name, parts in phases.items() if name != "rollout"}
+    return Estimate(layout, shape, resident, phases, tokens[0])
+
+
+def _local_encoders(config: RunConfig) -> int:
+    """Bytes of retrievers beside the trainer whose name says how large they are, such as qwen3-embedding-0.6b."""
+    local = {one.env.retriever for one in environments(config).values() if one.client.urls == "local"}
+    return sum(4 * shape.parameters for name in local if (shape := by_name(name)) is not None)
+
+
+def _activations(
+    config: RunConfig, shape: ModelShape, layout: Layout, arithmetic: str, tree: tuple[int, int, int]
+) -> dict[str, int]:
+    """What forward and backward pass of a micro-batch hold."""
+    tokens, sampled, path = tree
+    size = 4 if arithmetic == "float32" else 2
+    lora, checkpointing = config.policy.lora, bool(config.train.gradient_checkpointing)
+    depth = shape.layers if lora is None else min(lora.last_layers or shape.layers, shape.layers)
+    widths = (shape.hidden, shape.intermediate, shape.queries, shape.keys)
+    layer = sum(factor * width for factor, width in zip(LAYER_BYTES[arithmetic], widths, strict=True))
+    if lora is not None and arithmetic != "float32":
+        layer += 6 * shape.hidden  # the adapters of a layer each cast their own copy of its input
+    attention = config.train.packed_attention
+    if config.train.packing is not False and (attention == "sdpa" or (attention == "auto" and layout.gpu_gib is None)):
+        by_query, by_key = GATHERED_BYTES[arithmetic]
+        seen = min(path / 2 + ATTENTION_BLOCK, tokens)
+        layer += by_query * shape.queries * seen / ATTENTION_BLOCK + by_key * seen
+    residual = shape.hidden * (2 if arithmetic == "bfloat16" else 4)
+    saved = shape.layers * residual + layer if checkpointing else depth * layer
+    parts = {"activations of the longest tree": int(tokens * (saved + BACKWARD_SHARE * layer))}
+    if arithmetic == "mixed":
+        parts["weights cast to bfloat16"] = 2 * shape.parameters
+    whole = sampled * shape.vocabulary
+    chunked = config.train.packing is not False and layout.zero != 3 and whole > HEAD_CHUNK
+    logits = HEAD_CHUNK if chunked else whole
+    parts["output head"] = (12 if size == 4 else 14) * logits + 3 * residual * sampled
+    if lora is None:
+        parts["output head"] += 2 * (2 if arithmetic == "bfloat16" else 4) * shape.vocabulary * shape.hidden
+    if layout.zero == 3:
+        parts["gathered layers"] = 2 * 2 * shape.parameters // shape.layers + 4 * shape.vocabulary * shape.hidden
+    return parts
+
+
+def _transformers_sampling(config: RunConfig, shape: ModelShape, layout: Layout, arithmetic: str) -> dict[str, int]:
+    """Keys, values and logits of the sequences that the transformers engine samples side by side."""
+    rollout, size = config.rollout, 4 if arithmetic == "float32" else 2
+    turns = len(rollout.branching)
+    last = rollout.branching[-1]
+    asked = prod(rollout.branching) * max(1, config.train.questions_per_step // layout.processes)
+    rows = min(rollout.micro_batch, asked)
+    cached = rows // last * rollout.max_prompt_tokens + rows * rollout.new_tokens(turns)
+    parts = {"keys and values": int(cached * 2 * shape.keys * shape.layers * size)}
+    parts["logits"] = rows * shape.vocabulary * (size + 8)
+    if arithmetic == "mixed":
+        parts["weights cast to bfloat16"] = 2 * shape.parameters
+    return parts
