@@ -11,6 +11,7 @@ from typing import Any
 
 from ..configs.schema import RunConfig
 from ..data.references import Verdict
+from ..data.sampling import draw
 from ..data.types import Dataset, Question
 from ..envs.connect import open_environment
 from ..envs.plan import SearchPlan
@@ -109,7 +110,7 @@ def held_out_questions(client: Any, info: Mapping[str, Any], config: RunConfig) 
     splits = info.get("splits", {})
     if not splits.get(split):
         raise ConfigError(f"the environment has no questions in split {split!r}; it has {splits}. Change eval.split.")
-    questions: list[Question] = list(client.questions(split))[: config.eval.limit]
+    questions: list[Question] = draw(client.questions(split), config.eval.limit, config.eval.sample_seed)
     if splits.get("train"):
         refuse_overlap(str(info.get("name", "environment")), split, questions, list(client.questions("train")))
     return questions

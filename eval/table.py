@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ..data.sampling import Sample
 from .records import METRICS, RAW, TRAINED, UNTRAINED, EvalRecord
 from .statistics import PairedComparison, bootstrap_ci, compare_paired, holm
 
@@ -97,6 +98,10 @@ class Results:
     questions: int
     rows: list[ArmRow]
     comparisons: list[ComparisonRow]
+    sample: Sample | None = None
+    """Where the questions are a random sample of the split."""
+    turn: int | None = None
+    """The turn of the trained policy that is used: its winner on validation; None for the last one."""
 
     def comparison(self, arm: Arm, baseline: Arm) -> ComparisonRow | None:
         """That comparison, or None where it was not made."""
@@ -146,10 +151,11 @@ def tabulate(records: Sequence[EvalRecord], *, resamples: int, permutations: int
 
 
 def final_comparisons(results: Results) -> list[ComparisonRow]:
-    """The comparisons that decide: the trained policy (untrained, where none was trained) at its last turn."""
+    """The comparisons that decide: the trained policy (untrained, where none was trained) at the turn that is used."""
     systems = {row.arm.system for row in results.rows}
     name = TRAINED if TRAINED in systems else UNTRAINED
-    arm = Arm(name, max((row.arm.turn for row in results.rows if row.arm.system == name), default=0))
+    last = max((row.arm.turn for row in results.rows if row.arm.system == name), default=0)
+    arm = Arm(name, min(results.turn or last, last) if name == TRAINED else last)
     baselines = [Arm(UNTRAINED, arm.turn), Arm(RAW, 0)] if name == TRAINED else [Arm(RAW, 0)]
     return [row for baseline in baselines if (row := results.comparison(arm, baseline))]
 
@@ -180,6 +186,8 @@ def explanation(results: Results, split: str) -> str:
         for row in found
     ]
     said = f"Mean nDCG@10 over {found[0].test.n} {split} questions: {'; '.join(clauses)}."
+    if results.sample is not None:
+        said += f" The questions are a random sample: {results.sample}."
     left_out = max(row.test.left_out for row in found)
     if left_out:
         said += f" Left out because the environment did not answer: {left_out}."

@@ -200,9 +200,13 @@ def test_broken_training_metrics_are_told_before_any_question_is_answered(tmp_pa
         run(tmp_path / "out", run=tmp_path, systems={"untrained": never})
 
 
-def test_the_limit_takes_the_first_questions(tmp_path):
-    run(tmp_path, config=remote(limit=3))
-    assert {row.question_id for row in read_records(tmp_path / "eval.jsonl")} == {"t00", "t01", "t02"}
+def test_the_limit_draws_a_sample_and_every_page_says_so(tmp_path):
+    page = run(tmp_path, config=remote(limit=3)).read_text()
+    assert {row.question_id for row in read_records(tmp_path / "eval.jsonl")} == {"t04", "t17", "t19"}
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert results["sample"] == {"size": 3, "of": 20, "seed": 0}
+    assert "3 of 20, drawn with seed 0" in results["explanation"]
+    assert page.count("3 of 20, drawn with seed 0") == 2
 
 
 def test_training_curves_come_from_the_run_folder(tmp_path):

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ...configs.schema import RunConfig
+from ...data.sampling import draw, sampled
 from ...data.types import Document, Question
 from ...envs.connect import open_environment
 from ...errors import DataError, EngineUnavailableError
@@ -69,7 +70,7 @@ def answer_questions(config: RunConfig, records: Path | None, output: Path | Non
             permutations=config.eval.permutations,
             seed=config.seed,
         )
-        notes = _notes(searches, gold, results, contexts)
+        notes = _notes(config, searches, gold, results, contexts)
         facts = {
             "reader": json.dumps(reader.identity, ensure_ascii=False),
             "prompt": VERSION,
@@ -115,6 +116,7 @@ class Answering:
     def __init__(self, config: RunConfig, reader: Llm, gold: GoldSet, contexts: Contexts, written: AnswerLog) -> None:
         self._settings, self._reader, self._gold = config.answers, reader, gold
         self._contexts, self._written = contexts, written
+        self._sample_seed = config.eval.sample_seed
         self._draw = Draw(temperature=0.0, max_tokens=self._settings.max_tokens, seed=config.seed)
 
     def all(self, searches: Searches) -> list[AnswerRecord]:
@@ -122,8 +124,9 @@ class Answering:
 
         Raises DataError where there is no such question, EngineUnavailableError where every answer is missing.
         """
-        questions = dict.fromkeys(one for found in searches.values() for one in found)
-        wanted = [one for one in questions if one in self._gold.by_id][: self._settings.limit]
+        questions = _questions(searches)
+        known = _answerable(searches, self._gold)
+        wanted = draw(known, self._settings.limit, self._sample_seed, id_of=str)
         if not wanted:
             raise DataError(
                 f"none of {len(questions)} questions (the first is {next(iter(questions))!r}) has a right answer in "
@@ -228,11 +231,26 @@ def _asked(client: Any, info: Mapping[str, Any], config: RunConfig, gold: GoldSe
     return questions
 
 
-def _notes(searches: Searches, gold: GoldSet, results: AnswerResults, contexts: Contexts) -> list[str]:
-    evaluated = len({one for found in searches.values() for one in found})
+def _questions(searches: Searches) -> list[str]:
+    """The ids of all questions that were searched for."""
+    return list(dict.fromkeys(one for found in searches.values() for one in found))
+
+
+def _answerable(searches: Searches, gold: GoldSet) -> list[str]:
+    """Those of them that have a right answer."""
+    return [one for one in _questions(searches) if one in gold.by_id]
+
+
+def _notes(
+    config: RunConfig, searches: Searches, gold: GoldSet, results: AnswerResults, contexts: Contexts
+) -> list[str]:
     notes = [
-        f"{results.questions} of {evaluated} questions were asked; {gold.skipped} lines of right answers are unusable."
+        f"{results.questions} of {len(_questions(searches))} questions were asked; {gold.skipped} lines of right "
+        "answers are unusable."
     ]
+    limit, seed = config.answers.limit, config.eval.sample_seed
+    if sample := sampled(results.questions, len(_answerable(searches, gold)), limit, seed):
+        notes.append(f"The questions are a sample of those with a right answer: {sample}.")
     if contexts.moved:
         notes.append(
             f"{contexts.moved} rankings came back in another order than they were recorded: the environment or the "

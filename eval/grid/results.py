@@ -198,6 +198,7 @@ def _write_trec(grid: Grid, records: Mapping[int, Sequence[EvalRecord]]) -> list
 def _about(grid: Grid) -> list[str]:
     plan = grid.plan
     lines = [f"Split {plan.split}, seed {plan.seed}, rankings {plan.depth} deep, greedy where no samples are named."]
+    lines += sorted({f"{place.dataset}: {place.sample} questions." for place in grid.places if place.sample})
     lines += [f"{dataset}: {licence}" for dataset, licence in grid.licences.items() if licence]
     lines += [verdict.sentence for _, verdict in grid.baselines if verdict.status != "wrong"]
     said = ", ".join(f"{name} {version}" for name, version in versions().items())
@@ -217,6 +218,7 @@ def _json(grid: Grid, page: Page, matrix: Transfer | None) -> dict[str, Any]:
                 "dataset": cell.place.dataset,
                 "environment": cell.place.environment,
                 "questions": len(cell.place.questions),
+                "sample": asdict(cell.place.sample) if cell.place.sample is not None else None,
                 "turns": cell.turns,
                 "samples": cell.asking.samples,
                 "fingerprint": cell.journal.fingerprint,

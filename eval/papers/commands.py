@@ -18,7 +18,9 @@ def paper(
     overrides: Annotated[
         list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings to change, such as tasks.medqa.data=FILE.")
     ] = None,
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Only the first questions of each task.")] = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", min=1, help="So many questions of each task, a random sample.")
+    ] = None,
     reader: Annotated[
         str | None, typer.Option("--reader", metavar="MODEL", help="The model that answers: reader.model.")
     ] = None,

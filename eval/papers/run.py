@@ -62,7 +62,9 @@ def run_paper(paper: PaperConfig, output: Path | None = None, methods: Mapping[s
     check_systems(paper, systems, methods)
     for task in paper.tasks.values():
         check_metrics(open_metrics(task))
-    tasks = {name: read_items(name, task, _least(task.limit, paper.limit)) for name, task in paper.tasks.items()}
+    tasks = {
+        name: read_items(name, task, _least(task.limit, paper.limit), paper.seed) for name, task in paper.tasks.items()
+    }
     folder = output or Path(paper.output) / f"{paper.name}-{reader_name(paper)}"
     with only_writer(folder), ExitStack() as stack:
         reader = stack.enter_context(open_llm(paper.reader))
