@@ -268,6 +268,9 @@ def serve(
     revision: Annotated[
         str | None, typer.Option("--revision", help="Of the rewriter on the Hub: a branch, tag or commit.")
     ] = None,
+    turn: Annotated[
+        int | None, typer.Option("--turn", min=1, help="Of the rewriter; the turn that won on validation.")
+    ] = None,
     env: Env = None,
     facing: Annotated[
         str | None, typer.Option("--facing", metavar="HOST", help="Listen where HOST reaches this machine.")
@@ -285,9 +288,9 @@ def serve(
     if rewriter is not None:
         from .use.serve import open_rewriter
 
-        writer, extend = open_rewriter(rewriter, env, checkpoint, revision)
-    elif checkpoint is not None or revision is not None:
-        raise ConfigError("--checkpoint and --revision choose a rewriter, and there is no --rewriter.")
+        writer, extend = open_rewriter(rewriter, env, checkpoint, revision, turn)
+    elif checkpoint is not None or revision is not None or turn is not None:
+        raise ConfigError("--checkpoint, --revision and --turn choose a rewriter, and there is no --rewriter.")
     from .envs.handed_over import PRIVATE
     from .envs.handed_over import tell as tell_address
     from .envs.service import serve as serve_environment
@@ -370,6 +373,9 @@ def evaluate(
         bool,
         typer.Option("--check-baselines", help="First compare raw questions with published figures; stop where wrong."),
     ] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace results of other questions, checkpoints or settings.")
+    ] = False,
     env: Env = None,
     dry_run: DryRun = False,
     verbose: Verbose = False,
@@ -388,25 +394,27 @@ def evaluate(
     if run is None:
         given: dict[str, list[str]] = {name: list(values or ()) for name, values in flags.items()}
         plan = plan_of_flags(**given, model=model, turns=turns, samples=samples, endpoint=endpoint, overrides=changes)
-        _evaluate_plan(plan, output, checked, verbose, dry_run)
+        _evaluate_plan(plan, output, checked, overwrite, verbose, dry_run)
         return
     if any([*flags.values(), model, endpoint, turns > 1, samples]):
         raise ConfigError(f"{run!r} says what is evaluated; leave out the flags of an evaluation without a plan.")
     if is_plan(run):
         if checkpoint is not None or env is not None:
             raise ConfigError("--checkpoint and --env are for a run; in a plan say systems.NAME.checkpoint=…")
-        _evaluate_plan(load_plan(run, changes), output, checked, verbose, dry_run)
+        _evaluate_plan(load_plan(run, changes), output, checked, overwrite, verbose, dry_run)
         return
     settings, folder = _resolve_run(run, changes, verbose, dry_run)
     if checkpoint is not None and folder is None:
         raise ConfigError(f"--checkpoint {checkpoint} needs a run folder, and {run!r} is a config.")
     from .eval.mixed import evaluate_each
 
-    for written in evaluate_each(settings, folder, output, env, checkpoint, _tell if checked else None):
+    for written in evaluate_each(settings, folder, output, env, checkpoint, _tell if checked else None, overwrite):
         typer.echo(written)
 
 
-def _evaluate_plan(plan: PlanConfig, output: Path | None, checked: bool, verbose: bool, dry_run: bool) -> None:
+def _evaluate_plan(
+    plan: PlanConfig, output: Path | None, checked: bool, overwrite: bool, verbose: bool, dry_run: bool
+) -> None:
     set_up_logging(verbose)
     if dry_run:
         from .configs.plan_files import dump_plan
@@ -415,7 +423,7 @@ def _evaluate_plan(plan: PlanConfig, output: Path | None, checked: bool, verbose
         raise typer.Exit
     from .eval.grid.results import evaluate_plan
 
-    written, failed = evaluate_plan(plan, output, _tell if checked else None)
+    written, failed = evaluate_plan(plan, output, _tell if checked else None, overwrite)
     typer.echo(written)
     if failed is not None:
         raise failed

@@ -43,6 +43,7 @@ def drift(
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Folder of drift.json, drift.md and drift.html.")
     ] = Path("drift"),
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a comparison of other queries.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log details.")] = False,
 ) -> None:
     """Measure how the successful queries of retrievers differ, in intent and in wording; print the report's path."""
@@ -69,7 +70,7 @@ def drift(
         terms=terms,
         seed=seed,
     )
-    typer.echo(write_drift(named, settings, output))
+    typer.echo(write_drift(named, settings, output, overwrite))
 
 
 @app.command()
@@ -98,6 +99,7 @@ def answers(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Folder of the results; answers/MODEL in RUN.")
     ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace tables of other questions.")] = False,
     env: Annotated[
         str | None, typer.Option("--env", metavar="NAME", help="One environment of a config that mixes several.")
     ] = None,
@@ -117,7 +119,7 @@ def answers(
         if not records.is_file():
             raise ConfigError(f"{records} does not exist. Run `querylect eval {run}` first.")
     if records is not None and config is None:
-        beside = [folder / "config.yaml" for folder in (records.parent, records.parent.parent)]
+        beside = [folder / "config.yaml" for folder in list(records.absolute().parents)[:4]]
         config = next((str(path) for path in beside if path.is_file()), None)
         if config is None:
             raise ConfigError(
@@ -129,4 +131,4 @@ def answers(
         return
     from .answers.run import answer_questions
 
-    typer.echo(answer_questions(settings, records, output))
+    typer.echo(answer_questions(settings, records, output, overwrite))

@@ -196,6 +196,10 @@ class ExportedRollout(_Entry):
 
     turns: Annotated[int, Field(ge=1)]
     """As it was trained."""
+    turn: Annotated[int, Field(ge=1)] | None = None
+    """The turn whose rewrite is the answer, which won on validation; None in an older file: the last one."""
+    turn_reason: str = ""
+    """Why that one."""
     max_new_tokens: list[Annotated[int, Field(ge=1)]]
     """Per turn; turns beyond the list have its last."""
     max_prompt_tokens: int

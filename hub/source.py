@@ -14,6 +14,7 @@ from ..configs.schema import RunConfig
 from ..errors import CheckpointError, ConfigError
 from ..eval.identity import folder_identity
 from ..rollouts.checkpoints import find_checkpoint
+from ..rollouts.turns import UsedTurn, used_turn
 
 EXAMPLE = "What is known about this?"
 """Shown in the card where the run folder holds no question at all."""
@@ -29,6 +30,11 @@ class Source:
     checkpoint_hash: str
     searched: Mapping[str, Mapping[str, Any]]
     """What each environment said of itself, by name; {"": …} for a run of one."""
+
+    @property
+    def used(self) -> UsedTurn:
+        """The turn whose rewrite is the answer."""
+        return used_turn(self.config, self.run, self.checkpoint)
 
     @property
     def is_adapter(self) -> bool:

@@ -26,12 +26,12 @@ class UsedTurn:
 
 
 def used_turn(config: RunConfig, run: Path | None, checkpoint: Path | None) -> UsedTurn:
-    """The turn of a checkpoint of a run folder; the last one for a policy before any training (None)."""
+    """The turn of a checkpoint of a run folder; the first one for a policy of no run (None), which searches nothing."""
     turns = len(config.rollout.branching)
     if turns == 1:
         return UsedTurn(1, "it has one turn")
     if run is None or checkpoint is None:
-        return UsedTurn(turns, "not trained, so the last turn")
+        return UsedTurn(1, "of no run, so the first turn")
     record = _validated(config, run, checkpoint)
     winner = record and winning_turn(record, config.reward.metric, turns)
     if not record or not winner:

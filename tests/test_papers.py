@@ -100,9 +100,9 @@ def values(environment, server, tmp_path):
     }
 
 
-def run(values, folder, **changes):
+def run(values, folder, overwrite=False, **changes):
     paper = PaperConfig.model_validate({**values, **changes})
-    page = run_paper(paper, folder)
+    page = run_paper(paper, folder, overwrite=overwrite)
     return page, json.loads((page.parent / "results.json").read_text())
 
 
@@ -169,9 +169,11 @@ def test_a_second_run_asks_nothing_and_a_change_only_what_is_different(values, s
     assert len(server.bodies) == asked
     assert (page.parent / "questions.jsonl").read_bytes() == before
     assert second["rows"] == first["rows"]
-    run(values, tmp_path / "out", limit=2)
+    with pytest.raises(ConfigError, match=r"results.json holds other results.*questions.mcq: .* --overwrite"):
+        run(values, tmp_path / "out", limit=2)
+    run(values, tmp_path / "out", limit=2, overwrite=True)
     assert len(server.bodies) == asked, "fewer questions are known"
-    run(values, tmp_path / "out")
+    run(values, tmp_path / "out", overwrite=True)
     assert len(server.bodies) == asked, "and those that were left out meanwhile still are"
     alone = {"method": "direct_gen", "settings": {"answers": False, "max_tokens": DirectGenConfig().max_tokens}}
     run(values, tmp_path / "out", systems={**values["systems"], "alone": alone})

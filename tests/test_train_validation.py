@@ -143,7 +143,7 @@ def test_the_turn_that_won_is_used_and_a_tie_goes_to_the_earlier(tmp_path):
     assert used("best").turn == 2
     single = change(config, **{"rollout.branching": [16]})
     assert used_turn(single, tmp_path, tmp_path / "final").turn == 1
-    assert used_turn(config, None, None).turn == 2
+    assert used_turn(config, None, None).turn == 1
     assert winning_turn({"step": 1}, "ndcg@10", 2) is None
 
 

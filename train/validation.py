@@ -1,8 +1,9 @@
 """Answering validation questions while a run goes on, and keeping the policy that answers them best.
 
-Greedy, one answer per turn, as `querylect eval` does; a sample of the validation split. What
-counts is the reward's metric at the turn where it is highest, which is the turn that users of the policy get
-(rollouts/turns.py). A policy that is ahead of every one before it is saved as `best/`, which no later checkpoint removes. The random streams of training are left as they were found.
+Greedy, one answer per turn, as `querylect eval` does; a sample of the validation split. What counts is the reward's
+metric at the turn where it is highest, which is the turn that users of the policy get (rollouts/turns.py). A policy
+that is ahead of every one before it is saved as `best/`, which no later checkpoint removes. The random streams of
+training are left as they were found.
 """
 
 import json

@@ -32,6 +32,7 @@ def paper(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Folder of the results; papers/NAME-MODEL.")
     ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace tables of other questions.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved settings and stop.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log details.")] = False,
 ) -> None:
@@ -45,4 +46,4 @@ def paper(
         return
     from .run import run_paper
 
-    typer.echo(run_paper(settings, output))
+    typer.echo(run_paper(settings, output, overwrite=overwrite))

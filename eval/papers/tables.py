@@ -293,7 +293,7 @@ def _facts(facts: Mapping[str, Any], theirs: Published) -> str:
     lines += [
         f"- {name}: {value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}"
         for name, value in facts.items()
-        if value is not None
+        if value is not None and name != "identity"
     ]
     return "\n".join(["## Provenance", "", *lines])
 
