@@ -8,7 +8,7 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -18,6 +18,7 @@ from . import __version__
 from .configs.evaluation import PlanConfig
 from .configs.load import dump_config, known_configs, load_config
 from .configs.mix import chosen, only
+from .configs.run_settings import load_run_config
 from .configs.schema import RunConfig
 from .data.commands import app as data_app
 from .doctor.commands import app as doctor_app
@@ -101,7 +102,13 @@ def _unexpected(error: BaseException) -> int:
     return 1
 
 
-def _resolve(config: str, overrides: Iterable[str] | None, verbose: bool, dry_run: bool) -> RunConfig:
+def _resolve(
+    config: str,
+    overrides: Iterable[str] | None,
+    verbose: bool,
+    dry_run: bool,
+    load: Callable[[str, Sequence[str]], RunConfig] = load_config,
+) -> RunConfig:
     """The config a command works on; a dry run prints it and ends the command.
 
     An override in the place of CONFIG means the demo's config, changed.
@@ -110,7 +117,7 @@ def _resolve(config: str, overrides: Iterable[str] | None, verbose: bool, dry_ru
     changes = list(overrides or ())
     if "=" in config and not Path(config).exists():
         config, changes = "demo", [config, *changes]
-    settings = load_config(config, changes)
+    settings = load(config, changes)
     if dry_run:
         typer.echo(dump_config(settings), nl=False)
         raise typer.Exit
@@ -124,7 +131,7 @@ def _resolve_run(
     folder = Path(run).expanduser()
     written = folder / "config.yaml"
     if written.is_file():
-        return _resolve(str(written), overrides, verbose, dry_run), folder
+        return _resolve(str(folder), overrides, verbose, dry_run, load_run_config), folder
     if folder.is_dir() and run not in known_configs():
         raise ConfigError(f"{run} is no run folder: it holds no config.yaml. Give one that `querylect train` wrote.")
     return _resolve(run, overrides, verbose, dry_run), None

@@ -8,6 +8,7 @@ import typer
 
 from ..configs.load import dump_config, load_config
 from ..configs.mix import only
+from ..configs.run_settings import load_run_config
 from ..errors import ConfigError
 from ..logs import set_up_logging
 
@@ -112,6 +113,7 @@ def answers(
     changes = [f"answers.{key}={json.dumps(value)}" for key, value in said.items() if value is not None]
     place = Path(run).expanduser()
     records: Path | None = None
+    beside: Path | None = None
     if place.is_file() and place.suffix == ".jsonl":
         records = place
     elif (place / "config.yaml").is_file():
@@ -119,13 +121,14 @@ def answers(
         if not records.is_file():
             raise ConfigError(f"{records} does not exist. Run `querylect eval {run}` first.")
     if records is not None and config is None:
-        beside = [folder / "config.yaml" for folder in list(records.absolute().parents)[:4]]
-        config = next((str(path) for path in beside if path.is_file()), None)
-        if config is None:
+        above = list(records.absolute().parents)[:4]
+        beside = next((folder for folder in above if (folder / "config.yaml").is_file()), None)
+        if beside is None:
             raise ConfigError(
                 f"there is no config.yaml beside {records}. Say with --config which environment it is of."
             )
-    settings = only(load_config(config or run, [*(overrides or ()), *changes]), env)
+    changes = [*(overrides or ()), *changes]
+    settings = only(load_run_config(beside, changes) if beside else load_config(config or run, changes), env)
     if dry_run:
         typer.echo(dump_config(settings), nl=False)
         return

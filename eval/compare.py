@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ..configs.load import load_config
 from ..configs.mix import environments
+from ..configs.run_settings import load_run_config
 from ..configs.schema import RunConfig
 from ..data.references import Verdict
 from ..data.sampling import draw, sampled
@@ -77,7 +77,7 @@ def place_results(
     refuse_unwritable(folder)
     own = True
     if run is not None and (run / "config.yaml").is_file():
-        same = _measured(load_config(str(run / "config.yaml"))) == _measured(config)
+        same = _measured(load_run_config(run)) == _measured(config)
         own = same and checkpoint == find_checkpoint(run)
     return Placement(folder, own, aside=output is None, overwrite=overwrite)
 

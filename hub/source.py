@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..configs.load import load_config
 from ..configs.mix import environments
+from ..configs.run_settings import load_run_config
 from ..configs.schema import RunConfig
 from ..errors import CheckpointError, ConfigError
 from ..eval.identity import folder_identity
@@ -62,7 +62,7 @@ def open_source(run: Path, checkpoint: str | None = None) -> Source:
     written = run / "config.yaml"
     if not written.is_file():
         raise ConfigError(f"{run} is no run folder: it holds no config.yaml. Give one that `querylect train` wrote.")
-    config = load_config(str(written))
+    config = load_run_config(run)
     place = find_checkpoint(run, checkpoint)
     return Source(run, config, place, folder_identity(place), _searched(run, config))
 

@@ -14,6 +14,7 @@ from typing import Any
 from ..configs.load import known_configs, load_config, validated
 from ..configs.mix import environments, only
 from ..configs.rewriter import RewriterConfig
+from ..configs.run_settings import load_run_config
 from ..configs.schema import PolicyConfig, RunConfig
 from ..errors import CheckpointError, ConfigError, DownloadError, ModelError, first_line
 from ..hub.exported import FILE, read_exported, rewriter_of
@@ -95,7 +96,7 @@ def open_trained(
     if exported or from_hub:
         return _of_export(name, folder, settings, trust_remote_code, token)
     if run:
-        config = load_config(str(folder / "config.yaml"), settings)
+        config = load_run_config(folder, settings)
         place = find_checkpoint(folder, checkpoint)
         return of_config(name, config, place, _searched(folder), used_turn(config, folder, place))
     if folder.is_dir() and name not in known_configs():
@@ -205,7 +206,7 @@ def _of_export(name: str, folder: Path, settings: Sequence[str], trust_remote_co
         _refuse_nameless_model(name, rewriter)
         members[member] = _member(rewriter, one.retriever)
     base = config.policy.model_copy(update={"model": under}) if under else config.policy
-    used = UsedTurn(rollout.turn or rollout.turns, rollout.turn_reason or "the export does not say, so the last turn")
+    used = UsedTurn(rollout.used_turn, rollout.turn_reason or "the export does not say, so the last turn")
     searchable = any(one.strip().startswith(("env.", "client.")) for one in settings)
     trained = Trained(name, config, folder if exported.lora else None, members, base, rollout.k, used, searchable)
     return replace(trained, base_fingerprint=exported.policy.base_fingerprint) if exported.lora else trained
