@@ -126,7 +126,7 @@ def test_langchain(rewriter, failing, lesson_url, trained, monkeypatch):  # noqa
         plans = []
         asking = client.search
         monkeypatch.setattr(client, "search", lambda some: plans.extend(some) or asking(some))
-        EnvironmentRetriever(client=client, rewriter=rewriter, k=50).invoke(QUESTION)
+        EnvironmentRetriever(client=client, rewriter=rewriter, turns=2, k=50).invoke(QUESTION)
         assert [plan.k for plan in plans] == [10, 50]
         assert {one.id for one in plain} == {"aspirin", "triptan"}
         assert plain[0].page_content == TEXTS[plain[0].id]

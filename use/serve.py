@@ -146,13 +146,14 @@ class PageWriter:
         self.name = rewriter.name
         self._rewriter = rewriter
 
-    def __call__(self, question: Question, card: Mapping[str, Any], search: Search) -> Written:
-        """The greedy answer of the turn that is used; `search` is what is searched between turns.
+    def __call__(self, question: Question, card: Mapping[str, Any], search: Search | None = None) -> Written:
+        """The greedy answer of the turn that is used; `search` is what is searched between turns; the environment of
+        the run where it is None.
 
         Raises as `Rewriter.rewrite`, OverloadedError where the service goes down first.
         """
         try:
-            result = self._rewriter.rewrite(question, retriever=card, client=_PageSearcher(search))
+            result = self._rewriter.rewrite(question, retriever=card, client=_PageSearcher(search) if search else None)
         except ClosedError as error:
             raise OverloadedError(GOING_DOWN) from error
         plan = None if result.fallback else result.plan

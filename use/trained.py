@@ -104,8 +104,7 @@ def open_trained(
             f"{name} is no run folder (it holds no config.yaml) and no export (it holds no {FILE}). Give a folder that "
             "`querylect train` or `querylect export` wrote."
         )
-    config = load_config(name, settings)
-    return of_config(name, config, None, None, used_turn(config, None, None))
+    return of_config(name, load_config(name, settings), None, None)
 
 
 def _member(rewriter: RewriterConfig, card: Mapping[str, Any] | None) -> Member:
@@ -113,13 +112,28 @@ def _member(rewriter: RewriterConfig, card: Mapping[str, Any] | None) -> Member:
 
 
 def of_config(
-    name: str, config: RunConfig, checkpoint: Path | None, searched: Mapping[str, Any] | None, used: UsedTurn
+    name: str,
+    config: RunConfig,
+    checkpoint: Path | None,
+    searched: Mapping[str, Any] | None,
+    used: UsedTurn | None = None,
 ) -> Trained:
-    """The policy of a config. `searched` is what its environment said of itself, where that is known."""
+    """The policy of a config. `searched` is what its environment said of itself, where that is known; `used` is the
+    turn that a run chose.
+    """
     told: Mapping[str, Any] = searched["retriever"] if searched is not None else {}
     cards = told if config.mix is not None else {"": told}
     members = {member: _member(one.rewriter, cards.get(member)) for member, one in environments(config).items()}
-    return Trained(name, config, checkpoint, members, config.policy, config.search_depth, used, searchable=True)
+    return Trained(
+        name,
+        config,
+        checkpoint,
+        members,
+        config.policy,
+        config.search_depth,
+        used or used_turn(config, None, None),
+        searchable=True,
+    )
 
 
 def only_member(trained: Trained, env: str | None) -> Trained:
