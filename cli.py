@@ -8,7 +8,7 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -18,6 +18,7 @@ from . import __version__
 from .configs.evaluation import PlanConfig
 from .configs.load import dump_config, known_configs, load_config
 from .configs.mix import chosen, only
+from .configs.run_settings import load_run_config
 from .configs.schema import RunConfig
 from .data.commands import app as data_app
 from .doctor.commands import app as doctor_app
@@ -101,7 +102,13 @@ def _unexpected(error: BaseException) -> int:
     return 1
 
 
-def _resolve(config: str, overrides: Iterable[str] | None, verbose: bool, dry_run: bool) -> RunConfig:
+def _resolve(
+    config: str,
+    overrides: Iterable[str] | None,
+    verbose: bool,
+    dry_run: bool,
+    load: Callable[[str, Sequence[str]], RunConfig] = load_config,
+) -> RunConfig:
     """The config a command works on; a dry run prints it and ends the command.
 
     An override in the place of CONFIG means the demo's config, changed.
@@ -110,7 +117,7 @@ def _resolve(config: str, overrides: Iterable[str] | None, verbose: bool, dry_ru
     changes = list(overrides or ())
     if "=" in config and not Path(config).exists():
         config, changes = "demo", [config, *changes]
-    settings = load_config(config, changes)
+    settings = load(config, changes)
     if dry_run:
         typer.echo(dump_config(settings), nl=False)
         raise typer.Exit
@@ -124,7 +131,7 @@ def _resolve_run(
     folder = Path(run).expanduser()
     written = folder / "config.yaml"
     if written.is_file():
-        return _resolve(str(written), overrides, verbose, dry_run), folder
+        return _resolve(str(folder), overrides, verbose, dry_run, load_run_config), folder
     if folder.is_dir() and run not in known_configs():
         raise ConfigError(f"{run} is no run folder: it holds no config.yaml. Give one that `querylect train` wrote.")
     return _resolve(run, overrides, verbose, dry_run), None
@@ -268,6 +275,9 @@ def serve(
     revision: Annotated[
         str | None, typer.Option("--revision", help="Of the rewriter on the Hub: a branch, tag or commit.")
     ] = None,
+    turn: Annotated[
+        int | None, typer.Option("--turn", min=1, help="Of the rewriter; the turn that won on validation.")
+    ] = None,
     env: Env = None,
     facing: Annotated[
         str | None, typer.Option("--facing", metavar="HOST", help="Listen where HOST reaches this machine.")
@@ -285,9 +295,9 @@ def serve(
     if rewriter is not None:
         from .use.serve import open_rewriter
 
-        writer, extend = open_rewriter(rewriter, env, checkpoint, revision)
-    elif checkpoint is not None or revision is not None:
-        raise ConfigError("--checkpoint and --revision choose a rewriter, and there is no --rewriter.")
+        writer, extend = open_rewriter(rewriter, env, checkpoint, revision, turn)
+    elif checkpoint is not None or revision is not None or turn is not None:
+        raise ConfigError("--checkpoint, --revision and --turn choose a rewriter, and there is no --rewriter.")
     from .envs.handed_over import PRIVATE
     from .envs.handed_over import tell as tell_address
     from .envs.service import serve as serve_environment
@@ -378,6 +388,9 @@ def evaluate(
         bool,
         typer.Option("--check-baselines", help="First compare raw questions with published figures; stop where wrong."),
     ] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace results of other questions, checkpoints or settings.")
+    ] = False,
     env: Env = None,
     dry_run: DryRun = False,
     verbose: Verbose = False,
@@ -396,14 +409,14 @@ def evaluate(
     if run is None:
         given: dict[str, list[str]] = {name: list(values or ()) for name, values in flags.items()}
         plan = plan_of_flags(**given, model=model, turns=turns, samples=samples, endpoint=endpoint, overrides=changes)
-        _evaluate_plan(plan, output, checked, verbose, dry_run)
+        _evaluate_plan(plan, output, checked, overwrite, verbose, dry_run)
         return
     if any([*flags.values(), model, endpoint, turns > 1, samples]):
         raise ConfigError(f"{run!r} says what is evaluated; leave out the flags of an evaluation without a plan.")
     if is_plan(run):
         if checkpoint is not None or env is not None:
             raise ConfigError("--checkpoint and --env are for a run; in a plan say systems.NAME.checkpoint=…")
-        _evaluate_plan(load_plan(run, changes), output, checked, verbose, dry_run)
+        _evaluate_plan(load_plan(run, changes), output, checked, overwrite, verbose, dry_run)
         return
     settings, folder = _resolve_run(run, changes, verbose, dry_run)
     if checkpoint is not None and folder is None:
@@ -411,12 +424,14 @@ def evaluate(
     from .eval.mixed import evaluate_each
     from .eval.summary import summary
 
-    for written in evaluate_each(settings, folder, output, env, checkpoint, _tell if checked else None):
+    for written in evaluate_each(settings, folder, output, env, checkpoint, _tell if checked else None, overwrite):
         _tell(summary(written.with_name("results.json")))
         typer.echo(written)
 
 
-def _evaluate_plan(plan: PlanConfig, output: Path | None, checked: bool, verbose: bool, dry_run: bool) -> None:
+def _evaluate_plan(
+    plan: PlanConfig, output: Path | None, checked: bool, overwrite: bool, verbose: bool, dry_run: bool
+) -> None:
     set_up_logging(verbose)
     if dry_run:
         from .configs.plan_files import dump_plan
@@ -426,7 +441,7 @@ def _evaluate_plan(plan: PlanConfig, output: Path | None, checked: bool, verbose
     from .eval.grid.results import evaluate_plan
     from .eval.summary import plan_summary
 
-    written, failed = evaluate_plan(plan, output, _tell if checked else None)
+    written, failed = evaluate_plan(plan, output, _tell if checked else None, overwrite)
     _tell(plan_summary(written))
     typer.echo(written)
     if failed is not None:

@@ -122,11 +122,11 @@ class PlanConfig(Section):
     indexes: str = "indexes"
     """Where index folders stand that are not named; missing ones are built."""
     seed: Annotated[int, Field(ge=0)] = 0
-    """Of samples and of the tests."""
+    """Of sampled answers, of the questions that `limit` draws, and of the tests."""
     split: Literal["validation", "test"] = "test"
     """Which questions."""
     limit: Annotated[int, Field(ge=1)] | None = None
-    """Only the first questions of every dataset, or of every part of it; None takes all."""
+    """So many questions of every dataset, or of every part of it, drawn with `seed`; None takes all."""
     depth: Annotated[int, Field(ge=1, le=1000)] = 10
     """Documents of every ranking; 100 or 1000 for TREC runs."""
     metrics: Annotated[list[str], Field(min_length=1, max_length=32)] = ["ndcg@10", "recall@10", "mrr@10"]

@@ -53,4 +53,4 @@ class AnswersConfig(Section):
     metric: Literal["accuracy", "f1", "em"] = "f1"
     """What is tested for significance; multiple choice has accuracy only."""
     limit: Annotated[int, Field(ge=1)] | None = None
-    """Only the first questions that have a right answer; None takes all."""
+    """So many of the questions that have a right answer, drawn with `eval.sample_seed`; None takes all."""

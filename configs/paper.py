@@ -54,7 +54,7 @@ class TaskConfig(Section):
     judges: list[JudgeName] = []
     """Who judges contexts and answers besides (docs/papers.md)."""
     limit: Annotated[int, Field(ge=1)] | None = None
-    """Only the first questions; None takes all, or the limit of the paper."""
+    """So many questions, drawn with the seed of the paper; None takes all, or the limit of the paper."""
 
     @model_validator(mode="after")
     def _fits_its_kind(self) -> "TaskConfig":
@@ -173,9 +173,9 @@ class PaperConfig(Section):
     output: str = "papers"
     """The folder of folders of results."""
     seed: Annotated[int, Field(ge=0)] = 0
-    """Of samples and of the tests."""
+    """Of sampled answers, of the questions that a `limit` draws, and of the tests."""
     limit: Annotated[int, Field(ge=1)] | None = None
-    """Only the first questions of every task; None takes all."""
+    """So many questions of every task, drawn with `seed`; None takes all."""
     batch: Annotated[int, Field(ge=1)] = 64
     """Questions that are answered together, and then written."""
     document_words: Annotated[int, Field(ge=1)] = 200

@@ -65,7 +65,7 @@ class QuestionsConfig(Section):
     judge_tokens: Annotated[int, Field(ge=1)] = 256
     """structured: longest answer of the judge."""
     limit: Annotated[int, Field(ge=1)] | None = None
-    """Only the first contents of the corpus; None asks for all. The others cannot be found by their questions."""
+    """So many contents of the corpus, drawn with `seed`; None asks for all. The others cannot be found."""
     dates: str | None = None
     """A JSON-lines file with `_id` and `date` (YYYY-MM-DD): newer contents win ties. It may be corpus.jsonl itself."""
     mean: Annotated[float, Field(gt=0)] | None = None
@@ -73,7 +73,7 @@ class QuestionsConfig(Section):
     sample: Literal["set", "content"] = "set"
     """set: drawn from all questions alike. content: at most `mean` of each content, a whole number."""
     seed: Annotated[int, Field(ge=0)] = 0
-    """Of the writer's draws and of the down-sampling; of equal seeds, the smaller sample is part of the larger."""
+    """Of the writer's draws, of `limit` and of the down-sampling; the smaller sample is part of the larger."""
     extend: ExtendConfig | None = None
     """More contents for the questions there are; None leaves each with those that it was written for."""
 

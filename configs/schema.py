@@ -261,7 +261,9 @@ class EvalConfig(Section):
     split: Literal["validation", "test"] = "test"
     """Which questions."""
     limit: Annotated[int, Field(ge=1)] | None = None
-    """Only the first questions of the split; None takes all."""
+    """So many questions of the split, a random sample; None takes all."""
+    sample_seed: Annotated[int, Field(ge=0)] = 0
+    """Of the samples that `eval.limit` and `answers.limit` draw; the smaller sample is part of the larger."""
     turns: Annotated[int, Field(ge=1)] = 2
     """Turns of the untrained and the trained policy."""
     permutations: Annotated[int, Field(ge=1)] = 10_000

@@ -112,7 +112,9 @@ class TrainConfig(Section, LossConfig):
     validate_steps: Annotated[int, Field(ge=0)] = 0
     """Answer validation questions before the first step, after every so many and after the last; 0 never does."""
     validation_questions: Annotated[int, Field(ge=1)] = 100
-    """How many, at even distances through the validation split; greedy, one answer per turn."""
+    """How many, drawn from the validation split with `validation_seed`; greedy, one answer per turn."""
+    validation_seed: Annotated[int, Field(ge=0)] = 0
+    """Apart from `seed`, so that runs of different seeds are validated on the same questions."""
     guard: GuardConfig = GuardConfig()
     warm_start: WarmStartConfig = WarmStartConfig()
     log_rollouts: Annotated[int, Field(ge=0)] = 4

@@ -46,12 +46,24 @@ class Probe(_Frozen):
     """Which knowledge base to ask, for environments that hold several."""
 
 
+def _said(probe: Probe) -> str:
+    """The terms of a probe in one line, each cut to 60 characters."""
+    texts = [term.text if len(term.text) <= 60 else f"{term.text[:59]}…" for term in probe.terms]
+    return " + ".join(f"{term.weight:g}·{text!r}" for term, text in zip(probe.terms, texts, strict=True))
+
+
 class SearchPlan(_Frozen):
     """Probes and how their rankings become one ranking of `k` documents."""
 
     probes: tuple[Probe, ...] = Field(min_length=1)
     fuse: Fusion = "max"
     k: int = Field(default=10, ge=1)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({' | '.join(map(_said, self.probes))}, fuse={self.fuse!r}, k={self.k})"
+
+    def __str__(self) -> str:
+        return repr(self)
 
     @classmethod
     def of(cls, text: str, k: int = 10) -> "SearchPlan":

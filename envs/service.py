@@ -213,7 +213,7 @@ def create_app(
     )
     add_problem_handlers(app)
     declare_errors(app, token=bool(token))
-    app.include_router(page_router(environment, config, writer))
+    app.include_router(page_router(environment, config, batcher.search, writer))
 
     @app.get("/healthz")
     async def healthz() -> Health:

@@ -8,6 +8,7 @@ import typer
 
 from ..configs.load import dump_config, load_config
 from ..configs.mix import only
+from ..configs.run_settings import load_run_config
 from ..errors import ConfigError
 from ..logs import set_up_logging
 
@@ -43,6 +44,7 @@ def drift(
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Folder of drift.json, drift.md and drift.html.")
     ] = Path("drift"),
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a comparison of other queries.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log details.")] = False,
 ) -> None:
     """Measure how the successful queries of retrievers differ, in intent and in wording; print the report's path."""
@@ -69,7 +71,7 @@ def drift(
         terms=terms,
         seed=seed,
     )
-    typer.echo(write_drift(named, settings, output))
+    typer.echo(write_drift(named, settings, output, overwrite))
 
 
 @app.command()
@@ -98,6 +100,7 @@ def answers(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Folder of the results; answers/MODEL in RUN.")
     ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace tables of other questions.")] = False,
     env: Annotated[
         str | None, typer.Option("--env", metavar="NAME", help="One environment of a config that mixes several.")
     ] = None,
@@ -110,6 +113,7 @@ def answers(
     changes = [f"answers.{key}={json.dumps(value)}" for key, value in said.items() if value is not None]
     place = Path(run).expanduser()
     records: Path | None = None
+    beside: Path | None = None
     if place.is_file() and place.suffix == ".jsonl":
         records = place
     elif (place / "config.yaml").is_file():
@@ -117,16 +121,17 @@ def answers(
         if not records.is_file():
             raise ConfigError(f"{records} does not exist. Run `querylect eval {run}` first.")
     if records is not None and config is None:
-        beside = [folder / "config.yaml" for folder in (records.parent, records.parent.parent)]
-        config = next((str(path) for path in beside if path.is_file()), None)
-        if config is None:
+        above = list(records.absolute().parents)[:4]
+        beside = next((folder for folder in above if (folder / "config.yaml").is_file()), None)
+        if beside is None:
             raise ConfigError(
                 f"there is no config.yaml beside {records}. Say with --config which environment it is of."
             )
-    settings = only(load_config(config or run, [*(overrides or ()), *changes]), env)
+    changes = [*(overrides or ()), *changes]
+    settings = only(load_run_config(beside, changes) if beside else load_config(config or run, changes), env)
     if dry_run:
         typer.echo(dump_config(settings), nl=False)
         return
     from .answers.run import answer_questions
 
-    typer.echo(answer_questions(settings, records, output))
+    typer.echo(answer_questions(settings, records, output, overwrite))

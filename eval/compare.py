@@ -4,20 +4,25 @@ import json
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from ..configs.mix import environments
+from ..configs.run_settings import load_run_config
 from ..configs.schema import RunConfig
 from ..data.references import Verdict
+from ..data.sampling import draw, sampled
 from ..data.types import Dataset, Question
 from ..envs.connect import open_environment
 from ..envs.plan import SearchPlan
 from ..errors import ConfigError, DataError, EnvironmentUnavailableError
 from ..rollouts.checkpoints import find_checkpoint, find_warm_start
+from ..rollouts.turns import used_turn
 from .baselines import compare_with_published
 from .pages.figures import draw_training, read_metrics
+from .placement import Placement, answer_settings, evaluation_identity
 from .provenance import Provenance, provenance
 from .records import (
     METRICS,
@@ -43,6 +48,7 @@ def evaluate(
     output: Path | None,
     checkpoint_name: str | None = None,
     check: Callable[[str], None] | None = None,
+    overwrite: bool = False,
 ) -> Path:
     """Evaluate a run, or the untrained policy alone where `run` is None, and return the path of report.html.
 
@@ -50,25 +56,44 @@ def evaluate(
     is given, raw questions are compared with published figures before a model is loaded, and it is told the outcome.
 
     Writes eval.jsonl, results.json and report.html into `output`; by default the run folder, or OUTPUT/NAME-untrained
-    where `run` is None, so that a trained run's report is never replaced by one without it. Raises ConfigError for
-    the training split, DataError where test questions were trained on, CheckpointError where the run has no policy,
-    EnvironmentUnavailableError where the environment answers no question, BaselineError where `check` finds it wrong.
+    where `run` is None, so that a trained run's report is never replaced by one without it. Another evaluation there is
+    never replaced unless `overwrite` says so (eval/placement.py). Raises ConfigError for the training split, DataError
+    where test questions were trained on, CheckpointError where the run has no policy, EnvironmentUnavailableError where
+    the environment answers no question, BaselineError where `check` finds it wrong.
     """
     refuse_training_split(config)
     checkpoint = find_checkpoint(run, checkpoint_name) if run is not None else None
-    folder = output or run or Path(config.output) / f"{config.name}-untrained"
-    refuse_unwritable(folder)
+    placement = place_results(config, run, output, checkpoint, overwrite)
     with open_environment(config) as client:
         baselines = compare_with_published(client, config, check) if check is not None else ()
         systems = policy_systems(config, client, checkpoint, find_warm_start(run) if run is not None else None)
-        return evaluate_systems(config, client, systems, folder, run=run, checkpoint=checkpoint, baselines=baselines)
+        return evaluate_systems(config, client, systems, placement, run=run, checkpoint=checkpoint, baselines=baselines)
+
+
+def place_results(
+    config: RunConfig, run: Path | None, output: Path | None, checkpoint: Path | None, overwrite: bool
+) -> Placement:
+    """Where the results of a run, or of an untrained policy (None), belong. Raises StorageError where not writable."""
+    folder = output or run or Path(config.output) / f"{config.name}-untrained"
+    refuse_unwritable(folder)
+    own = True
+    if run is not None and (run / "config.yaml").is_file():
+        same = _measured(load_run_config(run)) == _measured(config)
+        own = same and checkpoint == find_checkpoint(run)
+    return Placement(folder, own, aside=output is None, overwrite=overwrite)
+
+
+def _measured(config: RunConfig) -> list[Any]:
+    """What is asked of which questions, by the settings alone."""
+    asked = (config.eval.split, config.eval.limit, config.eval.sample_seed)
+    return [asked, {name: answer_settings(one) for name, one in environments(config).items()}]
 
 
 def evaluate_systems(
     config: RunConfig,
     client: Any,
     systems: Mapping[str, System],
-    folder: Path,
+    place: Path | Placement,
     *,
     run: Path | None = None,
     checkpoint: Path | None = None,
@@ -76,7 +101,8 @@ def evaluate_systems(
 ) -> Path:
     """`evaluate` with the environment client and the systems given; `run` only adds training curves to the report.
 
-    `baselines`: how raw questions compare with published figures, for results.json.
+    `baselines`: how raw questions compare with published figures, for results.json. Raises ConfigError where `place` is
+    a folder that holds another evaluation.
     """
     refuse_training_split(config)
     info = _plain(client.environment())
@@ -85,6 +111,10 @@ def evaluate_systems(
     metrics = run / "metrics.jsonl" if run is not None else None
     drawings = draw_training(read_metrics(metrics)) if metrics is not None and metrics.is_file() else []
     said = provenance(config, info, checkpoint, licence=dataset.licence if dataset else "")
+    placement = place if isinstance(place, Placement) else Placement(place)
+    identity = evaluation_identity(config, info, questions, systems, said.checkpoint_hash)
+    title = f"{config.eval.split}-{len(questions)}-{checkpoint.name if checkpoint is not None else 'untrained'}"
+    folder = placement.settle(identity, title)
     refuse_unwritable(folder)
     tuning = Tuning(config.eval.split, config.eval.tuning_questions, METRICS, config.seed)
     tuned = tune(config.eval.training_free, client, questions, tuning, folder / TUNING_FILE)
@@ -94,8 +124,15 @@ def evaluate_systems(
     results = tabulate(
         records, tuned, resamples=config.eval.bootstrap, permutations=config.eval.permutations, seed=config.seed
     )
+    used = used_turn(config, run, checkpoint)
+    sample = sampled(len(questions), info["splits"][config.eval.split], config.eval.limit, config.eval.sample_seed)
+    results = replace(results, sample=sample, turn=used.turn if checkpoint is not None else None)
     created = datetime.now(UTC).isoformat(sep=" ", timespec="seconds")
-    content = {**results_json(results, said, created), "baselines": [asdict(verdict) for verdict in baselines]}
+    content = {
+        **results_json(results, said, created),
+        "identity": identity,
+        "baselines": [asdict(verdict) for verdict in baselines],
+    }
     table = json.dumps(content, ensure_ascii=False, indent=2)
     write_text(folder / "results.json", table + "\n")
     examples = choose_examples(records, config.eval.examples, _gold(dataset, config.eval.split))
@@ -113,7 +150,7 @@ def held_out_questions(client: Any, info: Mapping[str, Any], config: RunConfig) 
     splits = info.get("splits", {})
     if not splits.get(split):
         raise ConfigError(f"the environment has no questions in split {split!r}; it has {splits}. Change eval.split.")
-    questions: list[Question] = list(client.questions(split))[: config.eval.limit]
+    questions: list[Question] = draw(client.questions(split), config.eval.limit, config.eval.sample_seed)
     if splits.get("train"):
         refuse_overlap(str(info.get("name", "environment")), split, questions, list(client.questions("train")))
     return questions
@@ -161,6 +198,8 @@ def results_json(results: Results, said: Provenance, created: str) -> dict[str, 
         "explanation": explanation(results, said.split),
         "split": said.split,
         "questions": results.questions,
+        "sample": asdict(results.sample) if results.sample is not None else None,
+        "turn": results.turn,
         "systems": [{**row.arm._asdict(), **_flat(row, "arm")} for row in results.rows],
         "training_free": [asdict(one) for one in results.tuned],
         "best_training_free": results.best_free,

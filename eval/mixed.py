@@ -1,6 +1,7 @@
 """Evaluating a run that mixes environments: one report for each, of the policy that was trained on all."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from ..configs.mix import chosen
@@ -10,8 +11,14 @@ from ..envs.connect import open_environments
 from ..envs.mixture import MixedClient
 from ..rollouts.checkpoints import find_checkpoint, find_warm_start
 from .baselines import compare_with_published
-from .compare import evaluate, evaluate_systems, held_out_questions, refuse_overlap, refuse_training_split
-from .records import refuse_unwritable
+from .compare import (
+    evaluate,
+    evaluate_systems,
+    held_out_questions,
+    place_results,
+    refuse_overlap,
+    refuse_training_split,
+)
 from .systems import policy_systems
 
 
@@ -22,6 +29,7 @@ def evaluate_each(
     name: str | None = None,
     checkpoint_name: str | None = None,
     check: Callable[[str], None] | None = None,
+    overwrite: bool = False,
 ) -> Iterator[Path]:
     """Evaluate on the environment called `name`, or on every one of them; gives the reports as they are written.
 
@@ -31,12 +39,11 @@ def evaluate_each(
     """
     asked = chosen(config, name)
     if config.mix is None:
-        yield evaluate(config, run, output, checkpoint_name, check)
+        yield evaluate(config, run, output, checkpoint_name, check, overwrite)
         return
     refuse_training_split(config)
     checkpoint = find_checkpoint(run, checkpoint_name) if run is not None else None
-    folder = output or run or Path(config.output) / f"{config.name}-untrained"
-    refuse_unwritable(folder)
+    placement = place_results(config, run, output, checkpoint, overwrite)
     with open_environments(config) as mixed:
         assert isinstance(mixed, MixedClient), "a mix is opened as one"
         for environment, one in asked.items():
@@ -48,7 +55,7 @@ def evaluate_each(
         for environment, one in asked.items():
             client = mixed.clients[environment]
             systems = policy_systems(one, client, checkpoint, find_warm_start(run) if run is not None else None)
-            place = report_folder(folder, environment)
+            place = replace(placement, folder=report_folder(placement.folder, environment))
             yield evaluate_systems(
                 one, client, systems, place, run=run, checkpoint=checkpoint, baselines=baselines[environment]
             )

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ..configs.methods import TRAINING_FREE
+from ..data.sampling import Sample
 from .behaviour import Behaviour, behaviour, with_fall_back
 from .records import HYDE, METRICS, RAW, TRAINED, UNTRAINED, WARM_START, EvalRecord
 from .statistics import PairedComparison, bootstrap_ci, compare_paired, holm
@@ -121,6 +122,10 @@ class Results:
     """The weights of the training-free baselines."""
     best_free: str | None = None
     """The best of them by validation; by the evaluated questions, in its favour, where none was tuned there."""
+    sample: Sample | None = None
+    """Where the questions are a random sample of the split."""
+    turn: int | None = None
+    """The turn of the trained policy that is used: its winner on validation; None for the last one."""
 
     @property
     def notes(self) -> list[str]:
@@ -196,10 +201,11 @@ def tabulate(
 
 
 def final_comparisons(results: Results) -> list[ComparisonRow]:
-    """The comparisons that decide: the trained policy (untrained, where none was trained) at its last turn."""
+    """The comparisons that decide: the trained policy (untrained, where none was trained) at the turn that is used."""
     systems = {row.arm.system for row in results.rows}
     name = TRAINED if TRAINED in systems else UNTRAINED
-    arm = Arm(name, max((row.arm.turn for row in results.rows if row.arm.system == name), default=0))
+    last = max((row.arm.turn for row in results.rows if row.arm.system == name), default=0)
+    arm = Arm(name, min(results.turn or last, last) if name == TRAINED else last)
     baselines = [Arm(RAW, 0)]
     if name == TRAINED:
         baselines = [Arm(UNTRAINED, arm.turn), Arm(RAW, 0), Arm(results.best_free or "", 0), Arm(WARM_START, arm.turn)]
@@ -239,6 +245,8 @@ def explanation(results: Results, split: str) -> str:
         for row in found
     ]
     said = f"Mean nDCG@10 over {found[0].test.n} {split} questions: {'; '.join(clauses)}."
+    if results.sample is not None:
+        said += f" The questions are a random sample: {results.sample}."
     left_out = max(row.test.left_out for row in found)
     if left_out:
         said += f" Left out because the environment did not answer: {left_out}."

@@ -131,14 +131,18 @@ def _measured(exported: Exported, key: str, member: ExportedMember) -> str:
         )
     where = results.environment
     about = (
-        f"{results.questions} {results.split} questions of `{where.name}`, none of them trained on; greedy decoding; "
+        f"{_asked(results)} of `{where.name}`, none of them trained on; greedy decoding; "
         f"{where.corpus_size:,} documents (corpus `{where.corpus_hash[:12]}`, index `{where.index_hash[:12]}`). "
         "Intervals are 95% bootstrap intervals of the mean; p is of a two-sided paired permutation test, adjusted by "
         "Holm over all comparisons of this evaluation. Every turn is one call of the language model."
     )
-    return "\n\n".join([f"{heading}**{results.headline}** {results.explanation}", _table(results), about]) + elsewhere
+    return (
+        "\n\n".join([f"{heading}**{results.headline}** {results.explanation}", _table(results, exported), about])
+        + elsewhere
+    )
 
 
+<<<<<<< HEAD
 def _table(results: ExportedResults) -> str:
     metrics, best = list(results.systems[0].metrics), results.best_training_free
     head = ["system", *(NAMES.get(metric, metric) for metric in metrics), "95% interval", "tokens written"]
@@ -147,8 +151,21 @@ def _table(results: ExportedResults) -> str:
     against += [("the best training-free baseline", best)] if best is not None else []
     head += [f"against {name}" for name, _ in against]
     lines = [f"| {' | '.join(head)} |", f"|---|{'--:|' * (len(metrics) + 6)}{'---|' * len(against)}"]
+=======
+def _asked(results: ExportedResults) -> str:
+    """How many questions of which split, and whether they are a sample."""
+    drawn = f" ({results.count})" if results.sample is not None else ""
+    return f"{results.questions} {results.split} questions{drawn}"
+
+
+def _table(results: ExportedResults, exported: Exported) -> str:
+    metrics = list(results.systems[0].metrics)
+    head = ["system", *(NAMES.get(metric, metric) for metric in metrics), "95% interval", "tokens written", "in format"]
+    head += ["against the raw question", "against untrained, same turn"]
+    lines = [f"| {' | '.join(head)} |", f"|---|{'--:|' * (len(metrics) + 3)}---|---|"]
+>>>>>>> use
     for row in results.systems:
-        cells = [_label(row), *(_number(row.metrics.get(metric)) for metric in metrics)]
+        cells = [_label(row, exported), *(_number(row.metrics.get(metric)) for metric in metrics)]
         cells.append(f"{_number(row.low)} to {_number(row.high)}")
         written = "" if row.turn == 0 or row.tokens is None else f"{row.tokens:.1f}"
         cells += [written, *([f"{row.format_ok:.1%}", _share(row.repeats), _share(row.cut)] if row.turn else [""] * 3)]
@@ -158,9 +175,20 @@ def _table(results: ExportedResults) -> str:
     return "\n".join(lines)
 
 
+<<<<<<< HEAD
 def _label(row: ExportedSystem) -> str:
     said = Arm(row.system, row.turn).phrase.removeprefix("the ").replace(" at turn", ", turn")
     return f"**{said}**" if row.system == "trained" else said
+=======
+def _label(row: ExportedSystem, exported: Exported) -> str:
+    if row.system == "raw":
+        return "raw question"
+    said = f"{row.system} policy, turn {row.turn}"
+    if row.system != "trained":
+        return said
+    used = row.turn == exported.rollout.used_turn and exported.rollout.turns > 1
+    return f"**{said}, which is used**" if used else f"**{said}**"
+>>>>>>> use
 
 
 def _share(value: float | None) -> str:
@@ -188,9 +216,18 @@ def _number(value: float | None) -> str:
 def _usage(exported: Exported, base: Base, address: Address, rank: int | None) -> Iterator[str]:
     member = next(iter(exported.members))
     chat = exported.members[member].chat
+    rollout = exported.rollout
     yield "With querylect, whose `rewrite` also gives the search plan, and with a retriever what it finds:"
     yield fenced(querylect_snippet(exported, address, member), "python")
-    yield "Without it: the prompt,"
+    if rollout.turns > 1:
+        reason = f" ({rollout.turn_reason})" if rollout.turn_reason else ""
+        yield f"The answer is that of turn {rollout.used_turn}{reason}; `turn=` asks for another."
+    if rollout.used_turn > 1:
+        yield (
+            "It is shown what the turn before found, so the rewriter searches in between: `settings` says where, here "
+            "in a running `querylect serve`."
+        )
+    yield "Without it: the prompt of the first turn,"
     yield fenced(prompt_snippet(exported, address, member), "python")
     if chat.template is None:
         yield (

@@ -19,6 +19,7 @@ from ..rewriters.small import load_prompt, prompt_path
 from ..rollouts.chat import Chat
 from ..rollouts.checkpoints import base_fingerprint
 from ..rollouts.engine import Sampling
+from ..rollouts.turns import UsedTurn
 from .base import Base
 from .exported import (
     LLM,
@@ -64,7 +65,7 @@ def describe(
         "querylect": __version__,
         "base_model": base.name,
         "lora": adapter,
-        "rollout": _rollout(config),
+        "rollout": _rollout(config, source.used),
         "policy": ExportedPolicy(
             dtype=loaded.dtype,
             trust_remote_code=config.policy.trust_remote_code,
@@ -173,10 +174,12 @@ def portable(name: str) -> str:
     return place.resolve().name if place.is_absolute() or name.startswith((".", "~")) else name
 
 
-def _rollout(config: RunConfig) -> ExportedRollout:
+def _rollout(config: RunConfig, used: UsedTurn) -> ExportedRollout:
     rollout, turns = config.rollout, len(config.rollout.branching)
     return ExportedRollout(
         turns=turns,
+        turn=used.turn,
+        turn_reason=used.reason,
         max_new_tokens=[rollout.new_tokens(turn) for turn in range(1, turns + 1)],
         max_prompt_tokens=rollout.max_prompt_tokens,
         documents=rollout.documents,

@@ -18,6 +18,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from ..configs.llm import LlmConfig
 from ..configs.rewriter import RewriterConfig
+from ..data.sampling import Sample
 from ..envs.plan import SearchPlan
 from ..errors import ModelError, StorageError
 
@@ -137,12 +138,22 @@ class ExportedComparison(_Entry):
     verdict: str
 
 
+class ExportedSample(_Entry):
+    """How many questions of a split were drawn, and how."""
+
+    size: int
+    of: int
+    seed: int
+
+
 class ExportedResults(_Entry):
     """A held-out evaluation of exactly these weights."""
 
     created: str
     split: str
     questions: int
+    sample: ExportedSample | None = None
+    """Where not all questions of the split were asked."""
     metric: str = "ndcg@10"
     """The one that was tested; the others stand beside it."""
     systems: list[ExportedSystem]
@@ -159,6 +170,12 @@ class ExportedResults(_Entry):
     versions: dict[str, str]
     licence: str = ""
     """Licence and citation of the questions and documents, where they are known."""
+
+    @property
+    def count(self) -> str:
+        """How many questions were asked, in words: "611", or "20 of 611, drawn with seed 0"."""
+        sample = self.sample
+        return str(self.questions) if sample is None else str(Sample(sample.size, sample.of, sample.seed))
 
 
 def _known(section: type[BaseModel], values: Any) -> Any:
@@ -204,6 +221,10 @@ class ExportedRollout(_Entry):
 
     turns: Annotated[int, Field(ge=1)]
     """As it was trained."""
+    turn: Annotated[int, Field(ge=1)] | None = None
+    """The turn whose rewrite is the answer, which won on validation; None in an older file: the last one."""
+    turn_reason: str = ""
+    """Why that one."""
     max_new_tokens: list[Annotated[int, Field(ge=1)]]
     """Per turn; turns beyond the list have its last."""
     max_prompt_tokens: int
@@ -212,6 +233,11 @@ class ExportedRollout(_Entry):
     observation_tokens: int | None = None
     k: Annotated[int, Field(ge=1)]
     """Documents that a search plan asks for."""
+
+    @property
+    def used_turn(self) -> int:
+        """The turn whose rewrite is the answer."""
+        return self.turn or self.turns
 
 
 class ExportedRun(_Entry):

@@ -14,10 +14,12 @@ from pydantic import ValidationError
 
 from ..configs.load import validated
 from ..configs.mix import environments
+from ..configs.run_settings import known_settings
 from ..configs.schema import RunConfig
 from ..configs.yaml12 import parse_yaml
 from ..data.leakage import words
 from ..errors import CheckpointError, ConfigError, DataError
+from ..eval.placement import EVALUATIONS
 from ..eval.records import METRICS, TRAINED
 from .exported import ExportedResults
 from .source import Source, read_json
@@ -41,7 +43,8 @@ _SAME = (
 def find_results(source: Source) -> tuple[dict[str, ExportedResults], str | None]:
     """The results of these weights by the name of their environment, and the type that they were loaded in.
 
-    An environment without results of these weights is missing. Where none of its files can be used, raises what the
+    Of several evaluations the one of the most questions is taken. An environment without results of these weights is
+    missing. Where none of its files can be used, raises what the
     first one lacks: CheckpointError for results under other settings, DataError for questions that were trained on or
     the split that chose the checkpoint.
     """
@@ -49,6 +52,7 @@ def find_results(source: Source) -> tuple[dict[str, ExportedResults], str | None
     dtypes: set[str] = set()
     for name, config in environments(source.config).items():
         unusable: list[CheckpointError | DataError] = []
+        usable: list[tuple[Path, ExportedResults, str]] = []
         for path in _places(source.run, name):
             try:
                 results, dtype = _usable(path, config, source)
@@ -56,10 +60,12 @@ def find_results(source: Source) -> tuple[dict[str, ExportedResults], str | None
                 unusable.append(error)
                 continue
             if results is not None:
-                found[name] = results
-                dtypes.add(dtype)
-                break
-        if name not in found and unusable:
+                usable.append((path, results, dtype))
+        if usable:
+            path, found[name], dtype = max(usable, key=lambda one: one[1].questions)  # the first of equals
+            dtypes.add(dtype)
+            log.info("the card shows %s: %s %s questions", path, found[name].count, found[name].split)
+        elif unusable:
             raise unusable[0]
     return found, next(iter(dtypes)) or None if len(dtypes) == 1 else None
 
@@ -98,9 +104,14 @@ def refuse_unevaluated(source: Source, found: Mapping[str, ExportedResults]) -> 
 
 
 def _places(run: Path, environment: str) -> Iterator[Path]:
-    """Where results may lie: in the run folder first, then where `querylect eval -o` put them inside of it."""
-    inside = f"eval-{environment}/results.json" if environment else "results.json"
-    yield from (path for path in (run / inside, *sorted(run.glob(f"*/{inside}"))) if path.is_file())
+    """Where results may lie: in the run folder first, then where `querylect eval` put others of it, also by -o."""
+    inside = f"eval-{environment}/" if environment else ""
+    aside = run.glob(f"{inside}{EVALUATIONS}/*/results.json")
+    others = sorted(
+        {*aside, *run.glob(f"*/{inside}results.json"), *run.glob(f"*/{EVALUATIONS}/*/{inside}results.json")}
+    )
+    first = run / f"{inside}results.json"
+    yield from (path for path in (first, *(one for one in others if one != first)) if path.is_file())
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -138,6 +149,13 @@ def _results(path: Path, values: dict[str, Any], source: Source) -> ExportedResu
         raise CheckpointError(f"{path} is not what this version of `querylect eval` writes. Evaluate again.") from error
     if not any(row.system == TRAINED and row.n for row in results.systems):
         raise CheckpointError(f"{path} holds no scored answer of the trained policy. Evaluate again.")
+    measured = {row.turn for row in results.systems if row.system == TRAINED and row.n}
+    if source.used.turn not in measured:
+        raise CheckpointError(
+            f"{path} measured turn {', '.join(map(str, sorted(measured)))} of the trained policy, and turn "
+            f"{source.used.turn} is what its users get ({source.used.reason}). Evaluate again with "
+            f"eval.turns={source.used.turn}."
+        )
     _refuse_trained_questions(path, source)
     return results
 
@@ -145,7 +163,7 @@ def _results(path: Path, values: dict[str, Any], source: Source) -> ExportedResu
 def _refuse_other_settings(path: Path, said: dict[str, Any], config: RunConfig) -> None:
     """The weights are the same; what they were asked must be too."""
     try:
-        measured = validated(RunConfig, parse_yaml(str(said["config"])), str(path))
+        measured = validated(RunConfig, known_settings(RunConfig, parse_yaml(str(said["config"])))[0], str(path))
     except (ConfigError, KeyError) as error:
         raise CheckpointError(
             f"{path} does not say its settings in a form that this version reads. Evaluate again."

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 
 from .exported import FILE, Exported
 
+SERVICE = 'client.urls=["http://127.0.0.1:8765"]'
+"""What a rewriter of several turns searches in the card: a service that `querylect serve` runs."""
+
 LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 """What vLLM makes room for."""
 
@@ -37,11 +40,12 @@ def querylect_snippet(exported: Exported, address: Address, member: str) -> str:
     remote = ", trust_remote_code=True" if exported.policy.trust_remote_code else ""
     meant = f", retriever={quoted(member)}" if member else ""
     question = quoted(exported.members[member].chat.question)
+    where = f", settings=['{SERVICE}']" if exported.rollout.used_turn > 1 else ""
     return "\n".join(
         [
             "from querylect import Rewriter",
             "",
-            f'rewriter = Rewriter.from_pretrained("{address.name}"{address.arguments}{remote})',
+            f'rewriter = Rewriter.from_pretrained("{address.name}"{address.arguments}{remote}{where})',
             f"print(rewriter.rewrite({question}{meant}))",
         ]
     )

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..configs.load import load_config
 from ..configs.mix import environments
+from ..configs.run_settings import load_run_config
 from ..configs.schema import RunConfig
 from ..errors import CheckpointError, ConfigError
 from ..eval.identity import folder_identity
 from ..rollouts.checkpoints import find_checkpoint
+from ..rollouts.turns import UsedTurn, used_turn
 
 EXAMPLE = "What is known about this?"
 """Shown in the card where the run folder holds no question at all."""
@@ -29,6 +30,11 @@ class Source:
     checkpoint_hash: str
     searched: Mapping[str, Mapping[str, Any]]
     """What each environment said of itself, by name; {"": …} for a run of one."""
+
+    @property
+    def used(self) -> UsedTurn:
+        """The turn whose rewrite is the answer."""
+        return used_turn(self.config, self.run, self.checkpoint)
 
     @property
     def is_adapter(self) -> bool:
@@ -56,7 +62,7 @@ def open_source(run: Path, checkpoint: str | None = None) -> Source:
     written = run / "config.yaml"
     if not written.is_file():
         raise ConfigError(f"{run} is no run folder: it holds no config.yaml. Give one that `querylect train` wrote.")
-    config = load_config(str(written))
+    config = load_run_config(run)
     place = find_checkpoint(run, checkpoint)
     return Source(run, config, place, folder_identity(place), _searched(run, config))
 

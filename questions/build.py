@@ -7,7 +7,7 @@ asks nothing, and one that was killed goes on; the index that stands stays until
 
 import logging
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass
 from datetime import date
@@ -20,6 +20,7 @@ from ..data.files import storage
 from ..data.jsonl import identifier_of, read_records
 from ..data.lines import only_writer
 from ..data.load import corpus_hash
+from ..data.sampling import draw
 from ..data.types import Document
 from ..envs.manifest import describe_files
 from ..envs.parts import Parts
@@ -127,7 +128,7 @@ class _Writing:
     ) -> None:
         self.config, self.env, self.known, self.journal, self.progress = config, env, known, journal, progress
         self.corpus: Corpus = open_corpus(env.dataset)
-        self.documents = _documents(self.corpus, config.limit)
+        self.documents = draw(_documents(self.corpus), config.limit, config.seed)
         self.vetted: list[Vetted] = list(known.vetted)
         self.asked: list[Asked] = []
         self.models: dict[str, Any] = {}
@@ -357,17 +358,16 @@ def _refuse_other_settings(writing: _Writing, overwrite: bool, folder: str | Pat
         )
 
 
-def _documents(corpus: Corpus, limit: int | None) -> list[Document]:
+def _documents(corpus: Corpus) -> Iterator[Document]:
+    """Every document of a corpus. Raises DataError where an id stands twice."""
     blocks, _ = corpus.blocks(8 * 2**20)
-    found: dict[str, Document] = {}
+    seen: set[str] = set()
     for block in blocks:
         for document in corpus.read(block):
-            if limit is not None and len(found) == limit:
-                return list(found.values())
-            if document.id in found:
+            if document.id in seen:
                 raise DataError(f"document id {document.id!r} stands twice in the corpus; ids must be unique.")
-            found[document.id] = document
-    return list(found.values())
+            seen.add(document.id)
+            yield document
 
 
 def _dates(file: str | None) -> dict[str, str]:

@@ -14,6 +14,7 @@ import numpy as np
 
 from ..configs.schema import EnvironmentConfig, ExtendConfig
 from ..data.corpus import open_corpus
+from ..data.sampling import draw
 from ..envs.answerable import first_contents, in_tie_order, matrix
 from ..envs.index import open_index, open_retriever
 from ..envs.plan import Probe, Term
@@ -104,7 +105,7 @@ class Retrieval:
         splits = open_corpus(env.dataset).questions(_Any()).splits
         if split not in splits:
             raise DataError(f"the dataset has no split {split!r}; it has {', '.join(splits)}.")
-        asked = splits[split].questions[:limit]
+        asked = draw(splits[split].questions, limit, env.question_index.seed)
         self._judged = [splits[split].qrels[question.id] for question in asked]
         retriever = open_retriever(base, questions_settings(env))
         probes = [Probe(terms=(Term(text=question.text),)) for question in asked]

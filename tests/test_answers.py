@@ -180,7 +180,9 @@ def test_other_right_answers_score_anew_without_a_call(config, records, server, 
     page = answer_questions(config(), records)
     asked = len(server.bodies)
     lines(tmp_path / "gold.jsonl", [{"_id": "q-head", "answers": ["a pill"]}])
-    answer_questions(config(), records)
+    with pytest.raises(ConfigError, match=r"answers.json holds other results.*number of questions: 3 → 1"):
+        answer_questions(config(), records)
+    answer_questions(config(), records, overwrite=True)
     assert len(server.bodies) == asked
     assert {(one["system"], one["question_id"], one["scores"]["em"]) for one in written(page) if one["top"] == 0} == {
         (NO_RAG, "q-head", 1.0)

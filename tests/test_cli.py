@@ -197,9 +197,9 @@ def test_eval_reads_the_config_of_the_run_folder(room, tmp_path, capsys):
     changed = config.model_copy(update={"eval": config.eval.model_copy(update={"limit": 3})})
     assert end("eval", str(tmp_path), "eval.limit=3", "--checkpoint", "checkpoint-20") == 0
     assert calls == [
-        ((changed, tmp_path, Path("elsewhere"), None, None, None), {}),
-        ((load_config("tiny", []), None, None, None, None, None), {}),
-        ((changed, tmp_path, None, None, "checkpoint-20", None), {}),
+        ((changed, tmp_path, Path("elsewhere"), None, None, None, False), {}),
+        ((load_config("tiny", []), None, None, None, None, None, False), {}),
+        ((changed, tmp_path, None, None, "checkpoint-20", None, False), {}),
     ]
     assert capsys.readouterr().out == "report.html\n" * 3
     assert end("eval", "tiny", "--checkpoint", "best") == 2

@@ -29,8 +29,12 @@ def test_a_plan_is_carried_out_and_a_run_is_not_taken_for_one(room, path, capsys
     runs = room("eval.mixed", "evaluate_each", [Path("report.html")])
     assert end("eval", path, "limit=3", "-o", "out") == 0
     assert end("eval", "grid") == 0
-    assert end("eval", "tiny") == 0
-    assert plans == [((load_plan(path, ["limit=3"]), Path("out"), None), {}), ((load_plan("grid"), None, None), {})]
+    assert end("eval", "tiny", "--overwrite") == 0
+    assert runs[0][0][-1] is True
+    assert plans == [
+        ((load_plan(path, ["limit=3"]), Path("out"), None, False), {}),
+        ((load_plan("grid"), None, None, False), {}),
+    ]
     assert len(runs) == 1
     assert capsys.readouterr().out == "out/tables.md\nout/tables.md\nreport.html\n"
 
@@ -47,6 +51,7 @@ def test_flags_stand_for_a_plan(room):  # noqa: F811
     plans = room("eval.grid.results", "evaluate_plan", (Path("tables.md"), None))
     flags = ["--dataset", "hpo", "--retriever", "bm25", "--rewriter", "small", "--run", "mine=runs/demo"]
     assert end("eval", "limit=4", *flags, "--turns", "2", "--model", "m") == 0
+<<<<<<< HEAD
     (((plan, output, check), _),) = plans
     assert (output, check) == (None, None)
     assert (plan.limit, list(plan.systems), plan.systems["mine"].turns) == (
@@ -54,6 +59,11 @@ def test_flags_stand_for_a_plan(room):  # noqa: F811
         ["first_titles", "rm3", "weighted_words", "small", "mine"],
         2,
     )
+=======
+    (((plan, output, check, overwrite), _),) = plans
+    assert (output, check, overwrite) == (None, None, False)
+    assert (plan.limit, list(plan.systems), plan.systems["mine"].turns) == (4, ["small", "mine"], 2)
+>>>>>>> use
 
 
 def test_baselines_are_told_on_the_standard_error_and_a_wrong_one_is_exit_code_one(room, path, capsys):  # noqa: F811
@@ -61,7 +71,7 @@ def test_baselines_are_told_on_the_standard_error_and_a_wrong_one_is_exit_code_o
     runs = room("eval.mixed", "evaluate_each", [Path("report.html")])
     assert end("eval", path, "--check-baselines") == 1
     assert end("eval", "tiny", "--check-baselines") == 0
-    for (*_, check), _ in (*plans, *runs):
+    for (*_, check, _), _ in (*plans, *runs):
         check("bm25: right")
     told = capsys.readouterr()
     assert told.out == "tables.md\nreport.html\n"

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from querylect.configs.load import dump_config
 from querylect.configs.schema import RunConfig
 from querylect.data.types import Document, Question
 from querylect.envs.index import build_index
@@ -12,7 +13,8 @@ from querylect.envs.plan import SearchPlan
 from querylect.envs.wire import EnvironmentInfo, HitBody, Limits, Step, StepResult
 from querylect.errors import CheckpointError, ConfigError, DataError, EnvironmentUnavailableError, StorageError
 from querylect.eval import compare
-from querylect.eval.compare import evaluate, evaluate_systems
+from querylect.eval.compare import evaluate, evaluate_systems, place_results
+from querylect.eval.placement import Placement
 from querylect.eval.records import METRICS, read_records
 from querylect.rewriters.base import Rewrite
 from querylect.rollouts.checkpoints import find_checkpoint
@@ -206,9 +208,13 @@ def test_broken_training_metrics_are_told_before_any_question_is_answered(tmp_pa
         run(tmp_path / "out", run=tmp_path, systems={"untrained": never})
 
 
-def test_the_limit_takes_the_first_questions(tmp_path):
-    run(tmp_path, config=remote(limit=3))
-    assert {row.question_id for row in read_records(tmp_path / "eval.jsonl")} == {"t00", "t01", "t02"}
+def test_the_limit_draws_a_sample_and_every_page_says_so(tmp_path):
+    page = run(tmp_path, config=remote(limit=3)).read_text()
+    assert {row.question_id for row in read_records(tmp_path / "eval.jsonl")} == {"t04", "t17", "t19"}
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert results["sample"] == {"size": 3, "of": 20, "seed": 0}
+    assert "3 of 20, drawn with seed 0" in results["explanation"]
+    assert page.count("3 of 20, drawn with seed 0") == 2
 
 
 def test_training_curves_come_from_the_run_folder(tmp_path):
@@ -296,3 +302,75 @@ def test_a_run_without_a_checkpoint_is_named(tmp_path):
         find_checkpoint(tmp_path)
     with pytest.raises(CheckpointError, match="holds no checkpoint"):
         evaluate(remote(), Path(tmp_path / "absent"), None)
+
+
+def test_another_evaluation_is_not_replaced_in_silence(tmp_path):
+    run(tmp_path)
+    before = (tmp_path / "results.json").read_bytes()
+    run(tmp_path)
+    again = json.loads((tmp_path / "results.json").read_text())
+    assert again["identity"] == json.loads(before)["identity"], "the same evaluation is written in place"
+    environment = Environment()
+    others = {
+        "limit": {"config": remote(limit=3)},
+        "turns": {"config": remote(turns=1)},
+        "systems": {"systems": {"untrained": policy(environment, 1)}},
+        "questions": {"environment": Environment(test=[*TEST[:-1], Question("t19", "another one")])},
+    }
+    for name, more in others.items():
+        with pytest.raises(
+            ConfigError, match=r"results.json holds other results.*-o, or replace them with --overwrite"
+        ):
+            run(tmp_path, **more)
+        aside = run(Placement(tmp_path, aside=True), **more).parent
+        assert aside.parent == tmp_path / "evaluations", name
+    assert len(list((tmp_path / "evaluations").iterdir())) == len(others)
+    assert json.loads((tmp_path / "results.json").read_text())["identity"] == again["identity"]
+    aside = run(Placement(tmp_path, aside=True), config=remote(limit=3)).parent
+    assert aside.name.startswith("test-3-untrained-")
+    assert len(list((tmp_path / "evaluations").iterdir())) == len(others), "each has one place"
+    run(Placement(tmp_path, overwrite=True), config=remote(limit=3))
+    assert json.loads((tmp_path / "results.json").read_text())["questions"] == 3
+
+
+def test_what_changes_no_answer_is_no_other_evaluation(tmp_path):
+    run(tmp_path)
+    run(tmp_path, config=remote(permutations=50, bootstrap=60, examples=1))
+    (tmp_path / "results.json").write_text("{}")
+    with pytest.raises(ConfigError, match="an earlier version wrote it, without saying what was asked"):
+        run(tmp_path)
+
+
+def test_the_run_folder_is_for_the_settings_of_the_run(tmp_path):
+    """The first evaluation of a run may be a quick look: it does not take the place of the run's own."""
+    (tmp_path / "final").mkdir()
+    (tmp_path / "final" / "config.json").write_text("{}")
+    (tmp_path / "final" / "model.safetensors").touch()
+    (tmp_path / "config.yaml").write_text(dump_config(remote(limit=9)))
+    final = find_checkpoint(tmp_path)
+    assert place_results(remote(limit=9, bootstrap=7), tmp_path, None, final, False).own
+    for other in (
+        remote(),
+        remote(limit=9, sample_seed=1),
+        remote(limit=9, turns=3),
+        remote(limit=9, split="validation"),
+    ):
+        assert not place_results(other, tmp_path, None, final, False).own
+    assert not place_results(remote(limit=9), tmp_path, None, tmp_path / "checkpoints" / "checkpoint-3", False).own
+    assert not place_results(remote(), tmp_path, tmp_path / "out", final, False).aside
+
+
+def test_the_verdict_is_about_the_turn_that_is_used(tmp_path):
+    folder = tmp_path / "run"
+    (folder / "final").mkdir(parents=True)
+    (folder / "config.yaml").write_text(dump_config(remote()))
+    row = {"step": 9, "ndcg/turn1": 0.5, "ndcg/turn2": 0.4}
+    (folder / "validation.jsonl").write_text(json.dumps(row))
+    (folder / "metrics.jsonl").write_text('{"step": 9, "reward/turn1": 0.5}\n')
+    run(folder, run=folder, checkpoint=folder / "final")
+    results = json.loads((folder / "results.json").read_text())
+    assert results["turn"] == 1
+    assert results["headline"].startswith("At turn 1, the trained policy")
+    (folder / "validation.jsonl").unlink()
+    run(folder, run=folder, checkpoint=folder / "final")
+    assert json.loads((folder / "results.json").read_text())["headline"].startswith("At turn 2, the trained policy")

@@ -11,7 +11,7 @@ from querylect.configs.evaluation import PlanConfig
 from querylect.configs.yaml12 import write_yaml
 from querylect.data.beir import save_beir
 from querylect.data.types import Dataset, Document, Question, Split
-from querylect.errors import ModelError, StorageError
+from querylect.errors import ConfigError, ModelError, StorageError
 from querylect.eval.grid import run as under_test
 from querylect.eval.grid.results import evaluate_plan
 from querylect.eval.records import read_records
@@ -66,9 +66,9 @@ def asked(monkeypatch):
     return calls
 
 
-def carry_out(values, **changes):
+def carry_out(values, overwrite=False, **changes):
     plan = PlanConfig.model_validate({**values, **changes})
-    path, incomplete = evaluate_plan(plan)
+    path, incomplete = evaluate_plan(plan, overwrite=overwrite)
     results = json.loads((path.parent / "results.json").read_text())
     return path.parent, results, incomplete
 
@@ -129,12 +129,16 @@ def test_a_changed_plan_asks_only_what_changed(values, asked):
     assert asked == {"prompts": 20, "loads": 2}
     carry_out(values, systems={"renamed": {"turns": 2}}, permutations=60)
     assert asked["prompts"] == 20
-    folder, _, _ = carry_out(values, limit=2)
+    with pytest.raises(ConfigError, match=r"results.json holds other results.*questions.lessons: .* --overwrite"):
+        carry_out(values, limit=2)
+    folder, results_of_two, _ = carry_out(values, limit=2, overwrite=True)
     assert asked["prompts"] == 20
+    assert {str(cell["sample"]) for cell in results_of_two["cells"]} == {"{'size': 2, 'of': 5, 'seed': 0}"}
+    assert "lessons: 2 of 5, drawn with seed 0 questions." in (folder / "tables.md").read_text()
     assert len(read_records(folder / "questions" / "lessons.bm25.prompted.jsonl")) == 4
     prompt = Path(values["rewriter"]["prompt"])
     prompt.write_text(prompt.read_text().replace("Name the medicine", "Say the medicine"))
-    carry_out(values)
+    carry_out(values, overwrite=True)
     assert asked["prompts"] == 30
     assert score(results, "other", 2)["n"] == 5
 
@@ -240,7 +244,7 @@ def test_an_index_that_is_missing_is_built_and_parts_are_averaged(values, tmp_pa
     assert parts == 1.0
     assert every == pytest.approx((first + parts) / 2)
     assert (folder / "trec" / "parted" / "slow.raw.run").is_file()
-    _, results, _ = carry_out(values, **everywhere, limit=1)
+    _, results, _ = carry_out(values, **everywhere, limit=1, overwrite=True)
     assert [table["questions"] for table in results["tables"]] == [1, 1, 1, 2, 3]
 
 

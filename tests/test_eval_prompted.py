@@ -64,7 +64,7 @@ def impatient(monkeypatch):
 
 
 def carry_out(values, **changes):
-    path, failed = evaluate_plan(PlanConfig.model_validate({**values, **changes}))
+    path, failed = evaluate_plan(PlanConfig.model_validate({**values, **changes}), overwrite=True)
     return path.parent, json.loads((path.parent / "results.json").read_text()), failed
 
 

@@ -12,11 +12,14 @@ import pytest
 from querylect.configs.load import dump_config, load_config
 from querylect.data.types import Question
 from querylect.errors import CheckpointError, ConfigError, DataError, ModelError, StorageError
+from querylect.eval.compare import evaluate
 from querylect.hub.base import Base, Licence, base_of, licence_of_card
 from querylect.hub.card import fenced
 from querylect.hub.describe import _without_folders, portable
 from querylect.hub.export import Wishes, export_to_folder
 from querylect.hub.exported import FILE, read_exported, rewriter_of, write_exported
+from querylect.hub.results import find_results
+from querylect.hub.source import open_source
 from querylect.hub.weights import refuse_lone_adapter
 from querylect.rollouts.checkpoints import find_checkpoint
 from querylect.rollouts.engine import Sampling
@@ -99,7 +102,7 @@ def test_the_code_of_the_card_answers_as_the_run_does_without_this_package(folde
     assert names["ids"] == prompt
     assert names["output"][0, len(prompt) :].tolist() == ids == chat.answer.ids
     assert capsys.readouterr().out == f"{text}\n"
-    assert chat.answer.plan == Rewriter.from_pretrained(evaluated_run).rewrite(chat.question).plan
+    assert chat.answer.plan == Rewriter.from_pretrained(evaluated_run).rewrite(chat.question, turn=1).plan
 
 
 def test_the_vllm_code_of_the_card_asks_the_same(folder, monkeypatch, capsys):
@@ -250,6 +253,32 @@ def test_results_beside_the_run_s_own_are_found_by_the_weights_that_they_measure
         (copied / name).rename(copied / "later" / name)
     export_to_folder(copied, tmp_path / "out", MERGED)
     assert read_exported(tmp_path / "out").member().results is not None
+
+
+def test_of_several_evaluations_that_of_the_most_questions_leaves(copied, tmp_path):  # noqa: F811
+    """A quick look at some questions, made later, is not what the card shows; alone, it says that it is a sample."""
+    config = load_config(str(copied / "config.yaml"))
+    quick = config.model_copy(update={"eval": config.eval.model_copy(update={"limit": 2})})
+    page = evaluate(quick, copied, None)
+    assert page.parent.parent == copied / "evaluations"
+    assert page.parent.name.startswith("test-2-final-")
+    assert evaluate(config, copied, None).parent == copied
+    source = open_source(copied)
+    assert find_results(source)[0][""].count == "5"
+    (copied / "results.json").unlink()
+    export_to_folder(copied, tmp_path / "out", MERGED)
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "2 test questions (2 of 5, drawn with seed 0) of `lessons/bm25`" in card
+    assert card.count("2 of 5, drawn with seed 0") == 2
+    assert "**trained policy, turn 2, which is used**" in card
+    (page.parent / "results.json").rename(copied / "results.json")
+    rewrite_results(copied, drop_the_second_turn)
+    with pytest.raises(CheckpointError, match=r"measured turn 1 of the trained policy, and turn 2 .* eval.turns=2"):
+        find_results(source)
+
+
+def drop_the_second_turn(values):
+    values["systems"] = [row for row in values["systems"] if row["turn"] < 2]
 
 
 def test_results_that_cannot_be_used_hide_none_that_can(copied, tmp_path):  # noqa: F811

@@ -266,7 +266,7 @@ class Says:
     def __init__(self, *answers):
         self.answers, self.asked = list(answers), []
 
-    def __call__(self, question, card):
+    def __call__(self, question, card, search):
         self.asked.append((question.text, *question.options))
         return self.answers.pop(0)
 

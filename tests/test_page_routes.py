@@ -109,7 +109,7 @@ class Saying:
     def __init__(self, answer):
         self.answer, self.asked = answer, []
 
-    def __call__(self, question, card):
+    def __call__(self, question, card, search):
         self.asked.append((question.text, *question.options, card["kind"]))
         if isinstance(self.answer, Exception):
             raise self.answer
@@ -173,7 +173,7 @@ def test_one_rewrite_at_a_time_and_searches_go_on(service):
     started, finish = threading.Event(), threading.Event()
 
     class Slow(Saying):
-        def __call__(self, question, card):
+        def __call__(self, question, card, search):
             started.set()
             assert finish.wait(30)
             return self.answer

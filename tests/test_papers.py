@@ -100,9 +100,9 @@ def values(environment, server, tmp_path):
     }
 
 
-def run(values, folder, **changes):
+def run(values, folder, overwrite=False, **changes):
     paper = PaperConfig.model_validate({**values, **changes})
-    page = run_paper(paper, folder)
+    page = run_paper(paper, folder, overwrite=overwrite)
     return page, json.loads((page.parent / "results.json").read_text())
 
 
@@ -169,9 +169,11 @@ def test_a_second_run_asks_nothing_and_a_change_only_what_is_different(values, s
     assert len(server.bodies) == asked
     assert (page.parent / "questions.jsonl").read_bytes() == before
     assert second["rows"] == first["rows"]
-    run(values, tmp_path / "out", limit=2)
+    with pytest.raises(ConfigError, match=r"results.json holds other results.*questions.mcq: .* --overwrite"):
+        run(values, tmp_path / "out", limit=2)
+    run(values, tmp_path / "out", limit=2, overwrite=True)
     assert len(server.bodies) == asked, "fewer questions are known"
-    run(values, tmp_path / "out")
+    run(values, tmp_path / "out", overwrite=True)
     assert len(server.bodies) == asked, "and those that were left out meanwhile still are"
     alone = {"method": "direct_gen", "settings": {"answers": False, "max_tokens": DirectGenConfig().max_tokens}}
     run(values, tmp_path / "out", systems={**values["systems"], "alone": alone})
@@ -225,11 +227,13 @@ def test_no_answer_to_a_method_is_longer_than_the_paper_allows(values, server, t
     assert {body["max_tokens"] for body in server.bodies[asked:]} >= {99}, "other lengths are other records"
 
 
-def test_limit_takes_the_first_questions_of_every_task(values, tmp_path):
+def test_limit_draws_questions_of_every_task(values, tmp_path):
     tasks = {**values["tasks"], "mcq": {**values["tasks"]["mcq"], "limit": 3}}
     page, results = run(values, tmp_path / "out", limit=1, tasks=tasks)
-    assert {one["question_id"] for one in written(page)} == {"head", "o1"}
-    assert results["questions"]["mcq"] == {"asked": 1, "skipped": 0}
+    assert {one["question_id"] for one in written(page)} == {"odd", "o1"}, "the first of the draw, not of the file"
+    sample = {"size": 1, "of": 4, "seed": 0}
+    assert results["questions"]["mcq"] == {"asked": 1, "skipped": 0, "sample": sample}
+    assert "mcq n = 1 of 4, drawn with seed 0" in page.read_text()
 
 
 def test_what_does_not_come_is_counted_and_asked_again(values, server, tmp_path):
@@ -503,5 +507,5 @@ def test_yes_and_no_for_files_without_options(values, tmp_path):
         systems={"alone": {"method": "direct_gen", "settings": {"answers": False}}},
         method="",
     )
-    assert results["questions"]["yn"] == {"asked": 1, "skipped": 1}
+    assert results["questions"]["yn"] == {"asked": 1, "skipped": 1, "sample": None}
     assert written(page)[0]["scores"] == {"accuracy": 1}

@@ -2,10 +2,13 @@
 
 import logging
 import os
+import resource
+import signal
 from pathlib import Path
 
 import pytest
 from querylect.configs.schema import RunConfig
+from querylect.errors import CheckpointError, StorageError
 from querylect.train.run_folder import RunFolder, staged, write_atomically
 
 from .lessons import change
@@ -47,6 +50,43 @@ def test_what_other_runs_need_is_not_asked_for(tmp_path):
     newest = checkpoint(folder, 4)
     config = change(RunConfig(), **{"train.num_iterations": 2, "train.beta": 0.1, "policy.lora": None})
     assert folder.newest_checkpoint(config) == newest
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        (None, r"by an earlier version \(run format 1; .* its advantages were computed by another rule"),
+        ('{"format": 1, "querylect": "0.0.9"}', r"querylect 0.0.9 \(run format 1"),
+        ('{"format": 99, "querylect": "9.1"}', r"querylect 9.1 \(run format 99; this version"),
+        ("{", "does not say of which format"),
+    ],
+)
+def test_a_run_of_another_format_is_not_resumed(tmp_path, written, said):
+    """Its steps so far and new ones would be of two algorithms."""
+    config = change(RunConfig(), output=str(tmp_path), name="run")
+    folder = RunFolder.create(config)
+    assert RunFolder.reopen(config)[1] is None
+    if written is None:
+        folder.format.unlink()
+    else:
+        folder.format.write_text(written)
+    with pytest.raises(CheckpointError, match=said):
+        RunFolder.reopen(config)
+
+
+def test_a_line_that_the_disk_does_not_take_leaves_no_part_of_it(tmp_path):
+    folder = RunFolder(tmp_path)
+    folder.append(folder.validation, {"step": 0})
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (40, hard))
+    try:
+        with pytest.raises(StorageError, match=r"could not write .*validation.jsonl \(File too large\)"):
+            folder.append(folder.validation, {"step": 1, "more": "x" * 100})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, handler)
+    assert folder.validation.read_text() == '{"step": 0}\n'
 
 
 def test_what_is_renamed_into_place_has_reached_the_disk(tmp_path, monkeypatch):

@@ -9,6 +9,7 @@ from querylect.data.beir import load_beir, save_beir
 from querylect.data.types import Question, Split
 from querylect.errors import CheckpointError, ConfigError, DataError, StoppedError
 from querylect.rollouts.checkpoints import find_checkpoint
+from querylect.rollouts.turns import UsedTurn, used_turn, winning_turn
 from querylect.train.run import train
 from querylect.train.run_folder import RunFolder
 
@@ -58,10 +59,14 @@ def test_validation_is_logged_keeps_the_best_and_does_not_change_training(settin
         assert all(row["questions"] == 3 and row["unscorable"] == 0 for row in logged)
         assert set(logged[0]) == {
             "step", "questions", "unscorable", "seconds",
-            *(f"{name}/turn{turn}" for name in ("reward", "ndcg", "format") for turn in (1, 2)),
+            *(f"{name}/turn{turn}" for name in ("reward", "ndcg", "format") for turn in (1, 2)), "turn",
         }  # fmt: skip
         kept = json.loads((folder.best / "best.json").read_text())
-        assert kept == max(logged, key=lambda row: (row["ndcg/turn2"], -row["step"]))
+        assert kept == max(logged, key=lambda row: (max(row["ndcg/turn1"], row["ndcg/turn2"]), -row["step"]))
+        assert all(row["turn"] == 1 + (row["ndcg/turn2"] > row["ndcg/turn1"]) for row in logged)
+        for name, row in (("best", kept), ("final", logged[-1]), ("checkpoint-4", logged[-1])):
+            used = used_turn(config, folder.path, find_checkpoint(folder.path, name))
+            assert (used.turn, used.reason[:8]) == (row["turn"], "best on "), name
         assert find_checkpoint(folder.path) == folder.best
         assert find_checkpoint(folder.path, "final") == folder.final
         with pytest.raises(CheckpointError, match=r"no checkpoint 'checkpoint-1'; .*: best, checkpoint-4, final"):
@@ -108,21 +113,53 @@ def test_the_best_policy_is_replaced_by_a_better_one_only_and_never_by_a_guess(t
     saved = []
     validator = SimpleNamespace(config=RunConfig(), folder=folder, save=saved.append, processes=Processes())
     for step, value, unscorable in ((0, 0.3, 0), (5, 0.5, 0), (10, 0.5, 0), (15, 0.9, 1), (20, 0.4, 0)):
-        Validator._keep_best(validator, step, {"step": step, "ndcg/turn2": value, "unscorable": unscorable})
+        turns = {"ndcg/turn1": value, "ndcg/turn2": 0.45}  # what the second turn reaches decides only at first
+        Validator._keep_best(validator, step, {"step": step, **turns, "unscorable": unscorable})
     assert len(saved) == 2
     assert best_of(folder)["step"] == 5
 
 
-def test_validation_questions_are_spread_over_the_split(settings, served):  # noqa: F811
+def test_the_turn_that_won_is_used_and_a_tie_goes_to_the_earlier(tmp_path):
+    from querylect.configs.schema import RunConfig
+
+    config = RunConfig()
+    for name in ("final", "checkpoints/checkpoint-8", "checkpoints/checkpoint-4", "best"):
+        (tmp_path / name).mkdir(parents=True)
+    rows = [{"step": 4, "ndcg/turn1": 0.25, "ndcg/turn2": 0.3}, {"step": 8, "ndcg/turn1": 0.3, "ndcg/turn2": 0.3}]
+
+    def used(name):
+        return used_turn(config, tmp_path, tmp_path / name)
+
+    last = UsedTurn(2, "final was not validated, so the last turn")
+    assert used("final") == last
+    (tmp_path / "metrics.jsonl").write_text('{"step": 7}\n{"step": 8}\n')
+    (tmp_path / "validation.jsonl").write_text(json.dumps(rows[0]) + "\n")
+    assert used("final") == last, "what is known of step 4 is not known of the last one"
+    (tmp_path / "validation.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"step": 9, ')
+    assert used("final").turn == used("checkpoints/checkpoint-8").turn == 1
+    assert used("checkpoints/checkpoint-4").turn == 2
+    assert "ndcg@10 of turn 1 0.300, turn 2 0.300" in used("final").reason
+    (tmp_path / "best" / "best.json").write_text(json.dumps(rows[0]))
+    assert used("best").turn == 2
+    single = change(config, **{"rollout.branching": [16]})
+    assert used_turn(single, tmp_path, tmp_path / "final").turn == 1
+    assert used_turn(config, None, None).turn == 1
+    assert winning_turn({"step": 1}, "ndcg@10", 2) is None
+
+
+def test_validation_questions_are_a_sample_of_the_split(settings, served):  # noqa: F811
     from querylect.envs.client import SyncEnvironmentClient
     from querylect.train.validation import validation_questions
 
     with served(ASKED) as url:
         config = change(settings, **{"client.urls": [url], "train.validate_steps": 1, "train.validation_questions": 2})
         with SyncEnvironmentClient(config.client) as client:
-            assert [each.text for each in validation_questions(config, client, [])] == [ASKED[0], ASKED[2]]
+            assert [each.text for each in validation_questions(config, client, [])] == [ASKED[2], ASKED[0]]
             everything = change(config, **{"train.validation_questions": 99})
-            assert [each.text for each in validation_questions(everything, client, [])] == ASKED
+            assert [each.text for each in validation_questions(everything, client, [])][:2] == [ASKED[2], ASKED[0]]
+            assert {each.text for each in validation_questions(everything, client, [])} == set(ASKED)
+            other = change(config, seed=5)
+            assert validation_questions(other, client, []) == validation_questions(config, client, [])
             with pytest.raises(DataError, match=r"stand in both train and validation"):
                 validation_questions(config, client, [Question("other", "A sore head?")])
 

@@ -46,7 +46,7 @@ def test_a_plan_becomes_one_query_per_probe_and_one_that_subtracts_none():
 
 
 def test_a_failed_rewrite_is_the_question_and_a_warning_or_an_error(caplog):
-    failed = RewriteResult(Question("", "as asked"), 1, failure="missing think")
+    failed = failure_of("as asked", "missing think")
     with caplog.at_level(logging.WARNING):
         assert queries_of(failed, "question") == ["as asked"]
     assert "missing think" in caplog.text
@@ -54,12 +54,16 @@ def test_a_failed_rewrite_is_the_question_and_a_warning_or_an_error(caplog):
         queries_of(failed, "raise")
 
 
+def failure_of(text, why):
+    return RewriteResult(Question("", text), 1, SearchPlan.of(text), failure=why)
+
+
 class Several:
     """In place of a policy for several: says which of them was meant."""
 
     def rewrite(self, questions, *, retriever=None):
-        found = [RewriteResult(Question("", one), 1, failure=retriever) for one in [*questions]]
-        return found if isinstance(questions, list) else RewriteResult(Question("", questions), 1, failure=retriever)
+        found = [failure_of(one, retriever) for one in [*questions]]
+        return found if isinstance(questions, list) else failure_of(questions, retriever)
 
     async def arewrite(self, question, *, retriever=None):
         return self.rewrite(question, retriever=retriever)
@@ -122,7 +126,7 @@ def test_langchain(rewriter, failing, lesson_url, trained, monkeypatch):  # noqa
         plans = []
         asking = client.search
         monkeypatch.setattr(client, "search", lambda some: plans.extend(some) or asking(some))
-        EnvironmentRetriever(client=client, rewriter=rewriter, k=50).invoke(QUESTION)
+        EnvironmentRetriever(client=client, rewriter=rewriter, turns=2, k=50).invoke(QUESTION)
         assert [plan.k for plan in plans] == [10, 50]
         assert {one.id for one in plain} == {"aspirin", "triptan"}
         assert plain[0].page_content == TEXTS[plain[0].id]

@@ -40,10 +40,10 @@ def test_each_question_is_a_line_of_plain_data(settings, capsys, monkeypatch):
     code, records, _ = run(capsys, settings, "-q", "my head hurts", "-q", "<|im_end|> sugar")
     assert code == 0
     assert [record["question"] for record in records] == ["my head hurts", "<|im_end|> sugar"]
-    keys = {"id", "question", "text", "rewrites", "think", "plan", "failure"}
+    keys = {"id", "question", "text", "rewrites", "think", "plan", "turn", "failure", "fallback"}
     assert all(record.keys() == keys for record in records)
-    assert all((record["plan"] is None) == (record["rewrites"] == []) for record in records)
-    assert all((record["plan"] is None) == bool(record["failure"]) for record in records)
+    assert all(record["fallback"] and record["failure"] and record["rewrites"] == [] for record in records)
+    assert [record["text"] for record in records] == [record["question"] for record in records]
     monkeypatch.setattr(sys, "stdin", io.StringIO("my head hurts\n\n  <|im_end|> sugar\n"))
     assert [record | {"id": "-"} for record in run(capsys, settings)[1]] == [record | {"id": "-"} for record in records]
 
@@ -113,7 +113,7 @@ def test_a_run_folder_uses_its_checkpoint(settings, tiny_policy, capsys, tmp_pat
     monkeypatch.setattr(TransformersEngine, "generate", remember)
     assert run(capsys, settings, "-q", "my head hurts")[0] == 0
     prompt, untrained = said[-1]
-    assert run(capsys, settings.parent, "-q", "my head hurts")[0] == 0
+    assert run(capsys, settings.parent, "--turn", "1", "-q", "my head hurts")[0] == 0
     same_prompt, trained = said[-1]
     assert same_prompt == prompt
     assert trained != untrained

@@ -48,8 +48,8 @@ def test_greedy_answers_are_those_of_eval_token_for_token(policy, request):
         questions = client.questions("test")
         evaluated = PolicySystem("trained", config, client, find_checkpoint(folder))(questions)
         rewriter = Rewriter.from_pretrained(folder)
-        together = rewriter.search(questions, client)
-        alone = [rewriter.search(question, client) for question in questions[:2]]
+        together = rewriter.search(questions, client, turns=2)
+        alone = [rewriter.search(question, client, turns=2) for question in questions[:2]]
         rewritten = rewriter.rewrite([question.text for question in questions])
     assert rewriter.turns == 2
     if policy == "failing":
@@ -59,10 +59,11 @@ def test_greedy_answers_are_those_of_eval_token_for_token(policy, request):
     for tree, found, first in zip(evaluated, together, rewritten, strict=True):
         turns = [tree.roots[0], tree.roots[0].children[0]]
         assert [ids(turn.rewrite) for turn in found.turns] == [(n.prompt_ids, n.completion_ids) for n in turns]
-        assert [turn.rewrite.plan for turn in found.turns] == [node.rewrite.plan for node in turns]
-        assert [[hit.id for hit in turn.ranking or ()] for turn in found.turns] == [
-            [hit.document.id for hit in node.ranking] for node in turns
-        ]
+        for turn, node in zip(found.turns, turns, strict=True):
+            assert turn.rewrite.fallback == (node.rewrite.plan is None)
+            if node.rewrite.plan is not None:
+                assert turn.rewrite.plan == node.rewrite.plan
+                assert [hit.id for hit in turn.ranking] == [hit.document.id for hit in node.ranking]
         assert ids(first) == (turns[0].prompt_ids, turns[0].completion_ids)
     assert [ids(found.rewrite) for found in alone] == [ids(found.rewrite) for found in together[:2]]
 
@@ -72,7 +73,7 @@ def test_a_result_is_a_plan_or_says_why_not(trained, failing):  # noqa: F811
     assert (kept.failure, kept.text) == (None, kept.rewrites[0])
     assert kept.plan.probes[0].terms[0].text == kept.text
     for one in Rewriter.from_pretrained(failing[1]).rewrite(["a", "b"]):
-        assert (one.plan, one.text, one.rewrites) == (None, None, ())
+        assert (one.plan, one.text, one.rewrites) == (SearchPlan.of(one.question.text), one.question.text, ())
         assert one.record()["failure"] == one.failure != ""
         assert one.answer
 
@@ -213,6 +214,7 @@ ask("acme/unseen")
 def test_another_retriever_than_the_one_trained_for_is_told_once(trained, caplog):  # noqa: F811
     _, folder = trained
     rewriter = Rewriter.from_pretrained(folder)
+    caplog.clear()
     with caplog.at_level(logging.WARNING):
         same = rewriter.rewrite("x", retriever="bm25")
         assert same == rewriter.rewrite("x")
@@ -294,7 +296,7 @@ def test_concurrent_calls_stand_in_one_batch_and_cancelled_ones_in_none(trained,
 
     async def search():
         async with EnvironmentClient(config.client) as client:
-            return await asyncio.gather(*(rewriter.asearch(f"question {n}", client, k=2) for n in range(4)))
+            return await asyncio.gather(*(rewriter.asearch(f"question {n}", client, turns=2, k=2) for n in range(4)))
 
     found = asyncio.run(search())
     assert sum(sizes[2:]) == 8

@@ -35,8 +35,8 @@ def service(trained, lessons, run_app):  # noqa: F811
     """Starts the service; gives an HTTP client of it and its rewriter."""
 
     @contextmanager
-    def start(token=None):
-        rewriter = Rewriter.from_pretrained(trained[1])
+    def start(token=None, turn=None):
+        rewriter = Rewriter.from_pretrained(trained[1], turn=turn)
         extend = partial(mount, rewriter=rewriter)
         app = create_app(Environment.open(lessons), lessons, token, PageWriter(rewriter), extend)
         with run_app(app) as url, httpx.Client(base_url=url, timeout=60, trust_env=False) as http:
@@ -82,7 +82,7 @@ def test_questions_are_rewritten_and_searched_as_the_library_does(service, train
         assert told["rewrites"] == [
             {key: value for key, value in found.rewrite.record().items() if key != "question"} for found in expected[1]
         ]
-        for body, turns in (({}, 2), ({"turns": 1}, 1), ({"turns": 2, "with_text": False, "k": 1}, 2)):
+        for body, turns in (({}, 1), ({"turns": 2}, 2), ({"turns": 2, "with_text": False, "k": 1}, 2)):
             answer = http.post("/v1/ask", json={"questions": QUESTIONS, **body}).json()
             for one, found in zip(answer["answers"], expected[turns], strict=True):
                 assert [turn["text"] for turn in one["turns"]] == [turn.rewrite.text for turn in found.turns]
@@ -93,6 +93,26 @@ def test_questions_are_rewritten_and_searched_as_the_library_does(service, train
                 ]
         page = http.post("/page/rewrite", json={"question": "my head hurts"}).json()
         assert page["plan"] == told["rewrites"][0]["plan"]
+
+
+def test_a_service_whose_turn_is_a_later_one_searches_its_index_in_between(service):
+    with service(turn=2) as (http, rewriter):
+        asked = [asked_as(one) for one in QUESTIONS]
+        with SyncEnvironmentClient(ClientConfig(urls=[str(http.base_url)])) as client:
+            expected = [found.rewrite.record() for found in rewriter.search(asked, client)]
+        for record in expected:
+            del record["question"]
+        assert [record["turn"] for record in expected] == [2, 2, 2]
+        assert http.post("/v1/rewrite", json={"questions": QUESTIONS}).json()["rewrites"] == expected
+        first = http.post("/v1/rewrite", json={"questions": QUESTIONS, "turn": 1}).json()["rewrites"]
+        assert [record["turn"] for record in first] == [1, 1, 1]
+        assert http.post("/v1/ask", json={"questions": QUESTIONS}).json()["answers"][0]["turns"][1] == expected[0]
+        page = http.post("/page/rewrite", json={"question": QUESTIONS[0]}).json()
+        assert page["plan"] == expected[0]["plan"]
+        for path in ("/v1/rewrite", "/v1/ask"):
+            blank = http.post(path, json={"questions": ["x", "  "]})
+            assert 400 <= blank.status_code < 500
+            assert "question 2 of 2 is '  ', which is blank" in blank.text
 
 
 def asked_as(body):

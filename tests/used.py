@@ -14,8 +14,11 @@ from querylect.envs.client import SyncEnvironmentClient
 from .lessons import change, lesson_url, lessons, save_speaking, settings, speaking  # noqa: F401 (fixtures)
 
 
-def save_run(config, folder: Path, scale: float = 0.05) -> Path:
-    """A run folder as training leaves it, with random adapter weights as its final policy."""
+def save_run(config, folder: Path, scale: float = 0.05, turn: int | None = 1) -> Path:
+    """A run folder as training leaves it, with random adapter weights as its final policy.
+
+    `turn` won on validation; None for a run that was never validated.
+    """
     import torch
     from querylect.rollouts.policy import add_lora, load_policy
 
@@ -24,6 +27,10 @@ def save_run(config, folder: Path, scale: float = 0.05) -> Path:
     with SyncEnvironmentClient(config.client) as client:
         searched = client.environment().model_dump(mode="json")
     (folder / "environment.json").write_text(json.dumps(searched), encoding="utf-8")
+    if turn is not None:
+        values = {f"ndcg/turn{one}": float(one == turn) for one in (1, 2)}
+        record = {"step": config.train.steps, "questions": 5, "unscorable": 0, "turn": turn, **values}
+        (folder / "validation.jsonl").write_text(json.dumps(record) + "\n", encoding="utf-8")
     policy = add_lora(load_policy(config.policy)[0], config.policy)
     torch.manual_seed(0)
     with torch.no_grad():

@@ -1,5 +1,6 @@
 """A run folder: everything about one run, readable while it is written and after a crash.
 
+run.json          version of this format
 config.yaml       the resolved settings            metrics.jsonl     one record per step
 environment.json  what was searched, with hashes   rollouts.jsonl    sampled trees
 provenance.json   git state and versions per start
@@ -15,12 +16,13 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
 
+from .. import __version__
 from ..configs.differences import among, flat, free_to_change
 from ..configs.load import dump_config, load_config
 from ..configs.schema import RunConfig
@@ -36,6 +38,15 @@ _TORCH_WRITING = ("inline_container", "PytorchStreamWriter", "iostream")
 CHECKPOINT_FILES = ("*.safetensors", "optimizer.pt", "scheduler.pt", "rng_state*.pth", "trainer_state.json")
 """What a run needs to go on exactly where it was; without one of them the trainer would quietly begin it anew."""
 
+FORMAT = 2
+"""Version of what a run folder holds, in run.json; to be raised where steps of an older one cannot be gone on from."""
+
+_CHANGED = {
+    1: "advantages were computed by another rule (every node of a tree weighed the same, and equal prompts were "
+    "separate groups), and best/ was chosen by the last turn alone",
+}
+"""What is different in runs of each older format."""
+
 MIX_FILE = "mix.json"
 """In the checkpoints of a run that mixes environments: how far its curriculum was."""
 
@@ -48,6 +59,7 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.format = path / "run.json"
         self.checkpoints = path / "checkpoints"
         self.final = path / "final"
         self.metrics = path / "metrics.jsonl"
@@ -72,6 +84,8 @@ class RunFolder:
             raise ConfigError(
                 f"run folder {folder.path} cannot be made ({error.strerror}). Choose another output=…."
             ) from error
+        version = {"format": FORMAT, "querylect": __version__}
+        write_atomically(folder.format, json.dumps(version, indent=2) + "\n")
         write_atomically(folder.path / "config.yaml", dump_config(config))
         return folder
 
@@ -79,11 +93,13 @@ class RunFolder:
     def reopen(cls, config: RunConfig) -> tuple["RunFolder", Path | None]:
         """Continue a run: the folder and its newest complete checkpoint, None where it was stopped before the first.
 
-        Raises CheckpointError where there is no run, or where a setting that matters differs, naming the keys.
+        Raises CheckpointError where there is no run, where it is of another format, or where a setting that matters
+        differs, naming the keys.
         """
         folder = cls(Path(config.output) / config.name)
         if not (folder.path / "config.yaml").exists():
             raise CheckpointError(f"{folder.path} holds no run to resume; start it without --resume.")
+        folder.refuse_other_format()
         changed = changed_keys(load_config(str(folder.path / "config.yaml")), config)
         if changed:
             raise CheckpointError(
@@ -97,6 +113,25 @@ class RunFolder:
                 "Raise it to go on."
             )
         return folder, checkpoint
+
+    def refuse_other_format(self) -> None:
+        """Raise CheckpointError where a run of another version cannot be gone on with; a folder without run.json is of
+        format 1."""
+        try:
+            written = json.loads(self.format.read_text(encoding="utf-8")) if self.format.exists() else {"format": 1}
+            version, by = int(written["format"]), str(written.get("querylect", "an earlier version"))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise CheckpointError(
+                f"{self.format} does not say of which format the run is ({error}). Start a new run (name=…)."
+            ) from error
+        if version == FORMAT:
+            return
+        changes = "; ".join(_CHANGED[one] for one in range(version, FORMAT) if one in _CHANGED)
+        raise CheckpointError(
+            f"{self.path} was started by querylect {by} (run format {version}; this version, {__version__}, continues "
+            f"format {FORMAT}){f': its {changes}' if changes else ''}. Start a new run under another name (name=…), or "
+            "finish this one with the version that started it; it can still be evaluated, exported and used."
+        )
 
     def newest_checkpoint(self, config: RunConfig) -> Path | None:
         """The checkpoint of the highest step that has all that a run of `config` goes on from, or None.
@@ -175,10 +210,13 @@ class RunFolder:
 
     def append(self, path: Path, record: Mapping[str, Any]) -> None:
         """Add one line of JSON. Raises StorageError where the disk does not take it."""
+        before = path.stat().st_size if path.exists() else 0
         try:
             with path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(record, ensure_ascii=False) + "\n")
         except OSError as error:
+            with suppress(OSError):
+                os.truncate(path, before)
             raise storage_error(path, error) from error
 
     def read(self, path: Path) -> list[dict[str, Any]]:

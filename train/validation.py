@@ -1,8 +1,9 @@
 """Answering validation questions while a run goes on, and keeping the policy that answers them best.
 
-Greedy, one answer per turn, as `querylect eval` does; questions of the validation split only, at even distances. What
-counts is the reward's metric at the last turn. A policy that is ahead of every one before it is saved as `best/`, which
-no later checkpoint removes. The random streams of training are left as they were found.
+Greedy, one answer per turn, as `querylect eval` does; a sample of the validation split. What counts is the reward's
+metric at the turn where it is highest, which is the turn that users of the policy get (rollouts/turns.py). A policy
+that is ahead of every one before it is saved as `best/`, which no later checkpoint removes. The random streams of
+training are left as they were found.
 """
 
 import json
@@ -17,12 +18,14 @@ from transformers import TrainerCallback
 
 from ..configs.schema import RunConfig
 from ..data.leakage import overlap_with_train
+from ..data.sampling import draw
 from ..data.types import Question
 from ..envs.connect import AnyClient
 from ..errors import ConfigError, DataError
 from ..rollouts.engine import Weights
 from ..rollouts.grow import Clock, Grower
 from ..rollouts.tree import Tree
+from ..rollouts.turns import best_value, winning_turn
 from .processes import Processes
 from .randomness import random_streams, set_random_streams
 from .run_folder import RunFolder, write_atomically
@@ -48,8 +51,7 @@ def validation_questions(config: RunConfig, client: AnyClient, train: Sequence[Q
     asked = client.questions("validation")
     if shared := overlap_with_train(client.environment().name, "validation", asked, train):
         raise DataError(f"{shared[0]} Take these questions out of one of the two, or set train.validate_steps to 0.")
-    count = min(config.train.validation_questions, len(asked))
-    return [asked[index * len(asked) // count] for index in range(count)]
+    return draw(asked, config.train.validation_questions, config.train.validation_seed)
 
 
 class Validator(TrainerCallback):
@@ -117,10 +119,10 @@ class Validator(TrainerCallback):
             set_random_streams(streams)
             self.grower.clock, self.grower.searched = clock, searched
         record = {"step": step, **validation_metrics(trees), "seconds": time.perf_counter() - started}
+        record["turn"] = winning_turn(record, self.config.reward.metric, turns)
         return {name: float(f"{value:.6g}") if isinstance(value, float) else value for name, value in record.items()}
 
     def _keep_best(self, step: int, record: Mapping[str, Any]) -> None:
-        name = f"{self.config.reward.metric.split('@')[0]}/turn{len(self.config.rollout.branching)}"
         if record["unscorable"]:
             log.warning(
                 "%d validation answers of step %d could not be scored: it does not count for best/",
@@ -128,7 +130,8 @@ class Validator(TrainerCallback):
             )  # fmt: skip
             return
         before = self.processes.first(lambda: best_of(self.folder))
-        if before is None or record[name] > before[name]:
+        metric, turns = self.config.reward.metric, len(self.config.rollout.branching)
+        if before is None or best_value(record, metric, turns) > best_value(before, metric, turns):
             with self.processes.staged(self.folder.best) as place:
                 self.save(place)
                 if self.processes.is_first:

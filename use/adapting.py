@@ -21,7 +21,7 @@ class RewriteFailedError(QuerylectError):
 
 def queries_of(result: RewriteResult, on_failure: OnFailure) -> list[str]:
     """The texts to search with. Raises RewriteFailedError, and ConfigError for a plan that no text can say."""
-    if result.plan is not None:
+    if not result.fallback:
         return plain_queries(result.plan)
     if on_failure == "raise":
         raise RewriteFailedError(f"the rewrite of {result.question.text!r} failed: {result.failure}")

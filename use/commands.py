@@ -44,13 +44,19 @@ def rewrite(
     env: Annotated[
         str | None, typer.Option("--env", metavar="NAME", help="One environment of a policy for several.")
     ] = None,
+    turn: Annotated[
+        int | None, typer.Option("--turn", min=1, help="Give the answer of this turn; the one that won on validation.")
+    ] = None,
     trust_remote_code: Annotated[
         bool, typer.Option("--trust-remote-code", help="Run code that comes with an exported model.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved config and stop.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log details.")] = False,
 ) -> None:
-    """Rewrite questions; write one JSON object a line: id, question, text, rewrites, think, plan, failure."""
+    """Rewrite questions; write one JSON object a line, whose `text` is what to search (docs/use.md).
+
+    The answer is that of the turn that won on validation; between turns the environment of the run is searched.
+    """
     set_up_logging(verbose)
     from .trained import only_member, open_trained
 
@@ -73,7 +79,10 @@ def rewrite(
         raise ConfigError("--resume goes on with a file, and there is no --output.")
     if question and source is not None:
         raise ConfigError("--question and --input are both given; give one of them.")
-    from .lines import Lines, Output, rewritten
+    for number, one in enumerate(question or (), start=1):
+        if not one.strip():
+            raise UserError(f"question {number} of {len(question or ())} (--question) is blank: {one!r}.")
+    from .lines import FailureCount, Lines, Output, rewritten
     from .rewriter import Rewriter
 
     lines = Lines(question or _lines(source))
@@ -83,13 +92,16 @@ def rewrite(
         if not first and not lines.bad and not (written and written.done):
             raise UserError("no question to rewrite: give --question TEXT, or one question per line of input.")
         if first:
-            with Rewriter(trained) as loaded:
+            counts = FailureCount()
+            with Rewriter(trained, turn=turn) as loaded:
                 for records in rewritten(loaded, chain(first, asked), batch):
+                    counts.add(records)
                     if written is not None:
                         written.write(records)
                         continue
                     for record in records:
                         typer.echo(json.dumps(record, ensure_ascii=False))
+            counts.tell()
     if lines.bad:
         raise IncompleteError(f"{lines.bad} lines were no question and are told above; all others were rewritten.")
 

@@ -18,8 +18,9 @@ from .rewriter import Rewriter
 
 @component
 class QuerylectRewriter:
-    """Rewrites the query of a pipeline. `path_or_id` is what `Rewriter.from_pretrained` takes, `env` says which one of
-    a policy for several is meant, by environment or retriever."""
+    """Rewrites the query of a pipeline. `path_or_id`, `checkpoint`, `turn` and `settings` are what
+    `Rewriter.from_pretrained` takes, `env` says which one of a policy for several is meant, by environment or
+    retriever. A rewriter of two turns searches in between: `settings` may say where."""
 
     def __init__(
         self,
@@ -27,18 +28,23 @@ class QuerylectRewriter:
         checkpoint: str | None = None,
         on_failure: OnFailure = "question",
         env: str | None = None,
+        turn: int | None = None,
+        settings: list[str] | None = None,
     ) -> None:
         self.path_or_id, self.checkpoint, self.on_failure, self.env = path_or_id, checkpoint, on_failure, env
+        self.turn, self.settings = turn, settings
         self._rewriter: Rewriter | None = None
 
     def warm_up(self) -> None:
         """Load the policy, once."""
         if self._rewriter is None:
-            self._rewriter = Rewriter.from_pretrained(self.path_or_id, checkpoint=self.checkpoint)
+            self._rewriter = Rewriter.from_pretrained(
+                self.path_or_id, checkpoint=self.checkpoint, turn=self.turn, settings=self.settings or ()
+            )
 
     def to_dict(self) -> dict[str, Any]:
         """The component as a pipeline's file has it."""
-        names = ("path_or_id", "checkpoint", "on_failure", "env")
+        names = ("path_or_id", "checkpoint", "on_failure", "env", "turn", "settings")
         written: dict[str, Any] = default_to_dict(self, **{name: getattr(self, name) for name in names})
         return written
 

@@ -3,12 +3,14 @@
     retriever = RewritingRetriever(rewriter=rewriter, retriever=store.as_retriever())
     retriever.invoke("pinky finger bent inwards")
 
-Needs the extra `langchain`. An answer that fails its form is searched with the question as it stands, and the log says
-so; `on_failure="raise"` raises instead. `env` says which one of a policy for several is meant, by environment or
-retriever.
+Needs the extra `langchain`. A rewriter of two turns is shown what `RewritingRetriever`'s own retriever finds in
+between; elsewhere it searches as `Rewriter.rewrite` does. An answer that fails its form is searched with the question
+as it stands, and the log says so; `on_failure="raise"` raises instead. `env` says which one of a policy for several is
+meant, by environment or retriever.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun
@@ -22,7 +24,7 @@ from ..envs.plan import SearchPlan
 from ..envs.wire import HitBody
 from ..errors import QuerylectError, RequestError
 from .adapting import OnFailure, merged, queries_of
-from .results import RewriteResult
+from .results import RewriteResult, plain_queries
 from .rewriter import Rewriter
 
 
@@ -88,16 +90,50 @@ class RewritingRetriever(BaseRetriever):
     env: str | None = None
 
     def _get_relevant_documents(self, query: str, *, run_manager: CallbackManagerForRetrieverRun) -> list[Document]:
-        queries = queries_of(self.rewriter.rewrite(query, retriever=self.env), self.on_failure)
         config: RunnableConfig = {"callbacks": run_manager.get_child()}
+        client = _Between(self.retriever, config)
+        queries = queries_of(self.rewriter.rewrite(query, retriever=self.env, client=client), self.on_failure)
         return merged(self.retriever.batch(queries, config), _key)
 
     async def _aget_relevant_documents(
         self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun
     ) -> list[Document]:
-        queries = queries_of(await self.rewriter.arewrite(query, retriever=self.env), self.on_failure)
         config: RunnableConfig = {"callbacks": run_manager.get_child()}
-        return merged(await self.retriever.abatch(queries, config), _key)
+        client = _AsyncBetween(self.retriever, config)
+        result = await self.rewriter.arewrite(query, retriever=self.env, client=client)
+        return merged(await self.retriever.abatch(queries_of(result, self.on_failure), config), _key)
+
+
+@dataclass(frozen=True, slots=True)
+class _Between:
+    """A retriever of LangChain as what a rewriter searches between its turns."""
+
+    retriever: BaseRetriever
+    config: RunnableConfig
+
+    def search(self, plans: Sequence[SearchPlan]) -> list[list[HitBody]]:
+        """One ranking for each plan. Raises ConfigError for a plan that no text can say."""
+        return [_hits(self.retriever.batch(plain_queries(plan), self.config), plan.k) for plan in plans]
+
+
+@dataclass(frozen=True, slots=True)
+class _AsyncBetween:
+    """The same for an event loop."""
+
+    retriever: BaseRetriever
+    config: RunnableConfig
+
+    async def search(self, plans: Sequence[SearchPlan]) -> list[list[HitBody]]:
+        """One ranking for each plan. Raises ConfigError for a plan that no text can say."""
+        return [_hits(await self.retriever.abatch(plain_queries(plan), self.config), plan.k) for plan in plans]
+
+
+def _hits(rankings: Sequence[Sequence[Document]], k: int) -> list[HitBody]:
+    found = merged(rankings, _key)[:k]
+    return [
+        HitBody(id=str(one.id or place), score=-place, title=str(one.metadata.get("title", "")), text=one.page_content)
+        for place, one in enumerate(found)
+    ]
 
 
 class EnvironmentRetriever(BaseRetriever):
@@ -106,7 +142,7 @@ class EnvironmentRetriever(BaseRetriever):
     client: SyncEnvironmentClient
     rewriter: Rewriter | None = None
     turns: int | None = None
-    """Turns of the rewriter; as many as it was trained on where None."""
+    """The last turn of the rewriter; the one that won on validation where None."""
     k: int = 10
     """Documents, whatever a plan of the rewriter asks for."""
     on_failure: OnFailure = "question"
@@ -117,7 +153,7 @@ class EnvironmentRetriever(BaseRetriever):
         ranking: Sequence[HitBody] | None = None
         if self.rewriter is not None:
             found = self.rewriter.search(query, self.client, turns=self.turns, retriever=self.env, k=self.k)
-            if found.ranking is None:
+            if found.failure is not None:
                 queries_of(found.rewrite, self.on_failure)
             ranking = found.ranking
         if ranking is None:

@@ -6,9 +6,10 @@ question by itself. A line that is neither is told with its number and passed ov
 
 import json
 import logging
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any, Self
@@ -54,6 +55,29 @@ def rewritten(rewriter: Rewriter, questions: Iterable[Question], batch: int) -> 
     while part := list(islice(waiting, batch)):
         results = rewriter.rewrite(part)
         yield [{"id": result.question.id, **result.record()} for result in results]
+
+
+@dataclass(slots=True)
+class FailureCount:
+    """How many answers failed, by reason."""
+
+    answers: int = 0
+    reasons: Counter[str] = field(default_factory=Counter)
+
+    def add(self, records: Iterable[Mapping[str, Any]]) -> None:
+        """Count some records."""
+        for record in records:
+            self.answers += 1
+            self.reasons.update([record["failure"]] if record["fallback"] else [])
+
+    def tell(self) -> None:
+        """Say in the log how often the question took the place of a rewrite."""
+        if self.reasons:
+            said = ", ".join(f"{reason} ({count})" for reason, count in self.reasons.most_common())
+            log.warning(
+                "%d of %d answers failed, and the question itself is their text and plan (fallback: true): %s",
+                self.reasons.total(), self.answers, said,
+            )  # fmt: skip
 
 
 class Output:

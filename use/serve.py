@@ -7,6 +7,7 @@ too. The model works in one thread and takes the questions of concurrent request
 import asyncio
 import math
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Protocol, TypeVar
 
@@ -17,7 +18,7 @@ from ..data.types import Question
 from ..envs.batching import Hits, OverloadedError
 from ..envs.environment import Environment
 from ..envs.gate import note
-from ..envs.page.router import MAX_OPTIONS, MAX_QUESTION, Written
+from ..envs.page.router import MAX_OPTIONS, MAX_QUESTION, Search, Written
 from ..envs.plan import SearchPlan
 from ..envs.wire import MAX_K, Ask, HitBody, Wire
 from ..errors import EnvironmentUnavailableError, QuerylectError, RequestError
@@ -49,13 +50,16 @@ class RewriteRequest(Ask):
     """Body of `POST /v1/rewrite`."""
 
     questions: list[Text | AskedBody] = Field(min_length=1)
+    turn: Annotated[int, Field(ge=1, le=MAX_TURNS)] | None = None
+    """Whose answer is given; the turn that won on validation where it is not said."""
 
 
-class AskRequest(RewriteRequest):
+class AskRequest(Ask):
     """Body of `POST /v1/ask`."""
 
+    questions: list[Text | AskedBody] = Field(min_length=1)
     turns: Annotated[int, Field(ge=1, le=MAX_TURNS)] | None = None
-    """As many as the policy was trained on where it is not said; 1 rewrites without looking at documents."""
+    """The last turn; the one that won on validation where it is not said. 1 rewrites without looking at documents."""
     k: Annotated[int, Field(ge=1, le=MAX_K)] | None = None
     """Documents of the ranking; as many as a plan of the rewriter asks for."""
     with_text: bool = True
@@ -65,14 +69,18 @@ class AskRequest(RewriteRequest):
 class RewriteBody(Wire):
     """One answer of the policy."""
 
-    text: str | None
-    """The first rewrite; null where the answer failed."""
+    text: str
+    """What is searched, as one text; the question where the answer failed."""
     rewrites: list[str]
+    """As the policy wrote them; empty where the answer failed."""
     think: str
-    plan: SearchPlan | None
-    """What is searched; null where the answer failed."""
+    plan: SearchPlan
+    """What is searched; the question where the answer failed."""
+    turn: int
     failure: str | None
-    """Why there is no plan; null where there is one."""
+    """Why the answer could not be used; null where it could."""
+    fallback: bool
+    """Whether the question itself stands in place of a rewrite."""
 
     @classmethod
     def of(cls, result: RewriteResult) -> "RewriteBody":
@@ -82,7 +90,9 @@ class RewriteBody(Wire):
             rewrites=list(result.rewrites),
             think=result.think,
             plan=result.plan,
+            turn=result.turn,
             failure=result.failure,
+            fallback=result.fallback,
         )
 
 
@@ -98,8 +108,9 @@ class FoundBody(Wire):
 
     turns: list[RewriteBody]
     ranking: list[HitBody] | None
-    """That of the last turn, best first; null where it failed, whatever an earlier turn found."""
+    """That of the last turn, best first; where it failed, that of the question itself."""
     failure: str | None
+    """Why the last answer could not be used; null where it could."""
 
 
 class AskAnswer(Wire):
@@ -135,24 +146,45 @@ class PageWriter:
         self.name = rewriter.name
         self._rewriter = rewriter
 
-    def __call__(self, question: Question, card: Mapping[str, Any]) -> Written:
-        """The greedy first turn. Raises as `Rewriter.rewrite`, OverloadedError where the service goes down first."""
+    def __call__(self, question: Question, card: Mapping[str, Any], search: Search | None = None) -> Written:
+        """The greedy answer of the turn that is used; `search` is what is searched between turns; the environment of
+        the run where it is None.
+
+        Raises as `Rewriter.rewrite`, OverloadedError where the service goes down first.
+        """
         try:
-            result = self._rewriter.rewrite(question, retriever=card)
+            result = self._rewriter.rewrite(question, retriever=card, client=_PageSearcher(search) if search else None)
         except ClosedError as error:
             raise OverloadedError(GOING_DOWN) from error
-        return Written(text=result.answer, plan=result.plan, think=result.think, failure=result.failure or "")
+        plan = None if result.fallback else result.plan
+        return Written(text=result.answer, plan=plan, think=result.think, failure=result.failure or "")
+
+
+@dataclass(frozen=True, slots=True)
+class _PageSearcher:
+    """What the page's router searches with, as a rewriter asks it."""
+
+    found: Search
+
+    def search(self, plans: Sequence[SearchPlan]) -> Sequence[Sequence[HitBody]]:
+        """One ranking with texts for each plan."""
+        return self.found(plans)
 
 
 def open_rewriter(
-    name: str, env: str | None, checkpoint: str | None = None, revision: str | None = None
+    name: str,
+    env: str | None,
+    checkpoint: str | None = None,
+    revision: str | None = None,
+    turn: int | None = None,
 ) -> tuple[PageWriter, Callable[[FastAPI], None]]:
     """Load what `name` leads to, for the environment `env` of a policy for several: what a service is given.
 
-    `checkpoint` and `revision` as of `open_trained`. Raises as that and `load_policy`.
+    `turn` instead of the one that won on validation; `checkpoint` and `revision` as of `open_trained`. Raises as that
+    and `load_policy`.
     """
     trained = open_trained(name, checkpoint=checkpoint, revision=revision)
-    rewriter = Rewriter(only_member(trained, env if env in trained.members else None))
+    rewriter = Rewriter(only_member(trained, env if env in trained.members else None), turn=turn)
     return PageWriter(rewriter), partial(mount, rewriter=rewriter)
 
 
@@ -172,9 +204,10 @@ def _router(room: Room, rewriter: Rewriter, over: asyncio.Event) -> APIRouter:
 
     @router.post("/v1/rewrite", response_model=RewriteAnswer)
     async def rewrite(body: RewriteRequest, request: Request) -> Any:
-        """Rewrite every question, once; search nothing."""
+        """Rewrite every question; the served index is searched where a later turn is shown documents."""
         questions = _let_in(body, request, rewriter)
-        results = await _while_connected(request, rewriter.arewrite(questions, retriever=card), over)
+        work = rewriter.arewrite(questions, retriever=card, turn=body.turn, client=_Searcher(room, request))
+        results = await _while_connected(request, work, over)
         if results is None:
             return _gone()
         return RewriteAnswer(rewriter=rewriter.name, rewrites=[RewriteBody.of(result) for result in results])
@@ -215,7 +248,7 @@ class _Searcher:
         return await asyncio.to_thread(read)
 
 
-def _let_in(body: RewriteRequest, request: Request, rewriter: Rewriter) -> list[Question]:
+def _let_in(body: RewriteRequest | AskRequest, request: Request, rewriter: Rewriter) -> list[Question]:
     """The questions of a request. HTTPException 413 for too many, OverloadedError where too many wait already."""
     note(request.scope, questions=len(body.questions))
     if len(body.questions) > MAX_QUESTIONS:

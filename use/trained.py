@@ -14,11 +14,13 @@ from typing import Any
 from ..configs.load import known_configs, load_config, validated
 from ..configs.mix import environments, only
 from ..configs.rewriter import RewriterConfig
+from ..configs.run_settings import load_run_config
 from ..configs.schema import PolicyConfig, RunConfig
 from ..errors import CheckpointError, ConfigError, DownloadError, ModelError, first_line
 from ..hub.exported import FILE, read_exported, rewriter_of
 from ..rewriters.card import RetrieverCard
 from ..rollouts.checkpoints import find_checkpoint
+from ..rollouts.turns import UsedTurn, used_turn
 from ..sources import resolve_model
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
@@ -53,6 +55,10 @@ class Trained:
     """The model before it was trained, which a rewriter's first stage may ask."""
     k: int
     """Documents that a plan asks for."""
+    used: UsedTurn
+    """The turn whose rewrite is the answer, and why."""
+    searchable: bool
+    """Whether `config` says what is searched: an export does only where the settings given with it say it."""
     base_fingerprint: str | None = None
     """Of the weights that an exported adapter was trained on; a checkpoint in a run folder is told by its run."""
 
@@ -90,8 +96,9 @@ def open_trained(
     if exported or from_hub:
         return _of_export(name, folder, settings, trust_remote_code, token)
     if run:
-        config = load_config(str(folder / "config.yaml"), settings)
-        return of_config(name, config, find_checkpoint(folder, checkpoint), _searched(folder))
+        config = load_run_config(folder, settings)
+        place = find_checkpoint(folder, checkpoint)
+        return of_config(name, config, place, _searched(folder), used_turn(config, folder, place))
     if folder.is_dir() and name not in known_configs():
         raise ConfigError(
             f"{name} is no run folder (it holds no config.yaml) and no export (it holds no {FILE}). Give a folder that "
@@ -104,12 +111,29 @@ def _member(rewriter: RewriterConfig, card: Mapping[str, Any] | None) -> Member:
     return Member(rewriter, RetrieverCard.from_service(card), card) if card else Member(rewriter, None)
 
 
-def of_config(name: str, config: RunConfig, checkpoint: Path | None, searched: Mapping[str, Any] | None) -> Trained:
-    """The policy of a config. `searched` is what its environment said of itself, where that is known."""
+def of_config(
+    name: str,
+    config: RunConfig,
+    checkpoint: Path | None,
+    searched: Mapping[str, Any] | None,
+    used: UsedTurn | None = None,
+) -> Trained:
+    """The policy of a config. `searched` is what its environment said of itself, where that is known; `used` is the
+    turn that a run chose.
+    """
     told: Mapping[str, Any] = searched["retriever"] if searched is not None else {}
     cards = told if config.mix is not None else {"": told}
     members = {member: _member(one.rewriter, cards.get(member)) for member, one in environments(config).items()}
-    return Trained(name, config, checkpoint, members, config.policy, config.search_depth)
+    return Trained(
+        name,
+        config,
+        checkpoint,
+        members,
+        config.policy,
+        config.search_depth,
+        used or used_turn(config, None, None),
+        searchable=True,
+    )
 
 
 def only_member(trained: Trained, env: str | None) -> Trained:
@@ -135,7 +159,9 @@ def asked_of_environment(trained: Trained) -> Trained:
 
     with open_environments(trained.config) as client:
         searched = {"retriever": client.environment().retriever}
-    return replace(trained, members=of_config(trained.name, trained.config, trained.checkpoint, searched).members)
+    return replace(
+        trained, members=of_config(trained.name, trained.config, trained.checkpoint, searched, trained.used).members
+    )
 
 
 def _searched(run: Path) -> Mapping[str, Any] | None:
@@ -194,7 +220,9 @@ def _of_export(name: str, folder: Path, settings: Sequence[str], trust_remote_co
         _refuse_nameless_model(name, rewriter)
         members[member] = _member(rewriter, one.retriever)
     base = config.policy.model_copy(update={"model": under}) if under else config.policy
-    trained = Trained(name, config, folder if exported.lora else None, members, base, rollout.k)
+    used = UsedTurn(rollout.used_turn, rollout.turn_reason or "the export does not say, so the last turn")
+    searchable = any(one.strip().startswith(("env.", "client.")) for one in settings)
+    trained = Trained(name, config, folder if exported.lora else None, members, base, rollout.k, used, searchable)
     return replace(trained, base_fingerprint=exported.policy.base_fingerprint) if exported.lora else trained
 
 

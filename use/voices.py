@@ -30,6 +30,8 @@ class Voice:
 
     speaker: Speaker
     card: RetrieverCard
+    member: str | None
+    """The environment that is meant, by name; None for a retriever that the policy was not trained for."""
 
 
 class Voices:
@@ -37,7 +39,7 @@ class Voices:
 
     def __init__(self, trained: Trained, engine: Engine) -> None:
         self._trained, self._engine = trained, engine
-        self._made: dict[tuple[str, RetrieverCard], Voice] = {}
+        self._made: dict[tuple[str | None, RetrieverCard], Voice] = {}
         self._told: set[object] = set()
         self._lock = threading.Lock()
 
@@ -47,6 +49,11 @@ class Voices:
         with self._lock:
             self._trained = asked_of_environment(self._trained)
             return self._trained.members
+
+    @property
+    def known(self) -> Mapping[str, Member]:
+        """The same as far as files say it; nothing is asked."""
+        return self._trained.members
 
     def must_ask(self, retriever: Retriever | None) -> bool:
         """Whether `of` has to ask the environment, which takes its time: no file says which retriever is meant."""
@@ -98,7 +105,7 @@ class Voices:
         trained = [member.card for member in members.values() if member.card is not None]
         if trained:
             self._warn(card, f"the retriever {card.name!r}", *trained)
-        return self._voice("", rewriter, card)
+        return self._voice(None, rewriter, card)
 
     def _rewriter_of_all(self, card: RetrieverCard) -> RewriterConfig:
         """The settings that all members have. Raises ConfigError where they differ."""
@@ -129,14 +136,14 @@ class Voices:
         assert card is not None, "the environment was asked for it"
         return card
 
-    def _voice(self, name: str, rewriter: RewriterConfig, card: RetrieverCard) -> Voice:
+    def _voice(self, name: str | None, rewriter: RewriterConfig, card: RetrieverCard) -> Voice:
         with self._lock:
             made = self._made.get((name, card))
             if made is None:
                 speaker = Speaker(
                     self._engine, make_rewriter(rewriter, card, self._trained.k), self._trained.config.rollout
                 )
-                self._made[name, card] = made = Voice(speaker, card)
+                self._made[name, card] = made = Voice(speaker, card, name)
             return made
 
 

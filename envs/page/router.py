@@ -10,9 +10,9 @@ import base64
 import hashlib
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Any, Protocol
 
@@ -22,10 +22,10 @@ from pydantic import Field
 from ...configs.schema import EnvironmentConfig
 from ...data.types import Question
 from ...errors import EnvironmentUnavailableError, QuerylectError, RequestError
-from ..batching import OverloadedError
+from ..batching import Hits, OverloadedError
 from ..environment import Environment
 from ..plan import SearchPlan, is_unicode
-from ..wire import Ask, Wire
+from ..wire import Ask, HitBody, Wire
 
 log = logging.getLogger(__name__)
 
@@ -48,14 +48,18 @@ class Written:
     """Why there is no plan, in one or two words."""
 
 
+Search = Callable[[Sequence[SearchPlan]], Sequence[Sequence[HitBody]]]
+"""One ranking with texts for each plan, of the served index; called from a thread."""
+
+
 class Writer(Protocol):
     """Writes a rewrite of a question. Called from a thread, one call at a time; raises QuerylectError."""
 
     name: str
     """Shown on the page."""
 
-    def __call__(self, question: Question, card: Mapping[str, Any]) -> Written:
-        """Rewrite `question` for the retriever of `card`."""
+    def __call__(self, question: Question, card: Mapping[str, Any], search: Search) -> Written:
+        """Rewrite `question` for the retriever of `card`; `search` is for what a later turn is shown."""
         ...
 
 
@@ -96,8 +100,13 @@ class RewriteResponse(Wire):
     failure: str
 
 
-def page_router(environment: Environment, config: EnvironmentConfig, writer: Writer | None = None) -> APIRouter:
-    """The routes of the page. Not part of the OpenAPI schema, which is the trainer's."""
+def page_router(
+    environment: Environment,
+    config: EnvironmentConfig,
+    rank: Callable[[Sequence[SearchPlan]], Awaitable[list[Hits]]],
+    writer: Writer | None = None,
+) -> APIRouter:
+    """The routes of the page, not part of the OpenAPI schema (the trainer's). `rank` is the service's search."""
     router = APIRouter(include_in_schema=False)
     body, headers = _page()
     writing = asyncio.Lock()
@@ -149,7 +158,8 @@ def page_router(environment: Environment, config: EnvironmentConfig, writer: Wri
             raise OverloadedError("another rewrite is being generated; ask again when it is done")
         async with writing:
             try:
-                written = await asyncio.to_thread(writer, question, environment.card)
+                search = partial(_search, environment, rank, asyncio.get_running_loop())
+                written = await asyncio.to_thread(writer, question, environment.card, search)
             except (RequestError, EnvironmentUnavailableError):
                 raise
             except QuerylectError as error:
@@ -157,6 +167,25 @@ def page_router(environment: Environment, config: EnvironmentConfig, writer: Wri
         return RewriteResponse(text=written.text, think=written.think, plan=written.plan, failure=written.failure)
 
     return router
+
+
+def _search(
+    environment: Environment,
+    rank: Callable[[Sequence[SearchPlan]], Awaitable[list[Hits]]],
+    loop: asyncio.AbstractEventLoop,
+    plans: Sequence[SearchPlan],
+) -> list[list[HitBody]]:
+    """`Search` from a thread beside the loop in which the service searches."""
+
+    async def ranked() -> list[Hits]:
+        return await rank(plans)
+
+    def hit(name: str, score: float) -> HitBody:
+        document = environment.document(name)
+        return HitBody(id=name, score=score, title=document.title, text=document.text)
+
+    found = asyncio.run_coroutine_threadsafe(ranked(), loop).result()
+    return [[hit(one.id, one.score) for one in hits] for hits in found]
 
 
 @cache

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ...configs.schema import RunConfig
+from ...data.sampling import draw, sampled
 from ...data.types import Document, Question
 from ...envs.connect import open_environment
 from ...errors import DataError, EngineUnavailableError
@@ -23,6 +24,8 @@ from ...llms.base import Draw, Prompt, Reply
 from ...llms.structured import without_thinking
 from ...logs import progress_bar
 from ..compare import held_out_questions, refuse_overlap, refuse_training_split
+from ..identity import digest
+from ..placement import refuse_other
 from ..provenance import versions
 from ..records import refuse_unwritable, write_text
 from ..table import Arm
@@ -39,16 +42,19 @@ PROMPTS_AT_ONCE = 256
 """About as many are searched, asked and written together."""
 
 
-def answer_questions(config: RunConfig, records: Path | None, output: Path | None = None) -> Path:
+def answer_questions(
+    config: RunConfig, records: Path | None, output: Path | None = None, overwrite: bool = False
+) -> Path:
     """Let the reader of `answers.reader` answer, and return the path of answers.md.
 
     `records` is an eval.jsonl; None searches the questions as they stand: those of `answers.gold`, else the split.
     Writes answers.jsonl, answers.json and answers.md into `output`, by default answers/READER beside the records (of
     the run's output folder where there are none).
 
-    Raises DataError where no question has a right answer, ConfigError for the training split and unusable settings,
-    EnvironmentUnavailableError, EngineUnavailableError or ModelError where the environment or the reader fails; then
-    the same command goes on.
+    Raises ConfigError where the folder holds answers to other questions or of other systems, unless `overwrite` says to
+    replace their tables, DataError where no question has a right answer,
+    ConfigError for the training split and unusable settings, EnvironmentUnavailableError, EngineUnavailableError or
+    ModelError where the environment or the reader fails; then the same command goes on.
     """
     refuse_training_split(config)
     base = records.parent if records is not None else Path(config.output) / f"{config.name}-untrained"
@@ -61,6 +67,8 @@ def answer_questions(config: RunConfig, records: Path | None, output: Path | Non
             recorded_searches(records) if records is not None else raw_searches(_asked(client, info, config, gold))
         )
         contexts = Contexts(config, client, searches)
+        identity = _identity(config, searches, gold)
+        refuse_other(folder / "answers.json", identity, overwrite)
         done = Answering(config, reader, gold, contexts, AnswerLog(folder / "answers.jsonl")).all(searches)
         results = tabulate_answers(
             done,
@@ -69,7 +77,7 @@ def answer_questions(config: RunConfig, records: Path | None, output: Path | Non
             permutations=config.eval.permutations,
             seed=config.seed,
         )
-        notes = _notes(searches, gold, results, contexts)
+        notes = _notes(config, searches, gold, results, contexts)
         facts = {
             "reader": json.dumps(reader.identity, ensure_ascii=False),
             "prompt": VERSION,
@@ -78,7 +86,13 @@ def answer_questions(config: RunConfig, records: Path | None, output: Path | Non
             "cost": json.dumps(reader.costs.to_dict()),
             "created": datetime.now(UTC).isoformat(sep=" ", timespec="seconds"),
         }
-        said = {**facts, "reader": reader.identity, "cost": reader.costs.to_dict(), "environment": info}
+        said = {
+            **facts,
+            "identity": identity,
+            "reader": reader.identity,
+            "cost": reader.costs.to_dict(),
+            "environment": info,
+        }
     write_text(
         folder / "answers.json", json.dumps(_json(results, config, notes, said), ensure_ascii=False, indent=2) + "\n"
     )
@@ -115,6 +129,7 @@ class Answering:
     def __init__(self, config: RunConfig, reader: Llm, gold: GoldSet, contexts: Contexts, written: AnswerLog) -> None:
         self._settings, self._reader, self._gold = config.answers, reader, gold
         self._contexts, self._written = contexts, written
+        self._config = config
         self._draw = Draw(temperature=0.0, max_tokens=self._settings.max_tokens, seed=config.seed)
 
     def all(self, searches: Searches) -> list[AnswerRecord]:
@@ -122,8 +137,8 @@ class Answering:
 
         Raises DataError where there is no such question, EngineUnavailableError where every answer is missing.
         """
-        questions = dict.fromkeys(one for found in searches.values() for one in found)
-        wanted = [one for one in questions if one in self._gold.by_id][: self._settings.limit]
+        questions = _questions(searches)
+        wanted = _wanted(self._config, searches, self._gold)
         if not wanted:
             raise DataError(
                 f"none of {len(questions)} questions (the first is {next(iter(questions))!r}) has a right answer in "
@@ -228,11 +243,38 @@ def _asked(client: Any, info: Mapping[str, Any], config: RunConfig, gold: GoldSe
     return questions
 
 
-def _notes(searches: Searches, gold: GoldSet, results: AnswerResults, contexts: Contexts) -> list[str]:
-    evaluated = len({one for found in searches.values() for one in found})
+def _questions(searches: Searches) -> list[str]:
+    """The ids of all questions that were searched for."""
+    return list(dict.fromkeys(one for found in searches.values() for one in found))
+
+
+def _answerable(searches: Searches, gold: GoldSet) -> list[str]:
+    """Those of them that have a right answer."""
+    return [one for one in _questions(searches) if one in gold.by_id]
+
+
+def _wanted(config: RunConfig, searches: Searches, gold: GoldSet) -> list[str]:
+    """Those that are asked: all of these, or the sample of `answers.limit`."""
+    return draw(_answerable(searches, gold), config.answers.limit, config.eval.sample_seed, id_of=str)
+
+
+def _identity(config: RunConfig, searches: Searches, gold: GoldSet) -> dict[str, Any]:
+    """What the tables are known by: the questions, and whose rankings are read."""
+    wanted = sorted(_wanted(config, searches, gold))
+    systems = [f"{arm.system}, turn {arm.turn}" for arm in searches]
+    return {"number of questions": len(wanted), "question set": digest(wanted), "systems": systems}
+
+
+def _notes(
+    config: RunConfig, searches: Searches, gold: GoldSet, results: AnswerResults, contexts: Contexts
+) -> list[str]:
     notes = [
-        f"{results.questions} of {evaluated} questions were asked; {gold.skipped} lines of right answers are unusable."
+        f"{results.questions} of {len(_questions(searches))} questions were asked; {gold.skipped} lines of right "
+        "answers are unusable."
     ]
+    limit, seed = config.answers.limit, config.eval.sample_seed
+    if sample := sampled(results.questions, len(_answerable(searches, gold)), limit, seed):
+        notes.append(f"The questions are a sample of those with a right answer: {sample}.")
     if contexts.moved:
         notes.append(
             f"{contexts.moved} rankings came back in another order than they were recorded: the environment or the "

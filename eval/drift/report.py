@@ -17,7 +17,7 @@ from ..records import write_text
 from ..table import ALPHA, format_p
 from .mmd import Drift
 from .queries import System
-from .run import KINDS, DriftResults, Pair, pair_of
+from .run import KINDS, DriftResults, Pair, drift_identity, pair_of
 from .words import Value
 
 TITLES = {"semantic": "Semantic drift: what is asked for", "structural": "Structural drift: how it is worded"}
@@ -51,6 +51,7 @@ def as_json(results: DriftResults, created: str) -> dict[str, Any]:
     """All figures, unscaled, and what is needed to compute them again."""
     return {
         "created": created,
+        "identity": drift_identity(results.systems, results.settings),
         "success": results.success,
         "settings": asdict(results.settings),
         "model": results.model,

@@ -6,11 +6,11 @@ that decides a number (model, σ, definition of success, counts, seed) stands in
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, astuple, dataclass, replace
 from datetime import UTC, datetime
 from itertools import combinations, pairwise
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 from ...errors import ConfigError, DataError
 from ...llms.embedding import Encode, open_encoder
 from ...logs import progress_bar
+from ..identity import digest
+from ..placement import refuse_other
 from ..records import refuse_unwritable
 from ..statistics import holm
 from .draws import Layout
@@ -97,11 +99,12 @@ def pair_of(pairs: Sequence[Pair], first: str, second: str) -> Pair | None:
     return next((pair for pair in pairs if {pair.first, pair.second} == {first, second}), None)
 
 
-def write_drift(sources: Mapping[str, Path], settings: DriftSettings, output: Path) -> Path:
+def write_drift(sources: Mapping[str, Path], settings: DriftSettings, output: Path, overwrite: bool = False) -> Path:
     """Measure the drift between `sources` (name → file or folder) and write drift.json, .md and .html into `output`.
 
-    Returns the path of drift.html. Raises ConfigError, DataError for what cannot be compared, ModelError for a model
-    that does not embed, StorageError where the folder cannot be written.
+    Returns the path of drift.html. Raises ConfigError where `output` holds a comparison of other queries or by other
+    settings, unless `overwrite` says to replace it, ConfigError and DataError for what cannot be compared, ModelError
+    for a model that does not embed, StorageError where the folder cannot be written.
     """
     from .report import write_files
 
@@ -109,9 +112,16 @@ def write_drift(sources: Mapping[str, Path], settings: DriftSettings, output: Pa
     refuse_unwritable(output)
     success = success_of(settings.success)
     systems = [read_system(name, path, success, settings.system, settings.turn) for name, path in sources.items()]
+    refuse_other(output / "drift.json", drift_identity(systems, settings), overwrite)
     encode, said = open_encoder(settings.model)
     results = measure(systems, settings, encode, said)
     return write_files(results, output, datetime.now(UTC).isoformat(sep=" ", timespec="seconds"))
+
+
+def drift_identity(systems: Sequence[System], settings: DriftSettings) -> dict[str, Any]:
+    """What a comparison is known by: the queries of each retriever, and how they are compared."""
+    queries = {system.name: digest([list(astuple(query)) for query in system.queries]) for system in systems}
+    return {"queries": queries, "settings": asdict(settings)}
 
 
 def check(settings: DriftSettings, names: Sequence[str]) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 from ...configs.environment import DatasetConfig, EnvironmentConfig
 from ...configs.evaluation import PlanConfig, SystemConfig
-from ...configs.load import load_config
 from ...configs.mix import environments
+from ...configs.run_settings import load_run_config
 from ...configs.schema import RewriterConfig, RunConfig
 from ...data.corpus import open_corpus
 from ...data.leakage import near_overlap_with_train, overlap_with_train
@@ -110,7 +110,7 @@ def resolve(name: str, plan: PlanConfig) -> Contestant:
         folder = Path(system.run).expanduser()
         if not (folder / "config.yaml").is_file():
             raise ConfigError(f"systems.{name}.run is {system.run!r}, which holds no config.yaml; give a run folder.")
-        config = load_config(str(folder / "config.yaml"))
+        config = load_run_config(folder)
         if system.checkpoint != UNTRAINED:
             checkpoint = find_checkpoint(folder, system.checkpoint)
     changes: dict[str, Any] = {}

@@ -7,7 +7,6 @@ asked what it serves.
 import hashlib
 import json
 import re
-from collections import Counter
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +16,7 @@ from ...configs.environment import DatasetConfig, EnvironmentConfig
 from ...configs.evaluation import PlanConfig, PlanEnvironment
 from ...configs.schema import RunConfig
 from ...data.corpus import open_corpus
+from ...data.sampling import Sample, draw, draw_of_parts, sampled
 from ...data.types import Dataset, Question, Split
 from ...envs.connect import open_environment
 from ...envs.index import build_index, check_corpus, open_index
@@ -52,6 +52,8 @@ class Place:
     corpus_hash: str
     identity: dict[str, Any] = field(repr=False)
     """All of the place that an answer depends on."""
+    sample: Sample | None = None
+    """Where `limit` left some questions out."""
 
 
 class AnyDocument:
@@ -89,12 +91,13 @@ class Places:
                 raise _no_split(plan.split, f"the service of {environment} on {dataset}", dict(info.splits))
             questions = client.questions(plan.split)
         known = self._split(dataset, source, AnyDocument()) if source is not None else None
+        asked = self._limited(dataset, questions)
         return Place(
             dataset,
             environment,
             config,
             RetrieverCard.from_service(info.retriever),
-            self._limited(dataset, questions),
+            asked,
             questions,
             (self._datasets[dataset].name if known is not None else dataset, retriever_name(info.retriever)),
             known,
@@ -107,6 +110,7 @@ class Places:
                 "settings": info.settings_hash,
                 "options": options_identity(questions),
             },
+            sampled(len(asked), len(questions), plan.limit, plan.seed),
         )
 
     def _local(self, dataset: str, environment: str, settings: PlanEnvironment, source: DatasetConfig) -> Place:
@@ -123,12 +127,13 @@ class Places:
         if env.rerank is not None:
             rerank = {**env.rerank.model_dump(mode="json"), "model": model_identity(env.rerank.model)}
             card |= {"trained": reranked(card["trained"], env.rerank.depth), "rerank": rerank}
+        asked = self._limited(dataset, split.questions)
         return Place(
             dataset,
             environment,
             RunConfig(env=env, client=settings.client, name=f"{dataset}-{environment}"),
             RetrieverCard.from_service(card),
-            self._limited(dataset, split.questions),
+            asked,
             list(split.questions),
             (self._datasets[dataset].name, retriever_name(card)),
             split,
@@ -146,6 +151,7 @@ class Places:
                 "identical_ids_ignored": self._datasets[dataset].ignore_identical_ids,
                 "options": options_identity(split.questions),
             },
+            sampled(len(asked), len(split.questions), self.plan.limit, self.plan.seed),
         )
 
     def _split(self, dataset: str, source: DatasetConfig, documents: Container[str]) -> Split:
@@ -158,18 +164,11 @@ class Places:
         return splits[self.plan.split]
 
     def _limited(self, dataset: str, questions: Sequence[Question]) -> list[Question]:
-        """The first `limit` questions; where a dataset has parts, the first of every part."""
-        limit = self.plan.limit
-        if limit is None or not self.plan.has_parts(dataset):
-            return list(questions)[:limit]
-        seen = Counter[str]()
-        kept = []
-        for question in questions:
-            part = question.id.partition("/")[0]
-            seen[part] += 1
-            if seen[part] <= limit:
-                kept.append(question)
-        return kept
+        """The sample of `limit` questions; where a dataset has parts, of every part."""
+        plan = self.plan
+        if not plan.has_parts(dataset):
+            return draw(questions, plan.limit, plan.seed)
+        return draw_of_parts(questions, plan.limit, plan.seed, lambda question: question.id.partition("/")[0])
 
     def licence(self, dataset: str) -> str:
         """Licence and citation of a dataset on this machine; "" where it is not known here."""

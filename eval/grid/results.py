@@ -14,7 +14,6 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from ...envs.trec import write_trec
 from ...errors import BaselineError, DataError, IncompleteError, QuerylectError
 from ..baselines import refuse_wrong
 from ..pages.figures import Drawing
+from ..placement import question_set, refuse_other
 from ..provenance import versions
 from ..records import EvalRecord, refuse_unwritable, write_records, write_text
 from ..table import Arm
@@ -44,17 +44,27 @@ _COLOURS = "--ink: #1b2130; --line: #dfe2ea; --series-1: #2456c7; --series-2: #b
 
 
 def evaluate_plan(
-    plan: PlanConfig, output: Path | None = None, check: Callable[[str], None] | None = None
+    plan: PlanConfig,
+    output: Path | None = None,
+    check: Callable[[str], None] | None = None,
+    overwrite: bool = False,
 ) -> tuple[Path, QuerylectError | None]:
     """Carry out a plan and write its folder, `output` or OUTPUT/NAME of the plan.
 
     Where `check` is given, raw questions are compared with published figures first, and it is told the outcome.
-    Gives the path of tables.md and, where cells failed or an environment is wrong, what to raise. Raises StorageError
-    where the folder cannot be written or another evaluation is at work in it.
+    Gives the path of tables.md and, where cells failed or an environment is wrong, what to raise. Raises ConfigError
+    where the folder holds tables of other questions, unless `overwrite` says to replace them (answers in cells/ stay),
+    StorageError where it cannot be written or another evaluation is at work in it.
     """
     folder = output or Path(plan.output).expanduser() / plan.name
     refuse_unwritable(folder)
-    grid = run_plan(plan, folder, None if check is None else partial(check_environments, tell=check))
+
+    def begin(grid: Grid) -> None:
+        refuse_other(folder / "results.json", identity_of(grid), overwrite)
+        if check is not None:
+            check_environments(grid, tell=check)
+
+    grid = run_plan(plan, folder, begin)
     write_results(grid)
     try:
         refuse_wrong([verdict for _, verdict in grid.baselines])
@@ -72,6 +82,12 @@ def evaluate_plan(
         "asked again."
         f"\n{said}"
     )
+
+
+def identity_of(grid: Grid) -> dict[str, Any]:
+    """What the tables of a grid are known by: the questions of every dataset."""
+    questions = {place.dataset: question_set(place.questions) for place in grid.places}
+    return {"split": grid.plan.split, "questions": {name: questions.get(name) for name in grid.plan.datasets}}
 
 
 def write_results(grid: Grid) -> None:
@@ -228,6 +244,7 @@ def _write_trec(grid: Grid, records: Mapping[int, Sequence[EvalRecord]]) -> list
 def _about(grid: Grid) -> list[str]:
     plan = grid.plan
     lines = [f"Split {plan.split}, seed {plan.seed}, rankings {plan.depth} deep, greedy where no samples are named."]
+    lines += sorted({f"{place.dataset}: {place.sample} questions." for place in grid.places if place.sample})
     lines += [f"{dataset}: {licence}" for dataset, licence in grid.licences.items() if licence]
     lines += [verdict.sentence for _, verdict in grid.baselines if verdict.status != "wrong"]
     said = ", ".join(f"{name} {version}" for name, version in versions().items())
@@ -238,6 +255,7 @@ def _json(grid: Grid, page: Page, matrix: Transfer | None) -> dict[str, Any]:
     return {
         "created": datetime.now(UTC).isoformat(sep=" ", timespec="seconds"),
         "name": grid.plan.name,
+        "identity": identity_of(grid),
         "family": page.family,
         "tables": [_table_json(table) for table in page.tables],
         "transfer": asdict(matrix) if matrix is not None else None,
@@ -247,6 +265,7 @@ def _json(grid: Grid, page: Page, matrix: Transfer | None) -> dict[str, Any]:
                 "dataset": cell.place.dataset,
                 "environment": cell.place.environment,
                 "questions": len(cell.place.questions),
+                "sample": asdict(cell.place.sample) if cell.place.sample is not None else None,
                 "turns": cell.turns,
                 "samples": cell.asking.samples,
                 "fingerprint": cell.journal.fingerprint,

@@ -18,7 +18,9 @@ def paper(
     overrides: Annotated[
         list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings to change, such as tasks.medqa.data=FILE.")
     ] = None,
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Only the first questions of each task.")] = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", min=1, help="So many questions of each task, a random sample.")
+    ] = None,
     reader: Annotated[
         str | None, typer.Option("--reader", metavar="MODEL", help="The model that answers: reader.model.")
     ] = None,
@@ -30,6 +32,7 @@ def paper(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Folder of the results; papers/NAME-MODEL.")
     ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace tables of other questions.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved settings and stop.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log details.")] = False,
 ) -> None:
@@ -43,4 +46,4 @@ def paper(
         return
     from .run import run_paper
 
-    typer.echo(run_paper(settings, output))
+    typer.echo(run_paper(settings, output, overwrite=overwrite))

@@ -45,7 +45,14 @@ def write_results(
             for name in dict.fromkeys(name for task in paper.tasks.values() for name in task.judges)
             if paper.judging
         },
-        "questions": {name: {"asked": len(items.items), "skipped": items.skipped} for name, items in tasks.items()},
+        "questions": {
+            name: {
+                "asked": len(items.items),
+                "skipped": items.skipped,
+                "sample": asdict(items.sample) if items.sample else None,
+            }
+            for name, items in tasks.items()
+        },
         "versions": versions(),
         "created": datetime.now(UTC).isoformat(sep=" ", timespec="seconds"),
     }

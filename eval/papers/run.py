@@ -30,6 +30,7 @@ from ...rewriters.reading import SOURCES
 from ..answers.metrics import letter
 from ..answers.run import named_after
 from ..methods import Ran, Runner, way_of
+from ..placement import question_set, refuse_other
 from ..tasks.generator import Answered, generator_prompt, read_answer
 from ..tasks.items import Item, Items, read_items
 from ..tasks.judges import JUDGES, Case, Setting, judged
@@ -52,18 +53,28 @@ DEFAULT_STYLE: Mapping[str, Style] = {"choice": "reasoned", "open": "short", "co
 OPEN_METRICS = ("em", "accuracy", "f1")
 
 
-def run_paper(paper: PaperConfig, output: Path | None = None, methods: Mapping[str, KnownMethod] = METHODS) -> Path:
+def run_paper(
+    paper: PaperConfig,
+    output: Path | None = None,
+    methods: Mapping[str, KnownMethod] = METHODS,
+    overwrite: bool = False,
+) -> Path:
     """Run a paper and return the path of results.md; results.json, questions.jsonl and curves lie beside it.
 
-    Raises ConfigError for an unknown method or unusable settings, DataError where data is missing, both before an index
-    is built or anything is asked, and what environments and models raise; then the same command goes on.
+    Raises ConfigError where the folder holds tables of other questions, unless `overwrite` says to replace them
+    (records are kept), and for an unknown method or unusable settings, DataError where data is missing, both before an
+    index is built or anything is asked, and what environments and models raise; then the same command goes on.
     """
     systems = {**paper.systems, **sweep_systems(paper)}
     check_systems(paper, systems, methods)
     for task in paper.tasks.values():
         check_metrics(open_metrics(task))
-    tasks = {name: read_items(name, task, _least(task.limit, paper.limit)) for name, task in paper.tasks.items()}
+    tasks = {
+        name: read_items(name, task, _least(task.limit, paper.limit), paper.seed) for name, task in paper.tasks.items()
+    }
     folder = output or Path(paper.output) / f"{paper.name}-{reader_name(paper)}"
+    questions = {name: question_set([item.question for item in items.items]) for name, items in tasks.items()}
+    refuse_other(folder / "results.json", {"questions": questions}, overwrite)
     with only_writer(folder), ExitStack() as stack:
         reader = stack.enter_context(open_llm(paper.reader))
         writer = stack.enter_context(open_llm(paper.writer)) if paper.writer else reader
@@ -72,6 +83,7 @@ def run_paper(paper: PaperConfig, output: Path | None = None, methods: Mapping[s
         running = PaperRun(paper, tasks, systems, methods, bases, reader, writer, judge)
         records = running.all(PaperLog(folder / "questions.jsonl"))
         facts = {
+            "identity": {"questions": questions},
             "reader": reader.identity,
             "writer": writer.identity,
             "judge": judge.identity if paper.judging and any(task.judges for task in paper.tasks.values()) else None,

@@ -7,6 +7,7 @@ from typing import Any
 
 from ...configs.paper import AVERAGE, PaperConfig, PaperSystem, PaperTable, TableColumn
 from ...data.published import Published, PublishedFigure, published
+from ...data.sampling import sample_of
 from ..table import format_p
 from .cases import HEAD as CASE_HEAD
 from .cases import case_lines
@@ -70,7 +71,9 @@ def markdown(
 
 
 def _who(facts: Mapping[str, Any]) -> str:
-    asked = ", ".join(f"{name} n = {count['asked']}" for name, count in facts["questions"].items())
+    asked = ", ".join(
+        f"{name} n = {sample_of(count['sample']) or count['asked']}" for name, count in facts["questions"].items()
+    )
     judge = json.dumps(facts["judge"], ensure_ascii=False) if facts["judge"] else "none"
     reader, writer = (json.dumps(facts[name], ensure_ascii=False) for name in ("reader", "writer"))
     form = "labelled lines" if facts["form"] == "lines" else "JSON"
@@ -290,7 +293,7 @@ def _facts(facts: Mapping[str, Any], theirs: Published) -> str:
     lines += [
         f"- {name}: {value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}"
         for name, value in facts.items()
-        if value is not None
+        if value is not None and name != "identity"
     ]
     return "\n".join(["## Provenance", "", *lines])
 

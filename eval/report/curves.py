@@ -15,7 +15,7 @@ from statistics import fmean
 from typing import Any
 
 from ...configs.differences import among, flat, free_to_change
-from ...configs.load import load_config
+from ...configs.run_settings import load_run_config
 from ...configs.schema import RunConfig
 from ...errors import ConfigError, DataError
 from ..pages.figures import read_metrics
@@ -72,7 +72,7 @@ def read_run(path: Path) -> TrainingRun:
         raise ConfigError(f"{path} is no run folder: it holds no config.yaml. Give one that `querylect train` wrote.")
     logs = [path / "metrics.jsonl", path / "validation.jsonl"]
     metrics, validation = (read_metrics(log) if log.exists() else [] for log in logs)
-    return TrainingRun(path, load_config(str(written)), metrics, validation, (path / "final").is_dir())
+    return TrainingRun(path, load_run_config(path), metrics, validation, (path / "final").is_dir())
 
 
 def render_curves(runs: Sequence[TrainingRun], created: str) -> str:

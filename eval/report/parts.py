@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...configs.plan_files import dump_plan
+from ...data.sampling import sample_of
 from ..drift.report import maps
 from ..grid.text import explanation, html_tables
 from ..grid.transfer import draw_transfer
@@ -69,6 +70,7 @@ def evaluation_part(number: int, name: str, evaluation: Evaluation) -> dict[str,
 def _places(evaluation: Evaluation) -> list[dict[str, Any]]:
     """The facts of each environment on each dataset."""
     asked = {(cell["dataset"], cell["environment"]): cell["questions"] for cell in evaluation.cells}
+    samples = {(cell["dataset"], cell["environment"]): sample_of(cell.get("sample")) for cell in evaluation.cells}
     rows = []
     for place in evaluation.results["places"]:
         card, identity = place["retriever"], place["identity"]
@@ -78,6 +80,7 @@ def _places(evaluation: Evaluation) -> list[dict[str, Any]]:
                 "environment": place["environment"],
                 "card": f"{card['name']} ({card['kind']})" + (f": {card['trained']}" if card["trained"] else ""),
                 "questions": asked.get((place["dataset"], place["environment"])),
+                "sample": samples.get((place["dataset"], place["environment"])),
                 "documents": place.get("documents"),
                 "hashes": {
                     what: str(value)[:12]

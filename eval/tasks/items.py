@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ...configs.paper import TaskConfig
 from ...data.beir import load_beir
+from ...data.sampling import Sample, draw, sampled
 from ...data.types import Document, Question
 from ...errors import DataError
 from ..answers.gold import Gold, read_gold
@@ -35,10 +36,12 @@ class Items:
 
     items: Sequence[Item]
     skipped: int
+    sample: Sample | None = None
+    """Where not all of them are asked."""
 
 
-def read_items(name: str, task: TaskConfig, limit: int | None) -> Items:
-    """The first `limit` questions of a task that can be asked.
+def read_items(name: str, task: TaskConfig, limit: int | None, seed: int) -> Items:
+    """The questions of a task that can be asked; `limit` of them, drawn with `seed`, where it is given.
 
     Raises DataError where the data is missing (it says where it comes from), of another kind, or holds no question.
     """
@@ -52,7 +55,8 @@ def read_items(name: str, task: TaskConfig, limit: int | None) -> Items:
     found = _contents(path, task) if task.kind == "content" else _answers(name, path, task)
     if not found.items:
         raise DataError(f"{path} holds no question that can be asked ({found.skipped} were passed over).")
-    return Items(found.items[:limit], found.skipped)
+    asked = draw(found.items, limit, seed, id_of=lambda item: item.question.id)
+    return Items(asked, found.skipped, sampled(len(asked), len(found.items), limit, seed))
 
 
 def _answers(name: str, path: Path, task: TaskConfig) -> Items:

@@ -1,0 +1,90 @@
+"""Which turn of a trained policy is used: the one that won on validation.
+
+Every validation record of a run holds `turn`, the winner of its step: `best/best.json` is the record of `best/`, and
+validation.jsonl has those of `final/` and of the numbered checkpoints. Where a checkpoint was never validated, its last
+turn is used, and the reason says so.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..configs.schema import RunConfig
+
+
+@dataclass(frozen=True, slots=True)
+class UsedTurn:
+    """The turn whose rewrite is the answer."""
+
+    turn: int
+    """1 for the first."""
+    reason: str
+    """Why this one, in a few words."""
+
+
+def used_turn(config: RunConfig, run: Path | None, checkpoint: Path | None) -> UsedTurn:
+    """The turn of a checkpoint of a run folder; the first one for a policy of no run (None), which searches nothing."""
+    turns = len(config.rollout.branching)
+    if turns == 1:
+        return UsedTurn(1, "it has one turn")
+    if run is None or checkpoint is None:
+        return UsedTurn(1, "of no run, so the first turn")
+    record = _validated(config, run, checkpoint)
+    winner = record and winning_turn(record, config.reward.metric, turns)
+    if not record or not winner:
+        return UsedTurn(turns, f"{checkpoint.name} was not validated, so the last turn")
+    metric = config.reward.metric
+    values = {turn: record.get(metric_key(metric, turn)) for turn in range(1, turns + 1)}
+    said = ", ".join(f"turn {turn} {value:.3f}" for turn, value in values.items() if value is not None)
+    return UsedTurn(winner, f"best on {record.get('questions', '?')} validation questions: {metric} of {said}")
+
+
+def winning_turn(record: Mapping[str, Any], metric: str, turns: int) -> int | None:
+    """The turn with the highest mean of `metric` in a validation record, the earlier one of equals; None without any.
+
+    A later turn costs a search and another answer, so it has to be better.
+    """
+    values = {turn: record.get(metric_key(metric, turn)) for turn in range(1, turns + 1)}
+    measured = {turn: value for turn, value in values.items() if value is not None}
+    return max(measured, key=lambda turn: (measured[turn], -turn)) if measured else None
+
+
+def best_value(record: Mapping[str, Any], metric: str, turns: int) -> float:
+    """The mean of `metric` at the turn that won. KeyError where the record has none."""
+    winner = winning_turn(record, metric, turns)
+    return float(record[metric_key(metric, winner or turns)])
+
+
+def metric_key(metric: str, turn: int) -> str:
+    """The entry of a validation record that holds a metric at a turn."""
+    return f"{metric.partition('@')[0]}/turn{turn}"
+
+
+def _validated(config: RunConfig, run: Path, checkpoint: Path) -> dict[str, Any] | None:
+    """The validation record of these weights; None where there is none."""
+    if checkpoint.name == "best":
+        return _object((checkpoint / "best.json").read_text("utf-8")) if (checkpoint / "best.json").is_file() else None
+    records = _records(run / "validation.jsonl")
+    if checkpoint.name == "final":
+        steps = [int(one["step"]) for one in _records(run / "metrics.jsonl")] or [config.train.steps]
+        return records[-1] if records and records[-1]["step"] >= max(steps) else None
+    step = re.fullmatch(r"checkpoint-(\d+)", checkpoint.name)
+    return next((one for one in reversed(records) if step and one["step"] == int(step[1])), None)
+
+
+def _records(path: Path) -> list[dict[str, Any]]:
+    """The records of a log, in order of their steps; a line that was cut is left out."""
+    lines = path.read_text("utf-8", errors="replace").splitlines() if path.is_file() else []
+    found = [one for line in lines if (one := _object(line)) is not None and isinstance(one.get("step"), int)]
+    return sorted(found, key=lambda one: int(one["step"]))
+
+
+def _object(text: str) -> dict[str, Any] | None:
+    try:
+        values = json.loads(text)
+    except ValueError:
+        return None
+    return values if isinstance(values, dict) else None

@@ -1,0 +1,54 @@
+"""Run folders of other versions: settings that are gone are left out, and said; what is known stays as it is."""
+
+import logging
+
+import pytest
+from querylect.configs.load import dump_config, load_config
+from querylect.configs.run_settings import load_run_config
+from querylect.configs.yaml12 import parse_yaml, write_yaml
+from querylect.errors import ConfigError
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A function: changes of the YAML of a mixed run in, its folder out."""
+
+    def write(change):
+        values = parse_yaml(dump_config(load_config("mix_bm25_minilm", ["train.steps=7"])))
+        change(values)
+        (tmp_path / "config.yaml").write_text(write_yaml(values))
+        return tmp_path
+
+    return write
+
+
+def test_settings_that_are_gone_are_left_out_and_named(run, caplog):
+    def older(values):
+        values["gone"] = 1
+        values["train"] |= {"old_rule": "x"}
+        values["train"]["guard"] = {"sign": 3}
+        values["policy"]["lora"] = {**(values["policy"]["lora"] or {}), "rank": 9}
+        values["mix"]["environments"]["bm25"]["rewriter"] = {"tone": "kind"}
+
+    folder = run(older)
+    with pytest.raises(ConfigError, match="gone"):
+        load_config(str(folder / "config.yaml"))
+    with caplog.at_level(logging.WARNING):
+        config = load_run_config(folder, ["seed=5"])
+    assert (config.train.steps, config.seed) == (7, 5)
+    assert list(config.mix.environments) == ["bm25", "minilm"]
+    said = {"gone", "train.old_rule", "train.guard.sign", "policy.lora.rank", "mix.environments.bm25.rewriter.tone"}
+    assert set(caplog.text.partition("left out: ")[2].strip().split(", ")) == said
+
+
+def test_settings_of_this_version_are_read_as_they_are(run, caplog):
+    folder = run(lambda values: None)
+    with caplog.at_level(logging.WARNING):
+        assert load_run_config(folder) == load_config(str(folder / "config.yaml"))
+    assert not caplog.records
+
+
+def test_an_override_is_checked_as_always(run):
+    folder = run(lambda values: None)
+    with pytest.raises(ConfigError, match=r"train.stepz"):
+        load_run_config(folder, ["train.stepz=1"])
