@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import settings as hypothesis_settings
@@ -27,8 +28,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 def pytest_configure(config):
-    """Keep de-quantised models with pytest's own cache, not in the user's."""
-    os.environ["XDG_CACHE_HOME"] = str(config.cache.mkdir("querylect"))
+    """Keep de-quantised models with pytest's own cache, not in the user's; in a temporary folder where it has none."""
+    cache = getattr(config, "cache", None)  # None with -p no:cacheprovider
+    if cache is None:
+        scratch = TemporaryDirectory(prefix="querylect-tests-")
+        config.add_cleanup(scratch.cleanup)
+    os.environ["XDG_CACHE_HOME"] = scratch.name if cache is None else str(cache.mkdir("querylect"))
 
 
 LONGEST = (
