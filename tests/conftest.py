@@ -10,6 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 from querylect.configs.schema import DatasetConfig, EnvironmentConfig
 from querylect.data.beir import save_beir
@@ -17,10 +18,12 @@ from querylect.data.types import Dataset, Document, Question, Split
 
 from .tiny import tiny_policy, tiny_qwen3  # noqa: F401 (fixtures)
 
-# The same examples in every check of a change; run the tests without CI set to look for new ones.
-hypothesis_settings.register_profile("ci", derandomize=True, deadline=None)
-if os.environ.get("CI"):
-    hypothesis_settings.load_profile("ci")
+# The same examples in every run; --hypothesis-profile=explore looks for new ones. How long an example takes, or is
+# drawn, says how busy the machine is.
+UNTIMED = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+hypothesis_settings.register_profile("same", derandomize=True, **UNTIMED)
+hypothesis_settings.register_profile("explore", **UNTIMED)
+hypothesis_settings.load_profile("same")
 
 # A shell that starts the tests in the background makes them ignore Ctrl-C, and the commands that they start inherit it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
