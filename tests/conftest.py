@@ -1,7 +1,9 @@
 """Fixtures that several rooms share: real collections, a small real environment and real HTTP servers."""
 
+import logging
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -37,6 +39,22 @@ def pytest_configure(config):
         scratch = TemporaryDirectory(prefix="querylect-tests-")
         config.add_cleanup(scratch.cleanup)
     os.environ["XDG_CACHE_HOME"] = scratch.name if cache is None else str(cache.mkdir("querylect"))
+
+
+@pytest.fixture(autouse=True)
+def _as_if_alone():
+    """No test sees what one before it in the same process has left: what a command run here sets up for its logging and
+    for other libraries' (handlers, levels, variables) goes with it, and PyTorch's random numbers begin anew."""
+    root, ours = logging.getLogger(), logging.getLogger("querylect")
+    handlers, levels, names = root.handlers[:], (root.level, ours.level), set(os.environ)
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(0)
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(levels[0])
+    ours.setLevel(levels[1])
+    for name in set(os.environ) - names:
+        del os.environ[name]
 
 
 LONGEST = (
