@@ -16,7 +16,8 @@ RUN = env LD_PRELOAD="$$(realpath -q .venv/lib/libiomp5.so)$${LD_PRELOAD:+:$$LD_
 
 help:
 	@echo 'make demo      build the index, train, evaluate; ends with the path of report.html (a second one starts anew)'
-	@echo 'make test      run the tests, WORKERS=2 files at a time; ARGS="-k config" goes to pytest'
+	@echo 'make test      run the tests, WORKERS=2 files at a time; ARGS="-k config" goes to pytest,'
+	@echo '               ARGS="-p randomly" shuffles them'
 	@echo 'make lint      ruff check, ruff format --check, mypy'
 	@echo 'make docs      build the site of docs/ into build/site; a broken link ends it'
 	@echo 'make reference write docs/config.md anew from the settings'

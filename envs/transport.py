@@ -33,6 +33,8 @@ LOOK_SECONDS = 2.0
 """What figures to look at may cost."""
 BACKOFF_SECONDS = 0.25
 MAX_BACKOFF_SECONDS = 10.0
+LEAST_ATTEMPT_SECONDS = 0.05
+"""An attempt with less time than this is not begun: it would time out, and hide the reason of the one before."""
 SHOWN_CHARACTERS = 300
 
 
@@ -218,14 +220,14 @@ class Transport:
     async def pause(self, failures: Sequence[Failure], round_: int, until: float) -> None:
         """Back off with full jitter, at least as long as the most willing replica asked for.
 
-        Raises OutageError where that leads beyond the deadline.
+        Raises OutageError where that leaves no time for another attempt.
         """
         asked = min(failure.retry_after for failure in failures)
         jitter = self._random.uniform(0.0, min(MAX_BACKOFF_SECONDS, BACKOFF_SECONDS * 2.0 ** min(round_, 16)))
         left = until - time.monotonic()
         if asked < left:
             await asyncio.sleep(min(asked + jitter, left))
-        if asked >= left or time.monotonic() >= until:
+        if asked >= left or until - time.monotonic() < LEAST_ATTEMPT_SECONDS:
             raise OutageError(failures[-1])
 
     def _whom(self) -> list[Replica]:

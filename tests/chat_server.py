@@ -5,6 +5,8 @@ import json
 from collections import deque
 from contextlib import contextmanager
 
+import pytest
+from querylect.llms import endpoint
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -65,6 +67,13 @@ class ChatServer:
         return {"id": "1", "object": "chat.completion", "choices": [choice] * count} | (
             {"usage": usage} if self.usage else {}
         )
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """The pause before a second attempt is longer than the deadline: one failure is enough, however late it comes."""
+    monkeypatch.setattr(endpoint, "FIRST_PAUSE", 1e6)
+    monkeypatch.setattr(endpoint, "LONGEST_PAUSE", 1e6)
 
 
 @contextmanager

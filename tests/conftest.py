@@ -1,14 +1,18 @@
 """Fixtures that several rooms share: real collections, a small real environment and real HTTP servers."""
 
+import logging
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 from querylect.configs.schema import DatasetConfig, EnvironmentConfig
 from querylect.data.beir import save_beir
@@ -16,10 +20,12 @@ from querylect.data.types import Dataset, Document, Question, Split
 
 from .tiny import tiny_policy, tiny_qwen3  # noqa: F401 (fixtures)
 
-# The same examples in every check of a change; run the tests without CI set to look for new ones.
-hypothesis_settings.register_profile("ci", derandomize=True, deadline=None)
-if os.environ.get("CI"):
-    hypothesis_settings.load_profile("ci")
+# The same examples in every run; --hypothesis-profile=explore looks for new ones. How long an example takes, or is
+# drawn, says how busy the machine is.
+UNTIMED = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+hypothesis_settings.register_profile("same", derandomize=True, **UNTIMED)
+hypothesis_settings.register_profile("explore", **UNTIMED)
+hypothesis_settings.load_profile("same")
 
 # A shell that starts the tests in the background makes them ignore Ctrl-C, and the commands that they start inherit it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -27,8 +33,28 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 def pytest_configure(config):
-    """Keep de-quantised models with pytest's own cache, not in the user's."""
-    os.environ["XDG_CACHE_HOME"] = str(config.cache.mkdir("querylect"))
+    """Keep de-quantised models with pytest's own cache, not in the user's; in a temporary folder where it has none."""
+    cache = getattr(config, "cache", None)  # None with -p no:cacheprovider
+    if cache is None:
+        scratch = TemporaryDirectory(prefix="querylect-tests-")
+        config.add_cleanup(scratch.cleanup)
+    os.environ["XDG_CACHE_HOME"] = scratch.name if cache is None else str(cache.mkdir("querylect"))
+
+
+@pytest.fixture(autouse=True)
+def _as_if_alone():
+    """No test sees what one before it in the same process has left: what a command run here sets up for its logging and
+    for other libraries' (handlers, levels, variables) goes with it, and PyTorch's random numbers begin anew."""
+    root, ours = logging.getLogger(), logging.getLogger("querylect")
+    handlers, levels, names = root.handlers[:], (root.level, ours.level), set(os.environ)
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(0)
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(levels[0])
+    ours.setLevel(levels[1])
+    for name in set(os.environ) - names:
+        del os.environ[name]
 
 
 LONGEST = (

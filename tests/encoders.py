@@ -90,9 +90,10 @@ def save_qwen(folder, closing=True):
 
 
 @cache
-def loaded(folder, model=AutoModel, dtype=torch.float32):
+def loaded(folder, model=AutoModel):
     """What transformers computes of one text, or of a pair of texts, alone, so that no padding can play a part."""
-    tokenizer, network = AutoTokenizer.from_pretrained(folder), model.from_pretrained(folder, dtype=dtype).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    network = model.from_pretrained(folder, dtype=torch.float32).eval()
     return lambda *texts, **how: network(**tokenizer(*texts, return_tensors="pt", **how))
 
 

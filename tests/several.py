@@ -5,7 +5,9 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
+from random import SystemRandom
 from typing import Any
 
 import yaml
@@ -44,9 +46,13 @@ def side_by_side(count: int, act: Callable[[Processes], Any]) -> list[Any]:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """A port for a server that cannot choose one itself. Nobody gets it by chance until that server is there: it lies
+    below those that Linux gives to connections and to who binds port 0 (32768 and up, if nobody changed that)."""
+    while True:
+        port = SystemRandom().randrange(20_000, 32_000)  # not `random`, whose seed processes of the tests may share
+        with suppress(OSError), socket.socket() as probe:
+            probe.bind(("", port))
+            return port
 
 
 def places(count: int) -> list[dict[str, str]]:

@@ -1,7 +1,6 @@
 """The command line: what each command calls, what it prints, and how it ends."""
 
 import json
-import logging
 import os
 import signal
 import subprocess
@@ -28,18 +27,6 @@ HEAVY = {
     "numpy",
 }
 COMMANDS = ["index build", "index merge", "index verify", "serve", "train", "eval", "rewrite"]
-
-
-@pytest.fixture(autouse=True)
-def _logging_as_before():
-    root, ours = logging.getLogger(), logging.getLogger("querylect")
-    handlers, levels, names = root.handlers[:], (root.level, ours.level), set(os.environ)
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(levels[0])
-    ours.setLevel(levels[1])
-    for name in set(os.environ) - names:
-        del os.environ[name]
 
 
 def end(*arguments: str) -> int:

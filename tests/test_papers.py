@@ -21,7 +21,7 @@ from querylect.rewriters.card import RetrieverCard
 from querylect.rewriters.method import Outcome
 from querylect.rewriters.methods import METHODS, KnownMethod
 
-from .chat_server import ChatServer, last_user, serving
+from .chat_server import ChatServer, impatient, last_user, serving  # noqa: F401 (fixture)
 from .method_doubles import Shelf
 
 CHOICE = [
@@ -286,8 +286,9 @@ def test_a_cost_is_of_replies_and_unknown_where_an_endpoint_does_not_count(value
 
 
 @pytest.mark.parametrize("deed", ["hang", "garbage"])
+@pytest.mark.usefixtures("impatient")
 def test_an_endpoint_that_hangs_or_talks_garbage_is_no_wrong_answer(values, server, tmp_path, deed):
-    values["reader"] |= {"timeout": 2, "deadline": 2}
+    values["reader"] |= {"timeout": 4, "deadline": 60}
     server.always = lambda body: deed if "glucose" in last_user(body) else None
     rest = {"baseline": "", "alone": "", "method": "", "shifts": [], "sweeps": [], "tables": [], "judging": False}
     rest |= {"tasks": {"mcq": values["tasks"]["mcq"]}, "systems": {"rag": values["systems"]["rag"]}}

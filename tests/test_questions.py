@@ -27,8 +27,8 @@ from querylect.questions.build import write_question_index
 from querylect.questions.journal import Journal
 from querylect.questions.prompts import Verdict, Written, judge_prompt, writer_prompt, yes_or_no
 
-from .asked import TEXTS, WRITTEN, WRONG, Told, asking, corpus, lines, save_corpus  # noqa: F401 (a fixture)from .chat_server import ChatServer
-from .chat_server import ChatServer
+from .asked import TEXTS, WRITTEN, WRONG, Told, asking, corpus, lines, save_corpus  # noqa: F401 (a fixture)
+from .chat_server import ChatServer, impatient  # noqa: F401 (fixture)
 
 HEAD, LEMON = "What helps when my head hurts?", "Does lemon juice help?"
 
@@ -133,6 +133,7 @@ def test_a_model_that_breaks_off_ends_the_run_and_what_was_answered_is_kept(tmp_
     assert told.about == ["citrus", "triptan", "word", "fremd"]
 
 
+@pytest.mark.usefixtures("impatient")
 def test_an_endpoint_that_fails(run_app, tmp_path, corpus):  # noqa: F811
     """One that refuses one content and garbles a verdict; then one that nobody serves."""
     told = Told()
@@ -143,19 +144,20 @@ def test_an_endpoint_that_fails(run_app, tmp_path, corpus):  # noqa: F811
         with pytest.raises(IncompleteError, match="1 replies"):
             write_question_index(config, corpus, folder_of(corpus))
     assert open_question_index(folder_of(corpus)).description.questions == 6
-    gone = LlmConfig(model="told", base_url="http://127.0.0.1:9/v1", cache=None, deadline=0.5)
+    gone = LlmConfig(model="told", base_url="http://127.0.0.1:9/v1", cache=None, deadline=60)
     with pytest.raises(EngineUnavailableError):
         write_question_index(config.model_copy(update={"writer": gone}), corpus, tmp_path / "other")
     assert not (tmp_path / ".other.parts").exists(), "nothing was answered, nothing is left"
 
 
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("deed", ["hang", "garbage"])
 def test_an_endpoint_that_hangs_or_talks_garbage_leaves_a_content_to_be_asked_about_again(run_app, corpus, deed):  # noqa: F811
     told = Told()
     server = ChatServer(lambda body: told.reply(body["messages"][0]["content"]))
     server.always = lambda body: deed if "Text: About fremd" in str(body) else None
     with run_app(server.app) as url:
-        llm = LlmConfig(model="told", base_url=f"{url}/v1", cache=None, timeout=2, deadline=2)
+        llm = LlmConfig(model="told", base_url=f"{url}/v1", cache=None, timeout=4, deadline=60)
         config = QuestionsConfig(writer=llm, per_content=3)
         with pytest.raises(IncompleteError, match="1 replies are missing"):
             write_question_index(config, corpus, folder_of(corpus))

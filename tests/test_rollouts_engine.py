@@ -254,10 +254,11 @@ def test_their_relatives_with_full_attention_and_plain_logits_are_taken(kind):
 
 
 def test_bfloat16_follows_its_own_forward_pass():
+    """Both round: logits of 8 and more to 0.03 and more, after layers that were rounded as well."""
     engine = TransformersEngine(tiny_model().to(torch.bfloat16), tiny_tokenizer())
     prompt = [*SHARED, 20, 21]
     (sample,) = engine.generate([prompt, [*SHARED, 30]], 1, GREEDY)[0]
-    assert sample.logprobs == pytest.approx(plain_logprobs(engine.model, prompt, sample.ids), abs=0.15)
+    assert sample.logprobs == pytest.approx(plain_logprobs(engine.model, prompt, sample.ids), abs=0.3)
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling(1.0, 1.0, 4)])

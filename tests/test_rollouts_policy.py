@@ -94,11 +94,18 @@ def test_generating_with_the_copy_does_not_touch_the_settings_of_the_policy(tiny
 
 
 def test_a_bfloat16_copy_computes_what_the_policy_computes(tiny_policy):
-    """Fresh adapters add nothing, so both are the same numbers: rotary frequencies must not be rounded either."""
+    """Fresh adapters add nothing, so both hold the same numbers: rotary frequencies must not be rounded either.
+
+    Their logits may differ by rounding: where weights lie in memory decides how bfloat16 products are summed.
+    """
     policy = with_lora(tiny_policy, dtype="bfloat16")
     copy = MergedCopy(policy).refresh()
-    assert torch.equal(logits(copy), logits(policy))
+    plain = load_policy(policy_config(tiny_policy, dtype="bfloat16"))[0]
+    one, other = (dict(model.state_dict()) | dict(model.named_buffers()) for model in (copy, plain))
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)
     assert copy.model.rotary_emb.inv_freq.dtype == torch.float32
+    assert torch.allclose(logits(copy), logits(policy), atol=0.2)
 
 
 def test_making_the_copy_draws_no_random_number(tiny_policy):

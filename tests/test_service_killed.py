@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import textwrap
@@ -13,6 +12,7 @@ from querylect.envs.plan import SearchPlan
 from querylect.train.run import train
 
 from .lessons import change, lesson_url, lessons, records, settings, speaking, without_seconds  # noqa: F401
+from .several import free_port
 
 SERVICE = textwrap.dedent(
     """
@@ -43,9 +43,7 @@ def serving(config, searches):
 def test_a_killed_service_that_comes_back_changes_nothing_but_the_time(settings, lessons):  # noqa: F811
     """Worth its seconds: a real run against a real process that dies while it searches for the second step."""
     straight = train(change(settings, name="straight"))
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    config = lessons.model_copy(update={"port": port})
+    config = lessons.model_copy(update={"port": free_port()})
     first = serving(config, searches=4)
     url = first.stdout.readline().strip()
     began_again = []
