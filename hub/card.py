@@ -142,16 +142,6 @@ def _measured(exported: Exported, key: str, member: ExportedMember) -> str:
     )
 
 
-<<<<<<< HEAD
-def _table(results: ExportedResults) -> str:
-    metrics, best = list(results.systems[0].metrics), results.best_training_free
-    head = ["system", *(NAMES.get(metric, metric) for metric in metrics), "95% interval", "tokens written"]
-    head += ["in format", "repeats the question", "cut at the token limit", "with fall-back to the question"]
-    against = [("the raw question", "raw"), ("untrained, same turn", "untrained")]
-    against += [("the best training-free baseline", best)] if best is not None else []
-    head += [f"against {name}" for name, _ in against]
-    lines = [f"| {' | '.join(head)} |", f"|---|{'--:|' * (len(metrics) + 6)}{'---|' * len(against)}"]
-=======
 def _asked(results: ExportedResults) -> str:
     """How many questions of which split, and whether they are a sample."""
     drawn = f" ({results.count})" if results.sample is not None else ""
@@ -159,11 +149,13 @@ def _asked(results: ExportedResults) -> str:
 
 
 def _table(results: ExportedResults, exported: Exported) -> str:
-    metrics = list(results.systems[0].metrics)
-    head = ["system", *(NAMES.get(metric, metric) for metric in metrics), "95% interval", "tokens written", "in format"]
-    head += ["against the raw question", "against untrained, same turn"]
-    lines = [f"| {' | '.join(head)} |", f"|---|{'--:|' * (len(metrics) + 3)}---|---|"]
->>>>>>> use
+    metrics, best = list(results.systems[0].metrics), results.best_training_free
+    head = ["system", *(NAMES.get(metric, metric) for metric in metrics), "95% interval", "tokens written"]
+    head += ["in format", "repeats the question", "cut at the token limit", "with fall-back to the question"]
+    against = [("the raw question", "raw"), ("untrained, same turn", "untrained")]
+    against += [("the best training-free baseline", best)] if best is not None else []
+    head += [f"against {name}" for name, _ in against]
+    lines = [f"| {' | '.join(head)} |", f"|---|{'--:|' * (len(metrics) + 6)}{'---|' * len(against)}"]
     for row in results.systems:
         cells = [_label(row, exported), *(_number(row.metrics.get(metric)) for metric in metrics)]
         cells.append(f"{_number(row.low)} to {_number(row.high)}")
@@ -175,20 +167,12 @@ def _table(results: ExportedResults, exported: Exported) -> str:
     return "\n".join(lines)
 
 
-<<<<<<< HEAD
-def _label(row: ExportedSystem) -> str:
-    said = Arm(row.system, row.turn).phrase.removeprefix("the ").replace(" at turn", ", turn")
-    return f"**{said}**" if row.system == "trained" else said
-=======
 def _label(row: ExportedSystem, exported: Exported) -> str:
-    if row.system == "raw":
-        return "raw question"
-    said = f"{row.system} policy, turn {row.turn}"
+    said = Arm(row.system, row.turn).phrase.removeprefix("the ").replace(" at turn", ", turn")
     if row.system != "trained":
         return said
     used = row.turn == exported.rollout.used_turn and exported.rollout.turns > 1
     return f"**{said}, which is used**" if used else f"**{said}**"
->>>>>>> use
 
 
 def _share(value: float | None) -> str:

@@ -51,19 +51,13 @@ def test_flags_stand_for_a_plan(room):  # noqa: F811
     plans = room("eval.grid.results", "evaluate_plan", (Path("tables.md"), None))
     flags = ["--dataset", "hpo", "--retriever", "bm25", "--rewriter", "small", "--run", "mine=runs/demo"]
     assert end("eval", "limit=4", *flags, "--turns", "2", "--model", "m") == 0
-<<<<<<< HEAD
-    (((plan, output, check), _),) = plans
-    assert (output, check) == (None, None)
+    (((plan, output, check, overwrite), _),) = plans
+    assert (output, check, overwrite) == (None, None, False)
     assert (plan.limit, list(plan.systems), plan.systems["mine"].turns) == (
         4,
         ["first_titles", "rm3", "weighted_words", "small", "mine"],
         2,
     )
-=======
-    (((plan, output, check, overwrite), _),) = plans
-    assert (output, check, overwrite) == (None, None, False)
-    assert (plan.limit, list(plan.systems), plan.systems["mine"].turns) == (4, ["small", "mine"], 2)
->>>>>>> use
 
 
 def test_baselines_are_told_on_the_standard_error_and_a_wrong_one_is_exit_code_one(room, path, capsys):  # noqa: F811
