@@ -2,10 +2,10 @@
 
     python benchmarks/demo_set.py [CONFIG …]        # demo and hpo
 
-Prints documents and questions; nDCG@10 of the raw question on every split; what one right word or term would give, added at two
-weights (the first of the relevant document's title, known from the judgements, which no part of training sees); and the
-best of two families of training-free rewrites, chosen on validation and scored on test. Indexes are built in a
-temporary folder.
+Prints documents and questions; nDCG@10 of the raw question on every split; what one right word or term would give,
+added at two weights (the first of the relevant document's title, known from the judgements, which no part of training
+sees); and the best of two families of training-free rewrites, chosen on validation and scored on test. Indexes are
+built in a temporary folder.
 """
 
 import sys

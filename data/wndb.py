@@ -155,11 +155,8 @@ def _tag_counts(file: Path, contents: bytes, synsets: Mapping[str, Synset]) -> d
     for synset in (*synsets, *senses):
         words = len({word.lower() for word in synsets[synset].words}) if synset in synsets else 0
         if senses[synset] != words:
-            data = _FILES[synset[0]]
-            raise _damaged(
-                file,
-                f"it has {senses[synset]} senses of synset {synset} and {data} {words} words, so one is incomplete",
-            )
+            seen = f"it has {senses[synset]} senses of synset {synset} and {_FILES[synset[0]]} has {words} words"
+            raise _damaged(file, seen)
     return dict(tagged)
 
 

@@ -13,7 +13,8 @@ from querylect.eval.report.curves import curves_of, differences, grouped, read_r
 def run(folder, overrides=(), rewards=(0.1, 0.2, 0.3), validation=(), torn="", finished=True, rows=None):
     """A run folder with rewards of turn 2 by step."""
     folder.mkdir(parents=True)
-    (folder / "config.yaml").write_text(dump_config(load_config("hpo", [f"name={folder.name}", *overrides])))
+    settings = [f"name={folder.name}", "train.steps=8", *overrides]
+    (folder / "config.yaml").write_text(dump_config(load_config("hpo", settings)))
     rows = rows or [
         {"step": step, "reward/turn1": 0.5, "reward/turn2": value, "entropy": 2.0, "seconds/step": 4.0}
         for step, value in enumerate(rewards, start=1)
