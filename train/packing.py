@@ -208,7 +208,7 @@ def _without_head(head: nn.Module) -> Iterator[None]:
 
 def _read_hidden(
     hidden: Tensor,
-    head: nn.Module,
+    head: Any,
     slot: Tensor,
     targets: Tensor,
     temperature: Tensor,
@@ -221,7 +221,7 @@ def _read_hidden(
     def part(hidden: Tensor, divisor: Tensor, slot: Tensor, targets: Tensor) -> tuple[Tensor, Tensor | None]:
         return _read(head(hidden), slot, targets, divisor, entropies, entropy_gradient)
 
-    size = max(1, HEAD_CHUNK // int(head.weight.shape[0]))  # type: ignore[union-attr, index, arg-type]
+    size = max(1, HEAD_CHUNK // int(head.weight.shape[0]))
     return _in_chunks(part, hidden, temperature, size, slot, targets)
 
 

@@ -15,6 +15,8 @@ from transformers import TrainerCallback
 
 SAMPLED = 100_000
 """Weights of a process that are compared at most; the standard error of a share is then below .002."""
+SHARDS = ("single_partition_of_fp32_groups", "fp32_partitioned_groups_flat", "fp32_groups_flat_partition")
+"""Where DeepSpeed's optimizers hold their float32 copies: ZeRO-2, ZeRO-3, and ZeRO-1 with float32 gradients."""
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -52,7 +54,7 @@ def stepped_weights(trainer: Any) -> Iterator[Tensor]:
     """The weights that the optimizer of a started trainer updates, of which this process may hold a part: the float32
     shards of ZeRO, else the parameters that have a gradient."""
     engine = getattr(trainer, "deepspeed", None)
-    for name in ("single_partition_of_fp32_groups", "fp32_partitioned_groups_flat"):  # ZeRO-1 and 2, ZeRO-3
+    for name in SHARDS:
         if shards := getattr(getattr(engine, "optimizer", None), name, None):
             yield from shards
             return
