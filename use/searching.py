@@ -95,8 +95,8 @@ class OwnSearch:
 
 _HOW = (
     "Give what is searched: the setting client.urls='[\"http://HOST:PORT\"]' of a running `querylect serve`, or "
-    "env.index=FOLDER with env.retriever, env.dataset.kind and env.dataset.path; from Python also client=…. Or take the "
-    "first turn alone: turn=1 (--turn 1)."
+    "env.index=FOLDER with env.retriever, env.dataset.kind and env.dataset.path; from Python also client=…. Or take "
+    "the first turn alone: turn=1 (--turn 1)."
 )
 
 
