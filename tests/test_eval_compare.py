@@ -214,7 +214,7 @@ def test_the_limit_draws_a_sample_and_every_page_says_so(tmp_path):
     results = json.loads((tmp_path / "results.json").read_text())
     assert results["sample"] == {"size": 3, "of": 20, "seed": 0}
     assert "3 of 20, drawn with seed 0" in results["explanation"]
-    assert page.count("3 of 20, drawn with seed 0") == 2
+    assert page.count("3 of 20, drawn with seed 0") >= 2
 
 
 def test_training_curves_come_from_the_run_folder(tmp_path):
@@ -315,7 +315,7 @@ def test_another_evaluation_is_not_replaced_in_silence(tmp_path):
         "limit": {"config": remote(limit=3)},
         "turns": {"config": remote(turns=1)},
         "systems": {"systems": {"untrained": policy(environment, 1)}},
-        "questions": {"environment": Environment(test=[*TEST[:-1], Question("t19", "another one")])},
+        "questions": {"environment": Environment(test=[*TEST[:-1], Question("t19", f"{TEST[19].text} really")])},
     }
     for name, more in others.items():
         with pytest.raises(
@@ -366,7 +366,7 @@ def test_the_verdict_is_about_the_turn_that_is_used(tmp_path):
     (folder / "config.yaml").write_text(dump_config(remote()))
     row = {"step": 9, "ndcg/turn1": 0.5, "ndcg/turn2": 0.4}
     (folder / "validation.jsonl").write_text(json.dumps(row))
-    (folder / "metrics.jsonl").write_text('{"step": 9, "reward/turn1": 0.5}\n')
+    (folder / "metrics.jsonl").write_text('{"step": 8, "reward/turn1": 0.1}\n{"step": 9, "reward/turn1": 0.5}\n')
     run(folder, run=folder, checkpoint=folder / "final")
     results = json.loads((folder / "results.json").read_text())
     assert results["turn"] == 1

@@ -55,7 +55,7 @@ def test_what_other_runs_need_is_not_asked_for(tmp_path):
 @pytest.mark.parametrize(
     ("written", "said"),
     [
-        (None, r"by an earlier version \(run format 1; .* its advantages were computed by another rule"),
+        (None, r"by an earlier version of querylect \(run format 1; .* its advantages were computed by another rule"),
         ('{"format": 1, "querylect": "0.0.9"}', r"querylect 0.0.9 \(run format 1"),
         ('{"format": 99, "querylect": "9.1"}', r"querylect 9.1 \(run format 99; this version"),
         ("{", "does not say of which format"),

@@ -119,7 +119,8 @@ class RunFolder:
         format 1."""
         try:
             written = json.loads(self.format.read_text(encoding="utf-8")) if self.format.exists() else {"format": 1}
-            version, by = int(written["format"]), str(written.get("querylect", "an earlier version"))
+            version = int(written["format"])
+            by = f"querylect {written['querylect']}" if "querylect" in written else "an earlier version of querylect"
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise CheckpointError(
                 f"{self.format} does not say of which format the run is ({error}). Start a new run (name=…)."
@@ -128,7 +129,7 @@ class RunFolder:
             return
         changes = "; ".join(_CHANGED[one] for one in range(version, FORMAT) if one in _CHANGED)
         raise CheckpointError(
-            f"{self.path} was started by querylect {by} (run format {version}; this version, {__version__}, continues "
+            f"{self.path} was started by {by} (run format {version}; this version, {__version__}, continues "
             f"format {FORMAT}){f': its {changes}' if changes else ''}. Start a new run under another name (name=…), or "
             "finish this one with the version that started it; it can still be evaluated, exported and used."
         )
