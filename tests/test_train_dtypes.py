@@ -12,7 +12,7 @@ from querylect.rollouts.engine import Sampling
 from querylect.rollouts.engines import open_engine
 from querylect.rollouts.policy import load_policy
 from querylect.train import run
-from querylect.train.arguments import check_trained_dtype, grpo_config, trainable_dtype
+from querylect.train.arguments import check_deepspeed_device, check_trained_dtype, grpo_config, trainable_dtype
 from querylect.train.run import train
 from querylect.train.trainer import TreeTrainer
 
@@ -61,6 +61,16 @@ def test_deepspeed_counts_only_where_its_optimizer_holds_float32_weights(setting
         with pytest.raises(ConfigError, match="bf16_master_weights_and_grads"):
             check_trained_dtype(config)
     check_trained_dtype(change(settings, **{"policy.lora": None}))  # float32
+
+
+def test_deepspeed_in_bfloat16_on_a_cpu_is_refused_with_what_to_set(settings, monkeypatch):
+    fast(monkeypatch)
+    half = change(settings, **{"policy.dtype": "auto"})
+    check_deepspeed_device(half)
+    monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
+    check_deepspeed_device(settings)
+    with pytest.raises(ConfigError, match=r"Set policy\.dtype=float32"):
+        check_deepspeed_device(half)
 
 
 @pytest.mark.parametrize("name", known_configs())

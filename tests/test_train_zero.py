@@ -58,20 +58,66 @@ def needs_deepspeed():
         lock.unlink()
 
 
+MOVING = """
+import json, sys
+import deepspeed, torch
+from types import SimpleNamespace
+from querylect.train.weight_changes import WeightSample, stepped_weights
+
+config = json.load(open(sys.argv[1]))
+config |= {"bf16": {"enabled": True}, "train_batch_size": 2, "train_micro_batch_size_per_gpu": 1}
+config |= {"gradient_accumulation_steps": 2, "gradient_clipping": 1.0}
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 64))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, weight_decay=0.0)
+engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config, dist_init_required=True)
+trained = list(stepped_weights(SimpleNamespace(deepspeed=engine, model=model)))
+copies, computed = WeightSample(trained), WeightSample(list(model.parameters()))
+for _ in range(2):
+    engine.backward(engine(torch.randn(8, 64, dtype=torch.bfloat16)).float().square().mean())
+    engine.step()
+moved, stood = copies.changed(), computed.changed()
+print(json.dumps({
+    "types": sorted({str(one.dtype) for one in trained}),
+    "computed in": sorted({str(one.dtype) for one in model.parameters()}),
+    "copies": moved[0] / moved[1],
+    "weights": stood[0] / max(1, stood[1]),
+}))
+"""
+
+
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("stage", [2, 3])
-def test_zero_moves_bfloat16_weights_by_its_float32_copies(settings, tmp_path, stage):  # noqa: F811
-    """At 1e-6 hardly a bfloat16 weight changes; of the copies as many as of float32 weights in one process."""
+def test_zero_holds_float32_copies_of_bfloat16_weights_and_moves_them(stage):
+    """At 1e-6 hardly a bfloat16 weight changes, and nearly all copies do. ZeRO-3 leaves no weights to look at."""
     needs_deepspeed()
-    full = {"policy.lora": None, "train.learning_rate": 1e-6, "train.steps": 1, "train.entropy_coef": 0.01}
-    split = change(settings, output=str(tmp_path / "split"), **full, **{"policy.dtype": "bfloat16"})
-    fork_zero(stage, split, tmp_path)
-    one = train(change(settings, output=str(tmp_path / "one"), **full))
-    expected, moved = (
-        records(folder / "metrics.jsonl")[0]["changed_weights"] for folder in (one, tmp_path / "split" / "run")
+    ended = subprocess.run(
+        [sys.executable, "-c", MOVING, str(CONFIGS / f"zero{stage}.json")],
+        env=os.environ | places(1)[0],
+        capture_output=True,
+        text=True,
+        timeout=900,
     )
-    assert expected > 0.1, "the rest of this model has no gradient: words that stand in no tree"
-    assert moved == pytest.approx(expected, rel=0.2)
+    assert ended.returncode == 0, ended.stderr[-4000:]
+    found = json.loads(ended.stdout.splitlines()[-1])
+    assert found["types"] == ["torch.float32"]
+    assert found["computed in"] == ["torch.bfloat16"]
+    assert found["copies"] > 0.9
+    assert found["weights"] < 0.2
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+@pytest.mark.parametrize("dtype", ["auto", "float32"])
+def test_deepspeed_computes_in_bfloat16_where_the_run_does(settings, monkeypatch, tmp_path, stage, dtype):  # noqa: F811
+    from querylect.train.arguments import grpo_config
+    from transformers.integrations.deepspeed import HfTrainerDeepSpeedConfig
+
+    monkeypatch.setattr("querylect.rollouts.policy.cpu_has_bfloat16", lambda: True)
+    arguments = grpo_config(change(settings, **{"policy.dtype": dtype, "policy.lora": None}), tmp_path)
+    filled = HfTrainerDeepSpeedConfig(str(CONFIGS / f"zero{stage}.json"))
+    filled.trainer_config_process(arguments)
+    assert filled.config["bf16"]["enabled"] == (dtype == "auto")
+    assert filled.config["data_types"] == {"grad_accum_dtype": "fp32"}
 
 
 @pytest.mark.timeout(1200)

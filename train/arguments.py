@@ -94,6 +94,19 @@ def check_trained_dtype(config: RunConfig) -> None:
         )
 
 
+def check_deepspeed_device(config: RunConfig) -> None:
+    """Raise ConfigError where DeepSpeed would compute in bfloat16 on a CPU, which transformers does not take."""
+    import torch
+
+    from ..rollouts.policy import torch_dtype
+
+    if deepspeed_asked() and not torch.cuda.is_available() and torch_dtype(config.policy) == torch.bfloat16:
+        raise ConfigError(
+            f"policy.dtype {config.policy.dtype} computes in bfloat16 here, and on a CPU DeepSpeed is used in float32 "
+            "only. Set policy.dtype=float32, or launch without --use_deepspeed."
+        )
+
+
 def trainable_dtype(config: RunConfig) -> RunConfig:
     """The config to load the policy by: with `auto`, weights that are all trained are float32, those under LoRA are of
     the type that the device computes in."""

@@ -36,9 +36,9 @@ class Sign:
 
 
 LOGP_DIFFERENCE = {"float32": 0.01, "bfloat16": 0.15}
-"""The bounds of `logp_difference: auto`. Measured with the transformers engine on SmolLM2-135M: means of 1e-5 nats in
-float32 and .04 in bfloat16 (benchmarks/logp_difference.py); another kernel in the same type stays within a few times
-that, and a sampler with other weights, positions or another temperature does not."""
+"""The bounds of `logp_difference: auto`. Measured with the transformers engine on SmolLM2-135M: means of 4e-6 nats in
+float32, .05 in bfloat16 and .035 under autocast (benchmarks/logp_difference.py). Another kernel in the same type stays
+within a few times that; a sampler with other weights, positions or another temperature does not."""
 
 
 def logp_bound(config: RunConfig, computed_in: str) -> float | None:

@@ -27,7 +27,7 @@ from ..errors import (
 )
 from ..provenance import this_start
 from ..rewriters.base import Rewriter
-from .arguments import check_shape, check_trained_dtype, grpo_config, trainable_dtype
+from .arguments import check_deepspeed_device, check_shape, check_trained_dtype, grpo_config, trainable_dtype
 from .grading import grade
 from .mix import Mixture
 from .processes import Processes, launched
@@ -79,6 +79,7 @@ def _prepare(config: RunConfig, resume: bool, processes: Processes, stopper: Any
 
     processes.together(lambda: check_shape(config, processes.count))
     processes.together(lambda: check_trained_dtype(config))
+    processes.together(lambda: check_deepspeed_device(config))
     processes.together(lambda: check_report_to(config))
     folder, checkpoint = processes.first(reopen)
     if folder is not None and checkpoint is None:
