@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from .exported import FILE, Exported
 
-SERVICE = 'client.urls=["http://127.0.0.1:8765"]'
+SERVICE = 'client.urls=["http://localhost:8765"]'
 """What a rewriter of several turns searches in the card: a service that `querylect serve` runs."""
 
 LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)

@@ -66,7 +66,7 @@ def test_an_export_says_its_turn_and_what_it_lacks_to_search(second, tmp_path):
     card = (tmp_path / "out" / "README.md").read_text()
     assert "The answer is that of turn 2 (best on 5 validation" in card
     url = config.client.urls[0]
-    assert "settings=['client.urls=[\"http://127.0.0.1:8765\"]']" in card
+    assert "settings=['client.urls=[\"http://localhost:8765\"]']" in card
     alone = Rewriter.from_pretrained(tmp_path / "out")
     with pytest.raises(
         ConfigError, match=r"answers in turn 2.*an export comes without a retriever.*client.urls.*turn=1"
