@@ -94,7 +94,8 @@ def test_a_plan_writes_all_its_files_and_asks_nothing_when_given_again(values, a
     assert incomplete is None
     assert asked == {"prompts": 10, "loads": 1}
     assert sorted(path.name for path in folder.iterdir() if path.name != ".lock") == [
-        "cells", "plan.yaml", "questions", "results.json", "tables.html", "tables.md", "tables.tex", "trec",
+        "cells", "plan.yaml", "questions", "results.json", "tables.csv", "tables.html", "tables.md", "tables.tex",
+        "trec",
     ]  # fmt: skip
     rows = read_records(folder / "questions" / "lessons.bm25.prompted.jsonl")
     assert [(row.question_id, row.turn) for row in rows[:3]] == [("t-head", 1), ("t-head", 2), ("t-sugar", 1)]
