@@ -39,6 +39,10 @@ def pytest_configure(config):
         scratch = TemporaryDirectory(prefix="querylect-tests-")
         config.add_cleanup(scratch.cleanup)
     os.environ["XDG_CACHE_HOME"] = scratch.name if cache is None else str(cache.mkdir("querylect"))
+    # DeepSpeed offers pytest-randomly to seed PyTorch: imported for that alone, it costs each process ten seconds, and
+    # writes between the dots that it has no GPU. _as_if_alone seeds PyTorch.
+    if randomly := config.pluginmanager.getplugin("randomly"):
+        randomly.entrypoint_reseeds = []
 
 
 @pytest.fixture(autouse=True)
