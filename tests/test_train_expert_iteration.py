@@ -140,19 +140,51 @@ def test_what_is_imitated_is_what_was_sampled(expert, client):
 
 
 @pytest.mark.parametrize("branching", [[4], [2, 2]])
-def test_later_rounds_sample_from_what_earlier_rounds_taught(expert, client, tmp_path, branching):
-    """The rewards of the samples rise from round to round only if each samples the policy as it is then."""
-    config = change(expert, **{"rollout.branching": branching, "train.warm_start.rounds": 6})
-    ready = Ready(config, client)
+def test_every_round_samples_from_the_policy_as_it_is_then(expert, client, monkeypatch, branching):
+    """Between two rounds the adapter is changed: the samples of the second have its log-probabilities."""
+    ready = Ready(change(expert, **{"rollout.branching": branching}), client)
+    trees, grow = [], ready.grower.grow
+
+    def kept(questions, widths, **how):
+        trees.append(grow(questions, widths, **how))
+        return trees[-1]
+
+    monkeypatch.setattr(ready.grower, "grow", kept)
+    rounds = expert_rounds(expert, ready.policy, ready.grower, ready.sampler, client.questions("train"))
+    for _ in range(2):
+        trees.clear()
+        next(rounds)
+        for node in [node for grown in trees for tree in grown for node in tree.walk()][::7]:
+            ids = torch.tensor([[*node.prompt_ids, *node.completion_ids]])
+            with torch.no_grad():
+                logps = torch.log_softmax(ready.policy(input_ids=ids).logits[0, :-1].float(), -1)
+            logps = logps.gather(-1, ids[0, 1:, None])[len(node.prompt_ids) - 1 :, 0]
+            torch.testing.assert_close(torch.tensor(node.logprobs), logps, rtol=1e-3, atol=1e-3)
+        torch.manual_seed(0)
+        with torch.no_grad():
+            for weights in ready.policy.parameters():
+                if weights.requires_grad:
+                    weights += 0.05 * torch.randn_like(weights)
+
+
+def test_imitating_makes_the_best_samples_likelier(expert, client, tmp_path):
+    torch.manual_seed(0)
+    config = change(expert, **{"train.warm_start.rounds": 1, "train.warm_start.questions": 5,
+                               "train.warm_start.questions_per_step": 1})  # fmt: skip
+    ready, questions = Ready(config, client), client.questions("train")
+    (first,) = expert_rounds(config, ready.policy, ready.grower, ready.sampler, questions)
+    taught = [each for several in first.demonstrations for each in several]
     (tmp_path / "run").mkdir()
     folder = RunFolder(tmp_path / "run")
-    warm_start(config, ready.policy, ready.grower, ready.sampler, client.questions("train"), folder)
+    with torch.no_grad():
+        before = float(imitation_loss(ready.policy, taught))
+    warm_start(config, ready.policy, ready.grower, ready.sampler, questions, folder)
+    with torch.no_grad():
+        assert float(imitation_loss(ready.policy, taught)) < before - 0.1
     lines = records(folder.warm_start)
-    assert [line["step"] for line in lines] == list(range(1, len(lines) + 1))
-    by_round = {line["round"]: line["reward_mean"] for line in lines}
-    assert len(by_round) > 2
-    assert max(by_round.values()) > by_round[1] + 0.1
-    assert all(line["reward_best"] >= line["reward_mean"] for line in lines)
+    assert [line["step"] for line in lines] == list(range(1, len(first.demonstrations) + 1))
+    assert all(line["round"] == 1 and line["reward_best"] > line["reward_mean"] > 0 for line in lines)
+    assert lines[0]["imitated_share"] == pytest.approx(len(lines) / 5)
 
 
 def test_rounds_ask_other_questions_until_a_pass_is_over(expert, client, monkeypatch):
@@ -256,7 +288,7 @@ def test_a_run_goes_on_from_expert_iteration(expert, changes):
 
 
 def test_expert_iteration_that_sigterm_ended_begins_again_and_comes_out_equal(expert, tmp_path):
-    config = change(expert, **{"name": "stopped", "train.warm_start.rounds": 12})
+    config = change(expert, **{"name": "stopped", "train.warm_start.rounds": 30})
     whole = train(change(config, name="whole"))
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(config.model_dump(mode="json")))
     process = Forked(["train", str(tmp_path / "run.yaml")], tmp_path / "out", tmp_path / "err")
