@@ -106,12 +106,12 @@ def test_earlier_answers_and_documents_in_a_later_prompt():
 @pytest.mark.parametrize("metric", ["mrr", "ndcg", "ndcg10", "ndcg@0", "ndcg@1001", "map@10"])
 def test_a_reward_that_no_search_can_give_is_refused_when_it_is_read(metric):
     with pytest.raises(ConfigError, match=rf"reward\.metric is '{metric}'; expected ndcg@k, recall@k or mrr@k"):
-        load_config("demo", "demo_two_turn", [f"reward.metric={metric}"])
+        load_config("demo", [f"reward.metric={metric}"])
 
 
 def test_a_search_gives_what_the_metric_looks_at_and_the_next_turn_shows():
     def depth(*overrides):
-        return load_config("demo", "demo_two_turn", overrides).search_depth
+        return load_config("demo", overrides).search_depth
 
     assert depth() == depth("reward.metric=mrr@5") == 10
     assert depth("reward.metric=recall@100") == 100
