@@ -337,7 +337,7 @@ def test_a_long_value_is_cut(written):
     ],
 )
 def test_a_wrong_override_is_named(override, sentence):
-    assert refusal("demo", "demo_two_turn", override).startswith(sentence)
+    assert refusal("demo", override).startswith(sentence)
 
 
 def test_the_file_is_blamed_for_its_own_mistake_and_not_the_override(written):

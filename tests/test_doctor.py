@@ -147,7 +147,7 @@ H100 = ["NVIDIA H100", 79.2]
     [
         ("paper_bm25", [H100] * 8, "ok", "on 8 GPUs with ZeRO-2", ""),
         ("paper_bm25", [H100], "needed", "on 1 GPU,", "DeepSpeed ZeRO-2 on 8 GPUs"),
-        ("demo", [["small", 8.0]], "ok", "on 1 GPU,", ""),
+        ("demo", [["small", 12.0]], "ok", "on 1 GPU,", ""),
         ("paper_bm25", [], "ok", "those of slurm/grpo_bm25.sh, fit: 79 GiB each", ""),
         ("demo", [], "ok", "30.0 GiB are free", ""),
     ],

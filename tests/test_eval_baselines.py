@@ -133,7 +133,8 @@ def test_an_environment_that_cannot_be_measured_is_neither_right_nor_wrong(
     monkeypatch.setattr(grid_baselines, "ask_at", dead)
     environments = {name: {"urls": {"mine": [lesson_url]}} for name in ("dead", "fine")}
     systems = {"prompted": {"environments": ["dead"]}}
-    results, _, told, failed = carry_out(plan_of(lessons, tmp_path, environments, systems=systems))
+    plan = plan_of(lessons, tmp_path, environments, systems=systems, training_free=[])
+    results, _, told, failed = carry_out(plan)
     assert {(one["system"], one["environment"]) for one in results["failed"]} == {("raw", "dead"), ("prompted", "dead")}
     assert "2 of 3 cells failed" in str(failed)
     assert "dead on mine: not measured; nobody answers" in told
