@@ -276,7 +276,7 @@ def plan(run):
 
 
 def carry_out(values, **changes):
-    path, failed = evaluate_plan(PlanConfig.model_validate({**values, **changes}))
+    path, failed = evaluate_plan(PlanConfig.model_validate({**values, **changes}), overwrite=True)
     assert failed is None
     return path.parent, json.loads((path.parent / "results.json").read_text())["tables"][0]
 
