@@ -37,7 +37,7 @@ from querylect.envs.connect import open_environment
 from querylect.envs.handed_over import VARIABLE, tell
 from querylect.envs.index import build_index
 from querylect.envs.local import local_service
-from querylect.errors import ConfigError, StoppedError
+from querylect.errors import ConfigError, QuerylectError, StoppedError
 from querylect.eval.compare import held_out_questions, run_raw
 from querylect.eval.records import TRAINED, UNTRAINED, records_of_trees, write_records
 from querylect.eval.systems import PolicySystem
@@ -97,11 +97,11 @@ def run(options: Options, services: "Services") -> None:
             train_arm(options, arm, seed, services)
             step = last_step(options.run_folder(arm, seed))
             for retriever in arm.tested_on:
-                test(options, arm, seed, step, retriever, services)
-                test(options, arm, seed, 0, retriever, services)
+                answer(options, arm, seed, step, retriever, services)
+                answer(options, arm, seed, 0, retriever, services)
             if arm.part == "b":  # what it writes as it learns, searched with its own retriever
                 for number in range(0, step + 1, options.save_steps):
-                    test(options, arm, seed, number, arm.trained_on, services, split="validation")
+                    answer(options, arm, seed, number, arm.trained_on, services, split="validation")
     if "b" in options.parts:
         measure_drift(options)
 
@@ -136,7 +136,7 @@ def next_steps(sampled: Sequence[int], budget: int, first: int) -> int | None:
     return len(sampled) + max(1, floor(0.95 * missing * len(newest) / sum(newest)))
 
 
-def test(
+def answer(
     options: Options, arm: Arm, seed: int, step: int, retriever: str, services: "Services", split: str = "test"
 ) -> None:
     """Answer questions greedily with the policy of a step, unless that is done, and write the records of it and of the
@@ -274,4 +274,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except QuerylectError as error:
+        sys.exit(f"{type(error).__name__}: {error}")

@@ -43,6 +43,8 @@ TINY = (
 )
 TINY_BRANCHING = {"[4,4]": "[2,2]", "[16,1]": "[4,1]", "[16]": "[4]"}
 TINY_QUESTIONS = {"train": 8, "validation": 4, "test": 6}
+TINY_DOCUMENTS = 100
+"""Besides those that answer the questions."""
 
 
 @dataclass(frozen=True)
@@ -148,6 +150,11 @@ class Options:
         """Where the run of an arm lies."""
         return self.folder / f"{arm.name}-{seed}"
 
+    @property
+    def drift(self) -> Path:
+        """Where the RE-MMD of (b) between the policies of these seeds is written."""
+        return self.folder / f"drift-{'-'.join(map(str, self.seeds))}.json"
+
     def records(self, arm: Arm, seed: int, step: int, retriever: str, split: str = "test") -> Path:
         """The answers of the policy of a step, 0 being the untrained one, which arms and seeds share."""
         policy = f"untrained-{arm.untrained.replace(' ', '-')}" if step == 0 else f"{arm.name}-{seed}"
@@ -156,11 +163,12 @@ class Options:
 
 
 def write_tiny_data(folder: Path) -> None:
-    """A few questions of the reverse dictionary and the documents that answer them, as a BEIR folder."""
+    """A few questions of the reverse dictionary, the documents that answer them and some others, as a BEIR folder."""
     whole = load_dataset(load_config("demo").env.dataset)
     splits = {}
     for name, count in TINY_QUESTIONS.items():
         questions = whole.splits[name].questions[:count]
         splits[name] = Split(questions, {one.id: whole.splits[name].qrels[one.id] for one in questions})
     answers = {document for split in splits.values() for grades in split.qrels.values() for document in grades}
-    save_beir(Dataset("wordnet-tiny", [one for one in whole.corpus if one.id in answers], splits), folder)
+    others = {one.id for one in whole.corpus[:: len(whole.corpus) // TINY_DOCUMENTS]}
+    save_beir(Dataset("wordnet-tiny", [one for one in whole.corpus if one.id in answers | others], splits), folder)

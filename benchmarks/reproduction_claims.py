@@ -2,8 +2,8 @@
 
 A claim "A is better than B" is judged by nDCG@10 of the test questions, averaged over seeds (paired permutation test,
 Holm over all claims): confirmed where A is ahead with adjusted p < .05 and in every seed; refuted where B is, or where
-the 95% interval lies within ±.01 (a difference as small as that is none); otherwise not decidable here. Fewer than three
-seeds decide nothing.
+the 95% interval lies within ±.01 (a difference as small as that is none); otherwise not decidable here. Fewer than
+three seeds decide nothing.
 """
 
 from collections.abc import Sequence
@@ -21,6 +21,7 @@ NONE = 0.01
 COLLAPSE = 0.015
 """What 16×1 loses in the paper from its best step to its last (36.2 → 34.7)."""
 LEAST_SEEDS = 3
+NOT_YET = "not run yet"
 Scores = Sequence[Sequence[float]]
 """By seed, one score per question."""
 
@@ -41,71 +42,58 @@ NOT_RUN = (
 )
 
 
-@dataclass(frozen=True)
-class _Comparison:
-    text: str
-    first: Scores
-    second: Scores
+Side = tuple[str, str, int]
+"""Arm, retriever that it was tested on, turn; turn 0 is the raw question."""
+
+_OWN = "a policy does better on the retriever that it was trained with than one that was trained with another"
+COMPARISONS: tuple[tuple[str, Side, Side], ...] = (
+    ("RL adapts the queries to BM25: better than the raw question", (BM25, BM25, 1), (BM25, BM25, 0)),
+    ("RL adapts the queries to MiniLM: better than the raw question", (MINILM, MINILM, 1), (MINILM, MINILM, 0)),
+    (f"strategies do not transfer, on BM25: {_OWN}", (BM25, BM25, 1), (MINILM, BM25, 1)),
+    (f"strategies do not transfer, on MiniLM: {_OWN}", (MINILM, MINILM, 1), (BM25, MINILM, 1)),
+    (
+        "4×4 is better than 16×1 at equal sampled tokens (second turn)",
+        ("turn", BM25, 2),
+        ("trajectory", BM25, 2),
+    ),
+    ("a second turn is better than the first (4×4)", ("turn", BM25, 2), ("turn", BM25, 1)),
+    ("for BM25 the exploratory prompt is better than the specific one", ("explore", BM25, 1), ("direct", BM25, 1)),
+    ("for BM25 the exploratory prompt is better than the general one", ("explore", BM25, 1), ("general", BM25, 1)),
+    ("for BM25 the specific prompt is better than the general one", ("direct", BM25, 1), ("general", BM25, 1)),
+)
 
 
 def claims(results: Results) -> list[Claim]:
     """Every claim, those without results included."""
-    pairs = [one for one in _comparisons(results) if one.first and one.second]
-    tests = [compare(mean_of_seeds(one.first), mean_of_seeds(one.second)) for one in pairs]
-    adjusted = holm([test.p for test in tests])
-    judged = {
-        one.text: _judged(one, test, p) for one, test, p in zip(pairs, tests, adjusted, strict=True)
+    pairs: dict[str, tuple[Scores, Scores]] = {}
+    for text, *sides in COMPARISONS:
+        seeds = sorted(set.intersection(*(set(results.seeds(ARMS[name])) for name, _, _ in sides)))
+        if seeds:
+            first, second = (results.scores(ARMS[name], retriever, turn, seeds) for name, retriever, turn in sides)
+            pairs[text] = first, second
+    tests = {text: compare(*map(mean_of_seeds, sides)) for text, sides in pairs.items()}
+    adjusted = dict(zip(tests, holm([test.p for test in tests.values()]), strict=True))
+    listed = [
+        _judged(text, *pairs[text], tests[text], adjusted[text]) if text in pairs else Claim(text, OPEN, NOT_YET)
+        for text, *_ in COMPARISONS
+    ]
+    curves = {
+        name: [results.validation(ARMS[name], seed, 2) for seed in results.seeds(ARMS[name])]
+        for name in ("trajectory", "turn")
     }
-    listed = [judged.get(one.text) or Claim(one.text, OPEN, "not run yet") for one in _comparisons(results)]
     return [
         *listed,
-        collapse(*([_validation(results, name) for name in ("trajectory", "turn")])),
+        collapse(curves["trajectory"], curves["turn"]),
         dialect(results.drift()),
-        *(Claim(text, OPEN, "not run: see what differs from the paper") for text in NOT_RUN),
+        *(Claim(text, OPEN, "not part of it: see what differs from the paper") for text in NOT_RUN),
     ]
 
 
-def _comparisons(results: Results) -> list[_Comparison]:
-    def trained(name: str, retriever: str, turn: int) -> Scores:
-        return results.scores(ARMS[name], retriever, turn) if results.seeds(ARMS[name]) else []
-
-    def raw(name: str, retriever: str) -> Scores:
-        return [results.raw(ARMS[name], retriever) for _ in results.seeds(ARMS[name])]
-
-    def pair(text: str, first: Scores, second: Scores) -> _Comparison:
-        shared = min(len(first), len(second))
-        return _Comparison(text, first[:shared], second[:shared])
-
-    def on_bm25(name: str) -> Scores:
-        return trained(name, BM25, 1)
-
-    own = "a policy does better on the retriever that it was trained with than one trained with another"
-    return [
-        pair("RL adapts the queries to BM25: better than the raw question", on_bm25(BM25), raw(BM25, BM25)),
-        pair(
-            "RL adapts the queries to MiniLM: better than the raw question",
-            trained(MINILM, MINILM, 1),
-            raw(MINILM, MINILM),
-        ),
-        pair(f"strategies do not transfer, on BM25: {own}", on_bm25(BM25), on_bm25(MINILM)),
-        pair(f"strategies do not transfer, on MiniLM: {own}", trained(MINILM, MINILM, 1), trained(BM25, MINILM, 1)),
-        pair(
-            "4×4 is better than 16×1 at equal sampled tokens (second turn)",
-            trained("turn", BM25, 2),
-            trained("trajectory", BM25, 2),
-        ),
-        pair("a second turn is better than the first (4×4)", trained("turn", BM25, 2), trained("turn", BM25, 1)),
-        pair("for BM25 the exploratory prompt is better than the specific one", on_bm25("explore"), on_bm25("direct")),
-        pair("for BM25 the exploratory prompt is better than the general one", on_bm25("explore"), on_bm25("general")),
-        pair("for BM25 the specific prompt is better than the general one", on_bm25("direct"), on_bm25("general")),
-    ]
-
-
-def _judged(one: _Comparison, test: PairedComparison, p: float) -> Claim:
-    by_seed = [fmean(a) - fmean(b) for a, b in zip(one.first, one.second, strict=True)]
+def _judged(text: str, first: Scores, second: Scores, test: PairedComparison, p: float) -> Claim:
+    by_seed = [fmean(a) - fmean(b) for a, b in zip(first, second, strict=True)]
     evidence = f"{test.difference:+.3f} ({test.low:+.3f} to {test.high:+.3f}), Holm p {p:.4f}; by seed "
     evidence += ", ".join(f"{difference:+.3f}" for difference in by_seed)
-    return Claim(one.text, verdict(test, p, by_seed), evidence)
+    return Claim(text, verdict(test, p, by_seed), evidence)
 
 
 def verdict(test: PairedComparison, p: float, by_seed: Sequence[float]) -> str:
@@ -116,18 +104,14 @@ def verdict(test: PairedComparison, p: float, by_seed: Sequence[float]) -> str:
         return CONFIRMED
     if p < LEVEL and all(difference < 0 for difference in by_seed):
         return REFUTED
-    return REFUTED if -NONE < test.low and test.high < NONE else OPEN
-
-
-def _validation(results: Results, name: str) -> list[dict[int, float]]:
-    return [results.validation(ARMS[name], seed, 2) for seed in results.seeds(ARMS[name])]
+    return REFUTED if test.low > -NONE and test.high < NONE else OPEN
 
 
 def collapse(independent: Sequence[dict[int, float]], branching: Sequence[dict[int, float]]) -> Claim:
     """Whether 16×1 falls from its best validation by as much as in the paper, and 4×4 does not; curves are by step."""
     text = "4×4 is more stable: 16×1 falls back from its best step, 4×4 does not"
     if min(len(independent), len(branching)) < LEAST_SEEDS:
-        return Claim(text, OPEN, "not run yet")
+        return Claim(text, OPEN, NOT_YET)
     falls = [[max(curve.values()) - curve[max(curve)] for curve in curves] for curves in (independent, branching)]
     fell = [[fall >= COLLAPSE for fall in side] for side in falls]
     said = [", ".join(f"{fall:.3f}" for fall in side) for side in falls]
@@ -142,16 +126,13 @@ def dialect(drift: dict[str, object] | None) -> Claim:
     text = "retrievers teach dialects: structural RE-MMD is large, ten times the semantic one"
     rows = drift["steps"] if drift is not None else None
     if not isinstance(rows, list) or not rows or len(drift["seeds"]) < LEAST_SEEDS:  # type: ignore[index, arg-type]
-        return Claim(text, OPEN, "not run yet")
+        return Claim(text, OPEN, NOT_YET)
     last = rows[-1]
     between, within = last["structural"]["between"], last["structural"]["within"]
     semantic = fmean(last["semantic"]["between"])
-    evidence = (
-        f"structural ×100, step {last['step']}: {100 * min(between):.2f} to {100 * max(between):.2f} between retrievers, "
-        f"{100 * min(within):.2f} to {100 * max(within):.2f} between seeds of one; semantic {100 * semantic:.2f}"
-    )
+    spans = [f"{100 * min(values):.2f} to {100 * max(values):.2f}" for values in (between, within)]
+    evidence = f"structural ×100, step {last['step']}: {spans[0]} between retrievers, {spans[1]} between seeds of one; "
+    evidence += f"semantic {100 * semantic:.2f}"
     if min(between) <= max(within):  # two seeds of one retriever are as far apart as two retrievers
         return Claim(text, REFUTED if fmean(between) <= fmean(within) else OPEN, evidence)
     return Claim(text, CONFIRMED if fmean(between) >= 10 * semantic else OPEN, evidence)
-
-

@@ -28,13 +28,12 @@ PERMUTATIONS = RESAMPLES = 999
 
 
 def measure_drift(options: Options) -> None:
-    """Compare the policies of all seeds and write drift.json, unless it is there for the same seeds and steps."""
+    """Compare the policies of all seeds and write `options.drift`, unless it is there for the same steps."""
     arms = [ARMS[BM25], ARMS[MINILM]]
     last = min(last_step(options.run_folder(arm, seed)) for arm in arms for seed in options.seeds)
     steps = list(range(options.save_steps, last + 1, options.save_steps))
-    path = options.folder / "drift.json"
-    measured = json.loads(path.read_text()) if path.exists() else {}
-    if measured.get("seeds") == list(options.seeds) and [row["step"] for row in measured["steps"]] == steps:
+    path = options.drift
+    if path.exists() and [row["step"] for row in json.loads(path.read_text())["steps"]] == steps:
         return
     log.info("RE-MMD between the rewrites of steps %s", steps)
     encode, model = open_encoder(DriftSettings().model)

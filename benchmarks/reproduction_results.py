@@ -9,7 +9,7 @@ from typing import Any
 
 from querylect.eval.records import METRICS, RAW, EvalRecord, read_records
 from querylect.eval.statistics import PairedComparison, compare_paired
-from reproduction_arms import ARMS, Arm, Options
+from reproduction_arms import Arm, Options
 
 RESAMPLES = PERMUTATIONS = 10_000
 
@@ -45,7 +45,8 @@ class Results:
 
     def seeds(self, arm: Arm) -> list[int]:
         """Seeds whose policy was tested on every retriever of the arm."""
-        return [seed for seed in self.options.seeds if all(self._file(arm, seed, one).exists() for one in arm.tested_on)]
+        tested = {seed: [self._file(arm, seed, one).exists() for one in arm.tested_on] for seed in self.options.seeds}
+        return [seed for seed, done in tested.items() if all(done)]
 
     def steps(self, arm: Arm, seed: int) -> int:
         """Optimizer steps of a run."""
@@ -69,9 +70,10 @@ class Results:
         """The records of the test: raw questions at turn 0, the policy at turns 1 and on."""
         return records(self._file(arm, seed, retriever, trained))
 
-    def scores(self, arm: Arm, retriever: str, turn: int) -> list[list[float]]:
-        """nDCG@10 of every test question at a turn, a list for each seed; turn 0 is the raw question."""
-        return [scores(self._file(arm, seed, retriever), turn) for seed in self.seeds(arm)]
+    def scores(self, arm: Arm, retriever: str, turn: int, seeds: Sequence[int] | None = None) -> list[list[float]]:
+        """nDCG@10 of every test question at a turn, a list for each seed (None: all); turn 0 is the raw question."""
+        chosen = self.seeds(arm) if seeds is None else seeds
+        return [scores(self._file(arm, seed, retriever), turn) for seed in chosen]
 
     def untrained(self, arm: Arm, retriever: str, turn: int) -> list[float]:
         """The same before training."""
@@ -82,8 +84,8 @@ class Results:
         return scores(self._file(arm, 0, retriever, trained=False), 0)
 
     def drift(self) -> dict[str, Any] | None:
-        """What reproduction_drift.py wrote; None before."""
-        path = self.options.folder / "drift.json"
+        """What reproduction_drift.py wrote for these seeds; None before."""
+        path = self.options.drift
         return dict(json.loads(path.read_text())) if path.exists() else None
 
     def _file(self, arm: Arm, seed: int, retriever: str, trained: bool = True) -> Path:
@@ -128,5 +130,3 @@ def mean_of_seeds(by_seed: Sequence[Sequence[float]]) -> list[float]:
 def compare(a: Sequence[float], b: Sequence[float]) -> PairedComparison:
     """Paired permutation test and bootstrap interval over questions."""
     return compare_paired(a, b, resamples=RESAMPLES, permutations=PERMUTATIONS, seed=0)
-
-

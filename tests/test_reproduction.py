@@ -38,10 +38,9 @@ def files(folder):
 
 
 def test_tiny_runs_all_parts_and_continues_where_it_was_cut(tiny, tmp_path, capsys, monkeypatch):
-    """Trains, tests and compares all arms; a repeat does nothing; what is cut off is made again as it was."""
+    """All arms are trained, tested and compared; a repeat does nothing; what is cut off is made again as it was."""
     folder = tmp_path / "repro"
-    assert tiny("run", "--only", "a", "c", "--seeds", "0") == 0
-    assert tiny("run", "--only", "b", "--seeds", "0", "1") == 0
+    assert tiny("run", "--seeds", "0") == 0
     first = files(folder)
 
     def tokens(name):
@@ -53,7 +52,7 @@ def test_tiny_runs_all_parts_and_continues_where_it_was_cut(tiny, tmp_path, caps
 
     monkeypatch.setattr("reproduction.PolicySystem", lambda *_: pytest.fail("a finished evaluation is repeated"))
     monkeypatch.setattr("reproduction.train", lambda *_, **__: pytest.fail("a finished run is trained again"))
-    assert tiny("run", "--only", "a", "b", "c", "--seeds", "0") == 0
+    assert tiny("run", "--seeds", "0") == 0
     monkeypatch.undo()
 
     answers = folder / "answers" / "test-bm25-general-0-step2.jsonl"
@@ -68,7 +67,7 @@ def test_tiny_runs_all_parts_and_continues_where_it_was_cut(tiny, tmp_path, caps
     page = tmp_path / "page.md"
     page.write_text((BENCHMARKS.parent / "docs" / "reproduction.md").read_text())
     capsys.readouterr()
-    assert tiny("table", "--seeds", "0", "1", "--page", str(page), "--curves", str(tmp_path / "curves.svg")) == 0
+    assert tiny("table", "--seeds", "0", "--page", str(page), "--curves", str(tmp_path / "curves.svg")) == 0
     table = capsys.readouterr().out.strip()
     assert table in page.read_text()
     assert "](curves.svg)" in table
@@ -127,12 +126,10 @@ def test_prompt_levels_show_the_same_questions_and_no_held_out_word():
     from querylect.rewriters.small import load_prompt
 
     packaged = load_prompt("wordnet")
-    levels = {name: load_prompt(str(BENCHMARKS / "prompts" / f"{name}.yaml")) for name in ("general", "explore", "direct")}
+    names = ("general", "explore", "direct")
+    levels = {name: load_prompt(str(BENCHMARKS / "prompts" / f"{name}.yaml")) for name in names}
     single = {
-        word.strip()
-        for example in packaged.examples
-        for turn in example.turns
-        for word in turn.rewrite.split(",")
+        word.strip() for example in packaged.examples for turn in example.turns for word in turn.rewrite.split(",")
     }
     for name, level in levels.items():
         assert [one.question for one in level.examples] == [one.question for one in packaged.examples]

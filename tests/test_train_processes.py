@@ -18,7 +18,7 @@ from .lessons import change, lesson_url, lessons, records, settings, speaking, w
 from .several import Started, free_port, places
 
 PER_MICRO_BATCH = ("entropy", "kl", "clip_ratio", "tokens/packed", "tokens/flat")
-"""Means over micro-batches, which other processes hold, and computed tokens, of which a process without signal has one."""
+"""Means over micro-batches, which other processes hold, and computed tokens: a process without signal has one."""
 
 
 def weights_of(folder):
