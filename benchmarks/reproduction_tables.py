@@ -40,7 +40,7 @@ def render(results: Results, curves: Path | None = None) -> str:
     """All tables as Markdown; `curves` is a drawing to show."""
     lines = ["### What has been run", "", *_state(results)]
     if curves is not None and any(results.seeds(arm) for arm in ARMS.values()):
-        lines += ["", f"![nDCG@10 of the validation questions: the mean over seeds, and every seed as dots]({curves.name})"]
+        lines += ["", f"![nDCG@10 of the validation questions: mean and single seeds]({curves.name})"]
     for part, title in TITLES.items():
         arms = [arm for arm in ARMS.values() if arm.part == part and results.seeds(arm)]
         if not arms:
