@@ -22,7 +22,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from math import floor
 from pathlib import Path
@@ -81,8 +81,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with _alone(options.folder), _logged(options.folder / "reproduction.log"):
         log.info("%s; parts %s, seeds %s", describe(), " ".join(options.parts), options.seeds)
         try:
-            with _stoppable(given.minutes), Services(options) as services:
-                run(options, services)
+            with _stoppable(given.minutes) as check, Services(options) as services:
+                run(options, services, check)
         except (_Stopped, StoppedError) as stopped:
             log.warning("stopped (%s); the same command goes on from here", stopped or "out of time")
             return StoppedError.exit_code
@@ -90,17 +90,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
 
 
-def run(options: Options, services: "Services") -> None:
-    """Train, test and compare what is missing. Raises StoppedError where a signal ends it."""
+def run(options: Options, services: "Services", check: Callable[[], None]) -> None:
+    """Train, test and compare what is missing. Raises StoppedError where a signal ends it; `check` raises where one
+    came that nothing has answered."""
     for seed in options.seeds:
         for arm in options.arms:
+            check()
             train_arm(options, arm, seed, services)
             step = last_step(options.run_folder(arm, seed))
             for retriever in arm.tested_on:
+                check()
                 answer(options, arm, seed, step, retriever, services)
                 answer(options, arm, seed, 0, retriever, services)
             if arm.part == "b":  # what it writes as it learns, searched with its own retriever
                 for number in range(0, step + 1, options.save_steps):
+                    check()
                     answer(options, arm, seed, number, arm.trained_on, services, split="validation")
     if "b" in options.parts:
         measure_drift(options)
@@ -236,14 +240,22 @@ def _logged(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _stoppable(minutes: float | None) -> Iterator[None]:
+def _stoppable(minutes: float | None) -> Iterator[Callable[[], None]]:
     """Turn SIGTERM into an orderly end, and send it to this process after so many minutes.
 
-    While a run trains, training itself listens to the signal and saves a checkpoint.
+    While a run trains, training itself listens to the signal and saves a checkpoint. Python drops what a handler raises
+    inside a destructor: the function that this gives raises once more.
     """
+    came = False
 
     def stop(*_: object) -> None:
+        nonlocal came
+        came = True
         raise _Stopped
+
+    def check() -> None:
+        if came:
+            raise _Stopped
 
     before = signal.signal(signal.SIGTERM, stop)
     timer = Timer(60 * (minutes or 0), os.kill, (os.getpid(), signal.SIGTERM))
@@ -251,7 +263,7 @@ def _stoppable(minutes: float | None) -> Iterator[None]:
     try:
         if minutes is not None:
             timer.start()
-        yield
+        yield check
     finally:
         timer.cancel()
         signal.signal(signal.SIGTERM, before)

@@ -82,6 +82,21 @@ def test_a_time_limit_ends_with_the_exit_code_of_a_stopped_run(tiny, tmp_path):
     assert not list((tmp_path / "repro").glob("*/final"))
 
 
+def test_a_signal_that_a_destructor_swallowed_ends_the_next_unit_of_work(tmp_path):
+    import os
+    import signal
+    from contextlib import suppress
+
+    from reproduction import _stoppable, _Stopped
+
+    with _stoppable(None) as check:
+        check()
+        with suppress(_Stopped):
+            os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(_Stopped):
+            check()
+
+
 def test_a_second_process_in_the_same_folder_is_refused(tiny, tmp_path):
     from querylect.errors import ConfigError
     from reproduction import _alone
