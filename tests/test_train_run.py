@@ -28,6 +28,7 @@ PER_TURN = (
 )  # fmt: skip
 ONCE = (
     "step", "loss", "grad_norm", "entropy", "learning_rate", "clip_ratio/region_mean", "tokens/packed", "tokens/flat",
+    "tokens/sampled",
     "seconds/generate", "seconds/retrieve", "seconds/score", "seconds/update", "seconds/step",
     "memory/peak_gib", "cache/hits",
     "sampling/importance_sampling_ratio/min", "sampling/importance_sampling_ratio/mean",
@@ -91,6 +92,8 @@ def test_metrics_are_the_means_of_the_logged_rollouts(straight):
             kept = sum(not turn["failure"] for turn in turns) / len(turns)
             assert line[f"format/turn{number}"] == pytest.approx(kept, rel=1e-5)
             assert line[f"unscorable/turn{number}"] == 0
+        written = 4 * line["completion_tokens/turn1"] + 8 * line["completion_tokens/turn2"]
+        assert line["tokens/sampled"] == pytest.approx(written, rel=1e-5), "a shared first turn is sampled once"
 
 
 def test_training_changed_the_policy_and_the_result_loads(straight):

@@ -69,6 +69,8 @@ class TreeTrainer(GRPOTrainer):
         self._staging: Path | None = None
         self._before_step: tuple[int, Any] | None = None
         self.packed_tokens = self.flat_tokens = 0
+        self.sampled_tokens = 0
+        """Tokens that the policy wrote for the step, replaced trees included; 0 where a step uses a rollout again."""
         self.update_seconds = 0.0
         self.saving_seconds: float | None = None
         """How long the last checkpoint took to save; None before the first."""
@@ -99,7 +101,7 @@ class TreeTrainer(GRPOTrainer):
         return self._buffered_inputs[self._step % self.args.steps_per_generation]
 
     def _begin_step(self) -> None:
-        self.update_seconds, self.packed_tokens, self.flat_tokens = 0.0, 0, 0
+        self.update_seconds, self.packed_tokens, self.flat_tokens, self.sampled_tokens = 0.0, 0, 0, 0
         self._before_step = self.state.global_step, random_streams()
 
     def _generate_and_score_completions(self, inputs: Any) -> Any:
@@ -110,6 +112,8 @@ class TreeTrainer(GRPOTrainer):
         output = super()._generate_and_score_completions(inputs)
         started = time.perf_counter()
         config = self.run
+        grown = (node for tree in (*self.trees, *self.dropped) for node in tree.walk())
+        self.sampled_tokens = sum(len(node.completion_ids) for node in grown)
         own, self.trees = self.trees, all_trees(self.processes, self.trees)
         weights, settings = config.reward.turn_weights, config.train
         credit = assign_credit(self.trees, settings.credit, weights, settings.scale, settings.best_of)
@@ -207,8 +211,8 @@ class TreeTrainer(GRPOTrainer):
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """TRL's log; what was counted is that of all processes."""
         if "loss" in logs:
-            counted = self.processes.all((self.packed_tokens, self.flat_tokens))
-            self.packed_tokens, self.flat_tokens = map(sum, zip(*counted, strict=True))
+            counted = self.processes.all((self.packed_tokens, self.flat_tokens, self.sampled_tokens))
+            self.packed_tokens, self.flat_tokens, self.sampled_tokens = map(sum, zip(*counted, strict=True))
         super().log(logs, start_time)
 
     def create_model_card(self, *_: Any, **__: Any) -> None:

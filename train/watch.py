@@ -70,6 +70,7 @@ class Watcher(TrainerCallback):
         record["seconds/update"] = trainer.update_seconds
         record["seconds/step"] = now - self._started
         record["tokens/packed"], record["tokens/flat"] = trainer.packed_tokens, trainer.flat_tokens
+        record["tokens/sampled"] = trainer.sampled_tokens
         before, self._outcomes = self._outcomes, self._plan_outcomes()
         if (hits := share_without_search(before, self._outcomes)) is not None:
             record["cache/hits"] = hits
