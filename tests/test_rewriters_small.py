@@ -194,4 +194,45 @@ def test_words_that_yaml_takes_for_a_yes_or_a_no_stay_words(tmp_path):
     path.write_text(
         "{system: s, documents: '{documents}', no_documents: n, examples: [{question: no, turns: [{rewrite: off}]}]}"
     )
-    assert load_prompt(str(path)).examples[0].turns[0].answer == "<think></think><rewrite>off</rewrite>"
+    assert load_prompt(str(path)).examples[0].turns[0].tagged == "<think></think><rewrite>off</rewrite>"
+
+
+PLAIN = {
+    "form": "plain",
+    "system": "Translate.",
+    "documents": "Found: {documents}",
+    "no_documents": "Nothing.",
+    "examples": [{"question": "flat foot", "turns": [{"rewrite": "planus"}]}],
+}
+
+
+def test_the_plain_form_has_no_tags_in_examples_or_answers(tmp_path):
+    rewriter = make(write(tmp_path, PLAIN))
+    question = Question("q", "red eye")
+    assert [message["content"] for message in rewriter.first(question)][1:] == ["flat foot", "planus", "red eye"]
+    assert rewriter.opening == ""
+    rewrite = rewriter.parse(question, " hyperemia, conjunc\n", 1)  # as far as it came before the token limit
+    assert (rewrite.rewrites, rewrite.format_ok) == (("hyperemia, conjunc",), True)
+    assert rewrite.plan.probes[0].terms[-1].text == "hyperemia, conjunc"
+    thought = rewriter.parse(question, "<think>an eye</think>hyperemia", 1)
+    assert (thought.think, thought.rewrites) == ("an eye", ("hyperemia",))
+
+
+@pytest.mark.parametrize(
+    ("text", "failure"), [("", "empty answer"), ("<think>no end", "unclosed think"), ("\ud800", "invalid unicode")]
+)
+def test_a_plain_answer_fails_where_there_is_nothing_to_search_with(tmp_path, text, failure):
+    rewrite = make(write(tmp_path, PLAIN)).parse(Question("q", "red eye"), text, 1)
+    assert (rewrite.plan, rewrite.failure) == (None, failure)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"opening": "<think>"}, "belongs to the form 'tags'"),
+        ({"examples": [{"question": "a", "turns": [{"think": "hm", "rewrite": "b"}]}]}, "thinks"),
+    ],
+)
+def test_the_plain_form_refuses_what_only_tags_can_say(tmp_path, change, said):
+    with pytest.raises(ConfigError, match=said):
+        make(write(tmp_path, {**PLAIN, **change}))

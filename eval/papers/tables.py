@@ -72,7 +72,7 @@ def markdown(
 
 def _who(facts: Mapping[str, Any]) -> str:
     asked = ", ".join(
-        f"{name} n = {sample_of(count['sample']) or count['asked']}" for name, count in facts["questions"].items()
+        f"{name} n = {sample_of(count.get('sample')) or count['asked']}" for name, count in facts["questions"].items()
     )
     judge = json.dumps(facts["judge"], ensure_ascii=False) if facts["judge"] else "none"
     reader, writer = (json.dumps(facts[name], ensure_ascii=False) for name in ("reader", "writer"))
