@@ -4,8 +4,10 @@ Invariant: concatenating `prompt_ids` and `completion_ids` of a node gives exact
 `prompt_ids` of a child start with that concatenation of its parent. Ids are joined, never re-tokenised.
 """
 
+from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from hashlib import blake2b
 
 from ..data.types import Document, Question
 from ..rewriters.base import Rewrite
@@ -39,6 +41,13 @@ class Node:
     reward: float | None = None
     """(1 − w_f)·metric + w_f·format; None = unscorable: the environment did not answer before the deadline."""
     children: list["Node"] = field(default_factory=list)
+    prompt_digest: bytes = b""
+    """Stands for `prompt_ids` where another process keeps them."""
+
+    @property
+    def state(self) -> bytes:
+        """16 bytes that are equal for two nodes where their prompt ids are."""
+        return self.prompt_digest or blake2b(array("q", self.prompt_ids).tobytes(), digest_size=16).digest()
 
     def walk(self) -> Iterator["Node"]:
         """This node and everything under it, depth first."""

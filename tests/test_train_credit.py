@@ -170,6 +170,20 @@ def test_a_question_that_a_step_asks_twice_is_one_group():
     assert [found.of(root) for root in other.roots] == pytest.approx([-0.5, 0.5])
 
 
+def test_trees_of_other_processes_answer_the_same_states():
+    """They come without prompt ids: a question that two processes ask is one group, and so are its second turns."""
+    from querylect.train.together import _light
+
+    one, again = (tree(node(0.2, 0.0, 0.4), node(0.6, 0.2, 0.6)) for _ in range(2))
+    whole = assign_credit([one, again], "turn", HALF_AND_ONE, "none")
+    light = Tree(again.question, [_light(root) for root in again.roots])
+    assert not any(each.prompt_ids for each in light.walk())
+    found = assign_credit([one, light], "turn", HALF_AND_ONE, "none")
+    assert [len(group.members) for group in found.groups] == [len(group.members) for group in whole.groups] == [4, 4, 4]
+    assert [found.of(each) for each in one.walk()] == [whole.of(each) for each in one.walk()]
+    assert [found.of(each) for each in light.walk()] == [whole.of(each) for each in again.walk()]
+
+
 def test_first_turns_that_say_the_same_and_are_followed_by_the_same_rewards_are_a_tie():
     """Four equal first turns teach nothing of first turns, whatever their own second turns were worth by chance."""
     one = tree(*(node(0.3, *rewards) for rewards in ((0.0, 1.0), (1.0, 1.0), (0.0, 0.0), (0.2, 0.1))))

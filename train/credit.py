@@ -28,8 +28,8 @@ from .best_of_k import TIE, best_of_k_advantages
 
 Scale = Literal["group", "batch", "none"]
 
-State = tuple[str, tuple[int, ...]]
-"""What a policy answers: question id and prompt ids."""
+State = tuple[str, bytes]
+"""What a policy answers: question id and digest of the prompt ids."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ def states(trees: Iterable[Tree]) -> dict[State, list[Node]]:
 
 
 def _state(tree: Tree, node: Node) -> State:
-    return tree.question.id, tuple(node.prompt_ids)
+    return tree.question.id, node.state
 
 
 def _lambdas(tree: Tree, weights: Sequence[float]) -> Sequence[float]:

@@ -58,7 +58,7 @@ def _shared(config: RunConfig, processes: Processes) -> Iterator[SyncEnvironment
 def all_trees(processes: Processes, own: list[Tree]) -> list[Tree]:
     """The trees of all processes in their order; those of this one are the very objects. A meeting.
 
-    Those of the others come without their prompts and without the texts of documents.
+    Those of the others come with a digest of their prompts and without the texts of documents.
     """
     if processes.count == 1:
         return own
@@ -69,7 +69,8 @@ def all_trees(processes: Processes, own: list[Tree]) -> list[Tree]:
 def _light(node: Node) -> Node:
     """The node without what is long and what only its own process needs."""
     ranking = [Hit(replace(hit.document, text=""), hit.score) for hit in node.ranking]
-    return replace(node, prompt_ids=[], ranking=ranking, children=[_light(child) for child in node.children])
+    children = [_light(child) for child in node.children]
+    return replace(node, prompt_ids=[], prompt_digest=node.state, ranking=ranking, children=children)
 
 
 class StopTogether(StopOnSignal):
