@@ -21,10 +21,10 @@ def test_option_sets_of_two_and_ten(tmp_path):
         {"_id": "2", "question": "is it?", "options": ["yes", "no"], "answer": "no"},
         {"_id": "10", "question": "welche Arznei – 药?", "options": ten, "answer": "J"},
     ]
-    two, tenth = read_items("mcq", task(tmp_path / "f", rows, kind="choice"), None).items
+    two, tenth = read_items("mcq", task(tmp_path / "f", rows, kind="choice"), None, 0).items
     assert (two.right, two.question.options) == (1, ("yes", "no"))
     assert (tenth.right, len(tenth.question.options), tenth.question.text) == (9, 10, "welche Arznei – 药?")
-    assert len(read_items("mcq", task(tmp_path / "f", kind="choice"), 1).items) == 1
+    assert len(read_items("mcq", task(tmp_path / "f", kind="choice"), 1, 0).items) == 1
 
 
 def test_lines_that_cannot_be_asked_are_counted(tmp_path):
@@ -33,23 +33,23 @@ def test_lines_that_cannot_be_asked_are_counted(tmp_path):
         {"_id": "2", "question": " ", "answers": ["Ada"]},
         {"_id": "3", "question": "which?", "answer": ["both", "of them"]},
     ]
-    found = read_items("open", task(tmp_path / "f", rows, kind="open"), None)
+    found = read_items("open", task(tmp_path / "f", rows, kind="open"), None, 0)
     assert ([one.question.id for one in found.items], found.skipped) == (["1"], 2)
     with pytest.raises(DataError, match="no question that can be asked"):
-        read_items("open", task(tmp_path / "g", [rows[1], {"_id": "4", "answer": "x"}], kind="open"), None)
+        read_items("open", task(tmp_path / "g", [rows[1], {"_id": "4", "answer": "x"}], kind="open"), None, 0)
 
 
 def test_real_collections(realdata):
-    mmlu = read_items("mmlu", task(realdata / "qa" / "mmlu_med.jsonl", kind="choice"), None)
+    mmlu = read_items("mmlu", task(realdata / "qa" / "mmlu_med.jsonl", kind="choice"), None, 0)
     assert (len(mmlu.items), mmlu.skipped) == (1089, 0)
     assert {len(item.question.options) for item in mmlu.items} == {4}
-    medqa = read_items("medqa", task(realdata / "qa" / "medqa_us_first600.jsonl", kind="choice"), None)
+    medqa = read_items("medqa", task(realdata / "qa" / "medqa_us_first600.jsonl", kind="choice"), None, 0)
     assert len(medqa.items) == 600
-    nq = read_items("nq", task(realdata / "qa" / "nq_open_test.jsonl", kind="open"), None)
+    nq = read_items("nq", task(realdata / "qa" / "nq_open_test.jsonl", kind="open"), None, 0)
     assert len(nq.items) + nq.skipped == 3610
     assert all(item.answers for item in nq.items)
     settings = {"kind": "choice", "options": ["yes", "no"]}
-    yes_no = read_items("pubmedqa", task(realdata / "pubmedqa" / "queries.jsonl", **settings), None)
+    yes_no = read_items("pubmedqa", task(realdata / "pubmedqa" / "queries.jsonl", **settings), None, 0)
     counts = Counter(item.right for item in yes_no.items)
     assert counts == {0: 552, 1: 338}, "PubMedQA's labelled set: 552 yes, 338 no, 110 maybe"
     assert yes_no.skipped == 110

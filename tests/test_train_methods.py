@@ -78,7 +78,7 @@ def test_a_policy_learns_to_write_plans(run, name, caplog):
         return
     assert "1 of 5 questions fall out" in caplog.text
     assert [tree.question.id for tree in trees] == [one.id for one in asked if one.id != "pills"]
-    assert [bool(line.plan) for line in lines] == [True, False]
+    assert [line.fallback for line in lines] == [False, True]
     assert "pills" not in (folder / "rollouts.jsonl").read_text()
     repairs = sum("required form" in str(body["messages"][-1]) for body in server.bodies)
     again = len(server.bodies) - len({str(body["messages"]) for body in server.bodies})

@@ -327,7 +327,7 @@ def test_policies_are_evaluated_with_the_engine_of_the_config(served):
     said = []
     with open_environment(config) as client:
         for each in (config, change(config, **{"rollout.engine": "transformers"})):
-            (system,) = policy_systems(each, client, None).values()
+            system = policy_systems(each, client, None)["untrained"]
             said.append([[node.text for node in tree.walk()] for tree in system(questions)])
     assert said[0] == said[1]
     assert [len(turns) for turns in said[0]] == [2, 2]

@@ -91,10 +91,10 @@ def test_an_outage_is_not_answered_with_more_requests():
 
 @pytest.mark.parametrize(
     ("credit", "weights", "rounds"),
-    [("turn", [0.5, 0.0], 0), ("trajectory", [0.5, 0.0], 1), ("trajectory", [0.5, 1.0], 0)],
+    [("turn", [0.5, 0.0], 1), ("turn", [0.5, 1.0], 0), ("trajectory", [0.5, 0.0], 1), ("trajectory", [0.5, 1.0], 0)],
 )
 def test_signal_is_what_the_credit_compares(credit, weights, rounds):
-    """With λ₂ = 0 second turns still differ from their siblings, and the sums of whole paths tie."""
+    """With λ₂ = 0 nothing but first turns counts, and these tie."""
     apart = tree(node(0.4, 0.2, 0.3), node(0.4, 0.1, 0.2), name="a")
     chosen = {"train.resample_rounds": 1, "train.credit": credit, "reward.turn_weights": weights}
     assert resample(change(RunConfig(), **chosen), [apart], QUESTIONS, grown("", []), 0).rounds == rounds

@@ -24,12 +24,11 @@ from .lessons import (  # noqa: F401
 
 PER_TURN = (
     "reward", "ndcg", "format", "truncated", "think_tokens", "rewrite_tokens", "completion_tokens", "zero_variance",
-    "best_of_group", "unscorable", "advantage_spread", "entropy", "copy", "seconds/retrieve",
+    "best_of_group", "unscorable", "advantage_spread", "entropy", "copy", "seconds/retrieve", "signal", "states",
 )  # fmt: skip
 ONCE = (
     "step", "loss", "grad_norm", "entropy", "learning_rate", "clip_ratio/region_mean", "tokens/packed", "tokens/flat",
-    "tokens/sampled",
-    "seconds/generate", "seconds/retrieve", "seconds/score", "seconds/update", "seconds/step",
+    "tokens/sampled", "seconds/generate", "seconds/retrieve", "seconds/score", "seconds/update", "seconds/step",
     "memory/peak_gib", "cache/hits",
     "sampling/importance_sampling_ratio/min", "sampling/importance_sampling_ratio/mean",
     "sampling/importance_sampling_ratio/max", "sampling/sampling_logp_difference/mean",
@@ -55,7 +54,7 @@ def test_a_run_folder_is_complete(straight):
     config, folder = straight
     assert sorted(path.name for path in folder.iterdir()) == [
         "base.json", "checkpoints", "config.yaml", "environment.json", "final", "metrics.jsonl", "provenance.json",
-        "rollouts.jsonl",
+        "rollouts.jsonl", "run.json",
     ]  # fmt: skip
     metrics = records(folder / "metrics.jsonl")
     assert [line["step"] for line in metrics] == [1, 2, 3, 4, 5]
