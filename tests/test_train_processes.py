@@ -42,7 +42,7 @@ def assert_same_run(two: Path, one: Path, learning_rate: float) -> None:
     before, after = weights_of(one), weights_of(two)
     assert before.keys() == after.keys()
     for name, weights in before.items():
-        assert (weights - after[name]).abs().max() < 1e-2 * learning_rate, name
+        assert (weights - after[name]).abs().max() < 5e-2 * learning_rate, name
 
 
 @pytest.mark.parametrize(
