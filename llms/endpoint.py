@@ -31,6 +31,7 @@ REFUSED = (400, 413, 422)
 WRONG = (401, 403, 404)
 
 Pause = Callable[[float], Awaitable[Any]]
+Complete = Callable[..., Awaitable[Any]]
 
 
 class _Alternative(BaseModel):
@@ -131,10 +132,11 @@ class Endpoint:
         work = iter(enumerate(prompts))
         key = os.environ.get(config.api_key_env) or "none"
         async with openai.AsyncOpenAI(base_url=config.base_url, api_key=key, max_retries=0) as client:
+            complete = client.chat.completions.with_raw_response.create  # imported here, in no request's time
 
             async def worker() -> None:
                 for place, prompt in work:
-                    outcome = await self._one(client, prompt, draw, costs)
+                    outcome = await self._one(complete, prompt, draw, costs)
                     deliver(place, outcome)
                     self._lost = self._lost + 1 if isinstance(outcome, Failure) else 0
                     if isinstance(outcome, Failure) and self._lost >= max(config.concurrency, 8):
@@ -148,7 +150,7 @@ class Endpoint:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _one(self, client: openai.AsyncOpenAI, prompt: Prompt, draw: Draw, costs: Costs) -> Reply | Failure:
+    async def _one(self, complete: Complete, prompt: Prompt, draw: Draw, costs: Costs) -> Reply | Failure:
         """Ask until there are n texts: some endpoints give one at a time, whatever n says."""
         began = time.monotonic()
         until = began + self._config.deadline
@@ -168,7 +170,7 @@ class Endpoint:
             left = until - time.monotonic()
             try:
                 async with asyncio.timeout(min(self._config.timeout, max(0.0, left))):
-                    answer = await self._attempt(client, self._body(prompt, draw, len(texts)))
+                    answer = await self._attempt(complete, self._body(prompt, draw, len(texts)))
             except openai.APIStatusError as error:
                 self._reached = True
                 if error.status_code in WRONG:
@@ -204,11 +206,9 @@ class Endpoint:
             pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (failed - 1)) * self._random.uniform(0.5, 1.0)
         return Reply(tuple(texts[: draw.n]), _sum(read), _sum(written))
 
-    async def _attempt(self, client: openai.AsyncOpenAI, body: Mapping[str, Any]) -> _Completion:
+    async def _attempt(self, complete: Complete, body: Mapping[str, Any]) -> _Completion:
         rest = {name: value for name, value in body.items() if name not in ("model", "messages")}
-        raw = await client.chat.completions.with_raw_response.create(
-            model=body["model"], messages=body["messages"], extra_body=rest
-        )
+        raw = await complete(model=body["model"], messages=body["messages"], extra_body=rest)
         return _Completion.model_validate_json(raw.content)
 
     def _body(self, prompt: Prompt, draw: Draw, have: int) -> dict[str, Any]:

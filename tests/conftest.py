@@ -1,5 +1,6 @@
 """Fixtures that several rooms share: real collections, a small real environment and real HTTP servers."""
 
+import gc
 import logging
 import os
 import signal
@@ -8,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -33,16 +35,30 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 def pytest_configure(config):
-    """Keep de-quantised models with pytest's own cache, not in the user's; in a temporary folder where it has none."""
-    cache = getattr(config, "cache", None)  # None with -p no:cacheprovider
-    if cache is None:
+    """Keep de-quantised models with pytest's own cache, or in a temporary folder, not in the user's; quiet others."""
+    kept = getattr(config, "cache", None)  # None with -p no:cacheprovider
+    if kept is None:
         scratch = TemporaryDirectory(prefix="querylect-tests-")
         config.add_cleanup(scratch.cleanup)
-    os.environ["XDG_CACHE_HOME"] = scratch.name if cache is None else str(cache.mkdir("querylect"))
+    os.environ["XDG_CACHE_HOME"] = scratch.name if kept is None else str(kept.mkdir("querylect"))
+    os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # as every command does
     # DeepSpeed offers pytest-randomly to seed PyTorch: imported for that alone, it costs each process ten seconds, and
     # writes between the dots that it has no GPU. _as_if_alone seeds PyTorch.
     if randomly := config.pluginmanager.getplugin("randomly"):
         randomly.entrypoint_reseeds = []
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _paid_once():
+    """Two costs that would come back in hundreds of tests: a new client of httpx reads all authorities (30 ms), and
+    gc.collect(), which an evaluation calls for each model, looks through all that was imported (300 ms)."""
+    from httpx._transports import default
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(default, "create_ssl_context", cache(default.create_ssl_context))
+        gc.collect()
+        gc.freeze()
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -17,8 +17,6 @@ from querylect.errors import RequestError
 
 from .tiny import tiny_model, tiny_tokenizer
 
-pytestmark = pytest.mark.filterwarnings("ignore:You are using 'environment_factory', which is an experimental feature")
-
 SECOND = 1 / math.log2(3)
 
 

@@ -157,7 +157,8 @@ def test_an_endpoint_that_hangs_or_talks_garbage_leaves_a_content_to_be_asked_ab
     server = ChatServer(lambda body: told.reply(body["messages"][0]["content"]))
     server.always = lambda body: deed if "Text: About fremd" in str(body) else None
     with run_app(server.app) as url:
-        llm = LlmConfig(model="told", base_url=f"{url}/v1", cache=None, timeout=4, deadline=60)
+        timeout = 4 if deed == "hang" else 60
+        llm = LlmConfig(model="told", base_url=f"{url}/v1", cache=None, timeout=timeout, deadline=60)
         config = QuestionsConfig(writer=llm, per_content=3)
         with pytest.raises(IncompleteError, match="1 replies are missing"):
             write_question_index(config, corpus, folder_of(corpus))
