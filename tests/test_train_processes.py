@@ -38,6 +38,8 @@ def assert_same_run(two: Path, one: Path, learning_rate: float) -> None:
         for name in mine:
             if not name.startswith(PER_MICRO_BATCH):
                 rounding = 1e-4 if name.startswith("sampling/") else 1e-6
+                if name == "changed_weights":  # a gradient that is 0 but for rounding may move its weight or not
+                    rounding = 1e-2
                 assert mine[name] == pytest.approx(theirs[name], rel=2e-3, abs=rounding), name
     before, after = weights_of(one), weights_of(two)
     assert before.keys() == after.keys()
