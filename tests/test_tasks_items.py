@@ -53,6 +53,6 @@ def test_real_collections(realdata):
     counts = Counter(item.right for item in yes_no.items)
     assert counts == {0: 552, 1: 338}, "PubMedQA's labelled set: 552 yes, 338 no, 110 maybe"
     assert yes_no.skipped == 110
-    medquad = read_items("medquad", task(realdata / "medquad", kind="content"), 20)
+    medquad = read_items("medquad", task(realdata / "medquad", kind="content"), 20, 0)
     assert len(medquad.items) == 20
     assert all(item.contents and item.contents[0].text for item in medquad.items)
