@@ -6,7 +6,7 @@ import pytest
 from querylect.configs.plan_files import load_plan
 from querylect.errors import BaselineError, IncompleteError
 
-from .test_cli import _logging_as_before, end, room  # noqa: F401 (fixtures)
+from .test_cli import end, room  # noqa: F401 (a fixture)
 
 PLAN = "datasets: {hpo: {kind: hpo}}\nenvironments: {bm25: {}}\n"
 

@@ -15,7 +15,7 @@ from querylect.eval.drift.report import as_json, as_markdown, as_page, headline,
 from querylect.eval.drift.run import DriftSettings, measure, write_drift
 from querylect.eval.drift.words import words_of
 
-from .test_cli import _logging_as_before, end  # noqa: F401 (the fixture acts by being here)
+from .test_cli import end
 from .test_eval_drift_queries import evaluation
 from .test_eval_drift_words import KEYWORDS, SENTENCES, plain
 

@@ -30,7 +30,7 @@ from querylect.eval.report.verdicts import headline, verdicts
 
 from .evaluated import HOSTILE, LONG, evaluated, hostile  # noqa: F401 (fixtures)
 from .lessons import ASKED, lesson_url, lessons, speaking  # noqa: F401 (fixtures)
-from .test_cli import _logging_as_before, end, room  # noqa: F401 (fixtures)
+from .test_cli import end, room  # noqa: F401 (a fixture)
 from .test_eval_curves import run
 from .test_eval_drift import embed
 from .test_eval_drift_words import KEYWORDS, SENTENCES, plain
