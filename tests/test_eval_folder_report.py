@@ -337,8 +337,8 @@ def test_the_commands_are_quoted_and_are_those_of_the_folders(evaluated, drift, 
     measured = []
     monkeypatch.setattr("querylect.eval.drift.run.write_drift", lambda *given: measured.append(given))
     assert end(*drift_[1:]) == 0
-    ((named, settings, output),) = measured
-    assert (list(named), output) == (["lay $a$", "dense"], drift)
+    ((named, settings, output, overwrite),) = measured
+    assert (list(named), output, overwrite) == (["lay $a$", "dense"], drift, False)
     assert settings == DriftSettings(permutations=99, bootstrap=99, success="all", shared=True)
     trained = room("train.run", "train", training)
     assert end(*train_[1:]) == 0
