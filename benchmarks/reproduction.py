@@ -12,6 +12,7 @@
 `run` does what is missing, seed after seed: a run that was stopped is resumed from its last checkpoint, a finished
 evaluation is not repeated. It takes many hours; give it again after an interruption, or with --minutes, as often as it
 takes. It ends with exit code 0 where nothing is missing and 75 where it was stopped. More steps may be asked for later.
+Parts may run side by side, one process each (--only).
 `table` measures nothing. Everything lies in --folder, with a log (reproduction.log). `--tiny` does two steps on a few
 questions: it shows that every part works and says nothing about the paper.
 """
@@ -78,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             write_page(given.page, text)
         return 0
     options.folder.mkdir(parents=True, exist_ok=True)
-    with _alone(options.folder), _logged(options.folder / "reproduction.log"):
+    with _alone(options.folder, options.parts), _logged(options.folder / "reproduction.log"):
         log.info("%s; parts %s, seeds %s", describe(), " ".join(options.parts), options.seeds)
         try:
             with _stoppable(given.minutes) as check, Services(options) as services:
@@ -216,13 +217,18 @@ def _variable(name: str, value: str) -> Iterator[None]:
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Hold the lock of the folder. Raises ConfigError where another process has it."""
-    with (folder / "lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise ConfigError(f"another process works in {folder}; wait for it, or give another --folder.") from None
+def _alone(folder: Path, parts: Sequence[str]) -> Iterator[None]:
+    """Hold the locks of these parts. Raises ConfigError where another process has one."""
+    with ExitStack() as held:
+        for part in parts:
+            file = held.enter_context((folder / f"lock-{part}").open("w"))
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise ConfigError(
+                    f"another process works on part {part} in {folder}; wait for it, choose other parts (--only), "
+                    "or give another --folder."
+                ) from None
         yield
 
 

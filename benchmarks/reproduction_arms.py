@@ -17,8 +17,7 @@ SAVE_STEPS = 15
 
 COMMON = (
     "train.warm_start.questions=0",
-    "train.samples_per_update=null",  # the update sees every sample in every arm
-    "train.learning_rate=2e-4",
+    "train.learning_rate=4e-4",
     "train.lr_schedule=constant",  # so that a run can be continued to a number of tokens
     "train.raw_reward=[0.0,1.0]",  # the same training questions for both retrievers
     "train.guard.action=warn",  # a collapse is a result here
@@ -67,12 +66,18 @@ class Arm:
     """The arm whose number of sampled tokens, with the same seed, this one is trained to; None: a number of steps."""
 
 
-TWO_TURNS = ("train.questions_per_step=12", "train.questions_per_micro_batch=2")
+# As many answers a step in both, 192 and 256; every one of two turns is in the update, where groups differ in size.
+ONE_TURN = ("train.questions_per_step=12", "train.questions_per_micro_batch=6")
+TWO_TURNS = (
+    "train.questions_per_step=8",
+    "train.questions_per_micro_batch=2",
+    "train.samples_per_update=null",
+)
 
 
 def _level(name: str) -> Arm:
     prompt = f"rewriter.prompt={PROMPTS}/{name}.yaml"
-    return Arm(name, "c", f"prompt level `{name}`", "demo", BM25, (BM25,), "[16]", (prompt,), name)
+    return Arm(name, "c", f"prompt level `{name}`", "demo", BM25, (BM25,), "[16]", (*ONE_TURN, prompt), name)
 
 
 ARMS = {
@@ -86,8 +91,8 @@ ARMS = {
             "turn", "a", "4×4, credit per turn", "demo_two_turn", BM25, (BM25,), "[4,4]",
             (*TWO_TURNS, "train.credit=turn"), "two turns", tokens_of="trajectory",
         ),
-        Arm("bm25", "b", "trained with BM25", "demo", BM25, (BM25, MINILM), "[16]", (), "one turn"),
-        Arm("minilm", "b", "trained with MiniLM", "demo", MINILM, (BM25, MINILM), "[16]", (), "one turn"),
+        Arm("bm25", "b", "trained with BM25", "demo", BM25, (BM25, MINILM), "[16]", ONE_TURN, "one turn"),
+        Arm("minilm", "b", "trained with MiniLM", "demo", MINILM, (BM25, MINILM), "[16]", ONE_TURN, "one turn"),
         _level("general"),
         _level("explore"),
         _level("direct"),

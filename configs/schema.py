@@ -155,6 +155,8 @@ class RolloutConfig(Section):
     """Tokens kept of each shown document."""
     observation_tokens: Annotated[int, Field(ge=1)] | None = None
     """Tokens of all documents that one turn is shown, the best ranked first; None: documents × document_tokens."""
+    keep_rewrites_weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    """Weight of the rewrites of earlier turns in every probe of a later turn's plan; 0 searches without them."""
     micro_batch: Annotated[int, Field(ge=1)] = 256
     """Sequences that generate side by side (engine transformers; vLLM packs its batches itself)."""
     engine: Literal["transformers", "vllm", "vllm_server"] = "transformers"

@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..configs.evaluation import SystemConfig
@@ -24,6 +24,7 @@ from ..llms.access import Llm
 from ..llms.base import Draw, Message
 from ..rewriters.base import Rewriter
 from ..rewriters.frozen import Answer, ask_turn
+from ..rewriters.plans import with_earlier
 from .answering import UNDER_WAY, Asking
 from .journal import Key
 from .records import EvalRecord, metrics_of
@@ -53,6 +54,8 @@ class _Path:
     seconds: float = 0.0
     open: bool = True
     """False where the model did not answer."""
+    earlier: tuple[str, ...] = ()
+    """The rewrites of the turns before the one under way."""
 
 
 def prompted_answers(
@@ -133,8 +136,12 @@ class _Batch:
             )
             spent = (time.perf_counter() - started) / max(1, len(paths))
             for path, answer in zip(paths, answers, strict=True):
-                path.answer, path.seconds = answer, path.seconds + spent
+                path.seconds += spent
                 path.open = answer is not None
+                if answer is not None:
+                    kept = self.rollout.keep_rewrites_weight
+                    answer = replace(answer, rewrite=with_earlier(answer.rewrite, path.earlier, kept))
+                path.answer = answer
 
     def search(self, client: Any, searching: ThreadPoolExecutor) -> None:
         """Send the plans of this turn; another batch is generated meanwhile."""
@@ -171,6 +178,7 @@ class _Batch:
             if self.turn < self.asking.turns:
                 shown = [hit.document for hit in result.ranking[: self.rollout.documents]] if result is not None else []
                 message = self.rewriter.follow_up(path.question, self._cut(shown), self.turn + 1)
+                path.earlier += answer.rewrite.rewrites
                 path.chat.append(Message(role="assistant", content=answer.text))
                 path.chat.append(Message(role="user", content=message))
 

@@ -185,6 +185,7 @@ def _rollout(config: RunConfig, used: UsedTurn) -> ExportedRollout:
         documents=rollout.documents,
         document_tokens=rollout.document_tokens,
         observation_tokens=rollout.observation_tokens,
+        keep_rewrites_weight=rollout.keep_rewrites_weight,
         k=config.search_depth,
     )
 

@@ -231,6 +231,7 @@ class ExportedRollout(_Entry):
     documents: int
     document_tokens: int
     observation_tokens: int | None = None
+    keep_rewrites_weight: float = 0.0
     k: Annotated[int, Field(ge=1)]
     """Documents that a search plan asks for."""
 

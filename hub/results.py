@@ -35,6 +35,7 @@ _SAME = (
     "rollout.documents",
     "rollout.document_tokens",
     "rollout.observation_tokens",
+    "rollout.keep_rewrites_weight",
     "reward.metric",
 )
 """Settings that answers depend on, besides the weights."""

@@ -5,7 +5,7 @@ score. With `keep_question_weight` w_q > 0 every probe also holds the question i
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..configs.schema import RewriterConfig
 from ..data.types import Question
@@ -39,6 +39,18 @@ class AnswerReader:
         kept = self.config.keep_question_weight or 0.0
         question_terms = (Term(text=question.text, weight=kept),) if kept > 0 else ()
         return Probe(terms=(*question_terms, Term(text=rewrite, weight=self.config.rewrite_weight)))
+
+
+def with_earlier(rewrite: Rewrite, earlier: Sequence[str], weight: float) -> Rewrite:
+    """`rewrite`, whose probes also hold the rewrites of earlier turns, each as a term of `weight`.
+
+    Unchanged where `weight` is 0, where there are none, or where the format failed.
+    """
+    if rewrite.plan is None or not earlier or weight == 0:
+        return rewrite
+    kept = tuple(Term(text=text, weight=weight) for text in earlier)
+    probes = tuple(probe.model_copy(update={"terms": (*probe.terms, *kept)}) for probe in rewrite.plan.probes)
+    return replace(rewrite, plan=rewrite.plan.model_copy(update={"probes": probes}))
 
 
 def union(queries: Sequence[str], per_query: int, budget: int) -> SearchPlan:

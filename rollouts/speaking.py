@@ -12,6 +12,7 @@ from ..configs.schema import RolloutConfig
 from ..data.types import Document, Question
 from ..errors import ConfigError
 from ..rewriters.base import Message, Rewriter
+from ..rewriters.plans import with_earlier
 from .chat import Chat
 from .engine import Engine, Sample, Sampling
 from .tree import Node, Tree
@@ -43,6 +44,8 @@ class Place:
     parent: Node | None
     stream: int = 0
     """Where the random numbers of its samples come from."""
+    earlier: tuple[str, ...] = ()
+    """The rewrites of the turns before it, first turn first."""
 
 
 class Speaker:
@@ -91,7 +94,8 @@ class Speaker:
             {"role": "assistant", "content": self.rewriter.opening + node.text},
             {"role": "user", "content": message},
         ]
-        return Place(place.tree, messages, [*node.prompt_ids, *node.completion_ids, *ids], node)
+        prompt_ids = [*node.prompt_ids, *node.completion_ids, *ids]
+        return Place(place.tree, messages, prompt_ids, node, earlier=(*place.earlier, *node.rewrite.rewrites))
 
     def sampling(self, turn: int, greedy: bool) -> Sampling:
         """How an answer of that turn is sampled."""
@@ -104,6 +108,7 @@ class Speaker:
     def _node(self, place: Place, sample: Sample, turn: int) -> Node:
         text = self.chat.text(sample.ids)
         rewrite = self.rewriter.parse(place.tree.question, text, turn)
+        rewrite = with_earlier(rewrite, place.earlier, self.rollout.keep_rewrites_weight)
         return Node(turn, place.prompt_ids, sample.ids, sample.logprobs, sample.finished, text, rewrite)
 
     def shown(self, documents: Sequence[Document]) -> list[Document]:

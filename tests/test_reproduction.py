@@ -102,7 +102,7 @@ def test_a_second_process_in_the_same_folder_is_refused(tiny, tmp_path):
     from reproduction import _alone
 
     (tmp_path / "repro").mkdir()
-    with _alone(tmp_path / "repro"), pytest.raises(ConfigError, match="another process"):
+    with _alone(tmp_path / "repro", "abc"), pytest.raises(ConfigError, match="another process"):
         tiny("run")
 
 

@@ -349,3 +349,22 @@ def test_a_turn_that_was_cut_pays_the_penalty_and_a_whole_one_does_not(client):
         cut = 0.0 if finished else 0.5
         assert good.reward == pytest.approx(0.9 * good.metrics["ndcg@10"] + 0.1 - cut)
         assert bad.reward == -cut
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.25])
+def test_later_plans_keep_the_rewrites_of_earlier_turns(client, weight):
+    engine = Script(say("triptan"), say("aspirin", "headache"), "no format", say("migraine"))
+    (tree,) = grower(client, engine, keep_rewrites_weight=weight).grow([HEAD], [1, 1, 1, 1])
+    nodes = list(tree.walk())
+    terms = [
+        [[(term.text, term.weight) for term in probe.terms] for probe in node.rewrite.plan.probes]
+        for node in nodes
+        if node.rewrite.plan is not None
+    ]
+    kept = [("triptan", weight), ("aspirin", weight), ("headache", weight)] if weight else []
+    assert nodes[2].rewrite.plan is None, "a failed turn searches with nothing"
+    assert terms == [
+        [[("triptan", 1.0)]],
+        [[("aspirin", 1.0), *kept[:1]], [("headache", 1.0), *kept[:1]]],
+        [[("migraine", 1.0), *kept]],
+    ]

@@ -11,6 +11,14 @@ from querylect.train import rows
 
 from .lessons import change, lesson_url, lessons, settings, speaking  # noqa: F401
 from .test_train_trl import losses_and_gradients, ready, step_inputs, with_trainer
+from .wrong_credit import (
+    equal_node_weights,
+    leaf_advantages_without_lambda,
+    mean_over_a_whole_path,
+    plain_means,
+    siblings_only,
+    signal_only_normalizer,
+)
 
 CASES = {
     "4x4": {"rollout.branching": [4, 4]},
@@ -30,6 +38,27 @@ CASES = {
     "16-grpo": {"rollout.branching": [16], "reward.turn_weights": [1.0], "train.loss_type": "grpo"},
     "16-dr_grpo": {"rollout.branching": [16], "reward.turn_weights": [1.0], "train.loss_type": "dr_grpo"},
 }
+
+WRONG_RULES = {
+    "equal-node-weights": (equal_node_weights, {"rollout.branching": [4, 4]}),
+    "equal-node-weights-trajectory": (
+        equal_node_weights,
+        {"rollout.branching": [4, 4], "train.credit": "trajectory"},
+    ),
+    "siblings-only": (siblings_only, {"rollout.branching": [8, 2]}),
+    "leaf-advantages-without-lambda": (
+        leaf_advantages_without_lambda,
+        {"rollout.branching": [4, 4], "reward.turn_weights": [0.5, 2.0]},
+    ),
+    "plain-means": (plain_means, {"rollout.branching": [2, 3, 2], "reward.turn_weights": [0.25, 0.5, 2.0]}),
+    "plain-means-trajectory": (plain_means, {"rollout.branching": [4, 4], "train.credit": "trajectory"}),
+    "signal-only-normalizer": (signal_only_normalizer, {"rollout.branching": [8, 2]}),
+    "mean-over-a-whole-path": (
+        mean_over_a_whole_path,
+        {"rollout.branching": [4, 4], "train.loss_type": "grpo", "rollout.max_new_tokens": [4, 6]},
+    ),
+}
+"""Rules that stand nowhere in the product, and a step on which they give another gradient."""
 
 
 def made_up_rewards(trees):
@@ -160,12 +189,8 @@ def relative_difference(gradients, expected):
     return sum(float((gradients[n].double() - g.double()).norm()) ** 2 for n, g in expected.items()) ** 0.5 / norm
 
 
-@pytest.mark.parametrize("changes", CASES.values(), ids=CASES)
-@pytest.mark.parametrize("packing", [True, False], ids=["packed", "flat"])
-def test_the_gradient_of_trees_equals_brute_force(settings, monkeypatch, changes, packing):  # noqa: F811
-    if not packing and "rollout.temperature" in changes:
-        changes = {**changes, "rollout.temperature": 0.7}  # flat rows have one temperature
-    config = change(settings, **changes)
+def compare(config, monkeypatch, packing=True):
+    """(relative difference of the trainer's gradient to brute force, the metrics of the step)."""
     grow = rows._grow
     monkeypatch.setattr(rows, "_grow", lambda trainer, ids: made_up_rewards(grow(trainer, ids)))
 
@@ -176,8 +201,24 @@ def test_the_gradient_of_trees_equals_brute_force(settings, monkeypatch, changes
         trainer.model.eval()
         return relative_difference(gradients, brute_force_gradients(trainer, config)), trainer.last_metrics
 
-    difference, metrics = with_trainer(config, monkeypatch, act)
+    return with_trainer(config, monkeypatch, act)
+
+
+@pytest.mark.parametrize("changes", CASES.values(), ids=CASES)
+@pytest.mark.parametrize("packing", [True, False], ids=["packed", "flat"])
+def test_the_gradient_of_trees_equals_brute_force(settings, monkeypatch, changes, packing):  # noqa: F811
+    if not packing and "rollout.temperature" in changes:
+        changes = {**changes, "rollout.temperature": 0.7}  # flat rows have one temperature
+    config = change(settings, **changes)
+    difference, metrics = compare(config, monkeypatch, packing)
     assert difference <= 1e-5
     assert metrics["states/turn1"] == 1
     if config.rollout.branching == [16, 1]:
         assert metrics["states/turn2"] < 16, "some first turns said the same"
+
+
+@pytest.mark.parametrize(("wrong", "changes"), WRONG_RULES.values(), ids=WRONG_RULES)
+def test_a_wrong_rule_of_credit_is_noticed(settings, monkeypatch, wrong, changes):  # noqa: F811
+    wrong(monkeypatch)
+    difference, _ = compare(change(settings, **changes), monkeypatch)
+    assert difference > 1e-2

@@ -2,7 +2,9 @@
 
 import os
 import resource
+import shutil
 import signal
+import subprocess
 import time
 from types import SimpleNamespace
 
@@ -338,6 +340,38 @@ def test_a_full_disk_leaves_no_half_checkpoint_and_keeps_the_one_before(settings
     assert {path: path.stat().st_size for path in (folder / "checkpoints").rglob("*")} == whole
     train(config, resume=True)
     assert without_seconds(folder / "metrics.jsonl") == straight
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A disk of its own at `small_disk.place`, of as many bytes as `small_disk.resize` says."""
+    place = tmp_path / "disk"
+    place.mkdir()
+
+    def mount(options, *what):
+        return subprocess.run(["mount", "-t", "tmpfs", "-o", options, *what, place], check=False).returncode == 0
+
+    if os.getuid() or not mount("size=64m", "tmpfs"):
+        pytest.skip("needs root and the right to mount a tmpfs")
+    yield SimpleNamespace(place=place, resize=lambda size: mount(f"remount,size={size}"))
+    subprocess.run(["umount", place], check=True)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9])
+def test_a_disk_that_fills_ends_the_run_with_a_sentence_and_loses_no_step(settings, straight, small_disk, share):
+    """A run that keeps a checkpoint per step, on a disk with room for a share of what it writes."""
+    config = change(settings, **{"output": str(small_disk.place), "train.save_steps": 1, "train.keep_checkpoints": 9})
+    page = os.sysconf("SC_PAGE_SIZE")
+    folder = train(config)
+    used = sum(-(-path.stat().st_size // page) * page for path in small_disk.place.rglob("*") if path.is_file())
+    shutil.rmtree(folder)
+    assert small_disk.resize(int(used * share))
+    with pytest.raises(StorageError, match=r"could not write .*No space left.*Free some space"):
+        train(config)
+    left = [path for path in small_disk.place.rglob("*") if ".part" in path.name or ".tmp" in path.name]
+    assert not left, "nothing half-written stays behind"
+    assert small_disk.resize(64 << 20)
+    assert without_seconds(train(config, resume=folder.exists()) / "metrics.jsonl") == straight
 
 
 def test_a_log_that_cannot_be_written_is_a_storage_error(tmp_path):

@@ -1,5 +1,6 @@
 """Credit on a problem of two turns whose gradient is known: the expectation over all trees, by enumeration."""
 
+import sys
 from itertools import product
 from math import exp, prod
 
@@ -9,6 +10,8 @@ from querylect.rewriters.base import Rewrite
 from querylect.rollouts.tree import Node, Tree
 from querylect.train.credit import assign_credit
 from querylect.train.rows import row_advantages, row_turns
+
+from .wrong_credit import equal_node_weights, leaf_advantages_without_lambda, plain_means
 
 LAMBDA = (0.5, 2.0)
 FIRST = (0.3, -0.4)
@@ -77,13 +80,37 @@ def norm(vector):
     return sum(x * x for x in vector) ** 0.5
 
 
+def compare(branching, credit):
+    """(cosine of the expected gradient to the true one, strength of turn 1 beside turn 2 in units of the true one)."""
+    (first, second), (true_first, true_second) = expected_gradient(branching, credit), true_gradient()
+    estimate, truth = [*first, *second], [*true_first, *true_second]
+    cosine = sum(a * b for a, b in zip(estimate, truth, strict=True)) / norm(estimate) / norm(truth)
+    return cosine, norm(first) / norm(second) / (norm(true_first) / norm(true_second))
+
+
 @pytest.mark.parametrize("credit", ["turn", "trajectory"])
 @pytest.mark.parametrize("branching", [[2, 2], [2, 3], [3, 2]])
 def test_the_expected_gradient_is_that_of_the_expected_trajectory_reward(branching, credit):
     """cosine ≥ .999 to the true gradient, and turn 1 as strong beside turn 2 as it should be, to 2 %."""
-    (first, second), (true_first, true_second) = expected_gradient(branching, credit), true_gradient()
-    estimate, truth = [*first, *second], [*true_first, *true_second]
-    cosine = sum(a * b for a, b in zip(estimate, truth, strict=True)) / norm(estimate) / norm(truth)
-    strength = norm(first) / norm(second) / (norm(true_first) / norm(true_second))
+    cosine, strength = compare(branching, credit)
     assert cosine >= 0.999
     assert strength == pytest.approx(1, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "branching", "credit"),
+    [
+        (equal_node_weights, [2, 2], "turn"),
+        (equal_node_weights, [2, 3], "trajectory"),
+        (leaf_advantages_without_lambda, [2, 2], "turn"),
+        (plain_means, [2, 3], "turn"),
+        (plain_means, [2, 2], "trajectory"),
+    ],
+)
+def test_a_wrong_rule_of_credit_is_noticed(monkeypatch, wrong, branching, credit):
+    if wrong is plain_means:
+        wrong(monkeypatch)
+    else:
+        wrong(monkeypatch, sys.modules[__name__])
+    cosine, strength = compare(branching, credit)
+    assert cosine < 0.999 or abs(strength - 1) > 0.02

@@ -205,7 +205,7 @@ def _of_export(name: str, folder: Path, settings: Sequence[str], trust_remote_co
         "rollout": {
             "branching": [1] * rollout.turns,
             "max_new_tokens": [budget[min(turn, len(budget) - 1)] for turn in range(rollout.turns)],
-            **rollout.model_dump(include={"max_prompt_tokens", "documents", "document_tokens", "observation_tokens"}),
+            **rollout.model_dump(exclude={"turns", "turn", "turn_reason", "max_new_tokens", "k"}),
         },
         "reward": {"turn_weights": [1.0] * rollout.turns},
     }
