@@ -354,7 +354,7 @@ def small_disk(tmp_path):
     if os.getuid() or not mount("size=64m", "tmpfs"):
         pytest.skip("needs root and the right to mount a tmpfs")
     yield SimpleNamespace(place=place, resize=lambda size: mount(f"remount,size={size}"))
-    subprocess.run(["umount", place], check=True)
+    subprocess.run(["umount", "--lazy", place], check=True)
 
 
 @pytest.mark.parametrize("share", [0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9])
@@ -366,7 +366,7 @@ def test_a_disk_that_fills_ends_the_run_with_a_sentence_and_loses_no_step(settin
     used = sum(-(-path.stat().st_size // page) * page for path in small_disk.place.rglob("*") if path.is_file())
     shutil.rmtree(folder)
     assert small_disk.resize(int(used * share))
-    with pytest.raises(StorageError, match=r"could not write .*No space left.*Free some space"):
+    with pytest.raises(StorageError, match=r"could not write .*Free some space"):
         train(config)
     left = [path for path in small_disk.place.rglob("*") if ".part" in path.name or ".tmp" in path.name]
     assert not left, "nothing half-written stays behind"
