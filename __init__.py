@@ -1,8 +1,7 @@
 """querylect: train query rewriters by reinforcement learning against the retriever they will really use.
 
-What the package offers by itself is imported where it is asked for, since it brings large libraries: `Rewriter`, and
-what the library *verifiers* looks for, which finds an environment by the name of a top-level package
-(`vf-eval querylect`).
+The public names are imported lazily, since they load large libraries: `Rewriter`, and the two names that the library
+*verifiers* looks up in a top-level package (`vf-eval querylect`).
 """
 
 from importlib import import_module
@@ -13,11 +12,11 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from .envs.adapters.verifiers import RetrievalEnv, RetrievalTaskset
-    from .use.rewriter import Rewriter
+    from .inference.rewriter import Rewriter
 else:
 
     def __getattr__(name: str) -> type:
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        module = ".use.rewriter" if name == "Rewriter" else ".envs.adapters.verifiers"
+        module = ".inference.rewriter" if name == "Rewriter" else ".envs.adapters.verifiers"
         return getattr(import_module(module, __name__), name)

@@ -1,7 +1,7 @@
-"""The command line. Heavy imports stand inside the commands, so that `querylect --help` answers at once.
+"""The command line. Heavy imports are inside the commands, so that `querylect --help` answers at once.
 
-`main` is the one place where an error becomes an exit code: 2 for what the user can mend, 1 for what failed outside
-or here, 130 for Ctrl-C.
+Only `main` turns errors into exit codes: 2 for what the user can fix, 1 for other failures, 130 for Ctrl-C; a
+`StoppedError` has 75.
 """
 
 import logging
@@ -22,15 +22,16 @@ from .configs.run_settings import load_run_config
 from .configs.schema import RunConfig
 from .data.commands import app as data_app
 from .doctor.commands import app as doctor_app
+from .envs import commands as _data_prepare  # noqa: F401 - a command of data_app
 from .errors import ConfigError, QuerylectError
 from .eval.commands import app as eval_app
 from .eval.papers.commands import app as paper_app
-from .hub.commands import app as hub_app
+from .export.commands import app as hub_app
+from .inference.commands import app as use_app
 from .logs import progress_bar, set_up_logging
 from .questions.commands import index_questions
 from .slurm.commands import launch
 from .train.commands import app as train_app
-from .use.commands import app as use_app
 
 log = logging.getLogger(__name__)
 
@@ -65,40 +66,42 @@ Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log details.")]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Entry point of `querylect`: runs one command and ends the process with its exit code."""
+    """Entry point of `querylect`: run one command and exit the process with its exit code."""
     try:
         app(arguments)
     except SystemExit as stop:
-        # typer hides these two behind an exit of its own
-        hidden = stop.__context__.__cause__ if stop.__context__ else None
-        if isinstance(hidden, KeyboardInterrupt):
+        # typer wraps these two in its own SystemExit
+        cause = stop.__context__.__cause__ if stop.__context__ else None
+        if isinstance(cause, KeyboardInterrupt):
             sys.exit(_interrupted())
-        if isinstance(hidden, EOFError):
-            sys.exit(_unexpected(hidden))
+        if isinstance(cause, EOFError):
+            sys.exit(_unexpected(cause))
         raise
     except KeyboardInterrupt:
         sys.exit(_interrupted())
     except QuerylectError as error:
         log.debug("where the error arose", exc_info=error)
-        if not error.told_elsewhere:
-            _tell(f"{error.label}: {error}")
+        if not error.already_reported:
+            _print_stderr(f"{error.label}: {error}")
         sys.exit(error.exit_code)
     except Exception as error:  # noqa: BLE001 (the last stop of every error)
         sys.exit(_unexpected(error))
 
 
-def _tell(text: str) -> None:
+def _print_stderr(text: str) -> None:
     typer.echo(text, err=True)
 
 
 def _interrupted() -> int:
-    _tell("Interrupted.")
+    _print_stderr("Interrupted.")
     return 130
 
 
 def _unexpected(error: BaseException) -> int:
-    _tell("".join(traceback.format_exception(error)).rstrip())
-    _tell(f"This is a mistake in querylect {__version__}, not in your input: please report it with the lines above.")
+    _print_stderr("".join(traceback.format_exception(error)).rstrip())
+    _print_stderr(
+        f"This is a mistake in querylect {__version__}, not in your input: please report it with the lines above."
+    )
     return 1
 
 
@@ -109,9 +112,9 @@ def _resolve(
     dry_run: bool,
     load: Callable[[str, Sequence[str]], RunConfig] = load_config,
 ) -> RunConfig:
-    """The config a command works on; a dry run prints it and ends the command.
+    """Load a command's config; a dry run prints it and ends the command.
 
-    An override in the place of CONFIG means the demo's config, changed.
+    An override given as CONFIG changes the config `demo`.
     """
     set_up_logging(verbose)
     changes = list(overrides or ())
@@ -127,18 +130,18 @@ def _resolve(
 def _resolve_run(
     run: str, overrides: Iterable[str] | None, verbose: bool, dry_run: bool
 ) -> tuple[RunConfig, Path | None]:
-    """The config of a run folder and the folder; of a packaged config or a YAML file, and None."""
+    """(config, folder) of a run folder; (config, None) of a packaged config or a YAML file."""
     folder = Path(run).expanduser()
-    written = folder / "config.yaml"
-    if written.is_file():
+    config_file = folder / "config.yaml"
+    if config_file.is_file():
         return _resolve(str(folder), overrides, verbose, dry_run, load_run_config), folder
     if folder.is_dir() and run not in known_configs():
         raise ConfigError(f"{run} is no run folder: it holds no config.yaml. Give one that `querylect train` wrote.")
     return _resolve(run, overrides, verbose, dry_run), None
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"querylect {__version__}")
         raise typer.Exit
 
@@ -177,21 +180,23 @@ def index_build(
             "--shard writes parts and nothing else: leave out --overwrite, --restart, --missing and --workers."
         )
     if part:
-        from .envs.index import build_shard
+        from .envs.index.build import build_shard
 
         settings = only(settings, env)
         with progress_bar("indexing") as progress:
             parts = build_shard(settings.env, *part, progress=progress)
         typer.echo(f"{settings.env.index}: shard {shard} is written ({parts} parts)")
         return
-    from .envs.index import build_index
+    from .envs.index.build import build_index
 
-    for one in chosen(settings, env).values():
-        if missing and (one.client.urls != "local" or (Path(one.env.index) / "manifest.json").exists()):
+    for run_config in chosen(settings, env).values():
+        if missing and (run_config.client.urls != "local" or (Path(run_config.env.index) / "manifest.json").exists()):
             continue
         with progress_bar("indexing") as progress:
-            manifest = build_index(one.env, overwrite=overwrite, progress=progress, workers=workers, restart=restart)
-        typer.echo(f"{one.env.index}: {manifest.documents} documents")
+            manifest = build_index(
+                run_config.env, overwrite=overwrite, progress=progress, workers=workers, restart=restart
+            )
+        typer.echo(f"{run_config.env.index}: {manifest.documents} documents")
 
 
 @index_app.command("merge")
@@ -205,16 +210,16 @@ def index_merge(
 ) -> None:
     """Put the shards of CONFIG's index together, once `index build --shard` has written them all."""
     settings = only(_resolve(config, overrides, verbose, dry_run), env)
-    from .envs.index import merge_index
+    from .envs.index.build import merge_index
 
     manifest = merge_index(settings.env, overwrite=overwrite)
     typer.echo(f"{settings.env.index}: {manifest.documents} documents")
 
 
-def _shard(written: str) -> tuple[int, int]:
-    first, _, second = written.partition("/")
+def _shard(shard: str) -> tuple[int, int]:
+    first, _, second = shard.partition("/")
     if not (first.isdecimal() and second.isdecimal() and 1 <= int(first) <= int(second)):
-        raise ConfigError(f"--shard is {written!r}; expected i/n with i from 1 to n, such as 3/16.")
+        raise ConfigError(f"--shard is {shard!r}; expected i/n with i from 1 to n, such as 3/16.")
     return int(first), int(second)
 
 
@@ -228,10 +233,10 @@ def index_verify(
 ) -> None:
     """Check every file of CONFIG's index, and of a hybrid's members, against its manifest."""
     settings = _resolve(config, overrides, verbose, dry_run)
-    from .envs.index import verify_indexes
+    from .envs.retrievers.open import verify_indexes
 
-    for one in chosen(settings, env).values():
-        for folder, manifest in verify_indexes(one.env).items():
+    for run_config in chosen(settings, env).values():
+        for folder, manifest in verify_indexes(run_config.env).items():
             typer.echo(f"{folder}: {manifest.documents} documents, every file as its manifest says")
 
 
@@ -251,8 +256,8 @@ def env_export_trec(
 ) -> None:
     """Write a split of CONFIG as topics, qrels and runs that trec_eval reads; print nDCG@10 of each run."""
     settings, folder = _resolve_run(run, overrides, verbose, dry_run)
+    from .eval.compare import report_folder
     from .eval.export import export_trec
-    from .eval.mixed import report_folder
 
     if folder is not None and env is not None:
         folder = report_folder(folder, env)
@@ -293,19 +298,19 @@ def serve(
     settings = only(_resolve(config, overrides, verbose, dry_run), env)
     writer = extend = None
     if rewriter is not None:
-        from .use.serve import open_rewriter
+        from .inference.server import open_rewriter
 
         writer, extend = open_rewriter(rewriter, env, checkpoint, revision, turn)
     elif checkpoint is not None or revision is not None or turn is not None:
         raise ConfigError("--checkpoint, --revision and --turn choose a rewriter, and there is no --rewriter.")
-    from .envs.handed_over import PRIVATE
-    from .envs.handed_over import tell as tell_address
-    from .envs.service import serve as serve_environment
-    from .envs.tokens import token_of
+    from .envs.client.discovery import PRIVATE
+    from .envs.client.discovery import register_service as tell_address
+    from .envs.server.auth import token_of
+    from .envs.server.serve import serve as serve_environment
 
     served = settings.env if tell is None else settings.env.model_copy(update=PRIVATE)
     if facing is not None:
-        from .envs.facing import facing as address_facing
+        from .envs.client.source_address import source_address_for as address_facing
 
         served = served.model_copy(update={"host": address_facing(facing)})
 
@@ -338,7 +343,7 @@ def train(
         raise typer.Exit
     from .train.run import train as train_policy
 
-    out = sys.stdout  # a tracker may have turned sys.stdout away when the run ends
+    out = sys.stdout  # a tracker may have redirected sys.stdout by the end of the run
     folder = train_policy(settings, resume)
     if os.environ.get("RANK", "0") == "0":
         typer.echo(folder, file=out)
@@ -407,8 +412,10 @@ def evaluate(
         changes = [run, *changes]
         run = None
     if run is None:
-        given: dict[str, list[str]] = {name: list(values or ()) for name, values in flags.items()}
-        plan = plan_of_flags(**given, model=model, turns=turns, samples=samples, endpoint=endpoint, overrides=changes)
+        flag_values: dict[str, list[str]] = {name: list(values or ()) for name, values in flags.items()}
+        plan = plan_of_flags(
+            **flag_values, model=model, turns=turns, samples=samples, endpoint=endpoint, overrides=changes
+        )
         _evaluate_plan(plan, output, checked, overwrite, verbose, dry_run)
         return
     if any([*flags.values(), model, endpoint, turns > 1, samples]):
@@ -421,12 +428,12 @@ def evaluate(
     settings, folder = _resolve_run(run, changes, verbose, dry_run)
     if checkpoint is not None and folder is None:
         raise ConfigError(f"--checkpoint {checkpoint} needs a run folder, and {run!r} is a config.")
-    from .eval.mixed import evaluate_each
+    from .eval.compare import evaluate_each
     from .eval.summary import summary
 
-    for written in evaluate_each(settings, folder, output, env, checkpoint, _tell if checked else None, overwrite):
-        _tell(summary(written.with_name("results.json")))
-        typer.echo(written)
+    for path in evaluate_each(settings, folder, output, env, checkpoint, _print_stderr if checked else None, overwrite):
+        _print_stderr(summary(path.with_name("results.json")))
+        typer.echo(path)
 
 
 def _evaluate_plan(
@@ -441,9 +448,9 @@ def _evaluate_plan(
     from .eval.grid.results import evaluate_plan
     from .eval.summary import plan_summary
 
-    written, failed = evaluate_plan(plan, output, _tell if checked else None, overwrite)
-    _tell(plan_summary(written))
-    typer.echo(written)
+    path, failed = evaluate_plan(plan, output, _print_stderr if checked else None, overwrite)
+    _print_stderr(plan_summary(path))
+    typer.echo(path)
     if failed is not None:
         raise failed
 

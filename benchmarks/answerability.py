@@ -14,11 +14,11 @@ import argparse
 from machine import describe
 from querylect.configs.load import load_config
 from querylect.data.corpus import open_corpus
-from querylect.envs.question_index import open_question_index
+from querylect.envs.retrievers.question_index import open_question_index
 from querylect.questions.build import judged_pairs
 from querylect.questions.compare import Retrieval, compare
 from querylect.questions.extend import similar_contents
-from querylect.questions.journal import Journal
+from querylect.questions.journal import AnswerJournal
 from querylect.questions.pool import Pool
 
 
@@ -38,7 +38,7 @@ def main() -> None:
     assert extend is not None, "questions.extend must name a retriever over the contents"
     index = open_question_index(env.question_index.folder)
     pool = Pool(index.questions(), index.answers())
-    journal = Journal(index.path)
+    journal = AnswerJournal(index.path)
     questions, contents = [question.id for question in pool.questions], list(index.contents())
     judged = judged_pairs(pool, list(journal.asked.values()), list(journal.pairs.values()))
     own, seen = set(), set()

@@ -20,7 +20,9 @@ from machine import describe
 from querylect.configs.load import load_config
 from querylect.data.types import Question
 from querylect.envs.environment import Environment
-from querylect.envs.index import build_index
+from querylect.envs.index.build import (
+    build_index,
+)
 from querylect.envs.plan import Probe, SearchPlan, Term
 
 RIGHT_WORD_WEIGHTS = (0.6, 1.0)

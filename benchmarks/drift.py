@@ -17,7 +17,7 @@ import time
 
 import numpy as np
 from machine import describe
-from querylect.eval.drift.draws import Layout, permuted_labels
+from querylect.eval.drift.draws import PooledSides, permuted_labels
 from querylect.eval.drift.kernels import Gaussian, Linear
 from querylect.eval.drift.mmd import Kernel, compare
 from querylect.eval.drift.words import count_words, tf_idf
@@ -36,12 +36,12 @@ def kernel_of(kind: str, queries: int, dimension: int) -> Kernel:
     return Linear(tf_idf(count_words([" ".join(f"w{rank}" for rank in row) for row in ranks.tolist()]).counts))
 
 
-def layout_of(queries: int) -> Layout:
+def layout_of(queries: int) -> PooledSides:
     """Each question on both sides."""
-    return Layout(queries, np.concatenate([np.arange(queries), np.arange(queries)]))
+    return PooledSides(queries, np.concatenate([np.arange(queries), np.arange(queries)]))
 
 
-def peer(matrix: np.ndarray, layout: Layout, permutations: int) -> tuple[float, float]:
+def peer(matrix: np.ndarray, layout: PooledSides, permutations: int) -> tuple[float, float]:
     """RE-MMD² over pairs of different questions, and its p, from the whole matrix."""
     same = layout.questions[:, None] == layout.questions
 

@@ -17,15 +17,17 @@ from typing import Any
 
 from machine import describe, seconds
 from querylect.configs.load import load_config
-from querylect.envs.connect import open_environment
-from querylect.envs.index import build_index
+from querylect.envs.client.connect import open_environment
+from querylect.envs.index.build import (
+    build_index,
+)
 from querylect.eval.answering import Asking, answers, batches
 from querylect.eval.journal import Journal
 from querylect.eval.records import METRICS, records_of_trees
 from querylect.logs import set_up_logging
 from querylect.rewriters.card import RetrieverCard
 from querylect.rewriters.registry import make_rewriter
-from querylect.rollouts.engines import load_engine
+from querylect.rollouts.engines.open import load_engine
 
 TARGET = 1.3
 

@@ -19,9 +19,9 @@ from querylect.logs import set_up_logging
 from querylect.rewriters.card import RetrieverCard
 from querylect.rewriters.registry import make_rewriter
 from querylect.rollouts.chat import Chat
-from querylect.rollouts.engine import Sampling
+from querylect.rollouts.engines.base import Sampling
+from querylect.rollouts.engines.transformers import TransformersEngine
 from querylect.rollouts.policy import load_policy
-from querylect.rollouts.transformers_engine import TransformersEngine
 from stock import settings, trainers
 
 TOKENS_OF_A_TURN = 16

@@ -14,11 +14,10 @@ from statistics import fmean
 from machine import describe
 from querylect.configs.load import load_config
 from querylect.data.types import Question
-from querylect.envs.connect import open_environment
-from querylect.eval.compare import run_raw
+from querylect.envs.client.connect import open_environment
+from querylect.eval.compare import PolicySystem, run_raw
 from querylect.eval.records import METRICS
 from querylect.eval.statistics import compare_paired
-from querylect.eval.systems import PolicySystem
 from querylect.logs import set_up_logging
 from querylect.train.run import train
 

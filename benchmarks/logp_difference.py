@@ -12,10 +12,10 @@ import platform
 
 import torch
 from querylect.configs.schema import RunConfig
-from querylect.rollouts.engine import Sampling
-from querylect.rollouts.engines import open_engine
+from querylect.rollouts.engines.base import Sampling
+from querylect.rollouts.engines.open import open_engine
 from querylect.rollouts.policy import load_policy
-from querylect.train.packing import packed_logps
+from querylect.train.packing.packing import packed_logps
 
 QUESTIONS = ("what helps when my head hurts?", "too much sugar in the blood", "bleeding gums", "my finger bent inwards")
 KINDS = {"float32": ("float32", None), "bfloat16": ("bfloat16", None), "autocast": ("float32", torch.bfloat16)}

@@ -27,23 +27,25 @@ from querylect.configs.llm import LlmConfig
 from querylect.configs.load import load_config
 from querylect.configs.methods import AskingConfig
 from querylect.data.types import Question
-from querylect.envs.connect import open_environment
-from querylect.envs.index import build_index
+from querylect.envs.client.connect import open_environment
+from querylect.envs.index.build import (
+    build_index,
+)
 from querylect.eval.answers.gold import read_gold
-from querylect.eval.methods import Runner
 from querylect.llms.access import Llm
-from querylect.llms.base import Costs, Deliver, Draw, Failure, Prompt, Reply
+from querylect.llms.base import Costs, Deliver, LlmResponse, MissingResponse, Prompt, SamplingParams
 from querylect.llms.cache import ReplyCache
-from querylect.llms.local import LocalModel
 from querylect.logs import set_up_logging
+from querylect.methods.method import Method
+from querylect.methods.methods import METHODS, make_method
+from querylect.methods.runner import Runner
 from querylect.rewriters.card import RetrieverCard
-from querylect.rewriters.method import Method
-from querylect.rewriters.methods import METHODS, make_method
-from querylect.rollouts.engine import Sampling
-from querylect.rollouts.streams import stream
+from querylect.rollouts.engines.base import Sampling
+from querylect.rollouts.local_model import LocalModel
+from querylect.rollouts.random_streams import stream
 
 TARGET = 0.8
-Asked = tuple[Prompt, Draw, int]
+Asked = tuple[Prompt, SamplingParams, int]
 """A prompt, its draw, and the tokens of the longest text that it was answered with, as far as that is known."""
 
 
@@ -54,11 +56,11 @@ class Listening(LocalModel):
         super().__init__(config)
         self.asked: list[Asked] = []
 
-    def generate(self, prompts: Sequence[Prompt], draw: Draw, deliver: Deliver, costs: Costs) -> None:
+    def generate(self, prompts: Sequence[Prompt], draw: SamplingParams, deliver: Deliver, costs: Costs) -> None:
         """As the local model does."""
 
-        def noted(place: int, outcome: Reply | Failure) -> None:
-            if isinstance(outcome, Reply):
+        def noted(place: int, outcome: LlmResponse | MissingResponse) -> None:
+            if isinstance(outcome, LlmResponse):
                 most = draw.max_tokens if draw.n > 1 else (outcome.tokens or 0)
                 self.asked.append((prompts[place], draw, most))
             deliver(place, outcome)
@@ -76,7 +78,7 @@ def main(told: argparse.Namespace) -> None:
     build_index(config.env)
     llm = LlmConfig(model=told.model, cache=None)
     model = Listening(llm)
-    Llm(model).ask([Prompt(({"role": "user", "content": "ready?"},))], Draw(max_tokens=2))  # loads it
+    Llm(model).ask([Prompt(({"role": "user", "content": "ready?"},))], SamplingParams(max_tokens=2))  # loads it
     with open_environment(config) as client:
         card = RetrieverCard.from_service(client.environment().retriever)
         asked = questions(told) or client.questions("test")[: told.questions]
@@ -150,7 +152,7 @@ Work = tuple[list[list[int]], int, Sampling]
 def ideal(asked: Sequence[Asked], model: Listening, most: int) -> Iterator[Work]:
     """Batches of what was asked: prompts of one draw by length, as many as fit with the answers that they got."""
     chat = model._chat
-    by_draw: dict[Draw, list[tuple[list[int], int]]] = {}
+    by_draw: dict[SamplingParams, list[tuple[list[int], int]]] = {}
     for prompt, draw, tokens in asked:
         messages = [{**said, "content": chat.plain(said["content"])} for said in prompt.messages]
         by_draw.setdefault(draw, []).append((chat.first(messages, prompt.opening), tokens))
@@ -168,7 +170,7 @@ def ideal(asked: Sequence[Asked], model: Listening, most: int) -> Iterator[Work]
         yield batch, draw.n, seeded(sampling, draw, batch)
 
 
-def seeded(sampling: Sampling, draw: Draw, batch: Sequence[Sequence[int]]) -> Sampling:
+def seeded(sampling: Sampling, draw: SamplingParams, batch: Sequence[Sequence[int]]) -> Sampling:
     """With the random streams that the prompts have in a run."""
     streams = tuple(stream(draw.seed, *ids) for ids in batch) if draw.temperature > 0 else ()
     return replace(sampling, streams=streams)

@@ -34,14 +34,15 @@ from typing import Any
 from machine import describe
 from querylect.configs.schema import RunConfig
 from querylect.data.types import Question
-from querylect.envs.connect import open_environment
-from querylect.envs.handed_over import VARIABLE, tell
-from querylect.envs.index import build_index
-from querylect.envs.local import local_service
+from querylect.envs.client.child_process import local_service
+from querylect.envs.client.connect import open_environment
+from querylect.envs.client.discovery import VARIABLE, register_service
+from querylect.envs.index.build import (
+    build_index,
+)
 from querylect.errors import ConfigError, QuerylectError, StoppedError
-from querylect.eval.compare import held_out_questions, run_raw
+from querylect.eval.compare import PolicySystem, held_out_questions, run_raw
 from querylect.eval.records import TRAINED, UNTRAINED, records_of_trees, write_records
-from querylect.eval.systems import PolicySystem
 from querylect.logs import set_up_logging
 from querylect.train.run import train
 from reproduction_arms import ARMS, Arm, Options, write_tiny_data
@@ -189,7 +190,7 @@ class Services:
                 log.info("building %s", index)
                 build_index(config.env)
             url = self._stack.enter_context(local_service(config.env))
-            tell(self._addresses / f"{Path(index).name}.json", url, config.env)
+            register_service(self._addresses / f"{Path(index).name}.json", url, config.env)
             self._stack.enter_context(_variable(VARIABLE, str(self._addresses)))
             self._clients[index] = self._stack.enter_context(open_environment(config))
         return self._clients[index]

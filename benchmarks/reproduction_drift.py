@@ -16,7 +16,8 @@ from typing import Any
 
 from querylect.errors import DataError
 from querylect.eval.drift.queries import System, read_system, success_of
-from querylect.eval.drift.run import KINDS, DriftResults, DriftSettings, measure, pair_of
+from querylect.eval.drift.results import KINDS, DriftResults, DriftSettings, pair_of
+from querylect.eval.drift.run import measure
 from querylect.eval.records import write_text
 from querylect.llms.embedding import open_encoder
 from reproduction_arms import ARMS, BM25, MINILM, Options

@@ -33,12 +33,14 @@ import httpx
 from machine import describe, seconds
 from querylect.configs.schema import ClientConfig, DatasetConfig, EnvironmentConfig
 from querylect.data.load import load_dataset
-from querylect.envs import bm25
-from querylect.envs.arrays import mapped, read_words
-from querylect.envs.client import EnvironmentClient
-from querylect.envs.index import build_index
-from querylect.envs.local import local_service
+from querylect.envs.client.child_process import local_service
+from querylect.envs.client.client import EnvironmentClient
+from querylect.envs.index.arrays import mapped, read_words
+from querylect.envs.index.build import (
+    build_index,
+)
 from querylect.envs.plan import SearchPlan
+from querylect.envs.retrievers import bm25
 from querylect.logs import set_up_logging
 
 BATCH = 256

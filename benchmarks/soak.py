@@ -38,9 +38,11 @@ import httpx
 import yaml
 from machine import describe
 from querylect.configs.schema import ClientConfig, DatasetConfig, EnvironmentConfig, RunConfig
-from querylect.envs.client import SyncEnvironmentClient
+from querylect.envs.client.client import SyncEnvironmentClient
 from querylect.envs.environment import Environment
-from querylect.envs.index import build_index
+from querylect.envs.index.build import (
+    build_index,
+)
 from querylect.errors import QuerylectError, StoppedError, TokenError
 from querylect.logs import set_up_logging
 from querylect.tests.lessons import PROMPT, save_speaking
@@ -280,7 +282,7 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, help="a new folder for the run and the logs, which are kept there")
     given = parser.parse_args()
     set_up_logging()
-    logging.getLogger("querylect.envs.client").setLevel(logging.ERROR)  # what is unscorable stands in the table
+    logging.getLogger("querylect.envs.client.client").setLevel(logging.ERROR)  # what is unscorable stands in the table
     os.environ[TOKEN_ENV] = TOKEN
     print(describe("fastapi", "uvicorn", "httpx", "schemathesis", "torch"))
     until = time.monotonic() + 60 * given.minutes

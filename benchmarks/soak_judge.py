@@ -10,10 +10,10 @@ from pathlib import Path
 
 from querylect.configs.schema import ClientConfig, RunConfig
 from querylect.data.types import Question
-from querylect.envs.client import EnvironmentClient, Step, StepResult
+from querylect.envs.client.client import EnvironmentClient, Step, StepResult
 from querylect.envs.environment import Environment
 from querylect.envs.plan import SearchPlan
-from querylect.rewards.node import node_reward
+from querylect.rewards.reward import node_reward
 from querylect.rewriters.card import RetrieverCard
 from querylect.rewriters.registry import make_rewriter
 

@@ -8,11 +8,11 @@ from .section import Section
 
 
 class CurriculumConfig(Section):
-    """Which environments and questions are asked more often, by the success seen so far (train/curriculum.py)."""
+    """Sample environments and questions by the policy's success on them so far (train/curriculum.py)."""
 
     prefer: Literal["none", "hard", "learnable"] = "none"
-    """none: weights alone. hard: what succeeds least. learnable: what succeeds half of the time, 4·s·(1 − s)."""
+    """none: sample by weight alone. hard: prefer the lowest success s. learnable: prefer s near 0.5, by 4·s·(1 − s)."""
     floor: Annotated[float, Field(ge=0.05, le=1)] = 0.2
-    """What the least preferred environment or question keeps of its chance; 1 prefers none."""
+    """Lowest sampling chance of an environment or question, relative to the most preferred; 1: no preference."""
     memory: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    """Share of an environment's success that stays from step to step; the rest is what the step measured."""
+    """Decay of the running mean of an environment's success: share kept at each step; the rest is the step's mean."""

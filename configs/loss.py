@@ -14,54 +14,54 @@ _OURS = {"mask_truncated_completions"}
 
 
 class LossConfig(BaseModel):
-    """What an update does with advantages. Names and meanings are those of trl.GRPOConfig."""
+    """The loss. Names and meanings are those of trl.GRPOConfig."""
 
     beta: Annotated[float, Field(ge=0)] = 0.0
-    """Weight of the KL term (k3) against the reference model: the policy as GRPO found it, a warm start included."""
+    """Weight of the KL term (k3) to the reference model: the policy before GRPO, after any warm start."""
     use_bias_correction_kl: bool = True
-    """Multiply the KL term by the probability ratio, as TRL does; false is the plain k3 of Yuan et al.'s eq. 1."""
+    """Multiply the KL term by the probability ratio, as TRL does; false: the plain k3 of Yuan et al., eq. 1."""
     num_iterations: Annotated[int, Field(ge=1)] = 1
-    """Optimizer steps on every rollout. With 1 the probability ratio is 1 and nothing below is ever clipped."""
+    """Optimizer steps per rollout. With 1 the probability ratio is 1, and the clip ranges below have no effect."""
     epsilon: Annotated[float, Field(gt=0)] = 0.2
-    """Clip range of the probability ratio: not below 1 − epsilon."""
+    """Lower clip range: the probability ratio is clipped at 1 − epsilon."""
     epsilon_high: Annotated[float, Field(gt=0)] | None = None
-    """Not above 1 + epsilon_high; None takes epsilon. `cispo`: the largest ratio itself, such as 5.0."""
+    """Upper clip range: clipped at 1 + epsilon_high; None: epsilon. `cispo`: the maximum ratio itself, such as 5.0."""
     delta: Annotated[float, Field(gt=0)] | None = None
-    """Two-sided clipping: no ratio above it counts, also where the advantage is negative; above 1 + epsilon."""
+    """Two-sided clipping: maximum ratio, also for negative advantages; must exceed 1 + epsilon. None: no such bound."""
     importance_sampling_level: Literal["token", "sequence"] = "token"
-    """`sequence` (GSPO): one ratio for a whole turn."""
+    """Level of the probability ratio: per token, or one per turn (`sequence`, GSPO)."""
     loss_type: LossType = "dapo"
-    """How the tokens of a step are weighed."""
+    """TRL's loss type: how the tokens of a step are weighted."""
     sapo_temperature_neg: Annotated[float, Field(gt=0)] = 1.05
-    """`sapo`: how fast tokens with a negative advantage fade as their ratio leaves 1."""
+    """`sapo`: how fast the weight of tokens with a negative advantage decays as their ratio departs from 1."""
     sapo_temperature_pos: Annotated[float, Field(gt=0)] = 1.0
     """`sapo`: the same for a positive advantage."""
     vespo_k_pos: Annotated[float, Field(ge=0)] = 2.0
-    """`vespo`: power by which turns with a positive advantage and a ratio below 1 fade."""
+    """`vespo`: power of the weight decay for turns with a positive advantage and a ratio below 1."""
     vespo_lambda_pos: Annotated[float, Field(ge=0)] = 3.0
-    """`vespo`: decay by which turns with a positive advantage and a ratio above 1 fade."""
+    """`vespo`: rate of the weight decay for turns with a positive advantage and a ratio above 1."""
     vespo_k_neg: Annotated[float, Field(ge=0)] = 3.0
-    """`vespo`: the power for a negative advantage."""
+    """`vespo`: the same power for a negative advantage."""
     vespo_lambda_neg: Annotated[float, Field(ge=0)] = 2.0
-    """`vespo`: the decay for a negative advantage."""
+    """`vespo`: the same rate for a negative advantage."""
     off_policy_mask_threshold: Annotated[float, Field(gt=0)] | None = None
-    """Drop turns with a negative advantage whose mean log-ratio fell by more than this."""
+    """Drop turns with a negative advantage whose mean log-ratio fell by more than this; None: drop none."""
     mask_truncated_completions: bool = False
-    """Leave turns that were cut at max_new_tokens out of the loss; they stay in the baseline of their siblings."""
+    """Exclude turns truncated at max_new_tokens from the loss; they still count in their siblings' baseline."""
     top_entropy_quantile: Annotated[float, Field(ge=0, le=1)] = 1.0
-    """Train only on this share of a micro-batch's tokens, those of highest entropy; the KL term keeps all."""
+    """Train only on this share of a micro-batch's tokens, those of highest entropy; the KL term covers all tokens."""
     entropy_coef: Annotated[float, Field(ge=0)] = 0.0
-    """Weight of the mean entropy, which the loss then rewards."""
+    """Weight of the entropy bonus (mean token entropy)."""
     use_adaptive_entropy: bool = False
-    """Raise entropy_coef by entropy_coef_delta after a step whose entropy is at most entropy_target, else lower it."""
+    """Adapt entropy_coef: raise it by entropy_coef_delta after a step with entropy ≤ entropy_target, else lower it."""
     entropy_coef_min: Annotated[float, Field(ge=0)] = 0.0
-    """The adapted entropy_coef stays at or above it,"""
+    """Lower bound of the adapted entropy_coef."""
     entropy_coef_max: Annotated[float, Field(ge=0)] = 1.0
-    """and at or below it."""
+    """Upper bound of the adapted entropy_coef."""
     entropy_coef_delta: Annotated[float, Field(gt=0)] = 0.005
-    """How much it changes in a step."""
+    """Change of the adapted entropy_coef per step."""
     entropy_target: Annotated[float, Field(gt=0)] = 0.2
-    """Mean entropy of a sampled token, in nats, under which the adaptive bonus acts."""
+    """Mean entropy per sampled token, in nats, at or below which the adaptive bonus applies."""
 
     @property
     def acts_without_advantage(self) -> bool:
@@ -78,7 +78,7 @@ class LossConfig(BaseModel):
         return {name: getattr(self, name) for name in LossConfig.model_fields if name not in _OURS}
 
     @model_validator(mode="after")
-    def _fits_together(self) -> "LossConfig":
+    def _check_loss(self) -> "LossConfig":
         if self.loss_type == "cispo" and (self.epsilon_high is None or self.epsilon_high < 1):
             raise ValueError(
                 f"train.epsilon_high is {self.epsilon_high} and loss_type 'cispo' clips the ratio itself at it, so "

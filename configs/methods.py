@@ -1,4 +1,4 @@
-"""Settings of methods, ways from a question to a context: each method has a section of its own (docs/methods.md)."""
+"""Settings of methods, one section per method (docs/methods.md)."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
@@ -9,264 +9,264 @@ from .rewriter import ChrConfig, HcqrConfig, MultiQueryConfig
 from .section import Section
 
 _ONLY = [""]
-"""The sources of a method that searches the only knowledge base there is."""
+"""Sources of a method that searches the only knowledge base."""
 
 
 class AskingConfig(Section):
-    """How a method asks that is a rewriter, or expands the query."""
+    """Sampling settings of methods that rewrite or expand the query."""
 
     max_tokens: Annotated[int, Field(ge=1)] = 512
-    """Longest answer of the model, thinking included."""
+    """Maximum tokens of an answer, thinking included."""
     temperature: Annotated[float, Field(ge=0)] = 0.0
-    """Of its answers."""
+    """Sampling temperature; 0 is greedy."""
     seed: Annotated[int, Field(ge=0)] = 0
-    """Of sampled answers."""
+    """Random seed of sampled answers."""
 
 
 class OneQueryConfig(AskingConfig):
-    """A method that makes one query."""
+    """A method with one query."""
 
     k: Annotated[int, Field(ge=1)] = 15
     """Documents of the context."""
 
 
 class MultiQueryMethodConfig(AskingConfig, MultiQueryConfig):
-    """`multi_query`."""
+    """`multi_query`: paraphrases of the question, each searched separately."""
 
 
 class HcqrMethodConfig(AskingConfig, HcqrConfig):
-    """`hcqr`: max_tokens is for the queries, hypothesis_tokens for the hypothesis."""
+    """`hcqr`: `max_tokens` limits the queries, `hypothesis_tokens` the hypothesis."""
 
 
 class ChrMethodConfig(OneQueryConfig, ChrConfig):
-    """`chr`."""
+    """`chr`: a target hypothesis minus a mimic."""
 
 
 class PassageConfig(OneQueryConfig):
-    """`query2doc`: the question and a written passage."""
+    """`query2doc`: the question and a generated passage."""
 
     keep_question_weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
-    """Weight of the question in the query; None is what the rewriter does by itself (docs/rewriters.md)."""
+    """Weight of the question in the query; None: the rewriter's default (docs/rewriters.md)."""
 
 
 class HydeConfig(PassageConfig):
-    """`hyde`: the mean of the question and of sampled passages."""
+    """`hyde`: the mean of the question and sampled passages."""
 
     passages: Annotated[int, Field(ge=1)] = 8
-    """Passages for each question."""
+    """Passages sampled per question."""
     temperature: Annotated[float, Field(ge=0)] = 0.7
-    """Above 0, so that the passages differ; 0 with one passage is greedy."""
+    """Sampling temperature; above 0, so that the passages differ. 0 with one passage is greedy."""
 
 
 class TaggedConfig(PassageConfig):
-    """`general`, `explore`, `direct`, `small`: rewrites in tags."""
+    """`general`, `explore`, `direct`, `small`: tagged rewrites."""
 
     rewrite_weight: Annotated[float, Field(allow_inf_nan=False)] = 1.0
-    """Weight of the rewrite in its probe."""
+    """Weight of a rewrite in its probe."""
     max_rewrites: Annotated[int, Field(ge=1)] = 4
-    """Rewrites allowed in one answer; more is a format failure."""
+    """Maximum rewrites per answer; more is a format failure."""
     prompt: str = "hpo"
-    """`small` only: the few-shot prompt, by its packaged name or as the path of a YAML file."""
+    """`small` only: the few-shot prompt, a packaged name or the path of a YAML file."""
 
 
 class CsqeConfig(OneQueryConfig):
-    """`csqe`: sentences of the documents found first, and passages of the model's own."""
+    """`csqe`: expand with sentences of the first ranking's documents, and with generated passages."""
 
     documents: Annotated[int, Field(ge=1)] = 10
-    """Documents of the first ranking from which sentences are picked."""
+    """Top documents of the first ranking from which sentences are picked."""
     picks: Annotated[int, Field(ge=1)] = 2
-    """How often sentences are picked."""
+    """Samples of picked sentences."""
     passages: Annotated[int, Field(ge=1)] = 2
-    """Passages of the model's own; the question weighs as much as all of them."""
+    """Generated passages; the question weighs as much as all of them together."""
     temperature: Annotated[float, Field(ge=0)] = 1.0
-    """Of both."""
+    """Sampling temperature of picks and passages."""
     document_words: Annotated[int, Field(ge=1)] = 128
-    """Words that the model is shown of each document."""
+    """Words of each document shown to the model."""
 
 
 class ThinkQeConfig(OneQueryConfig):
-    """`thinkqe`: expansion round by round, each after a look at what the last one found."""
+    """`thinkqe`: expand in rounds, each conditioned on the documents that the previous query retrieved."""
 
     rounds: Annotated[int, Field(ge=1)] = 3
-    """Expansions, each after a search."""
+    """Rounds of search and expansion."""
     documents: Annotated[int, Field(ge=1)] = 10
-    """Documents shown in a round; none of them was shown before."""
+    """Documents shown per round; documents of earlier rounds are skipped."""
     temperature: Annotated[float, Field(ge=0)] = 0.6
-    """Of the expansions."""
+    """Sampling temperature of the expansions."""
     expansion_words: Annotated[float, Field(gt=0)] = 3.0
-    """Words of expansions for each word of the question, which is repeated until it is so (at least once)."""
+    """Target ratio of expansion words to question words: the question is repeated to match it (at least once)."""
     document_words: Annotated[int, Field(ge=1)] = 128
-    """Words that the model is shown of each document."""
+    """Words of each document shown to the model."""
 
 
-class AnswersConfig(Section):
-    """A method that can write the final answer itself."""
+class MethodAnswersConfig(Section):
+    """A method that can write the final answer."""
 
     answers: bool = True
-    """False leaves the answer to whoever reads the context."""
+    """Write the final answer; false: return only the context, for a shared reader."""
     max_tokens: Annotated[int, Field(ge=1)] = 256
-    """Longest answer, a draft of it included."""
+    """Maximum tokens of an answer or a draft."""
 
 
-class DirectGenConfig(AnswersConfig):
+class DirectGenConfig(MethodAnswersConfig):
     """`direct_gen`: no retrieval."""
 
 
 class CotConfig(Section):
-    """`cot`: no retrieval, step by step."""
+    """`cot`: no retrieval, step-by-step reasoning."""
 
     max_tokens: Annotated[int, Field(ge=1)] = 512
-    """Longest answer, its thoughts included."""
+    """Maximum tokens of an answer, reasoning included."""
 
 
-class ReadingConfig(AnswersConfig):
-    """A method that shows passages to its model."""
+class ReadingConfig(MethodAnswersConfig):
+    """A method that shows passages to a model."""
 
     document_words: Annotated[int, Field(ge=1)] = 200
-    """Words that the model is shown of each passage."""
+    """Words of each passage shown to the model."""
 
 
 class SourcesConfig(ReadingConfig):
-    """A method that searches the same knowledge bases every time."""
+    """A method that searches the same knowledge bases in every search."""
 
     sources: list[str] = _ONLY
-    """The knowledge bases, each searched for its share of `k`; "" is the only one, or the first."""
+    """The knowledge bases, each searched for its share of `k`; "": the only one, or the first."""
     k: Annotated[int, Field(ge=1)] = 4
-    """Passages of one search, all queries and sources together."""
+    """Passages per search, over all queries and sources."""
 
     @model_validator(mode="after")
-    def _a_share_for_each(self) -> "SourcesConfig":
-        _shared("k", self.k, "sources", self.sources)
+    def _check_shares(self) -> "SourcesConfig":
+        _check_sources("k", self.k, "sources", self.sources)
         return self
 
 
 class StdRagConfig(SourcesConfig):
-    """`std_rag`: the question as it stands."""
+    """`std_rag`: search with the question, then answer."""
 
 
 class MigresConfig(SourcesConfig):
-    """`migres`: search for what is missing, each step a prompt of its own."""
+    """`migres`: iterative search for missing information, with one prompt per step."""
 
     rounds: Annotated[int, Field(ge=1)] = 3
-    """Searches at most, the first one included."""
+    """Maximum searches, including the first."""
     queries: Annotated[int, Field(ge=1)] = 4
-    """Queries of one round at most."""
+    """Maximum queries per round."""
     form_tokens: Annotated[int, Field(ge=1)] = 512
-    """Longest reply of each step."""
+    """Maximum tokens of each step's response."""
 
 
 class MisknowConfig(ReadingConfig):
-    """`misknow`: one judgement of what is missing, and a search for that."""
+    """`misknow`: judge which knowledge is missing, and search for it."""
 
     first: list[str] = _ONLY
-    """The knowledge bases of the first search, each searched for its share of `first_k`."""
+    """Knowledge bases of the first search, each searched for its share of `first_k`."""
     second: list[str] = _ONLY
-    """The knowledge bases of further searches, likewise."""
+    """Knowledge bases of further searches, each searched for its share of `second_k`."""
     first_k: Annotated[int, Field(ge=1)] = 2
     """Passages of the first search."""
     second_k: Annotated[int, Field(ge=1)] = 2
-    """Passages of a further search, all queries together."""
+    """Passages per further search, over all queries."""
     rounds: Annotated[int, Field(ge=1)] = 1
-    """Further searches at most, each after a draft and a judgement; 1 is the paper's."""
+    """Maximum further searches, each after a draft and a judgement; the paper uses 1."""
     queries: Annotated[int, Field(ge=1)] = 4
-    """Queries of one judgement at most."""
+    """Maximum queries per judgement."""
     reasoning: bool = True
-    """Whether the final prompt shows the thoughts of the judgement."""
+    """Show the judgement's reasoning in the final prompt."""
     reasoning_words: Annotated[int, Field(ge=1)] = 200
-    """Words of those thoughts that are shown."""
+    """Maximum words of reasoning in the final prompt."""
     judge_tokens: Annotated[int, Field(ge=1)] = 1024
-    """Longest judgement, thinking included."""
+    """Maximum tokens of a judgement, thinking included."""
 
     @model_validator(mode="after")
-    def _a_share_for_each(self) -> "MisknowConfig":
-        _shared("first_k", self.first_k, "first", self.first)
-        _shared("second_k", self.second_k, "second", self.second)
+    def _check_shares(self) -> "MisknowConfig":
+        _check_sources("first_k", self.first_k, "first", self.first)
+        _check_sources("second_k", self.second_k, "second", self.second)
         return self
 
 
 class QaRagConfig(Section):
-    """`qa_rag`: search with a written answer."""
+    """`qa_rag`: search with a generated answer."""
 
     k: Annotated[int, Field(ge=1)] = 10
-    """Documents that are kept; with `rerank` each of the two searches gives as many."""
+    """Documents of the context; with `rerank`, also of each of the two searches."""
     rerank: bool = False
-    """Search with the question as well, and let a cross-encoder keep the best of both."""
+    """Also search with the question, and keep the best documents of both searches by a cross-encoder."""
     source: str = ""
-    """The knowledge base; "" is the only one, or the first."""
+    """The knowledge base; "": the only one, or the first."""
     max_tokens: Annotated[int, Field(ge=1)] = 256
-    """Longest written answer."""
+    """Maximum tokens of the generated answer."""
 
 
 class RerankMethodConfig(Section):
-    """`rerank`: a cross-encoder keeps the best of many candidates."""
+    """`rerank`: a cross-encoder selects from many candidates."""
 
     candidates: Annotated[int, Field(ge=1)] = 150
-    """Documents that are found with the question."""
+    """Documents retrieved with the question."""
     k: Annotated[int, Field(ge=1)] = 15
-    """Documents that are kept."""
+    """Documents kept after reranking."""
     source: str = ""
-    """The knowledge base; "" is the only one, or the first."""
+    """The knowledge base; "": the only one, or the first."""
 
     @model_validator(mode="after")
-    def _keeps_some_of_them(self) -> "RerankMethodConfig":
+    def _check_k(self) -> "RerankMethodConfig":
         if self.k > self.candidates:
             raise ValueError(f"k={self.k} of {self.candidates} candidates are to be kept; k is 1 up to their number")
         return self
 
 
 class MainRagConfig(Section):
-    """`main_rag`: each document is answered from and judged alone."""
+    """`main_rag`: answer from each document separately, and judge each."""
 
     k: Annotated[int, Field(ge=1)] = 15
-    """Documents that are found with the question, and judged."""
+    """Documents retrieved with the question and judged."""
     deviations: Annotated[float, Field(ge=0)] = 0.0
-    """Standard deviations by which a score may lie under the mean; 0 is the HCQR paper's rule."""
+    """Keep documents that score at least the mean minus this many standard deviations; the HCQR paper uses 0."""
     first_logprobs: Annotated[int, Field(ge=2)] = 20
-    """Likeliest first tokens of the judge that are looked at."""
+    """Top log-probabilities requested for the judge's first token."""
     source: str = ""
-    """The knowledge base; "" is the only one, or the first."""
+    """The knowledge base; "": the only one, or the first."""
     document_words: Annotated[int, Field(ge=1)] = 400
-    """Words that both agents are shown of a document."""
+    """Words of a document shown to the predictor and the judge."""
     max_tokens: Annotated[int, Field(ge=1)] = 32
-    """Longest predicted answer."""
+    """Maximum tokens of a predicted answer."""
 
 
 class TrainingFreeConfig(Section):
-    """What the training-free baselines share."""
+    """Settings that the training-free baselines share."""
 
     k: Annotated[int, Field(ge=1)] = 15
-    """Documents of the context. An evaluation takes its own depth."""
+    """Documents of the context; an evaluation uses its own `depth`."""
     source: str = ""
-    """The knowledge base; "" is the only one, or the first."""
+    """The knowledge base; "": the only one, or the first."""
 
 
 class FirstTitlesConfig(TrainingFreeConfig):
-    """`first_titles`: the question, and the titles of the documents that it finds first."""
+    """`first_titles`: the question and the titles of its top documents."""
 
     n: Annotated[int, Field(ge=1, le=32)] = 1
-    """Titles that are added."""
+    """Number of titles."""
     weight: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.2
     """Weight of each title; the question's is 1."""
 
 
 class Rm3Config(TrainingFreeConfig):
-    """`rm3`: the question, and the most likely terms of the documents that it finds first."""
+    """`rm3`: the question and the most likely terms of its top documents."""
 
     fb_docs: Annotated[int, Field(ge=1, le=1000)] = 10
-    """Feedback documents."""
+    """Number of feedback documents."""
     fb_terms: Annotated[int, Field(ge=1, le=60)] = 10
-    """Expansion terms."""
+    """Number of expansion terms."""
     original_query_weight: Annotated[float, Field(ge=0, le=1)] = 0.5
     """Weight of the question; the expansion terms share the rest."""
 
 
 class WeightedWordsConfig(TrainingFreeConfig):
-    """`weighted_words`: the question, and its own first content words once more."""
+    """`weighted_words`: the question, with its first content words repeated."""
 
     n: Annotated[int, Field(ge=1)] = 3
-    """Content words, from the first on."""
+    """Number of content words."""
     weight: Annotated[float, Field(allow_inf_nan=False)] = 0.3
-    """Their weight; the question's is 1."""
+    """Weight of the content words; the question's is 1."""
 
 
 TrainingFreeName = Literal["first_titles", "rm3", "weighted_words"]
@@ -275,10 +275,10 @@ TRAINING_FREE: Mapping[TrainingFreeName, type[TrainingFreeConfig]] = {
     "rm3": Rm3Config,
     "weighted_words": WeightedWordsConfig,
 }
-"""The training-free baselines, which stand in every evaluation: rewriters without a model."""
+"""The training-free baselines of every evaluation: rewriters without a model."""
 
 
-def _shared(k: str, count: int, setting: str, sources: Sequence[str]) -> None:
+def _check_sources(k: str, count: int, setting: str, sources: Sequence[str]) -> None:
     if not sources or len(set(sources)) < len(sources):
         raise ValueError(f"{setting} is {list(sources)}; name at least one knowledge base, and each once")
     if count < len(sources):

@@ -1,4 +1,4 @@
-"""Settings of a paper that is run again: its methods, its tasks, what is searched, who reads and judges, its tables."""
+"""Settings of a paper reproduction: its methods, tasks, environments, reader, judges and tables."""
 
 import difflib
 import re
@@ -19,7 +19,7 @@ _FOLDER = Path(__file__).parent / "papers"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 
 AVERAGE = "average"
-"""The column of a table that is the mean of its other tasks."""
+"""Table column with the mean of the other tasks."""
 
 Style = Literal["reasoned", "short", "grounded"]
 JudgeName = Literal[
@@ -28,36 +28,36 @@ JudgeName = Literal[
 
 
 class TaskConfig(Section):
-    """One set of questions, and how answers to them are asked for and judged."""
+    """One set of questions, and how they are answered and judged."""
 
     kind: Literal["choice", "open", "content"]
-    """Multiple choice, open questions with short right answers, or questions that documents of the corpus answer."""
+    """choice: multiple choice. open: questions with short correct answers. content: questions answered by documents."""
     data: str
-    """choice, open: a JSON-lines file of right answers (docs/answers.md). content: a BEIR folder, whose test questions
-    are asked."""
+    """choice, open: JSON-lines file of correct answers (docs/answers.md). content: BEIR folder; its test questions are
+    used."""
     about: str = ""
-    """Where the data comes from, for the error where it is missing."""
+    """Source of the data, for the error message if it is missing."""
     title: str = ""
-    """Its name in tables; the task's own where empty."""
+    """Name in tables; if empty, the task's name."""
     options: list[str] = []
-    """choice: the options of every question, for files whose lines have none, as [yes, no]."""
+    """choice: the options of every question, such as [yes, no], for files without options."""
     sources: list[str] = []
-    """Environments that are searched, the first by default; all of the paper where empty."""
+    """Environments that may be searched, the first by default; if empty, all of the paper's."""
     style: Style | None = None
-    """How the reader is asked: reasoned, short or grounded; None is reasoned for choice, short for open, grounded for
+    """Prompt style of the reader: reasoned, short or grounded; None: reasoned for choice, short for open, grounded for
     content."""
     field: str = ""
-    """What the reader is told to be an expert of, as medical."""
+    """Field of expertise in the reader's prompt, such as medical."""
     metrics: list[str] | None = None
-    """open: em, accuracy, precision, recall, f1, rouge1, rouge2, rougeL, bleu1 to bleu4; None takes em, accuracy and
-    f1. choice has accuracy, content has exact_recovery, and nothing else."""
+    """open: em, accuracy, precision, recall, f1, rouge1, rouge2, rougeL, bleu1 to bleu4; None: em, accuracy and f1.
+    choice has only accuracy, content only exact_recovery."""
     judges: list[JudgeName] = []
-    """Who judges contexts and answers besides (docs/papers.md)."""
+    """LLM judges of contexts and answers, in addition to the metrics (docs/papers.md)."""
     limit: Annotated[int, Field(ge=1)] | None = None
-    """So many questions, drawn with the seed of the paper; None takes all, or the limit of the paper."""
+    """Sample size, drawn with the paper's `seed`; None: the paper's `limit`, or all questions."""
 
     @model_validator(mode="after")
-    def _fits_its_kind(self) -> "TaskConfig":
+    def _check_kind(self) -> "TaskConfig":
         if self.metrics is not None and self.kind != "open":
             raise ValueError(f"metrics belong to kind 'open', and the kind is {self.kind!r}; remove them")
         if self.options and self.kind != "choice":
@@ -77,54 +77,54 @@ JUDGES_OF: dict[str, tuple[JudgeName, ...]] = {
     "open": ("context_recall", "relevancy", "declined", "faithfulness", "answer_relevancy"),
     "content": ("relevancy", "declined", "faithfulness", "answer_relevancy", "guideline"),
 }
-"""The judges that can judge a kind of task."""
+"""Judges available for each kind of task."""
 
 
 class PaperEnvironment(Section):
-    """A knowledge base with its retriever: searched here, its index built where it is missing, or a running service."""
+    """A knowledge base with its retriever: local (a missing index is built), or a running service."""
 
     env: EnvironmentConfig = EnvironmentConfig()
     client: ClientConfig = ClientConfig()
     about: str = ""
-    """Where the corpus comes from, for the error where it is missing."""
+    """Source of the corpus, for the error message if it is missing."""
 
 
 class PaperSystem(Section):
     """One row of the tables: a method with its settings."""
 
     method: str
-    """Its name (docs/methods.md)."""
+    """Name of the method (docs/methods.md)."""
     settings: dict[str, Any] = {}
-    """Of the method, those that differ from what it does by itself."""
+    """Settings of the method that differ from its defaults."""
     label: str = ""
-    """Its name in tables; the system's own where empty."""
+    """Name in tables; if empty, the system's name."""
     sources: list[str] | None = None
-    """Environments that it searches; those of the task where None."""
+    """Environments that it may search; None: those of the task."""
     style: Style | None = None
-    """How the reader is asked for its answer; that of the task where None."""
+    """Prompt style of the reader; None: that of the task."""
     tasks: list[str] | None = None
-    """Only these tasks; None takes all."""
+    """Tasks to run; None: all."""
 
 
 class Sweep(Section):
-    """One setting of a system over several values: a table and a curve."""
+    """A sweep of one setting of a system over several values: a table and a curve."""
 
     system: str
-    """The system whose setting changes."""
+    """The system to vary."""
     setting: str
-    """Of the method, its place in the settings, as k or penalty."""
+    """The method's setting to vary, such as k or penalty."""
     values: Annotated[list[int | float], Field(min_length=2)]
-    """What the setting takes, one after the other."""
+    """Values of the setting."""
     task: str
-    """The task that is answered."""
+    """The task to run."""
     metric: str = "accuracy"
-    """What the curve shows."""
+    """The metric to plot."""
     beside: list[str] = []
-    """Systems that are drawn as level lines."""
+    """Systems drawn as horizontal lines."""
 
 
 class TableColumn(Section):
-    """What stands in a column of a table."""
+    """One column of a table."""
 
     task: str
     """A task, or `average` for the mean of the other columns of the same metric."""
@@ -136,101 +136,101 @@ class PaperTable(Section):
     """One table of the paper."""
 
     title: str
-    """What stands above it."""
+    """Title."""
     published: str = ""
-    """The paper's own table of the same content, as data/papers names it."""
+    """Name in data/papers of the paper's corresponding table."""
     rows: list[str] = []
-    """Systems in the order of the paper; all where empty."""
+    """Systems in the order of the paper; if empty, all."""
     columns: Annotated[list[TableColumn], Field(min_length=1)]
     generators: Literal["across", "down"] = "across"
-    """Where the paper's generators stand: side by side within each column, or below each other."""
+    """Layout of the paper's generators: across (side by side within each column) or down (as rows)."""
     unit: Literal["percent", "share", "number"] = "percent"
-    """How 0.374 is printed: 37.4 as percent, 0.37 as a share; number is for what is no share, with one decimal."""
+    """Number format. percent: 0.374 is printed as 37.4. share: as 0.37. number: one decimal, for other quantities."""
 
 
 class PaperCase(Section):
     """A case study: one question step by step, for some systems."""
 
     title: str
-    """What stands above it."""
+    """Title."""
     published: str = ""
-    """The paper's own, as data/papers names it."""
+    """Name in data/papers of the paper's own case study."""
     task: str
-    """The task whose question it is."""
+    """The task that the question is from."""
     rows: Annotated[list[str], Field(min_length=1)]
-    """Systems."""
+    """Systems shown."""
 
 
 class PaperConfig(Section):
-    """One paper."""
+    """A paper: its methods, tasks, environments, models and tables."""
 
     name: str
-    """The folder of the results is `output/name-READER`."""
+    """Name of the paper; results are written to `output/name-READER`."""
     title: str = ""
-    """The paper's title, for the report."""
+    """Title of the paper, for the report."""
     method: str = ""
-    """The system that is the paper's own."""
+    """The system that is the paper's own method."""
     output: str = "papers"
-    """The folder of folders of results."""
+    """Parent folder of the results."""
     seed: Annotated[int, Field(ge=0)] = 0
-    """Of sampled answers, of the questions that a `limit` draws, and of the tests."""
+    """Random seed of sampled answers, of the samples that `limit` settings draw, and of the tests."""
     limit: Annotated[int, Field(ge=1)] | None = None
-    """So many questions of every task, drawn with `seed`; None takes all."""
+    """Sample size per task, drawn with `seed`; None: all questions."""
     batch: Annotated[int, Field(ge=1)] = 64
-    """Questions that are answered together, and then written."""
+    """Questions per batch; results are written after each batch."""
     document_words: Annotated[int, Field(ge=1)] = 200
-    """Words that the reader and the judges are shown of each document."""
+    """Words of each document shown to the reader and the judges."""
     max_tokens: Annotated[int, Field(ge=1)] = 2048
-    """Longest answer of the reader."""
+    """Maximum tokens of the reader's answer."""
     judge_max_tokens: Annotated[int, Field(ge=1)] = 1024
-    """Longest answer of a judge."""
+    """Maximum tokens of a judge's answer."""
     method_max_tokens: Annotated[int, Field(ge=1)] | None = None
-    """No answer to a method is longer, whatever its settings say; None leaves it to them."""
+    """Upper bound on the tokens of every answer to a method, whatever its settings; None: no such bound."""
     form: AnswerForm = "json"
-    """How methods and judges are answered where a form is asked for: as JSON, as in the papers, or as labelled lines,
-    which a small model keeps to."""
+    """Format of structured answers to methods and judges: JSON, as in the papers, or labelled lines, which small models
+    follow more reliably."""
     reader: LlmConfig = LlmConfig()
-    """Answers the questions."""
+    """The model that answers the questions."""
     writer: LlmConfig | None = None
-    """Is asked by the methods for all but answers and drafts of them, which are the reader's; the reader where None."""
+    """The model that methods prompt, except for answers and drafts, which the reader writes; None: the reader."""
     judge: LlmConfig | None = None
-    """Is asked by the judges; the reader where None."""
+    """The model that judges; None: the reader."""
     reranker: RerankConfig | None = None
-    """The cross-encoder of methods that need one."""
+    """Cross-encoder for the methods that need one."""
     judging: bool = True
-    """False asks no judge."""
+    """Run the judges; false: skip all of them."""
     tasks: Annotated[dict[str, TaskConfig], Field(min_length=1)]
     environments: dict[str, PaperEnvironment] = {}
     systems: Annotated[dict[str, PaperSystem], Field(min_length=1)]
     baseline: str = ""
-    """The system that all others are tested against."""
+    """System that all others are tested against."""
     alone: str = ""
-    """The system without retrieval that gains within a label of the utility judge are measured from."""
+    """System without retrieval, the reference for the gains within each label of the utility judge."""
     shifts: list[Annotated[list[str], Field(min_length=2, max_length=2)]] = []
-    """Pairs of systems whose rankings are compared."""
+    """Pairs of systems whose retrieved documents are compared (retrieval shift)."""
     shift_k: Annotated[int, Field(ge=1)] = 5
-    """Documents of each ranking that are compared."""
+    """Top documents of each ranking that are compared."""
     sweeps: list[Sweep] = []
     tables: list[PaperTable] = []
     cases: list[PaperCase] = []
 
     @field_validator("tasks", "environments", "systems")
     @classmethod
-    def _names_for_files(cls, members: dict[str, object]) -> dict[str, object]:
+    def _check_names(cls, members: dict[str, object]) -> dict[str, object]:
         for name in members:
             if not _NAME.fullmatch(name) or name == AVERAGE:
                 raise ValueError(f"the name {name!r} must be of letters, digits, '.', +, - and _, and not {AVERAGE!r}")
         return members
 
     @model_validator(mode="after")
-    def _everything_named(self) -> "PaperConfig":
-        for where, names, known in self._mentions():
-            unknown = [name for name in names if name and name not in known]
+    def _check_references(self) -> "PaperConfig":
+        for path, names, valid in self._references():
+            unknown = [name for name in names if name and name not in valid]
             if unknown:
-                raise ValueError(f"{where} names {unknown[0]!r}; the paper has {', '.join(known) or 'none'}")
+                raise ValueError(f"{path} names {unknown[0]!r}; the paper has {', '.join(valid) or 'none'}")
         return self
 
-    def _mentions(self) -> Iterable[tuple[str, Iterable[str], Sequence[str]]]:
+    def _references(self) -> Iterable[tuple[str, Iterable[str], Sequence[str]]]:
         """Where the paper speaks of its own parts: the place, what it names, what there is."""
         tasks, systems, environments = list(self.tasks), list(self.systems), list(self.environments)
         yield "method", [self.method], systems
@@ -263,10 +263,10 @@ def load_paper(name: str, overrides: Sequence[str] = ()) -> PaperConfig:
     path = Path(name).expanduser()
     if not path.is_file():
         if name not in known_papers():
-            near = difflib.get_close_matches(name, known_papers(), n=1)
-            meant = f" Did you mean {near[0]!r}?" if near else ""
+            matches = difflib.get_close_matches(name, known_papers(), n=1)
+            hint = f" Did you mean {matches[0]!r}?" if matches else ""
             raise ConfigError(
-                f"the paper {name!r} is neither a file nor one of {', '.join(known_papers())}.{meant} Name one of them "
+                f"the paper {name!r} is neither a file nor one of {', '.join(known_papers())}.{hint} Name one of them "
                 "or give a YAML file."
             )
         path = _FOLDER / f"{name}.yaml"
@@ -275,44 +275,46 @@ def load_paper(name: str, overrides: Sequence[str] = ()) -> PaperConfig:
 
 def chosen_parts(paper: PaperConfig, tasks: Sequence[str], systems: Sequence[str]) -> PaperConfig:
     """The paper with these tasks and systems alone; all of them where none is named. Raises ConfigError."""
-    for flag, names, known in (("--task", tasks, paper.tasks), ("--system", systems, paper.systems)):
+    for flag, names, valid in (("--task", tasks, paper.tasks), ("--system", systems, paper.systems)):
         for name in names:
-            if name not in known:
-                raise ConfigError(f"{flag} is {name!r}; {paper.name} has {', '.join(known)}.")
-    kept_tasks = {name: task for name, task in paper.tasks.items() if not tasks or name in tasks}
-    kept = {name: system for name, system in paper.systems.items() if not systems or name in systems}
+            if name not in valid:
+                raise ConfigError(f"{flag} is {name!r}; {paper.name} has {', '.join(valid)}.")
+    chosen_tasks = {name: task for name, task in paper.tasks.items() if not tasks or name in tasks}
+    chosen_systems = {name: system for name, system in paper.systems.items() if not systems or name in systems}
 
-    def there(name: str) -> str:
-        return name if name in kept else ""
+    def if_chosen(name: str) -> str:
+        return name if name in chosen_systems else ""
 
     changes = {
-        "tasks": kept_tasks,
+        "tasks": chosen_tasks,
         "systems": {
             name: system.model_copy(
-                update={"tasks": [one for one in system.tasks if one in kept_tasks] if system.tasks else None}
+                update={"tasks": [task for task in system.tasks if task in chosen_tasks] if system.tasks else None}
             )
-            for name, system in kept.items()
-            if system.tasks is None or set(system.tasks) & set(kept_tasks)
+            for name, system in chosen_systems.items()
+            if system.tasks is None or set(system.tasks) & set(chosen_tasks)
         },
-        "method": there(paper.method),
-        "baseline": there(paper.baseline),
-        "alone": there(paper.alone),
-        "shifts": [pair for pair in paper.shifts if all(name in kept for name in pair)],
+        "method": if_chosen(paper.method),
+        "baseline": if_chosen(paper.baseline),
+        "alone": if_chosen(paper.alone),
+        "shifts": [pair for pair in paper.shifts if all(name in chosen_systems for name in pair)],
         "sweeps": [
-            sweep.model_copy(update={"beside": [name for name in sweep.beside if name in kept]})
+            sweep.model_copy(update={"beside": [name for name in sweep.beside if name in chosen_systems]})
             for sweep in paper.sweeps
-            if sweep.system in kept and sweep.task in kept_tasks
+            if sweep.system in chosen_systems and sweep.task in chosen_tasks
         ],
         "cases": [
-            case.model_copy(update={"rows": left})
+            case.model_copy(update={"rows": rows})
             for case in paper.cases
-            if case.task in kept_tasks and (left := [name for name in case.rows if name in kept])
+            if case.task in chosen_tasks and (rows := [name for name in case.rows if name in chosen_systems])
         ],
         "tables": [
-            table.model_copy(update={"rows": [name for name in table.rows if name in kept], "columns": columns})
+            table.model_copy(
+                update={"rows": [name for name in table.rows if name in chosen_systems], "columns": columns}
+            )
             for table in paper.tables
-            if (columns := [one for one in table.columns if one.task in {*kept_tasks, AVERAGE}])
-            and (not table.rows or set(table.rows) & set(kept))
+            if (columns := [column for column in table.columns if column.task in {*chosen_tasks, AVERAGE}])
+            and (not table.rows or set(table.rows) & set(chosen_systems))
         ],
     }
     return paper.model_copy(update=changes)

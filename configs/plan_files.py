@@ -10,7 +10,7 @@ from .load import read_yaml, validated
 from .yaml12 import write_yaml
 
 _FOLDER = Path(__file__).parent / "plans"
-_OF_PLANS = ("datasets", "environments", "systems")
+_PLAN_KEYS = ("datasets", "environments", "systems")
 """Keys that a plan has and a run has not."""
 
 
@@ -24,7 +24,7 @@ def is_plan(name: str) -> bool:
     path = Path(name).expanduser()
     if not path.is_file():
         return name in known_plans()
-    return any(key in read_yaml(path) for key in _OF_PLANS)
+    return any(key in read_yaml(path) for key in _PLAN_KEYS)
 
 
 def load_plan(name: str, overrides: Sequence[str] = ()) -> PlanConfig:
@@ -35,8 +35,10 @@ def load_plan(name: str, overrides: Sequence[str] = ()) -> PlanConfig:
 
 
 def dump_plan(plan: PlanConfig) -> str:
-    """The plan with every setting as YAML; `load_plan` reads it back to an equal one. An index that the plan does not
-    name stays unnamed, for its folder follows from the dataset; so do the systems that `training_free` brings."""
+    """The plan with every setting as YAML; `load_plan` reads it back to an equal one.
+
+    Left out are index folders that the plan does not name, since they follow from the dataset, and the systems that
+    `training_free` adds."""
     values = plan.model_dump(mode="json")
     for baseline in plan.training_free:
         if plan.systems[baseline] == SystemConfig(training_free=baseline):
@@ -61,7 +63,7 @@ def plan_of_flags(
     endpoint: str | None = None,
     overrides: Sequence[str] = (),
 ) -> PlanConfig:
-    """The plan of a command line without a file. Raises ConfigError where it describes none.
+    """The plan that command-line flags describe. Raises ConfigError where they describe none.
 
     A dataset is `hpo`, `wordnet` or a BEIR folder, a retriever as in `env.retriever`, a rewriter as in `rewriter.name`,
     a run a folder; each may be given as NAME=…, and is else called by its last part. With `endpoint` the rewriters ask
@@ -73,37 +75,40 @@ def plan_of_flags(
             "nothing to evaluate: give a plan, a run folder or a config, or at least one --dataset and one --retriever."
         )
     sources = {
-        name: {"kind": place} if place in ("hpo", "wordnet") else {"kind": "beir", "path": place}
-        for name, place in _named("--dataset", datasets).items()
+        name: {"kind": dataset} if dataset in ("hpo", "wordnet") else {"kind": "beir", "path": dataset}
+        for name, dataset in _by_name("--dataset", datasets).items()
     }
-    environments = {name: {"env": {"retriever": place}} for name, place in _named("--retriever", retrievers).items()}
-    asked: dict[str, Any] = {"turns": turns}
+    environments = {
+        name: {"env": {"retriever": retriever}} for name, retriever in _by_name("--retriever", retrievers).items()
+    }
+    system: dict[str, Any] = {"turns": turns}
     if samples is not None:
-        asked["samples"] = samples
+        system["samples"] = samples
     if endpoint is not None and model is None:
         raise ConfigError(f"--endpoint {endpoint} serves models by name; say with --model which one is asked.")
     served = {"llm": {"model": model, "base_url": endpoint}} if endpoint is not None else {}
     systems: dict[str, Mapping[str, Any]] = {
-        name: {**asked, **served, "rewriter": {"name": kind}} for name, kind in _named("--rewriter", rewriters).items()
+        name: {**system, **served, "rewriter": {"name": kind}}
+        for name, kind in _by_name("--rewriter", rewriters).items()
     }
-    for name, folder in _named("--run", runs).items():
+    for name, folder in _by_name("--run", runs).items():
         if name in systems:
             raise ConfigError(f"two systems are called {name!r}; give the run another name: --run NAME={folder}.")
-        systems[name] = {**asked, "run": folder}
+        systems[name] = {**system, "run": folder}
     values: dict[str, Any] = {"datasets": sources, "environments": environments, "systems": systems}
     if model is not None and endpoint is None:
         values["policy"] = {"model": model}
     return validated(PlanConfig, values, "the command line", overrides)
 
 
-def _named(flag: str, given: Iterable[str]) -> dict[str, str]:
-    """What a flag was given, by name: NAME=PLACE, or the last part of PLACE."""
-    found: dict[str, str] = {}
-    for text in given:
-        name, equals, place = text.partition("=")
-        place = place if equals else text
-        name = name if equals else Path(place).name.partition(":")[2] or Path(place).name
-        if name in found:
-            raise ConfigError(f"{flag} has two that are called {name!r}; give one of them another name: NAME={place}.")
-        found[name] = place
-    return found
+def _by_name(flag: str, texts: Iterable[str]) -> dict[str, str]:
+    """The values of a flag by name: NAME=VALUE, or VALUE named by its last part."""
+    by_name: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        value = value if equals else text
+        name = name if equals else Path(value).name.partition(":")[2] or Path(value).name
+        if name in by_name:
+            raise ConfigError(f"{flag} has two that are called {name!r}; give one of them another name: NAME={value}.")
+        by_name[name] = value
+    return by_name

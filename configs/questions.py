@@ -1,4 +1,4 @@
-"""Settings of `querylect index questions`: who writes the questions of a corpus, who judges them, which are kept."""
+"""Settings of `querylect index questions`: the writer and the judge of a corpus's questions, and which are kept."""
 
 from typing import Annotated, Literal
 
@@ -10,31 +10,31 @@ from .section import Section
 
 
 class ExtendConfig(MemberConfig):
-    """More contents for the questions there are, found by a retriever over the contents themselves.
+    """Add contents to existing questions with a retriever over the contents.
 
-    `retriever`, `index` and what belongs to them name an index of the same corpus (`querylect index build`).
+    `retriever`, `index` and their related settings name an index of the same corpus (`querylect index build`).
     """
 
     by: Literal["similar", "completed"] = "similar"
-    """similar: pairs of a question and a content whose similarity reaches the threshold. completed: what matrix
-    completion infers from these and all other judged pairs, besides."""
+    """similar: add (question, content) pairs whose similarity reaches the threshold. completed: also add the pairs that
+    matrix completion infers from these and all other judged pairs."""
     threshold: float | None = None
-    """The least similarity, in the retriever's own scores."""
+    """Minimum similarity, on the scale of the retriever's scores."""
     share: Annotated[float, Field(gt=0, le=1)] | None = None
-    """Instead of a threshold: this share of all pairs of a question and a content, the most similar ones."""
+    """Alternative to `threshold`: the most similar share of all (question, content) pairs."""
     depth: Annotated[int, Field(ge=1)] = 50
-    """Contents of each question that are looked at, the most similar first."""
+    """Most similar contents considered per question."""
     judge: bool = True
-    """Let the judge decide on each pair that reaches the threshold; false takes it as answered."""
+    """Judge each pair that reaches the threshold; false: accept it without a judgement."""
     rank: Annotated[int, Field(ge=1)] = 20
-    """completed: the highest rank of the completed matrix."""
+    """completed: maximum rank of the completed matrix."""
     shrinkage: Annotated[float, Field(ge=0)] = 0.5
-    """completed: what is taken off every singular value, in each step."""
+    """completed: amount subtracted from every singular value at each iteration."""
     cut: float = 0.5
-    """completed: the least completed value that counts as answered."""
+    """completed: minimum completed value that counts as answered."""
 
     @model_validator(mode="after")
-    def _one_limit(self) -> "ExtendConfig":
+    def _check_limit(self) -> "ExtendConfig":
         if (self.threshold is None) == (self.share is None):
             raise ValueError("questions.extend takes a threshold or a share, one of the two")
         if self.by == "completed" and not self.judge:
@@ -43,42 +43,42 @@ class ExtendConfig(MemberConfig):
 
 
 class QuestionsConfig(Section):
-    """The questions that a language model writes for every content of a corpus (docs/qb-rag.md)."""
+    """Questions that a language model generates for every content of a corpus (docs/qb-rag.md)."""
 
     writer: LlmConfig = LlmConfig()
     judge: LlmConfig | None = None
-    """What decides whether a content answers a question; None is the writer."""
+    """The model that judges whether a content answers a question; None: the writer."""
     per_content: Annotated[int, Field(ge=1)] = 20
-    """Questions asked for; a model may write more or fewer."""
+    """Questions requested per content; a model may write more or fewer."""
     about: str = "written by experts to inform and advise people"
-    """What the contents are, for the prompt: "a text …"."""
+    """Description of the contents in the prompt, after "a text …"."""
     words: Annotated[int, Field(ge=1)] = 1500
-    """Words of a content that writer and judge are shown, title included."""
+    """Words of a content shown to writer and judge, title included."""
     max_tokens: Annotated[int, Field(ge=1)] = 1024
-    """Longest answer of the writer: all questions of a content."""
+    """Maximum tokens of the writer's answer, which has all questions of a content."""
     writer_temperature: Annotated[float, Field(ge=0)] = 0.0
-    """0 is greedy, as the judge always is."""
+    """Sampling temperature of the writer; 0 is greedy. The judge is always greedy."""
     form: AnswerForm = "json"
-    """How the writer, and a structured judge, answer: as JSON, or as labelled lines, which a small model keeps to."""
+    """Answer format of the writer and a structured judge: JSON, or labelled lines, which small models follow better."""
     judge_form: Literal["structured", "yes_no"] = "structured"
-    """structured: an explanation and a verdict. yes_no: the likelier of the first tokens Yes and No."""
+    """structured: an explanation and a verdict. yes_no: the more probable first token of Yes and No."""
     judge_tokens: Annotated[int, Field(ge=1)] = 256
-    """structured: longest answer of the judge."""
+    """structured: maximum tokens of the judge's answer."""
     limit: Annotated[int, Field(ge=1)] | None = None
-    """So many contents of the corpus, drawn with `seed`; None asks for all. The others cannot be found."""
+    """Write questions for this many contents, drawn with `seed`; None: all. The others cannot be retrieved."""
     dates: str | None = None
-    """A JSON-lines file with `_id` and `date` (YYYY-MM-DD): newer contents win ties. It may be corpus.jsonl itself."""
+    """JSON-lines file with `_id` and `date` (YYYY-MM-DD): newer contents win ties. May be corpus.jsonl itself."""
     mean: Annotated[float, Field(gt=0)] | None = None
-    """Down-sample to so many written questions per content on average (m̄); None keeps all."""
+    """Down-sample to this mean number of questions per content (m̄); None: keep all."""
     sample: Literal["set", "content"] = "set"
-    """set: drawn from all questions alike. content: at most `mean` of each content, a whole number."""
+    """set: sample uniformly from all questions. content: at most `mean` (a whole number) questions per content."""
     seed: Annotated[int, Field(ge=0)] = 0
-    """Of the writer's draws, of `limit` and of the down-sampling; the smaller sample is part of the larger."""
+    """Random seed of the writer, of `limit` and of the down-sampling; a smaller sample is a subset of a larger one."""
     extend: ExtendConfig | None = None
-    """More contents for the questions there are; None leaves each with those that it was written for."""
+    """Add contents to existing questions; None: each question keeps only the contents that it was written for."""
 
     @model_validator(mode="after")
-    def _whole_questions(self) -> "QuestionsConfig":
+    def _check_sample(self) -> "QuestionsConfig":
         if self.sample == "content" and (self.mean is None or self.mean != int(self.mean)):
             raise ValueError(f"questions.sample is 'content' and questions.mean is {self.mean}; give a whole number")
         return self

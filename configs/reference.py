@@ -1,7 +1,7 @@
 """The page of all settings, docs/config.md: `python -m querylect.configs.reference > docs/config.md`.
 
-Written from the pydantic models and the strings under their fields, so it cannot say what the code does not. A section
-that stands in several places is described where it is met first, and linked elsewhere. Light: pydantic only.
+Generated from the pydantic models and the strings under their fields. A section that is used several times is described
+once, at its first use, and linked from the others. Imports only pydantic.
 """
 
 import ast
@@ -60,8 +60,8 @@ def page() -> str:
     """The whole page, in Markdown, with a newline at its end."""
     writer = _Writer()
     parts = [INTRODUCTION]
-    for title, prefix, about, model in PAGES:
-        parts += [f"## {title}\n", f"{about}\n", *writer.sections(model, prefix)]
+    for title, prefix, description, model in PAGES:
+        parts += [f"## {title}\n", f"{description}\n", *writer.sections(model, prefix)]
     parts += ["## Methods\n", "What `settings` of a paper's system may say, by method ([methods.md](methods.md)).\n"]
     for model in _methods():
         parts += writer.sections(model, f"{_name_of_method(model)} ", title=_name_of_method(model))
@@ -70,70 +70,70 @@ def page() -> str:
 
 @dataclass
 class _Writer:
-    known: dict[type[BaseModel], str] = field(default_factory=dict)
+    headings: dict[type[BaseModel], str] = field(default_factory=dict)
     """The heading under which a section is described."""
 
     def sections(self, root: type[BaseModel], prefix: str, title: str = "") -> Iterator[str]:
-        """The tables of a model and of all sections in it that were not described before, each after what holds it.
+        """Tables of a model and of its sections that are not described yet, parents first.
 
-        A heading is `prefix` and the place of the section; the model itself has the heading `title`, if any.
+        A heading is `prefix` and the path of the section; the model itself has the heading `title`, if any.
         """
-        self.known[root] = title
-        waiting = [("", root)]
-        for number, (path, model) in enumerate(waiting, start=1):
+        self.headings[root] = title
+        pending = [("", root)]
+        for number, (path, model) in enumerate(pending, start=1):
             inner = []
             for name, setting in model.model_fields.items():
-                for below, section in _sections_in(name, setting.annotation):
-                    if section not in self.known:
-                        place = f"{path}.{below}" if path else below
-                        self.known[section] = prefix + place
-                        inner.append((place, section))
-            waiting[number:number] = inner
-        for _, model in waiting:
-            if heading := self.known[model]:
+                for relative, section in _sections_in(name, setting.annotation):
+                    if section not in self.headings:
+                        section_path = f"{path}.{relative}" if path else relative
+                        self.headings[section] = prefix + section_path
+                        inner.append((section_path, section))
+            pending[number:number] = inner
+        for _, model in pending:
+            if heading := self.headings[model]:
                 yield f"### {heading}\n"
                 yield f"{_linked(inspect.cleandoc(model.__doc__ or ''))}\n"
             yield self.table(model)
 
     def table(self, model: type[BaseModel]) -> str:
         rows = ["| setting | type | default | |", "|---|---|---|---|"]
-        told = told_by(model)
+        descriptions = told_by(model)
         for name, setting in model.model_fields.items():
             kind = self.type_of(setting.annotation, setting.metadata)
-            about = told.get(name) or _about_sections(setting.annotation)
-            rows.append(f"| `{name}` | {kind} | {_default(setting)} | {_linked(about)} |")
+            description = descriptions.get(name) or _about_sections(setting.annotation)
+            rows.append(f"| `{name}` | {kind} | {_default(setting)} | {_linked(description)} |")
         return "\n".join(rows) + "\n"
 
     def type_of(self, annotation: Any, metadata: Iterable[Any] = ()) -> str:
         """What a value may be, in words, with its bounds."""
-        origin, inside = get_origin(annotation), get_args(annotation)
+        origin, arguments = get_origin(annotation), get_args(annotation)
         if origin is Annotated:
-            return self.type_of(inside[0], [*_flat(inside[1:]), *metadata])
+            return self.type_of(arguments[0], [*_flat(arguments[1:]), *metadata])
         if origin in (Union, types.UnionType):
-            kinds = [*(each for each in inside if each is not type(None)), *({*inside} & {type(None)})]
-            return " or ".join(self.type_of(each, metadata if each in (int, float) else ()) for each in kinds)
+            kinds = [*(option for option in arguments if option is not type(None)), *({*arguments} & {type(None)})]
+            return " or ".join(self.type_of(option, metadata if option in (int, float) else ()) for option in kinds)
         return self._one_type(annotation) + _bounds(metadata)
 
     def _one_type(self, annotation: Any) -> str:
-        origin, inside = get_origin(annotation), get_args(annotation)
+        origin, arguments = get_origin(annotation), get_args(annotation)
         if origin is Literal:
-            return ", ".join(f"`{value}`" for value in inside)
+            return ", ".join(f"`{value}`" for value in arguments)
         if origin is list:
-            return f"list of {self.type_of(inside[0])}"
+            return f"list of {self.type_of(arguments[0])}"
         if origin is dict:
-            return f"by name: {self.type_of(inside[1])}"
+            return f"by name: {self.type_of(arguments[1])}"
         if inspect.isclass(annotation) and issubclass(annotation, BaseModel):
-            return f"[{self.known[annotation]}](#{anchor(self.known[annotation])})"
+            return f"[{self.headings[annotation]}](#{anchor(self.headings[annotation])})"
         return NAMED[annotation]
 
 
 def told_by(model: type[BaseModel]) -> dict[str, str]:
-    """The string under each field of a model, on one line; those of its bases too."""
-    told: dict[str, str] = {}
+    """The string under each field of a model and of its bases, on one line."""
+    by_field: dict[str, str] = {}
     for base in reversed(model.__mro__):
         if issubclass(base, BaseModel) and base is not BaseModel:
-            told |= {name: text for name, text in _strings(base).items() if name in model.model_fields}
-    return told
+            by_field |= {name: text for name, text in _strings(base).items() if name in model.model_fields}
+    return by_field
 
 
 def anchor(heading: str) -> str:
@@ -145,37 +145,41 @@ def anchor(heading: str) -> str:
 def _strings(model: type[BaseModel]) -> dict[str, str]:
     tree = ast.parse(inspect.getsource(model))
     body = tree.body[0].body  # type: ignore[attr-defined]
-    found = {}
-    for before, after in pairwise(body):
-        if isinstance(before, ast.AnnAssign) and isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
-            found[ast.unparse(before.target)] = " ".join(str(after.value.value).split())
-    return found
+    by_field = {}
+    for assignment, string in pairwise(body):
+        if (
+            isinstance(assignment, ast.AnnAssign)
+            and isinstance(string, ast.Expr)
+            and isinstance(string.value, ast.Constant)
+        ):
+            by_field[ast.unparse(assignment.target)] = " ".join(str(string.value.value).split())
+    return by_field
 
 
 def _sections_in(name: str, annotation: Any) -> Iterator[tuple[str, type[BaseModel]]]:
-    """The sections that a setting may hold, each with its place in it."""
+    """The sections that a setting may hold, each with its path."""
     if inspect.isclass(annotation) and issubclass(annotation, BaseModel):
         yield name, annotation
     elif get_origin(annotation) is not Literal:
-        below = f"{name}.NAME" if get_origin(annotation) is dict else name
-        for each in get_args(annotation):
-            yield from _sections_in(below, each)
+        path = f"{name}.NAME" if get_origin(annotation) is dict else name
+        for option in get_args(annotation):
+            yield from _sections_in(path, option)
 
 
 def _about_sections(annotation: Any) -> str:
-    """What a setting without words of its own holds: the first line of its section."""
+    """Description of a setting that has none: the first line of its section."""
     return next(((section.__doc__ or "").splitlines()[0] for _, section in _sections_in("", annotation)), "")
 
 
 def _flat(metadata: Iterable[Any]) -> Iterator[Any]:
-    for each in metadata:
-        yield from each.metadata if isinstance(each, FieldInfo) else (each,)
+    for item in metadata:
+        yield from item.metadata if isinstance(item, FieldInfo) else (item,)
 
 
 def _bounds(metadata: Iterable[Any]) -> str:
-    found = {name: getattr(each, name) for each in metadata for name in (*_SIGNS, *_COUNTS) if hasattr(each, name)}
-    signs = [f"{_SIGNS[name]} {value:g}" for name, value in found.items() if name in _SIGNS and value is not None]
-    counts = [f"{_COUNTS[name]} {value}" for name, value in found.items() if name in _COUNTS and value is not None]
+    limits = {name: getattr(item, name) for item in metadata for name in (*_SIGNS, *_COUNTS) if hasattr(item, name)}
+    signs = [f"{_SIGNS[name]} {value:g}" for name, value in limits.items() if name in _SIGNS and value is not None]
+    counts = [f"{_COUNTS[name]} {value}" for name, value in limits.items() if name in _COUNTS and value is not None]
     return " " * bool(signs) + " and ".join(signs) + f" ({', '.join(counts)})" * bool(counts)
 
 
@@ -189,8 +193,8 @@ def _default(setting: FieldInfo) -> str:
         return "*required*"
     if isinstance(value, BaseModel):
         return "as below"
-    written = json.dumps(value) if not isinstance(value, str | float) else str(value)
-    return f"`{written}`" if written else "empty"
+    text = json.dumps(value) if not isinstance(value, str | float) else str(value)
+    return f"`{text}`" if text else "empty"
 
 
 def _linked(text: str) -> str:
@@ -199,8 +203,14 @@ def _linked(text: str) -> str:
 
 def _methods() -> list[type[Section]]:
     """The sections of configs/methods.py that belong to a method: their description begins with its name."""
-    found = [each for each in vars(methods).values() if inspect.isclass(each) and issubclass(each, Section)]
-    return [each for each in found if each.__module__ == methods.__name__ and (each.__doc__ or "").startswith("`")]
+    sections = [
+        section for section in vars(methods).values() if inspect.isclass(section) and issubclass(section, Section)
+    ]
+    return [
+        section
+        for section in sections
+        if section.__module__ == methods.__name__ and (section.__doc__ or "").startswith("`")
+    ]
 
 
 def _name_of_method(model: type[Section]) -> str:

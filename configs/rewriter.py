@@ -1,4 +1,4 @@
-"""Settings of rewriters: what the policy is asked, and how its answer becomes a search plan."""
+"""Settings of rewriters: the policy's prompt, and how its answer becomes a search plan."""
 
 from typing import Annotated, Literal
 
@@ -8,39 +8,39 @@ from .llm import AnswerForm, LlmConfig
 from .section import Section
 
 QueryRole = Literal["support", "distinction", "key_features"]
-"""The three queries of HCQR, in their order."""
+"""The three queries of HCQR, in order."""
 
 
 class MultiQueryConfig(Section):
-    """`multi_query`: paraphrases of the question, each searched by itself (docs/methods.md)."""
+    """`multi_query`: paraphrases of the question, each searched separately (docs/methods.md)."""
 
     queries: Annotated[int, Field(ge=1, le=10)] = 3
-    """Paraphrases in one answer."""
+    """Number of paraphrases."""
     options: bool = False
-    """Show the answer options, where the question has some."""
+    """Show the question's answer options, if it has any."""
     per_query: Annotated[int, Field(ge=1)] = 5
     """Documents that each query contributes."""
     budget: Annotated[int, Field(ge=1)] = 15
-    """Most documents of the union."""
+    """Maximum documents of the union."""
 
 
 class HcqrConfig(Section):
     """`hcqr`: three queries that test a hypothesis about the answer (docs/methods.md)."""
 
     options: bool = True
-    """Show the answer options, where the question has some, to the model that forms the hypothesis."""
+    """Show the question's answer options, if it has any, to the model that forms the hypothesis."""
     without: list[QueryRole] = []
-    """Queries that are not searched, for ablations."""
+    """Queries to leave out of the search, for ablations."""
     per_query: Annotated[int, Field(ge=1)] = 5
     """Documents that each query contributes."""
     budget: Annotated[int, Field(ge=1)] = 15
-    """Most documents of the union."""
+    """Maximum documents of the union."""
     hypothesis_tokens: Annotated[int, Field(ge=1)] = 1024
-    """Longest answer of the model that forms the hypothesis, its thinking included."""
+    """Maximum tokens of the hypothesis, thinking included."""
 
     @field_validator("without")
     @classmethod
-    def _one_query_is_left(cls, without: list[QueryRole]) -> list[QueryRole]:
+    def _check_without(cls, without: list[QueryRole]) -> list[QueryRole]:
         if len(set(without)) == 3:
             raise ValueError("without names all three queries, and nothing would be searched; keep one")
         return without
@@ -50,42 +50,42 @@ class ChrConfig(Section):
     """`chr`: a target hypothesis minus a mimic (docs/methods.md)."""
 
     penalty: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
-    """λ, the weight of the mimic; 0 searches with the target alone."""
+    """λ, the weight of the mimic; 0: search with the target alone."""
     adaptive: bool = False
-    """Lower the penalty where target and mimic are alike."""
+    """Lower the penalty if target and mimic are similar."""
     alike_from: Annotated[float, Field(ge=0, lt=1)] = 0.5
-    """adaptive: similarity from which on the penalty falls, to 0 at a similarity of 1."""
+    """adaptive: similarity above which the penalty decreases linearly, to 0 at a similarity of 1."""
     similarity: str = "letters"
-    """adaptive: `letters` compares spellings; or a sentence encoder, by folder, package:NAME, Hub id or recipe."""
+    """adaptive: `letters` compares spellings; else a sentence encoder (folder, package:NAME, Hub id or recipe)."""
     field: Literal["medicine", "any"] = "medicine"
-    """What the prompt speaks of: diagnoses, as in the paper, or answers of any field."""
+    """Wording of the prompt: diagnoses, as in the paper (medicine), or answers of any field (any)."""
 
 
 class RewriterConfig(Section):
-    """What the model is asked, and how its answer becomes a search plan."""
+    """The policy's prompt, and how its answer becomes a search plan."""
 
     name: str = "small"
-    """`general`, `explore` or `direct` (Yuan et al.'s prompt levels), `small` (few-shot, for small models), `hyde` or
+    """`general`, `explore` or `direct` (prompt levels of Yuan et al.), `small` (few-shot, for small models), `hyde` or
     `query2doc` (the whole answer is a passage to search with), `multi_query`, `hcqr` or `chr` (docs/methods.md)."""
     keep_question_weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
-    """Weight of the question itself in every probe; 0 searches with the rewrite alone. None is what the rewriter does
-    by itself: 0, but 1 for hyde, and 5 (BM25) or 1 for query2doc."""
+    """Weight of the question in every probe; 0: search with the rewrite alone. None: the rewriter's default, which is 1
+    for hyde, 5 (BM25) or 1 (other retrievers) for query2doc, and 0 for the others."""
     rewrite_weight: Annotated[float, Field(allow_inf_nan=False)] = 1.0
-    """Weight of the rewrite in its probe."""
+    """Weight of a rewrite in its probe."""
     max_rewrites: Annotated[int, Field(ge=1)] = 4
-    """Rewrites allowed in one answer; more is a format failure."""
+    """Maximum rewrites per answer; more is a format failure."""
     prompt: str = "hpo"
-    """`small` only: the few-shot prompt, by its packaged name or as the path of a YAML file."""
+    """`small` only: the few-shot prompt, a packaged name or the path of a YAML file."""
     multi_query: MultiQueryConfig = MultiQueryConfig()
     hcqr: HcqrConfig = HcqrConfig()
     chr: ChrConfig = ChrConfig()
     llm: LlmConfig | None = None
-    """`hcqr` only: the frozen model that forms the hypotheses; None is the policy's own base model."""
+    """`hcqr` only: the frozen model that writes the hypotheses; None: the policy's base model."""
     form: AnswerForm = "json"
-    """`hcqr` only: how it writes them, as the paper's JSON, or as labelled lines, which a small model keeps to."""
+    """`hcqr` only: format of the hypotheses: the paper's JSON, or labelled lines, which small models follow better."""
 
     @property
     def unread(self) -> set[str]:
         """Sections that belong to other rewriters: what this one answers does not depend on them."""
-        own = {self.name, "llm", "form"} if self.name == "hcqr" else {self.name}
-        return {"multi_query", "hcqr", "chr", "llm", "form"} - own
+        relevant = {self.name, "llm", "form"} if self.name == "hcqr" else {self.name}
+        return {"multi_query", "hcqr", "chr", "llm", "form"} - relevant

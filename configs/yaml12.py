@@ -27,15 +27,15 @@ class _Loader(yaml.SafeLoader):
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         """Build a dictionary; raises yaml.MarkedYAMLError at a key that is not text or stands twice."""
-        seen: set[str] = set()
+        keys: set[str] = set()
         for key, _ in node.value:
             if key.tag == "tag:yaml.org,2002:merge":
                 continue
             problem = "" if key.tag == "tag:yaml.org,2002:str" else "a key that is not text"
-            problem = f"duplicate key {key.value!r}" if not problem and key.value in seen else problem
+            problem = f"duplicate key {key.value!r}" if not problem and key.value in keys else problem
             if problem:
                 raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
-            seen.add(key.value)
+            keys.add(key.value)
         return super().construct_mapping(node, deep)
 
 

@@ -1,7 +1,7 @@
 """Datasets as BEIR folders: `corpus.jsonl`, `queries.jsonl`, `qrels/{train,dev,test}.tsv` (Thakur et al. 2021).
 
 A split holds exactly the questions with a judgement above 0 in its qrel file, in the order of `queries.jsonl`; every
-relevant document of a split is in the corpus. What is left out is counted in `Dataset.notes`.
+relevant document of a split is in the corpus. Omissions are counted in `Dataset.notes`.
 """
 
 import json
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import DataError, StorageError
-from .files import write_lines
+from ..storage import write_lines
 from .jsonl import WHOLE, Span, identifier_of, read_lines, read_records, text_of
 from .types import Dataset, Document, Qrels, Question, Split
 
@@ -28,10 +28,10 @@ def load_beir(
 ) -> Dataset:
     """Read a BEIR folder. `splits` names those to read ("train", "validation", "test"); None reads all there are.
 
-    With `documents`, the ids of a corpus that is kept elsewhere (in an index), `corpus.jsonl` is not read and
+    With `documents`, the ids of a corpus stored elsewhere (in an index), `corpus.jsonl` is not read and
     `Dataset.corpus` is empty; every judged document must be among them.
 
-    The qrel files are tab-separated; a header line is passed over where there is one. Grades of 0 or less mean "not
+    The qrel files are tab-separated, with or without a header line. Grades of 0 or less mean "not
     relevant" and are dropped. Name, licence and `ignore_identical_ids` come from an optional `meta.json`.
 
     Raises DataError for a missing file or split, an empty corpus, a broken line, a duplicate id, and a judgement whose
@@ -39,7 +39,7 @@ def load_beir(
     """
     folder = beir_folder(path)
     files = _qrel_files(folder / "qrels", splits)
-    corpus = _read_whole(folder / "corpus.jsonl") if documents is None else ()
+    corpus = _read_documents(folder / "corpus.jsonl") if documents is None else ()
     questions = _read_questions(folder / "queries.jsonl")
     if documents is None:
         documents = {document.id for document in corpus}
@@ -48,7 +48,7 @@ def load_beir(
     unjudged = len(questions.keys() - {question.id for split in loaded.values() for question in split.questions})
     if unjudged:
         notes.append(
-            f"{folder.name}: {unjudged} of {len(questions)} questions have no relevant document in {_and(loaded)} "
+            f"{folder.name}: {unjudged} of {len(questions)} questions have no relevant document in {_join(loaded)} "
             "and are skipped."
         )
     name, licence = name_and_licence(folder)
@@ -63,7 +63,7 @@ def load_beir(
 
 
 def beir_folder(path: str | Path) -> Path:
-    """The folder of that path. Raises DataError where there is none."""
+    """The folder of that path. Raises DataError if there is none."""
     folder = Path(path).expanduser()
     if not folder.is_dir():
         raise DataError(
@@ -74,7 +74,7 @@ def beir_folder(path: str | Path) -> Path:
 
 
 def name_and_licence(folder: Path) -> tuple[str, str]:
-    """What the folder's `meta.json` says, or its own name and no licence."""
+    """Name and licence from the folder's `meta.json`; by default the name of the folder and no licence."""
     meta = {key: value for key, value in read_meta(folder).items() if isinstance(value, str)}
     return meta.get("name") or folder.resolve().name, meta.get("licence") or meta.get("license") or ""
 
@@ -82,10 +82,10 @@ def name_and_licence(folder: Path) -> tuple[str, str]:
 def save_beir(dataset: Dataset, path: str | Path) -> None:
     """Write a dataset as a new BEIR folder that `load_beir` reads back equal (but for its notes).
 
-    The folder appears complete or not at all: it is written under a temporary name beside `path` and renamed.
+    The write is atomic: into a temporary folder beside `path`, which is then renamed.
 
-    Raises DataError where `path` exists already or an id does not fit into a qrel file, StorageError where the disk
-    does not take the files.
+    Raises DataError if `path` exists already or an id does not fit into a qrel file, StorageError if the files cannot
+    be written.
     """
     files = _beir_files(dataset)
     with new_beir_folder(path, f"dataset {dataset.name!r}") as folder:
@@ -94,10 +94,10 @@ def save_beir(dataset: Dataset, path: str | Path) -> None:
 
 
 @contextmanager
-def new_beir_folder(path: str | Path, what: str) -> Iterator[Path]:
-    """A temporary folder with an empty `qrels/`, which becomes `path` when the block ends; `what` is named in errors.
+def new_beir_folder(path: str | Path, label: str) -> Iterator[Path]:
+    """A temporary folder with an empty `qrels/`, which becomes `path` when the block ends; `label` is named in errors.
 
-    Raises DataError where `path` exists already, StorageError where the disk does not take what the block writes.
+    Raises DataError if `path` exists already, StorageError if the block cannot write its files.
     """
     target = Path(path).expanduser()
     if target.exists():
@@ -111,7 +111,7 @@ def new_beir_folder(path: str | Path, what: str) -> Iterator[Path]:
         temporary.rename(target)
     except OSError as error:
         raise StorageError(
-            f"{what} could not be written to {target} ({error}); nothing was left there. "
+            f"{label} could not be written to {target} ({error}); nothing was left there. "
             "Free some space or choose a folder that can be written."
         ) from error
     finally:
@@ -119,36 +119,36 @@ def new_beir_folder(path: str | Path, what: str) -> Iterator[Path]:
 
 
 def _qrel_files(folder: Path, splits: Iterable[str] | None) -> dict[str, Path]:
-    """Split name → qrel file, for the wanted splits."""
-    found: dict[str, Path] = {}
+    """Split name → qrel file, for the requested splits."""
+    files: dict[str, Path] = {}
     for stem, split in _QREL_FILES.items():
         file = folder / f"{stem}.tsv"
         if file.is_file():
-            if split in found:
+            if split in files:
                 raise DataError(
-                    f"{folder} holds both {found[split].name} and {file.name} for one split. Keep one of them."
+                    f"{folder} holds both {files[split].name} and {file.name} for one split. Keep one of them."
                 )
-            found[split] = file
-    if not found:
+            files[split] = file
+    if not files:
         raise DataError(
             f"{folder} holds no qrel file; expected train.tsv, dev.tsv or test.tsv with lines "
             "'query-id<TAB>corpus-id<TAB>score'. Add at least one."
         )
     if splits is None:
-        return found
-    wanted = tuple(splits)
-    missing = [split for split in wanted if split not in found]
-    if missing or not wanted:
+        return files
+    requested = tuple(splits)
+    missing = [split for split in requested if split not in files]
+    if missing or not requested:
         raise DataError(
-            f"{folder} has no split {_and(missing) or '(none asked for)'}; it has {_and(found)}. Ask for those."
+            f"{folder} has no split {_join(missing) or '(none asked for)'}; it has {_join(files)}. Ask for those."
         )
-    return {split: file for split, file in found.items() if split in wanted}
+    return {split: file for split, file in files.items() if split in requested}
 
 
 def read_corpus(path: Path, span: Span = WHOLE) -> Iterator[tuple[int, Document]]:
     """Yield (line number, document) for the lines of a `corpus.jsonl`, one at a time; ids may repeat.
 
-    Raises DataError for a missing file and for a line that is no document.
+    Raises DataError for a missing file and for an invalid line.
     """
     for number, record in read_records(path, "the corpus, one document per line", span):
         title, text = text_of(record, "title", path, number, ""), text_of(record, "text", path, number, None)
@@ -160,7 +160,7 @@ def no_document(path: Path) -> DataError:
     return DataError(f'{path} holds no document; expected lines like {{"_id": …, "title": …, "text": …}}. Fill it.')
 
 
-def _read_whole(path: Path) -> tuple[Document, ...]:
+def _read_documents(path: Path) -> tuple[Document, ...]:
     corpus: list[Document] = []
     lines: dict[str, int] = {}
     for number, document in read_corpus(path):
@@ -193,24 +193,24 @@ def _read_split(
     name: str, path: Path, questions: Mapping[str, Question], documents: Container[str], dataset: str, notes: list[str]
 ) -> Split:
     qrels: dict[str, dict[str, int]] = {}
-    no_document: list[str] = []
-    no_question: list[str] = []
+    unknown_documents: list[str] = []
+    unknown_questions: list[str] = []
     dropped = 0
     for number, (question, document, grade) in _read_qrels(path):
         if grade <= 0:
             dropped += 1
             continue
         if question not in questions:
-            no_question.append(question)
+            unknown_questions.append(question)
         elif document not in documents:
-            no_document.append(document)
+            unknown_documents.append(document)
         elif qrels.setdefault(question, {}).setdefault(document, grade) != grade:
             raise DataError(
                 f"{path}, line {number}: question {question!r} and document {document!r} are judged {grade} here and "
                 f"{qrels[question][document]} before. Keep one of the two lines."
             )
-    _refuse_unknown(no_document, path, "document", "corpus.jsonl")
-    _refuse_unknown(no_question, path, "question", "queries.jsonl")
+    _refuse_unknown(unknown_documents, path, "document", "corpus.jsonl")
+    _refuse_unknown(unknown_questions, path, "question", "queries.jsonl")
     if not qrels:
         raise DataError(f"{path} judges no document as relevant (score above 0); the {name} split would be empty.")
     if dropped:
@@ -234,7 +234,7 @@ def _read_qrels(path: Path) -> Iterable[tuple[int, tuple[str, str, int]]]:
 
 
 def read_meta(folder: Path) -> dict[str, Any]:
-    """What the folder's `meta.json` says; nothing where there is none. Raises DataError where it is no JSON object."""
+    """The folder's `meta.json`; empty if there is none. Raises DataError if it is no JSON object."""
     path = folder / "meta.json"
     if not path.is_file():
         return {}
@@ -248,28 +248,28 @@ def read_meta(folder: Path) -> dict[str, Any]:
 
 
 def _ignores_identical_ids(folder: Path) -> bool:
-    said = read_meta(folder).get("ignore_identical_ids", False)
-    if not isinstance(said, bool):
+    value = read_meta(folder).get("ignore_identical_ids", False)
+    if not isinstance(value, bool):
         raise DataError(
-            f"{folder / 'meta.json'}: 'ignore_identical_ids' is {said!r}; expected true or false. Mend or remove it."
+            f"{folder / 'meta.json'}: 'ignore_identical_ids' is {value!r}; expected true or false. Mend or remove it."
         )
-    return said
+    return value
 
 
-def _refuse_second(identifier: str, number: int, lines: dict[str, int], path: Path, what: str) -> None:
+def _refuse_second(identifier: str, number: int, lines: dict[str, int], path: Path, kind: str) -> None:
     first = lines.setdefault(identifier, number)
     if first != number:
         raise DataError(
-            f"{path}, line {number}: {what} id {identifier!r} stands on line {first} already; ids must be unique. "
+            f"{path}, line {number}: {kind} id {identifier!r} stands on line {first} already; ids must be unique. "
             "Rename or remove one of the two."
         )
 
 
-def _refuse_unknown(identifiers: Sequence[str], path: Path, what: str, where: str) -> None:
+def _refuse_unknown(identifiers: Sequence[str], path: Path, kind: str, source: str) -> None:
     if identifiers:
         raise DataError(
-            f"{path}: {what} {identifiers[0]!r} is judged but is not in {where} "
-            f"({len(identifiers)} such judgements). Add it to {where} or remove its judgements."
+            f"{path}: {kind} {identifiers[0]!r} is judged but is not in {source} "
+            f"({len(identifiers)} such judgements). Add it to {source} or remove its judgements."
         )
 
 
@@ -299,7 +299,7 @@ def _beir_files(dataset: Dataset) -> dict[str, list[str]]:
 
 
 def qrel_lines(qrels: Qrels) -> Iterator[str]:
-    """The lines of a qrel file. Raises DataError where an id does not fit into one."""
+    """The lines of a qrel file. Raises DataError if an id contains a tab or a line break."""
     yield "\t".join(_HEADER)
     for question, judged in qrels.items():
         for document, grade in judged.items():
@@ -312,5 +312,5 @@ def _json(value: Mapping[str, Any]) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _and(names: Iterable[str]) -> str:
+def _join(names: Iterable[str]) -> str:
     return ", ".join(names)

@@ -1,67 +1,39 @@
-"""A benchmark as it is published, on its way to a dataset in memory or to a BEIR folder.
+"""A published benchmark before it becomes a dataset in memory or a BEIR folder.
 
-A reader gives the judged questions at once and the documents one at a time, as often as asked, so that a corpus that
-does not fit into memory can be written out or embedded in blocks. Whatever the form: ids are unique, every judged
-document is in the corpus, and no question of a training split has the id or the words of one that is tested on.
+Readers load all judged questions at once, but stream the documents, as often as needed, so that a corpus larger than
+memory can be written or embedded in blocks. In every form, ids are unique, every judged document is in the corpus, and
+no training question has the id or the words of a test question.
 """
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
-from ..configs.schema import DatasetConfig
 from ..errors import DataError
-from .leakage import without_leaks
 from .types import Dataset, Document, Split
 
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """Questions with their judgements, and a corpus that is read when it is needed."""
+    """Questions with their judgements, and a corpus that is read on demand."""
 
     name: str
     documents: Callable[[], Iterator[Document]]
-    """The corpus from its start, in a fixed order. Raises DataError for a document that is none."""
+    """Iterates over the corpus from its start, in a fixed order. Raises DataError for an invalid document."""
     splits: Mapping[str, Split]
     about: Mapping[str, Any]
-    """What it was made from and how, for meta.json: kind, source, what was pooled, …"""
+    """How it was made, for meta.json: kind, source, parts, …"""
     notes: Sequence[str] = field(default=())
     licence: str = ""
     ignore_identical_ids: bool = False
     may_lack_documents: bool = False
-    """Whether judgements of documents that the corpus does not hold are dropped and counted, not refused."""
-
-
-def open_benchmark(config: DatasetConfig) -> Benchmark:
-    """The benchmark of settings of a published form, without leaks from its training split.
-
-    Raises DataError where it is missing, incomplete or inconsistent.
-    """
-    assert config.path is not None, "DatasetConfig demands a path for every published form"
-    if config.kind == "ragbench":
-        from .ragbench import open_ragbench
-
-        found = open_ragbench(config.path, config.parts, config.positives)
-    elif config.kind == "finagentbench":
-        from .finagentbench import open_finagentbench
-
-        found = open_finagentbench(config.path, config.task)
-    elif config.kind == "mteb":
-        from .hub_tables import open_tables
-
-        found = open_tables(config.path, config.subset)
-    else:
-        from .ir_datasets import open_ir_datasets
-
-        found = open_ir_datasets(config.path)
-    splits, notes = without_leaks(found.name, found.splits)
-    return replace(found, splits=splits, notes=(*found.notes, *notes))
+    """Whether judgements of documents missing from the corpus are dropped and counted instead of refused."""
 
 
 def load_benchmark(benchmark: Benchmark) -> Dataset:
     """The benchmark with its whole corpus in memory.
 
-    Raises DataError for an empty corpus, an id that stands twice, and a judged document that the corpus lacks.
+    Raises DataError for an empty corpus, a duplicate id, and a judged document that is not in the corpus.
     """
     corpus = tuple(unique(benchmark))
     splits, notes = judged_within(benchmark, {document.id for document in corpus})
@@ -76,53 +48,56 @@ def load_benchmark(benchmark: Benchmark) -> Dataset:
 
 
 def unique(benchmark: Benchmark) -> Iterator[Document]:
-    """The documents, one at a time. Raises DataError for an id that stands twice, and where there is no document."""
-    seen: set[str] = set()
+    """Yield the documents. Raises DataError for a duplicate id, and if there is no document."""
+    ids: set[str] = set()
     for document in benchmark.documents():
-        if document.id in seen:
+        if document.id in ids:
             raise DataError(
                 f"{benchmark.name}: two documents have the id {document.id!r}; ids must be unique. Remove one of them, "
                 "or fetch the files again."
             )
-        seen.add(document.id)
+        ids.add(document.id)
         yield document
-    if not seen:
+    if not ids:
         raise DataError(f"{benchmark.name}: the corpus holds no document. Fetch its files again.")
 
 
 def judged_within(benchmark: Benchmark, documents: Container[str]) -> tuple[dict[str, Split], list[str]]:
-    """The splits, and notes on what was dropped: judgements of documents that the corpus does not hold.
+    """The splits without judgements of documents missing from the corpus, and notes on what was dropped.
 
-    Raises DataError where they may not be dropped, and where a split has no question left.
+    Raises DataError unless `may_lack_documents`, and if a split has no question left.
     """
-    kept: dict[str, Split] = {}
+    splits: dict[str, Split] = {}
     notes: list[str] = []
     for name, split in benchmark.splits.items():
-        lacking = [
+        missing = [
             (question, document)
             for question, judged in split.qrels.items()
             for document in judged
             if document not in documents
         ]
-        if not lacking:
-            kept[name] = split
+        if not missing:
+            splits[name] = split
             continue
-        said = f"{benchmark.name}, {name}: {len(lacking)} judged documents, {lacking[0][1]!r} among them, are not in "
+        message = (
+            f"{benchmark.name}, {name}: {len(missing)} judged documents, {missing[0][1]!r} among them, are not in "
+        )
         if not benchmark.may_lack_documents:
-            raise DataError(f"{said}the corpus: the files do not belong together. Fetch them again.")
-        gone = set(lacking)
+            raise DataError(f"{message}the corpus: the files do not belong together. Fetch them again.")
+        dropped = set(missing)
         qrels = {
-            question: found
+            question: remaining
             for question, judged in split.qrels.items()
-            if (found := {name: grade for name, grade in judged.items() if (question, name) not in gone})
+            if (remaining := {name: grade for name, grade in judged.items() if (question, name) not in dropped})
         }
         if not qrels:
-            raise DataError(f"{said}the corpus, so that no question is left. Fetch it again.")
-        kept[name] = Split([question for question in split.questions if question.id in qrels], qrels)
+            raise DataError(f"{message}the corpus, so that no question is left. Fetch it again.")
+        splits[name] = Split([question for question in split.questions if question.id in qrels], qrels)
         notes.append(
-            f"{said}the corpus and are dropped, with {len(split.questions) - len(qrels)} questions that had no other."
+            f"{message}the corpus and are dropped, with {len(split.questions) - len(qrels)} questions that had no "
+            "other."
         )
-    return kept, notes
+    return splits, notes
 
 
 def splits_of(
@@ -130,8 +105,8 @@ def splits_of(
 ) -> dict[str, Split]:
     """Splits of the questions (id → Question) that have a relevant document, in the order of `questions`.
 
-    `qrels`: split → question id → document id → grade; grades of 0 or less are dropped. What is left out is told in
-    `notes`. Raises DataError where no split has a question.
+    `qrels`: split → question id → document id → grade; grades of 0 or less are dropped. Notes on what is left
+    out are appended to `notes`. Raises DataError if no split has a question.
     """
     splits: dict[str, Split] = {}
     for split in ("train", "validation", "test"):
@@ -140,9 +115,9 @@ def splits_of(
             for question, grades in qrels.get(split, {}).items()
             if (relevant := {document: grade for document, grade in grades.items() if grade > 0})
         }
-        without = len(qrels.get(split, {})) - len(judged)
-        if without:
-            notes.append(f"{name}, {split}: {without} questions have no relevant document and are skipped.")
+        skipped = len(qrels.get(split, {})) - len(judged)
+        if skipped:
+            notes.append(f"{name}, {split}: {skipped} questions have no relevant document and are skipped.")
         if judged:
             splits[split] = Split(tuple(question for key, question in questions.items() if key in judged), judged)
     if not splits:

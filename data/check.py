@@ -1,4 +1,4 @@
-"""`querylect data check`: what a dataset folder holds, whether its files are whole, and what its splits share."""
+"""`querylect data check`: contents of a dataset folder, integrity of its files, overlap of its splits."""
 
 import hashlib
 from collections.abc import Iterator
@@ -7,18 +7,19 @@ from pathlib import Path
 from ..configs.schema import DatasetConfig
 from ..errors import DataError
 from .beir import load_beir, read_meta
-from .benchmark import load_benchmark, open_benchmark
+from .benchmark import load_benchmark
 from .fetched import changed_files, source_of
 from .known import known
 from .leakage import near_overlap, overlap
+from .open import open_benchmark
 from .types import Dataset, Document
 
 
 def check(path: Path, config: DatasetConfig | None = None) -> Iterator[str]:
-    """Lines that say what was found, in order: files, counts, texts that stand twice, overlap of splits, notes.
+    """Yield the lines of the report: files, counts, duplicate texts, overlap of splits, notes.
 
-    `path` is a BEIR folder or one that `data get` wrote; `config` says how to read it where it is neither. Raises
-    DataError where the dataset is inconsistent or a file is not what it was when it was written.
+    `path` is a BEIR folder or one that `data get` wrote; for any other folder `config` says how to read it. Raises
+    DataError if the dataset is inconsistent or a file was changed after it was written.
     """
     folder = path.expanduser()
     if not folder.is_dir():
@@ -26,15 +27,15 @@ def check(path: Path, config: DatasetConfig | None = None) -> Iterator[str]:
             f"{folder} does not exist or is no folder; expected a dataset. Fetch one: querylect data get NAME."
         )
     source, meta = source_of(folder), read_meta(folder)
-    sums = source.files or {str(name): str(value) for name, value in (meta.get("sha256") or {}).items()}
-    changed = changed_files(folder, sums)
+    checksums = source.files or {str(name): str(value) for name, value in (meta.get("sha256") or {}).items()}
+    changed = changed_files(folder, checksums)
     if changed:
         raise DataError(
-            f"{folder}: {len(changed)} of {len(sums)} files are missing or were changed after they were written: "
+            f"{folder}: {len(changed)} of {len(checksums)} files are missing or were changed after they were written: "
             f"{', '.join(changed[:5])}. Remove the folder and fetch or prepare it again."
         )
-    if sums:
-        yield f"{len(sums)} files, each with the sha256 that was written down"
+    if checksums:
+        yield f"{len(checksums)} files, each with the sha256 that was written down"
     if config is None and source.kind:
         config = DatasetConfig.model_validate({"kind": source.kind, "path": str(folder)})
     dataset = load_beir(folder) if config is None else load_benchmark(open_benchmark(config))
@@ -72,14 +73,16 @@ def _expected(dataset: Dataset, folder: Path) -> Iterator[str]:
     split = dataset.splits.get(entry.split) if entry else None
     if entry is None or split is None:
         return
-    found = {
+    counts = {
         "documents": len(dataset.corpus),
         "questions": len(split.questions),
         "judgements": sum(map(len, split.qrels.values())),
     }
-    wrong = [f"{found[name]:,} {name}, not {count:,}" for name, count in entry.counts.items() if found[name] != count]
-    said = "; ".join(wrong) if wrong else "as many documents, questions and judgements as published"
-    yield f"beir/{dataset.name}, {entry.split}: {said}"
+    differences = [
+        f"{counts[name]:,} {name}, not {count:,}" for name, count in entry.counts.items() if counts[name] != count
+    ]
+    comparison = "; ".join(differences) if differences else "as many documents, questions and judgements as published"
+    yield f"beir/{dataset.name}, {entry.split}: {comparison}"
 
 
 def _digest(document: Document) -> bytes:

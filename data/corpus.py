@@ -1,7 +1,7 @@
-"""A corpus that is read in blocks, never as a whole: what an index is built from.
+"""The corpus that an index is built from, read in blocks and never as a whole.
 
-The blocks of a corpus follow from its content and the block size alone, so that any number of processes can share
-them and the results, put in order, are always the same. `Origin` recognises the corpus later without reading it all.
+Blocks depend only on the content and the block size: any number of processes can share them, and the ordered results
+are always the same. `Origin` identifies the corpus later without reading all of it.
 """
 
 import hashlib
@@ -16,29 +16,29 @@ from .jsonl import Span, spans
 from .load import as_configured, corpus_hash, held_out, read_dataset
 from .types import Dataset, Document
 
-_WHOLE = 64 * 2**20
+_FULL_HASH_BYTES = 64 * 2**20
 _SAMPLES, _SAMPLE = 1024, 2**16
 _LOADED_BLOCK = 4096
-"""Documents in a block of a corpus that is in memory anyway."""
+"""Documents in a block of a corpus in memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What a corpus is recognised by."""
+    """Identifies a corpus."""
 
     size: int
-    """Bytes of the corpus file; documents where there is no such file."""
+    """Bytes of the corpus file; number of documents if there is no file."""
     modified: int
-    """Its time of last change in nanoseconds; 0 where there is no such file."""
+    """Modification time of the file in nanoseconds; 0 if there is no file."""
     fingerprint: str
-    """sha256 of the file up to 64 MiB, of 1024 samples of it beyond; the corpus hash where there is no such file."""
+    """sha256 of the file, or of 1024 samples if it exceeds 64 MiB; the corpus hash if there is no file."""
 
 
 class BeirCorpus:
     """The `corpus.jsonl` of a BEIR folder."""
 
     def __init__(self, config: DatasetConfig) -> None:
-        """Raises DataError where there is no such folder."""
+        """Raises DataError if there is no such folder."""
         assert config.path is not None, "DatasetConfig demands a path for kind 'beir'"
         self._config = config
         self._folder = beir_folder(config.path)
@@ -46,7 +46,7 @@ class BeirCorpus:
         self.name, self.licence = name_and_licence(self._folder)
 
     def blocks(self, size: int) -> tuple[list[Span], int]:
-        """Blocks of about `size` bytes, and how many documents they hold at most."""
+        """Blocks of about `size` bytes, and an upper bound of their documents."""
         blocks, lines = spans(self._file, size, "the corpus, one document per line")
         if not lines:
             raise no_document(self._file)
@@ -57,26 +57,26 @@ class BeirCorpus:
         return (document for _, document in read_corpus(self._file, block))
 
     def origin(self) -> Origin:
-        """Reads at most 64 MiB of the file. Raises DataError where it is missing."""
+        """Reads at most 64 MiB of the file. Raises DataError if it is missing."""
         try:
-            state = self._file.stat()
-            return Origin(state.st_size, state.st_mtime_ns, _fingerprint(self._file, state.st_size))
+            stat = self._file.stat()
+            return Origin(stat.st_size, stat.st_mtime_ns, _fingerprint(self._file, stat.st_size))
         except OSError as error:
             raise DataError(f"{self._file} cannot be read ({error}). Check dataset.path.") from error
 
     def differs(self, origin: Origin) -> str | None:
-        """What tells this corpus from the one of that origin; None where nothing does.
+        """How this corpus differs from the one of that origin; None if it does not.
 
-        Size and time of last change decide alone where both are equal. A corpus file that is gone differs from none:
-        an index brings its documents along.
+        Equal size and modification time are sufficient. A missing corpus file counts as no difference: an index
+        contains its documents.
         """
         try:
-            state = self._file.stat()
+            stat = self._file.stat()
         except FileNotFoundError:
             return None
-        if state.st_size != origin.size:
-            return f"{self._file.name} has {state.st_size} bytes, not {origin.size}"
-        if state.st_mtime_ns == origin.modified or self.origin().fingerprint == origin.fingerprint:
+        if stat.st_size != origin.size:
+            return f"{self._file.name} has {stat.st_size} bytes, not {origin.size}"
+        if stat.st_mtime_ns == origin.modified or self.origin().fingerprint == origin.fingerprint:
             return None
         return f"{self._file.name} has other content"
 
@@ -86,14 +86,14 @@ class BeirCorpus:
 
 
 class LoadedCorpus:
-    """The corpus of a dataset that is small and made in memory."""
+    """The corpus of a small dataset in memory."""
 
     def __init__(self, dataset: Dataset) -> None:
         self._dataset = dataset
         self.name, self.licence = dataset.name, dataset.licence
 
     def blocks(self, size: int) -> tuple[list[Span], int]:
-        """Blocks of 4096 documents, whatever `size` is, and how many documents they hold."""
+        """Blocks of 4096 documents (`size` is ignored), and their number of documents."""
         total = len(self._dataset.corpus)
         starts = range(0, total, _LOADED_BLOCK)
         return [Span(start, min(start + _LOADED_BLOCK, total)) for start in starts], total
@@ -107,12 +107,12 @@ class LoadedCorpus:
         return Origin(len(self._dataset.corpus), 0, corpus_hash(self._dataset.corpus))
 
     def differs(self, origin: Origin) -> str | None:
-        """What tells this corpus from the one of that origin; None where nothing does."""
-        mine = self.origin()
-        return None if mine == origin else f"{mine.size} documents, hash {mine.fingerprint[:12]}"
+        """How this corpus differs from the one of that origin; None if it does not."""
+        current = self.origin()
+        return None if current == origin else f"{current.size} documents, hash {current.fingerprint[:12]}"
 
     def questions(self, documents: Container[str]) -> Dataset:
-        """The dataset."""
+        """The dataset, its corpus included."""
         return held_out(self._dataset)
 
 
@@ -120,14 +120,14 @@ Corpus = BeirCorpus | LoadedCorpus
 
 
 def open_corpus(config: DatasetConfig) -> Corpus:
-    """The corpus of the configured dataset. Raises DataError where it is missing or cannot be made."""
+    """The corpus of the configured dataset. Raises DataError if it is missing or cannot be built."""
     return BeirCorpus(config) if config.kind == "beir" else LoadedCorpus(read_dataset(config))
 
 
 def _fingerprint(path: Path, size: int) -> str:
     digest = hashlib.sha256(size.to_bytes(8, "big"))
     with path.open("rb") as file:
-        if size <= _WHOLE:
+        if size <= _FULL_HASH_BYTES:
             while part := file.read(2**20):
                 digest.update(part)
         else:

@@ -1,7 +1,7 @@
-"""`querylect data get`: the published files of a benchmark, from the Hub or from a local copy, verbatim.
+"""`querylect data get`: copies the published files of a benchmark unchanged, from the Hub or from a local copy.
 
-Files gather in `.NAME.partial` beside the target, each one complete and checked or not there at all; the folder gets
-its name when all of them are. A second call goes on where one was interrupted, at the revision that the first one saw.
+Files are collected in `.NAME.partial` beside the target; each is either complete and verified, or absent. The folder is
+renamed to the target once all files are there. A second call resumes an interrupted one, at the same revision.
 """
 
 import json
@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import DataError, DownloadError, StorageError, first_line
+from ..storage import file_sha256, storage, write_lines
 from .fetched import SOURCE, git_blob_of
-from .files import file_sha256, storage, write_lines
-from .known import Known, Repository
+from .known import HubFiles, KnownBenchmark
 
 Progress = Callable[[int, int], None]
-"""Gets bytes done and bytes in all."""
+"""Called with (bytes done, bytes in total)."""
 
 _PLAN = "plan.json"
 
@@ -28,40 +28,44 @@ _PLAN = "plan.json"
 @dataclass(frozen=True, slots=True)
 class _File:
     path: str
-    """Below the folder of the benchmark."""
+    """Relative to the folder of the benchmark."""
     size: int
     sha256: str
-    """"" where only the git id is known."""
+    """Empty if only the git id is known."""
     git: str
     repo: str
     revision: str
     there: str
-    """Its path in the repository, or in the local copy."""
+    """Source path: in the repository, or in the local copy."""
 
 
 def fetch(
-    known: Known,
+    benchmark: KnownBenchmark,
     target: Path,
     copy: Path | None = None,
     revision: str | None = None,
     endpoint: str | None = None,
     progress: Progress | None = None,
 ) -> Path:
-    """Fetch a benchmark into the new folder `target`, from the Hub or from the local copy `copy`; returns the folder.
+    """Fetch a benchmark into the new folder `target`, from the Hub or from the local copy `copy`; return the folder.
 
-    `revision` is a commit or a branch of its repository, the newest one where None; `endpoint` another Hub. Raises
-    DataError where the target exists, the source is not there or a file of it is damaged, DownloadError where the Hub
-    does not answer (the same call goes on from there), StorageError where the disk does not take the files.
+    `revision` is a commit or branch of its repository (None: the newest); `endpoint` is another Hub. Raises DataError
+    if the target exists, or the source is missing or damaged; DownloadError if the Hub does not answer (the same call
+    resumes); StorageError if the files cannot be written.
     """
     target = target.expanduser()
     if target.exists():
         raise DataError(
             f"{target} exists already. Check it (querylect data check {target}), remove it or name another."
         )
-    if copy is None and not known.repositories:
-        raise DataError(f"{known.name} cannot be fetched by a program: {known.by_hand}.")
+    if copy is None and not benchmark.repositories:
+        raise DataError(f"{benchmark.name} cannot be fetched by a program: {benchmark.by_hand}.")
     staging = target.with_name(f".{target.name}.partial")
-    source = str(copy.expanduser().resolve()) if copy else ", ".join(each.repo for each in known.repositories)
+    source = (
+        str(copy.expanduser().resolve())
+        if copy
+        else ", ".join(repository.repo for repository in benchmark.repositories)
+    )
     with storage(
         lambda error: (
             f"{target} could not be written ({error}); what has arrived is kept beside it, and the same command goes "
@@ -69,7 +73,7 @@ def fetch(
         )
     ):
         staging.mkdir(parents=True, exist_ok=True)
-        files = _plan(known, staging, source, copy, revision, endpoint)
+        files = _plan(benchmark, staging, source, copy, revision, endpoint)
         _refuse_full(staging, files)
         total, done = sum(file.size for file in files), 0
         for file in files:
@@ -81,30 +85,30 @@ def fetch(
             done += file.size
             if progress:
                 progress(done, total)
-        _finish(known, staging, files, source)
+        _finish(benchmark, staging, files, source)
         staging.rename(target)
     return target
 
 
 def _plan(
-    known: Known, staging: Path, source: str, copy: Path | None, revision: str | None, endpoint: str | None
+    benchmark: KnownBenchmark, staging: Path, source: str, copy: Path | None, revision: str | None, endpoint: str | None
 ) -> list[_File]:
-    """The files to fetch: those of the call that was interrupted, so that no two revisions mix."""
+    """The files to fetch. The list of an interrupted call is reused, so that revisions are not mixed."""
     path = staging / _PLAN
-    asked = {"source": source, "revision": revision}
+    request = {"source": source, "revision": revision}
     if path.is_file():
         try:
-            said = json.loads(path.read_text(encoding="utf-8"))
-            files = [_File(**each) for each in said["files"]]
+            plan = json.loads(path.read_text(encoding="utf-8"))
+            files = [_File(**entry) for entry in plan["files"]]
         except (ValueError, TypeError, KeyError) as error:
             raise DataError(f"{path} is damaged ({error!r}). Remove {staging} and fetch again.") from error
-        if said["asked"] != asked:
+        if plan["asked"] != request:
             raise DataError(
-                f"{staging} holds part of another source ({said['asked']}, now {asked}). Remove it, or ask for that."
+                f"{staging} holds part of another source ({plan['asked']}, now {request}). Remove it, or ask for that."
             )
         return files
-    files = _local_files(known, copy) if copy is not None else _hub_files(known, revision, endpoint)
-    _write(path, json.dumps({"asked": asked, "files": [_as_json(file) for file in files]}, indent=1))
+    files = _local_files(benchmark, copy) if copy is not None else _hub_files(benchmark, revision, endpoint)
+    _write(path, json.dumps({"asked": request, "files": [_as_json(file) for file in files]}, indent=1))
     return files
 
 
@@ -112,13 +116,13 @@ def _as_json(file: _File) -> dict[str, Any]:
     return {name: getattr(file, name) for name in _File.__slots__}
 
 
-def _local_files(known: Known, copy: Path) -> list[_File]:
+def _local_files(benchmark: KnownBenchmark, copy: Path) -> list[_File]:
     folder = copy.expanduser()
     if not folder.is_dir():
-        raise DataError(f"{folder} is no folder; expected a copy of the published files of {known.name}.")
+        raise DataError(f"{folder} is no folder; expected a copy of the published files of {benchmark.name}.")
     names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
-    chosen = [name for name in _matching(names, known.files) if not name.startswith(".")]
-    _refuse_none(chosen, names, known.files, str(folder))
+    chosen = [name for name in _matching(names, benchmark.files) if not name.startswith(".")]
+    _refuse_none(chosen, names, benchmark.files, str(folder))
     return [
         _File(
             name, (folder / name).stat().st_size, file_sha256(folder / name), "", "", "", str((folder / name).resolve())
@@ -127,43 +131,43 @@ def _local_files(known: Known, copy: Path) -> list[_File]:
     ]
 
 
-def _hub_files(known: Known, revision: str | None, endpoint: str | None) -> list[_File]:
+def _hub_files(benchmark: KnownBenchmark, revision: str | None, endpoint: str | None) -> list[_File]:
     from huggingface_hub import HfApi
 
-    found: list[_File] = []
-    for repository in known.repositories:
+    files: list[_File] = []
+    for repository in benchmark.repositories:
         with _hub(repository, "be looked up"):
             info = HfApi(endpoint=endpoint).dataset_info(
                 repository.repo, revision=revision or repository.revision, files_metadata=True
             )
-        siblings = {each.rfilename: each for each in info.siblings or ()}
+        siblings = {sibling.rfilename: sibling for sibling in info.siblings or ()}
         chosen = _matching(sorted(siblings), repository.files)
         _refuse_none(chosen, sorted(siblings), repository.files, repository.repo)
         for name in chosen:
-            each = siblings[name]
-            found.append(
+            sibling = siblings[name]
+            files.append(
                 _File(
                     path=f"{repository.folder}/{name}" if repository.folder else name,
-                    size=each.size or 0,
-                    sha256=each.lfs.sha256 if each.lfs else "",
-                    git=each.blob_id or "",
+                    size=sibling.size or 0,
+                    sha256=sibling.lfs.sha256 if sibling.lfs else "",
+                    git=sibling.blob_id or "",
                     repo=repository.repo,
                     revision=info.sha or "",
                     there=name,
                 )
             )
-    return found
+    return files
 
 
 def _matching(names: Sequence[str], patterns: Sequence[str]) -> list[str]:
     return [name for name in names if any(fnmatch(name, pattern) for pattern in patterns)]
 
 
-def _refuse_none(chosen: Sequence[str], names: Sequence[str], patterns: Sequence[str], where: str) -> None:
+def _refuse_none(chosen: Sequence[str], names: Sequence[str], patterns: Sequence[str], source: str) -> None:
     data = [name for name in chosen if not name.endswith(".md")]
     if not data:
         raise DataError(
-            f"{where} holds none of the files {', '.join(patterns)}; it has {', '.join(names[:8]) or 'none'}. "
+            f"{source} holds none of the files {', '.join(patterns)}; it has {', '.join(names[:8]) or 'none'}. "
             "It is another dataset, or it is published in another form now."
         )
 
@@ -191,14 +195,14 @@ def _copy(file: _File, staging: Path) -> None:
 def _download(file: _File, staging: Path, endpoint: str | None) -> None:
     from huggingface_hub import hf_hub_download
 
-    place = staging / file.path.removesuffix(file.there) if file.path != file.there else staging
-    with _hub(Repository(file.repo, ()), f"give {file.there}"):
+    local_dir = staging / file.path.removesuffix(file.there) if file.path != file.there else staging
+    with _hub(HubFiles(file.repo, ()), f"give {file.there}"):
         hf_hub_download(
             file.repo,
             file.there,
             repo_type="dataset",
             revision=file.revision,
-            local_dir=place,
+            local_dir=local_dir,
             endpoint=endpoint,
         )
     if not _complete(staging / file.path, file):
@@ -210,8 +214,8 @@ def _download(file: _File, staging: Path, endpoint: str | None) -> None:
 
 
 @contextmanager
-def _hub(repository: Repository, what: str) -> Iterator[None]:
-    """Turns what goes wrong with the Hub into errors that say what to do."""
+def _hub(repository: HubFiles, action: str) -> Iterator[None]:
+    """Turn errors of the Hub into DataError or DownloadError with advice."""
     from huggingface_hub import errors
 
     try:
@@ -223,18 +227,18 @@ def _hub(repository: Repository, what: str) -> Iterator[None]:
         ) from error
     except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError, errors.EntryNotFoundError) as error:
         if isinstance(error, errors.LocalEntryNotFoundError):
-            raise _unreachable(repository, what, error) from error
+            raise _unreachable(repository, action, error) from error
         raise DataError(
             f"{repository.repo} is not on the Hub, or not in that revision: {first_line(error)} Check the name; a "
             "local copy is read with --from FOLDER."
         ) from error
     except (errors.HTTPError, ConnectionError, TimeoutError, errors.OfflineModeIsEnabled) as error:
-        raise _unreachable(repository, what, error) from error
+        raise _unreachable(repository, action, error) from error
 
 
-def _unreachable(repository: Repository, what: str, error: Exception) -> DownloadError:
+def _unreachable(repository: HubFiles, action: str, error: Exception) -> DownloadError:
     return DownloadError(
-        f"the Hub could not {what} of {repository.repo} ({first_line(error)}). Run the same command again where the "
+        f"the Hub could not {action} of {repository.repo} ({first_line(error)}). Run the same command again where the "
         "network reaches it: it goes on with what has arrived. A copy from another machine is read with --from FOLDER."
     )
 
@@ -246,13 +250,13 @@ def _refuse_full(staging: Path, files: Sequence[_File]) -> None:
         raise StorageError(f"{missing:,} bytes are to come and {free:,} are free in {staging.parent}. Free some space.")
 
 
-def _finish(known: Known, staging: Path, files: Sequence[_File], source: str) -> None:
+def _finish(benchmark: KnownBenchmark, staging: Path, files: Sequence[_File], source: str) -> None:
     revisions = {file.repo: file.revision for file in files if file.repo}
-    said = {
-        "name": known.name.removeprefix("beir/").removeprefix("mteb/").removeprefix("hub:"),
-        "kind": known.kind,
-        "licence": known.licence,
-        "ignore_identical_ids": known.ignore_identical_ids,
+    metadata = {
+        "name": benchmark.name.removeprefix("beir/").removeprefix("mteb/").removeprefix("hub:"),
+        "kind": benchmark.kind,
+        "licence": benchmark.licence,
+        "ignore_identical_ids": benchmark.ignore_identical_ids,
         "source": {"from": source, "revisions": revisions, "fetched": datetime.now(UTC).isoformat(timespec="seconds")},
         "files": {
             file.path: {"size": file.size, "sha256": file.sha256 or file_sha256(staging / file.path)} for file in files
@@ -261,7 +265,7 @@ def _finish(known: Known, staging: Path, files: Sequence[_File], source: str) ->
     for folder in {staging, *((staging / file.path).parent for file in files)}:
         shutil.rmtree(folder / ".cache", ignore_errors=True)
     (staging / _PLAN).unlink()
-    _write(staging / SOURCE, json.dumps(said, indent=1))
+    _write(staging / SOURCE, json.dumps(metadata, indent=1))
 
 
 def _write(path: Path, text: str) -> None:

@@ -1,4 +1,4 @@
-"""What lies in a folder that `querylect data get` wrote: `source.json` has where from, and the sha256 of every file."""
+"""Reads `source.json` of a folder that `querylect data get` wrote: its source, and the sha256 of every file."""
 
 import hashlib
 import json
@@ -7,40 +7,40 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import DataError
-from .files import file_sha256
+from ..storage import file_sha256
 
 SOURCE = "source.json"
-_AT_ONCE = 2**22
+_CHUNK = 2**22
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """What `source.json` says; nothing where there is none."""
+class FetchedSource:
+    """Contents of `source.json`; empty if there is none."""
 
     name: str = ""
     kind: str = ""
     licence: str = ""
     ignore_identical_ids: bool = False
     about: dict[str, Any] = field(default_factory=dict)
-    """Where it was fetched from: `source`, and `revision` where it has one."""
+    """`source`: where it was fetched from."""
     files: dict[str, str] = field(default_factory=dict)
     """sha256 by path."""
 
 
-def source_of(folder: Path) -> Source:
-    """What `source.json` of a folder says. Raises DataError where it is not what `data get` writes."""
+def source_of(folder: Path) -> FetchedSource:
+    """Read `source.json` of a folder. Raises DataError if it is not in the form that `data get` writes."""
     path = folder / SOURCE
     if not path.is_file():
-        return Source()
+        return FetchedSource()
     try:
-        said = json.loads(path.read_text(encoding="utf-8"))
-        return Source(
-            name=str(said["name"]),
-            kind=str(said["kind"]),
-            licence=str(said["licence"]),
-            ignore_identical_ids=bool(said["ignore_identical_ids"]),
-            about={"source": said["source"]},
-            files={str(name): str(entry["sha256"]) for name, entry in said["files"].items()},
+        metadata = json.loads(path.read_text(encoding="utf-8"))
+        return FetchedSource(
+            name=str(metadata["name"]),
+            kind=str(metadata["kind"]),
+            licence=str(metadata["licence"]),
+            ignore_identical_ids=bool(metadata["ignore_identical_ids"]),
+            about={"source": metadata["source"]},
+            files={str(name): str(entry["sha256"]) for name, entry in metadata["files"].items()},
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(
@@ -49,18 +49,18 @@ def source_of(folder: Path) -> Source:
 
 
 def changed_files(folder: Path, files: dict[str, str]) -> list[str]:
-    """The files that are missing or have another sha256 than `files` says; reads all of them."""
-    return [name for name, expected in files.items() if not _is(folder / name, expected)]
+    """The files that are missing or whose sha256 differs from that in `files`; reads all of them."""
+    return [name for name, expected in files.items() if not _has_sha256(folder / name, expected)]
 
 
 def git_blob_of(path: Path) -> str:
-    """The id that git gives to the content of a file: how the Hub names files that are not in large file storage."""
+    """The git blob id of a file, by which the Hub identifies files outside of large file storage."""
     digest = hashlib.sha1(b"blob %d\0" % path.stat().st_size, usedforsecurity=False)
     with path.open("rb") as file:
-        while part := file.read(_AT_ONCE):
+        while part := file.read(_CHUNK):
             digest.update(part)
     return digest.hexdigest()
 
 
-def _is(path: Path, sha256: str) -> bool:
+def _has_sha256(path: Path, sha256: str) -> bool:
     return path.is_file() and file_sha256(path) == sha256

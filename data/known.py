@@ -1,6 +1,6 @@
-"""What `querylect data get` knows: where a benchmark is published, in which form, under which licence.
+"""Catalogue of `querylect data get`: where a benchmark is published, in which form, under which licence.
 
-`ragbench`, `finagentbench` and `beir/NAME` stand in known.yaml. `mteb/NAME` is looked up in the library mteb, an
+`ragbench`, `finagentbench` and `beir/NAME` are in known.yaml. `mteb/NAME` is looked up in the library mteb, an
 optional extra; `hub:OWNER/NAME` is any dataset on the Hub with tables of documents, questions and judgements.
 """
 
@@ -19,55 +19,55 @@ _TABLES = ("README.md", "corpus*", "corpus/*", "queries*", "queries/*")
 
 
 @dataclass(frozen=True, slots=True)
-class Repository:
+class HubFiles:
     """Files of one repository on the Hub."""
 
     repo: str
     files: tuple[str, ...]
-    """Patterns (fnmatch) of the paths to take."""
+    """Patterns (fnmatch) of the files to fetch."""
     folder: str = ""
-    """Where they are put, below the folder of the benchmark."""
+    """Target folder, below the folder of the benchmark."""
     revision: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """One benchmark."""
+class KnownBenchmark:
+    """Catalogue entry of one benchmark."""
 
     name: str
     kind: str
     """`dataset.kind` of the published form."""
     about: str
     licence: str
-    repositories: tuple[Repository, ...] = ()
+    repositories: tuple[HubFiles, ...] = ()
     files: tuple[str, ...] = ("*",)
-    """What to take of a local copy."""
+    """Patterns of the files to take from a local copy."""
     by_hand: str = ""
-    """How to get it where no program may."""
+    """How to get it by hand, if it may not be fetched by a program."""
     ignore_identical_ids: bool = False
     counts: Mapping[str, int] = field(default_factory=dict)
-    """Documents, and questions and judgements above 0 of `split`, where they are known beforehand."""
+    """Published numbers of documents, and of questions and judgements above 0 in `split`; may be empty."""
     split: str = "test"
-    """The split that tables of results are about."""
+    """The split that published results are for."""
 
 
-def known() -> dict[str, Known]:
-    """Every benchmark that has a name here."""
-    said = _read("known.yaml")
-    found = {name: _plain(name, entry) for name, entry in said.items() if name != "beir"}
-    return found | {f"beir/{name}": _beir(name, entry) for name, entry in said["beir"].items()}
+def known() -> dict[str, KnownBenchmark]:
+    """All benchmarks of known.yaml, by name."""
+    entries = _read("known.yaml")
+    benchmarks = {name: _from_entry(name, entry) for name, entry in entries.items() if name != "beir"}
+    return benchmarks | {f"beir/{name}": _beir(name, entry) for name, entry in entries["beir"].items()}
 
 
-def look_up(name: str) -> Known:
-    """The benchmark of that name. Raises DataError where there is none, or the library that knows it is missing."""
-    found = known().get(name)
-    if found is not None:
-        return found
+def look_up(name: str) -> KnownBenchmark:
+    """The benchmark of that name. Raises DataError if there is none, or if the library mteb is needed and missing."""
+    benchmark = known().get(name)
+    if benchmark is not None:
+        return benchmark
     if name.startswith("mteb/"):
         return _mteb(name)
     if name.startswith("hub:"):
         repo = name.removeprefix("hub:")
-        return Known(name, "mteb", f"tables of {repo}", "", (Repository(repo, ("*",)),))
+        return KnownBenchmark(name, "mteb", f"tables of {repo}", "", (HubFiles(repo, ("*",)),))
     raise DataError(
         f"no benchmark {name!r} is known; known are {', '.join(known())}, mteb/NAME for a retrieval task of MTEB, and "
         "hub:OWNER/NAME for a dataset on the Hub with tables of documents, questions and judgements."
@@ -75,7 +75,7 @@ def look_up(name: str) -> Known:
 
 
 def listed() -> Iterator[tuple[str, str, str]]:
-    """Name, what it is, licence note: the lines of `querylect data list`."""
+    """(name, description, licence note) for each line of `querylect data list`."""
     for entry in known().values():
         yield entry.name, entry.about, entry.licence
     yield "mteb/NAME", "any retrieval task of MTEB by name (needs the extra mteb)", "as the task's metadata say"
@@ -87,23 +87,29 @@ def listed() -> Iterator[tuple[str, str, str]]:
     )
 
 
-def _plain(name: str, entry: Mapping[str, Any]) -> Known:
-    repositories = tuple(Repository(each["repo"], tuple(each["files"])) for each in entry.get("repositories", ()))
-    files = tuple(entry["files"]) if "files" in entry else tuple(p for each in repositories for p in each.files)
-    return Known(
+def _from_entry(name: str, entry: Mapping[str, Any]) -> KnownBenchmark:
+    repositories = tuple(
+        HubFiles(repository["repo"], tuple(repository["files"])) for repository in entry.get("repositories", ())
+    )
+    files = (
+        tuple(entry["files"])
+        if "files" in entry
+        else tuple(pattern for repository in repositories for pattern in repository.files)
+    )
+    return KnownBenchmark(
         name, entry["kind"], entry["about"], entry["licence"], repositories, files, by_hand=entry.get("by_hand", "")
     )
 
 
-def _beir(name: str, entry: Mapping[str, Any]) -> Known:
-    return Known(
+def _beir(name: str, entry: Mapping[str, Any]) -> KnownBenchmark:
+    return KnownBenchmark(
         name=f"beir/{name}",
         kind="mteb",
         about=f"{entry['documents']:,} documents, {entry['questions']:,} {entry['split']} questions",
         licence=_BEIR_LICENCE.format(entry["licence"]),
         repositories=(
-            Repository(f"BeIR/{name}", _TABLES),
-            Repository(f"BeIR/{name}-qrels", ("*.tsv",), "qrels"),
+            HubFiles(f"BeIR/{name}", _TABLES),
+            HubFiles(f"BeIR/{name}-qrels", ("*.tsv",), "qrels"),
         ),
         files=(*_TABLES, "qrels/*"),
         ignore_identical_ids=True,
@@ -112,7 +118,7 @@ def _beir(name: str, entry: Mapping[str, Any]) -> Known:
     )
 
 
-def _mteb(name: str) -> Known:
+def _mteb(name: str) -> KnownBenchmark:
     try:
         import mteb
     except ImportError as error:
@@ -120,20 +126,22 @@ def _mteb(name: str) -> Known:
             f"{name!r} is looked up in the library mteb, which is not installed. Install it: pip install "
             "'querylect[mteb]'; or name the repository yourself: querylect data get hub:OWNER/NAME."
         ) from error
-    wanted = name.removeprefix("mteb/")
+    task_name = name.removeprefix("mteb/")
     try:
-        task = mteb.get_task(wanted)
+        task = mteb.get_task(task_name)
     except (KeyError, ValueError) as error:
-        raise DataError(f"MTEB has no task {wanted!r} ({error}). Its tasks: `mteb available-tasks`.") from error
-    said = task.metadata
-    if said.type not in ("Retrieval", "InstructionRetrieval") or "text" not in said.modalities:
-        raise DataError(f"the MTEB task {wanted!r} is of type {said.type}; expected a retrieval task over texts.")
-    return Known(
+        raise DataError(f"MTEB has no task {task_name!r} ({error}). Its tasks: `mteb available-tasks`.") from error
+    metadata = task.metadata
+    if metadata.type not in ("Retrieval", "InstructionRetrieval") or "text" not in metadata.modalities:
+        raise DataError(
+            f"the MTEB task {task_name!r} is of type {metadata.type}; expected a retrieval task over texts."
+        )
+    return KnownBenchmark(
         name=name,
         kind="mteb",
-        about=said.description,
-        licence=f"{said.license or 'no licence stated'}, as MTEB reports; {said.reference or ''}".rstrip("; "),
-        repositories=(Repository(said.dataset["path"], ("*",), revision=said.dataset.get("revision")),),
+        about=metadata.description,
+        licence=f"{metadata.license or 'no licence stated'}, as MTEB reports; {metadata.reference or ''}".rstrip("; "),
+        repositories=(HubFiles(metadata.dataset["path"], ("*",), revision=metadata.dataset.get("revision")),),
         ignore_identical_ids=bool(getattr(task, "ignore_identical_ids", False)),
     )
 

@@ -1,4 +1,4 @@
-"""From settings to a dataset, and the hash that says whether an index belongs to a corpus."""
+"""Loads the dataset that settings describe; hashes a corpus, to check that an index belongs to it."""
 
 import hashlib
 from collections.abc import Iterable
@@ -6,23 +6,24 @@ from dataclasses import replace
 
 from ..configs.schema import DatasetConfig
 from .beir import load_beir
-from .benchmark import load_benchmark, open_benchmark
+from .benchmark import load_benchmark
 from .hpo import load_hpo
 from .leakage import without_leaks
+from .open import open_benchmark
 from .types import Dataset, Document
 from .wordnet import load_wordnet
 
 
 def load_dataset(config: DatasetConfig) -> Dataset:
-    """Load the configured dataset; what is asked in a later split is taken out of an earlier one (`held_out`).
+    """Load the configured dataset; questions of a later split are removed from the earlier ones (`held_out`).
 
-    Raises DataError where the source is missing, empty or inconsistent.
+    Raises DataError if the source is missing, empty or inconsistent.
     """
     return held_out(read_dataset(config))
 
 
 def read_dataset(config: DatasetConfig) -> Dataset:
-    """`load_dataset` with all questions of every split."""
+    """`load_dataset`, without removing questions that occur in a later split."""
     if config.kind == "hpo":
         dataset = load_hpo(config.path)
     elif config.kind == "wordnet":
@@ -36,16 +37,16 @@ def read_dataset(config: DatasetConfig) -> Dataset:
 
 
 def as_configured(dataset: Dataset, config: DatasetConfig) -> Dataset:
-    """The dataset with what the settings say otherwise than its files."""
+    """The dataset with the properties that the settings override."""
     if config.ignore_identical_ids is None:
         return dataset
     return replace(dataset, ignore_identical_ids=config.ignore_identical_ids)
 
 
 def held_out(dataset: Dataset) -> Dataset:
-    """The dataset without questions of train that stand in validation or test, and of validation that stand in test.
+    """The dataset without training questions that are in validation or test, and validation questions that are in test.
 
-    Published splits share questions (two claims of SciFact's test stand in its train); notes say how many went.
+    Published splits share questions (SciFact: two test claims are in train). Notes say how many were removed.
     """
     splits, notes = without_leaks(dataset.name, dataset.splits)
     return replace(dataset, splits=splits, notes=(*dataset.notes, *notes))
@@ -54,7 +55,7 @@ def held_out(dataset: Dataset) -> Dataset:
 def corpus_hash(corpus: Iterable[Document]) -> str:
     """sha256 (64 hex digits) of ids, titles and texts in corpus order; reads the documents one by one.
 
-    Every field is preceded by its length in bytes, so moving text from one field to the next changes the hash.
+    Every field is preceded by its length in bytes, so that moving text between fields changes the hash.
     """
     digest = hashlib.sha256()
     for document in corpus:

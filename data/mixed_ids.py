@@ -1,6 +1,6 @@
-"""Ids of questions of several environments: `NAME/ID`, so that equal ids of two of them stay two questions.
+"""Question ids across several environments: `NAME/ID`, so that equal ids of two environments stay distinct.
 
-A name holds no slash, so the first one ends it; the id itself may hold any.
+An environment name contains no slash; the id may.
 """
 
 from collections.abc import Sequence
@@ -10,12 +10,12 @@ from .types import Question
 
 
 def join_id(environment: str, question_id: str) -> str:
-    """The id of a question among those of all environments."""
+    """The mixed id of an environment's question."""
     return f"{environment}/{question_id}"
 
 
 def split_id(mixed_id: str) -> tuple[str, str]:
-    """The environment's name and the question's id in it."""
+    """Split a mixed id into environment name and question id."""
     environment, _, question_id = mixed_id.partition("/")
     return environment, question_id
 

@@ -1,6 +1,6 @@
-"""Figures of papers that this project runs again, as the papers print them: data/papers/NAME.yaml.
+"""Scores of the papers that this project reproduces, as printed: data/papers/NAME.yaml.
 
-A figure bears the table that it stands in and the model that answered; groups say in which setting they were measured.
+Each score has its table, its generator (the answering model) and the setting in which it was measured.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ class PublishedFigure:
     metric: str
     system: str
     generator: str
-    """Who answered, as the paper calls the model; or what else stands above the column."""
+    """The answering model as the paper names it, or another column header."""
     value: float
     """As printed: percent, a share in [0, 1] or a number, as `unit` says."""
     unit: str
@@ -34,7 +34,7 @@ class PublishedFigure:
 
 @dataclass(frozen=True, slots=True)
 class PublishedStep:
-    """One system on the question of a case study."""
+    """The output of one system in a case study."""
 
     system: str
     first: str
@@ -44,19 +44,19 @@ class PublishedStep:
 
 @dataclass(frozen=True, slots=True)
 class PublishedCase:
-    """A question that a paper shows step by step."""
+    """A case study: a question that a paper shows step by step."""
 
     table: str
     task: str
     question: str
     answers: Sequence[str]
-    """Those that are right."""
+    """The right answers."""
     rows: Sequence[PublishedStep]
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What one paper reports."""
+    """The scores and case studies of one paper."""
 
     citation: str
     notes: Sequence[str]
@@ -69,9 +69,9 @@ NOTHING_PUBLISHED = Published("", (), ())
 
 @cache
 def published(name: str) -> Published:
-    """The figures of a paper by its packaged name; none where it is not known here.
+    """The scores of a paper by its packaged name; empty if the name is unknown.
 
-    Raises DataError where a row has another number of figures than there are generators.
+    Raises DataError if a row does not have one score per generator.
     """
     path = _FOLDER / f"{name}.yaml"
     if not path.is_file():
@@ -100,7 +100,7 @@ def published(name: str) -> Published:
                 if value is not None
             ]
     cases = [
-        PublishedCase(**{**case, "rows": tuple(PublishedStep(system, **own) for system, own in case["rows"].items())})
+        PublishedCase(**{**case, "rows": tuple(PublishedStep(system, **step) for system, step in case["rows"].items())})
         for case in content.get("cases", ())
     ]
     return Published(content["citation"], tuple(content.get("notes", ())), tuple(figures), tuple(cases))

@@ -1,10 +1,10 @@
-"""RAGBench (Friel et al. 2024): twelve parts of questions, each row with the documents that were given to answer it.
+"""RAGBench (Friel et al. 2024): twelve parts of questions; each row has the documents that were given to answer it.
 
-The documents of all rows of all parts are one corpus, each text once; the documents of a row are relevant to its
-question (`positives: all`, as in seed 003), or those that hold a sentence called relevant by the annotating model
-(`relevant`). Rows of one part with the same question (many are answered by two models) are one question with the
-documents of all of them. A question's id is PART/ID, so that results per part can be told apart. The dataset is called
-`ragbench` where it is whole, so that published figures are not compared with those of a smaller corpus.
+The corpus is the documents of all rows of all parts, each text once. Relevant to a question are all documents of its
+row (`positives: all`, as in seed 003), or only those with a sentence that the annotating model called relevant
+(`relevant`). Rows of one part with the same question (many are answered by two models) are joined, with the documents
+of all of them. Question ids are PART/ID, for results per part. The dataset is named `ragbench` only if all parts are
+read, so that published scores are not compared with those on a smaller corpus.
 """
 
 import re
@@ -39,39 +39,39 @@ Positives = Literal["all", "relevant"]
 
 _SPLITS = ("train", "validation", "test")
 _COLUMNS = ("id", "question", "documents", "all_relevant_sentence_keys")
-_WHAT = "rows of RAGBench in Parquet"
+_EXPECTED = "rows of RAGBench in Parquet"
 _KEY = re.compile(r"(\d+)[a-z]", re.IGNORECASE)
-"""The number of a document and the letters of a sentence; some keys have a full stop behind them."""
+"""Document number and sentence letters; some keys end with a full stop."""
 
 
 def open_ragbench(path: str | Path, parts: Sequence[str] | None = None, positives: Positives = "all") -> Benchmark:
-    """Read the questions of a folder PART/{train,validation,test}-*.parquet, and find its documents.
+    """Read the questions of a folder PART/{train,validation,test}-*.parquet; documents are read on demand.
 
-    `parts` None demands all twelve. A part must have its test rows; that train or validation rows are missing is told
-    in the notes. Raises DataError for an unknown or missing part, a missing shard, and rows that are none of RAGBench
-    or of another part.
+    `parts` None requires all twelve. A part must have test rows; missing train or validation rows are reported in the
+    notes. Raises DataError for an unknown or missing part, a missing shard, and rows that are not of RAGBench or belong
+    to another part.
     """
     folder = Path(path).expanduser()
     files = _files(folder, parts)
     notes = [
         f"ragbench/{part}: no {split} rows in {folder}."
-        for part, found in files.items()
+        for part, by_split in files.items()
         for split in _SPLITS
-        if split not in found
+        if split not in by_split
     ]
-    asked = _Asked()
+    registry = _QuestionRegistry()
     qrels: dict[str, dict[str, dict[str, int]]] = {split: {} for split in _SPLITS}
     rows = repeated = unknown = 0
     for part, split, row in _rows(files):
-        identifier = asked.identify(part, row)
+        identifier = registry.identify(part, row)
         rows, repeated = rows + 1, repeated + (identifier in qrels[split])
         judged = qrels[split].setdefault(identifier, {})
         texts: list[str] = row["documents"]
         chosen: Sequence[int] = range(len(texts))
         if positives == "relevant":
-            chosen, strange = _relevant(row["all_relevant_sentence_keys"], len(texts))
-            unknown += strange
-        judged.update({document_id(texts[place]): 1 for place in chosen if texts[place].strip()})
+            chosen, unmatched = _relevant(row["all_relevant_sentence_keys"], len(texts))
+            unknown += unmatched
+        judged.update({document_id(texts[index]): 1 for index in chosen if texts[index].strip()})
     if repeated:
         notes.append(f"ragbench: {repeated} of {rows} rows repeat a question of their part and split and are joined.")
     if unknown:
@@ -80,7 +80,7 @@ def open_ragbench(path: str | Path, parts: Sequence[str] | None = None, positive
     return Benchmark(
         name=name,
         documents=lambda: _documents(files),
-        splits=splits_of(name, asked.questions, qrels, notes),
+        splits=splits_of(name, registry.questions, qrels, notes),
         about={"kind": "ragbench", "parts": list(files), "positives": positives},
         notes=tuple(notes),
         licence=LICENCE,
@@ -88,7 +88,7 @@ def open_ragbench(path: str | Path, parts: Sequence[str] | None = None, positive
 
 
 def part_of(question_id: str) -> str:
-    """The part that a question of RAGBench belongs to."""
+    """The RAGBench part of a question id."""
     return question_id.partition("/")[0]
 
 
@@ -96,36 +96,36 @@ def _files(folder: Path, parts: Sequence[str] | None) -> dict[str, dict[str, lis
     """Part → split → files."""
     if not folder.is_dir():
         raise DataError(f"{folder} is no folder; expected one with a folder for each part of RAGBench. {FETCH}")
-    there = [part for part in PARTS if (folder / part).is_dir()]
-    wanted = list(dict.fromkeys(parts)) if parts is not None else list(PARTS)
-    unknown = [part for part in wanted if part not in PARTS]
+    available = [part for part in PARTS if (folder / part).is_dir()]
+    requested = list(dict.fromkeys(parts)) if parts is not None else list(PARTS)
+    unknown = [part for part in requested if part not in PARTS]
     if unknown:
         raise DataError(f"RAGBench has no part {', '.join(unknown)}; it has {', '.join(PARTS)}.")
-    missing = [part for part in wanted if part not in there]
+    missing = [part for part in requested if part not in available]
     if missing:
         raise DataError(
-            f"{folder} lacks the RAGBench parts {', '.join(missing)}; it has {', '.join(there) or 'none'}. Fetch them "
-            f"(querylect data get ragbench), or say which to use: dataset.parts=[{', '.join(there)}]."
+            f"{folder} lacks the RAGBench parts {', '.join(missing)}; it has {', '.join(available) or 'none'}. Fetch "
+            f"them (querylect data get ragbench), or say which to use: dataset.parts=[{', '.join(available)}]."
         )
     files = {
         part: {split: shards for split in _SPLITS if (shards := parquet_shards(folder / part, split))}
-        for part in wanted
+        for part in requested
     }
-    for part, found in files.items():
-        if "test" not in found:
-            held = ", ".join(sorted(path.name for path in (folder / part).iterdir())) or "nothing"
+    for part, by_split in files.items():
+        if "test" not in by_split:
+            names = ", ".join(sorted(path.name for path in (folder / part).iterdir())) or "nothing"
             raise DataError(
-                f"{folder / part} holds no test rows; expected test-00000-of-00001.parquet, and it has {held}. {FETCH}"
+                f"{folder / part} holds no test rows; expected test-00000-of-00001.parquet, and it has {names}. {FETCH}"
             )
     return files
 
 
 def _rows(files: dict[str, dict[str, list[Path]]]) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Part, split and row, in the order of parts, splits and rows."""
-    for part, found in files.items():
-        for split, paths in found.items():
+    for part, by_split in files.items():
+        for split, paths in by_split.items():
             for path in paths:
-                for number, row in read_rows(path, _COLUMNS, _WHAT):
+                for number, row in read_rows(path, _COLUMNS, _EXPECTED):
                     _check(row, part, split, path, number)
                     yield part, split, row
 
@@ -136,29 +136,29 @@ def _check(row: dict[str, Any], part: str, split: str, path: Path, number: int) 
     texts = row["documents"]
     if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
         raise DataError(f"{path}, row {number}: 'documents' is {texts!r}; expected a list of texts. {FETCH}")
-    said_part, _, said_split = str(row.get("dataset_name") or "").rpartition("_")
-    other = said_part if said_part in PARTS and said_part != part else ""
-    other = said_split if not other and said_split in _SPLITS and said_split != split else other
-    if other:
+    row_part, _, row_split = str(row.get("dataset_name") or "").rpartition("_")
+    mismatch = row_part if row_part in PARTS and row_part != part else ""
+    mismatch = row_split if not mismatch and row_split in _SPLITS and row_split != split else mismatch
+    if mismatch:
         raise DataError(
             f"{path}, row {number} says that it is of {row['dataset_name']!r}; expected {part}_{split}. "
             f"The file lies in the wrong place. {FETCH}"
         )
 
 
-class _Asked:
-    """The questions so far, by id: one for each text of a part."""
+class _QuestionRegistry:
+    """Questions by id; equal texts of one part share an id."""
 
     def __init__(self) -> None:
         self.questions: dict[str, Question] = {}
         self._ids: dict[tuple[str, str], str] = {}
 
     def identify(self, part: str, row: dict[str, Any]) -> str:
-        """The id of the row's question; one that another question has already gets a hash added."""
+        """The id of the row's question; a hash is appended if another question already has the id."""
         text = row["question"]
-        known = self._ids.get((part, text))
-        if known is not None:
-            return known
+        existing = self._ids.get((part, text))
+        if existing is not None:
+            return existing
         identifier = "_".join(f"{part}/{row['id']}".split())
         if identifier in self.questions:
             identifier = f"{identifier}-{document_id(text)[:8]}"
@@ -168,23 +168,23 @@ class _Asked:
 
 
 def _relevant(keys: Sequence[str] | None, documents: int) -> tuple[list[int], int]:
-    """The documents named by sentence keys such as "0a", and how many keys name none."""
-    found: dict[int, None] = {}
+    """Document indexes from sentence keys such as "0a", and the number of keys that match no document."""
+    indexes: dict[int, None] = {}
     unknown = 0
     for key in keys or ():
         match = _KEY.match(key or "")
         if match and int(match[1]) < documents:
-            found[int(match[1])] = None
+            indexes[int(match[1])] = None
         else:
             unknown += 1
-    return list(found), unknown
+    return list(indexes), unknown
 
 
 def _documents(files: dict[str, dict[str, list[Path]]]) -> Iterator[Document]:
-    seen: set[str] = set()
+    ids: set[str] = set()
     for _, _, row in _rows(files):
         for text in row["documents"]:
             identifier = document_id(text)
-            if identifier not in seen and text.strip():
-                seen.add(identifier)
+            if identifier not in ids and text.strip():
+                ids.add(identifier)
                 yield Document(identifier, "", text)

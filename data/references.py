@@ -1,7 +1,7 @@
-"""Published figures of un-rewritten questions: whether an environment is right before rewriting is measured in it.
+"""Published scores of un-rewritten questions, to check an environment before rewriting is measured in it.
 
-A wrong prefix, pooling, split or corpus shows here first. Sources can disagree with each other; a figure that agrees
-with any of them is right, and the sentence says with which it does not.
+A wrong prefix, pooling, split or corpus shows here first. Sources can disagree: a score that agrees with any of them
+is right, and the sentence names those it disagrees with.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ METRIC = "ndcg@10"
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """One published figure."""
+    """One published score."""
 
     dataset: str
     retriever: str
@@ -27,15 +27,15 @@ class Reference:
     """nDCG@10 in [0, 1]."""
     source: str
     about: str = ""
-    """Under which conditions it holds."""
+    """Conditions under which it was measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What an environment showed for un-rewritten questions."""
+    """Score of an environment for un-rewritten questions."""
 
     environment: str
-    """Its name, for the sentence."""
+    """Name used in the sentence."""
     dataset: str
     """The name of the dataset; `ragbench/PART` for one part."""
     retriever: str
@@ -47,8 +47,8 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """Whether a measured figure is as published; `unknown` where nothing is published for it."""
+class BaselineCheck:
+    """Whether a measured score agrees with the published ones; `unknown` if there is none."""
 
     measured: Measured
     status: Literal["right", "wrong", "unknown"]
@@ -57,7 +57,7 @@ class Verdict:
 
 
 def references() -> tuple[Reference, ...]:
-    """All published figures that this project knows."""
+    """All published scores of references.yaml."""
     return tuple(
         Reference(dataset, group["retriever"], group["split"], value / 100, group["source"], group.get("about", ""))
         for group in _read()
@@ -67,39 +67,50 @@ def references() -> tuple[Reference, ...]:
 
 def check_baselines(
     measured: Sequence[Measured], tolerance: float = TOLERANCE, known: Sequence[Reference] | None = None
-) -> list[Verdict]:
-    """One verdict for each measured figure, in their order.
+) -> list[BaselineCheck]:
+    """One verdict for each measured score, in the same order.
 
-    A figure is right where it is within `tolerance` (absolute, on [0, 1]) of at least one published one for the same
-    dataset, retriever and split. `known` replaces the figures of this project. ValueError for a value outside [0, 1].
+    A score is right if it is within `tolerance` (absolute, on [0, 1]) of at least one published score for the same
+    dataset, retriever and split. `known` replaces the scores of references.yaml. ValueError for a value outside [0, 1].
     """
-    found = references() if known is None else known
-    return [_verdict(one, tolerance, found) for one in measured]
+    published = references() if known is None else known
+    return [_verdict(figure, tolerance, published) for figure in measured]
 
 
 def plain_name(dataset: str) -> str:
-    """The name under which figures of a dataset are kept: without the collection that it was fetched from."""
+    """Normalise a dataset name for comparison: case-folded, without the prefix `beir/`."""
     return dataset.removeprefix("beir/").removeprefix("BeIR/").casefold()
 
 
-def _verdict(one: Measured, tolerance: float, known: Sequence[Reference]) -> Verdict:
-    if not 0 <= one.value <= 1:
-        raise ValueError(f"{one.environment}: nDCG@10 is {one.value}; expected a mean in [0, 1]")
-    key = (plain_name(one.dataset), one.retriever, one.split)
-    mine = [each for each in known if (plain_name(each.dataset), each.retriever, each.split) == key]
-    said = f"{one.environment}: {METRIC} {one.value:.4f} over {one.questions} {one.split} questions"
-    if not mine:
-        return Verdict(
-            one, "unknown", (), f"{said}: no figure is published for {one.retriever} on {one.dataset} that we know."
+def _verdict(measured: Measured, tolerance: float, published: Sequence[Reference]) -> BaselineCheck:
+    if not 0 <= measured.value <= 1:
+        raise ValueError(f"{measured.environment}: nDCG@10 is {measured.value}; expected a mean in [0, 1]")
+    key = (plain_name(measured.dataset), measured.retriever, measured.split)
+    matching = [
+        reference
+        for reference in published
+        if (plain_name(reference.dataset), reference.retriever, reference.split) == key
+    ]
+    prefix = (
+        f"{measured.environment}: {METRIC} {measured.value:.4f} over {measured.questions} {measured.split} questions"
+    )
+    if not matching:
+        return BaselineCheck(
+            measured,
+            "unknown",
+            (),
+            f"{prefix}: no figure is published for {measured.retriever} on {measured.dataset} that we know.",
         )
-    # rounding of decimals must not decide at the edge of the tolerance
-    near = [each for each in mine if abs(each.value - one.value) <= tolerance + 1e-9]
-    far = [each for each in mine if each not in near]
-    parts = [f"as published ({_source(each)})" for each in near]
-    parts += [f"{one.value - each.value:+.4f} from {_source(each)}" for each in far]
+    # 1e-9: float rounding must not decide at the edge of the tolerance
+    near = [reference for reference in matching if abs(reference.value - measured.value) <= tolerance + 1e-9]
+    far = [reference for reference in matching if reference not in near]
+    parts = [f"as published ({_source(reference)})" for reference in near]
+    parts += [f"{measured.value - reference.value:+.4f} from {_source(reference)}" for reference in far]
     status: Literal["right", "wrong"] = "right" if near else "wrong"
     advice = "" if near else " Look at the corpus, the split, the recipe's templates and ignore_identical_ids first."
-    return Verdict(one, status, tuple(mine), f"{said}: {status}; {'; '.join(parts)} (tolerance {tolerance:g}).{advice}")
+    return BaselineCheck(
+        measured, status, tuple(matching), f"{prefix}: {status}; {'; '.join(parts)} (tolerance {tolerance:g}).{advice}"
+    )
 
 
 def _source(reference: Reference) -> str:

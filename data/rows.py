@@ -1,6 +1,6 @@
 """Rows of tables as benchmarks publish them: Parquet, JSON lines (also gzipped) and tab-separated judgements.
 
-Rows come one at a time with their number, so that an error can name the place.
+Rows are read one at a time with their number, so that errors can name the row.
 """
 
 import gzip
@@ -16,77 +16,77 @@ from typing import Any
 from ..errors import DataError, first_line
 from .jsonl import read_lines, read_records
 
-_ROWS = 512
+_BATCH_ROWS = 512
 _SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.parquet")
 _OPTIONAL = ("_id", "id", "title", "dataset_name")
 FETCH = "Fetch it again: querylect data get NAME."
 
 
-def read_rows(path: Path, columns: Sequence[str], what: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield (row number from 1, row) of a .parquet, .jsonl, .jsonl.gz or .tsv file, with these columns at least.
+def read_rows(path: Path, columns: Sequence[str], expected: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield (row number from 1, row) of a .parquet, .jsonl, .jsonl.gz or .tsv file that has at least these columns.
 
-    A .tsv file has its columns in this order, with or without a header. Raises DataError for a missing, empty or
-    damaged file, for another kind of file, and for a column that is missing.
+    A .tsv file has exactly these columns in this order, with or without a header. Raises DataError for a missing,
+    empty or damaged file, another file type, and a missing column.
     """
     if not path.is_file():
-        raise DataError(f"{path} does not exist; expected {what}. {FETCH}")
+        raise DataError(f"{path} does not exist; expected {expected}. {FETCH}")
     if not path.stat().st_size:
-        raise DataError(f"{path} is empty; expected {what}. {FETCH}")
+        raise DataError(f"{path} is empty; expected {expected}. {FETCH}")
     if path.suffix == ".parquet":
-        rows = _parquet(path, columns, what)
+        rows = _parquet(path, columns, expected)
     elif path.name.endswith(".jsonl.gz"):
-        rows = _gzipped(path, what)
+        rows = _gzipped(path, expected)
     elif path.suffix == ".jsonl":
-        rows = read_records(path, what)
+        rows = read_records(path, expected)
     elif path.suffix == ".tsv":
-        rows = _tabbed(path, columns, what)
+        rows = _tabbed(path, columns, expected)
     else:
-        raise DataError(f"{path} is of an unknown kind; expected {what} as .parquet, .jsonl, .jsonl.gz or .tsv.")
+        raise DataError(f"{path} is of an unknown kind; expected {expected} as .parquet, .jsonl, .jsonl.gz or .tsv.")
     count = 0
     for number, row in rows:
         missing = [column for column in columns if column not in row]
         if missing:
             raise DataError(
-                f"{path}, row {number}: no column {', '.join(missing)}; expected {what}, and it has "
+                f"{path}, row {number}: no column {', '.join(missing)}; expected {expected}, and it has "
                 f"{', '.join(map(str, row))}. It may be a file of something else. {FETCH}"
             )
         count += 1
         yield number, row
     if not count:
-        raise DataError(f"{path} holds no row; expected {what}. {FETCH}")
+        raise DataError(f"{path} holds no row; expected {expected}. {FETCH}")
 
 
 def parquet_shards(folder: Path, stem: str) -> list[Path]:
-    """The files STEM-00000-of-0000N.parquet of a folder, in order, or STEM.parquet; none where there is none.
+    """The files STEM-00000-of-0000N.parquet of a folder in order, or STEM.parquet; empty if there is none.
 
-    Raises DataError where a shard is missing or two sets of shards lie there.
+    Raises DataError if a shard is missing or the folder holds two sets of shards.
     """
-    found = {
+    shards = {
         (int(match[3]), int(match[2])): path
         for path in folder.glob(f"{stem}-*.parquet")
         if (match := _SHARD.fullmatch(path.name)) and match[1] == stem
     }
-    if not found:
+    if not shards:
         single = folder / f"{stem}.parquet"
         return [single] if single.is_file() else []
-    totals = {total for total, _ in found}
+    totals = {total for total, _ in shards}
     if len(totals) > 1:
         raise DataError(
             f"{folder} holds shards of {stem!r} from {len(totals)} different sets (of "
             f"{', '.join(map(str, sorted(totals)))}). Keep one set."
         )
     (total,) = totals
-    missing = [place for place in range(total) if (total, place) not in found]
+    missing = [index for index in range(total) if (total, index) not in shards]
     if missing:
         raise DataError(
-            f"{folder}: {len(found)} of {total} files of {stem!r} are there; "
+            f"{folder}: {len(shards)} of {total} files of {stem!r} are there; "
             f"{stem}-{missing[0]:05d}-of-{total:05d}.parquet is missing. {FETCH}"
         )
-    return [path for _, path in sorted(found.items())]
+    return [path for _, path in sorted(shards.items())]
 
 
 def string_of(row: dict[str, Any], column: str, path: Path, number: int) -> str:
-    """A text of a row. Raises DataError where it is none."""
+    """A text column of a row. Raises DataError if it is no text."""
     value = row[column]
     if not isinstance(value, str):
         raise DataError(f"{path}, row {number}: {column!r} is {value!r}; expected a text. Mend or remove the row.")
@@ -94,7 +94,7 @@ def string_of(row: dict[str, Any], column: str, path: Path, number: int) -> str:
 
 
 def id_of(row: dict[str, Any], column: str, path: Path, number: int) -> str:
-    """An id of a row, as text. Raises DataError where it is neither a text nor a whole number, or empty."""
+    """An id column of a row, as text. Raises DataError if it is empty, or neither a text nor an integer."""
     value = row[column]
     if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
         raise DataError(f"{path}, row {number}: {column!r} is {value!r}; expected an id. Mend or remove the row.")
@@ -102,7 +102,7 @@ def id_of(row: dict[str, Any], column: str, path: Path, number: int) -> str:
 
 
 def grade_of(value: Any, path: Path, number: int) -> int:
-    """A grade. Raises DataError where it is not a whole number: NaN, a fraction, a truth value, nothing."""
+    """A grade as int. Raises DataError if it is no whole number: NaN, a fraction, a bool, None."""
     if isinstance(value, str) and re.fullmatch(r"\s*[+-]?\d+(\.0*)?\s*", value):
         value = float(value)
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value != int(value):
@@ -113,7 +113,7 @@ def grade_of(value: Any, path: Path, number: int) -> int:
     return int(value)
 
 
-def _parquet(path: Path, columns: Sequence[str], what: str) -> Iterator[tuple[int, dict[str, Any]]]:
+def _parquet(path: Path, columns: Sequence[str], expected: str) -> Iterator[tuple[int, dict[str, Any]]]:
     import pyarrow
     from pyarrow import parquet
 
@@ -121,34 +121,34 @@ def _parquet(path: Path, columns: Sequence[str], what: str) -> Iterator[tuple[in
         file = parquet.ParquetFile(path)
     except (pyarrow.ArrowInvalid, OSError) as error:
         raise DataError(
-            f"{path} is no readable Parquet file ({first_line(error)}); expected {what}. {FETCH}"
+            f"{path} is no readable Parquet file ({first_line(error)}); expected {expected}. {FETCH}"
         ) from error
     with file:
         names = file.schema_arrow.names
         missing = [column for column in columns if column not in names]
         if missing:
             raise DataError(
-                f"{path} has no column {', '.join(missing)}; expected {what}, and it has {', '.join(names)}. "
+                f"{path} has no column {', '.join(missing)}; expected {expected}, and it has {', '.join(names)}. "
                 f"It may be a file of something else. {FETCH}"
             )
         number = 0
         try:
-            for batch in file.iter_batches(batch_size=_ROWS, columns=_wanted(columns, names)):
+            for batch in file.iter_batches(batch_size=_BATCH_ROWS, columns=_columns_to_read(columns, names)):
                 for row in batch.to_pylist():
                     number += 1
                     yield number, row
         except (pyarrow.ArrowException, OSError) as error:
             raise DataError(
-                f"{path} is damaged after row {number} ({first_line(error)}); expected {what}. {FETCH}"
+                f"{path} is damaged after row {number} ({first_line(error)}); expected {expected}. {FETCH}"
             ) from error
 
 
-def _wanted(columns: Sequence[str], names: Sequence[str]) -> list[str]:
-    """The columns to read: those that must be there and those that may."""
+def _columns_to_read(columns: Sequence[str], names: Sequence[str]) -> list[str]:
+    """The columns to read: the required ones, and the optional ones that the file has."""
     return [name for name in names if name in columns or name in _OPTIONAL]
 
 
-def _gzipped(path: Path, what: str) -> Iterator[tuple[int, dict[str, Any]]]:
+def _gzipped(path: Path, expected: str) -> Iterator[tuple[int, dict[str, Any]]]:
     number = 0
     try:
         with gzip.open(path, "rt", encoding="utf-8") as file:
@@ -159,12 +159,12 @@ def _gzipped(path: Path, what: str) -> Iterator[tuple[int, dict[str, Any]]]:
                         raise ValueError(f"a JSON {type(row).__name__}")
                     yield number, row
     except (OSError, EOFError, ValueError, zlib.error) as error:
-        raise DataError(f"{path}, line {number}: not readable ({error}); expected {what}. {FETCH}") from error
+        raise DataError(f"{path}, line {number}: not readable ({error}); expected {expected}. {FETCH}") from error
 
 
-def _tabbed(path: Path, columns: Sequence[str], what: str) -> Iterator[tuple[int, dict[str, Any]]]:
+def _tabbed(path: Path, columns: Sequence[str], expected: str) -> Iterator[tuple[int, dict[str, Any]]]:
     first = True
-    for number, line in read_lines(path, what):
+    for number, line in read_lines(path, expected):
         fields = [field.strip() for field in line.split("\t")]
         header, first = first and fields == list(columns), False
         if header:

@@ -1,6 +1,6 @@
-"""The one way that a `limit` takes some of many: a random sample that depends on a seed and on ids alone.
+"""Random samples for every `limit` setting; they depend only on a seed and on item ids.
 
-Items are ordered by sha256 of the seed and their id. A sample of n is therefore the beginning of every larger sample of
+Items are ordered by sha256 of the seed and their id. A sample of n is therefore a prefix of every larger sample with
 the same seed, and the order of a file does not matter.
 """
 
@@ -15,8 +15,8 @@ Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
-    """How many of how many were drawn."""
+class QuestionSample:
+    """Size of a sample, and of what it was drawn from."""
 
     size: int
     of: int
@@ -29,30 +29,30 @@ class Sample:
 def draw(
     items: Iterable[Item], limit: int | None, seed: int, id_of: Callable[[Item], str] = attrgetter("id")
 ) -> list[Item]:
-    """`limit` items drawn with `seed`, in the order of the draw; all of them, in their own order, where it is None."""
+    """`limit` items drawn with `seed`, in the order of the draw. Limit None: all items in their own order."""
     if limit is None:
         return list(items)
     return nsmallest(limit, items, key=lambda item: sample_key(seed, id_of(item)))
 
 
 def draw_of_parts(items: Iterable[Item], limit: int | None, seed: int, part_of: Callable[[Item], str]) -> list[Item]:
-    """`draw` of every part, part after part in the order in which they first appear. Items have an `id`."""
+    """`draw` from each part; parts in order of first appearance. Items have an `id`."""
     parts: dict[str, list[Item]] = {}
     for item in items:
         parts.setdefault(part_of(item), []).append(item)
     return [item for part in parts.values() for item in draw(part, limit, seed)]
 
 
-def sampled(size: int, of: int, limit: int | None, seed: int) -> Sample | None:
-    """What to say of `size` items that a `limit` left of `of`; None where no limit is set or it left all."""
-    return Sample(size, of, seed) if limit is not None and size < of else None
+def sampled(size: int, total: int, limit: int | None, seed: int) -> QuestionSample | None:
+    """The Sample of `size` items out of `total`; None if no limit is set or it kept all items."""
+    return QuestionSample(size, total, seed) if limit is not None and size < total else None
 
 
-def sample_of(values: Any) -> Sample | None:
-    """The sample that `results.json` describes; None where all questions were asked."""
-    return Sample(int(values["size"]), int(values["of"]), int(values["seed"])) if values else None
+def sample_of(values: Any) -> QuestionSample | None:
+    """The sample that `results.json` describes; None if all questions were asked."""
+    return QuestionSample(int(values["size"]), int(values["of"]), int(values["seed"])) if values else None
 
 
 def sample_key(seed: int, identifier: str) -> bytes:
-    """Where an item stands in the order of the draw."""
+    """Sort key of an item in the order of the draw."""
     return hashlib.sha256(f"{seed}\0{identifier}".encode(errors="surrogatepass")).digest()

@@ -1,6 +1,6 @@
-"""The nouns of retrieval evaluation: document, question, qrels, split, dataset.
+"""Data types of retrieval evaluation: document, question, qrels, split, dataset.
 
-A *question* is what the user asked; a *query* is what a retriever gets, and never appears here.
+A *question* is what the user asks; a *query* is what a retriever gets. Queries do not occur here.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What the user asked, with answer options where the set is multiple choice."""
+    """A user's question, with answer options in a multiple-choice dataset."""
 
     id: str
     text: str
@@ -53,5 +53,5 @@ class Dataset:
     licence: str = ""
     """Licence and citation of the source, carried into reports and indexes."""
     ignore_identical_ids: bool = False
-    """Whether a document that bears the id of the question is left out of its rankings, as BEIR's own evaluation does:
-    in ArguAna the question is itself a document of the corpus."""
+    """Whether a document with the id of the question is left out of its ranking, as in BEIR's own evaluation: in
+    ArguAna the question is itself a document of the corpus."""

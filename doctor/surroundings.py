@@ -22,70 +22,79 @@ def surroundings(online: bool) -> list[Finding]:
 
 
 def extras() -> list[Finding]:
-    """Each extra of the package: whether what it brings is installed in a version that fits."""
+    """For each extra of the package: whether its requirements are installed in fitting versions."""
     return [_extra(name, needed) for name, needed in sorted(known_extras().items()) if name not in FOR_DEVELOPERS]
 
 
 def known_extras() -> dict[str, list[Requirement]]:
-    """What each extra requires: by the checkout that this is, or by what is installed."""
+    """The requirements of each extra, from pyproject.toml of this checkout or from the installed metadata."""
     checkout = Path(__file__).parents[1] / "pyproject.toml"
     if checkout.is_file():
         listed = tomllib.loads(checkout.read_text(encoding="utf-8"))["project"]["optional-dependencies"]
-        return {name: [Requirement(one) for one in needed] for name, needed in listed.items()}
+        return {name: [Requirement(line) for line in needed] for name, needed in listed.items()}
     try:
-        about = metadata("querylect")
+        package = metadata("querylect")
     except PackageNotFoundError:
         return {}
-    required = [Requirement(one) for one in about.get_all("Requires-Dist") or []]
+    required = [Requirement(line) for line in package.get_all("Requires-Dist") or []]
     return {
         name: [
-            one
-            for one in required
-            if one.marker and "extra" in str(one.marker) and one.marker.evaluate({"extra": name})
+            requirement
+            for requirement in required
+            if requirement.marker
+            and "extra" in str(requirement.marker)
+            and requirement.marker.evaluate({"extra": name})
         ]
-        for name in about.get_all("Provides-Extra") or []
+        for name in package.get_all("Provides-Extra") or []
     }
 
 
 def _extra(name: str, needed: list[Requirement]) -> Finding:
-    lacking = [said for one in needed if (said := _lacking(one))]
-    if not lacking:
-        return Finding("packages", name, "ok", ", ".join(f"{one.name} {version(one.name)}" for one in needed))
-    return Finding("packages", name, "missing", ", ".join(lacking), f"pip install 'querylect[{name}]'")
+    problems = [problem for requirement in needed if (problem := _problem_of(requirement))]
+    if not problems:
+        return Finding(
+            "packages",
+            name,
+            "ok",
+            ", ".join(f"{requirement.name} {version(requirement.name)}" for requirement in needed),
+        )
+    return Finding("packages", name, "missing", ", ".join(problems), f"pip install 'querylect[{name}]'")
 
 
-def _lacking(needed: Requirement) -> str:
+def _problem_of(needed: Requirement) -> str:
     try:
-        found = version(needed.name)
+        installed = version(needed.name)
     except PackageNotFoundError:
         return f"no {needed.name}"
-    fits = needed.specifier.contains(found, prereleases=True)
-    return "" if fits else f"{needed.name} {found}, which is not {needed.specifier}"
+    fits = needed.specifier.contains(installed, prereleases=True)
+    return "" if fits else f"{needed.name} {installed}, which is not {needed.specifier}"
 
 
 def _slurm() -> Finding:
     if shutil.which("sbatch") is None:
         return Finding("cluster", "slurm", "missing", "no sbatch in PATH")
     try:
-        asked = subprocess.run(
+        process = subprocess.run(
             ["sinfo", "--noheader", "--format=%P %a %D"], capture_output=True, text=True, timeout=20, check=True
         )
     except (OSError, subprocess.SubprocessError) as error:
-        said = (getattr(error, "stderr", "") or str(error)).strip().splitlines()
-        return Finding("cluster", "slurm", "missing", f"sbatch is there, and sinfo fails: {said[0] if said else error}")
-    partitions = [line.split()[0] for line in asked.stdout.splitlines() if line.strip()]
+        lines = (getattr(error, "stderr", "") or str(error)).strip().splitlines()
+        return Finding(
+            "cluster", "slurm", "missing", f"sbatch is there, and sinfo fails: {lines[0] if lines else error}"
+        )
+    partitions = [line.split()[0] for line in process.stdout.splitlines() if line.strip()]
     return Finding("cluster", "slurm", "ok", f"partitions: {', '.join(partitions) or 'none'} (* is the default)")
 
 
 def _wandb(online: bool) -> Finding:
     try:
-        from ..train.wandb_run import credentials, is_refusal, login_problem
+        from ..train.tracking import credentials, is_refusal, login_problem
     except ImportError as error:
         return Finding("accounts", "wandb", "missing", f"cannot be imported: {error}", "pip install wandb")
     if credentials() is None:
-        said = "nobody is logged in: runs are tracked offline"
+        detail = "nobody is logged in: runs are tracked offline"
         return Finding(
-            "accounts", "wandb", "missing", said, "wandb login, then tracking.wandb=online or querylect sync"
+            "accounts", "wandb", "missing", detail, "wandb login, then tracking.wandb=online or querylect sync"
         )
     if online and (problem := login_problem()):
         if is_refusal(problem):
@@ -105,11 +114,11 @@ def _hub(online: bool) -> Finding:
     if not online:
         return Finding("accounts", "hub", "ok", "logged in")
     try:
-        who = HfApi().whoami()
+        user = HfApi().whoami()
     except HfHubHTTPError as error:
-        said = f"the token is not taken (HTTP {error.response.status_code})"
-        return Finding("accounts", "hub", "missing", said, "hf auth login")
+        detail = f"the token is not taken (HTTP {error.response.status_code})"
+        return Finding("accounts", "hub", "missing", detail, "hf auth login")
     except Exception as error:  # huggingface_hub lets the errors of its HTTP client through
         log.debug("asking the Hub failed", exc_info=error)
         return Finding("accounts", "hub", "missing", f"logged in, and the Hub does not answer ({type(error).__name__})")
-    return Finding("accounts", "hub", "ok", f"logged in as {who.get('name', 'somebody')}, and the Hub takes it")
+    return Finding("accounts", "hub", "ok", f"logged in as {user.get('name', 'somebody')}, and the Hub takes it")

@@ -14,14 +14,15 @@ from ..configs.schema import EnvironmentConfig
 from ..data.corpus import open_corpus
 from ..data.types import Dataset, Document, Question
 from ..errors import EnvironmentUnavailableError, RequestError
-from ..rewards.measure import measure
-from . import bm25
-from .caches import ByteCache
-from .fusion import Scored, fuse
-from .index import Index, check_corpus, open_index, open_retriever
-from .kinds import Retriever
+from ..rewards.metrics import measure
+from .index.open import Index, open_index
 from .plan import PlanWithout, Probe, SearchPlan, Term
-from .rerank import Reranked, Reranker
+from .retrievers import bm25
+from .retrievers.base import Retriever
+from .retrievers.fusion import Scored, fuse
+from .retrievers.open import check_corpus, open_retriever
+from .retrievers.rerank import Reranked, Reranker
+from .server.cache import ByteCache
 
 _measure = lru_cache(maxsize=256)(measure)
 
@@ -60,7 +61,7 @@ class Environment:
         self.gain = config.gain
         self.licence = dataset.licence
         self.notes = tuple(dataset.notes)
-        """What was skipped or counted while the dataset was loaded."""
+        """What the loading of the dataset skipped or counted."""
         self.splits: Mapping[str, int] = {name: len(split.questions) for name, split in dataset.splits.items()}
         """Number of questions by split."""
         self._dataset = dataset
@@ -76,12 +77,12 @@ class Environment:
         for cache in self.caches.values():
             cache.room = config.embedding_cache_bytes
         self._documents = index.documents
-        self._held = [index.held, *getattr(retriever, "held", ())]
-        self._judged = _judgements(dataset)
-        self._identical = {name for name in self._judged if dataset.ignore_identical_ids and name in self._documents}
-        """Questions whose id a document bears that is left out of their rankings."""
-        self.settings_hash = _settings_hash(self._judged, self._identical, config)
-        """What a score depends on beside the index: judgements, ignored documents, and how vectors are searched."""
+        self._guards = [index.held, *getattr(retriever, "held", ())]
+        self._qrels = _all_qrels(dataset)
+        self._identical = {name for name in self._qrels if dataset.ignore_identical_ids and name in self._documents}
+        """Ids of questions that are document ids too; that document is left out of the question's ranking."""
+        self.settings_hash = _settings_hash(self._qrels, self._identical, config)
+        """Hash of what a score depends on besides the index: qrels, ignored documents, vector search settings."""
 
     @classmethod
     def open(cls, config: EnvironmentConfig) -> "Environment":
@@ -110,13 +111,13 @@ class Environment:
 
     @property
     def damage(self) -> str:
-        """What has happened to a file of the index, or of a hybrid's members, since it was opened; "" for nothing."""
-        return next(filter(None, (held.damage for held in self._held)), "")
+        """What changed in an index file (also of a hybrid's members) since it was opened; "" for nothing."""
+        return next(filter(None, (guard.damage for guard in self._guards)), "")
 
     def refuse_damage(self) -> None:
         """Raise EnvironmentUnavailableError where a file has another length than when it was opened.
 
-        What was read of it may be zeros. Only opening the index again, whole, helps.
+        Data read from it may be zeros. Only reopening an intact index helps.
         """
         damage = self.damage
         if damage:
@@ -130,8 +131,8 @@ class Environment:
         return self._documents.at(self._documents.position(doc_id))
 
     def plan_for(self, question_id: str, plan: SearchPlan) -> SearchPlan:
-        """The plan as it is searched for a question: where the dataset ignores identical ids, without the document that
-        bears the question's."""
+        """The plan to search for a question. It excludes the document with the question's id where the dataset says so
+        (`ignore_identical_ids`)."""
         if question_id not in self._identical:
             return plan
         return PlanWithout(probes=plan.probes, fuse=plan.fuse, k=plan.k, without=question_id)
@@ -156,8 +157,8 @@ class Environment:
                 depth = (probe.k or plan.k) + isinstance(plan, PlanWithout)
                 depths[probe.terms] = max(depths.get(probe.terms, 0), min(depth, self.corpus_size))
         probes = [Probe(terms=terms) for terms in depths]
-        found = dict(zip(depths, self._retriever.rank(probes, list(depths.values())), strict=True)) if probes else {}
-        rankings = [self._ranking(plan, found) for plan in plans]
+        by_terms = dict(zip(depths, self._retriever.rank(probes, list(depths.values())), strict=True)) if probes else {}
+        rankings = [self._ranking(plan, by_terms) for plan in plans]
         self.refuse_damage()
         return rankings
 
@@ -166,18 +167,18 @@ class Environment:
 
         Raises KeyError for an unknown question, ConfigError for an unknown metric.
         """
-        judged = self._judged[question_id]
+        qrels = self._qrels[question_id]
         ids = [hit.id for hit in ranking]
         if question_id in self._identical:
             ids = [name for name in ids if name != question_id]
-        return {name: _measure(name, self.gain)(ids, judged) for name in metrics}
+        return {name: _measure(name, self.gain)(ids, qrels) for name in metrics}
 
     def judgements(self, question_id: str) -> Mapping[str, int]:
         """Grade (> 0) of every relevant document of a question, for people. KeyError for an unknown question."""
-        return self._judged[question_id]
+        return self._qrels[question_id]
 
-    def _ranking(self, plan: SearchPlan, found: Mapping[tuple[Term, ...], Scored]) -> Ranking:
-        rankings = [found[probe.terms] for probe in plan.probes]
+    def _ranking(self, plan: SearchPlan, by_terms: Mapping[tuple[Term, ...], Scored]) -> Ranking:
+        rankings = [by_terms[probe.terms] for probe in plan.probes]
         if isinstance(plan, PlanWithout):
             rankings = [ranking.without(self._documents.position(plan.without)) for ranking in rankings]
         parts = [ranking.cut(probe.k or plan.k) for ranking, probe in zip(rankings, plan.probes, strict=True)]
@@ -197,13 +198,13 @@ def _card(config: EnvironmentConfig, index: Index) -> dict[str, Any]:
 
 
 def _settings_hash(
-    judged: Mapping[str, Mapping[str, int]], identical: Collection[str], config: EnvironmentConfig
+    qrels: Mapping[str, Mapping[str, int]], identical: Collection[str], config: EnvironmentConfig
 ) -> str:
-    grades = sorted((name, sorted(of.items())) for name, of in judged.items())
+    grades = sorted((name, sorted(by_document.items())) for name, by_document in qrels.items())
     search = config.vectors.hnsw_depth, config.vectors.ivf_probes
     return hashlib.sha256(json.dumps([grades, sorted(identical), search, config.gain]).encode()).hexdigest()
 
 
-def _judgements(dataset: Dataset) -> dict[str, Mapping[str, int]]:
-    """Those of all splits; no question stands in two (data/load.py)."""
+def _all_qrels(dataset: Dataset) -> dict[str, Mapping[str, int]]:
+    """The qrels of all splits by question id; no question is in two splits (data/load.py)."""
     return {question.id: split.qrels[question.id] for split in dataset.splits.values() for question in split.questions}

@@ -32,7 +32,7 @@ class Term(_Frozen):
 
 
 def speaks(term: Term) -> bool:
-    """Whether a term says something to a retriever that embeds it: a blank text or a weight of 0 does not."""
+    """Whether a term affects a retriever that embeds it: a blank text or a weight of 0 does not."""
     return term.weight != 0 and bool(term.text.strip())
 
 
@@ -46,7 +46,7 @@ class Probe(_Frozen):
     """Which knowledge base to ask, for environments that hold several."""
 
 
-def _said(probe: Probe) -> str:
+def _summary(probe: Probe) -> str:
     """The terms of a probe in one line, each cut to 60 characters."""
     texts = [term.text if len(term.text) <= 60 else f"{term.text[:59]}…" for term in probe.terms]
     return " + ".join(f"{term.weight:g}·{text!r}" for term, text in zip(probe.terms, texts, strict=True))
@@ -60,7 +60,7 @@ class SearchPlan(_Frozen):
     k: int = Field(default=10, ge=1)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({' | '.join(map(_said, self.probes))}, fuse={self.fuse!r}, k={self.k})"
+        return f"{type(self).__name__}({' | '.join(map(_summary, self.probes))}, fuse={self.fuse!r}, k={self.k})"
 
     def __str__(self) -> str:
         return repr(self)

@@ -1,8 +1,7 @@
 """A split in the files that trec_eval, pytrec_eval and ranx read: topics, qrels and runs.
 
-Written by the owner of the dataset from its folder, never over HTTP: a service shows no judgement. A run's scores are
-made to fall strictly from place to place, in the single precision that trec_eval reads, for it orders equal scores by
-document id and not as they were ranked.
+Written from the dataset's folder, never over HTTP: a service exposes no qrels. Scores of a run are made strictly
+decreasing in single precision, because trec_eval reads float32 and orders equal scores by document id instead of rank.
 """
 
 import json
@@ -14,17 +13,17 @@ from pathlib import Path
 
 import numpy as np
 
-from ..data.files import write_lines
 from ..data.types import Split
 from ..errors import DataError, StorageError
+from ..storage import write_lines
 from .environment import Ranking
 
 Run = Mapping[str, Ranking]
 """Ranking by question id."""
 
 
-def write_trec(folder: Path, split: Split, runs: Mapping[str, Run], about: Mapping[str, object]) -> None:
-    """Write topics.tsv, qrels.txt, one NAME.run for each run, and export.json (`about`) into a new folder.
+def write_trec(folder: Path, split: Split, runs: Mapping[str, Run], metadata: Mapping[str, object]) -> None:
+    """Write topics.tsv, qrels.txt, one NAME.run for each run, and export.json (`metadata`) into a new folder.
 
     The folder appears complete or not at all. Raises DataError where it exists already or an id holds white space,
     which the format cannot carry; StorageError where the disk does not take the files.
@@ -42,7 +41,7 @@ def write_trec(folder: Path, split: Split, runs: Mapping[str, Run], about: Mappi
             for document, grade in split.qrels[question.id].items()
         ],
         **{f"{name}.run": _run_lines(_id(name), run) for name, run in runs.items()},
-        "export.json": [json.dumps(about, ensure_ascii=False, indent=2)],
+        "export.json": [json.dumps(metadata, ensure_ascii=False, indent=2)],
     }
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
     try:
@@ -60,7 +59,7 @@ def write_trec(folder: Path, split: Split, runs: Mapping[str, Run], about: Mappi
 
 
 def falling(scores: Sequence[float]) -> list[float]:
-    """The scores, each lowered to the next single-precision number below the one before it where it is not lower."""
+    """The scores as float32, each lowered just below its predecessor where it is not lower already."""
     values: list[float] = []
     for score in scores:
         value = np.float32(score)
@@ -73,8 +72,8 @@ def falling(scores: Sequence[float]) -> list[float]:
 def _run_lines(name: str, run: Run) -> Iterable[str]:
     for question, ranking in run.items():
         scores = falling([hit.score for hit in ranking])
-        for place, (hit, score) in enumerate(zip(ranking, scores, strict=True), start=1):
-            yield f"{question} Q0 {_id(hit.id)} {place} {score!r} {name}"
+        for rank, (hit, score) in enumerate(zip(ranking, scores, strict=True), start=1):
+            yield f"{question} Q0 {_id(hit.id)} {rank} {score!r} {name}"
 
 
 def _id(identifier: str) -> str:

@@ -1,1 +1,1 @@
-"""What was gained?"""
+"""Evaluation: compare systems on held-out questions."""

@@ -1,4 +1,4 @@
-"""Un-rewritten questions measured in an environment, to compare with what is published for it."""
+"""Measure raw questions (not rewritten) in an environment and compare the scores with published ones."""
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -7,10 +7,11 @@ from typing import Any
 from ..configs.schema import RunConfig
 from ..data.corpus import open_corpus
 from ..data.ragbench import PARTS, part_of
-from ..data.references import METRIC, Measured, Verdict, check_baselines
+from ..data.references import METRIC, BaselineCheck, Measured, check_baselines
+from ..envs.client.base import EnvironmentApi
 from ..envs.environment import Environment
 from ..envs.plan import SearchPlan
-from ..envs.wire import Step
+from ..envs.server.schemas import Step
 from ..errors import BaselineError, ConfigError, EnvironmentUnavailableError
 from ..logs import progress_bar
 
@@ -18,9 +19,9 @@ _CHUNK = 256
 
 
 def measure_raw(config: RunConfig, split: str) -> list[Measured]:
-    """Mean nDCG@10 of the questions of a split as they stand; of RAGBench also for each part, and the mean of parts.
+    """Mean nDCG@10 of a split's raw questions; for RAGBench also per part, and the mean over parts.
 
-    Opens the environment in this process, from its index. Raises ConfigError for an unknown split, and what opening
+    Opens the environment in this process, from its index. Raises ConfigError for an unknown split, and whatever opening
     the environment raises.
     """
     environment = Environment.open(config.env)
@@ -38,10 +39,10 @@ def measure_raw(config: RunConfig, split: str) -> list[Measured]:
     return figures(environment.name, environment.dataset, retriever_name(environment.card), split, values)
 
 
-def measure_asked(client: Any, config: RunConfig) -> list[Measured]:
-    """`measure_raw` of the split to evaluate, through a client: of an environment that runs, wherever that is.
+def measure_asked(client: EnvironmentApi, config: RunConfig) -> list[Measured]:
+    """`measure_raw` on the split to evaluate, through the client of a running environment, local or remote.
 
-    The dataset is that of the settings; of a service it is the first part of its name. Raises
+    The dataset comes from the settings; for a remote service it is the first part of the environment's name. Raises
     EnvironmentUnavailableError where a question has no score.
     """
     info = client.environment()
@@ -65,10 +66,12 @@ def measure_asked(client: Any, config: RunConfig) -> list[Measured]:
     return figures(info.name, dataset, retriever_name(info.retriever), split, values)
 
 
-def compare_with_published(client: Any, config: RunConfig, tell: Callable[[str], None]) -> list[Verdict]:
-    """What raw questions are worth beside published figures, told a sentence each.
+def compare_with_published(
+    client: EnvironmentApi, config: RunConfig, tell: Callable[[str], None]
+) -> list[BaselineCheck]:
+    """Compare raw questions with published figures and pass one sentence per figure to `tell`.
 
-    Raises BaselineError where it is something else, and as `measure_asked`.
+    Raises BaselineError where a score differs from the published one, and as `measure_asked`.
     """
     verdicts = check_baselines(measure_asked(client, config))
     for verdict in verdicts:
@@ -77,8 +80,8 @@ def compare_with_published(client: Any, config: RunConfig, tell: Callable[[str],
     return verdicts
 
 
-def refuse_wrong(verdicts: Sequence[Verdict]) -> None:
-    """BaselineError where an environment does not show what is published for it."""
+def refuse_wrong(verdicts: Sequence[BaselineCheck]) -> None:
+    """Raise BaselineError where the environment does not reproduce a published figure."""
     wrong = [verdict for verdict in verdicts if verdict.status == "wrong"]
     if wrong:
         raise BaselineError(
@@ -88,19 +91,19 @@ def refuse_wrong(verdicts: Sequence[Verdict]) -> None:
 
 
 def retriever_name(card: Mapping[str, Any]) -> str:
-    """The name under which a retriever's figures are published: what a reranker makes of it is another one's."""
+    """The name under which a retriever's figures are published. With a reranker it is another system."""
     return f"{card['name']} with a reranker" if card.get("rerank") else str(card["name"])
 
 
 def figures(label: str, dataset: str, retriever: str, split: str, values: Mapping[str, float]) -> list[Measured]:
-    """What nDCG@10 by question id comes to; of RAGBench also for each part, and the mean of parts.
+    """The mean of nDCG@10 by question id; for RAGBench also per part, and the mean over parts.
 
-    `label` names the environment, `dataset` is the dataset's own name.
+    `label` names the environment, `dataset` the dataset.
     """
 
     def figure(name: str, mean: float, count: int) -> Measured:
-        said = label if name == dataset else f"{label}, {name.rpartition('/')[2]}"
-        return Measured(said, name, retriever, split, mean, count)
+        environment = label if name == dataset else f"{label}, {name.rpartition('/')[2]}"
+        return Measured(environment, name, retriever, split, mean, count)
 
     if dataset.partition("[")[0] != "ragbench":
         return [figure(dataset, _mean(list(values.values())), len(values))]
@@ -108,10 +111,10 @@ def figures(label: str, dataset: str, retriever: str, split: str, values: Mappin
     for question_id, value in values.items():
         parts[part_of(question_id)].append(value)
     means = {part: _mean(parts[part]) for part in PARTS if part in parts}
-    each = [figure(f"{dataset}/{part}", mean, len(parts[part])) for part, mean in means.items()]
+    part_figures = [figure(f"{dataset}/{part}", mean, len(parts[part])) for part, mean in means.items()]
     # the published average is over eleven parts, without CUAD
     averaged = [mean for part, mean in means.items() if part != "cuad"] or list(means.values())
-    return [*each, figure(dataset, _mean(averaged), len(values))]
+    return [*part_figures, figure(dataset, _mean(averaged), len(values))]
 
 
 def _mean(values: Sequence[float]) -> float:

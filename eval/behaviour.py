@@ -1,6 +1,6 @@
-"""What answers look like, whatever they score: their format, their length, and whether they say anything new.
+"""Properties of answers besides their score: format, truncation, and whether rewrites only repeat the question.
 
-A mean hides a policy that repeats every question; so these shares stand beside it in every table.
+A mean score hides a policy that repeats every question, so every table shows these shares next to it.
 """
 
 import math
@@ -17,30 +17,30 @@ class Behaviour:
     """Shares of the answers of one system at one turn."""
 
     format_ok: float
-    """In the asked format."""
+    """Answers in the requested format."""
     repeats: float | None
-    """Of those that hold a rewrite: all rewrites have the words of the question, case and punctuation aside. None where
-    no model wrote, or none holds a rewrite."""
+    """Answers whose rewrites all have the words of the question, ignoring case and punctuation, among those with a
+    rewrite. None where no model wrote, or no answer has a rewrite."""
     cut: float | None
-    """Cut at the token limit; None where that is not known of every answer."""
+    """Answers cut at the token limit; None where this is unknown for any answer."""
 
 
 def behaviour(records: Sequence[EvalRecord]) -> Behaviour:
-    """The shares among some records, at least one."""
+    """The shares over `records`, of which there must be at least one."""
     by_model = [record for record in records if record.turn]
     rewritten = [record for record in by_model if record.rewrites]
-    known = [record.cut for record in by_model if record.cut is not None]
+    cut_flags = [record.cut for record in by_model if record.cut is not None]
     return Behaviour(
         format_ok=_share([record.format_ok for record in records]) or 0.0,
         repeats=_share([repeats(record.rewrites, {words(record.question)}) for record in rewritten]),
-        cut=_share(known) if len(known) == len(by_model) else None,
+        cut=_share(cut_flags) if len(cut_flags) == len(by_model) else None,
     )
 
 
 def with_fall_back(record: EvalRecord, raw: Mapping[str, EvalRecord], metric: str) -> float | None:
-    """The score of an answer where one whose format failed is replaced by the question as it stands.
+    """The score of an answer, or that of the raw question where the answer's format failed.
 
-    `raw` are the records of the raw questions by question id. None where the search that counts has no score.
+    `raw` has the records of the raw questions by question id. None where the search that counts has no score.
     """
     if record.format_ok:
         return record.metrics[metric]
@@ -49,7 +49,7 @@ def with_fall_back(record: EvalRecord, raw: Mapping[str, EvalRecord], metric: st
 
 
 def percent(share: float | None) -> str:
-    """A share for readers."""
+    """A share as display text."""
     return "–" if share is None else f"{100 * share:.1f}%"
 
 

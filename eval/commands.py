@@ -1,4 +1,4 @@
-"""Commands of the command line that measure what was gained beyond one run. Heavy imports stand inside them."""
+"""Command-line commands for analyses beyond one run's evaluation. Heavy imports are inside the functions."""
 
 import json
 from pathlib import Path
@@ -9,6 +9,8 @@ import typer
 from ..configs.load import dump_config, load_config
 from ..configs.mix import only
 from ..configs.run_settings import load_run_config
+from ..data.commands import Verbose
+from ..data.commands import app as data_app
 from ..errors import ConfigError
 from ..logs import set_up_logging
 
@@ -49,15 +51,16 @@ def drift(
 ) -> None:
     """Measure how the successful queries of retrievers differ, in intent and in wording; print the report's path."""
     set_up_logging(verbose)
-    named: dict[str, Path] = {}
+    paths: dict[str, Path] = {}
     for source in sources:
         name, equals, path = source.partition("=")
         if not (name and equals and path):
             raise ConfigError(f"{source!r} is no NAME=PATH; give each retriever a name, as bm25=runs/demo.")
-        if name in named:
+        if name in paths:
             raise ConfigError(f"the name {name!r} is given twice; give each retriever its own.")
-        named[name] = Path(path).expanduser()
-    from .drift.run import DriftSettings, write_drift
+        paths[name] = Path(path).expanduser()
+    from .drift.results import DriftSettings
+    from .drift.run import write_drift
 
     settings = DriftSettings(
         success=success,
@@ -71,7 +74,7 @@ def drift(
         terms=terms,
         seed=seed,
     )
-    typer.echo(write_drift(named, settings, output, overwrite))
+    typer.echo(write_drift(paths, settings, output, overwrite))
 
 
 @app.command()
@@ -109,29 +112,57 @@ def answers(
 ) -> None:
     """Let a model answer the questions from what each system found; print the path of answers.md."""
     set_up_logging(verbose)
-    said = {"reader.model": reader, "reader.base_url": endpoint, "gold": str(gold) if gold else None, "top": top}
-    changes = [f"answers.{key}={json.dumps(value)}" for key, value in said.items() if value is not None]
-    place = Path(run).expanduser()
+    options = {"reader.model": reader, "reader.base_url": endpoint, "gold": str(gold) if gold else None, "top": top}
+    changes = [f"answers.{key}={json.dumps(value)}" for key, value in options.items() if value is not None]
+    run_path = Path(run).expanduser()
     records: Path | None = None
-    beside: Path | None = None
-    if place.is_file() and place.suffix == ".jsonl":
-        records = place
-    elif (place / "config.yaml").is_file():
-        records = place / (f"eval-{env}" if env else "") / "eval.jsonl"
+    config_folder: Path | None = None
+    if run_path.is_file() and run_path.suffix == ".jsonl":
+        records = run_path
+    elif (run_path / "config.yaml").is_file():
+        records = run_path / (f"eval-{env}" if env else "") / "eval.jsonl"
         if not records.is_file():
             raise ConfigError(f"{records} does not exist. Run `querylect eval {run}` first.")
     if records is not None and config is None:
-        above = list(records.absolute().parents)[:4]
-        beside = next((folder for folder in above if (folder / "config.yaml").is_file()), None)
-        if beside is None:
+        parents = list(records.absolute().parents)[:4]
+        config_folder = next((folder for folder in parents if (folder / "config.yaml").is_file()), None)
+        if config_folder is None:
             raise ConfigError(
                 f"there is no config.yaml beside {records}. Say with --config which environment it is of."
             )
     changes = [*(overrides or ()), *changes]
-    settings = only(load_run_config(beside, changes) if beside else load_config(config or run, changes), env)
+    settings = only(
+        load_run_config(config_folder, changes) if config_folder else load_config(config or run, changes), env
+    )
     if dry_run:
         typer.echo(dump_config(settings), nl=False)
         return
     from .answers.run import answer_questions
 
     typer.echo(answer_questions(settings, records, output, overwrite))
+
+
+@data_app.command("baselines")
+def baselines(
+    config: Annotated[str, typer.Argument(metavar="CONFIG", help="A packaged config or a YAML file.")],
+    overrides: Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings to change.")] = None,
+    split: Annotated[str | None, typer.Option("--split", help="Which questions; eval.split.")] = None,
+    tolerance: Annotated[float, typer.Option("--tolerance", min=0, help="Allowed difference of nDCG@10.")] = 0.005,
+    env: Annotated[str | None, typer.Option("--env", metavar="NAME", help="One environment of a mix.")] = None,
+    verbose: Verbose = False,
+) -> None:
+    """Measure un-rewritten questions and compare them with published figures; exit 1 where one is wrong."""
+    set_up_logging(verbose)
+    from ..configs.load import load_config
+    from ..configs.mix import chosen
+    from ..data.references import check_baselines
+    from .baselines import measure_raw
+
+    settings = load_config(config, overrides or [])
+    wrong = 0
+    for member in chosen(settings, env).values():
+        for verdict in check_baselines(measure_raw(member, split or member.eval.split), tolerance):
+            typer.echo(verdict.sentence)
+            wrong += verdict.status == "wrong"
+    if wrong:
+        raise typer.Exit(1)

@@ -1,4 +1,4 @@
-"""A split and the rankings of its questions as TREC files, from what lies on the owner's disk."""
+"""Export a split and the rankings of its questions as TREC files, from local data."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -9,25 +9,25 @@ from ..configs.schema import RunConfig
 from ..data.types import Question, Split
 from ..envs.environment import Environment, RankedHit
 from ..envs.plan import SearchPlan
+from ..envs.server.schemas import MAX_K, PRIMARY_METRIC
 from ..envs.trec import Run, write_trec
-from ..envs.wire import MAX_K, PRIMARY_METRIC
 from ..errors import ConfigError, DataError
 from ..logs import progress_bar
-from ..rewards.measure import measure
+from ..rewards.metrics import measure
 from .records import RAW, EvalRecord, read_records
 
 CHUNK = 256
-"""Questions searched at once: the step of the progress bar."""
+"""Questions per search call and per step of the progress bar."""
 
 
 def export_trec(config: RunConfig, run: Path | None, split: str, to: Path, depth: int = MAX_K) -> dict[str, float]:
-    """Write topics, qrels and runs to the new folder `to`; returns our own nDCG@10 of each run, by its name.
+    """Write topics, qrels and runs to the new folder `to`; returns nDCG@10 by run name, computed with our metrics.
 
-    `raw` is every question searched as it stands, `depth` documents deep. With the folder of an evaluated run also what
-    eval.jsonl holds: SYSTEM-turnN, as deep as the evaluation searched, with scores that only say the order. A question
-    that was unscorable there is not in that run.
+    The run `raw` searches the raw questions, `depth` documents deep. With the folder of an evaluated run, each system
+    and turn in eval.jsonl becomes a run SYSTEM-turnN, as deep as the evaluation searched; its scores (1/rank) only give
+    the order. Unscorable questions are left out of these runs.
 
-    Raises ConfigError for an unknown split, DataError where eval.jsonl is of other questions, and what opening the
+    Raises ConfigError for an unknown split, DataError where eval.jsonl has other questions, and whatever opening the
     environment and `write_trec` raise.
     """
     environment = Environment.open(config.env)
@@ -35,17 +35,17 @@ def export_trec(config: RunConfig, run: Path | None, split: str, to: Path, depth
         raise ConfigError(f"--split {split!r} is unknown; {environment.name} has {', '.join(environment.splits)}.")
     questions = environment.questions(split)
     qrels = {question.id: environment.judgements(question.id) for question in questions}
-    runs = {RAW: _raw(environment, questions, depth)}
+    runs = {RAW: _raw_run(environment, questions, depth)}
     records = run / "eval.jsonl" if run is not None else None
     if records is not None and records.is_file():
-        runs |= _evaluated(read_records(records), qrels, records, split)
+        runs |= _evaluated_runs(read_records(records), qrels, records, split)
     metric = measure(PRIMARY_METRIC, environment.gain)
     values = {
-        name: sum(metric([hit.id for hit in ranking], qrels[question]) for question, ranking in found.items())
-        / len(found)
-        for name, found in runs.items()
+        name: sum(metric([hit.id for hit in ranking], qrels[question]) for question, ranking in rankings.items())
+        / len(rankings)
+        for name, rankings in runs.items()
     }
-    about: dict[str, Any] = {
+    metadata: dict[str, Any] = {
         "environment": environment.name,
         "split": split,
         "questions": len(questions),
@@ -55,26 +55,26 @@ def export_trec(config: RunConfig, run: Path | None, split: str, to: Path, depth
         "licence": environment.licence,
         "runs": {name: {"questions": len(runs[name]), PRIMARY_METRIC: value} for name, value in values.items()},
     }
-    write_trec(to, Split(questions, qrels), runs, about)
+    write_trec(to, Split(questions, qrels), runs, metadata)
     return values
 
 
-def _raw(environment: Environment, questions: Sequence[Question], depth: int) -> Run:
-    found: dict[str, list[RankedHit]] = {}
+def _raw_run(environment: Environment, questions: Sequence[Question], depth: int) -> Run:
+    run: dict[str, list[RankedHit]] = {}
     with progress_bar("searching") as progress:
         for start in range(0, len(questions), CHUNK):
             part = questions[start : start + CHUNK]
             plans = [environment.plan_for(question.id, SearchPlan.of(question.text, k=depth)) for question in part]
             rankings = environment.search(plans)
-            found |= {question.id: ranking for question, ranking in zip(part, rankings, strict=True)}
-            progress(len(found), len(questions))
-    return found
+            run |= {question.id: ranking for question, ranking in zip(part, rankings, strict=True)}
+            progress(len(run), len(questions))
+    return run
 
 
-def _evaluated(
+def _evaluated_runs(
     records: Sequence[EvalRecord], qrels: Mapping[str, Mapping[str, int]], path: Path, split: str
 ) -> dict[str, Run]:
-    """The runs of all systems but the raw questions, which are searched deeper."""
+    """The runs of all systems except raw, which is searched again and deeper."""
     runs: dict[str, dict[str, list[RankedHit]]] = defaultdict(dict)
     for record in records:
         if record.question_id not in qrels:
@@ -83,6 +83,6 @@ def _evaluated(
                 "for another split or dataset. Give that one with --split, or evaluate again."
             )
         if record.system != RAW and record.metrics.get(PRIMARY_METRIC) is not None:
-            ranking = [RankedHit(document, 1.0 / place) for place, document in enumerate(record.ranking, start=1)]
+            ranking = [RankedHit(document, 1.0 / rank) for rank, document in enumerate(record.ranking, start=1)]
             runs[f"{record.system}-turn{record.turn}"][record.question_id] = ranking
     return dict(runs)

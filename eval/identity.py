@@ -1,8 +1,8 @@
-"""What an answer depends on, as plain data: the weights, the prompts, the settings, the index and the judgements.
+"""Everything an answer depends on, as plain data: weights, prompts, settings, index and judgements.
 
-Files of weights are told apart by size and content, up to 64 MiB of it whole and in even samples beyond: a policy that
-was trained again differs everywhere. Prompts are compared as they are rendered, so that an edited prompt file, or
-another version of a rewriter, is another system.
+Weight files are hashed by size and content: whole up to 64 MiB, in evenly spaced samples beyond. That is enough:
+retraining changes a file everywhere. Prompts are hashed as rendered, so an edited prompt file or another version of a
+rewriter is another system.
 """
 
 import hashlib
@@ -19,33 +19,33 @@ from ..rewriters.base import Rewriter, Staged
 from ..sources import resolve_model
 
 WHOLE = 64 * 2**20
-"""Bytes of a file that are read whole."""
+"""Files up to this many bytes are hashed completely."""
 SAMPLES, SAMPLE = 64, 2**20
 
-_READ_BY_MODELS = {".py", ".safetensors", ".json", ".gguf", ".jinja", ".txt", ".model", ".bin"}
+_MODEL_SUFFIXES = {".py", ".safetensors", ".json", ".gguf", ".jinja", ".txt", ".model", ".bin"}
 
-_SAID = (
+_EXAMPLE_COMPLETIONS = (
     "<think>t</think><rewrite>one</rewrite><rewrite>two</rewrite>",
     "<think>t</think><rewrite>one</rewrite>",
     "t</think><rewrite>one</rewrite>",
     "plain",
 )
-"""Answers whose plans tell one way of reading them from another."""
+"""Completions that different parsers turn into different search plans."""
 
 
 def model_identity(name: str) -> str:
-    """What a model is recognised by: a hash of its folder, or its Hub id alone, whose weights may not be here yet.
+    """A model's identity: a hash of its folder, or only the Hub id where the weights may not be downloaded yet.
 
-    Raises ModelError where the name leads nowhere.
+    Raises ModelError where the name cannot be resolved.
     """
-    place = resolve_model(name)
-    return folder_identity(Path(place)) if Path(place).is_dir() else place
+    resolved = resolve_model(name)
+    return folder_identity(Path(resolved)) if Path(resolved).is_dir() else resolved
 
 
 def folder_identity(folder: Path) -> str:
-    """SHA-256 over the names, sizes and contents of the files that make up a model."""
+    """SHA-256 over the names, sizes and contents of a model's files."""
     digest = hashlib.sha256()
-    for path in sorted(path for path in folder.iterdir() if path.suffix in _READ_BY_MODELS and path.is_file()):
+    for path in sorted(path for path in folder.iterdir() if path.suffix in _MODEL_SUFFIXES and path.is_file()):
         size = path.stat().st_size
         digest.update(f"{path.name} {size}\n".encode())
         with path.open("rb") as file:
@@ -60,7 +60,7 @@ def folder_identity(folder: Path) -> str:
 
 
 def weights_identity(model: str, checkpoint: Path | None) -> dict[str, str | None]:
-    """What a policy is recognised by. Raises ModelError as `model_identity`."""
+    """A policy's identity: base model and checkpoint. Raises ModelError as `model_identity`."""
     return {
         "policy": model_identity(model),
         "checkpoint": folder_identity(checkpoint) if checkpoint is not None else None,
@@ -68,7 +68,7 @@ def weights_identity(model: str, checkpoint: Path | None) -> dict[str, str | Non
 
 
 def llm_identity(config: LlmConfig) -> dict[str, Any]:
-    """What a model that is asked as it stands is recognised by. Raises ModelError as `model_identity`."""
+    """The identity of a prompted model that is not trained. Raises ModelError as `model_identity`."""
     if config.base_url is not None:
         return {"endpoint": config.base_url, "model": config.model, "extra": config.extra}
     return {"llm": model_identity(config.model), "dtype": config.dtype}
@@ -77,7 +77,7 @@ def llm_identity(config: LlmConfig) -> dict[str, Any]:
 def system_identity(
     system: SystemConfig, config: RunConfig, weights: Mapping[str, Any], rewriter: Rewriter, seed: int
 ) -> dict[str, Any]:
-    """All of a rewriting system that its answers depend on. `rewriter` is the one for the environment at hand."""
+    """Everything a rewriting system's answers depend on. `rewriter` is the one built for this environment."""
     rollout = config.rollout
     sampled = {"samples": system.samples, "temperature": system.temperature, "top_p": system.top_p, "seed": seed}
     policy = {
@@ -99,27 +99,29 @@ def system_identity(
 
 
 def judgements_identity(qrels: Qrels | None) -> str | None:
-    """A hash of all judgements; None where they are not known here."""
+    """A hash of all relevance judgements; None where they are not available here."""
     return digest({question: dict(sorted(grades.items())) for question, grades in qrels.items()}) if qrels else None
 
 
 def options_identity(questions: Sequence[Question]) -> str | None:
-    """A hash of all answer options, which stand in the prompts; None where no question has any."""
+    """A hash of all answer options, which are part of the prompts; None where no question has options."""
     options = {question.id: list(question.options) for question in questions if question.options}
     return digest(options) if options else None
 
 
 def _prompts(rewriter: Rewriter, turns: int) -> list[Any]:
-    """Everything that the rewriter puts around a question and documents, and what it searches for answers."""
-    question, found = Question("?", "{question}", ("{one}", "{other}")), [Document("?", "{title}", "{text}")] * 2
+    """The rewriter's prompts around a placeholder question and documents, and its plans for example completions."""
+    question, documents = Question("?", "{question}", ("{one}", "{other}")), [Document("?", "{title}", "{text}")] * 2
     if isinstance(rewriter, Staged):
         rewriter.learn_example(question)
-    later = [[rewriter.follow_up(question, shown, turn) for shown in (found, [])] for turn in range(2, turns + 1)]
-    read = [rewriter.parse(question, said, 1) for said in _SAID]
-    plans = [one.plan.model_dump(mode="json") if one.plan is not None else None for one in read]
-    return [rewriter.name, rewriter.opening, rewriter.first(question), later, plans]
+    follow_ups = [
+        [rewriter.follow_up(question, hits, turn) for hits in (documents, [])] for turn in range(2, turns + 1)
+    ]
+    rewrites = [rewriter.parse(question, completion, 1) for completion in _EXAMPLE_COMPLETIONS]
+    plans = [rewrite.plan.model_dump(mode="json") if rewrite.plan is not None else None for rewrite in rewrites]
+    return [rewriter.name, rewriter.opening, rewriter.first(question), follow_ups, plans]
 
 
 def digest(value: Mapping[str, Any] | list[Any]) -> str:
-    """sha256 (64 hex digits) of plain data, whatever the order of its keys."""
+    """SHA-256 (64 hex digits) of plain data, independent of key order."""
     return hashlib.sha256(json.dumps(value, sort_keys=True, ensure_ascii=False).encode()).hexdigest()

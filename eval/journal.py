@@ -1,10 +1,10 @@
-"""What a cell of an evaluation has answered so far: a folder that only grows, whatever kills the process.
+"""The answers of one evaluation cell so far: an append-only folder that survives a killed process.
 
-`cell.json` says what was asked of what; the folder is named by its fingerprint, so that answers are never taken for
-those of another question, model, prompt or index. `records.jsonl` gets one line per record, a batch at a time, forced
-to the disk. A last line without its end, which a killed process leaves, is cut off before the next one is written. A
-question that is answered again, because it was unscorable, has further lines, and the last ones count. An answer that a
-model never gave has no line there; `missing.jsonl` says why.
+`cell.json` holds the cell's identity, and the folder is named by its fingerprint, so answers are never reused for
+another question, model, prompt or index. `records.jsonl` has one line per record, appended and fsynced batch by batch.
+A partial last line of a killed process is removed before the next append. A question answered again (because it was
+unscorable) gets further lines, and the last ones count. An answer that the model never gave has no line;
+`missing.jsonl` has the reason.
 """
 
 import json
@@ -12,10 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..data.files import writing
-from ..data.lines import append, cut_off_half_a_line
 from ..data.types import Question
 from ..errors import DataError
+from ..storage import append, cut_off_half_a_line, writing
 from .identity import digest
 from .records import EvalRecord, read_records, record_line, write_text
 
@@ -24,7 +23,7 @@ Key = tuple[str, int, int]
 
 
 def fingerprint(identity: Mapping[str, Any]) -> str:
-    """The name of what answers depend on: 20 hex digits of the SHA-256 of `identity`, plain data."""
+    """20 hex digits of the SHA-256 of `identity` (plain data)."""
     return digest(identity)[:20]
 
 
@@ -32,7 +31,7 @@ class Journal:
     """The folder of one cell."""
 
     def __init__(self, cells: Path, identity: Mapping[str, Any]) -> None:
-        """`identity`: everything that the answers depend on, as plain data."""
+        """`identity` is everything the answers depend on, as plain data."""
         self.fingerprint = fingerprint(identity)
         self.folder = cells / self.fingerprint
         self.records = self.folder / "records.jsonl"
@@ -42,22 +41,22 @@ class Journal:
     def read(self) -> list[EvalRecord]:
         """The records that count, in the order in which their questions were first answered.
 
-        Raises DataError for a whole line that is no record.
+        Raises DataError for a complete line that is not a record.
         """
         if not self.records.is_file():
             return []
         cut_off_half_a_line(self.records)
-        found: dict[Key, EvalRecord] = {}
+        by_key: dict[Key, EvalRecord] = {}
         for record in read_records(self.records):
             question, turn, sample = record.question_id, record.turn, record.sample
-            found[question, turn, sample] = record
+            by_key[question, turn, sample] = record
             later = turn + 1
-            while found.pop((question, later, sample), None):  # it followed an earlier attempt at this turn
+            while by_key.pop((question, later, sample), None):  # it followed an earlier attempt at this turn
                 later += 1
-        return list(found.values())
+        return list(by_key.values())
 
     def missing(self) -> dict[Key, str]:
-        """Why answers are missing that were asked for and never came, by the reason of the last attempt."""
+        """The reason of the last attempt for each answer that was requested and never came."""
         if not self.unanswered.is_file():
             return {}
         cut_off_half_a_line(self.unanswered)
@@ -68,11 +67,11 @@ class Journal:
             raise DataError(
                 f"{self.unanswered} cannot be read ({error}). Remove it: no answer stands in it."
             ) from error
-        there = {(record.question_id, record.turn, record.sample) for record in self.read()}
-        return {key: reason for key, reason in reasons.items() if key not in there}
+        answered = {(record.question_id, record.turn, record.sample) for record in self.read()}
+        return {key: reason for key, reason in reasons.items() if key not in answered}
 
     def miss(self, reasons: Mapping[Key, str]) -> None:
-        """Note why answers are missing, beside those that came. Raises StorageError as `append`."""
+        """Append the reasons of missing answers to missing.jsonl. Raises StorageError as `append`."""
         if not reasons:
             return
         names = ("question_id", "turn", "sample", "reason")
@@ -80,7 +79,7 @@ class Journal:
         self._add(self.unanswered, "".join(lines))
 
     def append(self, records: Iterable[EvalRecord]) -> None:
-        """Add records and force them to the disk. Raises StorageError where it does not take them."""
+        """Append records and fsync. Raises StorageError where the disk does not take them."""
         self._add(self.records, "".join(map(record_line, records)))
 
     def _add(self, path: Path, lines: str) -> None:
@@ -94,11 +93,11 @@ class Journal:
 def finished(
     records: Iterable[EvalRecord], questions: Sequence[Question], turns: Sequence[int], samples: int
 ) -> set[str]:
-    """Ids of the questions, in the words of `questions`, that are scored at every turn and in every sample."""
+    """Ids of the questions, with the text they have in `questions`, that are scored at every turn and sample."""
     texts = {question.id: question.text for question in questions}
     scored: dict[str, set[tuple[int, int]]] = {}
     for record in records:
         if record.question == texts.get(record.question_id) and None not in record.metrics.values():
             scored.setdefault(record.question_id, set()).add((record.turn, record.sample))
-    wanted = {(turn, sample) for turn in turns for sample in range(samples)}
-    return {question for question, found in scored.items() if wanted <= found}
+    expected = {(turn, sample) for turn in turns for sample in range(samples)}
+    return {question for question, actual in scored.items() if expected <= actual}

@@ -1,7 +1,7 @@
-"""Where results go, so that no evaluation replaces another one in silence.
+"""Choose where results are written, so that no evaluation silently replaces another one.
 
-Results say in `identity` which questions were asked, which systems answered and under which settings. Results of the
-same identity are written anew in place. Others go to a folder of their own, or are refused with the remedy.
+The `identity` of results has the questions, the systems and the settings. Results with the same identity are replaced
+in place. Others go to a separate folder, or are refused with advice on what to do.
 
 RUN/results.json, eval.jsonl, report.html    the run's own settings and the checkpoint that is used
 RUN/evaluations/SPLIT-N-CHECKPOINT-HASH/     every other evaluation of the run
@@ -25,48 +25,48 @@ log = logging.getLogger(__name__)
 EVALUATIONS = "evaluations"
 """Folder of the other evaluations of a run."""
 
-_OF_NO_ANSWER = (
+_IGNORED_SETTINGS = (
     "name", "output", "seed", "env", "train", "answers", "questions", "mix", "reward", "policy.lora",
     "eval.permutations", "eval.bootstrap", "eval.examples", "eval.limit", "eval.sample_seed", "eval.split",
     "rollout.branching", "rollout.temperature", "rollout.top_p", "rollout.engine",
     *(name for name in FREE_TO_CHANGE if name not in ("eval", "rollout.max_prompt_tokens")),
 )  # fmt: skip
-"""Settings that change no greedy answer; the environment is compared by what it serves, the questions one by one."""
+"""Settings that change no greedy answer. The environment and the questions have their own parts in the identity."""
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where one evaluation is to be written."""
+    """Where one evaluation is written."""
 
     folder: Path
     own: bool = True
-    """Whether `folder` is meant for this evaluation; others go aside."""
+    """Whether `folder` is the default place of this evaluation; if not, it goes aside."""
     aside: bool = False
-    """Whether results that may not lie in `folder` go to EVALUATIONS in it; they are refused otherwise."""
+    """Whether results that must not go into `folder` go to its subfolder EVALUATIONS; otherwise they are refused."""
     overwrite: bool = False
-    """Write into `folder` whatever lies there."""
+    """Write into `folder` even over another evaluation."""
 
     def settle(self, identity: Mapping[str, Any], title: str) -> Path:
-        """The folder for results of this identity; `title` begins the name of one aside.
+        """The folder for results with this identity; a folder aside is named after `title`.
 
-        Raises ConfigError where another evaluation lies there and nothing may go aside.
+        Raises ConfigError where the folder holds another evaluation and `aside` is off.
         """
         if self.overwrite:
             return self.folder
         if not self.aside:
             refuse_other(self.folder / "results.json", identity)
             return self.folder
-        others = list(differences(_identity(self.folder / "results.json"), identity))
-        if self.own and not others:
+        changes = list(differences(_identity(self.folder / "results.json"), identity))
+        if self.own and not changes:
             return self.folder
-        place = self.folder / EVALUATIONS / f"{title}-{digest(dict(identity))[:8]}"
-        why = f"{self.folder} holds another evaluation ({'; '.join(others[:3])})" if others else "changed settings"
-        log.warning("%s: this one is written to %s; --overwrite would write it to %s", why, place, self.folder)
-        return place
+        target = self.folder / EVALUATIONS / f"{title}-{digest(dict(identity))[:8]}"
+        reason = f"{self.folder} holds another evaluation ({'; '.join(changes[:3])})" if changes else "changed settings"
+        log.warning("%s: this one is written to %s; --overwrite would write it to %s", reason, target, self.folder)
+        return target
 
 
 def question_set(questions: Sequence[Question]) -> str:
-    """What a set of questions is known by, whatever its order."""
+    """A hash of a set of questions, independent of order."""
     return digest(sorted([question.id, question.text, *question.options] for question in questions))
 
 
@@ -77,7 +77,7 @@ def evaluation_identity(
     systems: Collection[str],
     checkpoint_hash: str,
 ) -> dict[str, Any]:
-    """What one evaluation of a run is known by. `info` is what the environment says of itself."""
+    """The identity of one evaluation of a run. `info` is the environment's description of itself."""
     return {
         "split": config.eval.split,
         "number of questions": len(questions),
@@ -90,41 +90,40 @@ def evaluation_identity(
 
 
 def answer_settings(config: RunConfig) -> dict[str, Any]:
-    """The settings that greedy answers depend on, by their dotted names."""
-    settings = {key: value for key, value in flat(config.model_dump(mode="json")) if not among(key, _OF_NO_ANSWER)}
+    """The settings that greedy answers depend on, by dotted name."""
+    settings = {key: value for key, value in flat(config.model_dump(mode="json")) if not among(key, _IGNORED_SETTINGS)}
     return {**settings, "search_depth": config.search_depth}
 
 
-def differences(before: Mapping[str, Any] | None, now: Mapping[str, Any]) -> Iterator[str]:
-    """In what two identities differ, as "split: test → validation"; nothing where there was none before.
+def differences(previous: Mapping[str, Any] | None, current: Mapping[str, Any]) -> Iterator[str]:
+    """The differences between two identities, such as "split: test → validation"; none without a previous one.
 
-    Parts that were added (`questions`: another task, another dataset) are no difference, and a setting that only one
-    version knows is none either.
+    Added parts (`questions`: another task, another dataset) and settings that only one version has do not count.
     """
-    if before is None:
+    if previous is None:
         return
-    old, new = dict(flat(before)), dict(flat(now))
+    old, new = dict(flat(previous)), dict(flat(current))
     for key, value in old.items():
         if key in new and new[key] != value:
             yield f"{key}: {_short(value)} → {_short(new[key])}"
         elif key not in new and key.startswith("questions."):
             yield f"{key} is left out"
-    if not before:
+    if not previous:
         yield "an earlier version wrote it, without saying what was asked"
 
 
 def refuse_other(path: Path, identity: Mapping[str, Any], overwrite: bool = False) -> None:
-    """ConfigError where the results in `path` are of another identity; nothing where there are none."""
-    others = [] if overwrite else list(differences(_identity(path), identity))
-    if others:
+    """Raise ConfigError where the results in `path` have another identity; no results are fine."""
+    changes = [] if overwrite else list(differences(_identity(path), identity))
+    if changes:
         raise ConfigError(
-            f"{path} holds other results, which this would replace ({'; '.join(others[:3])}). Give another folder "
+            f"{path} holds other results, which this would replace ({'; '.join(changes[:3])}). Give another folder "
             "with -o, or replace them with --overwrite."
         )
 
 
 def _identity(path: Path) -> dict[str, Any] | None:
-    """What the results in a file are known by; {} where they do not say it, None where there is no such file."""
+    """The identity in a results file; {} where it has none, None where the file does not exist."""
     try:
         values = json.loads(path.read_text(encoding="utf-8")).get("identity")
     except (FileNotFoundError, NotADirectoryError):
@@ -134,6 +133,6 @@ def _identity(path: Path) -> dict[str, Any] | None:
     return values if isinstance(values, dict) else {}
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return text[:12] if len(text) == 64 else text[:80]

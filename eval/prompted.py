@@ -1,12 +1,11 @@
-"""Questions rewritten by a model that is asked through `llms/`: an endpoint, or a local model, as it stands.
+"""Rewrite questions with a prompted, untrained model through `llms/`: an endpoint or a local model.
 
-Each answer of a question is a chat of its own, one request a turn, so that what an endpoint says of its tokens is that
-answer's. Texts are generated in the caller's thread (the endpoint's requests side by side there); meanwhile another
-batch searches. An answer that did not come is no record: it is told with its reason and asked for again next time, and
-what the model said before it stands.
+Each answer is a separate chat with one request per turn, so the token counts of an endpoint belong to that answer.
+Generation runs in the caller's thread (requests to an endpoint run concurrently) while another batch searches. A
+missing answer gives no record: its reason is reported, it is requested again next time, and the earlier turns stay.
 
-There is no tokenizer of an endpoint's model here: budgets of documents (`rollout.document_tokens`,
-`rollout.observation_tokens`) count words between spaces.
+An endpoint's tokenizer is not available, so document budgets (`rollout.document_tokens`, `rollout.observation_tokens`)
+count whitespace-separated words.
 """
 
 import time
@@ -14,16 +13,16 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from ..configs.evaluation import SystemConfig
 from ..configs.schema import RolloutConfig
 from ..data.types import Document, Question
-from ..envs.wire import Step, StepResult
+from ..envs.client.base import StepClient
+from ..envs.server.schemas import Step, StepResult
 from ..llms.access import Llm
-from ..llms.base import Draw, Message
+from ..llms.base import Message, SamplingParams
 from ..rewriters.base import Rewriter
-from ..rewriters.frozen import Answer, ask_turn
+from ..rewriters.frozen import FrozenAnswer, ask_turn
 from ..rewriters.plans import with_earlier
 from .answering import UNDER_WAY, Asking
 from .journal import Key
@@ -37,25 +36,25 @@ class Prompted:
     questions: int
     records: list[EvalRecord]
     missing: dict[Key, str]
-    """Why the model gave no answer."""
+    """The reason for each answer that the model did not give."""
 
 
 @dataclass(slots=True)
 class _Path:
-    """One answer of one question, turn after turn."""
+    """One answer to one question, over all turns."""
 
     question: Question
     sample: int
     chat: list[Message]
-    answer: Answer | None = None
-    """Of the turn under way."""
+    answer: FrozenAnswer | None = None
+    """The answer of the current turn."""
     tokens: int | None = 0
     searches: int = 0
     seconds: float = 0.0
     open: bool = True
     """False where the model did not answer."""
     earlier: tuple[str, ...] = ()
-    """The rewrites of the turns before the one under way."""
+    """The rewrites of earlier turns."""
 
 
 def prompted_answers(
@@ -64,16 +63,16 @@ def prompted_answers(
     asking: Asking,
     system: SystemConfig,
     llm: Llm,
-    client: Any,
+    client: StepClient,
     rewriter: Rewriter,
     rollout: RolloutConfig,
 ) -> Iterator[Prompted]:
-    """The batches as they are finished, not always in the order of `parts`. Raises as `Llm.ask` and the client."""
-    waiting = iter(parts)
+    """Yield finished batches, not always in the order of `parts`. Raises as `Llm.ask` and the client."""
+    pending = iter(parts)
     under_way: deque[_Batch] = deque()
     with ThreadPoolExecutor(1, "querylect-search") as searching:
         while True:
-            while len(under_way) < UNDER_WAY and (part := next(waiting, None)) is not None:
+            while len(under_way) < UNDER_WAY and (part := next(pending, None)) is not None:
                 under_way.appendleft(_Batch(part, name, asking, system, rewriter, rollout))
             if not under_way:
                 return
@@ -89,7 +88,7 @@ def prompted_answers(
 
 @dataclass(slots=True)
 class _Batch:
-    """The answers to some questions, as far as they have come."""
+    """One batch of questions and its answers so far."""
 
     part: Sequence[Question]
     name: str
@@ -101,7 +100,7 @@ class _Batch:
     missing: dict[Key, str] = field(default_factory=dict)
     turn: int = 0
     paths: list[_Path] = field(init=False)
-    found: "Future[tuple[list[StepResult | None], float]] | None" = None
+    search_future: "Future[tuple[list[StepResult | None], float]] | None" = None
 
     def __post_init__(self) -> None:
         self.paths = [
@@ -112,7 +111,7 @@ class _Batch:
 
     @property
     def over(self) -> bool:
-        """Whether nothing is left to ask."""
+        """Whether the batch is finished."""
         return self.turn == self.asking.turns or not self._open
 
     @property
@@ -120,7 +119,7 @@ class _Batch:
         return [path for path in self.paths if path.open]
 
     def ask(self, llm: Llm) -> None:
-        """Have the next turn generated; answers of one sample are asked for together, for they share a seed."""
+        """Generate the next turn. Paths with the same sample number share a seed and are requested together."""
         self.turn += 1
         for sample in range(self.asking.paths):
             paths = [path for path in self._open if path.sample == sample]
@@ -132,19 +131,19 @@ class _Batch:
                 [path.chat for path in paths],
                 self.turn,
                 self._draw(sample),
-                self._missed(paths),
+                self._missing_recorder(paths),
             )
             spent = (time.perf_counter() - started) / max(1, len(paths))
             for path, answer in zip(paths, answers, strict=True):
                 path.seconds += spent
                 path.open = answer is not None
                 if answer is not None:
-                    kept = self.rollout.keep_rewrites_weight
-                    answer = replace(answer, rewrite=with_earlier(answer.rewrite, path.earlier, kept))
+                    weight = self.rollout.keep_rewrites_weight
+                    answer = replace(answer, rewrite=with_earlier(answer.rewrite, path.earlier, weight))
                 path.answer = answer
 
-    def search(self, client: Any, searching: ThreadPoolExecutor) -> None:
-        """Send the plans of this turn; another batch is generated meanwhile."""
+    def search(self, client: StepClient, searching: ThreadPoolExecutor) -> None:
+        """Start this turn's search; another batch generates meanwhile."""
         steps = [
             Step(question_id=path.question.id, plan=path.answer.rewrite.plan)
             for path in self._open
@@ -154,49 +153,53 @@ class _Batch:
 
         def send() -> tuple[list[StepResult | None], float]:
             started = time.perf_counter()
-            found = client.step(steps, with_text=with_text, metrics=self.asking.metrics) if steps else []
-            return list(found), time.perf_counter() - started
+            results = client.step(steps, with_text=with_text, metrics=self.asking.metrics) if steps else []
+            return list(results), time.perf_counter() - started
 
-        self.found = searching.submit(send)
+        self.search_future = searching.submit(send)
 
     def take(self) -> None:
-        """Note what the search under way gave, if there is one, and write the next turn's chats."""
-        if self.found is None:
+        """Record the results of the running search, if any, and extend the chats for the next turn."""
+        if self.search_future is None:
             return
-        results, seconds = self.found.result()
-        self.found = None
-        paths, given = self._open, iter(results)
+        results, seconds = self.search_future.result()
+        self.search_future = None
+        paths, pending_results = self._open, iter(results)
         for path in paths:
             answer = path.answer
             assert answer is not None, "an open path has an answer"
             planned = answer.rewrite.plan is not None
-            result = next(given) if planned else None
+            result = next(pending_results) if planned else None
             path.searches += planned
             path.seconds += seconds / len(paths)
             path.tokens = None if path.tokens is None or answer.tokens is None else path.tokens + answer.tokens
             self.records.append(self._record(path, answer, result))
             if self.turn < self.asking.turns:
-                shown = [hit.document for hit in result.ranking[: self.rollout.documents]] if result is not None else []
-                message = self.rewriter.follow_up(path.question, self._cut(shown), self.turn + 1)
+                documents = (
+                    [hit.document for hit in result.ranking[: self.rollout.documents]] if result is not None else []
+                )
+                message = self.rewriter.follow_up(path.question, self._cut(documents), self.turn + 1)
                 path.earlier += answer.rewrite.rewrites
                 path.chat.append(Message(role="assistant", content=answer.text))
                 path.chat.append(Message(role="user", content=message))
 
-    def _draw(self, sample: int) -> Draw:
+    def _draw(self, sample: int) -> SamplingParams:
         tokens = self.rollout.new_tokens(self.turn)
         if not self.system.sampled:
-            return Draw(max_tokens=tokens)
-        # an endpoint may count up from the seed to give several passages: those of another sample begin behind them
+            return SamplingParams(max_tokens=tokens)
+        # an endpoint may increment the seed for several passages, so the seeds of samples are `passages` apart
         seed = (self.asking.seed * 1_000_003 + sample * self.system.passages) % 2**31
-        return Draw(self.system.passages, self.rollout.temperature_of(1), self.rollout.top_p_of(1), tokens, seed)
+        return SamplingParams(
+            self.system.passages, self.rollout.temperature_of(1), self.rollout.top_p_of(1), tokens, seed
+        )
 
-    def _missed(self, paths: Sequence[_Path]) -> Callable[[int, str], None]:
-        def note(place: int, reason: str) -> None:
-            self.missing[paths[place].question.id, self.turn, paths[place].sample] = reason
+    def _missing_recorder(self, paths: Sequence[_Path]) -> Callable[[int, str], None]:
+        def note(index: int, reason: str) -> None:
+            self.missing[paths[index].question.id, self.turn, paths[index].sample] = reason
 
         return note
 
-    def _record(self, path: _Path, answer: Answer, result: StepResult | None) -> EvalRecord:
+    def _record(self, path: _Path, answer: FrozenAnswer, result: StepResult | None) -> EvalRecord:
         rewrite = answer.rewrite
         hits = result.ranking if result is not None else []
         failed = rewrite.plan is None
@@ -226,15 +229,15 @@ class _Batch:
         )
 
     def _cut(self, documents: Sequence[Document]) -> list[Document]:
-        """The documents as a turn sees them, each and all together within their budgets in words."""
+        """The documents as shown to the model: each, and all together, cut to their budgets in words."""
         left = self.rollout.observation_tokens
-        kept = []
+        truncated = []
         for document in documents:
             budget = self.rollout.document_tokens if left is None else min(left, self.rollout.document_tokens)
             if budget <= 0:
                 break
             title = document.title.split()[:budget]
             text = document.text.split()[: budget - len(title)]
-            kept.append(Document(document.id, " ".join(title), " ".join(text)))
+            truncated.append(Document(document.id, " ".join(title), " ".join(text)))
             left = None if left is None else left - len(title) - len(text)
-        return kept
+        return truncated

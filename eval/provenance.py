@@ -1,4 +1,4 @@
-"""Everything that a reader needs to make a result again: settings, environment, versions, seed, licence."""
+"""Everything needed to reproduce a result: settings, environment, versions, seed, licence."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,16 +26,16 @@ class Provenance:
     checkpoint: str
     """Folder of the trained policy; "" where none was evaluated."""
     environment: dict[str, Any]
-    """Answer of the environment about itself: retriever card, sizes, hashes."""
+    """The environment's description of itself: retriever card, sizes, hashes."""
     versions: dict[str, str]
     licence: str
-    """Licence and citation of the dataset; "" where it is not known here."""
+    """Licence and citation of the dataset; "" where unknown."""
     config: str
     """The whole configuration as YAML."""
     checkpoint_hash: str = ""
-    """sha256 over the files of that folder (eval/identity.py); "" where none was evaluated."""
+    """SHA-256 over the files of the checkpoint (eval/identity.py); "" where none was evaluated."""
     dtype: str = ""
-    """The type in which the policies were loaded; "" where that is not known."""
+    """The dtype in which the policies were loaded; "" where unknown."""
 
 
 def provenance(config: RunConfig, environment: Mapping[str, Any], checkpoint: Path | None, licence: str) -> Provenance:

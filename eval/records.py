@@ -1,7 +1,7 @@
-"""What every system did on every question, one JSON object a line: the raw material of all tables and figures.
+"""Evaluation records in JSON lines: what every system did on every question. All tables and figures come from these.
 
-One record is one (system, turn, question), and one answer of several where answers were sampled. A metric of None is
-*unscorable* (the environment did not answer before the deadline) and is never read as 0.
+One record is one (system, turn, question, sample). A metric of None is *unscorable* (the environment did not answer
+before the deadline) and is never treated as 0.
 """
 
 import json
@@ -14,18 +14,18 @@ from typing import Any
 
 from ..data.types import Question
 from ..envs.plan import SearchPlan
-from ..envs.wire import StepResult
+from ..envs.server.schemas import StepResult
 from ..errors import DataError, StorageError
 from ..rollouts.tree import Tree
 
 METRICS = ("ndcg@10", "recall@10", "mrr@10")
-"""What is measured on every ranking; the first one is tested for significance."""
+"""Metrics of every ranking; significance is tested on the first one."""
 
 RAW = "raw"
 UNTRAINED = "untrained"
 TRAINED = "trained"
 WARM_START = "warm start"
-"""The policy of a run after its warm start and before GRPO."""
+"""The policy after the warm start and before GRPO."""
 HYDE = "hyde"
 """HyDE by the untrained policy, at the cost of the run's own rewriter."""
 
@@ -47,21 +47,21 @@ class EvalRecord:
     metrics: Mapping[str, float | None]
     """Value by metric name; None where unscorable."""
     tokens: int | None
-    """Tokens written by the model up to and including this turn; None where an endpoint does not say."""
+    """Tokens generated up to and including this turn; None where an endpoint does not report them."""
     prompt_tokens: int | None
-    """Tokens read by the model before it wrote this turn; its own earlier turns and the documents shown are in it. None
-    where an endpoint does not say."""
+    """Prompt tokens of this turn, including the model's earlier turns and the documents shown. None where an endpoint
+    does not report them."""
     searches: int
     """Search plans sent up to and including this turn; a turn whose format failed sends none."""
     format_ok: bool
     scores: tuple[float, ...] = ()
-    """Of the documents of the ranking."""
+    """Retriever scores of the ranked documents."""
     plan: dict[str, Any] | None = None
-    """What was searched, as it was sent (envs/plan.py); None where the format failed."""
+    """The search plan as sent (envs/plan.py); None where the format failed."""
     seconds: float = 0.0
-    """Spent on generating and searching up to and including this turn: the time of its batch, shared out equally."""
+    """Time of generation and search up to and including this turn: the batch's time, divided equally."""
     sample: int = 0
-    """Which of several sampled answers, from 0."""
+    """Index of the sampled answer, from 0."""
     cut: bool | None = None
     """Whether the answer was cut at its token limit; None where no model wrote, and in records of earlier versions."""
 
@@ -73,10 +73,10 @@ def records_of_trees(
     samples: int = 1,
     seconds: Sequence[float] = (),
 ) -> list[EvalRecord]:
-    """The records of trees, one for each turn of each path, a path being one sample.
+    """One record per turn of each path; a path is one sample.
 
-    `seconds` are those of one path by turn. Raises ValueError for a tree with another number of paths than `samples`:
-    an evaluation never picks among answers.
+    `seconds` are those of one path, by turn. Raises ValueError for a tree whose number of paths is not `samples`: an
+    evaluation never selects among answers.
     """
     records = []
     for tree in trees:
@@ -125,7 +125,7 @@ def raw_record(
     metrics: Sequence[str] = METRICS,
     seconds: float = 0.0,
 ) -> EvalRecord:
-    """The record of a question searched as it stands. `result` is None where the environment did not answer."""
+    """The record of a raw question. `result` is None where the environment did not answer."""
     hits = result.ranking if result is not None else []
     values = result.metrics if result is not None else {}
     return EvalRecord(
@@ -153,12 +153,12 @@ def write_records(path: Path, records: Iterable[EvalRecord]) -> None:
 
 
 def record_line(record: EvalRecord) -> str:
-    """One record as one line of JSON, its end included."""
+    """One record as a line of JSON, including the newline."""
     return json.dumps(asdict(record), ensure_ascii=False) + "\n"
 
 
 def read_records(path: Path) -> list[EvalRecord]:
-    """Read what `write_records` wrote. Raises DataError naming the line that is not a record."""
+    """Read a file of `write_records`. Raises DataError with the number of a line that is not a record."""
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
@@ -177,7 +177,7 @@ def read_records(path: Path) -> list[EvalRecord]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file through a temporary name, so that a reader finds the old file or the whole new one.
+    """Write a file atomically, through a temporary file: readers see the old file or the complete new one.
 
     Raises StorageError where the disk does not take it; the temporary file is removed.
     """
@@ -198,18 +198,18 @@ def write_text(path: Path, text: str) -> None:
 
 
 def refuse_unwritable(folder: Path) -> None:
-    """Raise StorageError before time is spent on results that could not be written into `folder`."""
-    here = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    if not here.is_dir() or not os.access(here, os.W_OK | os.X_OK):
-        raise StorageError(f"{folder} cannot be written: {here} is no writable folder. Give another with --output.")
+    """Raise StorageError where results could not be written into `folder`, before time is spent on them."""
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        raise StorageError(f"{folder} cannot be written: {existing} is no writable folder. Give another with --output.")
 
 
 def metrics_of(
     values: Mapping[str, float], names: Sequence[str], *, failed: bool, scored: bool
 ) -> dict[str, float | None]:
-    """The reported metrics: all None where unscorable, 0 where the format failed and nothing was searched.
+    """The metrics `names`: all None where unscorable, 0 where the format failed and nothing was searched.
 
-    Raises ValueError where a ranking was scored without one of them.
+    Raises ValueError where a scored ranking lacks a metric.
     """
     if not scored:
         return dict.fromkeys(names)
@@ -221,8 +221,8 @@ def metrics_of(
 
 def _record(row: dict[str, Any]) -> EvalRecord:
     row = {"cut": None, **row}
-    known = {field.name for field in fields(EvalRecord)}
-    if set(row) != known:
-        raise ValueError(f"keys {sorted(row)}; expected {sorted(known)}")
+    names = {field.name for field in fields(EvalRecord)}
+    if set(row) != names:
+        raise ValueError(f"keys {sorted(row)}; expected {sorted(names)}")
     sequences = {name: tuple(row[name]) for name in ("rewrites", "ranking", "scores")}
     return EvalRecord(**{**row, **sequences})

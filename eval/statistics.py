@@ -1,7 +1,7 @@
 """Is a difference real? Bootstrap intervals, the paired permutation test, Holm's correction, effect sizes.
 
 Everything here is a pure function of numbers and a seed. A value of None is *unscorable* (the environment did not
-answer): it leaves its pair out of every figure, and the count of pairs left out stands in the result.
+answer): its pair is left out of every statistic, and the result counts the pairs left out.
 """
 
 import math
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 Alternative = Literal["two-sided", "greater", "less"]
 
 _BLOCK_ELEMENTS = 1 << 21
-"""Random draws held at once: bounds the memory of a test whatever the number of questions and resamples."""
+"""Random draws per block: bounds the memory of a test for any number of questions and resamples."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +34,12 @@ class PairedComparison:
     """Lower end of the 95% bootstrap interval of the difference."""
     high: float
     p: float
-    """Two-sided paired permutation test, (b + 1) / (m + 1): never 0."""
+    """Two-sided paired permutation test: (b + 1) / (m + 1), never 0."""
     wins: int
     ties: int
     losses: int
     effect_size: float | None
-    """Cohen's d of the paired differences; None where they do not vary but are not 0."""
+    """Cohen's d of the paired differences; None where they are constant but not 0."""
 
 
 def bootstrap_ci(values: Sequence[float], resamples: int, seed: int, level: float = 0.95) -> tuple[float, float]:
@@ -61,9 +61,10 @@ def paired_permutation_test(
 ) -> float:
     """Probability, under exchangeable pairs, of a mean difference at least as large as that of `a` and `b`.
 
-    Signs of the paired differences are flipped at random `permutations` times (m); with b of them at least as extreme
-    as the observed one, p = (b + 1) / (m + 1) (Phipson & Smyth 2010), which is never 0. `greater` asks whether `a` is
-    larger. Identical inputs give exactly 1. Raises ValueError for unequal lengths, no pairs or values not finite.
+    The signs of the paired differences are flipped at random m = `permutations` times. If b permutations are at least
+    as extreme as the observation, p = (b + 1) / (m + 1), which is never 0 (Phipson & Smyth 2010). `greater` tests
+    whether `a` is larger. Identical inputs give exactly 1. Raises ValueError for unequal lengths, no pairs or values
+    that are not finite.
     """
     differences = _differences(a, b)
     _positive("permutations", permutations)
@@ -89,7 +90,7 @@ def paired_permutation_test(
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's step-down adjustment for a family of tests, in the given order; each result is at most 1.
+    """Holm's step-down adjustment of a family of p-values, returned in their order; each result is at most 1.
 
     Raises ValueError for a p-value outside [0, 1].
     """
@@ -114,7 +115,7 @@ def win_tie_loss(a: Sequence[float], b: Sequence[float], tolerance: float = 1e-9
 def paired_effect_size(a: Sequence[float], b: Sequence[float]) -> float | None:
     """Cohen's d of paired samples: mean difference / standard deviation of the differences (n − 1).
 
-    0 where every difference is 0; None where it is undefined (one pair, or differences that do not vary and are not 0).
+    0 where every difference is 0; None where it is undefined (one pair, or differences that are constant but not 0).
     """
     differences = _differences(a, b)
     if not differences.any():
@@ -148,16 +149,16 @@ def compare_paired(
 
 @dataclass(frozen=True, slots=True)
 class Stratum:
-    """One of several sets of questions whose means are averaged, such as a dataset or a part of one."""
+    """One of several question sets whose means are averaged, such as a dataset or a part of one."""
 
     weight: float
-    """Its share of the average; those of all strata add up to 1."""
+    """Share of the average; the weights of all strata sum to 1."""
     a: Sequence[float | None]
     b: Sequence[float | None]
 
 
 def mean_ci(strata: Sequence[tuple[float, Sequence[float]]], resamples: int, seed: int) -> tuple[float, float]:
-    """95% interval of a weighted mean of means, each set of questions resampled by itself. Of one set: `bootstrap_ci`.
+    """95% interval of a weighted mean of means, with each set resampled separately. For one set: `bootstrap_ci`.
 
     Raises ValueError as `bootstrap_ci`, for any of the sets.
     """
@@ -174,18 +175,18 @@ def compare_strata(
 ) -> PairedComparison | None:
     """Compare two systems by the weighted mean of their means; None where a stratum has no pair.
 
-    The sign flips of the permutation test move the difference of the averages: a pair counts by the weight of its
-    stratum over the pairs in it. Wins, ties, losses and the effect size are those of all pairs together. Of one stratum
-    it is `compare_paired`.
+    The permutation test is on the difference of the averages: a pair's weight is that of its stratum divided by the
+    number of pairs in it. Wins, ties, losses and the effect size pool all pairs. For one stratum this is
+    `compare_paired`.
     """
     pairs = [[(x, y) for x, y in zip(s.a, s.b, strict=True) if x is not None and y is not None] for s in strata]
     if not pairs or not all(pairs):
         return None
-    shares = [stratum.weight / len(found) for stratum, found in zip(strata, pairs, strict=True)]
-    left = [share * x for share, found in zip(shares, pairs, strict=True) for x, _ in found]
-    right = [share * y for share, found in zip(shares, pairs, strict=True) for _, y in found]
-    flat = [pair for found in pairs for pair in found]
-    differences = [(s.weight, [x - y for x, y in found]) for s, found in zip(strata, pairs, strict=True)]
+    shares = [stratum.weight / len(group) for stratum, group in zip(strata, pairs, strict=True)]
+    left = [share * x for share, group in zip(shares, pairs, strict=True) for x, _ in group]
+    right = [share * y for share, group in zip(shares, pairs, strict=True) for _, y in group]
+    flat = [pair for group in pairs for pair in group]
+    differences = [(s.weight, [x - y for x, y in group]) for s, group in zip(strata, pairs, strict=True)]
     return _comparison(
         flat,
         left_out=sum(len(stratum.a) for stratum in strata) - len(flat),
@@ -203,7 +204,7 @@ def _comparison(
     interval: tuple[float, float],
     p: float,
 ) -> PairedComparison:
-    """What was found, with what depends on the pairs alone."""
+    """Assemble the result and add the statistics that only depend on the pairs."""
     a, b = [x for x, _ in pairs], [y for _, y in pairs]
     wins, ties, losses = win_tie_loss(a, b)
     return PairedComparison(
@@ -233,7 +234,7 @@ def _resampled_means(data: NDArray[np.float64], resamples: int, rng: np.random.G
 
 
 def _blocks(total: int, width: int) -> Iterator[int]:
-    """Sizes of blocks of rows that add up to `total` and hold a bounded number of elements each."""
+    """Row counts of blocks that sum to `total`, each with a bounded number of elements."""
     rows = max(1, _BLOCK_ELEMENTS // width)
     for start in range(0, total, rows):
         yield min(rows, total - start)
@@ -257,3 +258,84 @@ def _differences(a: Sequence[float], b: Sequence[float]) -> NDArray[np.float64]:
     if len(a) != len(b):
         raise ValueError(f"{len(a)} and {len(b)} values cannot be paired; expected one of each per question")
     return _finite(a) - _finite(b)
+
+
+Kind = Literal["binomial", "wilcoxon"]
+
+
+@dataclass(frozen=True, slots=True)
+class ExactComparison:
+    """System `a` against system `b` on the questions that both have a value for."""
+
+    test: Kind
+    alternative: Alternative
+    """`greater` tests whether the values of `a` are larger, `less` whether they are smaller."""
+    n: int
+    """Pairs compared."""
+    left_out: int
+    mean_a: float
+    mean_b: float
+    higher: int
+    """Pairs in which `a` has the larger value; `lower` counts those in which it has the smaller one."""
+    lower: int
+    p: float
+    """1 where no pair differs."""
+
+
+def compare_exactly(
+    a: Sequence[float | None], b: Sequence[float | None], alternative: Alternative = "greater"
+) -> ExactComparison:
+    """Test `a` against `b` over paired questions: binomial for values of 0 and 1, Wilcoxon otherwise.
+
+    Raises ValueError for unequal lengths, where no question has a value for both, and for values that are not finite.
+    """
+    if len(a) != len(b):
+        raise ValueError(f"{len(a)} and {len(b)} values cannot be paired; expected one of each per question")
+    pairs = [(x, y) for x, y in zip(a, b, strict=True) if x is not None and y is not None]
+    if not pairs:
+        raise ValueError("no question has a value for both systems; nothing can be compared")
+    left, right = [x for x, _ in pairs], [y for _, y in pairs]
+    binary = {*left, *right} <= {0.0, 1.0}
+    test: Kind = "binomial" if binary else "wilcoxon"
+    p = binomial_test(left, right, alternative) if binary else signed_rank_test(left, right, alternative)
+    return ExactComparison(
+        test=test,
+        alternative=alternative,
+        n=len(pairs),
+        left_out=len(a) - len(pairs),
+        mean_a=math.fsum(left) / len(pairs),
+        mean_b=math.fsum(right) / len(pairs),
+        higher=sum(x > y for x, y in pairs),
+        lower=sum(x < y for x, y in pairs),
+        p=p,
+    )
+
+
+def binomial_test(a: Sequence[float], b: Sequence[float], alternative: Alternative = "greater") -> float:
+    """The exact binomial test on discordant pairs (McNemar's, exact); 1 where no pair is discordant.
+
+    Raises ValueError for values other than 0 and 1.
+    """
+    from scipy.stats import binomtest
+
+    if not {*a, *b} <= {0.0, 1.0}:
+        raise ValueError(f"the values {sorted({*a, *b} - {0.0, 1.0})[:3]} are neither 0 nor 1")
+    higher = sum(x > y for x, y in zip(a, b, strict=True))
+    lower = sum(x < y for x, y in zip(a, b, strict=True))
+    if not higher + lower:
+        return 1.0
+    return float(binomtest(higher, higher + lower, 0.5, alternative=alternative).pvalue)
+
+
+def signed_rank_test(a: Sequence[float], b: Sequence[float], alternative: Alternative = "greater") -> float:
+    """Wilcoxon's signed-rank test without pairs of equal values; 1 where no pair is left.
+
+    Raises ValueError for values that are not finite.
+    """
+    from scipy.stats import wilcoxon
+
+    differences = [x - y for x, y in zip(a, b, strict=True)]
+    if not all(map(math.isfinite, differences)):
+        raise ValueError("a value is not finite; leave unscorable questions out first")
+    moving = [difference for difference in differences if difference]
+    return float(wilcoxon(moving, alternative=alternative).pvalue) if moving else 1.0

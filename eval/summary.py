@@ -1,4 +1,4 @@
-"""The outcome of the evaluation of a run as a few lines for a terminal, from its results.json."""
+"""Summarise an evaluation for a terminal, from its results.json."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ _HEAD = ("system", METRICS[0], "with fall-back", "repeats question", "cut", "in 
 
 
 def summary(results: Path) -> str:
-    """The verdict, a table of all systems, and where the weights of the training-free baselines come from."""
+    """The headline, a table of all systems, and notes on the weights of the training-free baselines."""
     content = json.loads(results.read_text(encoding="utf-8"))
     best = content["best_training_free"]
     rows = [list(_HEAD), *(_row(row, best) for row in content["systems"])]
@@ -30,12 +30,12 @@ def _row(row: Mapping[str, Any], best: str | None) -> list[str]:
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """The rows with columns of equal width, the first one to the left."""
+    """Rows padded to aligned columns; the first column is left-aligned, the others right-aligned."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(
-            cell.ljust(width) if not at else cell.rjust(width)
-            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+            cell.ljust(width) if not position else cell.rjust(width)
+            for position, (cell, width) in enumerate(zip(row, widths, strict=True))
         )
         for row in rows
     ]

@@ -1,7 +1,7 @@
-"""From records to the tables of a report: means, intervals, costs, and which differences are significant.
+"""Compute report tables from records: means, intervals, costs and significant differences.
 
-Every system is compared with the raw question; the trained policy also with the untrained one and with its warm start
-at the same turn, with HyDE, and with the best training-free baseline. Holm's correction runs over all of these
+Every system is compared with the raw question. The trained policy is also compared with the untrained policy and its
+warm start at the same turn, with HyDE, and with the best training-free baseline. Holm's correction covers all of these
 comparisons together.
 """
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ..configs.methods import TRAINING_FREE
-from ..data.sampling import Sample
+from ..data.sampling import QuestionSample
 from .behaviour import Behaviour, behaviour, with_fall_back
 from .records import HYDE, METRICS, RAW, TRAINED, UNTRAINED, WARM_START, EvalRecord
 from .statistics import PairedComparison, bootstrap_ci, compare_paired, holm
@@ -30,7 +30,7 @@ _LABELS = {
     "weighted_words": "Weighted question words",
     HYDE: "HyDE at equal cost",
 }
-"""Names of rows of which there is one turn."""
+"""Labels of systems with a single turn."""
 
 
 class Arm(NamedTuple):
@@ -41,20 +41,20 @@ class Arm(NamedTuple):
 
     @property
     def label(self) -> str:
-        """The row's name for readers."""
+        """The display name of the row."""
         if self.system in _LABELS:
             return _LABELS[self.system]
         return f"{self.system.capitalize()}, turn {self.turn}"
 
     @property
     def phrase(self) -> str:
-        """The same inside a sentence."""
+        """The display name inside a sentence."""
         return _plain(self) if self.system in _LABELS else f"{_plain(self)} at turn {self.turn}"
 
 
 @dataclass(frozen=True, slots=True)
 class ArmRow:
-    """What one arm reached and what it cost, as means per question."""
+    """Scores and costs of one arm, as means per question."""
 
     arm: Arm
     n: int
@@ -69,21 +69,21 @@ class ArmRow:
     """Calls of the language model."""
     searches: float
     tokens: float | None
-    """Tokens written; None where an endpoint does not say of every answer."""
+    """Tokens generated; None where an endpoint does not report them for every answer."""
     prompt_tokens: float | None
-    """Tokens read, alike."""
+    """Prompt tokens; None as for `tokens`."""
     format_ok: float
-    """Share of answers in the asked format."""
+    """Share of answers in the requested format."""
     repeats: float | None = None
     """Share of rewrites that repeat the question; None where no model wrote."""
     cut: float | None = None
-    """Share of answers that were cut at their token limit; None where that is not known."""
+    """Share of answers that were cut at their token limit; None where unknown."""
     with_fall_back: float | None = None
-    """Mean of the main metric where a question whose format failed counts with the raw question's score."""
+    """Mean of the main metric, where an answer whose format failed counts with the raw question's score."""
 
 
 class Adjusted:
-    """What has a p-value that Holm's correction has adjusted."""
+    """Base class of results with a Holm-adjusted p-value."""
 
     __slots__ = ()
     p_holm: float
@@ -121,47 +121,47 @@ class Results:
     tuned: list[Tuned] = field(default_factory=list)
     """The weights of the training-free baselines."""
     best_free: str | None = None
-    """The best of them by validation; by the evaluated questions, in its favour, where none was tuned there."""
-    sample: Sample | None = None
-    """Where the questions are a random sample of the split."""
+    """The best of them on validation; without tuning, the best on the evaluated questions (in its favour)."""
+    sample: QuestionSample | None = None
+    """Set where the questions are a random sample of the split."""
     turn: int | None = None
-    """The turn of the trained policy that is used: its winner on validation; None for the last one."""
+    """The turn of the trained policy that counts: the best one on validation; None for the last turn."""
 
     @property
     def notes(self) -> list[str]:
-        """Where the weights of the training-free baselines come from, and which of them is the best."""
-        said = [f"{_LABELS[one.name]}: {one.sentence}" for one in self.tuned]
+        """How the weights of the training-free baselines were chosen, and which baseline is the best."""
+        sentences = [f"{_LABELS[baseline.name]}: {baseline.sentence}" for baseline in self.tuned]
         if self.best_free is not None:
-            where = "on validation questions"
+            basis = "on validation questions"
             if best_by_validation(self.tuned) is None:
-                where = "on the evaluated questions themselves, for want of others, which is in its favour"
-            said.append(f"{_LABELS[self.best_free]} is the best training-free baseline {where}.")
-        return said
+                basis = "on the evaluated questions themselves, for want of others, which is in its favour"
+            sentences.append(f"{_LABELS[self.best_free]} is the best training-free baseline {basis}.")
+        return sentences
 
     def label(self, arm: Arm) -> str:
-        """A row's name for readers; that of the best training-free baseline says so."""
+        """The display name of a row; the best training-free baseline is marked."""
         return f"{arm.label} (best training-free)" if arm.system == self.best_free else arm.label
 
     def comparison(self, arm: Arm, baseline: Arm) -> ComparisonRow | None:
-        """That comparison, or None where it was not made."""
-        found = (row for row in self.comparisons if row.arm == arm and row.baseline == baseline)
-        return next(found, None)
+        """The comparison of `arm` with `baseline`; None where it was not made."""
+        matches = (row for row in self.comparisons if row.arm == arm and row.baseline == baseline)
+        return next(matches, None)
 
 
 def arms_of(records: Iterable[EvalRecord]) -> list[Arm]:
     """The arms in the order of the table: raw, baselines, untrained, other systems, warm start, trained, by turn."""
     first, last = [RAW, *TRAINING_FREE, HYDE, UNTRAINED], [WARM_START, TRAINED]
-    order: dict[str, int] = {name: place for place, name in enumerate([*first, "", *last])}
-    found = {Arm(record.system, record.turn) for record in records}
-    return sorted(found, key=lambda arm: (order.get(arm.system, len(first)), arm.system, arm.turn))
+    order: dict[str, int] = {name: rank for rank, name in enumerate([*first, "", *last])}
+    arms = {Arm(record.system, record.turn) for record in records}
+    return sorted(arms, key=lambda arm: (order.get(arm.system, len(first)), arm.system, arm.turn))
 
 
 def tabulate(
     records: Sequence[EvalRecord], tuned: Sequence[Tuned] = (), *, resamples: int, permutations: int, seed: int
 ) -> Results:
-    """Build all tables. A question that an arm has no record for counts as unscorable in that arm.
+    """Build all tables. A question without a record of an arm counts as unscorable for that arm.
 
-    `tuned` are the training-free baselines, one of which the trained policy is compared with.
+    `tuned` are the training-free baselines; the trained policy is compared with the best of them.
 
     Raises ValueError for no records, or where one arm has two records for a question.
     """
@@ -201,7 +201,7 @@ def tabulate(
 
 
 def final_comparisons(results: Results) -> list[ComparisonRow]:
-    """The comparisons that decide: the trained policy (untrained, where none was trained) at the turn that is used."""
+    """The main comparisons: the trained policy (or the untrained one, if none was trained) at the turn that counts."""
     systems = {row.arm.system for row in results.rows}
     name = TRAINED if TRAINED in systems else UNTRAINED
     last = max((row.arm.turn for row in results.rows if row.arm.system == name), default=0)
@@ -213,19 +213,19 @@ def final_comparisons(results: Results) -> list[ComparisonRow]:
 
 
 def headline(results: Results) -> str:
-    """The outcome in one plain sentence: what the policy beats, and what it does not."""
-    found = final_comparisons(results)
-    if not found:
+    """One sentence on what the policy beats and what it does not."""
+    comparisons = final_comparisons(results)
+    if not comparisons:
         return "No policy could be compared with the raw question."
-    arm = found[0].arm
+    arm = comparisons[0].arm
     by_verdict: dict[str, list[str]] = {}
-    for row in found:
+    for row in comparisons:
         by_verdict.setdefault(row.verdict, []).append(_plain(row.baseline))
-    said = ", but ".join(
+    outcome = ", but ".join(
         f"{verdict} {listed(names, 'or' if verdict == 'does not beat' else 'and')}"
         for verdict, names in by_verdict.items()
     )
-    return f"At turn {arm.turn}, the {arm.system} policy {said}."
+    return f"At turn {arm.turn}, the {arm.system} policy {outcome}."
 
 
 def listed(names: Sequence[str], joint: str) -> str:
@@ -235,26 +235,26 @@ def listed(names: Sequence[str], joint: str) -> str:
 
 def explanation(results: Results, split: str) -> str:
     """The numbers behind the headline."""
-    found = final_comparisons(results)
-    if not found:
+    comparisons = final_comparisons(results)
+    if not comparisons:
         return f"None of the {results.questions} {split} questions has a score for two systems."
     clauses = [
         f"{row.test.mean_a:.3f} against {row.test.mean_b:.3f} for {_plain(row.baseline)} (difference "
         f"{signed(row.test.difference)}, 95% interval {signed(row.test.low)} to {signed(row.test.high)}, "
         f"p {format_p(row.test.p)}, Holm-adjusted p {format_p(row.p_holm)})"
-        for row in found
+        for row in comparisons
     ]
-    said = f"Mean nDCG@10 over {found[0].test.n} {split} questions: {'; '.join(clauses)}."
+    text = f"Mean nDCG@10 over {comparisons[0].test.n} {split} questions: {'; '.join(clauses)}."
     if results.sample is not None:
-        said += f" The questions are a random sample: {results.sample}."
-    left_out = max(row.test.left_out for row in found)
+        text += f" The questions are a random sample: {results.sample}."
+    left_out = max(row.test.left_out for row in comparisons)
     if left_out:
-        said += f" Left out because the environment did not answer: {left_out}."
-    return said
+        text += f" Left out because the environment did not answer: {left_out}."
+    return text
 
 
 def format_p(p: float) -> str:
-    """A p-value for readers, with its relation: `= 0.031`, or `< 0.001`."""
+    """A p-value with its relation: `= 0.031`, or `< 0.001`."""
     return f"= {p:.3f}" if p >= 0.001 else "< 0.001"
 
 
@@ -275,9 +275,9 @@ def _plain(arm: Arm) -> str:
 
 
 def _best_free(tuned: Sequence[Tuned], arms: Sequence[Arm], scores: Mapping[Arm, Sequence[float | None]]) -> str | None:
-    """The best training-free baseline by validation. Where none was tuned there, the best on the evaluated questions:
-    a choice in favour of the baseline."""
-    best = best_by_validation([one for one in tuned if Arm(one.name, 0) in arms])
+    """The best training-free baseline on validation. Without tuning, the best one on the evaluated questions, which is
+    a choice in the baseline's favour."""
+    best = best_by_validation([baseline for baseline in tuned if Arm(baseline.name, 0) in arms])
     if best is not None:
         return best.name
     means = {
@@ -309,30 +309,30 @@ def _row(
     values = {name: [v for record in records if (v := record.metrics[name]) is not None] for name in METRICS}
     main = values[MAIN_METRIC]
     low, high = bootstrap_ci(main, resamples, seed) if main else (None, None)
-    written: Behaviour = behaviour(records)
+    shares: Behaviour = behaviour(records)
     fall_back = [score for record in records if (score := with_fall_back(record, raw, MAIN_METRIC)) is not None]
     return ArmRow(
         arm=arm,
         n=len(main),
         unscorable=questions - len(main),
-        metrics={name: _mean(found) if found else None for name, found in values.items()},
+        metrics={name: _mean(scores) if scores else None for name, scores in values.items()},
         low=low,
         high=high,
         calls=arm.turn,
         searches=_mean([record.searches for record in records]),
         tokens=known_mean([record.tokens for record in records]),
         prompt_tokens=known_mean([record.prompt_tokens for record in records]),
-        format_ok=written.format_ok,
-        repeats=written.repeats,
-        cut=written.cut,
+        format_ok=shares.format_ok,
+        repeats=shares.repeats,
+        cut=shares.cut,
         with_fall_back=_mean(fall_back) if fall_back else None,
     )
 
 
 def known_mean(values: Sequence[int | None]) -> float | None:
-    """The mean; None where one of the values is not known, for the others may be no sample of all."""
-    known = [value for value in values if value is not None]
-    return _mean(known) if len(known) == len(values) else None
+    """The mean; None where any value is unknown, because the known ones may not be representative."""
+    present = [value for value in values if value is not None]
+    return _mean(present) if len(present) == len(values) else None
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -1,9 +1,9 @@
-"""The training-free baselines in an evaluation: their weights, chosen on validation questions, and their answers.
+"""Training-free baselines of an evaluation: choose their weights on validation questions, and answer with them.
 
 Weights come from a small fixed grid (`GRIDS`), by the mean of the first metric over validation questions of the same
-environment. No question that is evaluated takes part: where there is no validation split, or it is itself what is
-evaluated, the defaults are used, and the outcome says so. Everything is asked of the environment's client, so it is the
-same for every retriever, on this machine or not.
+environment. Evaluated questions are never used: without a validation split, or when validation is the split to
+evaluate, the default weights are used and the result has the reason. All searches go through the environment's client,
+so local and remote retrievers are treated alike.
 """
 
 import json
@@ -18,13 +18,14 @@ from typing import Any
 from ..configs.methods import TRAINING_FREE, TrainingFreeConfig
 from ..data.leakage import words
 from ..data.types import Question
+from ..envs.client.base import EnvironmentApi, StepClient
 from ..envs.plan import SearchPlan
-from ..envs.wire import Step, StepResult
+from ..envs.server.schemas import EnvironmentInfo, Step, StepResult
 from ..errors import EnvironmentUnavailableError
 from ..logs import progress_bar
+from ..methods.method import SearchResults
+from ..methods.training_free import TrainingFree, additions, training_free
 from ..rewriters.card import RetrieverCard
-from ..rewriters.method import Found
-from ..rewriters.training_free import TrainingFree, additions, training_free
 from .identity import digest
 from .records import EvalRecord, metrics_of, write_text
 
@@ -34,42 +35,42 @@ Weights = Mapping[str, float]
 GRIDS: Mapping[str, Sequence[Weights]] = {
     "first_titles": [{"n": n, "weight": w} for n, w in product((1, 2, 3), (0.05, 0.1, 0.2, 0.3, 0.5))],
     "rm3": [
-        {"fb_docs": docs, "fb_terms": terms, "original_query_weight": kept}
-        for kept, docs, terms in product((0.9, 0.8, 0.7, 0.5), (3, 10), (5, 10, 20))
+        {"fb_docs": docs, "fb_terms": terms, "original_query_weight": original}
+        for original, docs, terms in product((0.9, 0.8, 0.7, 0.5), (3, 10), (5, 10, 20))
     ],
     "weighted_words": [{"n": n, "weight": w} for n, w in product((1, 2, 3, 5), (0.05, 0.1, 0.2, 0.3, 0.5))],
 }
-"""What is tried, from little to much: of equal means the first one is taken."""
+"""Candidates in increasing strength; of equal means the first one is taken."""
 
 TUNING_FILE = "tuning.json"
 VALIDATION = "validation"
 
-_AT_ONCE = 1024
-"""Plans that are sent together, under one deadline."""
+_STEP_SIZE = 1024
+"""Plans per request to the environment, under one deadline."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """The weights of a baseline and where they come from."""
+    """The weights of a baseline and how they were chosen."""
 
     name: str
-    """Of the baseline."""
+    """Name of the baseline."""
     weights: dict[str, float]
     questions: int = 0
-    """Validation questions that they were chosen on; 0 where they were not."""
+    """Validation questions used for the choice; 0 without one."""
     score: float | None = None
-    """Mean of `metric` over these; None where they were not chosen."""
+    """Mean of `metric` over these questions; None without a choice."""
     raw: float | None = None
-    """That of the raw questions."""
+    """Mean of `metric` of the raw questions."""
     tried: int = 1
-    """Weights that were tried."""
+    """Number of candidate weights."""
     metric: str = ""
     reason: str = ""
-    """Why the weights are not chosen on validation questions; "" where they are."""
+    """Why the weights were not chosen on validation questions; "" where they were."""
 
     @property
     def sentence(self) -> str:
-        """The weights and where they come from, for the notes of a table."""
+        """The weights and how they were chosen, for the notes of a table."""
         chosen = ", ".join(f"{name} = {value:g}" for name, value in self.weights.items())
         if self.score is None:
             return f"{chosen}; {self.reason}."
@@ -85,23 +86,27 @@ class Tuning:
     """How weights are chosen."""
 
     split: str
-    """That is evaluated."""
+    """The split to evaluate."""
     questions: int
-    """Validation questions at most; 0 chooses nothing."""
+    """Maximum number of validation questions; 0 keeps the default weights."""
     metrics: Sequence[str]
-    """The first one decides."""
+    """The first one is used for the choice."""
     seed: int
-    """Of the drawn validation questions."""
+    """Seed for drawing the validation questions."""
     depth: int = 10
-    """Documents of a ranking."""
+    """Documents per ranking."""
 
 
 def tune(
-    names: Sequence[str], client: Any, evaluated: Sequence[Question], tuning: Tuning, cache: Path | None = None
+    names: Sequence[str],
+    client: EnvironmentApi,
+    evaluated: Sequence[Question],
+    tuning: Tuning,
+    cache: Path | None = None,
 ) -> list[Tuned]:
-    """The weights of each baseline. `evaluated` are left out of the validation questions.
+    """The weights of each baseline. Questions in `evaluated` are left out of the validation questions.
 
-    `cache` names a file that keeps what was chosen by environment and questions, so that nothing is chosen twice.
+    `cache` is a file that stores choices by environment and questions, so that no choice is made twice.
     Raises EnvironmentUnavailableError where no validation question could be scored, StorageError for the cache.
     """
     info = client.environment()
@@ -114,23 +119,23 @@ def tune(
         reason = "the defaults, as the environment has no validation split"
     if reason:
         return [Tuned(name, default_weights(name), reason=reason) for name in names]
-    questions = _drawn(client.questions(VALIDATION), evaluated, tuning)
+    questions = _draw_questions(client.questions(VALIDATION), evaluated, tuning)
     if not questions:
         reason = "the defaults, as every validation question is one of those evaluated"
         return [Tuned(name, default_weights(name), reason=reason) for name in names]
     keys = {name: _key(name, info, questions, tuning) for name in names}
-    known = _read(cache)
-    missing = [name for name in names if keys[name] not in known]
+    cached = _read_cache(cache)
+    missing = [name for name in names if keys[name] not in cached]
     if missing:
         chosen = _choose(missing, client, RetrieverCard.from_service(info.retriever), questions, tuning)
-        known |= {keys[one.name]: asdict(one) for one in chosen}
+        cached |= {keys[choice.name]: asdict(choice) for choice in chosen}
         if cache is not None:
-            write_text(cache, json.dumps(known, ensure_ascii=False, indent=1) + "\n")
-    return [Tuned(**known[keys[name]]) for name in names]
+            write_text(cache, json.dumps(cached, ensure_ascii=False, indent=1) + "\n")
+    return [Tuned(**cached[keys[name]]) for name in names]
 
 
 def default_weights(name: str) -> dict[str, float]:
-    """The weights that a baseline has by itself."""
+    """The default weights of a baseline."""
     kind = TRAINING_FREE[name]  # type: ignore[index]
     return {key: value for key, value in kind().model_dump().items() if key not in TrainingFreeConfig.model_fields}
 
@@ -143,24 +148,29 @@ def make(name: str, weights: Weights, card: RetrieverCard) -> TrainingFree:
 
 def best_by_validation(tuned: Sequence[Tuned]) -> Tuned | None:
     """The baseline with the best mean on validation questions; None where none was tuned on them."""
-    scored = [one for one in tuned if one.score is not None]
-    return max(scored, key=lambda one: one.score or 0.0, default=None)
+    scored = [baseline for baseline in tuned if baseline.score is not None]
+    return max(scored, key=lambda baseline: baseline.score or 0.0, default=None)
 
 
 def answer(
-    system: str, client: Any, tuned: Tuned, questions: Sequence[Question], metrics: Sequence[str], depth: int = 10
+    system: str,
+    client: EnvironmentApi,
+    tuned: Tuned,
+    questions: Sequence[Question],
+    metrics: Sequence[str],
+    depth: int = 10,
 ) -> list[EvalRecord]:
-    """The records of a baseline, under the name `system`."""
+    """Answer the questions with a baseline; its records have the system name `system`."""
     rewriter = make(tuned.name, tuned.weights, RetrieverCard.from_service(client.environment().retriever))
     started = time.perf_counter()
-    found = _feedback(client, questions, rewriter.feedback)
+    feedback = _feedback(client, questions, rewriter.feedback)
     plans = {
-        question.id: rewriter.plan(question.text, found.get(question.id), depth)
+        question.id: rewriter.plan(question.text, feedback.get(question.id), depth)
         for question in questions
-        if not rewriter.feedback or question.id in found
+        if not rewriter.feedback or question.id in feedback
     }
-    asked = [question for question in questions if question.id in plans]
-    results = dict(zip(plans, _step(client, asked, list(plans.values()), metrics), strict=True))
+    planned = [question for question in questions if question.id in plans]
+    results = dict(zip(plans, _step(client, planned, list(plans.values()), metrics), strict=True))
     seconds = (time.perf_counter() - started) / max(1, len(questions))
     return [
         _record(system, question, plans.get(question.id), results.get(question.id), rewriter, metrics, seconds)
@@ -169,13 +179,13 @@ def answer(
 
 
 def _choose(
-    names: Sequence[str], client: Any, card: RetrieverCard, questions: Sequence[Question], tuning: Tuning
+    names: Sequence[str], client: StepClient, card: RetrieverCard, questions: Sequence[Question], tuning: Tuning
 ) -> list[Tuned]:
-    """Try every weight of the grids on the validation questions. A question counts where all searches have a score."""
+    """Try all weights of the grids on the validation questions; only questions that every search scored count."""
     metric = tuning.metrics[0]
     rewriters = {name: [make(name, weights, card) for weights in GRIDS[name]] for name in names}
-    depth = max(rewriter.feedback for several in rewriters.values() for rewriter in several)
-    found = _feedback(client, questions, depth)
+    depth = max(rewriter.feedback for variants in rewriters.values() for rewriter in variants)
+    feedback = _feedback(client, questions, depth)
     raw = _step(client, questions, [SearchPlan.of(question.text, k=tuning.depth) for question in questions], [metric])
     columns = {"": [_score(result, metric) for result in raw]}
     trials = [(name, number) for name in names for number in range(len(rewriters[name]))]
@@ -183,21 +193,21 @@ def _choose(
         for done, (name, number) in enumerate(trials):
             advance(done, len(trials))
             rewriter = rewriters[name][number]
-            plans = [rewriter.plan(question.text, found.get(question.id), tuning.depth) for question in questions]
+            plans = [rewriter.plan(question.text, feedback.get(question.id), tuning.depth) for question in questions]
             results = _step(client, questions, plans, [metric])
             columns[f"{name} {number}"] = [_score(result, metric) for result in results]
         advance(len(trials), len(trials))
     scored = [
-        at
-        for at, question in enumerate(questions)
-        if (not depth or question.id in found) and all(column[at] is not None for column in columns.values())
+        i
+        for i, question in enumerate(questions)
+        if (not depth or question.id in feedback) and all(column[i] is not None for column in columns.values())
     ]
     if not scored:
         raise EnvironmentUnavailableError(
             f"the environment scored none of {len(questions)} validation questions, on which the weights of "
             "training-free baselines are chosen. Check its log and client.deadline, or set training_free to []."
         )
-    means = {key: sum(column[at] or 0.0 for at in scored) / len(scored) for key, column in columns.items()}
+    means = {key: sum(column[i] or 0.0 for i in scored) / len(scored) for key, column in columns.items()}
     chosen = []
     for name in names:
         tried = range(len(GRIDS[name]))
@@ -207,33 +217,33 @@ def _choose(
     return chosen
 
 
-def _feedback(client: Any, questions: Sequence[Question], depth: int) -> dict[str, Found]:
-    """What each question finds by itself, `depth` documents with their texts; left out where it was not answered."""
+def _feedback(client: StepClient, questions: Sequence[Question], depth: int) -> dict[str, SearchResults]:
+    """The top `depth` documents of each raw question, with texts. Questions without an answer are left out."""
     if not depth:
         return {}
     plans = [SearchPlan.of(question.text, k=depth) for question in questions]
-    found = {}
+    feedback = {}
     for question, plan, result in zip(questions, plans, _step(client, questions, plans, [], True), strict=True):
         if result is not None:
             documents, scores = [hit.document for hit in result.ranking], [hit.score for hit in result.ranking]
-            found[question.id] = Found(plan, tuple(documents), tuple(scores))
-    return found
+            feedback[question.id] = SearchResults(plan, tuple(documents), tuple(scores))
+    return feedback
 
 
 def _step(
-    client: Any,
+    client: StepClient,
     questions: Sequence[Question],
     plans: Sequence[SearchPlan],
     metrics: Sequence[str],
     with_text: bool = False,
 ) -> list[StepResult | None]:
-    """The result of each plan. A step and not a search: the environment then leaves out what it ignores for a question
-    (a document of the same id), in what is read as in what is scored."""
+    """The result of each plan. Uses `step` instead of `search` so that the environment also removes the documents it
+    ignores for a question (such as one with the same id) from the feedback, as it does for scoring."""
     steps = [Step(question_id=question.id, plan=plan) for question, plan in zip(questions, plans, strict=True)]
     return [
         result
-        for start in range(0, len(steps), _AT_ONCE)
-        for result in client.step(steps[start : start + _AT_ONCE], with_text=with_text, metrics=metrics)
+        for start in range(0, len(steps), _STEP_SIZE)
+        for result in client.step(steps[start : start + _STEP_SIZE], with_text=with_text, metrics=metrics)
     ]
 
 
@@ -271,26 +281,27 @@ def _record(
     )
 
 
-def _drawn(validation: Sequence[Question], evaluated: Sequence[Question], tuning: Tuning) -> list[Question]:
-    """The validation questions that weights are chosen on: a seeded sample without any that is evaluated."""
+def _draw_questions(validation: Sequence[Question], evaluated: Sequence[Question], tuning: Tuning) -> list[Question]:
+    """The validation questions for choosing weights: a seeded sample that excludes evaluated questions."""
     ids, texts = {question.id for question in evaluated}, {words(question.text) for question in evaluated}
-    left = [question for question in validation if question.id not in ids and words(question.text) not in texts]
-    if len(left) <= tuning.questions:
-        return left
-    return Random(f"tuning {tuning.seed}").sample(left, tuning.questions)
+    candidates = [question for question in validation if question.id not in ids and words(question.text) not in texts]
+    if len(candidates) <= tuning.questions:
+        return candidates
+    return Random(f"tuning {tuning.seed}").sample(candidates, tuning.questions)
 
 
-def _key(name: str, info: Any, questions: Sequence[Question], tuning: Tuning) -> str:
-    """What a choice depends on."""
-    asked = [[question.id, question.text] for question in questions]
-    served = [info.index_hash, info.settings_hash, info.gain]
-    return f"{name} {digest([served, asked, tuning.metrics[0], [dict(each) for each in GRIDS[name]]])[:20]}"
+def _key(name: str, info: EnvironmentInfo, questions: Sequence[Question], tuning: Tuning) -> str:
+    """The cache key: everything that a choice depends on."""
+    rows = [[question.id, question.text] for question in questions]
+    environment = [info.index_hash, info.settings_hash, info.gain]
+    grid = [dict(weights) for weights in GRIDS[name]]
+    return f"{name} {digest([environment, rows, tuning.metrics[0], tuning.depth, grid])[:20]}"
 
 
-def _read(cache: Path | None) -> dict[str, Any]:
-    """What was chosen before; nothing where the file is missing or is not readable, for a choice can be made again."""
+def _read_cache(cache: Path | None) -> dict[str, Any]:
+    """The cached choices; empty where the file is missing or unreadable, because a choice can be repeated."""
     try:
-        known = json.loads(cache.read_text(encoding="utf-8")) if cache is not None else {}
-        return {key: value for key, value in known.items() if Tuned(**value)}
+        rows = json.loads(cache.read_text(encoding="utf-8")) if cache is not None else {}
+        return {key: value for key, value in rows.items() if Tuned(**value)}
     except (OSError, ValueError, TypeError, AttributeError):
         return {}

@@ -1,7 +1,7 @@
 """The contract of a language model that is asked: chat messages in, texts with token counts out.
 
-A reply is whole or it is *missing* (None): a model that could not be reached, or refused, never said the empty text.
-An empty text is what a model really answered.
+A reply is complete or it is *missing* (None): a model that refused or could not be reached gives None, never the empty
+text. An empty text is a real answer.
 """
 
 import json
@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol, TypedDict
 
 THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
-"""Around what a thinking model writes before its answer."""
+"""Tags around what a thinking model writes before its answer."""
 
 
 class Message(TypedDict):
@@ -23,28 +23,28 @@ class Message(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What a model is asked."""
+    """One request to a model."""
 
     messages: tuple[Message, ...]
     version: str = ""
-    """The version of the wording, for results that name it; another version is another prompt."""
+    """The version of the wording, recorded in results; another version is another prompt."""
     opening: str = ""
-    """What the answer begins with. A local model finds it written in its turn, and its texts begin with it; an endpoint
-    cannot be told and begins by itself."""
+    """What the answer begins with. A local model finds it prefilled in its turn, and its texts begin with it; an
+    endpoint cannot be given it and begins by itself."""
 
 
 @dataclass(frozen=True, slots=True)
-class Draw:
+class SamplingParams:
     """How to sample. `temperature` 0 is greedy."""
 
     n: int = 1
-    """Texts for each prompt."""
+    """Texts per prompt."""
     temperature: float = 0.0
     top_p: float = 1.0
     max_tokens: int = 256
     seed: int = 0
     first_logprobs: int = 0
-    """How many likeliest first tokens to give with their log-probabilities; 0 gives none."""
+    """How many of the likeliest first tokens to return with their log-probabilities; 0 returns none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +53,14 @@ class Text:
 
     text: str
     finished: bool
-    """False where it was cut at `max_tokens`."""
+    """False if it was cut at `max_tokens`."""
     first: Mapping[str, float] = field(default_factory=dict)
-    """Log-probability by first token after the opening, before temperature; as many as were asked for."""
+    """Log-probability by first token after the opening, before temperature; as many as were requested."""
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
-    """All texts for one prompt. Token counts are None where the endpoint does not say them."""
+class LlmResponse:
+    """All texts for one prompt. Token counts are None if the endpoint does not report them."""
 
     texts: tuple[Text, ...]
     prompt_tokens: int | None
@@ -72,21 +72,21 @@ class Reply:
         return json.dumps(asdict(self), ensure_ascii=False)
 
     @classmethod
-    def from_json(cls, line: str) -> "Reply":
+    def from_json(cls, line: str) -> "LlmResponse":
         """Raises ValueError, KeyError or TypeError for what `to_json` did not write."""
         row = json.loads(line)
         return cls(**{**row, "texts": tuple(Text(**text) for text in row["texts"])})
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class MissingResponse:
     """Why a prompt has no reply."""
 
     reason: str
 
 
-Deliver = Callable[[int, Reply | Failure], None]
-"""Takes the outcome of the prompt at a place, as soon as it is there."""
+Deliver = Callable[[int, LlmResponse | MissingResponse], None]
+"""Takes the outcome of the prompt at an index, as soon as it is available."""
 
 
 class Backend(Protocol):
@@ -97,33 +97,33 @@ class Backend(Protocol):
         """Everything about the model that its replies depend on, as plain data."""
         ...
 
-    def generate(self, prompts: Sequence[Prompt], draw: Draw, deliver: Deliver, costs: "Costs") -> None:
+    def generate(self, prompts: Sequence[Prompt], draw: SamplingParams, deliver: Deliver, costs: "Costs") -> None:
         """Ask all prompts and deliver each outcome once, in any order.
 
-        Raises QuerylectError where going on is useless; what was delivered before stays valid.
+        Raises QuerylectError if continuing is useless; outcomes delivered before stay valid.
         """
         ...
 
 
 @dataclass(slots=True)
 class Costs:
-    """What was spent on a model since it was opened."""
+    """The costs of a model since it was opened."""
 
     calls: int = 0
     """Prompts that the model answered."""
     cached: int = 0
-    """Prompts whose reply was known already, from the cache or from the same batch."""
+    """Prompts that needed no call: the reply came from the cache or from an equal prompt of the batch."""
     retries: int = 0
-    """Requests that were made again."""
+    """Repeated requests."""
     prompt_tokens: int = 0
-    """Tokens read in calls, as far as the endpoint says; tokens written alike."""
+    """Tokens read in calls, as far as the endpoint reports them; `tokens` counts those written."""
     tokens: int = 0
     missing: Counter[str] = field(default_factory=Counter)
     """Prompts without a reply, by reason."""
 
-    def count(self, outcome: Reply | Failure) -> None:
+    def count(self, outcome: LlmResponse | MissingResponse) -> None:
         """Count the outcome of one call."""
-        if isinstance(outcome, Failure):
+        if isinstance(outcome, MissingResponse):
             self.missing[outcome.reason] += 1
             return
         self.calls += 1

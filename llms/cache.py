@@ -1,8 +1,8 @@
-"""Replies that were given before, in one SQLite file that any number of processes share.
+"""A cache of replies in one SQLite file that any number of processes share.
 
-A reply is written in a transaction of its own, so a process that is killed loses at most the reply it was writing and
-never damages the file. The first reply to a prompt stays: a second process that asked the same at the same time does
-not change what later runs read. Missing replies are not kept.
+Each reply is written in a transaction of its own, so a process that is killed loses at most the reply it was writing
+and never damages the file. The first reply to a prompt stays: a second process that asked the same at the same time
+does not change what later runs read. Missing replies are not cached.
 """
 
 import logging
@@ -13,16 +13,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ..errors import StorageError
-from .base import Reply
+from .base import LlmResponse
 
 log = logging.getLogger(__name__)
 
 _BUSY_SECONDS = 60.0
-_AT_ONCE = 500
+_KEYS_PER_QUERY = 500
 
 
 def cache_file(setting: str | None) -> Path | None:
-    """The file that the setting `cache` means."""
+    """The file of the setting `cache`; None for no cache."""
     if setting is None:
         return None
     if setting == "auto":
@@ -34,39 +34,41 @@ class ReplyCache:
     """Replies by key; close it."""
 
     def __init__(self, path: Path) -> None:
-        """Raises StorageError where the file cannot be opened or is no cache."""
+        """Raises StorageError if the file cannot be opened or is no cache."""
         self.path = path
-        with self._told():
+        with self._storage_errors():
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._open = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None)
-            self._open.execute("CREATE TABLE IF NOT EXISTS replies (key TEXT PRIMARY KEY, reply TEXT NOT NULL)")
+            self._connection = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None)
+            self._connection.execute("CREATE TABLE IF NOT EXISTS replies (key TEXT PRIMARY KEY, reply TEXT NOT NULL)")
 
-    def get(self, keys: Sequence[str]) -> dict[str, Reply]:
-        """The known replies among `keys`. A row that cannot be read is passed over: it is asked for anew."""
-        found: dict[str, Reply] = {}
-        for start in range(0, len(keys), _AT_ONCE):
-            part = keys[start : start + _AT_ONCE]
-            places = ",".join("?" * len(part))
-            with self._told():
-                rows = self._open.execute(f"SELECT key, reply FROM replies WHERE key IN ({places})", part).fetchall()
+    def get(self, keys: Sequence[str]) -> dict[str, LlmResponse]:
+        """The cached replies among `keys`. A row that cannot be read is skipped: its prompt is asked again."""
+        replies: dict[str, LlmResponse] = {}
+        for start in range(0, len(keys), _KEYS_PER_QUERY):
+            chunk = keys[start : start + _KEYS_PER_QUERY]
+            placeholders = ",".join("?" * len(chunk))
+            with self._storage_errors():
+                rows = self._connection.execute(
+                    f"SELECT key, reply FROM replies WHERE key IN ({placeholders})", chunk
+                ).fetchall()
             for key, line in rows:
                 try:
-                    found[key] = Reply.from_json(line)
+                    replies[key] = LlmResponse.from_json(line)
                 except (ValueError, KeyError, TypeError) as error:
                     log.warning("%s: the reply %s cannot be read (%s); it is asked for again", self.path, key, error)
-        return found
+        return replies
 
-    def put(self, key: str, reply: Reply) -> None:
-        """Keep a reply, unless there is one."""
-        with self._told():
-            self._open.execute("INSERT OR IGNORE INTO replies VALUES (?, ?)", (key, reply.to_json()))
+    def put(self, key: str, reply: LlmResponse) -> None:
+        """Store a reply, unless there is one."""
+        with self._storage_errors():
+            self._connection.execute("INSERT OR IGNORE INTO replies VALUES (?, ?)", (key, reply.to_json()))
 
     def close(self) -> None:
         """Close the file."""
-        self._open.close()
+        self._connection.close()
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _storage_errors(self) -> Iterator[None]:
         try:
             yield
         except (sqlite3.Error, OSError) as error:

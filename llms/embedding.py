@@ -1,4 +1,4 @@
-"""Sentence encoders, for what is measured on texts and not searched."""
+"""Sentence encoders for measuring texts, not for search."""
 
 from collections.abc import Callable, Sequence
 
@@ -12,12 +12,12 @@ Encode = Callable[[Sequence[str]], npt.NDArray[np.float32]]
 
 
 def open_encoder(name: str, setting: str = "--model") -> tuple[Encode, str]:
-    """A sentence encoder (as `env.retriever`: folder, package:NAME, Hub id or recipe) and what it is recognised by.
+    """A sentence encoder (as `env.retriever`: folder, package:NAME, Hub id or recipe) and its identifier.
 
-    `setting` is what the user changes. ConfigError for another kind of retriever, ModelError for an unusable one.
+    Errors name `setting`: ConfigError for another kind of retriever, ModelError for an unusable one.
     """
-    from ..envs.encoder import Encoder
-    from ..envs.recipes import find_recipe
+    from ..envs.retrievers.encoder import Encoder
+    from ..envs.retrievers.recipes import find_recipe
 
     recipe = find_recipe(name)
     if recipe.kind != "dense":

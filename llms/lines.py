@@ -1,7 +1,7 @@
-"""Answers as labelled lines, for models that keep to no JSON: `Verdict: yes`, one part after another.
+"""Answers as labelled lines, for models that cannot keep to JSON: `Verdict: yes`, one part after another.
 
-The form is that of a pydantic model. Every part begins at the start of a line with its label, the key of the field in
-words; the parts stand in the order of the fields:
+The form is that of a pydantic model. Every part begins at the start of a line with its label, which is the field's key
+in words; the parts are in the order of the fields:
 
     text, number, choice   `Label: value`
     yes or no              `Label: yes`
@@ -10,8 +10,8 @@ words; the parts stand in the order of the fields:
     list of models         the lines of the first, the lines of the second, …; or `Label: none`
 
 Values need no quotes and no escapes; a colon in them is text, and so is a label in the middle of a line. The answer
-ends with its last part: after the line of a word or number, else at a blank line or a label. What a model says after
-that, as small ones do, is not read. Everything else is wrong: a part that is missing, empty, out of its order or a copy
+ends with its last part: after the line of a word or number, else at a blank line or a label. Text after that, which
+small models often add, is ignored. Everything else is an error: a part that is missing, empty, out of order or a copy
 of the request (`<text>`), and text before the first part or before the first number of a list.
 """
 
@@ -29,177 +29,181 @@ Kind = Literal["text", "yes_no", "choice", "number", "texts", "numbers", "models
 _WORDS = {"yes": True, "true": True, "no": False, "false": False}
 _NONE = "none"
 _MARKS = " \t.!*_\"'()[]<>"
-"""What may stand around a single word."""
+"""Characters that may surround a single word."""
 _ITEM = re.compile(r"[ \t]*(?:\d+[.)、](?!\d)|[-*•](?=\s))[ \t]*")
-"""What begins an item of a list; "2.5 mg" and "-5" begin none."""
+"""The start of a list item; "2.5 mg" and "-5" start none."""
 _NUMBER = re.compile(r"[+-]?\d{1,15}(\.\d{1,15})?")
 _PLACEHOLDER = re.compile(r"<[^<>]*>|…|\.{3}")
 _BLANK = re.compile(r"\n[ \t]*\n")
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class FormPart:
     """One part of a form."""
 
     key: str
-    """The field as the model takes it."""
+    """The field name that the model takes."""
     label: str
     kind: Kind
     choices: tuple[str, ...] = ()
-    """choice: the words to choose from."""
-    inner: tuple["Part", ...] = ()
-    """models: the parts of each."""
+    """choice: the allowed words."""
+    inner: tuple["FormPart", ...] = ()
+    """models: the parts of each model."""
     may_be_empty: bool = True
-    """Whether a list may hold nothing."""
+    """Whether a list may be empty."""
 
 
 @dataclass(frozen=True, slots=True)
-class Lines:
-    """What was read of one answer."""
+class ParsedLines:
+    """The result of parsing one answer."""
 
     values: Mapping[str, Any]
-    """By key, as JSON holds them, of the parts that are there."""
+    """By key, as JSON values, the parts that are present."""
     failure: str = ""
-    """What is wrong with the order of the parts; values that do not fit are the model's to refuse."""
+    """What is wrong with the order of the parts; the pydantic model rejects values that do not fit."""
 
 
-def parts_of(form: type[BaseModel]) -> tuple[Part, ...]:
-    """The parts of a form. Raises TypeError for a field that no labelled line holds."""
+def parts_of(form: type[BaseModel]) -> tuple[FormPart, ...]:
+    """The parts of a form. Raises TypeError for a field that labelled lines cannot express."""
     return tuple(_part(form, name, field) for name, field in form.model_fields.items())
 
 
 def labels_of(form: type[BaseModel]) -> list[str]:
-    """The labels of an answer, in their order; of a list of models those of one of them."""
-    return [one.label for part in parts_of(form) for one in (part.inner or (part,))]
+    """The labels of an answer, in their order; a list of models has those of one model."""
+    return [leaf.label for part in parts_of(form) for leaf in (part.inner or (part,))]
 
 
 def label_pattern(label: str) -> re.Pattern[str]:
-    """Finds a label at the start of a line, with the marks that chat models put around it."""
+    """Matches a label at the start of a line, with the markup that chat models put around it."""
     words = "[ _]".join(map(re.escape, re.split("[ _]", label)))
     return re.compile(rf"^[ \t>*#_-]*{words}[ \t*_]*[:：][ \t*_]*", re.IGNORECASE | re.MULTILINE)
 
 
 def split_at_labels(text: str, labels: Iterable[str]) -> tuple[str, list[tuple[str, str]]]:
-    """What stands before the first label, and each label with what follows it up to the next one."""
+    """The text before the first label, and each label with the text up to the next one."""
     marks = sorted(
         (mark.start(), mark.end(), label) for label in labels for mark in label_pattern(label).finditer(text)
     )
     if not marks:
         return text, []
     ends = [start for start, _, _ in marks[1:]] + [len(text)]
-    return text[: marks[0][0]], [(label, text[at:end]) for (_, at, label), end in zip(marks, ends, strict=True)]
+    return text[: marks[0][0]], [
+        (label, text[body_start:end]) for (_, body_start, label), end in zip(marks, ends, strict=True)
+    ]
 
 
 def is_placeholder(text: str) -> bool:
-    """Whether a part was copied from the request instead of filled in: `<text>`."""
+    """Whether a part was copied from the request (`<text>`) instead of filled in."""
     return _PLACEHOLDER.fullmatch(text.strip()) is not None
 
 
 def request(form: type[BaseModel], gist: Mapping[str, str] | None = None) -> str:
-    """The sentences that ask for `form`; `gist` says by key what a part holds."""
+    """The sentences that ask for `form`; `gist` describes parts by key."""
     parts = parts_of(form)
     listed = any(part.kind in ("texts", "numbers", "models") and part.may_be_empty for part in parts)
     head = "Answer with these lines and nothing else, each beginning with its label"
     none = "; write none where a list is empty" if listed else ""
-    return "\n".join([f"{head}{none}:", *(line for part in parts for line in _asked(part, gist or {}))])
+    return "\n".join([f"{head}{none}:", *(line for part in parts for line in _request_lines(part, gist or {}))])
 
 
-def opening(form: type[BaseModel], said: Mapping[str, Any] | None = None) -> str:
-    """How an answer begins: the parts in `said`, which are the first ones, and the label of the next one.
+def opening(form: type[BaseModel], values: Mapping[str, Any] | None = None) -> str:
+    """The start of an answer: the lines of `values`, which must be the first parts, and the label of the next part.
 
-    A list of models has two beginnings, and the answer chooses.
+    A list of models can begin in two ways, so its label is left to the model.
     """
-    parts, said = parts_of(form), said or {}
-    due = next(part for part in parts if part.key not in said)
-    lines = [line for part in parts if part.key in said for line in _written(part, said[part.key])]
-    if due.kind != "models":
-        lines.append(f"{due.label}:" if due.kind != "texts" or due.may_be_empty else f"{due.label}:\n1.")
+    parts, values = parts_of(form), values or {}
+    next_part = next(part for part in parts if part.key not in values)
+    lines = [line for part in parts if part.key in values for line in _render_lines(part, values[part.key])]
+    if next_part.kind != "models":
+        lines.append(
+            f"{next_part.label}:" if next_part.kind != "texts" or next_part.may_be_empty else f"{next_part.label}:\n1."
+        )
     return "\n".join(lines)
 
 
 def render(value: BaseModel) -> str:
-    """An answer that `read_lines` reads back."""
-    said = value.model_dump(mode="json", by_alias=True)
-    return "\n".join(line for part in parts_of(type(value)) for line in _written(part, said[part.key]))
+    """The answer for a value, which `read_lines` reads back."""
+    values = value.model_dump(mode="json", by_alias=True)
+    return "\n".join(line for part in parts_of(type(value)) for line in _render_lines(part, values[part.key]))
 
 
-def read_lines(text: str, form: type[BaseModel], finished: bool = True) -> Lines:
-    """Read one answer; never raises. Of an answer that is not `finished`, cut off at its limit, the last part counts
-    where it is text: half a number or word may be another one."""
+def read_lines(text: str, form: type[BaseModel], finished: bool = True) -> ParsedLines:
+    """Parse one answer; never raises. If the answer is not `finished` but cut off at its limit, the last part counts
+    only if it is text: half a number or word may be another one."""
     parts = parts_of(form)
-    before, marks = split_at_labels(text, [part.label for part in _all(parts)])
-    if before.strip():
-        return Lines({}, "text before the first label")
+    preamble, marks = split_at_labels(text, [part.label for part in _flatten(parts)])
+    if preamble.strip():
+        return ParsedLines({}, "text before the first label")
     values: dict[str, Any] = {}
-    place = 0
-    for at, part in enumerate(parts):
-        values |= (read := _Reading(marks, place, at == len(parts) - 1, finished)).take(part)
-        there = place < len(marks) and marks[place][0] == part.label
-        place = read.place
+    position = 0
+    for index, part in enumerate(parts):
+        values |= (reader := _PartReader(marks, position, index == len(parts) - 1, finished)).take(part)
+        present = position < len(marks) and marks[position][0] == part.label
+        position = reader.position
         if part.key not in values:
-            if there and (finished or place < len(marks)):
-                return Lines(values, f"{part.label!r} has no value")
-            if place < len(marks):
-                seen = marks[place][0]
-                return Lines(values, f"the label {seen!r} stands where {part.label!r} belongs")
+            if present and (finished or position < len(marks)):
+                return ParsedLines(values, f"{part.label!r} has no value")
+            if position < len(marks):
+                label = marks[position][0]
+                return ParsedLines(values, f"the label {label!r} stands where {part.label!r} belongs")
             break
-    return Lines(values)
+    return ParsedLines(values)
 
 
-class _Reading:
-    """Takes parts off a row of labels and texts."""
+class _PartReader:
+    """Takes parts off a sequence of labels and texts."""
 
-    def __init__(self, marks: Sequence[tuple[str, str]], place: int, last: bool, finished: bool) -> None:
-        self.marks, self.place, self.last, self.finished = marks, place, last, finished
+    def __init__(self, marks: Sequence[tuple[str, str]], position: int, last: bool, finished: bool) -> None:
+        self.marks, self.position, self.last, self.finished = marks, position, last, finished
 
-    def take(self, part: Part) -> dict[str, Any]:
-        """{key: value}, or nothing where the part is not there or says nothing."""
+    def take(self, part: FormPart) -> dict[str, Any]:
+        """{key: value}, or nothing if the part is missing or empty."""
         if part.kind != "models":
-            return self._one(part)
-        if self._due(part.label):
+            return self._take_one(part)
+        if self._is_next(part.label):
             none = self._body(part).strip(_MARKS).casefold() == _NONE
-            self.place += none
+            self.position += none
             return {part.key: []} if none else {}
-        found = []
-        while self._due(part.inner[0].label):
-            own: dict[str, Any] = {}
+        entries = []
+        while self._is_next(part.inner[0].label):
+            entry: dict[str, Any] = {}
             for inner in part.inner:
-                own |= self._one(inner)
-            found.append(own)
-        return {part.key: found} if found else {}
+                entry |= self._take_one(inner)
+            entries.append(entry)
+        return {part.key: entries} if entries else {}
 
-    def _due(self, label: str) -> bool:
-        return self.place < len(self.marks) and self.marks[self.place][0] == label
+    def _is_next(self, label: str) -> bool:
+        return self.position < len(self.marks) and self.marks[self.position][0] == label
 
-    def _one(self, part: Part) -> dict[str, Any]:
-        if not self._due(part.label):
+    def _take_one(self, part: FormPart) -> dict[str, Any]:
+        if not self._is_next(part.label):
             return {}
-        cut = not self.finished and self.place == len(self.marks) - 1 and "\n" not in self.marks[-1][1].lstrip()
+        cut = not self.finished and self.position == len(self.marks) - 1 and "\n" not in self.marks[-1][1].lstrip()
         body = self._body(part)
-        self.place += 1
+        self.position += 1
         empty = not _items(body) if part.kind == "texts" else not body or is_placeholder(body)
         if empty or (cut and part.kind not in ("text", "texts")):
             return {}
         return {part.key: _value(part, body)}
 
-    def _body(self, part: Part) -> str:
-        """What follows the label; of the last one only what belongs to it."""
-        body = self.marks[self.place][1].strip()
-        if not self.last and self.place < len(self.marks) - 1:
+    def _body(self, part: FormPart) -> str:
+        """The text after the label; for the last label, only the text that belongs to it."""
+        body = self.marks[self.position][1].strip()
+        if not self.last and self.position < len(self.marks) - 1:
             return body
         if part.kind not in ("text", "texts"):
             return body.partition("\n")[0]
-        first, *others = _BLANK.split(body)
-        kept = [first]
-        for other in others if part.kind == "texts" else []:
-            if not _ITEM.match(other):
+        first, *following = _BLANK.split(body)
+        selected = [first]
+        for paragraph in following if part.kind == "texts" else []:
+            if not _ITEM.match(paragraph):
                 break
-            kept.append(other)
-        return "\n".join(kept)
+            selected.append(paragraph)
+        return "\n".join(selected)
 
 
-def _value(part: Part, body: str) -> Any:
-    """As JSON holds it; what does not fit stays text, and the model refuses it."""
+def _value(part: FormPart, body: str) -> Any:
+    """As a JSON value; text that does not fit stays text, and the pydantic model rejects it."""
     line = " ".join(body.split())
     word = line.strip(_MARKS)
     if part.kind == "yes_no":
@@ -209,7 +213,7 @@ def _value(part: Part, body: str) -> Any:
     if part.kind == "number":
         return _number(word)
     if part.kind == "numbers":
-        return [] if word.casefold() == _NONE else [_number(one) for one in re.split(r"[,;，、\s]+", word) if one]
+        return [] if word.casefold() == _NONE else [_number(n) for n in re.split(r"[,;，、\s]+", word) if n]
     if part.kind == "texts":
         items = _items(body)
         return [] if [item.strip(_MARKS).casefold() for item in items] == [_NONE] else items
@@ -219,7 +223,7 @@ def _value(part: Part, body: str) -> Any:
 def _items(body: str) -> list[str]:
     lines = [line for line in body.splitlines() if line.strip()]
     numbered = any(_ITEM.match(line) for line in lines)
-    if numbered and not _ITEM.match(lines[0]):  # said before the list, and no item of it
+    if numbered and not _ITEM.match(lines[0]):  # text before the list, not an item of it
         return []
     items: list[str] = []
     for line in lines:
@@ -241,50 +245,50 @@ def _plain(word: str) -> str:
     return word.strip(_MARKS).replace("_", " ").casefold()
 
 
-def _asked(part: Part, gist: Mapping[str, str]) -> list[str]:
-    told = gist.get(part.key)
+def _request_lines(part: FormPart, gist: Mapping[str, str]) -> list[str]:
+    description = gist.get(part.key)
     if part.kind == "models":
-        again = f"and so on for each; {part.label}: none where there is none" if part.may_be_empty else "and so on"
-        return [*(line for inner in part.inner for line in _asked(inner, gist)), f"({again})"]
+        repetition = f"and so on for each; {part.label}: none where there is none" if part.may_be_empty else "and so on"
+        return [*(line for inner in part.inner for line in _request_lines(inner, gist)), f"({repetition})"]
     if part.kind == "texts":
-        return [f"{part.label}:", f"1. <{told or 'text'}>", "2. …"]
+        return [f"{part.label}:", f"1. <{description or 'text'}>", "2. …"]
     kinds = {"text": "text", "yes_no": "yes or no", "number": "number", "numbers": "numbers, with commas"}
-    return [f"{part.label}: <{told or kinds.get(part.kind) or ' or '.join(part.choices)}>"]
+    return [f"{part.label}: <{description or kinds.get(part.kind) or ' or '.join(part.choices)}>"]
 
 
-def _written(part: Part, value: Any) -> list[str]:
+def _render_lines(part: FormPart, value: Any) -> list[str]:
     if part.kind in ("texts", "numbers", "models") and not value:
         return [f"{part.label}: {_NONE}"]
     if part.kind == "models":
-        return [line for one in value for inner in part.inner for line in _written(inner, one[inner.key])]
+        return [line for item in value for inner in part.inner for line in _render_lines(inner, item[inner.key])]
     if part.kind == "texts":
-        return [f"{part.label}:", *(f"{number}. {' '.join(one.split())}" for number, one in enumerate(value, start=1))]
+        return [f"{part.label}:", *(f"{i}. {' '.join(item.split())}" for i, item in enumerate(value, start=1))]
     if part.kind == "numbers":
         return [f"{part.label}: {', '.join(map(str, value))}"]
-    said = {True: "yes", False: "no"}[value] if part.kind == "yes_no" else " ".join(str(value).split())
-    return [f"{part.label}: {said}"]
+    text = {True: "yes", False: "no"}[value] if part.kind == "yes_no" else " ".join(str(value).split())
+    return [f"{part.label}: {text}"]
 
 
-def _all(parts: Iterable[Part]) -> list[Part]:
-    return [one for part in parts for one in (part, *_all(part.inner))]
+def _flatten(parts: Iterable[FormPart]) -> list[FormPart]:
+    return [nested for part in parts for nested in (part, *_flatten(part.inner))]
 
 
-def _part(form: type[BaseModel], name: str, field: FieldInfo) -> Part:
+def _part(form: type[BaseModel], name: str, field: FieldInfo) -> FormPart:
     key = field.alias or name
     label = field.alias or name[:1].upper() + name[1:].replace("_", " ")
-    wanted = _bare(field.annotation)
-    empty = not any(isinstance(one, MinLen) and one.min_length for one in field.metadata)
-    if get_origin(wanted) is Literal and all(isinstance(one, str) for one in get_args(wanted)):
-        return Part(key, label, "choice", get_args(wanted))
+    annotation = _bare(field.annotation)
+    empty = not any(isinstance(constraint, MinLen) and constraint.min_length for constraint in field.metadata)
+    if get_origin(annotation) is Literal and all(isinstance(choice, str) for choice in get_args(annotation)):
+        return FormPart(key, label, "choice", get_args(annotation))
     simple: dict[Any, Kind] = {str: "text", bool: "yes_no", int: "number", float: "number"}
-    if wanted in simple:
-        return Part(key, label, simple[wanted])
-    if get_origin(wanted) in (list, tuple):
-        item = _bare(get_args(wanted)[0])
+    if annotation in simple:
+        return FormPart(key, label, simple[annotation])
+    if get_origin(annotation) in (list, tuple):
+        item = _bare(get_args(annotation)[0])
         if isinstance(item, type) and issubclass(item, BaseModel):
-            return Part(key, label, "models", inner=parts_of(item), may_be_empty=empty)
+            return FormPart(key, label, "models", inner=parts_of(item), may_be_empty=empty)
         if item in (str, int, float):
-            return Part(key, label, "texts" if item is str else "numbers", may_be_empty=empty)
+            return FormPart(key, label, "texts" if item is str else "numbers", may_be_empty=empty)
     raise TypeError(f"{form.__name__}.{name} is {field.annotation}; labelled lines hold no such field")
 
 

@@ -1,1 +1,1 @@
-"""Which questions does a corpus answer? Language models write them and judge them; what is kept becomes an index."""
+"""Question indexes: language models write questions for the contents of a corpus and judge which answer them."""

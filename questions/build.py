@@ -1,8 +1,8 @@
-"""Writes a question index: asks what is not known yet, and makes an index of all answers.
+"""Writes a question index: asks the models for missing answers and makes an index of all answers.
 
-Everything that a model said stays with the index (`asked.jsonl`, `pairs.jsonl`), known by the content and by all that
-the answer depends on. So a call over a corpus that has grown asks about the new contents alone, one with another sample
-asks nothing, and one that was killed goes on; the index that stands stays until the new one is complete.
+The index keeps every model answer (`asked.jsonl`, `pairs.jsonl`), keyed by the content and by everything else that the
+answer depends on. So after the corpus has grown only the new contents are asked about, another sample needs no model
+call, and an interrupted call resumes. An existing index stays in place until the new one is complete.
 """
 
 import logging
@@ -16,16 +16,14 @@ from typing import Any
 
 from ..configs.schema import EnvironmentConfig, QuestionsConfig
 from ..data.corpus import Corpus, open_corpus
-from ..data.files import storage
 from ..data.jsonl import identifier_of, read_records
-from ..data.lines import only_writer
 from ..data.load import corpus_hash
 from ..data.sampling import draw
 from ..data.types import Document
-from ..envs.manifest import describe_files
-from ..envs.parts import Parts
-from ..envs.question_index import (
-    Answer,
+from ..envs.index.manifest import describe_files
+from ..envs.index.shards import IndexShards
+from ..envs.retrievers.question_index import (
+    AnswerabilityEntry,
     Content,
     Description,
     QuestionIndex,
@@ -38,10 +36,11 @@ from ..envs.question_index import (
     write_rows,
 )
 from ..errors import ConfigError, DataError, IncompleteError, IndexFolderError
-from ..llms.access import open_llm
-from .asking import Asked, AskedPair, Interviewer, Spent
+from ..rollouts.llms import open_llm
+from ..storage import only_writer, storage
+from .asking import AskedPair, LineAnswers, LineCost, QuestionWriter
 from .extend import completed_answers, similar_contents
-from .journal import ASKED, PAIRS, Journal
+from .journal import ASKED, PAIRS, AnswerJournal
 from .pool import Pool, Vetted, counts_of, down_sampled, with_answers, with_vetted, written_pool
 
 log = logging.getLogger(__name__)
@@ -51,11 +50,11 @@ VETTED = "vetted.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
-    """What a question index that stands has to tell."""
+class _Existing:
+    """Data of an existing question index that a new one builds on."""
 
     index: QuestionIndex | None
-    journal: Journal
+    journal: AnswerJournal
     contents: dict[str, Content]
     vetted: list[Vetted]
 
@@ -70,18 +69,18 @@ def write_question_index(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Description:
-    """Write the question index of the corpus of `env` at `to`, or bring the one that stands there up to date.
+    """Write the question index of the corpus of `env` at `to`, or bring the existing one up to date.
 
-    `start` names another question index whose answers are taken over; where these are vetted questions alone, nobody is
-    asked. `add` names a file of vetted questions; then nobody is asked either, and without an index to add them to they
-    are all there is. `overwrite` asks everything again where the index was made with other settings.
+    `start` names another question index whose answers are reused; if it holds only vetted questions, no model is asked.
+    `add` names a file of vetted questions to add to the existing index, or to make a new one of; no model is asked.
+    `overwrite` asks for everything again if the index was made with other settings.
 
-    Raises ConfigError where it was made with other settings, DataError for the corpus or the file, IndexFolderError for
-    a folder that is something else, what asking a model raises, and IncompleteError, once the index is written, where
-    replies are missing; the same command asks for those again.
+    Raises ConfigError if the index was made with other settings, DataError for the corpus or the file, IndexFolderError
+    for a folder that is no question index, and whatever asking a model raises. Raises IncompleteError after the index
+    is written if replies are missing; the same command asks for those again.
     """
     target = Path(to).expanduser()
-    parts = Parts(target)
+    parts = IndexShards(target)
     with ExitStack() as stack:
         stack.enter_context(
             only_writer(
@@ -93,20 +92,20 @@ def write_question_index(
         )
         stack.callback(_tidy, parts.folder)
         parts.restore()
-        standing = _standing(target, overwrite)
-        if start is not None and standing is not None and not overwrite:
+        current = _open_existing(target, overwrite)
+        if start is not None and current is not None and not overwrite:
             raise IndexFolderError(
                 f"{target} exists already. Replace it by what {start} and the settings give with --overwrite, or name "
                 "another folder with --to."
             )
-        known = _known(open_question_index(start) if start is not None else standing)
-        writing = _Writing(config, env, known, Journal(parts.folder), progress)
-        if add is not None or (start is not None and writing.vetted_alone):
-            missing = writing.take_over(add)
+        existing = _load_existing(open_question_index(start) if start is not None else current)
+        session = _Session(config, env, existing, AnswerJournal(parts.folder), progress)
+        if add is not None or (start is not None and session.only_vetted):
+            missing = session.take_over(add)
         else:
-            _refuse_other_settings(writing, overwrite, start or target)
-            missing = writing.ask()
-        description, missing = writing.finish(parts, missing)
+            _refuse_other_settings(session, overwrite, start or target)
+            missing = session.ask()
+        description, missing = session.finish(parts, missing)
     if missing:
         raise IncompleteError(
             f"{missing} replies are missing, and {target} was written without them. Give the same command again: only "
@@ -115,46 +114,46 @@ def write_question_index(
     return description
 
 
-class _Writing:
-    """One call: the corpus, what is known, and what has been asked in it."""
+class _Session:
+    """The state of one call: the corpus, the existing answers and the new ones."""
 
     def __init__(
         self,
         config: QuestionsConfig,
         env: EnvironmentConfig,
-        known: _Known,
-        journal: Journal,
+        existing: _Existing,
+        journal: AnswerJournal,
         progress: Progress | None,
     ) -> None:
-        self.config, self.env, self.known, self.journal, self.progress = config, env, known, journal, progress
+        self.config, self.env, self.existing, self.journal, self.progress = config, env, existing, journal, progress
         self.corpus: Corpus = open_corpus(env.dataset)
         self.documents = draw(_documents(self.corpus), config.limit, config.seed)
-        self.vetted: list[Vetted] = list(known.vetted)
-        self.asked: list[Asked] = []
+        self.vetted: list[Vetted] = list(existing.vetted)
+        self.records: list[LineAnswers] = []
         self.models: dict[str, Any] = {}
 
     @property
     def pairs(self) -> list[AskedPair]:
-        """All verdicts on pairs that nobody wrote the question for."""
-        return list({**self.known.journal.pairs, **self.journal.pairs}.values())
+        """All verdicts on pairs whose question was not written for that content."""
+        return list({**self.existing.journal.pairs, **self.journal.pairs}.values())
 
     def identity(self) -> dict[str, Any]:
-        """What answers depend on, without loading a model."""
+        """Everything that answers depend on besides the content; loads no model."""
         with self._interviewer() as interviewer:
             return interviewer.identity
 
     def ask(self) -> int:
-        """Ask about all contents that are not known; gives how many got no reply."""
+        """Ask about all contents without an answer. Returns the number of incomplete ones."""
         with self._interviewer() as interviewer:
             self.models = interviewer.identity
-            answered = {**self.known.journal.asked, **self.journal.asked}
-            wanted = [one for one in self.documents if interviewer.key(one) not in answered]
-            if wanted:
-                log.info("asking about %d of %d contents", len(wanted), len(self.documents))
+            answered = {**self.existing.journal.asked, **self.journal.asked}
+            pending = [document for document in self.documents if interviewer.key(document) not in answered]
+            if pending:
+                log.info("asking about %d of %d contents", len(pending), len(self.documents))
 
-            def keep(asked: Asked) -> None:
-                self.journal.keep(asked)
-                answered[asked.key] = asked
+            def keep(record: LineAnswers) -> None:
+                self.journal.keep(record)
+                answered[record.key] = record
 
             done = 0
 
@@ -162,32 +161,32 @@ class _Writing:
                 nonlocal done
                 done += count
                 if self.progress is not None:
-                    self.progress(done, len(wanted))
+                    self.progress(done, len(pending))
 
-            missing = interviewer.contents(wanted, keep, advance)
+            missing = interviewer.contents(pending, keep, advance)
             keys = map(interviewer.key, self.documents)
-            self.asked = [answered[key] for key in keys if key in answered]
+            self.records = [answered[key] for key in keys if key in answered]
         return missing
 
     @property
-    def vetted_alone(self) -> bool:
-        """Whether the index that is known holds nothing that a model was asked for."""
-        return self.known.index is not None and not self.known.index.description.asked
+    def only_vetted(self) -> bool:
+        """Whether there is an existing index and none of its answers comes from a model."""
+        return self.existing.index is not None and not self.existing.index.description.asked
 
     def take_over(self, add: Path | None) -> int:
-        """Take the answers that there are and add vetted questions, where there is a file; nobody is asked."""
-        hashes = {one.id: content_hash(one) for one in self.documents}
-        for name, content in self.known.contents.items():
+        """Reuse the existing answers and add the vetted questions of the file, if any. No model is asked."""
+        hashes = {document.id: content_hash(document) for document in self.documents}
+        for name, content in self.existing.contents.items():
             if hashes.get(name) != content.hash:
                 raise DataError(
                     f"content {name!r} has changed or is gone since its questions were written. Bring them up to date "
                     "first: querylect index questions without --add."
                 )
-        current = [one for one in self.known.journal.asked.values() if hashes.get(one.id) == one.hash]
-        if self.known.index is not None:
-            self.models = self.known.index.description.asked
-        place = {name: number for number, name in enumerate(hashes)}
-        self.asked = sorted(current, key=lambda one: place[one.id])
+        current = [record for record in self.existing.journal.asked.values() if hashes.get(record.id) == record.hash]
+        if self.existing.index is not None:
+            self.models = self.existing.index.description.asked
+        position = {name: number for number, name in enumerate(hashes)}
+        self.records = sorted(current, key=lambda record: position[record.id])
         for text, contents in read_vetted(add) if add is not None else ():
             unknown = [name for name in contents if name not in hashes]
             if unknown:
@@ -198,29 +197,29 @@ class _Writing:
             self.vetted.append((text, contents))
         return 0
 
-    def finish(self, parts: Parts, missing: int) -> tuple[Description, int]:
-        """Write the index; gives what it says and how many replies are missing."""
+    def finish(self, parts: IndexShards, missing: int) -> tuple[Description, int]:
+        """Write the index. Returns its description and the number of missing replies."""
         config, documents = self.config, self.documents
-        written = written_pool(self.asked)
-        pool = down_sampled(written, config.mean, config.sample, config.seed, len(documents))
+        unsampled = written_pool(self.records)
+        pool = down_sampled(unsampled, config.mean, config.sample, config.seed, len(documents))
         pool = with_vetted(pool, self.vetted)
         if not pool.questions:
-            failed = sum(bool(one.failure) for one in self.asked)
+            failed = sum(bool(record.failure) for record in self.records)
             raise DataError(
-                f"no question is left: {len(self.asked)} contents were asked about, {failed} of the writer's answers "
+                f"no question is left: {len(self.records)} contents were asked about, {failed} of the writer's answers "
                 f"did not have the required form, {missing} replies are missing. See {parts.folder / ASKED}; ask "
                 "another model, or give questions with --add."
             )
         unjudged = 0
         if config.extend is not None:
-            pool, unjudged = self._extended(pool)
+            pool, unjudged = self._extend(pool)
         contents, rounds = self._contents()
         with _storage(parts.target), parts.staged() as folder:
             questions_hash = write_rows(folder, pool.questions, pool.answers, contents)
-            write_jsonl(folder / ASKED, [asdict(one) for one in self.asked])
-            write_jsonl(folder / PAIRS, [asdict(one) for one in self.pairs])
+            write_jsonl(folder / ASKED, [asdict(record) for record in self.records])
+            write_jsonl(folder / PAIRS, [asdict(pair) for pair in self.pairs])
             write_jsonl(folder / VETTED, [{"question": text, "contents": list(names)} for text, names in self.vetted])
-            counts = counts_of(self.asked, written, pool, len(documents), missing)
+            counts = counts_of(self.records, unsampled, pool, len(documents), missing)
             description = Description(
                 dataset=self.corpus.name,
                 licence=self.corpus.licence,
@@ -230,100 +229,106 @@ class _Writing:
                 asked=self.models,
                 settings=config.model_dump(mode="json", include={"limit", "mean", "sample", "seed", "extend"}),
                 counts={**counts, "pairs_judged": len(self.pairs), "pairs_missing": unjudged},
-                costs=_costs([*(one.spent for one in self.asked), *(one.spent for one in self.pairs)]),
+                costs=_costs([*(record.spent for record in self.records), *(pair.spent for pair in self.pairs)]),
                 rounds=rounds,
                 files=describe_files(folder),
             )
             write_description(folder, description)
         return description, missing + unjudged
 
-    def _extended(self, pool: Pool) -> tuple[Pool, int]:
-        """The pool with further contents; and how many pairs got no reply."""
+    def _extend(self, pool: Pool) -> tuple[Pool, int]:
+        """The pool with more contents per question, and the number of pairs without a reply."""
         extend, missing = self.config.extend, 0
         assert extend is not None, "asked for where there is an extension"
-        names = [one.id for one in self.documents]
+        names = [document.id for document in self.documents]
         similar = similar_contents(pool.questions, set(names), extend, self.env, self.corpus)
         threshold = extend.threshold
         if threshold is None:
             assert extend.share is not None, "a threshold or a share"
             threshold = similar.threshold(extend.share, len(names) * len(pool.questions))
-        known = pool.pairs
+        answered = pool.pairs
         ids = [question.id for question in pool.questions]
-        new = [(place, name) for place, name in similar.above(threshold) if (ids[place], name) not in known]
+        candidates = [(i, name) for i, name in similar.above(threshold) if (ids[i], name) not in answered]
         if not extend.judge:
-            more = [Answer(question=ids[place], content=name, source="similar", judged=False) for place, name in new]
-            return with_answers(pool, more), 0
-        missing = self._judge([(pool.questions[place].text, name) for place, name in new])
-        verdicts = {(one.judged.question, one.content): one.judged.answerable for one in self.pairs}
-        yes = [(ids[place], name) for place, name in new if verdicts.get((pool.questions[place].text, name))]
-        answers = [Answer(question=name, content=content, source="similar", judged=True) for name, content in yes]
+            unjudged = [
+                AnswerabilityEntry(question=ids[i], content=name, source="similar", judged=False)
+                for i, name in candidates
+            ]
+            return with_answers(pool, unjudged), 0
+        missing = self._judge([(pool.questions[i].text, name) for i, name in candidates])
+        verdicts = {(pair.judged.question, pair.content): pair.judged.answerable for pair in self.pairs}
+        confirmed = [(ids[i], name) for i, name in candidates if verdicts.get((pool.questions[i].text, name))]
+        answers = [
+            AnswerabilityEntry(question=name, content=content, source="similar", judged=True)
+            for name, content in confirmed
+        ]
         extended = with_answers(pool, answers)
         if extend.by == "completed":
-            judged = judged_pairs(extended, self.asked, self.pairs)
+            judged = judged_pairs(extended, self.records, self.pairs)
             extended = with_answers(extended, completed_answers(judged, ids, names, extend))
         return extended, missing
 
     def _judge(self, pairs: Sequence[tuple[str, str]]) -> int:
-        by_id = {one.id: one for one in self.documents}
+        by_id = {document.id: document for document in self.documents}
         with self._interviewer() as interviewer:
-            answered = {one.key for one in self.pairs}
-            asked = {interviewer.pair_key(text, by_id[name]): (text, by_id[name]) for text, name in pairs}
-            wanted = [pair for key, pair in asked.items() if key not in answered]
-            if wanted:
-                log.info("judging %d pairs", len(wanted))
-            return interviewer.pairs(wanted, self.journal.keep_pair)
+            answered = {pair.key for pair in self.pairs}
+            pairs_by_key = {interviewer.pair_key(text, by_id[name]): (text, by_id[name]) for text, name in pairs}
+            pending = [pair for key, pair in pairs_by_key.items() if key not in answered]
+            if pending:
+                log.info("judging %d pairs", len(pending))
+            return interviewer.pairs(pending, self.journal.keep_pair)
 
     def _contents(self) -> tuple[list[Content], int]:
-        """The contents, and how many calls have brought new ones."""
-        before, dates = self.known.contents, _dates(self.config.dates)
-        rounds = self.known.index.description.rounds if self.known.index is not None else 0
-        found, new = [], False
-        for one in self.documents:
-            seen, own = before.get(one.id), content_hash(one)
-            known = seen is not None and seen.hash == own
-            new |= not known
-            number = seen.round if seen is not None and known else rounds
-            found.append(Content(id=one.id, hash=own, date=dates.get(one.id, ""), round=number))
-        return found, rounds + new
+        """The contents, and the number of calls so far that added new ones."""
+        previous, dates = self.existing.contents, _dates(self.config.dates)
+        rounds = self.existing.index.description.rounds if self.existing.index is not None else 0
+        contents, any_new = [], False
+        for document in self.documents:
+            old, digest = previous.get(document.id), content_hash(document)
+            unchanged = old is not None and old.hash == digest
+            any_new |= not unchanged
+            first_round = old.round if old is not None and unchanged else rounds
+            contents.append(Content(id=document.id, hash=digest, date=dates.get(document.id, ""), round=first_round))
+        return contents, rounds + any_new
 
-    def _interviewer(self) -> "_Opened":
-        return _Opened(self.config)
+    def _interviewer(self) -> "_OpenedInterviewer":
+        return _OpenedInterviewer(self.config)
 
 
-class _Opened(AbstractContextManager["Interviewer"]):
-    """Writer and judge, which may be one; a local model is loaded when something new is asked."""
+class _OpenedInterviewer(AbstractContextManager["QuestionWriter"]):
+    """Opens writer and judge, which may be the same; a local model is loaded at the first new request."""
 
     def __init__(self, config: QuestionsConfig) -> None:
         self._config, self._stack = config, ExitStack()
 
-    def __enter__(self) -> Interviewer:
+    def __enter__(self) -> QuestionWriter:
         writer = self._stack.enter_context(open_llm(self._config.writer))
         judge = writer
         if self._config.judge is not None and self._config.judge != self._config.writer:
             judge = self._stack.enter_context(open_llm(self._config.judge))
-        return Interviewer(self._config, writer, judge)
+        return QuestionWriter(self._config, writer, judge)
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
 
-def judged_pairs(pool: Pool, asked: Sequence[Asked], pairs: Sequence[AskedPair]) -> dict[tuple[str, str], bool]:
-    """Every pair of a question of the pool that was judged: by the model, or by people, who are always right."""
+def judged_pairs(pool: Pool, records: Sequence[LineAnswers], pairs: Sequence[AskedPair]) -> dict[tuple[str, str], bool]:
+    """All verdicts on pairs of questions of the pool. Vetted pairs are always answered, whatever the judge says."""
     ids = {question.id for question in pool.questions}
-    found: dict[tuple[str, str], bool] = {}
+    verdicts: dict[tuple[str, str], bool] = {}
     for judged, content in [
-        *((judged, one.id) for one in asked for judged in one.judged),
+        *((judged, record.id) for record in records for judged in record.judged),
         *((pair.judged, pair.content) for pair in pairs),
     ]:
         name = question_id(judged.question)
         if judged.answerable is not None and name in ids:
-            found[name, content] = judged.answerable
-    found.update({(one.question, one.content): True for one in pool.answers if one.source == "vetted"})
-    return found
+            verdicts[name, content] = judged.answerable
+    verdicts.update({(answer.question, answer.content): True for answer in pool.answers if answer.source == "vetted"})
+    return verdicts
 
 
-def _standing(target: Path, overwrite: bool) -> QuestionIndex | None:
-    """The question index at `target`; None where there is nothing, or nothing readable that may be overwritten."""
+def _open_existing(target: Path, overwrite: bool) -> QuestionIndex | None:
+    """The question index at `target`; None if there is none, or an unreadable one that may be overwritten."""
     if not target.exists() or (target.is_dir() and not any(target.iterdir())):
         return None
     try:
@@ -334,69 +339,69 @@ def _standing(target: Path, overwrite: bool) -> QuestionIndex | None:
         raise
 
 
-def _known(index: QuestionIndex | None) -> _Known:
+def _load_existing(index: QuestionIndex | None) -> _Existing:
     if index is None:
-        return _Known(None, Journal(None), {}, [])
+        return _Existing(None, AnswerJournal(None), {}, [])
     vetted = index.path / VETTED
-    return _Known(
-        index, Journal(index.path), index.contents(), list(read_vetted(vetted)) if vetted.stat().st_size else []
+    return _Existing(
+        index, AnswerJournal(index.path), index.contents(), list(read_vetted(vetted)) if vetted.stat().st_size else []
     )
 
 
-def _refuse_other_settings(writing: _Writing, overwrite: bool, folder: str | Path) -> None:
-    before = writing.known.index.description.asked if writing.known.index is not None else {}
-    if overwrite or not before:
+def _refuse_other_settings(session: _Session, overwrite: bool, folder: str | Path) -> None:
+    previous = session.existing.index.description.asked if session.existing.index is not None else {}
+    if overwrite or not previous:
         return
-    now = writing.identity()
-    differs = [name for name in now if before.get(name) != now[name]]
+    now = session.identity()
+    differs = [name for name in now if previous.get(name) != now[name]]
     if differs:
         name = differs[0]
         raise ConfigError(
-            f"the questions in {folder} were asked with {name} {before.get(name)!r}; the settings say {now[name]!r}. "
+            f"the questions in {folder} were asked with {name} {previous.get(name)!r}; the settings say {now[name]!r}. "
             "Go on with the settings of that index, name another folder with --to, or ask everything again with "
             "--overwrite."
         )
 
 
 def _documents(corpus: Corpus) -> Iterator[Document]:
-    """Every document of a corpus. Raises DataError where an id stands twice."""
+    """All documents of a corpus. Raises DataError for a duplicate id."""
     blocks, _ = corpus.blocks(8 * 2**20)
-    seen: set[str] = set()
+    ids: set[str] = set()
     for block in blocks:
         for document in corpus.read(block):
-            if document.id in seen:
+            if document.id in ids:
                 raise DataError(f"document id {document.id!r} stands twice in the corpus; ids must be unique.")
-            seen.add(document.id)
+            ids.add(document.id)
             yield document
 
 
 def _dates(file: str | None) -> dict[str, str]:
     if file is None:
         return {}
-    path, found = Path(file).expanduser(), {}
+    path, dates = Path(file).expanduser(), {}
     for number, row in read_records(path, "dates of contents"):
         if row.get("date") in (None, ""):
             continue
         try:
-            found[identifier_of(row, path, number)] = date.fromisoformat(str(row["date"])[:10]).isoformat()
+            dates[identifier_of(row, path, number)] = date.fromisoformat(str(row["date"])[:10]).isoformat()
         except ValueError:
             raise DataError(f"{path}, line {number}: 'date' is {row['date']!r}; expected YYYY-MM-DD.") from None
-    return found
+    return dates
 
 
-def _costs(spent: Sequence[Spent]) -> dict[str, int | None]:
+def _costs(costs: Sequence[LineCost]) -> dict[str, int | None]:
     def total(counts: Sequence[int | None]) -> int | None:
         return None if None in counts else sum(count for count in counts if count is not None)
 
     return {
-        "calls": sum(one.calls for one in spent),
-        "prompt_tokens": total([one.prompt_tokens for one in spent]),
-        "tokens": total([one.tokens for one in spent]),
+        "calls": sum(cost.calls for cost in costs),
+        "prompt_tokens": total([cost.prompt_tokens for cost in costs]),
+        "tokens": total([cost.tokens for cost in costs]),
     }
 
 
 def _tidy(folder: Path) -> None:
-    """Remove the journal's folder where nothing was written into it."""
+    """Remove the journal's folder if all its files are empty."""
     if folder.is_dir() and not any(path.stat().st_size for path in folder.rglob("*") if path.is_file()):
         shutil.rmtree(folder, ignore_errors=True)
 

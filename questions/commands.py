@@ -41,8 +41,8 @@ def index_questions(
     if dry_run:
         typer.echo(dump_config(settings), nl=False)
         return
-    own = settings.env.question_index
-    folder = to or (Path(own.folder) if own is not None else None)
+    question_index = settings.env.question_index
+    folder = to or (Path(question_index.folder) if question_index is not None else None)
     if folder is None:
         raise ConfigError("where the questions go is not said: give --to FOLDER, or set env.question_index.folder.")
     from .build import write_question_index
@@ -62,5 +62,5 @@ def index_questions(
         f"{counts['contents_failed']} contents, {counts['contents_missing']} got no reply; vetted pairs "
         f"{counts['pairs_vetted']}, more pairs {counts['pairs_similar'] + counts['pairs_completed']}"
     )
-    said = {name: "unknown" if count is None else str(count) for name, count in costs.items()}
-    typer.echo(f"{said['calls']} calls, {said['prompt_tokens']} tokens read, {said['tokens']} written")
+    amounts = {name: "unknown" if count is None else str(count) for name, count in costs.items()}
+    typer.echo(f"{amounts['calls']} calls, {amounts['prompt_tokens']} tokens read, {amounts['tokens']} written")

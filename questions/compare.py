@@ -1,9 +1,9 @@
-"""How good an estimate Â of the oracle matrix is: against judged pairs that it has not seen, and for retrieval.
+"""Evaluates an estimate Â of the oracle matrix: on held-out judged pairs, and by the retrieval it leads to.
 
-A, the matrix of what was written for what, knows one content of most questions. *Own* pairs are those of A; *cross*
-pairs, judged besides, are what Â has to find. They are dealt into folds; completion learns from own pairs and the other
-folds, and precision and recall are counted on all folds together. A itself has a recall of 0 here; what it is worth
-shows in nDCG@10.
+A, the matrix of the written questions, has one content for most questions. *Own* pairs are those of A; *cross* pairs
+are all other judged pairs, and Â has to find them. Cross pairs are split into folds: completion learns from the own
+pairs and the other folds, and precision and recall are counted over all folds together. The recall of A itself is 0
+here by definition; nDCG@10 shows what it is worth.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,84 +15,87 @@ import numpy as np
 from ..configs.schema import EnvironmentConfig, ExtendConfig
 from ..data.corpus import open_corpus
 from ..data.sampling import draw
-from ..envs.answerable import first_contents, in_tie_order, matrix
-from ..envs.index import open_index, open_retriever
+from ..envs.index.open import open_index
 from ..envs.plan import Probe, Term
-from ..envs.qb_rag import questions_settings
-from ..envs.question_index import Answer, QuestionIndex
+from ..envs.retrievers.answerable import first_contents, in_tie_order, matrix
+from ..envs.retrievers.open import open_retriever
+from ..envs.retrievers.qb_rag import questions_settings
+from ..envs.retrievers.question_index import AnswerabilityEntry, QuestionIndex
 from ..errors import DataError
-from ..rewards.measure import measure
+from ..rewards.metrics import measure
 from .extend import Similar, completed_matrix
 
 Pair = tuple[str, str]
-"""Ids of a question and of a content."""
+"""(question id, content id)."""
 METRIC = "ndcg@10"
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
-    """One estimate: how its cross pairs agree with the judge, and what retrieval gains by it."""
+class AnswerabilityEstimate:
+    """One estimate: its agreement with the judge on cross pairs, and its effect on retrieval."""
 
     name: str
     pairs: int
-    """Entries of the matrix that retrieval uses."""
+    """Number of entries of the matrix that retrieval uses."""
     right: int
-    """Held-out pairs that it takes for answered and that are; then those that are not, and those that it overlooks."""
+    """True positives among the held-out pairs; `wrong` are false positives, `overlooked` false negatives."""
     wrong: int
     overlooked: int
     ndcg: float | None = None
-    """Mean nDCG@10 of the questions of the split; None where it was not measured."""
+    """Mean nDCG@10 of the questions of the split; None if it was not measured."""
 
     @property
     def precision(self) -> float | None:
-        """None where it takes no held-out pair for answered."""
+        """None if it predicts no held-out pair."""
         return self.right / (self.right + self.wrong) if self.right + self.wrong else None
 
     @property
     def recall(self) -> float | None:
-        """None where no held-out pair is answered."""
+        """None if no held-out pair is answered."""
         return self.right / (self.right + self.overlooked) if self.right + self.overlooked else None
 
 
 def folds(pairs: Sequence[Pair], count: int, seed: int) -> list[list[Pair]]:
-    """The pairs, shuffled and dealt out."""
+    """The pairs, shuffled and split into `count` folds."""
     order = np.random.default_rng(seed).permutation(len(pairs))
-    return [[pairs[place] for place in order[number::count].tolist()] for number in range(count)]
+    return [[pairs[i] for i in order[number::count].tolist()] for number in range(count)]
 
 
-def agreement(name: str, taken: set[Pair], held: Mapping[Pair, bool], pairs: int) -> Estimate:
-    """Count an estimate of the held-out pairs against their verdicts."""
-    right = sum(held[pair] for pair in taken & held.keys())
-    return Estimate(name, pairs, right, len(taken & held.keys()) - right, sum(held.values()) - right)
+def agreement(name: str, predicted: set[Pair], held_out: Mapping[Pair, bool], pairs: int) -> AnswerabilityEstimate:
+    """Compare the predicted pairs with the verdicts on the held-out pairs."""
+    right = sum(held_out[pair] for pair in predicted & held_out.keys())
+    return AnswerabilityEstimate(
+        name, pairs, right, len(predicted & held_out.keys()) - right, sum(held_out.values()) - right
+    )
 
 
 def by_completion(
     judged: Mapping[Pair, bool],
-    own: set[Pair],
+    own_pairs: set[Pair],
     questions: Sequence[str],
     contents: Sequence[str],
     extend: ExtendConfig,
     count: int = 5,
     seed: int = 0,
 ) -> set[Pair]:
-    """The cross pairs that completion takes for answered, each from the folds without it."""
+    """The cross pairs that completion predicts as answered, each from the folds that do not hold it."""
     row = {name: number for number, name in enumerate(contents)}
     column = {name: number for number, name in enumerate(questions)}
-    taken: set[Pair] = set()
-    for fold in folds(sorted(judged.keys() - own), count, seed):
+    predicted: set[Pair] = set()
+    for fold in folds(sorted(judged.keys() - own_pairs), count, seed):
         if not fold:
             continue
         hidden = set(fold)
-        seen = {pair: yes for pair, yes in judged.items() if pair not in hidden}
-        completed = completed_matrix(seen, questions, contents, extend)
+        visible = {pair: answered for pair, answered in judged.items() if pair not in hidden}
+        completed = completed_matrix(visible, questions, contents, extend)
         rows = np.array([row[content] for _, content in fold])
         values = completed.at(rows, np.array([column[question] for question, _ in fold]))
-        taken |= {pair for pair, value in zip(fold, values.tolist(), strict=True) if value >= extend.cut}
-    return taken
+        predicted |= {pair for pair, value in zip(fold, values.tolist(), strict=True) if value >= extend.cut}
+    return predicted
 
 
 class Retrieval:
-    """nDCG@10 of a split for any matrix over the same questions."""
+    """Measures nDCG@10 on a split, for any matrix over the same questions."""
 
     def __init__(self, env: EnvironmentConfig, index: QuestionIndex, split: str, limit: int | None = None) -> None:
         """Rank all questions of the index for every question of the split, once. Raises as opening the index does."""
@@ -100,31 +103,31 @@ class Retrieval:
         base = open_index(env.question_index.index)
         self._contents = index.contents()
         self._names = list(self._contents)
-        self._questions = [base.documents.id(place) for place in range(len(base.documents))]
-        self._own, self._gain = env.question_index, env.gain
+        self._questions = [base.documents.id(position) for position in range(len(base.documents))]
+        self._config, self._gain = env.question_index, env.gain
         splits = open_corpus(env.dataset).questions(_Any()).splits
         if split not in splits:
             raise DataError(f"the dataset has no split {split!r}; it has {', '.join(splits)}.")
-        asked = draw(splits[split].questions, limit, env.question_index.seed)
-        self._judged = [splits[split].qrels[question.id] for question in asked]
+        questions = draw(splits[split].questions, limit, env.question_index.seed)
+        self._judged = [splits[split].qrels[question.id] for question in questions]
         retriever = open_retriever(base, questions_settings(env))
-        probes = [Probe(terms=(Term(text=question.text),)) for question in asked]
+        probes = [Probe(terms=(Term(text=question.text),)) for question in questions]
         self._ranked = retriever.rank(probes, [len(self._questions)] * len(probes))
 
-    def ndcg(self, answers: Sequence[Answer]) -> float:
+    def ndcg(self, answers: Sequence[AnswerabilityEntry]) -> float:
         """Mean nDCG@10 with this matrix."""
-        order = in_tie_order(answers, self._contents, self._own.seed)
-        ends, rows = matrix(order, self._questions, {name: place for place, name in enumerate(self._names)})
+        order = in_tie_order(answers, self._contents, self._config.seed)
+        ends, rows = matrix(order, self._questions, {name: position for position, name in enumerate(self._names)})
         score = measure(METRIC, self._gain)
-        every = self._own.answers == "all"
-        found = (first_contents(ranked, ends, rows, 10, every).documents.tolist() for ranked in self._ranked)
-        rankings = [[self._names[place] for place in places] for places in found]
+        every = self._config.answers == "all"
+        results = (first_contents(ranked, ends, rows, 10, every).documents.tolist() for ranked in self._ranked)
+        rankings = [[self._names[position] for position in positions] for positions in results]
         return fmean(score(ranking, judged) for ranking, judged in zip(rankings, self._judged, strict=True))
 
 
 def compare(
-    answers: Sequence[Answer],
-    own: set[Pair],
+    answers: Sequence[AnswerabilityEntry],
+    own_pairs: set[Pair],
     judged: Mapping[Pair, bool],
     similar: Similar,
     questions: Sequence[str],
@@ -132,37 +135,37 @@ def compare(
     extend: ExtendConfig,
     shares: Sequence[float],
     retrieval: Retrieval | None = None,
-) -> Iterator[Estimate]:
-    """A, Â by each share of similar pairs (unjudged, then judged), Â by completion, and both together.
+) -> Iterator[AnswerabilityEstimate]:
+    """Yields A, Â from each share of similar pairs (unjudged, then judged), Â from completion, and all judged pairs.
 
-    `answers` with the pairs `own` are A; `similar` holds similarities by place in `questions`.
+    A is the `answers` whose pairs are in `own_pairs`; `similar` refers to questions by position in `questions`.
     """
-    held = {pair: yes for pair, yes in judged.items() if pair not in own}
-    first = [answer for answer in answers if (answer.question, answer.content) in own]
+    held_out = {pair: answered for pair, answered in judged.items() if pair not in own_pairs}
+    own_answers = [answer for answer in answers if (answer.question, answer.content) in own_pairs]
 
-    def scored(estimate: Estimate, more: set[Pair]) -> Estimate:
+    def scored(estimate: AnswerabilityEstimate, added: set[Pair]) -> AnswerabilityEstimate:
         extra = [
-            Answer(question=question, content=content, source="similar", judged=False)
-            for question, content in sorted(more - own)
+            AnswerabilityEntry(question=question, content=content, source="similar", judged=False)
+            for question, content in sorted(added - own_pairs)
         ]
-        ndcg = retrieval.ndcg([*first, *extra]) if retrieval is not None else None
-        return replace(estimate, ndcg=ndcg, pairs=len(first) + len(extra))
+        ndcg = retrieval.ndcg([*own_answers, *extra]) if retrieval is not None else None
+        return replace(estimate, ndcg=ndcg, pairs=len(own_answers) + len(extra))
 
-    yield scored(agreement("A", set(), held, 0), set())
+    yield scored(agreement("A", set(), held_out, 0), set())
     for share in shares:
         threshold = similar.threshold(share, len(questions) * len(contents))
-        above = {(questions[place], content) for place, content in similar.above(threshold)}
-        yield scored(agreement(f"similar, {share:.2%} (≥ {threshold:.3g})", above, held, 0), above)
-        kept = {pair for pair in above if judged.get(pair, False)}
-        yield scored(agreement(f"similar, {share:.2%}, judged", kept, held, 0), kept)
-    taken = by_completion(judged, own, questions, contents, extend)
+        above = {(questions[i], content) for i, content in similar.above(threshold)}
+        yield scored(agreement(f"similar, {share:.2%} (≥ {threshold:.3g})", above, held_out, 0), above)
+        confirmed = {pair for pair in above if judged.get(pair, False)}
+        yield scored(agreement(f"similar, {share:.2%}, judged", confirmed, held_out, 0), confirmed)
+    predicted = by_completion(judged, own_pairs, questions, contents, extend)
     completed = completed_matrix(judged, questions, contents, extend)
     inferred = {(questions[column], contents[row]) for row, column in completed.at_least(extend.cut)}
     inferred = {pair for pair in inferred if pair not in judged}
-    yield scored(agreement(f"completed (rank ≤ {extend.rank})", taken, held, 0), taken | inferred)
-    everything = {pair for pair, yes in held.items() if yes}
-    yield scored(agreement("all that was judged", everything, held, 0), everything)
-    yield scored(agreement("all that was judged, completed", everything, held, 0), everything | inferred)
+    yield scored(agreement(f"completed (rank ≤ {extend.rank})", predicted, held_out, 0), predicted | inferred)
+    all_answered = {pair for pair, answered in held_out.items() if answered}
+    yield scored(agreement("all that was judged", all_answered, held_out, 0), all_answered)
+    yield scored(agreement("all that was judged, completed", all_answered, held_out, 0), all_answered | inferred)
 
 
 class _Any:

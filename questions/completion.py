@@ -1,9 +1,9 @@
 """Matrix completion for the answerability matrix (seed 002, section 4.3.2, left there as future work).
 
-Soft-impute (Mazumder, Hastie and Tibshirani, JMLR 2010): fill the unknown entries with the present estimate, take the
-singular value decomposition, shrink the singular values, and repeat. What is unknown and not supported by any known
-entry tends to 0, "does not answer", which is what most pairs are. The estimate is kept as factors and the filled matrix
-as a sparse one plus these factors, so that memory grows with the known entries and not with the whole matrix.
+Soft-impute (Mazumder, Hastie and Tibshirani, JMLR 2010): fill the unknown entries with the current estimate, take the
+singular value decomposition, shrink the singular values, and repeat. An unknown entry that no known entry supports
+tends to 0, "does not answer", which holds for most pairs. The estimate is stored as factors, and the filled matrix as a
+sparse matrix plus these factors, so memory grows with the number of known entries and not with the size of the matrix.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 
 _BLOCK = 2**22
-"""Entries of the completed matrix that are looked at together."""
+"""Entries of the completed matrix that are computed at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +33,9 @@ class Completed:
     """(r, columns)."""
 
     def at(self, rows: Integers, columns: Integers) -> Floats:
-        """The completed entries at these places."""
-        found: Floats = np.einsum("nr,r,rn->n", self.left[rows], self.values, self.right[:, columns])
-        return found
+        """The completed entries at (rows[i], columns[i])."""
+        entries: Floats = np.einsum("nr,r,rn->n", self.left[rows], self.values, self.right[:, columns])
+        return entries
 
     def at_least(self, cut: float) -> Iterator[tuple[int, int]]:
         """(row, column) of every entry that is at least `cut`."""
@@ -49,53 +49,55 @@ class Completed:
 def complete(
     rows: Integers,
     columns: Integers,
-    known: Floats,
+    observed: Floats,
     shape: tuple[int, int],
     rank: int,
     shrinkage: float,
     steps: int = 200,
     tolerance: float = 1e-5,
 ) -> Completed:
-    """Complete a matrix of which `known[i]` stands at (`rows[i]`, `columns[i]`), no place twice.
+    """Complete a matrix of which `observed[i]` is the entry at (`rows[i]`, `columns[i]`), with no duplicates.
 
-    It ends where a step changes the estimate by less than `tolerance` of its norm, or after `steps`.
+    Stops when a step changes the estimate by at most `tolerance` times its norm, or after `steps` steps.
     """
     estimate = Completed(np.zeros((shape[0], 0)), np.zeros(0), np.zeros((0, shape[1])))
-    for _ in range(steps if known.any() else 0):
-        rest = csr_array((known - estimate.at(rows, columns), (rows, columns)), shape=shape)
-        left, values, right = _svd(rest, estimate, rank)
+    for _ in range(steps if observed.any() else 0):
+        residual = csr_array((observed - estimate.at(rows, columns), (rows, columns)), shape=shape)
+        left, values, right = _svd(residual, estimate, rank)
         values = np.maximum(values - shrinkage, 0)
-        kept = values > 0
-        after = Completed(left[:, kept], values[kept], right[kept])
-        change = _distance(after, estimate)
-        estimate = after
+        positive = values > 0
+        updated = Completed(left[:, positive], values[positive], right[positive])
+        change = _distance(updated, estimate)
+        estimate = updated
         if change <= tolerance * max(1.0, float(np.linalg.norm(estimate.values))):
             break
     return estimate
 
 
-def _svd(rest: csr_array, low: Completed, rank: int) -> tuple[Floats, Floats, Floats]:
-    """The largest singular values, and their vectors, of `rest` plus the low-rank matrix."""
-    shape = rest.shape
+def _svd(residual: csr_array, low_rank: Completed, rank: int) -> tuple[Floats, Floats, Floats]:
+    """The largest singular values and their vectors of `residual` + `low_rank`."""
+    shape = residual.shape
     if min(shape) <= rank + 1:
-        whole = rest.toarray() + (low.left * low.values) @ low.right
-        left, values, right = np.linalg.svd(whole, full_matrices=False)
+        dense = residual.toarray() + (low_rank.left * low_rank.values) @ low_rank.right
+        left, values, right = np.linalg.svd(dense, full_matrices=False)
         return left[:, :rank], values[:rank], right[:rank]
 
-    def forth(vectors: Floats) -> Floats:
-        product: Floats = rest @ vectors + low.left @ (low.values[:, None] * (low.right @ vectors))
+    def multiply(vectors: Floats) -> Floats:
+        product: Floats = residual @ vectors + low_rank.left @ (low_rank.values[:, None] * (low_rank.right @ vectors))
         return product
 
-    def back(vectors: Floats) -> Floats:
-        product: Floats = rest.T @ vectors + low.right.T @ (low.values[:, None] * (low.left.T @ vectors))
+    def multiply_transposed(vectors: Floats) -> Floats:
+        product: Floats = residual.T @ vectors + low_rank.right.T @ (
+            low_rank.values[:, None] * (low_rank.left.T @ vectors)
+        )
         return product
 
     operator = LinearOperator(
         shape,
-        matvec=lambda vector: forth(vector.reshape(-1, 1))[:, 0],
-        rmatvec=lambda vector: back(vector.reshape(-1, 1))[:, 0],
-        matmat=forth,
-        rmatmat=back,
+        matvec=lambda vector: multiply(vector.reshape(-1, 1))[:, 0],
+        rmatvec=lambda vector: multiply_transposed(vector.reshape(-1, 1))[:, 0],
+        matmat=multiply,
+        rmatmat=multiply_transposed,
         dtype=np.float64,
     )
     start = np.random.default_rng(0).standard_normal(min(shape))  # the same call gives the same factors
@@ -103,8 +105,8 @@ def _svd(rest: csr_array, low: Completed, rank: int) -> tuple[Floats, Floats, Fl
     return left, values, right
 
 
-def _distance(one: Completed, other: Completed) -> float:
+def _distance(a: Completed, b: Completed) -> float:
     """Frobenius norm of the difference, from the factors alone."""
-    cross = (one.values[:, None] * (one.left.T @ other.left)) @ (other.values[:, None] * (other.right @ one.right.T))
-    squared = float(np.sum(one.values**2) + np.sum(other.values**2) - 2 * np.trace(cross))
+    cross = (a.values[:, None] * (a.left.T @ b.left)) @ (b.values[:, None] * (b.right @ a.right.T))
+    squared = float(np.sum(a.values**2) + np.sum(b.values**2) - 2 * np.trace(cross))
     return float(np.sqrt(max(0.0, squared)))

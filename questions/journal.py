@@ -1,7 +1,7 @@
-"""What was answered so far: two files of JSON lines, about contents and about pairs, that only grow.
+"""The answers so far, in two append-only JSON-lines files: one about contents, one about pairs.
 
-A line is on the disk before the next batch is asked; half a line that a killed process left is cut off. Lines that this
-version cannot read are passed over, and what they answered is asked again.
+A line is on the disk before the next batch is asked; an incomplete last line of a killed process is cut off. Lines that
+this version cannot parse are skipped, and their questions are asked again.
 """
 
 import json
@@ -10,27 +10,26 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ..data.files import writing
-from ..data.lines import append, read_whole
-from .asking import Asked, AskedPair, asked_of, pair_of
+from ..storage import append, read_whole, writing
+from .asking import AskedPair, LineAnswers, asked_of, pair_of
 
 ASKED, PAIRS = "asked.jsonl", "pairs.jsonl"
-One = TypeVar("One", Asked, AskedPair)
+Record = TypeVar("Record", LineAnswers, AskedPair)
 
 
-class Journal:
+class AnswerJournal:
     """The answers in a folder, by key."""
 
     def __init__(self, folder: Path | None) -> None:
-        """Read what there is; None is an empty one. Raises StorageError where a file cannot be read or mended."""
+        """Read the files; without a folder it is empty. Raises StorageError if a file cannot be read or repaired."""
         self._folder = folder
-        self.asked: dict[str, Asked] = {one.key: one for one in _read(folder, ASKED, asked_of)}
-        self.pairs: dict[str, AskedPair] = {one.key: one for one in _read(folder, PAIRS, pair_of)}
+        self.asked: dict[str, LineAnswers] = {record.key: record for record in _read(folder, ASKED, asked_of)}
+        self.pairs: dict[str, AskedPair] = {record.key: record for record in _read(folder, PAIRS, pair_of)}
 
-    def keep(self, asked: Asked) -> None:
-        """Add what came of a content. Raises StorageError where the disk does not take it."""
-        self._append(ASKED, asdict(asked))
-        self.asked[asked.key] = asked
+    def keep(self, record: LineAnswers) -> None:
+        """Add the answers about a content. Raises StorageError if they cannot be written."""
+        self._append(ASKED, asdict(record))
+        self.asked[record.key] = record
 
     def keep_pair(self, pair: AskedPair) -> None:
         """Add a verdict on a pair. Raises as `keep`."""
@@ -44,10 +43,10 @@ class Journal:
             append(path, json.dumps(row, ensure_ascii=False) + "\n")
 
 
-def _read(folder: Path | None, name: str, of: Callable[[Mapping[str, Any]], One]) -> list[One]:
-    def row(line: bytes) -> One | None:
+def _read(folder: Path | None, name: str, parse: Callable[[Mapping[str, Any]], Record]) -> list[Record]:
+    def parse_line(line: bytes) -> Record | None:
         try:
-            return of(json.loads(line))
+            return parse(json.loads(line))
         except (ValueError, KeyError, TypeError):
             return None
 
@@ -55,7 +54,7 @@ def _read(folder: Path | None, name: str, of: Callable[[Mapping[str, Any]], One]
         return []
     return read_whole(
         folder / name,
-        row,
+        parse_line,
         useless="cannot be read; they are asked for again",
         unreadable="Remove it, or name another folder.",
     )

@@ -1,1 +1,1 @@
-"""How good is a ranking, a format, a trajectory? Pure functions."""
+"""Ranking metrics and rewards of turns and trajectories; pure functions."""

@@ -1,4 +1,4 @@
-"""What a rewriter may be told about the retriever that it speaks to."""
+"""What a rewriter knows about its retriever."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,16 +11,16 @@ KINDS = ("bm25", "dense", "splade", "hybrid", "questions", "custom")
 
 @dataclass(frozen=True, slots=True)
 class RetrieverCard:
-    """A retriever in three words. Raises ConfigError for an unknown kind."""
+    """A retriever as rewriters see it. Raises ConfigError for an unknown kind."""
 
     name: str
     """The name of its recipe, model or service."""
     kind: str
     """`bm25`, `dense`, `splade`, `hybrid`, `questions` or `custom`."""
     trained: str = ""
-    """What it is and how it was trained, for the sentence "Documents are found by …"; "" where nothing is known."""
+    """What it is and how it was trained, for the sentence "Documents are found by …"; "" if unknown."""
     frequent_terms: tuple[str, ...] = ()
-    """BM25: the stemmed words that stand in more than a tenth of the documents; RM3 adds none of them."""
+    """BM25: the stemmed words that occur in more than a tenth of the documents; RM3 adds none of them."""
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -31,7 +31,7 @@ class RetrieverCard:
 
     @classmethod
     def from_service(cls, card: Mapping[str, Any]) -> Self:
-        """The card in the answer of `GET /v1/environment`, whose other entries are left aside."""
+        """The card in the answer of `GET /v1/environment`; its other entries are ignored."""
         missing = [key for key in ("name", "kind") if not isinstance(card.get(key), str)]
         if missing:
             raise ConfigError(

@@ -1,8 +1,8 @@
 """The direct level: the retriever is named, and one strategy that suits it is prescribed.
 
-Which form of query suits which retriever is seed 003's finding (section 4.2 and figure 6) where it has one: keywords
-for BM25, a hypothetical document for Contriever, a question for Qwen3-Embedding. For the others the form follows from
-what they were trained on or made of. A retriever of the user's own has no prescribed form, and none is made up for it.
+Where seed 003 (section 4.2 and figure 6) found a form of query that suits a retriever, that form is used: keywords for
+BM25, a hypothetical document for Contriever, a question for Qwen3-Embedding. For the others the form follows from their
+training data or construction. A custom retriever has no prescribed form.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from .plans import AnswerReader
 
 @dataclass(frozen=True, slots=True)
 class QueryForm:
-    """One form of query: what it is called, why it suits the retriever and how to write it."""
+    """One form of query: its name, why it suits the retriever, and how to write it."""
 
     name: str
     advice: str
@@ -88,11 +88,11 @@ FORM_OF_KIND: Mapping[str, QueryForm] = {
     "hybrid": STATEMENT,
     "questions": ASKED_BEFORE,
 }
-"""A kind that is missing here has no prescribed form."""
+"""A kind that is not listed has no prescribed form."""
 
 
 def query_form(card: RetrieverCard) -> QueryForm:
-    """The form of query that suits the retriever of `card`. Raises ConfigError where none is known."""
+    """The form of query that suits the retriever of `card`. Raises ConfigError if none is prescribed."""
     name = card.name.lower().rsplit("/", maxsplit=1)[-1]
     for start, form in FORM_OF_RETRIEVER.items():
         if name.startswith(start):

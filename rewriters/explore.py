@@ -1,4 +1,4 @@
-"""The explore level: the retriever is named and introduced, and the model finds out how to speak to it."""
+"""The explore level: the retriever is named and introduced, and the model works out how to query it."""
 
 from ..configs.schema import RewriterConfig
 from .card import RetrieverCard

@@ -1,31 +1,33 @@
-"""Any rewriter over any language model as it stands: an endpoint, or a local model that is not trained."""
+"""Run any rewriter with a language model that is not trained: an endpoint, or a local model."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..data.types import Question
 from ..llms.access import Llm
-from ..llms.base import Draw, Message, Prompt, Reply
+from ..llms.base import LlmResponse, Message, Prompt, SamplingParams
 from .base import Rewrite, Rewriter
 from .passages import PassageRewriter
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What the model said to one chat."""
+class FrozenAnswer:
+    """The model's answer to one chat."""
 
     rewrite: Rewrite
     text: str
-    """As it was said; of several passages all of them."""
+    """As sampled; several passages are joined."""
     prompt_tokens: int | None
-    """Tokens read; None where an endpoint does not say. Those written alike."""
+    """Tokens read; None if an endpoint does not report them. `tokens` counts those written."""
     tokens: int | None
     finished: bool = True
-    """False where a text was cut at its token limit."""
+    """False if a text was cut at its token limit."""
 
 
-def ask_rewriter(llm: Llm, rewriter: Rewriter, questions: Sequence[Question], draw: Draw) -> list[Rewrite | None]:
-    """The first turn for each question, in their order; None where the model did not reply.
+def ask_rewriter(
+    llm: Llm, rewriter: Rewriter, questions: Sequence[Question], draw: SamplingParams
+) -> list[Rewrite | None]:
+    """The first turn for each question, in their order; None if the model did not reply.
 
     An answer in the wrong format is a Rewrite without a plan. With `draw.n` above 1 the passages of all answers become
     one plan (hyde). Raises ValueError for a rewriter that cannot join answers, and as `Llm.ask`.
@@ -40,36 +42,36 @@ def ask_turn(
     questions: Sequence[Question],
     chats: Sequence[Sequence[Message]],
     turn: int,
-    draw: Draw,
+    draw: SamplingParams,
     missing: Callable[[int, str], None] | None = None,
-) -> list[Answer | None]:
-    """The answer to each chat, which is that of turn `turn` (1, 2, …) about the question beside it.
+) -> list[FrozenAnswer | None]:
+    """The answer to each chat, which is turn `turn` (1, 2, …) of the question at the same index.
 
-    None where the model did not reply; `missing` is told the place and the reason. Raises as `ask_rewriter`.
+    None if the model did not reply; `missing` is called with the index and the reason. Raises as `ask_rewriter`.
     """
     if draw.n > 1 and not joins(rewriter):
         raise ValueError(f"n is {draw.n}, and {rewriter.name} makes a plan of one answer; only hyde joins several")
     prompts = [Prompt(tuple(chat)) for chat in chats]
-    answers: list[Answer | None] = []
+    answers: list[FrozenAnswer | None] = []
     for question, reply in zip(questions, llm.ask(prompts, draw, missing=missing), strict=True):
         if reply is None:
             answers.append(None)
             continue
         rewrite = read_reply(rewriter, question, reply, turn)
-        said = "\n\n".join(one.text for one in reply.texts)
-        finished = all(one.finished for one in reply.texts)
-        answers.append(Answer(rewrite, said, reply.prompt_tokens, reply.tokens, finished))
+        text = "\n\n".join(sample.text for sample in reply.texts)
+        finished = all(sample.finished for sample in reply.texts)
+        answers.append(FrozenAnswer(rewrite, text, reply.prompt_tokens, reply.tokens, finished))
     return answers
 
 
 def joins(rewriter: Rewriter) -> bool:
-    """Whether several answers of a rewriter can be searched together."""
-    return isinstance(rewriter, PassageRewriter) and rewriter.most is None
+    """Whether several answers of a rewriter can be joined into one plan."""
+    return isinstance(rewriter, PassageRewriter) and rewriter.max_passages is None
 
 
-def read_reply(rewriter: Rewriter, question: Question, reply: Reply, turn: int = 1) -> Rewrite:
-    """What a reply says in that turn; several texts become one rewrite where the rewriter joins them."""
-    # A text begins with the opening where that was written for a local model, or where the model wrote it itself as
-    # the examples do; `parse` puts it in front again.
-    read = [rewriter.parse(question, one.text.removeprefix(rewriter.opening), turn) for one in reply.texts]
-    return rewriter.join(question, read) if isinstance(rewriter, PassageRewriter) else read[0]
+def read_reply(rewriter: Rewriter, question: Question, reply: LlmResponse, turn: int = 1) -> Rewrite:
+    """Parse a reply of that turn; several texts become one rewrite if the rewriter joins them."""
+    # A text begins with the opening if it was prefilled for a local model, or if the model wrote it itself, as in the
+    # examples; `parse` puts it in front again.
+    rewrites = [rewriter.parse(question, sample.text.removeprefix(rewriter.opening), turn) for sample in reply.texts]
+    return rewriter.join(question, rewrites) if isinstance(rewriter, PassageRewriter) else rewrites[0]

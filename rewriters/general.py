@@ -1,6 +1,6 @@
 """The general level: five ways of rewriting are explained, and the retriever is not named.
 
-What the retriever likes has to be learned from the reward alone.
+The reward alone has to teach what suits the retriever.
 """
 
 from ..configs.schema import RewriterConfig
@@ -48,9 +48,9 @@ AGAIN = (
 
 def general(config: RewriterConfig, card: RetrieverCard, k: int) -> LevelRewriter:
     """Build the rewriter of this level; `card` is not shown. One allowed rewrite leaves out splitting the question."""
-    several = config.max_rewrites > 1
-    strategies = [UNDERSTAND, ENRICH, *([DECOMPOSE] if several else []), REPHRASE, IMAGINE]
-    listed = "\n".join(f"{number}. {strategy}" for number, strategy in enumerate(strategies, start=1))
+    multiple = config.max_rewrites > 1
+    strategies = [UNDERSTAND, ENRICH, *([DECOMPOSE] if multiple else []), REPHRASE, IMAGINE]
+    strategy_list = "\n".join(f"{number}. {strategy}" for number, strategy in enumerate(strategies, start=1))
     count = (
         f"Give one {REWRITE_OPEN} part; only where you split the question, give one such part for each query, "
         f"{config.max_rewrites} at most."
@@ -58,8 +58,8 @@ def general(config: RewriterConfig, card: RetrieverCard, k: int) -> LevelRewrite
     return LevelRewriter(
         name="general",
         reader=AnswerReader(config, k),
-        instructions=f"{TASK}\n{listed}",
+        instructions=f"{TASK}\n{strategy_list}",
         again=AGAIN,
         reason="which strategy you choose, why this one, and how you apply it",
-        count=count if several else ONE_REWRITE,
+        count=count if multiple else ONE_REWRITE,
     )

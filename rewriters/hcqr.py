@@ -1,19 +1,20 @@
 """HCQR: form a hypothesis about the answer, then search for what would confirm or overturn it (seed 000, section 3).
 
-Two stages. The formulator reads the question (and the answer options, unless `hcqr.options` is off: the control "HCQR –
+Stage one: the formulator reads the question (and the answer options, unless `hcqr.options` is off: the control "HCQR –
 options" of table 5) and gives a hypothesis of four parts: best guess, discriminating features, confirming evidence,
-brief reasoning. The rewriter turns question and hypothesis into three queries: one that supports the guess, one that
-distinguishes it from the others, one for the key features of the question. As in the paper's figure 11, the second
-prompt has the hypothesis and not the options. Each query gives its five best documents; the union has at most 15.
+brief reasoning. Stage two: the rewriter turns question and hypothesis into three queries: one that supports the guess,
+one that distinguishes it from the others, one for the key features of the question. As in the paper's figure 11, the
+second prompt has the hypothesis and not the options. Each query gives its five best documents; the union has at most
+15.
 
-The paper says that the retrieved sets are merged, without duplicates, and cut only as the budget asks (B.3), and names
-no order: three times five never exceed 15, so every order gives the same set there. Here the union goes rank by rank
-(`plans.union`). An ablated query (`hcqr.without`, table 6) is written and not searched, so that the other two are what
-they are without the ablation.
+The paper merges the retrieved sets without duplicates, cuts them only to the budget (B.3), and names no order: three
+times five never exceed 15, so every order gives the same set there. Here the union goes rank by rank (`plans.union`).
+An ablated query (`hcqr.without`, table 6) is written but not searched, so that the ablation does not change the other
+two.
 
-A policy is trained as the rewriter, the stage that emits the plan; the hypotheses come from a frozen model, once per
-question (rewriters/stages.py). The formulator thinks in a <think> part and then gives JSON with the paper's keys; only
-the text of its guess is read on, not the letter. The words of the prompts are this project's own.
+The policy is trained as the rewriter, the stage that writes the plan; the hypotheses come from a frozen model, once per
+question (rollouts/first_stage.py). The formulator thinks in a <think> part and then gives JSON with the paper's keys;
+the next stage gets only the text of its guess, not the letter. The prompts are worded by this project.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,12 +26,11 @@ from ..configs.rewriter import QueryRole, RewriterConfig
 from ..data.types import Document, Question
 from ..envs.plan import SearchPlan
 from ..errors import ConfigError
-from ..llms.base import Draw, Message
-from ..llms.structured import Example, FormPrompt
+from ..llms.base import Message, SamplingParams
+from ..llms.structured import AskForm, FormPrompt, WorkedExample
 from .base import FirstStage, Rewrite
 from .card import RetrieverCard
 from .levels import question_text
-from .method import AskForm
 from .parts import PartsRewriter
 from .plans import union
 
@@ -68,14 +68,14 @@ class ChosenHypothesis(Hypothesis):
 
 
 class HcqrRewriter:
-    """The second stage, which is asked with the hypotheses that it has learned."""
+    """The second stage, prompted with the stored hypotheses."""
 
     name = "hcqr"
     versions = (FORMULATOR, REWRITER)
 
     def __init__(self, config: RewriterConfig) -> None:
         self.config = config
-        self._known: dict[str, Hypothesis] = {_SHOWN.id: _CHOSEN}
+        self._hypotheses: dict[str, Hypothesis] = {_EXAMPLE_QUESTION.id: _CHOICE_HYPOTHESIS}
         self._parts = PartsRewriter(
             name=self.name,
             version=REWRITER,
@@ -83,7 +83,7 @@ class HcqrRewriter:
             task=self._task,
             gist=("the supporting query", "the distinguishing query", "the query for key features"),
             plan=self._plan,
-            example=(_SHOWN, _SHOWN_QUERIES),
+            example=(_EXAMPLE_QUESTION, _EXAMPLE_QUERIES),
         )
 
     @property
@@ -92,22 +92,22 @@ class HcqrRewriter:
         return self._parts.opening
 
     def stage(self, question: Question) -> FirstStage:
-        """What the formulator is asked."""
-        own = self.config.hcqr
-        choice = bool(own.options and question.options)
+        """The formulator's prompt."""
+        settings = self.config.hcqr
+        choice = bool(settings.options and question.options)
         form = ChosenHypothesis if choice else Hypothesis
-        ask = AskForm(_formulate(question, choice), form, Draw(max_tokens=own.hypothesis_tokens))
+        ask = AskForm(_formulator_prompt(question, choice), form, SamplingParams(max_tokens=settings.hypothesis_tokens))
         return FirstStage(ask, self.config.llm, self.config.form)
 
     def learn(self, question: Question, answer: BaseModel) -> None:
-        """Take a hypothesis. Raises TypeError for another form."""
+        """Store a hypothesis. Raises TypeError for another form."""
         if not isinstance(answer, Hypothesis):
             raise TypeError(f"hcqr learns a Hypothesis, not {type(answer).__name__}")
-        self._known[question.id] = answer
+        self._hypotheses[question.id] = answer
 
     def learn_example(self, question: Question) -> None:
-        """Take a hypothesis whose parts are the names of its fields."""
-        self._known[question.id] = Hypothesis(
+        """Store a hypothesis whose values are its field names."""
+        self._hypotheses[question.id] = Hypothesis(
             discriminating_features=("{discriminating_features}",),
             reasoning="{reasoning}",
             confirming_evidence=("{confirming_evidence}",),
@@ -116,10 +116,10 @@ class HcqrRewriter:
 
     def notes(self, question: Question) -> Mapping[str, Any]:
         """The hypothesis as plain data."""
-        return {"hypothesis": self._of(question).model_dump(mode="json")}
+        return {"hypothesis": self._hypothesis_of(question).model_dump(mode="json")}
 
     def first(self, question: Question) -> list[Message]:
-        """Question, hypothesis and the three queries to write. ConfigError where there is no hypothesis."""
+        """Question, hypothesis and the request for three queries. Raises ConfigError without a hypothesis."""
         return self._parts.first(question)
 
     def first_with_example(self, question: Question) -> list[Message]:
@@ -131,33 +131,33 @@ class HcqrRewriter:
         return self._parts.follow_up(question, documents, turn)
 
     def parse(self, question: Question, text: str, turn: int) -> Rewrite:
-        """Read three queries."""
+        """Parse three queries."""
         return self._parts.parse(question, text, turn)
 
     def _plan(self, question: Question, queries: Sequence[str]) -> SearchPlan:
-        own = self.config.hcqr
-        kept = [query for role, query in zip(ROLES, queries, strict=True) if role not in own.without]
-        return union(kept, own.per_query, own.budget)
+        settings = self.config.hcqr
+        selected = [query for role, query in zip(ROLES, queries, strict=True) if role not in settings.without]
+        return union(selected, settings.per_query, settings.budget)
 
-    def _of(self, question: Question) -> Hypothesis:
-        if question.id not in self._known:
+    def _hypothesis_of(self, question: Question) -> Hypothesis:
+        if question.id not in self._hypotheses:
             raise ConfigError(
                 f"rewriter.name is 'hcqr', and no hypothesis was formed for the question {question.id!r}. "
-                "Call rewriters.stages.ask_first_stage before its first turn, as training and evaluation do."
+                "Call rollouts.first_stage.ask_first_stage before its first turn, as training and evaluation do."
             )
-        return self._known[question.id]
+        return self._hypotheses[question.id]
 
     def _task(self, question: Question) -> str:
-        known = self._of(question)
+        hypothesis = self._hypothesis_of(question)
         return (
             "You are an expert for search queries, and you write precise queries with a clear aim. Write 3 highly "
             "targeted queries that find evidence for the question below.\n\n"
             f"Question: {question.text}\n"
-            f"Best guess at the answer: {known.guess}\n"
-            f"Reasoning: {known.reasoning}\n"
-            f"Evidence needed: {'; '.join(known.confirming_evidence)}\n"
-            f"Key features: {'; '.join(known.discriminating_features)}\n\n"
-            f"Query 1 finds evidence that supports {known.guess}; it follows the main line of reasoning.\n"
+            f"Best guess at the answer: {hypothesis.guess}\n"
+            f"Reasoning: {hypothesis.reasoning}\n"
+            f"Evidence needed: {'; '.join(hypothesis.confirming_evidence)}\n"
+            f"Key features: {'; '.join(hypothesis.discriminating_features)}\n\n"
+            f"Query 1 finds evidence that supports {hypothesis.guess}; it follows the main line of reasoning.\n"
             "Query 2 finds criteria that tell the best candidate answers apart.\n"
             "Query 3 finds specific key features or facts of the question."
         )
@@ -168,26 +168,30 @@ def hcqr(config: RewriterConfig, card: RetrieverCard, k: int) -> HcqrRewriter:
     return HcqrRewriter(config)
 
 
-_SHOWN = Question("\x00", "A child has a barking cough and noisy breathing at night. What is the most likely cause?")
-_SHOWN_QUERIES = (
+_EXAMPLE_QUESTION = Question(
+    "\x00", "A child has a barking cough and noisy breathing at night. What is the most likely cause?"
+)
+_EXAMPLE_QUERIES = (
     "croup barking cough at night in children",
     "croup or asthma, noise on breathing in or out",
     "barking cough and stridor",
 )
-_EXAMPLE = f"Question: {_SHOWN.text}"
-_GUESSED = Hypothesis(
+_EXAMPLE_CASE = f"Question: {_EXAMPLE_QUESTION.text}"
+_OPEN_HYPOTHESIS = Hypothesis(
     discriminating_features=("barking cough", "noise on breathing in"),
     reasoning="A barking cough at night speaks for croup.",
     confirming_evidence=("croup is caused by parainfluenza virus",),
     best_guess="Croup",
 )
-_CHOSEN = ChosenHypothesis(**{**_GUESSED.model_dump(), "best_guess": "A", "best_guess_text": "Croup"})
-_OPEN = (Example(_EXAMPLE, _GUESSED),)
-_CHOICE = (Example(f"{_EXAMPLE}\nA. Croup\nB. Asthma", _CHOSEN),)
+_CHOICE_HYPOTHESIS = ChosenHypothesis(
+    **{**_OPEN_HYPOTHESIS.model_dump(), "best_guess": "A", "best_guess_text": "Croup"}
+)
+_OPEN_EXAMPLES = (WorkedExample(_EXAMPLE_CASE, _OPEN_HYPOTHESIS),)
+_CHOICE_EXAMPLES = (WorkedExample(f"{_EXAMPLE_CASE}\nA. Croup\nB. Asthma", _CHOICE_HYPOTHESIS),)
 
 
-def _formulate(question: Question, choice: bool) -> FormPrompt:
-    letters = "/".join(chr(ord("A") + place) for place in range(len(question.options)))
+def _formulator_prompt(question: Question, choice: bool) -> FormPrompt:
+    letters = "/".join(chr(ord("A") + i) for i in range(len(question.options)))
     gist = {
         "discriminating_features": "2 or 3 features that tell the options apart",
         "reasoning": "briefly why this is the best answer",
@@ -208,5 +212,5 @@ def _formulate(question: Question, choice: bool) -> FormPrompt:
         f"  {guess}\n}}"
     )
     case = f"Question: {question_text(question) if choice else question.text}"
-    examples = _CHOICE if choice else _OPEN
+    examples = _CHOICE_EXAMPLES if choice else _OPEN_EXAMPLES
     return FormPrompt("You are an expert analyst who sits an exam.", case, FORMULATOR, examples, request, gist=gist)

@@ -1,8 +1,8 @@
 """HyDE: search with a passage that might answer the question (Gao et al. 2023; seeds 000, B.5, and 001, section 4).
 
 The query is the mean of the question and of n written passages: one probe with a term for each, all of weight 1. One
-answer is one passage; several are sampled and joined where a frozen model is asked (`frozen.py`). The words of the
-prompt are this project's own.
+answer is one passage; a frozen model samples several, which are joined (`frozen.py`). The prompt is worded by this
+project.
 """
 
 from collections.abc import Sequence
@@ -22,11 +22,11 @@ TASK = (
 
 def hyde(config: RewriterConfig, card: RetrieverCard, k: int) -> PassageRewriter:
     """Build the rewriter. `keep_question_weight` 0 searches with the passages alone."""
-    kept = 1.0 if config.keep_question_weight is None else config.keep_question_weight
+    question_weight = 1.0 if config.keep_question_weight is None else config.keep_question_weight
 
     def plan(question: Question, passages: Sequence[str]) -> SearchPlan:
-        own = (Term(text=question.text, weight=kept),) if kept > 0 else ()
-        terms = (*own, *(Term(text=passage, weight=config.rewrite_weight) for passage in passages))
+        question_terms = (Term(text=question.text, weight=question_weight),) if question_weight > 0 else ()
+        terms = (*question_terms, *(Term(text=passage, weight=config.rewrite_weight) for passage in passages))
         return SearchPlan(probes=(Probe(terms=terms),), k=k)
 
-    return PassageRewriter("hyde", TASK, plan, most=None)
+    return PassageRewriter("hyde", TASK, plan, max_passages=None)

@@ -1,16 +1,16 @@
-"""What the three prompt levels of seed 003 (section 4.3, figure 6) share: the chat, the output format, later turns.
+"""Shared by the three prompt levels of seed 003 (section 4.3, figure 6): the chat, the output format, later turns.
 
-The levels differ only in how much the model is told of its retriever: `general` nothing, `explore` what it is, `direct`
-what to write for it. The words are this project's own. One user message carries the instructions and the question, for
-chat templates without a system role.
+The levels differ only in how much they tell the model about its retriever: `general` nothing, `explore` what it is,
+`direct` what to write for it. The prompts are worded by this project. One user message carries the instructions and the
+question, for chat templates without a system role.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ..data.types import Document, Question
-from ..llms.base import THINK_CLOSE, THINK_OPEN
-from .base import Message, Rewrite
+from ..llms.base import THINK_CLOSE, THINK_OPEN, Message
+from .base import Rewrite
 from .card import RetrieverCard
 from .parse import REWRITE_CLOSE, REWRITE_OPEN, render
 from .plans import AnswerReader
@@ -37,11 +37,11 @@ class LevelRewriter:
     name: str
     reader: AnswerReader
     instructions: str
-    """The task and the help that this level gives."""
+    """The task and the advice of this level."""
     again: str
-    """What a later turn is reminded of after it has seen the documents."""
+    """The instruction of later turns, after the documents."""
     reason: str
-    """What the think part is to be about."""
+    """What the think part should be about."""
     count: str = ONE_REWRITE
     """How many rewrites an answer should hold."""
     opening: str = field(default="", init=False)
@@ -53,17 +53,17 @@ class LevelRewriter:
 
     def follow_up(self, question: Question, documents: Sequence[Document], turn: int) -> str:
         """The ranked documents, numbered from 1, and the request for a better rewrite."""
-        asked = f"Question: {question_text(question)}"
-        seen = [found(documents), self.again] if documents else [NOTHING_FOUND]
-        return "\n\n".join([*seen, output_format(self.reason, self.count), asked])
+        question_line = f"Question: {question_text(question)}"
+        feedback = [found(documents), self.again] if documents else [NOTHING_FOUND]
+        return "\n\n".join([*feedback, output_format(self.reason, self.count), question_line])
 
     def parse(self, question: Question, text: str, turn: int) -> Rewrite:
-        """Read the text sampled in one turn."""
+        """Parse the text sampled in one turn."""
         return self.reader.read(question, text)
 
 
 def output_format(reason: str, count: str) -> str:
-    """The form of an answer, the same at every turn; the levels differ in what is reasoned about."""
+    """The form of an answer, the same in every turn; the levels differ in the topic of the reasoning."""
     form = render("how you arrive at the rewrite", ["what the retriever gets"])
     return (
         f"Reason first, between {THINK_OPEN} and {THINK_CLOSE}: {reason}. Then write the query between {REWRITE_OPEN} "
@@ -73,8 +73,8 @@ def output_format(reason: str, count: str) -> str:
 
 
 def found(documents: Sequence[Document]) -> str:
-    """The documents of the turn before, best first, one a line, for a model to learn from."""
-    lines = "\n".join(f"[{place}] {one_line(document)}" for place, document in enumerate(documents, start=1))
+    """The documents of the previous turn, best first, one per line, as feedback for the model."""
+    lines = "\n".join(f"[{number}] {one_line(document)}" for number, document in enumerate(documents, start=1))
     return (
         f"Your last answer brought up these documents, the best match first:\n{lines}\n\n"
         "They may or may not hold what is asked for. Look at how documents in this collection are written, which names "
@@ -83,19 +83,19 @@ def found(documents: Sequence[Document]) -> str:
 
 
 def one_line(document: Document) -> str:
-    """Title and text, where there are any, on one line."""
+    """Title and text, where present, on one line."""
     return " ".join(": ".join(part for part in (document.title, document.text) if part).split())
 
 
 def question_text(question: Question) -> str:
-    """The question, with its answer options as lettered lines where it has some."""
-    options = [f"{chr(ord('A') + place)}. {option}" for place, option in enumerate(question.options)]
+    """The question, with its answer options, if any, as lettered lines."""
+    options = [f"{chr(ord('A') + i)}. {option}" for i, option in enumerate(question.options)]
     return "\n".join([question.text, *options])
 
 
 def introduce(card: RetrieverCard) -> str:
-    """The retriever as the levels that name it present it."""
+    """The sentence that introduces the retriever."""
     trained = card.trained.strip().rstrip(".")
-    known = trained or f"{card.name}, a {_KIND_IN_WORDS[card.kind]} retriever"
-    named = known if card.name.lower() in known.lower() else f"{card.name}, {known}"
-    return f"Documents are found by {named}."
+    description = trained or f"{card.name}, a {_KIND_IN_WORDS[card.kind]} retriever"
+    retriever = description if card.name.lower() in description.lower() else f"{card.name}, {description}"
+    return f"Documents are found by {retriever}."

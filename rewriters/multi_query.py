@@ -1,9 +1,9 @@
 """Multi-query: the question in several wordings, each searched by itself (seed 000, sections 4.3 and B.4).
 
-The paper's Rewriting baseline, which takes the prompt family of LC-MQR (Kuo et al. 2025): exactly three versions of the
-question, five documents for each, their union without duplicates, at most 15 documents. With `options` it is the
-control of table 5, where the answer options are shown. The paper names no order of the union; here it goes rank by rank
-(`plans.union`). The words of the prompt are this project's own.
+The paper's Rewriting baseline, with the prompt family of LC-MQR (Kuo et al. 2025): exactly three versions of the
+question, five documents for each, their union without duplicates, at most 15 documents. With `options`, the prompt
+shows the answer options: the control of table 5. The paper names no order of the union; here it goes rank by rank
+(`plans.union`). The prompt is worded by this project.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from .plans import union
 
 VERSION = "multi-query-1"
 
-_SHOWN = Question("", "Which vitamin do people lack who get scurvy?")
+_EXAMPLE_QUESTION = Question("", "Which vitamin do people lack who get scurvy?")
 _VERSIONS = (
     "What deficiency causes scurvy?",
     "Which missing vitamin leads to bleeding gums in scurvy?",
@@ -35,20 +35,20 @@ _VERSIONS = (
 
 def multi_query(config: RewriterConfig, card: RetrieverCard, k: int) -> PartsRewriter:
     """Build the rewriter. Its plans ask for `multi_query.budget` documents, whatever `k` is: that is the method."""
-    own = config.multi_query
-    numbers = range(1, own.queries + 1)
+    settings = config.multi_query
+    numbers = range(1, settings.queries + 1)
 
     def task(question: Question) -> str:
-        asked = question_text(question) if own.options else question.text
+        text = question_text(question) if settings.options else question.text
         return (
-            f"You are an assistant that prepares searches. Write exactly {own.queries} different versions of the "
+            f"You are an assistant that prepares searches. Write exactly {settings.queries} different versions of the "
             "question below, with which relevant documents are found in a vector database. Each version looks at the "
             "question from another side, so that together they find what a search by distance would miss with one "
-            f"wording alone.\n\nQuestion: {asked}"
+            f"wording alone.\n\nQuestion: {text}"
         )
 
     def plan(question: Question, texts: Sequence[str]) -> SearchPlan:
-        return union(texts, own.per_query, own.budget)
+        return union(texts, settings.per_query, settings.budget)
 
     return PartsRewriter(
         name="multi_query",
@@ -57,5 +57,5 @@ def multi_query(config: RewriterConfig, card: RetrieverCard, k: int) -> PartsRew
         task=task,
         gist=tuple(f"version {number} of the question" for number in numbers),
         plan=plan,
-        example=(_SHOWN, _VERSIONS[: own.queries]),
+        example=(_EXAMPLE_QUESTION, _VERSIONS[: settings.queries]),
     )

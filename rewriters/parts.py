@@ -1,9 +1,9 @@
-"""Answers in labelled parts, and what the rewriters share that ask for them.
+"""Answers in labelled parts: the parser, and what the rewriters that ask for them share.
 
-An answer is one part after another, each begun by its label at the start of a line (`Query 1: …`), all of them once and
-in order, thinking in <think> tags before them, and nothing else. Marks that chat models put around a label (`**Query
-1:**`, `- Query 1:`) are passed over; a part may run over several lines. Nothing needs escaping, so a model of some
-hundred million parameters can learn the form from the reward; its first label is written for it (`opening`).
+An answer is a sequence of parts, each beginning with its label at the start of a line (`Query 1: …`): every label once
+and in order, optional thinking in <think> tags before them, and nothing else. Markup of chat models around a label
+(`**Query 1:**`, `- Query 1:`) is skipped; a part may span several lines. Nothing needs escaping, so a model of some
+hundred million parameters can learn the form from the reward; its first label is prefilled (`opening`).
 """
 
 from collections.abc import Callable, Sequence
@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 from ..data.types import Document, Question
 from ..envs.plan import SearchPlan, is_unicode
+from ..llms.base import Message
 from ..llms.lines import is_placeholder, label_pattern, split_at_labels
-from .base import Message, Rewrite
+from .base import Rewrite
 from .levels import found, question_text
 from .parse import without_end_of_turn, without_think
 
@@ -20,40 +21,40 @@ NOTHING_FOUND = "Your last answer found no documents: it did not keep to the for
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
-    """The parts of an answer, each on one line. `texts` is empty exactly when it failed."""
+class ParsedParts:
+    """The parts of an answer, each on one line. `texts` is empty exactly if parsing failed."""
 
     texts: tuple[str, ...] = ()
     think: str = ""
     failure: str = ""
 
 
-def read_parts(text: str, labels: Sequence[str]) -> Parts:
-    """Read one answer. Never raises: what does not keep to the form comes back as a failure."""
+def read_parts(text: str, labels: Sequence[str]) -> ParsedParts:
+    """Parse one answer. Never raises: a format error is returned as a failure."""
     text = without_end_of_turn(text)
     if not is_unicode(text):
-        return Parts(failure="invalid unicode")
-    think, rest, failure = without_think(text)
-    if failure or not rest:
-        return Parts(think=think, failure=failure or "empty answer")
-    before, marks = split_at_labels(rest, labels)
-    seen = [label for label, _ in marks]
-    if set(seen) != set(labels):
-        return Parts(think=think, failure="missing part")
-    if len(seen) > len(labels):
-        return Parts(think=think, failure="repeated part")
-    if seen != list(labels):
-        return Parts(think=think, failure="parts out of order")
-    if before.strip():
-        return Parts(think=think, failure="text outside parts")
+        return ParsedParts(failure="invalid unicode")
+    think, answer, failure = without_think(text)
+    if failure or not answer:
+        return ParsedParts(think=think, failure=failure or "empty answer")
+    preamble, marks = split_at_labels(answer, labels)
+    actual = [label for label, _ in marks]
+    if set(actual) != set(labels):
+        return ParsedParts(think=think, failure="missing part")
+    if len(actual) > len(labels):
+        return ParsedParts(think=think, failure="repeated part")
+    if actual != list(labels):
+        return ParsedParts(think=think, failure="parts out of order")
+    if preamble.strip():
+        return ParsedParts(think=think, failure="text outside parts")
     texts = tuple(" ".join(body.split()) for _, body in marks)
     empty = any(not text or is_placeholder(text) for text in texts)
-    return Parts(think=think, failure="empty part") if empty else Parts(texts, think)
+    return ParsedParts(think=think, failure="empty part") if empty else ParsedParts(texts, think)
 
 
 def form_of(labels: Sequence[str], gist: Sequence[str]) -> str:
-    """The sentence that asks for the form, for the end of a prompt; `gist` says what each part holds."""
-    lines = "\n".join(f"{label}: <{what}>" for label, what in zip(labels, gist, strict=True))
+    """The sentence that asks for the form, for the end of a prompt; `gist` describes each part."""
+    lines = "\n".join(f"{label}: <{description}>" for label, description in zip(labels, gist, strict=True))
     return f"Write plain text in exactly this form and nothing else, each part on a line of its own:\n{lines}"
 
 
@@ -63,12 +64,12 @@ class PartsRewriter:
 
     name: str
     version: str
-    """Of the prompt's wording."""
+    """The version of the prompt's wording."""
     labels: tuple[str, ...]
     task: Callable[[Question], str]
-    """What is asked, without the form; it holds the question."""
+    """The prompt without the form; it contains the question."""
     gist: tuple[str, ...]
-    """What each part holds."""
+    """A description of each part."""
     plan: Callable[[Question, Sequence[str]], SearchPlan]
     """The plan of a question and the texts of the parts."""
     example: tuple[Question, tuple[str, ...]] | None = None
@@ -76,7 +77,7 @@ class PartsRewriter:
 
     @property
     def opening(self) -> str:
-        """The first label: it never varies."""
+        """The first label, which never varies."""
         return f"{self.labels[0]}:"
 
     def first(self, question: Question) -> list[Message]:
@@ -87,19 +88,19 @@ class PartsRewriter:
         """`first`, after the example and its answer."""
         if self.example is None:
             return self.first(question)
-        asked, texts = self.example
-        said = "\n".join(f"{label}: {text}" for label, text in zip(self.labels, texts, strict=True))
-        return [*self.first(asked), Message(role="assistant", content=said), *self.first(question)]
+        example_question, texts = self.example
+        answer = "\n".join(f"{label}: {text}" for label, text in zip(self.labels, texts, strict=True))
+        return [*self.first(example_question), Message(role="assistant", content=answer), *self.first(question)]
 
     def follow_up(self, question: Question, documents: Sequence[Document], turn: int) -> str:
         """The ranked documents, and the same task again."""
-        seen = found(documents) if documents else NOTHING_FOUND
-        again = f"Answer once more, and better, in the same form.\n{form_of(self.labels, self.gist)}"
-        return f"{seen}\n\n{again}\n\nQuestion: {question_text(question)}"
+        feedback = found(documents) if documents else NOTHING_FOUND
+        instruction = f"Answer once more, and better, in the same form.\n{form_of(self.labels, self.gist)}"
+        return f"{feedback}\n\n{instruction}\n\nQuestion: {question_text(question)}"
 
     def parse(self, question: Question, text: str, turn: int) -> Rewrite:
-        """Read the text sampled in one turn after its opening; a model that writes the first label again may."""
-        begun = label_pattern(self.labels[0]).match(text.lstrip()) or text.lstrip().startswith("<think>")
-        parts = read_parts(text if begun else f"{self.opening} {text}", self.labels)
+        """Parse the text sampled in one turn after its opening; the model may repeat the first label."""
+        has_opening = label_pattern(self.labels[0]).match(text.lstrip()) or text.lstrip().startswith("<think>")
+        parts = read_parts(text if has_opening else f"{self.opening} {text}", self.labels)
         plan = None if parts.failure else self.plan(question, parts.texts)
         return Rewrite(plan, parts.think, parts.texts, parts.failure)

@@ -1,7 +1,7 @@
-"""What the rewriters share that answer with a passage: the chat, the reading, later turns.
+"""Shared by the rewriters that answer with a passage: the chat, the parser, later turns.
 
-The whole answer is the passage; thinking in <think> tags before it is taken off. Nothing is asked of its form, so an
-answer fails only where there is no passage: a model cannot learn the format, only what to write.
+The whole answer is the passage; thinking in <think> tags before it is removed. No format is required, so an answer
+fails only without a passage: a model cannot learn the format, only what to write.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 from ..data.types import Document, Question
 from ..envs.plan import SearchPlan
-from .base import Message, Rewrite
+from ..llms.base import Message
+from .base import Rewrite
 from .levels import found, question_text
 from .parse import parse_plain
 
@@ -26,10 +27,10 @@ class PassageRewriter:
 
     name: str
     task: str
-    """What is to be written."""
+    """What to write."""
     plan: Callable[[Question, Sequence[str]], SearchPlan]
     """The plan of a question and its passages."""
-    most: int | None = 1
+    max_passages: int | None = 1
     """Passages that a plan can hold; None is any number."""
     opening: str = field(default="", init=False)
 
@@ -39,22 +40,22 @@ class PassageRewriter:
 
     def follow_up(self, question: Question, documents: Sequence[Document], turn: int) -> str:
         """The ranked documents and the request for a better passage."""
-        seen = [found(documents), AGAIN] if documents else [NOTHING_FOUND]
-        return "\n\n".join([*seen, f"Question: {question_text(question)}"])
+        feedback = [found(documents), AGAIN] if documents else [NOTHING_FOUND]
+        return "\n\n".join([*feedback, f"Question: {question_text(question)}"])
 
     def parse(self, question: Question, text: str, turn: int) -> Rewrite:
-        """Read the text sampled in one turn; it fails where it holds no passage."""
+        """Parse the text sampled in one turn; it fails without a passage."""
         parsed = parse_plain(text)
         plan = None if parsed.failure else self.plan(question, parsed.rewrites)
         return Rewrite(plan, parsed.think, parsed.rewrites, parsed.failure)
 
     def join(self, question: Question, rewrites: Sequence[Rewrite]) -> Rewrite:
-        """One rewrite of the passages of several answers to one prompt; those that failed are left out.
+        """Join the passages of several answers to one prompt into one rewrite; failed answers are left out.
 
         Raises ValueError for more answers than a plan can hold.
         """
-        if self.most is not None and len(rewrites) > self.most:
-            raise ValueError(f"{self.name} searches with {self.most} passage, and {len(rewrites)} were sampled")
+        if self.max_passages is not None and len(rewrites) > self.max_passages:
+            raise ValueError(f"{self.name} searches with {self.max_passages} passage, and {len(rewrites)} were sampled")
         passages = [passage for rewrite in rewrites for passage in rewrite.rewrites]
         if not passages:
             return rewrites[0]

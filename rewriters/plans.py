@@ -1,7 +1,7 @@
 """From an answer to a search plan.
 
 One rewrite is one probe of one term; several rewrites (query decomposition) are one probe each, fused by their best
-score. With `keep_question_weight` w_q > 0 every probe also holds the question itself with that weight.
+score. With `keep_question_weight` w_q > 0 every probe also holds the question with that weight.
 """
 
 from collections.abc import Sequence
@@ -16,14 +16,14 @@ from .parse import Parsed, parse
 
 @dataclass(frozen=True, slots=True)
 class AnswerReader:
-    """Reads the tagged answers that all prompts of this folder ask for."""
+    """Parses the tagged answers that all prompts of this folder ask for."""
 
     config: RewriterConfig
     k: int = 10
     """Documents a plan asks for: at least as many as the metric scores and the next turn shows."""
 
     def read(self, question: Question, text: str) -> Rewrite:
-        """Parse `text`, sampled in one turn, and plan its search; the plan is None where the format failed."""
+        """Parse `text`, sampled in one turn, and plan its search; the plan is None if the format failed."""
         return self.rewrite(question, parse(text, self.config.max_rewrites))
 
     def rewrite(self, question: Question, parsed: Parsed) -> Rewrite:
@@ -36,28 +36,28 @@ class AnswerReader:
         return SearchPlan(probes=tuple(self._probe(question, rewrite) for rewrite in rewrites), fuse="max", k=self.k)
 
     def _probe(self, question: Question, rewrite: str) -> Probe:
-        kept = self.config.keep_question_weight or 0.0
-        question_terms = (Term(text=question.text, weight=kept),) if kept > 0 else ()
+        question_weight = self.config.keep_question_weight or 0.0
+        question_terms = (Term(text=question.text, weight=question_weight),) if question_weight > 0 else ()
         return Probe(terms=(*question_terms, Term(text=rewrite, weight=self.config.rewrite_weight)))
 
 
 def with_earlier(rewrite: Rewrite, earlier: Sequence[str], weight: float) -> Rewrite:
-    """`rewrite`, whose probes also hold the rewrites of earlier turns, each as a term of `weight`.
+    """Add the rewrites of earlier turns to every probe of `rewrite`, each as a term of `weight`.
 
-    Unchanged where `weight` is 0, where there are none, or where the format failed.
+    Unchanged if `weight` is 0, if there are none, or if the format failed.
     """
     if rewrite.plan is None or not earlier or weight == 0:
         return rewrite
-    kept = tuple(Term(text=text, weight=weight) for text in earlier)
-    probes = tuple(probe.model_copy(update={"terms": (*probe.terms, *kept)}) for probe in rewrite.plan.probes)
+    earlier_terms = tuple(Term(text=text, weight=weight) for text in earlier)
+    probes = tuple(probe.model_copy(update={"terms": (*probe.terms, *earlier_terms)}) for probe in rewrite.plan.probes)
     return replace(rewrite, plan=rewrite.plan.model_copy(update={"probes": probes}))
 
 
 def union(queries: Sequence[str], per_query: int, budget: int) -> SearchPlan:
-    """The first documents of every query, none twice, at most `budget` of them.
+    """The first documents of every query, without duplicates, at most `budget` of them.
 
-    First places of all queries come first, then second places, …: where the budget cuts, it cuts the same ranks of
-    every query and never a whole query.
+    The first ranks of all queries come first, then the second ranks, …: the budget cuts the same ranks of every query
+    and never a whole query.
     """
     probes = tuple(Probe(terms=(Term(text=query),), k=per_query) for query in queries)
     return SearchPlan(probes=probes, fuse="interleave", k=budget)

@@ -1,8 +1,8 @@
 """Query2Doc: the question and a passage written for it, as one query (Wang et al. 2023; seed 001, section 4).
 
-For BM25 the paper repeats the question five times before the passage; a score that is linear in the query makes that a
-term of weight 5 beside one of weight 1. Other retrievers get both in one text, the question first; the paper's [SEP]
-between them is a line break here, for not every encoder has such a token. The prompt is this project's own and shows no
+For BM25 the paper repeats the question five times before the passage; its score is linear in the query, so that equals
+a term of weight 5 beside one of weight 1. Other retrievers get both in one text, the question first; a line break
+replaces the paper's [SEP], because not every encoder has such a token. The prompt is this project's own and shows no
 examples: the paper's four come from MS MARCO.
 """
 
@@ -26,25 +26,25 @@ TASK = (
 def query2doc(config: RewriterConfig, card: RetrieverCard, k: int) -> PassageRewriter:
     """Build the rewriter for the retriever of `card`.
 
-    `keep_question_weight` replaces the 5 for BM25. Elsewhere question and passage are one text, and it can only be 0
-    (the passage alone) or 1; raises ConfigError for another.
+    `keep_question_weight` replaces the 5 for BM25. Other retrievers get question and passage as one text, so there it
+    can only be 0 (the passage alone) or 1; raises ConfigError for another.
     """
-    kept = config.keep_question_weight
-    if card.kind != "bm25" and kept not in (None, 0.0, 1.0):
+    question_weight = config.keep_question_weight
+    if card.kind != "bm25" and question_weight not in (None, 0.0, 1.0):
         raise ConfigError(
-            f"rewriter.keep_question_weight is {kept:g}, and query2doc writes question and passage into one text for "
-            f"the retriever {card.name!r}: it can be 0 or 1 there. Leave it out, or use rewriter.name=hyde."
+            f"rewriter.keep_question_weight is {question_weight:g}, and query2doc writes question and passage into one "
+            f"text for the retriever {card.name!r}: it can be 0 or 1 there. Leave it out, or use rewriter.name=hyde."
         )
 
     def plan(question: Question, passages: Sequence[str]) -> SearchPlan:
         (passage,) = passages
         terms: tuple[Term, ...]
         if card.kind == "bm25":
-            weight = REPEATED if kept is None else kept
-            own = (Term(text=question.text, weight=weight),) if weight > 0 else ()
-            terms = (*own, Term(text=passage, weight=config.rewrite_weight))
+            weight = REPEATED if question_weight is None else question_weight
+            question_terms = (Term(text=question.text, weight=weight),) if weight > 0 else ()
+            terms = (*question_terms, Term(text=passage, weight=config.rewrite_weight))
         else:
-            text = passage if kept == 0 else f"{question.text}\n{passage}"
+            text = passage if question_weight == 0 else f"{question.text}\n{passage}"
             terms = (Term(text=text, weight=config.rewrite_weight),)
         return SearchPlan(probes=(Probe(terms=terms),), k=k)
 

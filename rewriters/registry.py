@@ -31,16 +31,18 @@ REWRITERS: Mapping[str, Callable[[RewriterConfig, RetrieverCard, int], Rewriter]
 
 
 def make_rewriter(config: RewriterConfig, card: RetrieverCard, k: int = 10) -> Rewriter:
-    """Build the rewriter that `config.name` names, speaking to the retriever of `card`.
+    """Build the rewriter named `config.name` for the retriever of `card`.
 
-    `k` is how many documents its plans ask for: at least as many as the metric scores and the next turn shows.
-    Raises ConfigError for an unknown name and for settings with which a rewrite could change nothing.
+    `k` is how many documents its plans ask for: at least as many as the metric scores and the next turn shows. Raises
+    ConfigError for an unknown name, and for settings with which no rewrite can change the ranking.
     """
     build = REWRITERS.get(config.name)
     if build is None:
-        near = get_close_matches(config.name, REWRITERS, n=1, cutoff=0.5)
-        meant = f" Did you mean {near[0]!r}?" if near else ""
-        raise ConfigError(f"rewriter.name {config.name!r} is unknown; known are {', '.join(sorted(REWRITERS))}.{meant}")
+        matches = get_close_matches(config.name, REWRITERS, n=1, cutoff=0.5)
+        suggestion = f" Did you mean {matches[0]!r}?" if matches else ""
+        raise ConfigError(
+            f"rewriter.name {config.name!r} is unknown; known are {', '.join(sorted(REWRITERS))}.{suggestion}"
+        )
     if config.rewrite_weight == 0:
         raise ConfigError("rewriter.rewrite_weight is 0: no rewrite would reach the retriever. Give another weight.")
     return build(config, card, k)

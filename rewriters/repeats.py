@@ -1,10 +1,10 @@
-"""Whether rewrites only say again what was said before."""
+"""Detect rewrites that repeat earlier texts."""
 
 from collections.abc import Collection, Sequence
 
 from ..data.leakage import words
 
 
-def repeats(rewrites: Sequence[str], said: Collection[str]) -> bool:
-    """Whether every rewrite has the words of one of `said` (as `words` gives them), case and punctuation aside."""
-    return all(words(rewrite) in said for rewrite in rewrites)
+def repeats(rewrites: Sequence[str], previous: Collection[str]) -> bool:
+    """Whether every rewrite has the words of one of `previous` (by `words`), ignoring case and punctuation."""
+    return all(words(rewrite) in previous for rewrite in rewrites)

@@ -1,9 +1,9 @@
 """Few-shot chat for small models: a system line and example conversations instead of instructions.
 
 A model of some hundred million parameters follows examples, not rules. Every example is a conversation in exactly the
-form of the real one (question, answer, titles, better answer), and all of them stand before the question, so the
-prompt of every question shares one prefix that an engine computes once. Prompt tokens are what such a model's time
-goes into: keep the examples short.
+form of the real one (question, answer, titles, better answer), and all of them precede the question, so the prompts of
+all questions share one prefix that an engine computes once. Such a model spends most of its time on prompt tokens: keep
+the examples short.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,8 @@ from ..configs.schema import RewriterConfig
 from ..configs.yaml12 import parse_yaml
 from ..data.types import Document, Question
 from ..errors import ConfigError
-from .base import Message, Rewrite
+from ..llms.base import Message
+from .base import Rewrite
 from .card import RetrieverCard
 from .levels import question_text
 from .parse import parse, parse_plain, render
@@ -39,7 +40,7 @@ class ExampleTurn(_Strict):
     rewrite: str
 
     @model_validator(mode="after")
-    def _answer_keeps_the_format(self) -> Self:
+    def _check_answer_format(self) -> Self:
         if failure := parse(self.tagged).failure:
             raise ValueError(f"this example answer would itself be a format failure ({failure}): {self.tagged!r}")
         return self
@@ -50,7 +51,7 @@ class ExampleTurn(_Strict):
         return render(self.think, [self.rewrite])
 
 
-class Example(_Strict):
+class ExampleConversation(_Strict):
     """One example conversation, of one turn or more."""
 
     question: str
@@ -74,20 +75,20 @@ class FewShotPrompt(_Strict):
     that is cut at its token limit is read up to there. A small model then spends no tokens on tags."""
     opening: str = ""
     """What every answer begins with, given to the model instead of sampled; for the form `tags`."""
-    examples: tuple[Example, ...] = Field(min_length=1)
+    examples: tuple[ExampleConversation, ...] = Field(min_length=1)
 
     @model_validator(mode="after")
-    def _templates_have_their_place(self) -> Self:
+    def _check_templates(self) -> Self:
         for name in ("question", "documents"):
             if f"{{{name}}}" not in getattr(self, name):
                 raise ValueError(f"the template {name!r} must hold {{{name}}} where the text goes")
-        placed = "{retriever}" in self.question
+        has_retriever = "{retriever}" in self.question
         for example in self.examples:
-            if placed != bool(example.retriever):
-                seen = "names no retriever" if placed else f"names the retriever {example.retriever!r}"
+            if has_retriever != bool(example.retriever):
+                actual = "names no retriever" if has_retriever else f"names the retriever {example.retriever!r}"
                 raise ValueError(
-                    f"the example {example.question!r} {seen}, and the template {self.question!r} has "
-                    f"{'a' if placed else 'no'} place for {{retriever}}; the two go together"
+                    f"the example {example.question!r} {actual}, and the template {self.question!r} has "
+                    f"{'a' if has_retriever else 'no'} place for {{retriever}}; the two go together"
                 )
         if self.form == "plain" and self.opening:
             raise ValueError(f"the opening {self.opening!r} belongs to the form 'tags' and the form is 'plain'")
@@ -101,7 +102,7 @@ class FewShotPrompt(_Strict):
         return self
 
     def answer(self, turn: ExampleTurn) -> str:
-        """A turn of an example as the model is to write it."""
+        """The expected answer of an example turn."""
         return turn.rewrite if self.form == "plain" else turn.tagged
 
     def ask(self, question: str, retriever: str) -> str:
@@ -117,8 +118,8 @@ class FewShotPrompt(_Strict):
         chat = [Message(role="system", content=self.system)]
         for example in self.examples:
             for number, turn in enumerate(example.turns, start=1):
-                shown = self.ask(example.question, example.retriever) if number == 1 else self.show(turn.documents)
-                chat.append(Message(role="user", content=shown))
+                content = self.ask(example.question, example.retriever) if number == 1 else self.show(turn.documents)
+                chat.append(Message(role="user", content=content))
                 chat.append(Message(role="assistant", content=self.answer(turn)))
         return chat
 
@@ -129,15 +130,15 @@ def prompt_path(name: str) -> Path:
 
 
 def load_prompt(name: str) -> FewShotPrompt:
-    """Read a packaged prompt by name, or a YAML file by path. Raises ConfigError where it is no such prompt."""
+    """Read a packaged prompt by name, or a YAML file by path. Raises ConfigError if it is no such prompt."""
     path = prompt_path(name)
     try:
         return FewShotPrompt.model_validate(parse_yaml(path.read_text(encoding="utf-8")))
     except OSError as error:
-        known = ", ".join(sorted(file.stem for file in PROMPTS.glob("*.yaml")))
+        packaged = ", ".join(sorted(file.stem for file in PROMPTS.glob("*.yaml")))
         raise ConfigError(
             f"rewriter.prompt {name!r}: cannot read {path} ({error.strerror}). "
-            f"Give a packaged prompt ({known}) or the path of a .yaml file."
+            f"Give a packaged prompt ({packaged}) or the path of a .yaml file."
         ) from error
     except (YAMLError, UnicodeDecodeError, ValidationError) as error:
         raise ConfigError(f"rewriter.prompt {name!r}: {path} is not a few-shot prompt: {error}") from error
@@ -145,7 +146,7 @@ def load_prompt(name: str) -> FewShotPrompt:
 
 @dataclass(frozen=True)
 class SmallRewriter:
-    """Few-shot rewriter; the examples carry the strategy. The retriever is named where the prompt has room for it."""
+    """Few-shot rewriter; the examples carry the strategy. The prompt names the retriever if it has a place for it."""
 
     reader: AnswerReader
     prompt: FewShotPrompt
@@ -154,20 +155,20 @@ class SmallRewriter:
 
     @property
     def opening(self) -> str:
-        """As the prompt says."""
+        """The opening of the prompt."""
         return self.prompt.opening
 
     def first(self, question: Question) -> list[Message]:
         """The shared examples, then the question."""
-        asked = self.prompt.ask(question_text(question), self.retriever)
-        return [*self.prompt.messages(), Message(role="user", content=asked)]
+        content = self.prompt.ask(question_text(question), self.retriever)
+        return [*self.prompt.messages(), Message(role="user", content=content)]
 
     def follow_up(self, question: Question, documents: Sequence[Document], turn: int) -> str:
         """One title per line (the text of a document that has no title), best first."""
         return self.prompt.show([" ".join((document.title or document.text).split()) for document in documents])
 
     def parse(self, question: Question, text: str, turn: int) -> Rewrite:
-        """Read the text sampled in one turn, after the opening that it continues."""
+        """Parse the text sampled in one turn, after the opening that it continues."""
         if self.prompt.form == "plain":
             return self.reader.rewrite(question, parse_plain(text))
         return self.reader.read(question, self.opening + text)

@@ -11,8 +11,7 @@ from typing import Any
 
 from ..data.types import Question
 from ..errors import ModelError
-from ..llms.base import THINK_OPEN
-from ..rewriters.base import Message
+from ..llms.base import THINK_OPEN, Message
 
 _STAND_IN = "QUERYLECTSAMPLEDTURN"
 
@@ -76,8 +75,8 @@ class Chat:
         ids = self._ids(text)
         if len(ids) <= tokens:
             return text
-        for kept in range(tokens - 1, 0, -1):
-            start = str(self.tokenizer.decode(ids[:kept], clean_up_tokenization_spaces=False)).rstrip("\ufffd ")
+        for length in range(tokens - 1, 0, -1):
+            start = str(self.tokenizer.decode(ids[:length], clean_up_tokenization_spaces=False)).rstrip("\ufffd ")
             if self.count(f"{start}…") <= tokens:
                 return f"{start}…"
         return ""

@@ -13,17 +13,17 @@ def find_checkpoint(run: Path, name: str | None = None) -> Path:
     `name` asks for one of them: best, final, checkpoint-40. Raises CheckpointError where the folder holds no complete
     checkpoint, or none of that name.
     """
-    found = [folder for base in (run, run / "checkpoints") if base.is_dir() for folder in base.iterdir()]
-    complete = {folder.name: folder for folder in found if _is_policy(folder)}
+    folders = [folder for base in (run, run / "checkpoints") if base.is_dir() for folder in base.iterdir()]
+    complete = {folder.name: folder for folder in folders if _is_policy(folder)}
     if name is not None:
         if name not in complete:
-            there = ", ".join(sorted(complete)) or "none"
-            raise CheckpointError(f"run folder {run} holds no checkpoint {name!r}; complete ones are: {there}.")
+            available = ", ".join(sorted(complete)) or "none"
+            raise CheckpointError(f"run folder {run} holds no checkpoint {name!r}; complete ones are: {available}.")
         return complete[name]
-    for kept in ("best", "final"):
-        if kept in complete:
-            return complete[kept]
-    numbered = {int(match[1]): folder for place, folder in complete.items() if (match := re.search(r"-(\d+)$", place))}
+    for preferred in ("best", "final"):
+        if preferred in complete:
+            return complete[preferred]
+    numbered = {int(match[1]): folder for label, folder in complete.items() if (match := re.search(r"-(\d+)$", label))}
     if not numbered:
         raise CheckpointError(
             f"run folder {run} holds no checkpoint with adapter_config.json or config.json and safetensors. "
@@ -40,10 +40,10 @@ def find_warm_start(run: Path) -> Path | None:
 def base_fingerprint(run: Path) -> str | None:
     """That of the weights which training started from; None where the run did not write it down."""
     try:
-        said = json.loads((run / "base.json").read_text(encoding="utf-8"))["fingerprint"]
+        value = json.loads((run / "base.json").read_text(encoding="utf-8"))["fingerprint"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return said if isinstance(said, str) else None
+    return value if isinstance(value, str) else None
 
 
 def base_under(checkpoint: Path) -> str | None:

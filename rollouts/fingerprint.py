@@ -15,10 +15,10 @@ def fingerprint(model: nn.Module) -> str:
 
     Values count as bfloat16, so that the same weights loaded in float32 have the same fingerprint.
     """
-    found = hashlib.sha256()
+    hasher = hashlib.sha256()
     for name, tensor in sorted(model.named_parameters()):
         values = tensor.detach().flatten()
         values = values[:: max(1, values.numel() // SAMPLED)].to(torch.bfloat16).contiguous().cpu()
-        found.update(f"{name} {tuple(tensor.shape)}\n".encode())
-        found.update(values.view(torch.uint8).numpy().tobytes())
-    return found.hexdigest()
+        hasher.update(f"{name} {tuple(tensor.shape)}\n".encode())
+        hasher.update(values.view(torch.uint8).numpy().tobytes())
+    return hasher.hexdigest()

@@ -34,7 +34,7 @@ def dequantised(file: Path, dtype: torch.dtype) -> Path:
     target = home / f"{file.stem}-{digest[:16]}-{kind}-transformers-{transformers.__version__}"
     if (target / "config.json").is_file():
         return target
-    with _writing(target):
+    with _storage_errors(target):
         home.mkdir(parents=True, exist_ok=True)
     log.info("de-quantising %s into %s, once", file.name, target)
     source: dict[str, Any] = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
@@ -43,9 +43,9 @@ def dequantised(file: Path, dtype: torch.dtype) -> Path:
         model = transformers.AutoModelForCausalLM.from_pretrained(**source, dtype=dtype)
     except Exception as error:  # a damaged file raises whatever its bytes lead to
         raise ValueError(f"{file.name} cannot be read: {type(error).__name__}: {error}") from error
-    _forget_quantisation(model)
-    with _writing(target), tempfile.TemporaryDirectory(dir=home, prefix=".writing-") as place:
-        copy = Path(place) / "copy"
+    _drop_quantisation_marks(model)
+    with _storage_errors(target), tempfile.TemporaryDirectory(dir=home, prefix=".writing-") as folder:
+        copy = Path(folder) / "copy"
         model.save_pretrained(copy)
         tokenizer.save_pretrained(copy)
         try:
@@ -57,7 +57,7 @@ def dequantised(file: Path, dtype: torch.dtype) -> Path:
 
 
 @contextmanager
-def _writing(target: Path) -> Iterator[None]:
+def _storage_errors(target: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, SafetensorError) as error:
@@ -67,7 +67,7 @@ def _writing(target: Path) -> Iterator[None]:
         ) from error
 
 
-def _forget_quantisation(model: Any) -> None:
+def _drop_quantisation_marks(model: Any) -> None:
     """De-quantised weights are plain floats: drop the marks that would refuse to save them."""
     model.hf_quantizer = None
     for name in ("quantization_config", "_pre_quantization_dtype"):

@@ -3,42 +3,32 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Protocol
 
 from ..configs.schema import RewardConfig, RolloutConfig
 from ..data.types import Question
-from ..envs.wire import Step, StepResult
-from ..rewards.node import node_reward
+from ..envs.client.base import StepClient
+from ..envs.server.schemas import Step
+from ..rewards.reward import node_reward
 from ..rewriters.base import Rewriter
-from .engine import Engine
+from .conversation import Branch, Conversation
+from .conversation import Clock as Clock
+from .engines.base import Engine
 from .memory import give_back_freed_memory
-from .speaking import Clock as Clock
-from .speaking import Place, Speaker
-from .streams import stream
+from .random_streams import stream
 from .tree import Hit, Node, Tree
 
 ANSWERED_AT_ONCE = 192
 """Questions that are answered greedily side by side."""
 
 
-class EnvironmentLike(Protocol):
-    """The one call of the environment client that growing needs."""
-
-    def step(
-        self, steps: Sequence[Step], *, with_text: bool = False, metrics: Sequence[str] = ()
-    ) -> list[StepResult | None]:
-        """Rank and score; None = no answer before the deadline."""
-        ...
-
-
-class Grower(Speaker):
+class Grower(Conversation):
     """Grows trees for one rewriter, engine and environment."""
 
     def __init__(
         self,
         engine: Engine,
         rewriter: Rewriter,
-        client: EnvironmentLike,
+        client: StepClient,
         rollout: RolloutConfig,
         reward: RewardConfig,
         extra_metrics: Sequence[str] = (),
@@ -57,27 +47,31 @@ class Grower(Speaker):
     ) -> list[Tree]:
         """One tree per question, in order; `branching[t]` samples under every node of turn t + 1.
 
-        `streams` gives every question a random stream of its own (rollouts/streams.py): its tree then does not depend
+        `streams` gives every question a random stream of its own (random_streams.py): its tree then does not depend
         on the other questions. None draws from torch's global stream.
 
         A turn whose text fails the format is searched with nothing, earns only the format part, and still grows: its
         follow-up shows no documents. So does an unscorable turn.
         """
-        own = streams or [0] * len(questions)
-        places = [self.begin(question, its) for question, its in zip(questions, own, strict=True)]
-        trees = [place.tree for place in places]
+        question_streams = streams or [0] * len(questions)
+        branches = [
+            self.begin(question, question_stream)
+            for question, question_stream in zip(questions, question_streams, strict=True)
+        ]
+        trees = [branch.tree for branch in branches]
         for turn, width in enumerate(branching, start=1):
             sampling = self.sampling(turn, greedy)
             if streams is not None:
-                sampling = replace(sampling, streams=tuple(place.stream for place in places))
-            grown = self.say(places, turn, width, sampling)
+                sampling = replace(sampling, streams=tuple(branch.stream for branch in branches))
+            grown = self.generate(branches, turn, width, sampling)
             self._search(grown)
             if turn < len(branching):
-                places = [
-                    self.follow(place, node, [hit.document for hit in node.ranking], turn + 1) for place, node in grown
+                branches = [
+                    self.next_turn(branch, node, [hit.document for hit in node.ranking], turn + 1)
+                    for branch, node in grown
                 ]
-                for number, (place, (parent, _)) in enumerate(zip(places, grown, strict=True)):
-                    place.stream = stream(parent.stream, number % width)
+                for number, (branch, (parent, _)) in enumerate(zip(branches, grown, strict=True)):
+                    branch.stream = stream(parent.stream, number % width)
         return trees
 
     def answer(
@@ -101,23 +95,23 @@ class Grower(Speaker):
             advance(len(questions), len(questions))
         return trees
 
-    def _search(self, grown: Sequence[tuple[Place, Node]]) -> None:
+    def _search(self, grown: Sequence[tuple[Branch, Node]]) -> None:
         metric = self.reward.metric
-        asked: list[Node] = []
+        searched: list[Node] = []
         steps: list[Step] = []
-        for place, node in grown:
+        for branch, node in grown:
             if node.rewrite.plan is None:
                 node.metrics = {metric: 0.0}
                 node.reward = self._worth(node, 0.0)
             else:
-                asked.append(node)
-                steps.append(Step(question_id=place.tree.question.id, plan=node.rewrite.plan))
+                searched.append(node)
+                steps.append(Step(question_id=branch.tree.question.id, plan=node.rewrite.plan))
         started = time.perf_counter()
         results = self.client.step(steps, with_text=True, metrics=[metric, *self.extra_metrics]) if steps else []
         self.clock.add("retrieve", started)
         if grown:
             self.searched.add(f"turn{grown[0][1].turn}", started)
-        for node, result in zip(asked, results, strict=True):
+        for node, result in zip(searched, results, strict=True):
             if result is None:
                 continue
             node.ranking = [Hit(hit.document, hit.score) for hit in result.ranking]

@@ -1,4 +1,4 @@
-"""The C library's allocator, told to keep what it has."""
+"""Settings of glibc's allocator: keep freed memory, or return it to the kernel."""
 
 import ctypes
 import os
@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-_KEPT = 2**30
+_THRESHOLD = 2**30
 _PRIMITIVES = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
 """Read by PyTorch's library for matrix products when it is first used."""
 
@@ -20,8 +20,8 @@ def keep_freed_memory() -> None:
     os.environ.setdefault(_PRIMITIVES, "32")  # each new shape of a matrix product keeps a megabyte of compiled code
     libc = _libc()
     if hasattr(libc, "mallopt"):
-        libc.mallopt(_MMAP_THRESHOLD, _KEPT)
-        libc.mallopt(_TRIM_THRESHOLD, _KEPT)
+        libc.mallopt(_MMAP_THRESHOLD, _THRESHOLD)
+        libc.mallopt(_TRIM_THRESHOLD, _THRESHOLD)
 
 
 def give_back_freed_memory() -> None:
@@ -35,15 +35,15 @@ def give_back_freed_memory() -> None:
 
 
 def peak_memory_gib() -> float:
-    """The most memory held: of the GPU since the last call, or of this process since its start where there is none."""
+    """Peak memory: of the GPU since the last call, or without a GPU of this process since its start."""
     import resource
 
     import torch
 
     if torch.cuda.is_available():
-        most = torch.cuda.max_memory_allocated()
+        peak = torch.cuda.max_memory_allocated()
         torch.cuda.reset_peak_memory_stats()
-        return most / 2**30
+        return peak / 2**30
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30
 

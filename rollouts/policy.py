@@ -35,7 +35,7 @@ def load_policy(
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     keep_freed_memory()
-    where = f"policy.model {config.model!r}"
+    label = f"policy.model {config.model!r}"
     full = adapter is not None and not (adapter / "adapter_config.json").exists()
     source: dict[str, Any] = {"pretrained_model_name_or_path": str(adapter) if full else resolve_model(config.model)}
     source["trust_remote_code"] = config.trust_remote_code
@@ -55,12 +55,12 @@ def load_policy(
             raise ValueError(f"its weights lack {len(missing)} tensors of the model, such as {missing[0]}")
     except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
         raise (CheckpointError if full else ModelError)(
-            f"{where}: no causal language model could be loaded from {source['pretrained_model_name_or_path']!r} "
+            f"{label}: no causal language model could be loaded from {source['pretrained_model_name_or_path']!r} "
             f"({first_line(error, 200)}). Expected config.json with weights and a tokenizer, one GGUF file, or a Hub "
             "id that can be reached."
         ) from error
     if not tokenizer.chat_template:
-        raise ModelError(f"{where}: its tokenizer has no chat template; choose an instruction-tuned model.")
+        raise ModelError(f"{label}: its tokenizer has no chat template; choose an instruction-tuned model.")
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     if adapter is not None and not full:
@@ -75,21 +75,21 @@ def load_policy(
 def safetensors_place(config: PolicyConfig) -> str:
     """The folder or Hub id that holds `policy.model` as safetensors; a GGUF file is de-quantised first.
 
-    Raises ModelError for a name without a place, ValueError for a GGUF file that cannot be read.
+    Raises ModelError for a name that cannot be resolved, ValueError for a GGUF file that cannot be read.
     """
-    place = resolve_model(config.model)
-    gguf = _gguf_file(config.model, Path(place))
-    return str(dequantised(gguf, torch_dtype(config))) if gguf else place
+    source = resolve_model(config.model)
+    gguf = _gguf_file(config.model, Path(source))
+    return str(dequantised(gguf, torch_dtype(config))) if gguf else source
 
 
 def _gguf_file(name: str, folder: Path) -> Path | None:
     """The one GGUF file of a folder without safetensors. Raises ModelError where there are several."""
-    found = [] if any(folder.glob("*.safetensors")) else sorted(folder.glob("*.gguf"))
-    if len(found) > 1:
+    files = [] if any(folder.glob("*.safetensors")) else sorted(folder.glob("*.gguf"))
+    if len(files) > 1:
         raise ModelError(
-            f"policy.model {name!r}: {len(found)} GGUF files; expected one. Give a folder that holds only one of them."
+            f"policy.model {name!r}: {len(files)} GGUF files; expected one. Give a folder that holds only one of them."
         )
-    return found[0] if found else None
+    return files[0] if files else None
 
 
 def torch_dtype(config: PolicyConfig) -> torch.dtype:
@@ -162,9 +162,9 @@ class MergedCopy:
     """A copy of a LoRA policy with the adapter merged in, refreshed from the trained weights before each rollout.
 
     Sampling from it costs no adapter arithmetic, and the trained base weights are never rounded by merging and
-    unmerging. Without an adapter the copy is the policy itself, unless it must stand `apart`: where ZeRO-3 splits the
-    trained weights over processes, each process samples from a whole copy, refreshed weight by weight. There `refresh`
-    is a meeting of all processes.
+    unmerging. Without an adapter the copy is the policy itself, unless `apart` asks for a separate one: where ZeRO-3
+    splits the trained weights over processes, each process samples from a full copy, refreshed weight by weight. There
+    `refresh` is a collective call.
     """
 
     def __init__(self, policy: nn.Module, apart: bool = False) -> None:
@@ -185,23 +185,23 @@ class MergedCopy:
     def refresh(self) -> nn.Module:
         """Bring the copy up to date and return it."""
         for name, module in self.lora:
-            with _whole(module):
+            with _gathered(module):
                 target = self._targets[name.removeprefix(_PEFT_PREFIX) + ".weight"]
                 weight: torch.Tensor = self._base[name]
                 for adapter in module.active_adapters:
                     weight = weight + module.get_delta_weight(adapter).to(weight.dtype)
                 target.copy_(weight)
         if self.model is not self.policy and not self.lora:
-            for mine, theirs in zip(self.model.modules(), self.policy.modules(), strict=True):
-                own = list(theirs.parameters(recurse=False))
-                if own:
-                    with _whole(theirs):
-                        for target, weight in zip(mine.parameters(recurse=False), own, strict=True):
+            for module_copy, trained in zip(self.model.modules(), self.policy.modules(), strict=True):
+                weights = list(trained.parameters(recurse=False))
+                if weights:
+                    with _gathered(trained):
+                        for target, weight in zip(module_copy.parameters(recurse=False), weights, strict=True):
                             target.copy_(weight)
         return self.model
 
     def rest(self) -> None:
-        """The copy stays where it is."""
+        """Nothing to release: the copy stays in memory."""
 
 
 @torch.no_grad()
@@ -232,7 +232,7 @@ def merged_weights(
         yield name.removeprefix(_PEFT_PREFIX).replace(".base_layer.", "."), weight.to(device=device, dtype=dtype)
 
 
-def _whole(module: nn.Module) -> AbstractContextManager[Any]:
+def _gathered(module: nn.Module) -> AbstractContextManager[Any]:
     """The module's weights, gathered from all processes while the block runs where ZeRO-3 has split them."""
     split = [weight for weight in module.parameters() if hasattr(weight, "ds_id")]
     if not split:

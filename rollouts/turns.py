@@ -32,14 +32,14 @@ def used_turn(config: RunConfig, run: Path | None, checkpoint: Path | None) -> U
         return UsedTurn(1, "it has one turn")
     if run is None or checkpoint is None:
         return UsedTurn(1, "of no run, so the first turn")
-    record = _validated(config, run, checkpoint)
+    record = _validation_record(config, run, checkpoint)
     winner = record and winning_turn(record, config.reward.metric, turns)
     if not record or not winner:
         return UsedTurn(turns, f"{checkpoint.name} was not validated, so the last turn")
     metric = config.reward.metric
     values = {turn: record.get(metric_key(metric, turn)) for turn in range(1, turns + 1)}
-    said = ", ".join(f"turn {turn} {value:.3f}" for turn, value in values.items() if value is not None)
-    return UsedTurn(winner, f"best on {record.get('questions', '?')} validation questions: {metric} of {said}")
+    scores = ", ".join(f"turn {turn} {value:.3f}" for turn, value in values.items() if value is not None)
+    return UsedTurn(winner, f"best on {record.get('questions', '?')} validation questions: {metric} of {scores}")
 
 
 def winning_turn(record: Mapping[str, Any], metric: str, turns: int) -> int | None:
@@ -63,23 +63,25 @@ def metric_key(metric: str, turn: int) -> str:
     return f"{metric.partition('@')[0]}/turn{turn}"
 
 
-def _validated(config: RunConfig, run: Path, checkpoint: Path) -> dict[str, Any] | None:
+def _validation_record(config: RunConfig, run: Path, checkpoint: Path) -> dict[str, Any] | None:
     """The validation record of these weights; None where there is none."""
     if checkpoint.name == "best":
         return _object((checkpoint / "best.json").read_text("utf-8")) if (checkpoint / "best.json").is_file() else None
     records = _records(run / "validation.jsonl")
     if checkpoint.name == "final":
-        steps = [int(one["step"]) for one in _records(run / "metrics.jsonl")] or [config.train.steps]
+        steps = [int(record["step"]) for record in _records(run / "metrics.jsonl")] or [config.train.steps]
         return records[-1] if records and records[-1]["step"] >= max(steps) else None
     step = re.fullmatch(r"checkpoint-(\d+)", checkpoint.name)
-    return next((one for one in reversed(records) if step and one["step"] == int(step[1])), None)
+    return next((record for record in reversed(records) if step and record["step"] == int(step[1])), None)
 
 
 def _records(path: Path) -> list[dict[str, Any]]:
     """The records of a log, in order of their steps; a line that was cut is left out."""
     lines = path.read_text("utf-8", errors="replace").splitlines() if path.is_file() else []
-    found = [one for line in lines if (one := _object(line)) is not None and isinstance(one.get("step"), int)]
-    return sorted(found, key=lambda one: int(one["step"]))
+    records = [
+        record for line in lines if (record := _object(line)) is not None and isinstance(record.get("step"), int)
+    ]
+    return sorted(records, key=lambda record: int(record["step"]))
 
 
 def _object(text: str) -> dict[str, Any] | None:

@@ -1,4 +1,4 @@
-"""What a job script has to know of a config, printed as assignments of a shell: `python -m querylect.slurm.facts CONFIG
+"""Prints what a job script needs from a config as shell assignments: `python -m querylect.slurm.facts CONFIG
 [KEY=VALUE …]`. Exit code 2 and one sentence where the config is wrong. Light: it runs at the start of every job.
 """
 
@@ -16,20 +16,20 @@ from .requests import zero_stage_of
 def facts(config: str, overrides: Sequence[str]) -> dict[str, str | list[str]]:
     """The variables that slurm/lib.sh reads, by name. Raises ConfigError."""
     settings = load_config(config, overrides)
-    every = environments(settings)
-    served = {name: one for name, one in every.items() if one.client.urls == "local"}
-    tokens = sorted({one.client.token_env for one in served.values()})
-    for name, one in every.items():
-        if name not in served and one.client.token_env in tokens:
+    runs = environments(settings)
+    served = {name: run for name, run in runs.items() if run.client.urls == "local"}
+    tokens = sorted({run.client.token_env for run in served.values()})
+    for name, run in runs.items():
+        if name not in served and run.client.token_env in tokens:
             raise ConfigError(
-                f"mix.environments.{name} is served elsewhere and has its token in {one.client.token_env}, where the "
+                f"mix.environments.{name} is served elsewhere and has its token in {run.client.token_env}, where the "
                 "job puts the token of the services that it starts. Give it one of its own: "
                 f"mix.environments.{name}.client.token_env=…"
             )
     missing: dict[Path, str] = {}
-    for name, one in served.items():
-        if not (Path(one.env.index) / "manifest.json").exists():
-            missing.setdefault(Path(one.env.index), name)
+    for name, run in served.items():
+        if not (Path(run.env.index) / "manifest.json").exists():
+            missing.setdefault(Path(run.env.index), name)
     return {
         "run": str(Path(settings.output) / settings.name),
         "model": settings.policy.model,

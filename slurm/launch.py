@@ -29,8 +29,8 @@ TIME = re.compile(r"^(?:(?P<days>\d+)-)?(?P<first>\d+)(?::(?P<second>\d+))?(?::(
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
-    """What the user wants other than a script says; None as it says."""
+class LaunchOptions:
+    """The user's overrides of a script's request; None keeps the script's value."""
 
     nodes: int | None = None
     gpus: int | None = None
@@ -53,7 +53,7 @@ class Job:
     """Arguments of sbatch, which come before what the cluster file exports."""
 
 
-def jobs_of(config: RunConfig, wishes: Wishes, chain: bool) -> list[Job]:
+def jobs_of(config: RunConfig, wishes: LaunchOptions, chain: bool) -> list[Job]:
     """The jobs in their order; each but the first waits until the one before has ended well.
 
     Raises ConfigError for a time limit that is over when the warning before it comes.
@@ -66,26 +66,26 @@ def jobs_of(config: RunConfig, wishes: Wishes, chain: bool) -> list[Job]:
         )
     run = Path(config.output) / config.name
     config_path = str(run / "job" / "config.yaml")
-    train = _job("train", _script_of(config, wishes), [config_path], _asked(wishes), config, wishes)
+    train = _job("train", _script_of(config, wishes), [config_path], _requested_options(wishes), config, wishes)
     if not chain:
         return [train]
-    where = {name: value for name, value in _asked(wishes).items() if name in ("partition", "account")}
+    placement = {name: value for name, value in _requested_options(wishes).items() if name in ("partition", "account")}
     no_gpu = {"gpus": "0"} if wishes.gpus == 0 else {}
-    evaluation = _job("eval", "eval_array", [str(run)], where | no_gpu, config, wishes)
-    local = [one.env for one in environments(config).values() if one.client.urls == "local"]
-    missing = [one for one in local if not (Path(one.index) / "manifest.json").exists()]
+    evaluation = _job("eval", "eval_array", [str(run)], placement | no_gpu, config, wishes)
+    local = [member.env for member in environments(config).values() if member.client.urls == "local"]
+    missing = [env for env in local if not (Path(env.index) / "manifest.json").exists()]
     if not missing:
         return [train, evaluation]
-    if all(one.retriever == "bm25" for one in missing):
+    if all(env.retriever == "bm25" for env in missing):
         no_gpu = {"gpus": "0"}
-    if any(one.retriever in UNDIVIDED for one in missing):
+    if any(env.retriever in UNDIVIDED for env in missing):
         return [
-            _job("index", "index_array", [config_path], where | no_gpu, config, wishes, array=False),
+            _job("index", "index_array", [config_path], placement | no_gpu, config, wishes, array=False),
             train,
             evaluation,
         ]
-    shards = where | no_gpu | {"array": f"1-{wishes.shards}"}
-    merging = where | {"gpus": "0", "array": "0"}
+    shards = placement | no_gpu | {"array": f"1-{wishes.shards}"}
+    merging = placement | {"gpus": "0", "array": "0"}
     return [
         _job("index", "index_array", [config_path], shards, config, wishes),
         _job("merge", "index_array", [config_path], merging, config, wishes),
@@ -94,7 +94,7 @@ def jobs_of(config: RunConfig, wishes: Wishes, chain: bool) -> list[Job]:
     ]
 
 
-def launch(config: RunConfig, wishes: Wishes, chain: bool = False) -> list[tuple[str, Path]]:
+def launch(config: RunConfig, wishes: LaunchOptions, chain: bool = False) -> list[tuple[str, Path]]:
     """Write the scripts and submit them; gives the id and the script of every job.
 
     Raises ClusterError where there is no Slurm or it refuses a job, StorageError where the scripts cannot be written,
@@ -107,16 +107,16 @@ def launch(config: RunConfig, wishes: Wishes, chain: bool = False) -> list[tuple
         )
     jobs = jobs_of(config, wishes, chain)
     folder = Path(config.output) / config.name / "job"
-    written, text = folder / "config.yaml", dump_config(config)
-    before = _read_text(written)
-    if before not in (None, text):
+    config_file, text = folder / "config.yaml", dump_config(config)
+    previous = _read_text(config_file)
+    if previous not in (None, text):
         raise ConfigError(
-            f"{written} holds other settings, and a job of that launch reads them when it starts. Choose another "
+            f"{config_file} holds other settings, and a job of that launch reads them when it starts. Choose another "
             f"name=…, or, where no such job is left, remove {folder}."
         )
     scripts = [_write(folder, job) for job in jobs]
-    _write_text(written, text)
-    _make(folder.parent / "logs")
+    _write_text(config_file, text)
+    _make_folder(folder.parent / "logs")
     submitted: list[tuple[str, Path]] = []
     for job, script in zip(jobs, scripts, strict=True):
         after = [f"--dependency=afterok:{submitted[-1][0]}", "--kill-on-invalid-dep=yes"] if submitted else []
@@ -125,13 +125,13 @@ def launch(config: RunConfig, wishes: Wishes, chain: bool = False) -> list[tuple
         except ClusterError:
             if submitted:
                 subprocess.run(["scancel", *(number for number, _ in submitted)], check=False, capture_output=True)
-            if before is None:
-                written.unlink(missing_ok=True)  # nobody reads it: the next launch may say something else
+            if previous is None:
+                config_file.unlink(missing_ok=True)  # nobody reads it: the next launch may say something else
             raise
     return submitted
 
 
-def _script_of(config: RunConfig, wishes: Wishes) -> str:
+def _script_of(config: RunConfig, wishes: LaunchOptions) -> str:
     if wishes.vllm_server:
         return "grpo_vllm_server"
     if (wishes.nodes or 1) - wishes.retriever_nodes > 1 or (wishes.gpus or 1) > 1:
@@ -139,21 +139,21 @@ def _script_of(config: RunConfig, wishes: Wishes) -> str:
     return SCRIPTS.get(config.env.retriever, "grpo_contriever")
 
 
-def _asked(wishes: Wishes) -> dict[str, str]:
-    given = {"nodes": wishes.nodes, "time": wishes.time, "partition": wishes.partition, "account": wishes.account}
-    return {name: str(value) for name, value in given.items() if value is not None}
+def _requested_options(wishes: LaunchOptions) -> dict[str, str]:
+    options = {"nodes": wishes.nodes, "time": wishes.time, "partition": wishes.partition, "account": wishes.account}
+    return {name: str(value) for name, value in options.items() if value is not None}
 
 
 def seconds_of(time: str) -> int | None:
-    """A time limit as Slurm reads it (M, M:S, H:M:S, D-H, D-H:M, D-H:M:S); None for what it would not read."""
-    found = TIME.match(time)
-    if found is None:
+    """A time limit in Slurm's formats (M, M:S, H:M:S, D-H, D-H:M, D-H:M:S); None for any other text."""
+    match = TIME.match(time)
+    if match is None:
         return None
-    given = [int(found[part]) for part in ("first", "second", "third") if found[part] is not None]
-    if found["days"] is not None:
-        hours, minutes, seconds = [*given, 0, 0][:3]
-        return ((int(found["days"]) * 24 + hours) * 60 + minutes) * 60 + seconds
-    hours, minutes, seconds = given if len(given) == 3 else [0, *given, 0][:3]
+    numbers = [int(match[part]) for part in ("first", "second", "third") if match[part] is not None]
+    if match["days"] is not None:
+        hours, minutes, seconds = [*numbers, 0, 0][:3]
+        return ((int(match["days"]) * 24 + hours) * 60 + minutes) * 60 + seconds
+    hours, minutes, seconds = numbers if len(numbers) == 3 else [0, *numbers, 0][:3]
     return (hours * 60 + minutes) * 60 + seconds
 
 
@@ -161,9 +161,9 @@ def _job(
     name: str,
     script: str,
     arguments: Sequence[str],
-    asked: Mapping[str, str],
+    requested: Mapping[str, str],
     config: RunConfig,
-    wishes: Wishes,
+    wishes: LaunchOptions,
     array: bool = True,
 ) -> Job:
     """A script with its request, its paths and its arguments filled in; without `array` it is one job."""
@@ -173,26 +173,26 @@ def _job(
         del request["array"]
     if script in SCRIPTS.values() and config.policy.lora is not None:
         request |= ONE_GPU
-    options = dict(asked)
+    options = dict(requested)
     if wishes.gpus is not None and script.startswith("grpo_"):
         options["gpus-per-node"] = str(wishes.gpus)
     logs = Path(config.output) / config.name / "logs"
-    own = {"job-name": f"{name}-{config.name}", "output": f"{logs}/job-{name}-%j.log"}
+    job_options = {"job-name": f"{name}-{config.name}", "output": f"{logs}/job-{name}-%j.log"}
     body = BODY.search(text)
     assert body is not None, f"{script}.sh calls no job"
-    surroundings = {"QUERYLECT_SLURM": str(FOLDER), "QUERYLECT": str(Path(sys.executable).with_name("querylect"))}
+    variables = {"QUERYLECT_SLURM": str(FOLDER), "QUERYLECT": str(Path(sys.executable).with_name("querylect"))}
     if os.environ.get("QUERYLECT_CLUSTER"):
-        surroundings["QUERYLECT_CLUSTER"] = os.path.abspath(os.environ["QUERYLECT_CLUSTER"])
+        variables["QUERYLECT_CLUSTER"] = os.path.abspath(os.environ["QUERYLECT_CLUSTER"])
     if wishes.retriever_nodes and script.startswith("grpo_"):
-        surroundings["RETRIEVER_NODES"] = str(wishes.retriever_nodes)
+        variables["RETRIEVER_NODES"] = str(wishes.retriever_nodes)
     lines = [
         "#!/usr/bin/env bash",
         f"# {script}.sh for {config.name}, written by `querylect launch`. Submit it again, as it is, to go on.",
         *(
             f"#SBATCH --{key}={value}" if value else f"#SBATCH --{key}"
-            for key, value in (request | options | own).items()
+            for key, value in (request | options | job_options).items()
         ),
-        *(f"export {key}={shlex.quote(value)}" for key, value in surroundings.items()),
+        *(f"export {key}={shlex.quote(value)}" for key, value in variables.items()),
         'source "$QUERYLECT_SLURM/lib.sh"',
         f'{body[1]} {shlex.join(arguments)} "$@"',
     ]
@@ -206,25 +206,25 @@ def _write(folder: Path, job: Job) -> Path:
 
 
 def _write_text(path: Path, text: str) -> None:
-    _make(path.parent)
-    with _storage(path):
+    _make_folder(path.parent)
+    with _storage_errors(path):
         path.write_text(text, encoding="utf-8")
 
 
 def _read_text(path: Path) -> str | None:
-    """What stands there; None where nothing does."""
-    with _storage(path), suppress(FileNotFoundError):
+    """The content of the file; None where it does not exist."""
+    with _storage_errors(path), suppress(FileNotFoundError):
         return path.read_text(encoding="utf-8")
     return None
 
 
-def _make(folder: Path) -> None:
-    with _storage(folder):
+def _make_folder(folder: Path) -> None:
+    with _storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
 
 
 @contextmanager
-def _storage(path: Path) -> Iterator[None]:
+def _storage_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -242,44 +242,44 @@ def _submit(arguments: Sequence[str]) -> str:
         )
     # What the file itself prints is no answer of sbatch, and a last line that fails is nothing wrong.
     command = ["bash", "-c", 'source "$0"; exec sbatch --parsable "$@"', cluster, *arguments]
-    told = subprocess.run(command, capture_output=True, text=True, check=False)
-    if told.returncode:
-        raise ClusterError(_refusal(told.stderr, cluster))
-    return told.stdout.strip().splitlines()[-1].split(";")[0]
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    if process.returncode:
+        raise ClusterError(_refusal(process.stderr, cluster))
+    return process.stdout.strip().splitlines()[-1].split(";")[0]
 
 
-def _refusal(said: str, cluster: str) -> str:
+def _refusal(stderr: str, cluster: str) -> str:
     """What Slurm says, in one sentence, with what to do."""
-    lines = [line.split("error: ", 1)[-1].strip() for line in said.splitlines() if line.strip()]
+    lines = [line.split("error: ", 1)[-1].strip() for line in stderr.splitlines() if line.strip()]
     reason = "; ".join(dict.fromkeys(lines)) or "it gave no reason"
     remedy = f"Mend --nodes, --gpus, --time or what {cluster} exports."
-    if "ccount" in said:  # "Invalid account or account/partition combination" names both
+    if "ccount" in stderr:  # "Invalid account or account/partition combination" names both
         remedy = f"Name yours with --account or as SBATCH_ACCOUNT in {cluster}."
-    elif "artition" in said:
+    elif "artition" in stderr:
         remedy = f"{_partitions()}Name one with --partition or as SBATCH_PARTITION in {cluster}."
-    elif any(one in said for one in ("ontroller", "onnect failure", "onfiguration source")):
+    elif any(fragment in stderr for fragment in ("ontroller", "onnect failure", "onfiguration source")):
         remedy = "Slurm's controller does not answer from here: ask `sinfo`, and launch again later."
     return f"Slurm refused the job ({reason}). {remedy}"
 
 
 def _partitions() -> str:
-    told = subprocess.run(["sinfo", "--noheader", "--format=%R"], capture_output=True, text=True, check=False)
-    names = sorted(set(told.stdout.split())) if told.returncode == 0 else []
+    process = subprocess.run(["sinfo", "--noheader", "--format=%R"], capture_output=True, text=True, check=False)
+    names = sorted(set(process.stdout.split())) if process.returncode == 0 else []
     return f"There are: {', '.join(names)}. " if names else ""
 
 
-def shown(config: RunConfig, wishes: Wishes, chain: bool, folder: Path) -> str:
-    """All jobs as text: their scripts, and the components, nodes and commands of each. `folder` is for passing use."""
-    written = folder / "config.yaml"
-    _write_text(written, dump_config(config))
+def shown(config: RunConfig, wishes: LaunchOptions, chain: bool, folder: Path) -> str:
+    """All jobs as text: their scripts, and the components, nodes and commands of each. `folder` is temporary."""
+    config_file = folder / "config.yaml"
+    _write_text(config_file, dump_config(config))
     true_path = str(Path(config.output) / config.name / "job" / "config.yaml")
     parts = []
     for job in jobs_of(config, wishes, chain):
-        script = _write(folder, Job(job.name, job.text.replace(true_path, str(written))))
-        told = subprocess.run(["bash", script, "--dry-run"], capture_output=True, text=True, check=False)
-        if told.returncode:
-            raise ClusterError(told.stderr.strip())
+        script = _write(folder, Job(job.name, job.text.replace(true_path, str(config_file))))
+        process = subprocess.run(["bash", script, "--dry-run"], capture_output=True, text=True, check=False)
+        if process.returncode:
+            raise ClusterError(process.stderr.strip())
         options = " ".join(job.options)
-        plan = told.stdout.replace(str(written), true_path)
+        plan = process.stdout.replace(str(config_file), true_path)
         parts.append(f"── {job.name}: sbatch {options}\n{job.text}\n{plan}")
     return "\n".join(parts)

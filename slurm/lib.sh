@@ -346,7 +346,7 @@ start_vllm() {
     port="${VLLM_PORT:-$(job_port 1)}"
     read -ra more <<<"${VLLM_ARGS:-}"
     # shellcheck disable=SC2016  # the address is known where the server runs
-    start_on vllm "${servers[0]}" bash -c 'host="$("$1" -m querylect.envs.facing "$2")" && shift 2 && exec "$@" --host "$host"' \
+    start_on vllm "${servers[0]}" bash -c 'host="$("$1" -m querylect.envs.client.source_address "$2")" && shift 2 && exec "$@" --host "$host"' \
         vllm "$bin/python" "$(address_of "${trainers[0]}")" \
         "$bin/trl" vllm-serve --model "$model" --port "$port" --enable_prefix_caching true "${more[@]}"
     arguments+=(rollout.engine=vllm_server rollout.server.base_url="http://$(address_of "${servers[0]}"):$port"

@@ -1,7 +1,7 @@
 """Waits until the services of a job answer: `python -m querylect.slurm.ready FOLDER COUNT SECONDS`.
 
-A service is known once it has written its address into the folder (envs/handed_over.py), and ready once /readyz answers
-200 from here, so that a firewall between two nodes is found before a trainer is loaded. Standard library only.
+A service is known once it has written its address into the folder (envs/client/discovery.py), and ready once /readyz
+answers 200 from here, so that a firewall between two nodes is found before a trainer is loaded. Standard library only.
 """
 
 import json
@@ -28,7 +28,7 @@ def problem_of(url: str) -> str | None:
 
 
 def told(folder: Path) -> list[str]:
-    """The addresses in the folder; not of a service that goes while it is looked at."""
+    """The addresses in the folder; a file that vanishes meanwhile is skipped."""
     urls = []
     for path in folder.glob("*.json"):
         with suppress(FileNotFoundError):
@@ -38,14 +38,14 @@ def told(folder: Path) -> list[str]:
 
 def wait(folder: Path, count: int, seconds: float) -> str | None:
     """Wait until `count` services are ready; gives what is wrong where they are not in time."""
-    until = time.monotonic() + seconds
+    deadline = time.monotonic() + seconds
     while True:
         urls = told(folder)
         problems = {url: problem for url in urls if (problem := problem_of(url)) is not None}
         if len(urls) == count and not problems:
             sys.stdout.write(f"ready: {', '.join(sorted(urls))}\n")
             return None
-        if time.monotonic() >= until:
+        if time.monotonic() >= deadline:
             unreachable = "".join(f"; {url} does not answer here ({problem})" for url, problem in problems.items())
             return (
                 f"after {seconds:g} s {len(urls)} of {count} retrievers have told their address{unreachable}. Look at "
@@ -56,13 +56,13 @@ def wait(folder: Path, count: int, seconds: float) -> str | None:
 
 def main(arguments: Sequence[str]) -> int:
     """The command; gives its exit code."""
-    folder, count, written = arguments
+    folder, count, limit = arguments
     try:
-        seconds = float(written)
+        seconds = float(limit)
     except ValueError:
         seconds = math.nan
     if not 0 <= seconds < math.inf:
-        sys.stderr.write(f"READY_SECONDS is {written!r}; expected a number of seconds, such as 1800.\n")
+        sys.stderr.write(f"READY_SECONDS is {limit!r}; expected a number of seconds, such as 1800.\n")
         return 2
     problem = wait(Path(folder), int(count), seconds)
     if problem is not None:

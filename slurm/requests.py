@@ -1,4 +1,4 @@
-"""What the job script of a config asks Slurm for: nodes and GPUs, and how the processes on them share the weights.
+"""What the job script of a config requests from Slurm: nodes, GPUs, and the ZeRO stage of the processes on them.
 
 Light: it is read at the start of every job and by dry runs.
 """
@@ -52,11 +52,11 @@ def default_config(script: str) -> str | None:
 def request_of(config: RunConfig, script: str | None = None) -> Request:
     """What a script (None: that of the config's retriever) asks for when it trains `config`."""
     script = script or SCRIPTS.get(config.env.retriever, "grpo_contriever")
-    asked: Mapping[str, str] = header(script)
+    options: Mapping[str, str] = header(script)
     body = BODY.search((FOLDER / f"{script}.sh").read_text(encoding="utf-8"))
-    how = body[1] if body is not None else ""
-    generating = int(how.rpartition(" ")[2]) if "--vllm-nodes" in how else 0
-    if config.policy.lora is not None and not how.startswith("train_job_on_all"):
+    command = body[1] if body is not None else ""
+    generating = int(command.rpartition(" ")[2]) if "--vllm-nodes" in command else 0
+    if config.policy.lora is not None and not command.startswith("train_job_on_all"):
         return Request(script, 1, 0)
-    processes = (int(asked["nodes"]) - generating) * int(asked["gpus-per-node"])
+    processes = (int(options["nodes"]) - generating) * int(options["gpus-per-node"])
     return Request(script, processes, zero_stage_of(config) if processes > 1 else 0)

@@ -11,7 +11,7 @@ from querylect.configs.schema import DatasetConfig, EnvironmentConfig, QuestionI
 from querylect.data.beir import save_beir
 from querylect.data.types import Dataset, Document, Question, Split
 from querylect.llms.access import Llm
-from querylect.llms.base import Failure, Reply, Text
+from querylect.llms.base import LlmResponse, MissingResponse, Text
 
 TEXTS = {
     "aspirin": "aspirin relieves headache",
@@ -56,10 +56,10 @@ class Told:
             if self.broken(first):
                 raise ConnectionAbortedError("the model is gone")
             if self.silent(first):
-                deliver(place, Failure("silent"))
+                deliver(place, MissingResponse("silent"))
                 continue
             self.draws.append(draw)
-            deliver(place, Reply((Text(self.reply(first), True, {}),), 7, 3))
+            deliver(place, LlmResponse((Text(self.reply(first), True, {}),), 7, 3))
 
     def reply(self, said):
         if said.endswith("Questions:"):

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 _CHILD = "querylect_forked"
-_IMPORTED = ["deepspeed", "querylect.cli", "querylect.train.trainer", "querylect.rollouts.transformers_engine"]
+_IMPORTED = ["deepspeed", "querylect.cli", "querylect.train.trainer", "querylect.rollouts.engines.transformers"]
 """Accelerate imports DeepSpeed in every run where it is installed; elsewhere the fork server goes on without it."""
 
 

@@ -114,7 +114,9 @@ ASKED = {
 def lessons(tmp_path_factory) -> EnvironmentConfig:
     """Five documents, five training questions, and the same five in other words as the test, with a real BM25 index."""
     from querylect.data.beir import save_beir
-    from querylect.envs.index import build_index
+    from querylect.envs.index.build import (
+        build_index,
+    )
 
     folder = tmp_path_factory.mktemp("lessons")
     corpus = [Document(name, f"About {name}", text) for name, text in TEXTS.items()]
@@ -140,7 +142,7 @@ def speaking(tmp_path_factory) -> Path:
 def lesson_url(lessons, run_app) -> Iterator[str]:
     """The environment as a running service."""
     from querylect.envs.environment import Environment
-    from querylect.envs.service import create_app
+    from querylect.envs.server.app import create_app
 
     with run_app(create_app(Environment.open(lessons), lessons)) as url:
         yield url

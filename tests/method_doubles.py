@@ -4,12 +4,12 @@ import json
 from functools import partial
 
 from querylect.data.types import Document, Question
-from querylect.envs.wire import HitBody
+from querylect.envs.server.schemas import HitBody
 from querylect.errors import EnvironmentUnavailableError
-from querylect.eval.methods import Runner
 from querylect.llms.access import Llm
-from querylect.llms.base import Failure, Reply, Text
-from querylect.rewriters.methods import make_method
+from querylect.llms.base import LlmResponse, MissingResponse, Text
+from querylect.methods.methods import make_method
+from querylect.methods.runner import Runner
 
 ASKED = Question("q", "Who tamed the red dog?")
 
@@ -29,10 +29,10 @@ class Scripted:
             self.draws.append(draw)
             answer = self.answer(said)
             if answer is None:
-                deliver(place, Failure("silent"))
+                deliver(place, MissingResponse("silent"))
             else:
                 text = answer if isinstance(answer, Text) else Text(answer, True)
-                deliver(place, Reply((text,), 1, 1))
+                deliver(place, LlmResponse((text,), 1, 1))
 
 
 class Shelf:

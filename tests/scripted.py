@@ -1,12 +1,12 @@
 """A model with a script, and a collection that finds what it is told to: hand-worked cases need neither a model nor an
 index."""
 
-from querylect.envs.wire import HitBody
-from querylect.eval.methods import Runner
+from querylect.envs.server.schemas import HitBody
 from querylect.llms.access import Llm
-from querylect.llms.base import Failure, Reply, Text
+from querylect.llms.base import LlmResponse, MissingResponse, Text
+from querylect.methods.methods import make_method
+from querylect.methods.runner import Runner
 from querylect.rewriters.card import RetrieverCard
-from querylect.rewriters.methods import make_method
 
 BM25, DENSE = RetrieverCard("bm25", "bm25"), RetrieverCard("contriever", "dense")
 
@@ -26,7 +26,10 @@ class Script:
             said = self.texts.pop(0)
             samples = [said] if isinstance(said, str) else said
             deliver(
-                place, Failure("gone") if samples is None else Reply(tuple(Text(one, True) for one in samples), 1, 1)
+                place,
+                MissingResponse("gone")
+                if samples is None
+                else LlmResponse(tuple(Text(one, True) for one in samples), 1, 1),
             )
 
 

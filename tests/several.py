@@ -11,7 +11,7 @@ from random import SystemRandom
 from typing import Any
 
 import yaml
-from querylect.train.processes import Processes
+from querylect.train.distributed.processes import Processes
 
 from .forked import Forked
 

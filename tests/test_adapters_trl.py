@@ -10,9 +10,9 @@ import math
 import pytest
 from querylect.configs.schema import ClientConfig
 from querylect.envs.adapters.trl import RetrievalEnvironment, environment_factory, question_dataset
-from querylect.envs.client import SyncEnvironmentClient
+from querylect.envs.client.client import SyncEnvironmentClient
 from querylect.envs.environment import Environment
-from querylect.envs.service import create_app
+from querylect.envs.server.app import create_app
 from querylect.errors import RequestError
 
 from .tiny import tiny_model, tiny_tokenizer

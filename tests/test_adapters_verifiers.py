@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from fastapi import FastAPI, Request, Response
 from querylect.envs.environment import Environment
-from querylect.envs.service import create_app
+from querylect.envs.server.app import create_app
 
 vf = pytest.importorskip("verifiers.v1", reason="no verifiers: install querylect[verifiers]")
 PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"

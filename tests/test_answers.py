@@ -15,7 +15,7 @@ from querylect.configs.schema import RunConfig
 from querylect.data.types import Document
 from querylect.envs.environment import Environment
 from querylect.envs.plan import SearchPlan
-from querylect.envs.service import create_app
+from querylect.envs.server.app import create_app
 from querylect.errors import ConfigError, DataError, EngineUnavailableError, StorageError
 from querylect.eval.answers.log import only_writer
 from querylect.eval.answers.prompt import reader_prompt, shortened

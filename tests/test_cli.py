@@ -119,7 +119,7 @@ def test_without_a_config_the_demo_is_meant(capsys):
 
 
 def test_index_build_passes_environment_and_overwrite(room, capsys):
-    calls = room("envs.index", "build_index", SimpleNamespace(documents=9000))
+    calls = room("envs.index.build", "build_index", SimpleNamespace(documents=9000))
     assert end("index", "build", "tiny", "env.index=some/where") == 0
     assert end("index", "build", "tiny", "--overwrite") == 0
     (first, options), (_, overwriting) = calls
@@ -132,7 +132,7 @@ def test_index_build_passes_environment_and_overwrite(room, capsys):
 
 def test_index_build_missing_leaves_out_what_is_there_and_what_another_service_opens(room, tmp_path):
     """A job that starts again: one of three indexes is built, one is searched elsewhere."""
-    calls = room("envs.index", "build_index", SimpleNamespace(documents=9000))
+    calls = room("envs.index.build", "build_index", SimpleNamespace(documents=9000))
     members = {name: {"env": {"index": str(tmp_path / name)}} for name in ("built", "missing", "elsewhere")}
     members["elsewhere"]["client"] = {"urls": ["http://node-b:8000"]}
     (tmp_path / "built").mkdir()
@@ -147,7 +147,7 @@ def test_index_build_missing_leaves_out_what_is_there_and_what_another_service_o
 
 def test_index_verify_passes_the_environment_and_names_each_folder(room, capsys):
     folders = {"some/member": SimpleNamespace(documents=9000), "some/where": SimpleNamespace(documents=9000)}
-    calls = room("envs.index", "verify_indexes", folders)
+    calls = room("envs.retrievers.open", "verify_indexes", folders)
     assert end("index", "verify", "tiny", "env.index=some/where") == 0
     assert calls == [((load_config("tiny", ["env.index=some/where"]).env,), {})]
     assert [line.split(":")[0] for line in capsys.readouterr().out.splitlines()] == list(folders)
@@ -158,7 +158,7 @@ def test_serve_takes_the_token_from_the_named_variable(secret, token, room, monk
     monkeypatch.delenv("MY_TOKEN", raising=False)
     if secret is not None:
         monkeypatch.setenv("MY_TOKEN", secret)
-    calls = room("envs.service", "serve", lambda env, ready, **options: ready("http://127.0.0.1:4711"))
+    calls = room("envs.server.serve", "serve", lambda env, ready, **options: ready("http://127.0.0.1:4711"))
     assert end("serve", "tiny", "client.token_env=MY_TOKEN") == 0
     (args, options) = calls[0]
     assert args == (load_config("tiny", []).env,)
@@ -176,7 +176,7 @@ def test_train_prints_the_run_folder(room, capsys):
 
 
 def test_eval_reads_the_config_of_the_run_folder(room, tmp_path, capsys):
-    calls = room("eval.mixed", "evaluate_each", [Path("report.html")])
+    calls = room("eval.compare", "evaluate_each", [Path("report.html")])
     room("eval.summary", "summary", "the table")
     config = load_config("tiny", ["seed=5"])
     (tmp_path / "config.yaml").write_text(dump_config(config))

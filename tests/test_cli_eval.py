@@ -26,7 +26,7 @@ def path(tmp_path):
 
 def test_a_plan_is_carried_out_and_a_run_is_not_taken_for_one(room, path, capsys):  # noqa: F811
     plans = room("eval.grid.results", "evaluate_plan", (Path("out/tables.md"), None))
-    runs = room("eval.mixed", "evaluate_each", [Path("report.html")])
+    runs = room("eval.compare", "evaluate_each", [Path("report.html")])
     assert end("eval", path, "limit=3", "-o", "out") == 0
     assert end("eval", "grid") == 0
     assert end("eval", "tiny", "--overwrite") == 0
@@ -62,7 +62,7 @@ def test_flags_stand_for_a_plan(room):  # noqa: F811
 
 def test_baselines_are_told_on_the_standard_error_and_a_wrong_one_is_exit_code_one(room, path, capsys):  # noqa: F811
     plans = room("eval.grid.results", "evaluate_plan", (Path("tables.md"), BaselineError("bm25 on hpo is wrong")))
-    runs = room("eval.mixed", "evaluate_each", [Path("report.html")])
+    runs = room("eval.compare", "evaluate_each", [Path("report.html")])
     assert end("eval", path, "--check-baselines") == 1
     assert end("eval", "tiny", "--check-baselines") == 0
     for (*_, check, _), _ in (*plans, *runs):

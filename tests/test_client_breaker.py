@@ -5,12 +5,12 @@ import socket
 
 import pytest
 from querylect.configs.schema import ClientConfig
-from querylect.envs import breaker
-from querylect.envs.breaker import Replica, to_ask
-from querylect.envs.client import EnvironmentClient, Step, SyncEnvironmentClient
+from querylect.envs.client import transport as breaker
+from querylect.envs.client.client import EnvironmentClient, Step, SyncEnvironmentClient
+from querylect.envs.client.transport import Replica, to_ask
 from querylect.envs.environment import Environment
 from querylect.envs.plan import SearchPlan
-from querylect.envs.service import create_app
+from querylect.envs.server.app import create_app
 from querylect.errors import RequestError, TokenError
 
 PATIENT = ClientConfig(urls=["http://unused"], timeout=5.0, deadline=30.0)
@@ -23,6 +23,8 @@ def clock(monkeypatch):
 
         def monotonic(self):
             return self.now
+
+        perf_counter = monotonic
 
     clock = Clock()
     monkeypatch.setattr(breaker, "time", clock)

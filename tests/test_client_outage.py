@@ -13,13 +13,14 @@ import httpx
 import pytest
 from querylect.configs.schema import ClientConfig
 from querylect.data.types import Question
-from querylect.envs import breaker, transport
-from querylect.envs import client as client_module
-from querylect.envs.client import EnvironmentClient, Step, SyncEnvironmentClient
+from querylect.envs.client import client as client_module
+from querylect.envs.client import transport
+from querylect.envs.client import transport as breaker
+from querylect.envs.client.client import EnvironmentClient, Step, SyncEnvironmentClient
+from querylect.envs.client.transport import OutageError, RequestFailure, Transport, retry_after_seconds
 from querylect.envs.environment import Environment
 from querylect.envs.plan import SearchPlan
-from querylect.envs.service import create_app
-from querylect.envs.transport import Failure, OutageError, Transport, retry_after_seconds
+from querylect.envs.server.app import create_app
 from querylect.errors import ConfigError, EnvironmentUnavailableError, RequestError
 
 PATIENT = ClientConfig(urls=["http://unused"], timeout=20.0, deadline=35.0)
@@ -503,9 +504,9 @@ def test_back_off_doubles_jitters_over_its_whole_range_and_is_bounded(clock):
         sender = Transport(PATIENT, ["http://127.0.0.1:1"], Drawn())
         until = clock.monotonic() + 1000
         for round_ in range(8):
-            await sender.pause([Failure("u", "r", 3.0), Failure("v", "r", 2.0)], round_, until)
+            await sender.pause([RequestFailure("u", "r", 3.0), RequestFailure("v", "r", 2.0)], round_, until)
         with pytest.raises(OutageError):
-            await sender.pause([Failure("u", "r", 3.0)], 0, clock.monotonic() + 2)
+            await sender.pause([RequestFailure("u", "r", 3.0)], 0, clock.monotonic() + 2)
         await sender.close()
 
     asyncio.run(run())

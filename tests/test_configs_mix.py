@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from querylect.cli import main
 from querylect.configs.load import dump_config, load_config
-from querylect.configs.mix import chosen, environments, filled_in, only, shortened
+from querylect.configs.mix import chosen, environments, only
+from querylect.configs.mix_values import filled_in, shortened
 from querylect.configs.schema import RunConfig
 from querylect.errors import ConfigError
 

@@ -12,7 +12,7 @@ from querylect.configs.schema import DatasetConfig
 from querylect.data.check import check
 from querylect.data.fetch import fetch
 from querylect.data.fetched import changed_files, source_of
-from querylect.data.known import Known, Repository, known, look_up
+from querylect.data.known import HubFiles, KnownBenchmark, known, look_up
 from querylect.data.load import load_dataset
 from querylect.errors import DataError, DownloadError
 
@@ -114,7 +114,7 @@ def test_offline_says_what_to_do(tmp_path):
 def test_what_the_hub_does_not_have_is_told(tmp_path, hub):
     with pytest.raises(DataError, match="no/where is not on the Hub"):
         fetch(look_up("hub:no/where"), tmp_path / "x", endpoint=hub.url)
-    wrong = Known("w", "mteb", "", "", (Repository("BeIR/scifact", ("corpus/*.parquet",)),))
+    wrong = KnownBenchmark("w", "mteb", "", "", (HubFiles("BeIR/scifact", ("corpus/*.parquet",)),))
     with pytest.raises(DataError, match=r"holds none of the files corpus/\*\.parquet; it has README\.md"):
         fetch(wrong, tmp_path / "y", endpoint=hub.url)
 

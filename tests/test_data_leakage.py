@@ -1,8 +1,15 @@
 """Questions in two splits: by id, by words, by nearly the same letters."""
 
 import pytest
-from querylect.data.leakage import near_overlap, near_questions, without_leaks
-from querylect.data.minhash import THRESHOLD, _pieces, jaccard, near_duplicates
+from querylect.data.leakage import (
+    THRESHOLD,
+    _pieces,
+    jaccard,
+    near_duplicates,
+    near_overlap,
+    near_questions,
+    without_leaks,
+)
 from querylect.data.types import Dataset, Question, Split
 
 LONG = "how do i set the date and the time of the television when it is not connected to the internet"

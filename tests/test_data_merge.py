@@ -5,7 +5,7 @@ import json
 import pytest
 from querylect.cli import main
 from querylect.data.beir import load_beir, save_beir
-from querylect.data.merge import Source, merge
+from querylect.data.merge import MergeSource, merge
 from querylect.data.types import Dataset, Document, Question, Split
 from querylect.errors import DataError
 
@@ -34,7 +34,7 @@ PAIRS = Dataset(
 def folders(tmp_path):
     save_beir(WIKI, tmp_path / "w")
     save_beir(PAIRS, tmp_path / "p")
-    return [Source("wiki", tmp_path / "w"), Source("pairs", tmp_path / "p")]
+    return [MergeSource("wiki", tmp_path / "w"), MergeSource("pairs", tmp_path / "p")]
 
 
 def test_passages_stand_once_and_judgements_follow(folders, tmp_path):
@@ -67,12 +67,12 @@ def test_a_folder_may_bring_documents_only_and_questions_can_be_chosen(folders, 
     bare = tmp_path / "bare"
     bare.mkdir()
     (bare / "corpus.jsonl").write_text('{"_id": "b", "text": "Birds"}\n')
-    merge([*folders, Source("more", bare)], tmp_path / "merged", asking=["pairs"])
+    merge([*folders, MergeSource("more", bare)], tmp_path / "merged", asking=["pairs"])
     merged = load_beir(tmp_path / "merged")
     assert [one.id for one in merged.corpus][-1] == "more/b"
     assert {name: split.questions for name, split in merged.splits.items()} == {"test": (DOG,)}
     with pytest.raises(DataError, match="none of the sources has questions"):
-        merge([Source("a", bare), Source("b", bare)], tmp_path / "none")
+        merge([MergeSource("a", bare), MergeSource("b", bare)], tmp_path / "none")
 
 
 def test_right_answers_beside_a_question_are_kept(folders, tmp_path):
@@ -89,8 +89,8 @@ def test_what_cannot_be_merged_is_refused_and_leaves_nothing(folders, tmp_path):
     for sources, said in (
         (folders[:1], "expected two or more"),
         ([folders[0], folders[0]], "expected two or more"),
-        ([folders[0], Source("a/b", tmp_path / "p")], "expected two or more"),
-        ([folders[0], Source("away", tmp_path / "away")], "does not exist"),
+        ([folders[0], MergeSource("a/b", tmp_path / "p")], "expected two or more"),
+        ([folders[0], MergeSource("away", tmp_path / "away")], "does not exist"),
     ):
         with pytest.raises(DataError, match=said):
             merge(sources, target)

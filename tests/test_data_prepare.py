@@ -1,6 +1,7 @@
 """A published benchmark as a BEIR folder, near-duplicates taken out by a real encoder."""
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
@@ -8,10 +9,11 @@ from querylect.configs.schema import DatasetConfig, EnvironmentConfig
 from querylect.data.beir import load_beir
 from querylect.data.check import check
 from querylect.data.load import load_dataset
+from querylect.data.prepare import near_duplicates as near
+from querylect.data.prepare.prepare import prepare
 from querylect.data.ragbench import document_id
 from querylect.data.types import Document
-from querylect.envs import near_duplicates as near
-from querylect.envs.prepare import prepare
+from querylect.envs.retrievers.encoder import open_corpus_encoder
 from querylect.errors import DataError
 
 from .encoders import DOCUMENTS, save_bert
@@ -27,7 +29,7 @@ PART = {"kind": "ragbench", "parts": ["covidqa"]}
 
 @pytest.fixture(scope="module")
 def encoder(tmp_path_factory):
-    return EnvironmentConfig(retriever=save_bert(tmp_path_factory.mktemp("bert")))
+    return partial(open_corpus_encoder, EnvironmentConfig(retriever=save_bert(tmp_path_factory.mktemp("bert"))))
 
 
 @pytest.fixture
@@ -95,7 +97,9 @@ def test_a_killed_run_goes_on_with_its_embeddings(tmp_path, published, encoder, 
 
 
 def test_embeddings_of_something_else_are_not_taken_up(tmp_path, published, encoder, monkeypatch):
-    monkeypatch.setattr(near, "near_duplicates", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(
+        "querylect.data.prepare.prepare.near_duplicates", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
+    )
     with pytest.raises(KeyboardInterrupt):
         prepare(published, tmp_path / "out", encoder)
     monkeypatch.undo()
@@ -108,7 +112,7 @@ def test_embeddings_of_something_else_are_not_taken_up(tmp_path, published, enco
 
 def test_an_encoder_is_asked_for(tmp_path, published):
     with pytest.raises(DataError, match="'bm25' is no encoder"):
-        prepare(published, tmp_path / "out", EnvironmentConfig(retriever="bm25"))
+        prepare(published, tmp_path / "out", partial(open_corpus_encoder, EnvironmentConfig(retriever="bm25")))
 
 
 @pytest.mark.parametrize("block", [1, 3, 7, 100])
@@ -121,13 +125,8 @@ def test_blocks_decide_nothing(tmp_path, monkeypatch, block):
     class Fixed:
         """Gives the vectors in order; a document's text is its place."""
 
-        class recipe:
-            @staticmethod
-            def content_of(document):
-                return document.text
-
-        def documents(self, texts):
-            return vectors[[int(text) for text in texts]] * 3
+        def embed(self, documents):
+            return vectors[[int(document.text) for document in documents]] * 3
 
     threshold, expected, kept = 0.99, [], []
     for place, vector in enumerate(vectors):

@@ -121,7 +121,9 @@ def test_a_file_of_another_part_or_kind_is_told(tmp_path):
 def test_four_real_parts_are_indexed_and_searched(realdata, tmp_path):
     from querylect.configs.schema import RunConfig
     from querylect.envs.environment import Environment
-    from querylect.envs.index import build_index
+    from querylect.envs.index.build import (
+        build_index,
+    )
     from querylect.eval.baselines import measure_raw
 
     parts = ["covidqa", "delucionqa", "emanual", "hotpotqa"]

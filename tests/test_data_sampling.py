@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from querylect.data.sampling import Sample, draw, draw_of_parts, sampled
+from querylect.data.sampling import QuestionSample, draw, draw_of_parts, sampled
 
 
 @dataclass(frozen=True)
@@ -49,4 +49,4 @@ def test_nothing_is_said_where_nothing_was_left_out(size, of, limit):
 
 def test_a_sample_says_how_many_of_how_many():
     assert str(sampled(20, 1611, 20, 7)) == "20 of 1,611, drawn with seed 7"
-    assert sampled(20, 1611, 20, 7) == Sample(20, 1611, 7)
+    assert sampled(20, 1611, 20, 7) == QuestionSample(20, 1611, 7)

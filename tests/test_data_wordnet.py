@@ -15,7 +15,9 @@ from querylect.data.load import load_dataset
 from querylect.data.wndb import read_wordnet
 from querylect.data.wordnet import Gloss, installed_folder, load_wordnet, read_gloss
 from querylect.envs.environment import Environment
-from querylect.envs.index import build_index
+from querylect.envs.index.build import (
+    build_index,
+)
 from querylect.errors import DataError
 from querylect.rewriters.small import load_prompt
 

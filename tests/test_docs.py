@@ -13,7 +13,7 @@ from querylect.configs import reference
 from querylect.configs.load import load_config
 from querylect.configs.schema import RunConfig
 from querylect.envs.environment import Environment
-from querylect.envs.service import create_app
+from querylect.envs.server.app import create_app
 from querylect.errors import ConfigError
 from typer.main import get_command
 
@@ -122,14 +122,14 @@ def test_every_call_of_the_service_is_described(small_environment):
     assert [name for name in sorted(fields) if not re.search(rf"\b{name}\b", page)] == []
 
 
-def test_the_readme_names_every_command():
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    missing = [name for name in _all_commands(get_command(app)) if f"querylect {name}" not in readme]
+def test_the_page_of_commands_names_every_command():
+    page = (DOCS / "commands.md").read_text(encoding="utf-8")
+    missing = [name for name in _all_commands(get_command(app)) if f"querylect {name}" not in page]
     assert [name for name in missing if name not in UNNAMED] == []
 
 
 UNNAMED = {"data list", "data merge"}
-"""Commands that the README leaves to the pages of their areas."""
+"""Commands that only the pages of their areas describe."""
 
 
 QUOTED = [block.text for block in blocks("troubleshooting.md") if block.language == "text"]

@@ -6,9 +6,9 @@ import pytest
 from querylect.configs.schema import RewriterConfig
 from querylect.data.beir import load_beir
 from querylect.data.types import Document, Question
+from querylect.methods.methods import METHODS, _plain, make_method
 from querylect.rewriters import registry
 from querylect.rewriters.card import RetrieverCard
-from querylect.rewriters.methods import METHODS, _plain, make_method
 
 from .method_doubles import ASKED, Shelf, doc, run
 from .pages import blocks

@@ -18,7 +18,7 @@ from querylect.doctor.findings import Finding, as_data, told
 from querylect.doctor.memory import memory, memory_lines
 from querylect.doctor.needs import needs
 from querylect.errors import ConfigError
-from querylect.train import wandb_run
+from querylect.train import tracking as wandb_run
 
 from .wandb_server import KEY, wandb_server
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from querylect.envs import bm25
-from querylect.envs.encoder import token_batches
 from querylect.envs.plan import Probe, Term
+from querylect.envs.retrievers import bm25
+from querylect.envs.retrievers.encoder import token_batches
 
 pytest.importorskip("numba")
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from querylect.envs import bm25
 from querylect.envs.plan import Probe, Term
+from querylect.envs.retrievers import bm25
 from querylect.errors import DataError
 
 ENGINES = ["bm25s", "rank_bm25"]

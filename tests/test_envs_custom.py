@@ -9,7 +9,9 @@ import yaml
 from querylect.configs.load import load_config
 from querylect.configs.schema import EnvironmentConfig
 from querylect.envs.environment import Environment
-from querylect.envs.index import build_index
+from querylect.envs.index.build import (
+    build_index,
+)
 from querylect.envs.plan import Probe, SearchPlan, Term
 from querylect.errors import ConfigError, IndexFolderError
 

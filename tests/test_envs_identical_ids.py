@@ -5,7 +5,9 @@ from querylect.configs.schema import DatasetConfig, EnvironmentConfig
 from querylect.data.beir import load_beir, save_beir
 from querylect.data.types import Dataset, Document, Question, Split
 from querylect.envs.environment import Environment
-from querylect.envs.index import build_index
+from querylect.envs.index.build import (
+    build_index,
+)
 from querylect.envs.plan import PlanWithout, Probe, SearchPlan, Term
 from querylect.errors import DataError
 
@@ -96,7 +98,7 @@ def test_the_property_is_written_and_read(tmp_path):
 
 def test_a_step_of_the_service_leaves_it_out_and_a_search_does_not(ignoring, tmp_path):
     from fastapi.testclient import TestClient
-    from querylect.envs.service import create_app
+    from querylect.envs.server.app import create_app
 
     plan = {"probes": [{"terms": [{"text": TEXTS["a"]}]}], "k": 2}
     with TestClient(create_app(ignoring, EnvironmentConfig())) as client:

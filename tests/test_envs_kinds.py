@@ -17,12 +17,21 @@ from querylect.configs.schema import (
 )
 from querylect.data.beir import save_beir
 from querylect.data.types import Dataset, Document, Question, Split
-from querylect.envs.bm25 import tokenise
-from querylect.envs.build import build_shard, merge_index
 from querylect.envs.environment import Environment
-from querylect.envs.index import build_index, open_index, verify_indexes
+from querylect.envs.index.build import (
+    build_index,
+    build_shard,
+    merge_index,
+)
+from querylect.envs.index.open import (
+    open_index,
+)
 from querylect.envs.plan import Probe, SearchPlan, Term
-from querylect.envs.recipes import content_fields
+from querylect.envs.retrievers.bm25 import tokenise
+from querylect.envs.retrievers.open import (
+    verify_indexes,
+)
+from querylect.envs.retrievers.recipes import content_fields
 from querylect.errors import ConfigError, EnvironmentUnavailableError, IndexFolderError, ModelError, RequestError
 from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification
 
@@ -258,7 +267,7 @@ def test_a_second_stage_that_cannot_answer_is_refused(models, dataset, tmp_path)
 
 
 def test_every_pair_is_scored_once(models, dataset, tmp_path, monkeypatch):
-    from querylect.envs.rerank import Reranker
+    from querylect.envs.retrievers.rerank import Reranker
 
     asked = []
     scores = Reranker.scores
@@ -397,8 +406,8 @@ def test_an_index_of_words_holds_arrays_without_pickles_in_compressed_rows(model
 
 
 def test_blocks_of_an_index_of_words_make_the_same_index_as_one(models, tmp_path):
-    from querylect.envs.recipes import find_recipe
-    from querylect.envs.splade import Splade
+    from querylect.envs.retrievers.recipes import find_recipe
+    from querylect.envs.retrievers.splade import Splade
 
     splade = Splade.open(find_recipe("splade", models["mlm"]))
     whole, parts = tmp_path / "whole", [tmp_path / "0", tmp_path / "1", tmp_path / "2"]
@@ -445,8 +454,8 @@ def test_splade_computes_in_bfloat16_where_the_recipe_says_so(models, dataset, t
 
 
 def test_a_splade_query_is_cut_at_its_own_length_and_a_document_at_none(models, tmp_path):
-    from querylect.envs.recipes import find_recipe
-    from querylect.envs.splade import Splade
+    from querylect.envs.retrievers.recipes import find_recipe
+    from querylect.envs.retrievers.splade import Splade
 
     recipe = find_recipe("splade", models["mlm"]).model_copy(update={"query_max_length": 4})
     splade = Splade.open(recipe)

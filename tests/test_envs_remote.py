@@ -24,15 +24,12 @@ from querylect.configs.schema import (
 from querylect.data.beir import save_beir
 from querylect.data.types import Dataset, Document, Question, Split
 from querylect.envs.environment import Environment
-from querylect.envs.index import build_index
-from querylect.envs.plan import Probe, SearchPlan, Term
-from querylect.envs.service import create_app
-from querylect.errors import (
-    ConfigError,
-    EnvironmentUnavailableError,
-    IndexFolderError,
-    RequestError,
+from querylect.envs.index.build import (
+    build_index,
 )
+from querylect.envs.plan import Probe, SearchPlan, Term
+from querylect.envs.server.app import create_app
+from querylect.errors import ConfigError, EnvironmentUnavailableError, IndexFolderError, RequestError
 from starlette.responses import JSONResponse, PlainTextResponse
 
 from .encoders import hidden_states, save_bert

@@ -5,12 +5,12 @@ import threading
 import pytest
 from querylect.configs.schema import RewriterConfig, RolloutConfig, RunConfig
 from querylect.data.types import Question
-from querylect.envs.wire import HitBody, StepResult
+from querylect.envs.server.schemas import HitBody, StepResult
 from querylect.errors import ConfigError
 from querylect.eval.answering import Asking, answers, batches
 from querylect.rewriters.card import RetrieverCard
 from querylect.rewriters.registry import make_rewriter
-from querylect.rollouts.engines import load_engine
+from querylect.rollouts.engines.open import load_engine
 
 from .lessons import PROMPT, speaking  # noqa: F401 (a fixture)
 

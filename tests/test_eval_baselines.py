@@ -12,7 +12,7 @@ from querylect.eval.baselines import figures, retriever_name
 from querylect.eval.compare import evaluate
 from querylect.eval.grid import baselines as grid_baselines
 from querylect.eval.grid.results import evaluate_plan
-from querylect.rollouts import engines
+from querylect.rollouts.engines import open as engines
 
 from .lessons import ASKED, lesson_url, lessons  # noqa: F401 (fixtures)
 

@@ -8,9 +8,11 @@ import pytest
 from querylect.configs.load import dump_config
 from querylect.configs.schema import RunConfig
 from querylect.data.types import Document, Question
-from querylect.envs.index import build_index
+from querylect.envs.index.build import (
+    build_index,
+)
 from querylect.envs.plan import SearchPlan
-from querylect.envs.wire import EnvironmentInfo, HitBody, Limits, Step, StepResult
+from querylect.envs.server.schemas import EnvironmentInfo, HitBody, Limits, Step, StepResult
 from querylect.errors import CheckpointError, ConfigError, DataError, EnvironmentUnavailableError, StorageError
 from querylect.eval import compare
 from querylect.eval.compare import evaluate, evaluate_systems, place_results

@@ -12,7 +12,8 @@ from querylect.errors import ConfigError, DataError, ModelError
 from querylect.eval.drift import run as under_test
 from querylect.eval.drift.queries import Query, System, read_system, success_of
 from querylect.eval.drift.report import as_json, as_markdown, as_page, headline, write_files
-from querylect.eval.drift.run import DriftSettings, measure, write_drift
+from querylect.eval.drift.results import DriftSettings
+from querylect.eval.drift.run import measure, write_drift
 from querylect.eval.drift.words import words_of
 
 from .test_cli import end

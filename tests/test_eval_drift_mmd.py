@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from querylect.eval.drift import kernels as drift_kernels
-from querylect.eval.drift.draws import Layout, drawn_weights, permuted_labels
+from querylect.eval.drift.draws import PooledSides, drawn_weights, permuted_labels
 from querylect.eval.drift.kernels import Gaussian, Linear, median_sigma
 from querylect.eval.drift.mmd import compare
 from scipy import stats
@@ -22,12 +22,12 @@ def normal(shape, seed=0, shift=0.0):
 
 def apart(n, m):
     """A layout without a shared question."""
-    return Layout(n, np.arange(n + m))
+    return PooledSides(n, np.arange(n + m))
 
 
 def paired(n):
     """A layout of the same n questions on both sides."""
-    return Layout(n, np.concatenate([np.arange(n), np.arange(n)]))
+    return PooledSides(n, np.concatenate([np.arange(n), np.arange(n)]))
 
 
 def gram(vectors, sigma):
@@ -84,7 +84,7 @@ def test_pairs_of_one_question_are_left_out_across_questions():
         (Gaussian(vectors, 1.0), gram(vectors, 1.0)),
         (Linear(csr_matrix(vectors)), vectors @ vectors.T),
     ):
-        found = drift(kernel, Layout(6, QUESTIONS))
+        found = drift(kernel, PooledSides(6, QUESTIONS))
         assert found.equation6 == pytest.approx(direct(matrix, 6), rel=1e-10)
         assert found.value == pytest.approx(direct_across(matrix, 6, QUESTIONS), rel=1e-10)
 
@@ -98,7 +98,7 @@ def test_without_shared_questions_both_estimates_are_one():
 def test_a_permuted_value_is_the_direct_one_of_the_permuted_layout(monkeypatch):
     """p counted from the matrix itself, label by label."""
     monkeypatch.setattr(drift_kernels, "_BLOCK", 5)
-    layout, vectors = Layout(6, QUESTIONS), normal((14, 3), seed=5)
+    layout, vectors = PooledSides(6, QUESTIONS), normal((14, 3), seed=5)
     labels = permuted_labels(layout, 200, seed=8)
     for kernel, matrix in (
         (Gaussian(vectors, 1.3), gram(vectors, 1.3)),
@@ -116,7 +116,7 @@ def test_a_permuted_value_is_the_direct_one_of_the_permuted_layout(monkeypatch):
 def test_a_resampled_value_is_the_direct_one_of_the_drawn_questions(monkeypatch):
     """The interval from queries written out as often as their question was drawn, each copy a question of its own."""
     monkeypatch.setattr(drift_kernels, "_BLOCK", 5)
-    layout, vectors = Layout(6, QUESTIONS), normal((14, 3), seed=6)
+    layout, vectors = PooledSides(6, QUESTIONS), normal((14, 3), seed=6)
     weights = drawn_weights(layout, 60, seed=1)
     for kernel, matrix in (
         (Gaussian(vectors, 1.3), gram(vectors, 1.3)),
@@ -187,7 +187,7 @@ def test_p_is_uniform_where_both_sides_answer_the_same_questions():
         topics = 2 * rng.normal(size=(40, 2))
         shown = np.concatenate([np.arange(30), np.arange(20), np.arange(30, 40)])
         vectors = topics[shown] + 0.3 * rng.normal(size=(60, 2))
-        found.append(drift(Gaussian(vectors, 2.0), Layout(30, shown), 199, 1, seed=trial).p)
+        found.append(drift(Gaussian(vectors, 2.0), PooledSides(30, shown), 199, 1, seed=trial).p)
         unpaired.append(drift(Gaussian(vectors, 2.0), apart(30, 30), 199, 1, seed=trial).p)
     assert stats.kstest(found, "uniform").pvalue > 0.05
     assert stats.kstest(unpaired, "uniform").pvalue < 1e-6, "as if the questions were unrelated"
@@ -219,7 +219,7 @@ def test_eq_6_is_pulled_down_by_pairs_of_one_question_and_the_other_estimate_is_
 
 
 def test_labels_keep_the_sides_of_shared_questions_apart_and_the_number_of_the_others():
-    layout = Layout(6, QUESTIONS)
+    layout = PooledSides(6, QUESTIONS)
     labels = permuted_labels(layout, 500, seed=0)
     signs = labels.draws[QUESTIONS] * labels.factor[:, None]
     for question in (0, 1, 4):
@@ -235,7 +235,7 @@ def test_labels_keep_the_sides_of_shared_questions_apart_and_the_number_of_the_o
 
 
 def test_questions_are_drawn_among_their_kind():
-    weights = drawn_weights(Layout(6, QUESTIONS), 300, seed=0).astype(int)
+    weights = drawn_weights(PooledSides(6, QUESTIONS), 300, seed=0).astype(int)
     for kind in ([0, 1, 4], [2, 3], [5, 6, 7]):
         assert (weights[kind].sum(axis=0) == len(kind)).all()
         assert weights[kind].mean() == pytest.approx(1.0)
@@ -257,17 +257,17 @@ def test_properties_of_any_input(n, m, seed, sigma, share):
     rng = np.random.default_rng(seed)
     vectors = rng.integers(-2, 3, size=(n + m, 2)).astype(float)
     questions = np.concatenate([np.arange(n), np.arange(m)]) if share else np.arange(n + m)
-    found = drift(Gaussian(vectors, sigma), Layout(n, questions))
+    found = drift(Gaussian(vectors, sigma), PooledSides(n, questions))
     assert -2 / min(n, m) - 1e-9 <= found.equation6 <= 2 + 1e-9
     assert 1 / 20 <= found.p <= 1
     swapped = drift(
         Gaussian(np.concatenate([vectors[n:], vectors[:n]]), sigma),
-        Layout(m, np.concatenate([questions[n:], questions[:n]])),
+        PooledSides(m, np.concatenate([questions[n:], questions[:n]])),
     )
     assert swapped.value == pytest.approx(found.value, abs=1e-12)
     assert swapped.equation6 == pytest.approx(found.equation6, abs=1e-12)
     order = np.concatenate([rng.permutation(n), n + rng.permutation(m)])
-    moved = drift(Gaussian(vectors[order], sigma), Layout(n, questions[order]))
+    moved = drift(Gaussian(vectors[order], sigma), PooledSides(n, questions[order]))
     assert moved.value == pytest.approx(found.value, abs=1e-12)
 
 
@@ -296,7 +296,7 @@ def test_far_apart_is_as_much_evidence_as_the_draws_allow():
     ("layout", "permutations", "message"),
     [
         (apart(1, 5), 9, "1 and 5 questions"),
-        (Layout(3, np.array([0, 0, 0, 1, 2])), 9, "1 and 2 questions"),
+        (PooledSides(3, np.array([0, 0, 0, 1, 2])), 9, "1 and 2 questions"),
         (apart(3, 3), 0, "0 permutations"),
     ],
 )

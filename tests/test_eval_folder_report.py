@@ -11,16 +11,17 @@ from pathlib import Path
 import pytest
 from querylect.configs.evaluation import PlanConfig
 from querylect.configs.plan_files import load_plan
-from querylect.envs.index import open_index
+from querylect.envs.index.open import open_index
 from querylect.errors import ConfigError, DataError
 from querylect.eval.drift.report import write_files
-from querylect.eval.drift.run import DriftSettings, measure
+from querylect.eval.drift.results import DriftSettings
+from querylect.eval.drift.run import measure
 from querylect.eval.grid.results import _table_json
 from querylect.eval.grid.table import tabulate_parts
 from querylect.eval.identity import judgements_identity
 from querylect.eval.records import EvalRecord
 from querylect.eval.report import folder_report as under_test
-from querylect.eval.report.browse import Known, Place, as_data, choose, plan_lines
+from querylect.eval.report.browse import DatasetEnvironment, KnownDocuments, as_data, choose, plan_lines
 from querylect.eval.report.documents import judgements, titles
 from querylect.eval.report.folder_report import render, write_report
 from querylect.eval.report.forest import draw_table
@@ -214,7 +215,7 @@ def answer(question, value, turn=1, sample=0, **changes):
 
 
 def chosen(raw, scored, shown=2):
-    place = Place("", "set", "bm25", {name: answer(name, value, 0) for name, value in raw.items()})
+    place = DatasetEnvironment("", "set", "bm25", {name: answer(name, value, 0) for name, value in raw.items()})
     records = [answer(name, value) for name, value in scored.items()]
     (group,) = choose(place, "s", records, 1, "ndcg@10", shown)
     return place, group
@@ -227,13 +228,13 @@ def test_the_questions_are_chosen_by_the_rule():
     assert group.counts == {"helped": 3, "hurt": 2, "unchanged": 2}
     picks = {kind: [pick.question_id for pick in picks] for kind, picks in group.picks.items()}
     assert picks == {"helped": ["b", "c"], "hurt": ["e", "d"], "unchanged": ["f"]}
-    data = as_data([group], {("", "set", "bm25"): place}, {("", "set"): Known({}, None)}, 1, True)
+    data = as_data([group], {("", "set", "bm25"): place}, {("", "set"): KnownDocuments({}, None)}, 1, True)
     assert [data["questions"][item["question"]]["id"] for item in data["items"]] == ["b", "e", "f"]
     assert [item["change"] for item in data["items"]] == [0.4, -0.5, 0.0]
 
 
 def test_of_several_samples_the_mean_counts_and_the_nearest_is_shown():
-    place = Place("", "set", "bm25", {"q": answer("q", 0.2, 0)})
+    place = DatasetEnvironment("", "set", "bm25", {"q": answer("q", 0.2, 0)})
     records = [answer("q", value, sample=number) for number, value in enumerate([0.0, 0.5, 0.4])]
     (group,) = choose(place, "s", records, 3, "ndcg@10", 2)
     (pick,) = group.picks["helped"]
@@ -242,14 +243,14 @@ def test_of_several_samples_the_mean_counts_and_the_nearest_is_shown():
 
 def test_data_name_relevant_documents_and_those_that_nobody_found():
     place, group = chosen({"a": 0.0}, {"a": 1.0})
-    known = Known({"d1": "Title"}, {"a": {"d1": 1, "far": 2, "near": 2, "x": 1, "y": 1, "z": 1, "zz": 1}})
+    known = KnownDocuments({"d1": "Title"}, {"a": {"d1": 1, "far": 2, "near": 2, "x": 1, "y": 1, "z": 1, "zz": 1}})
     data = as_data([group], {("", "set", "bm25"): place}, {("", "set"): known}, 2, True)
     names = [one[0] for one in data["documents"]]
     assert data["documents"][0] == ["d1", "Title"]
     relevant = [(names[number], grade) for number, grade in data["questions"][0]["relevant"]]
     assert relevant == [("d1", 1), ("far", 2), ("near", 2), ("x", 1), ("y", 1), ("z", 1)]
     assert data["questions"][0]["judged"] == 7
-    unknown = as_data([group], {("", "set", "bm25"): place}, {("", "set"): Known({}, None)}, 2, True)
+    unknown = as_data([group], {("", "set", "bm25"): place}, {("", "set"): KnownDocuments({}, None)}, 2, True)
     assert unknown["questions"][0]["relevant"] is None
 
 

@@ -15,7 +15,7 @@ from querylect.errors import ConfigError, ModelError, StorageError
 from querylect.eval.grid import run as under_test
 from querylect.eval.grid.results import evaluate_plan
 from querylect.eval.records import read_records
-from querylect.rollouts import engines
+from querylect.rollouts.engines import open as engines
 
 from .forked import Forked
 from .lessons import PROMPT, TEXTS, lesson_url, lessons, speaking  # noqa: F401 (fixtures)

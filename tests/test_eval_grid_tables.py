@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from querylect.configs.evaluation import PlanConfig
 from querylect.envs.environment import RankedHit
 from querylect.envs.trec import falling
-from querylect.eval.grid.table import Answers, Part, answers_of, split_by_part, tabulate_parts
+from querylect.eval.grid.table import Answers, QuestionSet, answers_of, split_by_part, tabulate_parts
 from querylect.eval.grid.text import Page, html, latex, markdown
 from querylect.eval.grid.transfer import draw_transfer, transfer
 from querylect.eval.records import EvalRecord
 from querylect.eval.statistics import Stratum, bootstrap_ci, compare_paired, compare_strata, mean_ci
 from querylect.eval.table import Arm
-from querylect.rewards.measure import measure
+from querylect.rewards.metrics import measure
 
 RAW, ONE, TWO = Arm("raw", 0), Arm("prompted", 1), Arm("prompted", 2)
 
@@ -54,7 +54,7 @@ def part(title, **columns):
         turn = int(system[-1]) if system[-1].isdigit() else 0
         arm = Arm(system.rstrip("0123456789"), turn)
         found[arm, environment] = answers(values, turn)
-    return Part(title, found)
+    return QuestionSet(title, found)
 
 
 def page(tables, matrix=None, settings=None):
@@ -111,13 +111,13 @@ def test_a_mark_stands_in_its_own_environment_and_holm_runs_over_all_of_them():
 def test_a_part_has_the_costs_of_its_own_questions_and_a_row_those_of_all_environments():
     cheap, dear = record("a/1", 1.0, 1, tokens=10), record("b/1", 1.0, 1, tokens=30)
     values = {name: {"ndcg@10": 1.0} for name in ("a/1", "b/1")}
-    whole = Part("x", {(ONE, "bm25"): Answers(list(values), values, [cheap, dear])})
+    whole = QuestionSet("x", {(ONE, "bm25"): Answers(list(values), values, [cheap, dear])})
     parts = [tabulate_parts(plan(), one.title, [(1.0, one)]) for one in split_by_part(whole)]
     assert [table.rows[0].costs.tokens_out for table in parts] == [10.0, 30.0]
     there = Answers(["a/1"], values, [record("a/1", 1.0, 1, tokens=60)])
-    (row,) = tabulate_parts(plan(), "x", [(1.0, Part("x", {**whole.answers, (ONE, "minilm"): there}))]).rows
+    (row,) = tabulate_parts(plan(), "x", [(1.0, QuestionSet("x", {**whole.answers, (ONE, "minilm"): there}))]).rows
     assert row.costs.tokens_out == pytest.approx(100 / 3)
-    silent = Part("x", {(ONE, "bm25"): Answers(["a/1"], values, [cheap, record("a/1", 1.0, 1, tokens=None)])})
+    silent = QuestionSet("x", {(ONE, "bm25"): Answers(["a/1"], values, [cheap, record("a/1", 1.0, 1, tokens=None)])})
     assert tabulate_parts(plan(), "x", [(1.0, silent)]).rows[0].costs.tokens_out is None
 
 
@@ -140,7 +140,7 @@ def test_samples_count_by_their_mean_and_only_when_all_are_scored():
     found = answers_of(["a", "b", "c", "d"], rows, 3)[1]
     assert found.values == {"a": {"ndcg@10": 0.5}, "b": {"ndcg@10": None}, "c": {}, "d": {}}
     settings = plan(systems={"prompted": {"samples": 3, "temperature": 0.7}})
-    table = tabulate_parts(settings, "one", [(1.0, Part("one", {(ONE, "bm25"): found}))])
+    table = tabulate_parts(settings, "one", [(1.0, QuestionSet("one", {(ONE, "bm25"): found}))])
     assert table.score(ONE, "bm25").metrics["ndcg@10"] == 0.5
     assert any("mean over 3 sampled answers" in note and "never the best" in note for note in table.notes)
 
@@ -158,7 +158,7 @@ def test_an_average_is_a_mean_of_means_and_lacks_what_a_part_lacks():
 def test_parts_are_told_by_their_question_ids():
     values = {"covid/1": {"ndcg@10": 1.0}, "covid/2": {"ndcg@10": 0.0}, "tech/1": {"ndcg@10": 0.25}}
     rows = [record(name, value["ndcg@10"]) for name, value in values.items()]
-    whole = Part("rag", {(RAW, "bm25"): Answers(list(values), values, rows)})
+    whole = QuestionSet("rag", {(RAW, "bm25"): Answers(list(values), values, rows)})
     covid, tech = split_by_part(whole)
     assert [one.title for one in (covid, tech)] == ["rag: covid", "rag: tech"]
     tables = [tabulate_parts(plan(), one.title, [(1.0, one)]) for one in (covid, tech)]

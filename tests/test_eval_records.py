@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from querylect.data.types import Document, Question
 from querylect.envs.plan import SearchPlan
-from querylect.envs.wire import HitBody, StepResult
+from querylect.envs.server.schemas import HitBody, StepResult
 from querylect.errors import DataError, StorageError
 from querylect.eval import records as under_test
 from querylect.eval.records import EvalRecord, raw_record, read_records, records_of_trees, write_records, write_text

@@ -11,14 +11,13 @@ from querylect.configs.evaluation import BEST_FREE, PlanConfig
 from querylect.configs.plan_files import dump_plan, load_plan
 from querylect.configs.schema import RunConfig
 from querylect.data.types import Question
-from querylect.envs.wire import EnvironmentInfo, HitBody, Limits, StepResult
+from querylect.envs.server.schemas import EnvironmentInfo, HitBody, Limits, StepResult
 from querylect.errors import EnvironmentUnavailableError
 from querylect.eval.behaviour import behaviour, with_fall_back
-from querylect.eval.compare import evaluate
+from querylect.eval.compare import evaluate, hyde_config, policy_systems
 from querylect.eval.grid.results import evaluate_plan
 from querylect.eval.records import EvalRecord, read_records
 from querylect.eval.summary import summary
-from querylect.eval.systems import hyde_config, policy_systems
 from querylect.eval.table import Arm, headline, tabulate
 from querylect.eval.training_free import GRIDS, Tuned, Tuning, best_by_validation, default_weights, tune
 from querylect.rollouts.checkpoints import find_warm_start

@@ -4,15 +4,16 @@ import pytest
 from querylect.configs.evaluation import PlanConfig
 from querylect.configs.schema import RunConfig
 from querylect.errors import StorageError
-from querylect.eval import compare, mixed
+from querylect.eval import compare
+from querylect.eval import compare as mixed
 from querylect.eval.answers import run as answers
 from querylect.eval.answers.run import answer_questions
-from querylect.eval.compare import evaluate
+from querylect.eval.compare import evaluate, evaluate_each
 from querylect.eval.drift import run as drift
-from querylect.eval.drift.run import DriftSettings, write_drift
+from querylect.eval.drift.results import DriftSettings
+from querylect.eval.drift.run import write_drift
 from querylect.eval.grid import run as grid
 from querylect.eval.grid.results import evaluate_plan
-from querylect.eval.mixed import evaluate_each
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from querylect.eval.exact_tests import binomial_test, compare_exactly, signed_rank_test
+from querylect.eval.statistics import binomial_test, compare_exactly, signed_rank_test
 from scipy.stats import binomtest, wilcoxon
 
 

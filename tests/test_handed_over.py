@@ -16,12 +16,12 @@ import httpx
 import pytest
 from querylect.cli import main
 from querylect.configs.schema import ClientConfig, RunConfig
-from querylect.envs.connect import open_environment
-from querylect.envs.facing import facing
-from querylect.envs.facing import main as facing_command
-from querylect.envs.handed_over import handed_over, tell
-from querylect.envs.tokens import token_of
-from querylect.envs.transport import Transport
+from querylect.envs.client.connect import open_environment
+from querylect.envs.client.discovery import discover_services, register_service
+from querylect.envs.client.source_address import main as facing_command
+from querylect.envs.client.source_address import source_address_for
+from querylect.envs.client.transport import Transport
+from querylect.envs.server.auth import token_of
 from querylect.errors import ConfigError, StorageError
 from querylect.slurm import ready
 
@@ -109,10 +109,10 @@ def test_a_service_tells_its_address_and_a_run_that_starts_none_finds_it(small_e
             monkeypatch.setenv("QUERYLECT_SERVICES", str(services))
             with open_environment(config) as client:
                 assert client.environment().corpus_size == 6
-            assert handed_over(config.env) == [url]
+            assert discover_services(config.env) == [url]
             other = config.env.model_copy(update={"index": "indexes/other"})
             with pytest.raises(ConfigError, match=r"no service of the index .*/indexes/other with the settings"):
-                handed_over(other)
+                discover_services(other)
         finally:
             service.send_signal(signal.SIGTERM)
             said = "".join(service.communicate(timeout=60))
@@ -122,13 +122,13 @@ def test_a_service_tells_its_address_and_a_run_that_starts_none_finds_it(small_e
 
 def test_of_two_environments_over_one_index_each_finds_its_own_service(small_environment, tmp_path, monkeypatch):
     other = small_environment.model_copy(update={"gain": "exponential"})
-    tell(tmp_path / "a.json", "http://127.0.0.1:1", small_environment)
-    tell(tmp_path / "b.json", "http://127.0.0.1:2", other)
+    register_service(tmp_path / "a.json", "http://127.0.0.1:1", small_environment)
+    register_service(tmp_path / "b.json", "http://127.0.0.1:2", other)
     monkeypatch.setenv("QUERYLECT_SERVICES", str(tmp_path))
-    assert handed_over(small_environment) == ["http://127.0.0.1:1"]
-    assert handed_over(other.model_copy(update={"host": "10.0.0.1", "port": 80})) == ["http://127.0.0.1:2"]
+    assert discover_services(small_environment) == ["http://127.0.0.1:1"]
+    assert discover_services(other.model_copy(update={"host": "10.0.0.1", "port": 80})) == ["http://127.0.0.1:2"]
     with pytest.raises(ConfigError, match="with the settings of this environment is handed over in"):
-        handed_over(small_environment.model_copy(update={"engine": "rank_bm25"}))
+        discover_services(small_environment.model_copy(update={"engine": "rank_bm25"}))
 
 
 def test_no_proxy_stands_between_a_run_and_a_service_of_its_own(monkeypatch):
@@ -162,29 +162,29 @@ def test_no_proxy_stands_between_a_run_and_a_service_of_its_own(monkeypatch):
 
 def test_an_address_that_cannot_be_written_or_read(small_environment, tmp_path, monkeypatch):
     with pytest.raises(StorageError, match=r"the address of the service could not be written to .* \(No such file"):
-        tell(tmp_path / "none" / "it.json", "http://127.0.0.1:1", small_environment)
+        register_service(tmp_path / "none" / "it.json", "http://127.0.0.1:1", small_environment)
     (tmp_path / "folder" / "it.json").mkdir(parents=True)  # in the way of the last step
     with pytest.raises(StorageError, match=r"could not be written to .* \(Is a directory"):
-        tell(tmp_path / "folder" / "it.json", "http://127.0.0.1:1", small_environment)
+        register_service(tmp_path / "folder" / "it.json", "http://127.0.0.1:1", small_environment)
     assert os.listdir(tmp_path / "folder") == ["it.json"], "nothing half-written"
     (tmp_path / "it.json").write_text('{"url": 3}')
     monkeypatch.setenv("QUERYLECT_SERVICES", str(tmp_path))
     with pytest.raises(ConfigError, match=r"it\.json, named by QUERYLECT_SERVICES, cannot be read \(it holds no url"):
-        handed_over(small_environment)
+        discover_services(small_environment)
 
 
 def test_the_address_that_another_machine_reaches(capsys):
-    assert facing("127.0.0.1") == "127.0.0.1"
+    assert source_address_for("127.0.0.1") == "127.0.0.1"
     assert facing_command("no.such.host.invalid") == 2
     assert re.match(r"error: no way from .*\n$", capsys.readouterr().err)
     with pytest.raises(ConfigError, match=r"no way from .* to 'no\.such\.host\.invalid'"):
-        facing("no.such.host.invalid")
+        source_address_for("no.such.host.invalid")
 
 
 def test_a_wait_in_vain_says_who_is_missing(tmp_path, small_environment, capsys):
     began = time.monotonic()
     assert "0 of 2 retrievers have told their address" in ready.wait(tmp_path, 2, 0)
-    tell(tmp_path / "it.json", "http://127.0.0.1:1", small_environment)
+    register_service(tmp_path / "it.json", "http://127.0.0.1:1", small_environment)
     said = ready.wait(tmp_path, 1, 0)
     assert "1 of 1 retrievers have told their address; http://127.0.0.1:1 does not answer here (" in said
     assert time.monotonic() - began < 60

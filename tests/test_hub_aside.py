@@ -6,10 +6,10 @@ import huggingface_hub
 import pytest
 from huggingface_hub import errors
 from querylect.errors import ConfigError, DownloadError, HubUnavailableError, StorageError
-from querylect.hub.aside import only_export, refuse_the_run
-from querylect.hub.export import _staging
-from querylect.hub.upload import Repository
-from querylect.use.trained import open_trained
+from querylect.export.aside import only_export, refuse_the_run
+from querylect.export.export import _staging
+from querylect.export.upload import HubRepository
+from querylect.inference.load import open_trained
 
 
 @pytest.mark.parametrize("place", [".", "..", "../..", "best", "final", "checkpoints", "checkpoints/checkpoint-4"])
@@ -57,7 +57,7 @@ STORAGE = [
 def test_what_the_storage_behind_the_hub_says_is_one_sentence(monkeypatch, error):
     monkeypatch.setenv("HF_TOKEN", "hf_writer")
     told = r"acme/x could not take main: CAS [^\n]*\. Nothing of the run is lost"
-    with pytest.raises(HubUnavailableError, match=told), Repository("acme/x")._asked("take main"):
+    with pytest.raises(HubUnavailableError, match=told), HubRepository("acme/x")._asked("take main"):
         raise error
 
 

@@ -13,24 +13,24 @@ from querylect.configs.load import dump_config, load_config
 from querylect.data.types import Question
 from querylect.errors import CheckpointError, ConfigError, DataError, ModelError, StorageError
 from querylect.eval.compare import evaluate
-from querylect.hub.base import Base, Licence, base_of, licence_of_card
-from querylect.hub.card import fenced
-from querylect.hub.describe import _without_folders, portable
-from querylect.hub.export import Wishes, export_to_folder
-from querylect.hub.exported import FILE, read_exported, rewriter_of, write_exported
-from querylect.hub.results import find_results
-from querylect.hub.source import open_source
-from querylect.hub.weights import refuse_lone_adapter
+from querylect.export.base import BaseModelSource, Licence, base_of, licence_of_card
+from querylect.export.card import fenced
+from querylect.export.describe import _without_folders, portable
+from querylect.export.export import ExportOptions, export_to_folder
+from querylect.export.exported import FILE, read_exported, rewriter_of, write_exported
+from querylect.export.results import find_results
+from querylect.export.source import open_source
+from querylect.export.weights import refuse_lone_adapter
+from querylect.inference.rewriter import Rewriter
+from querylect.rollouts.build import make_grower
 from querylect.rollouts.checkpoints import find_checkpoint
-from querylect.rollouts.engine import Sampling
-from querylect.rollouts.engines import load_engine
-from querylect.rollouts.use import make_grower
-from querylect.use.rewriter import Rewriter
+from querylect.rollouts.engines.base import Sampling
+from querylect.rollouts.engines.open import load_engine
 
 from .exported import copied, evaluated_run, snippet  # noqa: F401 (fixtures)
 from .lessons import change, lesson_url, lessons, speaking  # noqa: F401 (fixtures)
 
-MERGED = Wishes(merge_lora=True)
+MERGED = ExportOptions(merge_lora=True)
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,7 @@ def test_querylect_json_says_what_was_trained_searched_and_measured(folder, eval
 
 def own_answer(run: Path, question: str) -> tuple[list[int], list[int], str]:
     """Prompt ids, sampled ids and text of the run's own greedy first turn, as evaluation samples it."""
-    from querylect.envs.connect import open_environment
+    from querylect.envs.client.connect import open_environment
 
     config = load_config(str(run / "config.yaml"))
     with open_environment(config) as client:
@@ -301,15 +301,15 @@ def test_what_was_not_measured_leaves_only_when_told_so_and_says_it(copied, tmp_
 
 def test_an_adapter_leaves_alone_only_where_others_have_its_base(evaluated_run, tmp_path):  # noqa: F811
     with pytest.raises(ConfigError, match=r"lies only on this machine\. Give --merge-lora"):
-        export_to_folder(evaluated_run, tmp_path / "out", Wishes())
-    export_to_folder(evaluated_run, tmp_path / "out", Wishes(base_model="acme/base"))
+        export_to_folder(evaluated_run, tmp_path / "out", ExportOptions())
+    export_to_folder(evaluated_run, tmp_path / "out", ExportOptions(base_model="acme/base"))
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert {"adapter_config.json", "adapter_model.safetensors"} <= names
     assert "model.safetensors" not in names
     adapter = json.loads((tmp_path / "out" / "adapter_config.json").read_text())
     assert adapter["base_model_name_or_path"] == "acme/base"
     assert read_exported(tmp_path / "out").lora
-    quantised = Base("package:llm", "acme/base", dequantised=True, licence=Licence())
+    quantised = BaseModelSource("package:llm", "acme/base", dequantised=True, licence=Licence())
     with pytest.raises(ConfigError, match="read from a quantised GGUF file: no one else has these weights"):
         refuse_lone_adapter(quantised, evaluated_run / "final")
 
@@ -339,7 +339,7 @@ def test_a_disk_that_takes_no_more_leaves_the_earlier_export(copied, tmp_path, m
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("querylect.hub.export.model_card", full)
+    monkeypatch.setattr("querylect.export.export.model_card", full)
     with pytest.raises(StorageError, match=r"No space left on device.*the run folder is as it was"):
         export_to_folder(copied, target, MERGED)
     assert (target / FILE).read_bytes() == before
@@ -363,7 +363,7 @@ def test_weights_that_were_trained_whole_leave_as_they_are(copied, folder, tmp_p
     (copied / "config.yaml").write_text(dump_config(config))
     shutil.rmtree(copied / "final")
     shutil.copytree(folder, copied / "final")
-    export_to_folder(copied, tmp_path / "out", Wishes(without_evaluation=True))
+    export_to_folder(copied, tmp_path / "out", ExportOptions(without_evaluation=True))
     assert (tmp_path / "out" / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
     assert not read_exported(tmp_path / "out").lora
 

@@ -8,14 +8,14 @@ import pytest
 from querylect.configs.llm import LlmConfig
 from querylect.configs.rewriter import RewriterConfig
 from querylect.errors import ConfigError, EnvironmentUnavailableError, ModelError
-from querylect.hub.describe import _settings, findable
-from querylect.hub.exported import FILE, Exported, read_exported, rewriter_of
-from querylect.hub.snippets import Address, querylect_snippet
+from querylect.export.describe import _settings, findable
+from querylect.export.exported import FILE, Exported, read_exported, rewriter_of
+from querylect.export.snippets import Address, querylect_snippet
+from querylect.inference.load import open_trained
+from querylect.inference.retriever_prompts import RewriterPool
+from querylect.inference.rewriter import Rewriter
 from querylect.rewriters.card import RetrieverCard
 from querylect.rewriters.small import prompt_path
-from querylect.use.rewriter import Rewriter
-from querylect.use.trained import open_trained
-from querylect.use.voices import Voices
 
 BM25 = {"name": "bm25", "kind": "bm25"}
 
@@ -123,11 +123,11 @@ def test_a_retriever_that_a_policy_of_several_does_not_know_is_asked_in_words_th
     folder = write(tmp_path, exported(prompts))
     for name in ("a.yaml", "b.yaml"):
         (folder / name).write_text(prompt_path("hpo").read_text())
-    shared = Voices(open_trained(str(folder)), None)._rewriter_of_all(other)
+    shared = RewriterPool(open_trained(str(folder)), None)._rewriter_of_all(other)
     assert shared.prompt == str(folder / "a.yaml")
     write(tmp_path, exported({"bm25": {"name": "general"}, "splade": {"name": "explore"}}))
     with pytest.raises(ConfigError, match=r"trained for bm25, splade, each with a rewriter of its own.*retriever=NAME"):
-        Voices(open_trained(str(folder)), None).of(other)
+        RewriterPool(open_trained(str(folder)), None).of(other)
 
 
 def test_the_card_names_the_environment_of_several_and_the_code_that_must_be_allowed():
@@ -149,7 +149,7 @@ def test_the_environment_is_asked_outside_of_the_event_loop(monkeypatch):
         threads.append(threading.current_thread())
         raise EnvironmentUnavailableError("it does not answer")
 
-    monkeypatch.setattr("querylect.use.voices.asked_of_environment", ask)
+    monkeypatch.setattr("querylect.inference.retriever_prompts.asked_of_environment", ask)
     rewriter = Rewriter(open_trained("demo"), engine=object())
     with pytest.raises(EnvironmentUnavailableError):
         asyncio.run(rewriter.arewrite("an itch"))

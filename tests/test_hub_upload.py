@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 from querylect.errors import HubRefusedError, HubUnavailableError
-from querylect.hub.export import Wishes, export_to_hub
-from querylect.hub.exported import FILE, Exported, read_exported
-from querylect.hub.upload import Repository
+from querylect.export.export import ExportOptions, export_to_hub
+from querylect.export.exported import FILE, Exported, read_exported
+from querylect.export.upload import HubRepository
 
 from .exported import copied, evaluated_run, snippet  # noqa: F401 (fixtures)
 from .hub_models import Hub, serving
 from .lessons import lesson_url, lessons, speaking  # noqa: F401 (fixtures)
 
 NAME = "acme/rewriter"
-MERGED = Wishes(merge_lora=True, licence="mit")
+MERGED = ExportOptions(merge_lora=True, licence="mit")
 TOKEN = "hf_writer"
 
 
@@ -51,7 +51,7 @@ def test_an_adapter_and_every_checkpoint_go_up_and_come_down_as_they_were(hub, e
     api = HfApi(endpoint=hub.url)
     api.create_repo("acme/base")
     api.upload_folder(repo_id="acme/base", folder_path=base)
-    wishes = Wishes(base_model="acme/base", every_checkpoint=True)
+    wishes = ExportOptions(base_model="acme/base", every_checkpoint=True)
     page = f"{hub.url}/{NAME}"
     branches = ["checkpoint-1", "checkpoint-2"]
     assert publish(hub, evaluated_run, wishes) == [page, *(f"{page}/tree/{branch}" for branch in branches)]
@@ -146,7 +146,7 @@ def test_a_hub_that_does_not_answer_in_time_is_told(hub, monkeypatch):
     def hang(*_):
         raise httpx.ReadTimeout("timed out")
 
-    repository = Repository(NAME, hub.url)
+    repository = HubRepository(NAME, hub.url)
     monkeypatch.setattr(repository.api, "repo_exists", hang)
     with pytest.raises(HubUnavailableError, match=r"could not be opened: http.*it did not answer in time\. Nothing"):
         repository.open(public=False, run_id="", overwrite=False)
@@ -157,14 +157,14 @@ def test_a_surrounding_that_forbids_the_network_is_told(hub, monkeypatch):
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(HubRefusedError, match=r"HF_HUB_OFFLINE\. Unset it, or export to a folder"):
-        Repository(NAME, hub.url).open(public=False, run_id="", overwrite=False)
+        HubRepository(NAME, hub.url).open(public=False, run_id="", overwrite=False)
     assert hub.asked == []
 
 
 def test_a_token_that_the_hub_does_not_know_is_told(hub, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hf_expired")
     with pytest.raises(HubRefusedError, match=r"does not accept the token \(HTTP 401\)") as caught:
-        Repository(NAME, hub.url).open(public=False, run_id="", overwrite=False)
+        HubRepository(NAME, hub.url).open(public=False, run_id="", overwrite=False)
     assert "hf_expired" not in str(caught.value)
 
 
@@ -208,13 +208,13 @@ def test_a_licence_that_the_hub_does_not_know_is_told_before_anything_is_sent(hu
 @pytest.mark.parametrize("name", ["rewriter", "acme/re writer", "a/b/c", ""])
 def test_a_name_that_cannot_be_a_repository_is_refused(hub, name):
     with pytest.raises(HubRefusedError, match="OWNER/NAME"):
-        Repository(name, hub.url)
+        HubRepository(name, hub.url)
 
 
 def test_nobody_logged_in_is_told_before_a_model_is_loaded(hub, evaluated_run, monkeypatch, tmp_path):  # noqa: F811
     monkeypatch.delenv("HF_TOKEN")
     monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
-    monkeypatch.setattr("querylect.hub.export.load", lambda *_: pytest.fail("a model was loaded"))
+    monkeypatch.setattr("querylect.export.export.load", lambda *_: pytest.fail("a model was loaded"))
     with pytest.raises(HubRefusedError, match=r"nobody is logged in to the Hub.*Set HF_TOKEN"):
         publish(hub, evaluated_run)
     assert hub.asked == []
@@ -240,8 +240,8 @@ def test_the_command_prints_where_it_is_and_ends_with_one_sentence(hub, evaluate
         yield f"https://huggingface.co/{name}"
         raise HubUnavailableError("acme/rewriter could not take checkpoint-2")
 
-    monkeypatch.setattr("querylect.hub.export.export_to_folder", to_folder)
-    monkeypatch.setattr("querylect.hub.export.export_to_hub", to_hub)
+    monkeypatch.setattr("querylect.export.export.export_to_folder", to_folder)
+    monkeypatch.setattr("querylect.export.export.export_to_hub", to_hub)
 
     def end(*arguments):
         with pytest.raises(SystemExit) as caught:
@@ -254,6 +254,6 @@ def test_the_command_prints_where_it_is_and_ends_with_one_sentence(hub, evaluate
     assert told.out == f"{tmp_path / 'out'}\nhttps://huggingface.co/{NAME}\n"
     assert re.search("error: acme/rewriter could not take checkpoint-2", told.err)
     assert wanted == [
-        (evaluated_run, tmp_path / "out", Wishes(merge_lora=True, licence="mit", checkpoint="best")),
-        (evaluated_run, NAME, Wishes(every_checkpoint=True, public=True)),
+        (evaluated_run, tmp_path / "out", ExportOptions(merge_lora=True, licence="mit", checkpoint="best")),
+        (evaluated_run, NAME, ExportOptions(every_checkpoint=True, public=True)),
     ]

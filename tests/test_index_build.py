@@ -19,11 +19,17 @@ from querylect.configs.schema import DatasetConfig, EnvironmentConfig
 from querylect.data.beir import load_beir
 from querylect.data.corpus import open_corpus
 from querylect.data.load import corpus_hash, load_dataset
-from querylect.envs import bm25
-from querylect.envs.build import build_index, build_shard, merge_index
 from querylect.envs.environment import Environment
-from querylect.envs.index import open_index, open_retriever, verify_index
+from querylect.envs.index.build import build_index, build_shard, merge_index
+from querylect.envs.index.open import (
+    open_index,
+    verify_index,
+)
 from querylect.envs.plan import SearchPlan
+from querylect.envs.retrievers import bm25
+from querylect.envs.retrievers.open import (
+    open_retriever,
+)
 from querylect.errors import ConfigError, DataError, IndexFolderError, StorageError
 
 from .encoders import save_bert
@@ -120,7 +126,7 @@ def test_the_size_of_the_blocks_does_not_show_in_a_bm25_index(tmp_path):
 KILLED = """
 import os, signal, sys
 from querylect.configs.schema import EnvironmentConfig
-from querylect.envs.build import build_index
+from querylect.envs.index.build import build_index
 
 real, count = os.fsync, 0
 
@@ -368,7 +374,7 @@ def test_a_full_disk_keeps_what_is_finished(tmp_path):
     config = EnvironmentConfig(dataset=write_corpus(tmp_path / "a"), index=str(tmp_path / "in" / "it"), block_mib=BLOCK)
     code = (
         "import resource, sys; from querylect.configs.schema import EnvironmentConfig as C; "
-        "from querylect.envs.build import build_index; "
+        "from querylect.envs.index.build import build_index; "
         "resource.setrlimit(resource.RLIMIT_FSIZE, (7000, resource.RLIM_INFINITY)); "
         "build_index(C.model_validate_json(sys.argv[1]))"
     )

@@ -11,11 +11,17 @@ import faiss
 import numpy as np
 import pytest
 from querylect.configs.schema import EnvironmentConfig, VectorsConfig
-from querylect.envs import dense, nearest
-from querylect.envs.build import build_index
 from querylect.envs.environment import Environment
-from querylect.envs.index import open_index, open_retriever, verify_index
+from querylect.envs.index.build import build_index
+from querylect.envs.index.open import (
+    open_index,
+    verify_index,
+)
 from querylect.envs.plan import Probe, SearchPlan, Term
+from querylect.envs.retrievers import dense, nearest
+from querylect.envs.retrievers.open import (
+    open_retriever,
+)
 from querylect.errors import ConfigError, IndexFolderError, ModelError
 
 from .encoders import save_bert

@@ -9,23 +9,24 @@ import sys
 import pytest
 from querylect.configs.llm import LlmConfig
 from querylect.errors import StorageError
-from querylect.llms.access import Llm, open_llm
-from querylect.llms.base import Draw, Prompt, Reply, Text
+from querylect.llms.access import Llm
+from querylect.llms.base import LlmResponse, Prompt, SamplingParams, Text
 from querylect.llms.cache import ReplyCache
 from querylect.llms.endpoint import Endpoint
+from querylect.rollouts.llms import open_llm
 
 from .chat_server import ChatServer, serving
 
 WRITER = """
 import sys
 from pathlib import Path
-from querylect.llms.base import Reply, Text
+from querylect.llms.base import LlmResponse, Text
 from querylect.llms.cache import ReplyCache
 
 cache = ReplyCache(Path(sys.argv[1]))
 for number in range(int(sys.argv[3])):
-    cache.put(f"{sys.argv[2]}-{number}", Reply((Text("x" * 2000, True),), 1, 1))
-    cache.put(f"both-{number}", Reply((Text(sys.argv[2], True),), 1, 1))
+    cache.put(f"{sys.argv[2]}-{number}", LlmResponse((Text("x" * 2000, True),), 1, 1))
+    cache.put(f"both-{number}", LlmResponse((Text(sys.argv[2], True),), 1, 1))
     print(number, flush=True)
 """
 
@@ -34,7 +35,7 @@ def ask(text, version=""):
     return Prompt(({"role": "user", "content": text},), version)
 
 
-QUESTION, GREEDY = ask("q"), Draw()
+QUESTION, GREEDY = ask("q"), SamplingParams()
 
 
 def writer(path, name, count):
@@ -58,8 +59,14 @@ def test_a_reply_is_asked_for_once_and_every_change_asks_anew(run_app, tmp_path)
         assert calls() == 1
         assert calls() == 0
         assert calls(concurrency=3, timeout=5.0, api_key_env="ELSE") == 0
-        changed = [Draw(n=2), Draw(temperature=0.1), Draw(top_p=0.5), Draw(max_tokens=9), Draw(seed=1)]
-        assert [calls(draw=draw) for draw in [*changed, Draw(first_logprobs=1)]] == [1] * 6
+        changed = [
+            SamplingParams(n=2),
+            SamplingParams(temperature=0.1),
+            SamplingParams(top_p=0.5),
+            SamplingParams(max_tokens=9),
+            SamplingParams(seed=1),
+        ]
+        assert [calls(draw=draw) for draw in [*changed, SamplingParams(first_logprobs=1)]] == [1] * 6
         assert [calls(ask("r")), calls(ask("q", "2")), calls(model="n"), calls(extra={"k": 1})] == [1] * 4
         assert calls(Prompt(({"role": "system", "content": "q"},))) == 1
         assert calls(base_url=url + "/") == 1
@@ -73,8 +80,8 @@ def test_a_missing_reply_is_not_kept(run_app, tmp_path):
         serving(run_app, server) as url,
         open_llm(LlmConfig(model="m", base_url=url, cache=str(tmp_path / "c"))) as llm,
     ):
-        assert llm.ask([ask("q")], Draw()) == [None]
-        assert llm.ask([ask("q")], Draw())[0].texts[0].text == "an answer"
+        assert llm.ask([ask("q")], SamplingParams()) == [None]
+        assert llm.ask([ask("q")], SamplingParams())[0].texts[0].text == "an answer"
 
 
 def test_two_processes_share_a_cache(tmp_path):
@@ -95,8 +102,8 @@ def test_a_killed_process_leaves_every_reply_that_it_said_was_kept(tmp_path):
     assert sqlite3.connect(path).execute("PRAGMA integrity_check").fetchall() == [("ok",)]
     cache = ReplyCache(path)
     assert len(cache.get([f"killed-{number}" for number in range(last + 1)])) == last + 1
-    cache.put("new", Reply((Text("t", False, {"a": -1.0}),), None, 2))
-    assert cache.get(["new"]) == {"new": Reply((Text("t", False, {"a": -1.0}),), None, 2)}
+    cache.put("new", LlmResponse((Text("t", False, {"a": -1.0}),), None, 2))
+    assert cache.get(["new"]) == {"new": LlmResponse((Text("t", False, {"a": -1.0}),), None, 2)}
 
 
 def test_a_damaged_file_and_a_damaged_row(tmp_path):
@@ -104,7 +111,7 @@ def test_a_damaged_file_and_a_damaged_row(tmp_path):
     with pytest.raises(StorageError, match=r"bad cannot be used.*remove the file"):
         ReplyCache(tmp_path / "bad")
     cache = ReplyCache(tmp_path / "good")
-    cache.put("a", Reply((), 0, 0))
+    cache.put("a", LlmResponse((), 0, 0))
     sqlite3.connect(tmp_path / "good").execute("UPDATE replies SET reply = '{'").connection.commit()
     assert cache.get(["a"]) == {}
 
@@ -119,8 +126,8 @@ def test_replies_before_a_lost_endpoint_are_kept(run_app, tmp_path):
     with serving(run_app, server) as url:
         config = LlmConfig(model="m", base_url=url, concurrency=1)
         with pytest.raises(EngineUnavailableError):
-            Llm(Endpoint(config), cache).ask(prompts, Draw())
+            Llm(Endpoint(config), cache).ask(prompts, SamplingParams())
         server.always = None
         llm = Llm(Endpoint(config), cache)
-        assert all(llm.ask(prompts, Draw()))
+        assert all(llm.ask(prompts, SamplingParams()))
     assert (llm.costs.cached, llm.costs.calls) == (5, 35)

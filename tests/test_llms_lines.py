@@ -7,15 +7,16 @@ from pydantic import BaseModel, Field
 from querylect.configs.llm import LlmConfig
 from querylect.eval.tasks import judge_prompts
 from querylect.eval.tasks.judge_prompts import Attribution, Attributions, Utility, YesNo
-from querylect.llms.access import Llm, open_llm
-from querylect.llms.base import Draw, Failure, Prompt, Reply, Text
+from querylect.llms.access import Llm
+from querylect.llms.base import LlmResponse, MissingResponse, Prompt, SamplingParams, Text
 from querylect.llms.lines import labels_of, opening, parts_of, read_lines, render, request
-from querylect.llms.structured import Example, FormPrompt, ask_structured, read
+from querylect.llms.structured import FormPrompt, WorkedExample, ask_structured, read
+from querylect.methods.chr import Hypotheses
+from querylect.methods.migres import Extracted, Kept, Piece
+from querylect.methods.misknow import Judgement
 from querylect.questions.prompts import Written
-from querylect.rewriters.chr import Hypotheses
 from querylect.rewriters.hcqr import ChosenHypothesis, Hypothesis
-from querylect.rewriters.migres import Extracted, Kept, Piece
-from querylect.rewriters.misknow import Judgement
+from querylect.rollouts.llms import open_llm
 
 FULL = """Thought: Passage 1 says nothing.
 Judge: yes
@@ -208,10 +209,10 @@ class Script:
             self.asked.append(prompt)
             text = self.texts.pop(0)
             said = (prompt.opening if self.told else "") + text if text is not None else None
-            deliver(place, Failure("gone") if said is None else Reply((Text(said, True),), 1, 1))
+            deliver(place, MissingResponse("gone") if said is None else LlmResponse((Text(said, True),), 1, 1))
 
 
-EXAMPLE = Example("Reply: 4", YesNo(explanation="four", verdict=True))
+EXAMPLE = WorkedExample("Reply: 4", YesNo(explanation="four", verdict=True))
 PROMPT = FormPrompt("Judge the reply.", "Reply: 5", "judge-1", (EXAMPLE,))
 
 
@@ -232,7 +233,7 @@ def test_one_prompt_is_said_in_either_way():
 
 def test_a_wrong_answer_is_mended_once_from_where_it_went_wrong():
     script = Script(" right\nVerdict: yes", " so.\nVerdict: perhaps", " no", " off", " off again")
-    right, mended, failed = ask_structured(Llm(script), [case(1), case(2), case(3)], YesNo, Draw(), "lines")
+    right, mended, failed = ask_structured(Llm(script), [case(1), case(2), case(3)], YesNo, SamplingParams(), "lines")
     assert (right.value, right.repaired) == (YesNo(explanation="right", verdict=True), False)
     assert (mended.value, mended.repaired) == (None, True)
     assert failed.value is None
@@ -246,7 +247,7 @@ def case(number):
 
 def test_a_model_that_is_not_told_how_to_begin_is_read_as_it_begins():
     script = Script("Sure! Verdict: yes", "Explanation: so\nVerdict: yes", told=False)
-    (outcome,) = ask_structured(Llm(script), [case(1)], YesNo, Draw(), "lines")
+    (outcome,) = ask_structured(Llm(script), [case(1)], YesNo, SamplingParams(), "lines")
     assert (outcome.value, outcome.repaired) == (YesNo(explanation="so", verdict=True), True)
     said, ask = script.asked[1].messages[-2:]
     assert said["content"] == "Sure! Verdict: yes"
@@ -259,7 +260,7 @@ def test_a_model_that_is_not_told_how_to_begin_is_read_as_it_begins():
 
 
 def test_every_example_of_a_judge_is_an_answer_of_its_form():
-    shown = [one for one in vars(judge_prompts).values() if isinstance(one, Example)]
+    shown = [one for one in vars(judge_prompts).values() if isinstance(one, WorkedExample)]
     assert len(shown) == 9
     for example in shown:
         assert value(render(example.answer), type(example.answer)) == example.answer
@@ -284,10 +285,10 @@ def test_a_model_that_runs_here_finds_its_answer_begun(tiny_policy, tmp_path, fo
     plain = Prompt(({"role": "user", "content": "judge"},))
     begun = Prompt(plain.messages, opening=opening(form))
     with open_llm(config) as llm:
-        first, second = llm.ask([plain, begun], Draw(max_tokens=8))
-        assert (llm.costs.calls, llm.key(plain, Draw()) == llm.key(begun, Draw())) == (2, False)
+        first, second = llm.ask([plain, begun], SamplingParams(max_tokens=8))
+        assert (llm.costs.calls, llm.key(plain, SamplingParams()) == llm.key(begun, SamplingParams())) == (2, False)
         assert second.texts[0].text.startswith(opening(form))
         assert second.prompt_tokens > first.prompt_tokens
         assert second.tokens <= 8, "what was begun for it is read, not written"
-        assert llm.ask([begun], Draw(max_tokens=8)) == [second]
-    assert open_llm(config).ask([begun], Draw(max_tokens=8)) == [second], "and known again"
+        assert llm.ask([begun], SamplingParams(max_tokens=8)) == [second]
+    assert open_llm(config).ask([begun], SamplingParams(max_tokens=8)) == [second], "and known again"

@@ -5,7 +5,7 @@ from typing import Literal
 import pytest
 from pydantic import BaseModel, ConfigDict
 from querylect.llms.access import Llm
-from querylect.llms.base import Draw, Failure, Prompt, Reply, Text
+from querylect.llms.base import LlmResponse, MissingResponse, Prompt, SamplingParams, Text
 from querylect.llms.structured import Structured, ask_structured, instructions, read
 
 
@@ -30,7 +30,7 @@ class Script:
         for place, prompt in enumerate(prompts):
             self.asked.append(prompt)
             text = self.texts.pop(0)
-            deliver(place, Failure("gone") if text is None else Reply((Text(text, True),), 1, 1))
+            deliver(place, MissingResponse("gone") if text is None else LlmResponse((Text(text, True),), 1, 1))
 
 
 def prompts(count):
@@ -69,7 +69,7 @@ def test_everything_else_is_a_failure_that_says_why(text):
 
 def test_a_wrong_answer_is_mended_once_and_shown_what_is_wrong():
     script = Script(RIGHT, "hm", '{"label": "x", "score": 1}', None, RIGHT, "still")
-    first, mended, failed, missing = ask_structured(Llm(script), prompts(4), Verdict, Draw())
+    first, mended, failed, missing = ask_structured(Llm(script), prompts(4), Verdict, SamplingParams())
     assert first == Structured(value=VALUE, text=RIGHT)
     assert mended == Structured(value=VALUE, text=RIGHT, repaired=True)
     assert (failed.value, failed.text, failed.repaired, failed.missing) == (None, "still", True, False)
@@ -83,8 +83,8 @@ def test_a_wrong_answer_is_mended_once_and_shown_what_is_wrong():
 
 
 def test_a_repair_without_a_reply_leaves_the_first_failure():
-    (outcome,) = ask_structured(Llm(Script("hm", None)), prompts(1), Verdict, Draw())
+    (outcome,) = ask_structured(Llm(Script("hm", None)), prompts(1), Verdict, SamplingParams())
     assert (outcome.value, outcome.text, outcome.repaired) == (None, "hm", False)
     assert outcome.failure
     with pytest.raises(ValueError, match="one text"):
-        ask_structured(Llm(Script()), prompts(1), Verdict, Draw(n=2))
+        ask_structured(Llm(Script()), prompts(1), Verdict, SamplingParams(n=2))

@@ -11,8 +11,8 @@ import httpx
 import psutil
 import pytest
 from querylect.configs.schema import ClientConfig
-from querylect.envs.client import Step, SyncEnvironmentClient
-from querylect.envs.local import local_service
+from querylect.envs.client.child_process import local_service
+from querylect.envs.client.client import Step, SyncEnvironmentClient
 from querylect.envs.plan import SearchPlan
 from querylect.errors import EnvironmentUnavailableError, IndexFolderError
 
@@ -77,7 +77,7 @@ PARENT = textwrap.dedent(
     """
     import json, sys, threading
     from querylect.configs.schema import EnvironmentConfig
-    from querylect.envs.local import local_service
+    from querylect.envs.client.child_process import local_service
 
     def run():
         with local_service(EnvironmentConfig.model_validate_json(sys.argv[1])) as url:

@@ -4,13 +4,13 @@ import pytest
 from pydantic import BaseModel
 from querylect.data.types import Question
 from querylect.envs.plan import SearchPlan
-from querylect.envs.wire import HitBody
+from querylect.envs.server.schemas import HitBody
 from querylect.errors import ConfigError, EnvironmentUnavailableError
-from querylect.eval.methods import Runner
 from querylect.llms.access import Llm
-from querylect.llms.base import Draw, Failure, Prompt, Reply, Text
-from querylect.llms.structured import FormPrompt
-from querylect.rewriters.method import MISSING, NO_RANKING, Ask, AskForm, Outcome, Score, Search
+from querylect.llms.base import LlmResponse, MissingResponse, Prompt, SamplingParams, Text
+from querylect.llms.structured import AskForm, FormPrompt
+from querylect.methods.method import MISSING, NO_RANKING, Outcome, PromptStep, ScoreStep, SearchStep
+from querylect.methods.runner import Runner
 
 QUESTIONS = [Question(f"q{number}", text) for number, text in enumerate(["one", "two", "three", "silence", "five"])]
 
@@ -27,8 +27,8 @@ class Echo:
         said = [prompt.messages[-1]["content"] for prompt in prompts]
         self.batches.append((draw.max_tokens, said))
         for place, text in enumerate(said):
-            reply = Reply((Text(self.answer(text), True),) * draw.n, len(text), 3)
-            deliver(place, Failure("silent") if "silence" in text else reply)
+            reply = LlmResponse((Text(self.answer(text), True),) * draw.n, len(text), 3)
+            deliver(place, MissingResponse("silent") if "silence" in text else reply)
 
 
 class Shelf:
@@ -61,14 +61,14 @@ class TwoStages:
         self.source = source
 
     def steps(self, question):
-        draft = yield Ask(prompt(question.text), Draw(max_tokens=8))
+        draft = yield PromptStep(prompt(question.text), SamplingParams(max_tokens=8))
         if draft is None:
             return Outcome(failure=MISSING)
-        found = yield Search(SearchPlan.of(draft.texts[0].text, k=2), self.source)
+        found = yield SearchStep(SearchPlan.of(draft.texts[0].text, k=2), self.source)
         if found is None:
             return Outcome(failure=NO_RANKING)
         if len(question.text) == 3:
-            again = yield Ask(prompt(found.documents[0].id), Draw(max_tokens=16))
+            again = yield PromptStep(prompt(found.documents[0].id), SamplingParams(max_tokens=16))
             return Outcome(found.documents, found.plan, {"again": again.texts[0].text})
         return Outcome(found.documents, found.plan)
 
@@ -134,11 +134,11 @@ class Several:
     def steps(self, question):
         nothing = yield []
         found, first, second = yield [
-            Search(SearchPlan.of(question.text, k=1)),
-            Ask(prompt(f"{question.text} first"), Draw(max_tokens=8)),
-            Ask(prompt(f"{question.text} second"), Draw(max_tokens=8)),
+            SearchStep(SearchPlan.of(question.text, k=1)),
+            PromptStep(prompt(f"{question.text} first"), SamplingParams(max_tokens=8)),
+            PromptStep(prompt(f"{question.text} second"), SamplingParams(max_tokens=8)),
         ]
-        (last,) = yield [Ask(prompt(f"{question.text} last"), Draw(max_tokens=8))]
+        (last,) = yield [PromptStep(prompt(f"{question.text} last"), SamplingParams(max_tokens=8))]
         said = [one and one.texts[0].text for one in (first, second, last)]
         return Outcome(found.documents, notes={"nothing": nothing, "said": said})
 
@@ -162,9 +162,9 @@ class Draft:
     name = "draft"
 
     def steps(self, question):
-        draft = yield Ask(prompt(question.text), Draw(), role="reader")
-        about = yield Ask(prompt(draft.texts[0].text), Draw())
-        form = yield AskForm(prompt(question.text), Judgement, Draw(), role="reader")
+        draft = yield PromptStep(prompt(question.text), SamplingParams(), role="reader")
+        about = yield PromptStep(prompt(draft.texts[0].text), SamplingParams())
+        form = yield AskForm(prompt(question.text), Judgement, SamplingParams(), role="reader")
         return Outcome(notes={"about": about.texts[0].text, "form": form.failure != ""})
 
 
@@ -190,9 +190,9 @@ class Judged:
     name = "judged"
 
     def steps(self, question):
-        found = yield Search(SearchPlan.of(question.text, k=3))
-        scores = yield Score(question.text, found.documents)
-        judged = yield AskForm(prompt(question.text), Judgement, Draw())
+        found = yield SearchStep(SearchPlan.of(question.text, k=3))
+        scores = yield ScoreStep(question.text, found.documents)
+        judged = yield AskForm(prompt(question.text), Judgement, SamplingParams())
         ordered = sorted(zip(scores, found.documents, strict=True), key=lambda pair: -pair[0])
         note = {"fits": judged.value and judged.value.fits, "failure": judged.failure, "missing": judged.missing}
         return Outcome(tuple(document for _, document in ordered), notes=note)
@@ -225,7 +225,7 @@ def test_the_runner_says_how_forms_are_written():
             self.worded = worded
 
         def steps(self, question):
-            answer = yield AskForm(self.worded(question.text), Judgement, Draw())
+            answer = yield AskForm(self.worded(question.text), Judgement, SamplingParams())
             return Outcome(notes={"value": answer.value, "failure": answer.failure})
 
     said = {"json": '{"fits": true}', "lines": "Fits: yes"}

@@ -2,10 +2,10 @@
 
 import pytest
 from querylect.data.types import Question
+from querylect.methods.method import GARBLED
+from querylect.methods.methods import make_method
+from querylect.methods.reading import UNREADABLE
 from querylect.rewriters.card import RetrieverCard
-from querylect.rewriters.methods import make_method
-from querylect.rewriters.reading import UNREADABLE
-from querylect.rewriters.stages import GARBLED
 
 from .method_doubles import ASKED, Shelf, doc, ids, migres, misknow, run
 

@@ -5,15 +5,15 @@ from contextlib import ExitStack
 import pytest
 from querylect.configs.schema import DatasetConfig, EnvironmentConfig
 from querylect.data.beir import save_beir
-from querylect.data.duplicates import unique
+from querylect.data.leakage import unique
 from querylect.data.types import Dataset, Question, Split
 from querylect.errors import ConfigError
-from querylect.eval.methods import Runner
 from querylect.llms.access import Llm
 from querylect.llms.base import Text
-from querylect.rewriters.method import MISSING, NO_RANKING
-from querylect.rewriters.plain import marked_answer
-from querylect.rewriters.reading import NO_ANSWER, UNREADABLE, plan_of, reader_prompt, shares, shortened, usable
+from querylect.methods.method import MISSING, NO_RANKING
+from querylect.methods.plain import marked_answer
+from querylect.methods.reading import NO_ANSWER, UNREADABLE, plan_of, reader_prompt, shares, shortened, usable
+from querylect.methods.runner import Runner
 
 from .method_doubles import (
     ASKED,
@@ -305,10 +305,10 @@ def test_settings_that_cannot_be_carried_out_are_refused(wrong):
 def knowledge(tmp_path_factory, run_app):
     """Clients of two BM25 environments, an encyclopedia and pairs of questions and answers, and a question."""
     from querylect.configs.schema import ClientConfig
-    from querylect.envs.build import build_index
-    from querylect.envs.client import SyncEnvironmentClient
+    from querylect.envs.client.client import SyncEnvironmentClient
     from querylect.envs.environment import Environment
-    from querylect.envs.service import create_app
+    from querylect.envs.index.build import build_index
+    from querylect.envs.server.app import create_app
 
     folder = tmp_path_factory.mktemp("knowledge")
     question = Question("q", "which drink helps against scurvy at sea")

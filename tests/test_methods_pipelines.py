@@ -6,10 +6,10 @@ import pytest
 from querylect.data.types import Question
 from querylect.errors import ConfigError
 from querylect.llms.base import Text
-from querylect.rewriters.main_rag import NO_JUDGEMENT, Judged, judge, keep
-from querylect.rewriters.method import MISSING, NO_RANKING
-from querylect.rewriters.qa_rag import EMPTY
-from querylect.rewriters.reading import UNREADABLE
+from querylect.methods.main_rag import NO_JUDGEMENT, FirstTokenJudgement, judge, keep
+from querylect.methods.method import MISSING, NO_RANKING
+from querylect.methods.qa_rag import EMPTY
+from querylect.methods.reading import UNREADABLE
 
 from .method_doubles import ASKED, Shelf, doc, form, ids, main_rag, migres, qa_rag, rerank, run
 
@@ -221,7 +221,7 @@ def test_a_judge_that_says_neither_is_recorded_and_scores_nothing():
 
 
 def test_the_score_of_first_tokens():
-    assert judge({"Yes": -0.5, "No": -2.0, "the": -5.0}) == Judged(1.5, False)
+    assert judge({"Yes": -0.5, "No": -2.0, "the": -5.0}) == FirstTokenJudgement(1.5, False)
     both = judge({" Yes": math.log(0.3), "yes": math.log(0.2), "▁No": math.log(0.25)})
     assert both.score == pytest.approx(math.log(2))
     assert judge({"yesterday": -0.1, "Nope": -2.0}) is None

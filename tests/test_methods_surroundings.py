@@ -7,12 +7,13 @@ import re
 import pytest
 from querylect.configs.llm import LlmConfig
 from querylect.data.types import Question
-from querylect.eval.methods import Runner
-from querylect.llms.access import Llm, open_llm
+from querylect.llms.access import Llm
 from querylect.llms.base import Text
+from querylect.methods.method import MISSING, NO_RANKING
+from querylect.methods.methods import METHODS, make_method
+from querylect.methods.runner import Runner
 from querylect.rewriters.card import RetrieverCard
-from querylect.rewriters.method import MISSING, NO_RANKING
-from querylect.rewriters.methods import METHODS, make_method
+from querylect.rollouts.llms import open_llm
 
 from .chat_server import ChatServer, serving
 from .method_doubles import Scripted, doc
@@ -42,7 +43,7 @@ class OneWord:
     """Finds three contents for every plan: one of a single word, one of another script, one without a title."""
 
     def search(self, plans, with_text=True):
-        from querylect.envs.wire import HitBody
+        from querylect.envs.server.schemas import HitBody
 
         found = [doc("word", "statin"), doc("zh", "维生素D", "标题"), doc("empty", "")]
         return [[HitBody(id=one.id, score=1, title=one.title, text=one.text) for one in found] for _ in plans]

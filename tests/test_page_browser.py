@@ -9,10 +9,12 @@ from querylect.configs.schema import DatasetConfig, EnvironmentConfig
 from querylect.data.beir import save_beir
 from querylect.data.types import Dataset, Document, Question, Split
 from querylect.envs.environment import Environment
-from querylect.envs.index import build_index
-from querylect.envs.page.router import Written
+from querylect.envs.index.build import (
+    build_index,
+)
+from querylect.envs.page.router import PageRewrite
 from querylect.envs.plan import Probe, SearchPlan, Term
-from querylect.envs.service import create_app
+from querylect.envs.server.app import create_app
 
 from .chromium import browser, contrasts, installed_chromium  # noqa: F401 (a fixture)
 
@@ -272,7 +274,7 @@ class Says:
 
 
 def test_options_stand_below_their_question_and_go_to_the_rewriter(visit):
-    writer = Says(*[Written("…", SearchPlan.of("bread"))] * 2)
+    writer = Says(*[PageRewrite("…", SearchPlan.of("bread"))] * 2)
     with visit(writer=writer) as page:
         ready(page)
         options = page.get_by_role("list", name="Options of the question")
@@ -303,7 +305,7 @@ def test_a_generated_rewrite_is_compared_and_can_be_edited(visit):
         ),
         fuse="interleave",
     )
-    writer = Says(Written("…", plan, think="<u>why</u>"), Written("no <tags>", None, failure="missing think"))
+    writer = Says(PageRewrite("…", plan, think="<u>why</u>"), PageRewrite("no <tags>", None, failure="missing think"))
     with visit(writer=writer) as page:
         ready(page)
         generate = page.get_by_role("button", name="Generate with runs/<demo>")

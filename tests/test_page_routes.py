@@ -13,16 +13,16 @@ from querylect.cli import main
 from querylect.configs.load import dump_config
 from querylect.configs.schema import ClientConfig, EnvironmentConfig, PolicyConfig, RewriterConfig, RunConfig
 from querylect.data.types import Question
-from querylect.envs.client import SyncEnvironmentClient
+from querylect.envs.client.child_process import local_service
+from querylect.envs.client.client import SyncEnvironmentClient
 from querylect.envs.environment import Environment
-from querylect.envs.local import local_service
-from querylect.envs.page.router import MAX_OPTIONS, MAX_QUESTION, Written
+from querylect.envs.page.router import MAX_OPTIONS, MAX_QUESTION, PageRewrite
 from querylect.envs.plan import SearchPlan
-from querylect.envs.service import create_app
+from querylect.envs.server.app import create_app
 from querylect.errors import CheckpointError, ModelError, RequestError
-from querylect.use.rewriter import Rewriter
-from querylect.use.serve import PageWriter, open_rewriter
-from querylect.use.trained import of_config
+from querylect.inference.load import of_config
+from querylect.inference.rewriter import Rewriter
+from querylect.inference.server import PageWriter, open_rewriter
 
 
 @pytest.fixture(scope="module")
@@ -118,14 +118,14 @@ class Saying:
 
 def test_a_generated_rewrite_is_a_plan_or_says_what_was_wrong(service):
     plan = SearchPlan.of("triptan")
-    writer = Saying(Written(text="…", plan=plan, think="why"))
+    writer = Saying(PageRewrite(text="…", plan=plan, think="why"))
     with service(writer=writer) as http:
         assert http.get("/page/about").json()["rewriter"] == "stand-in"
         told = http.post("/page/rewrite", json={"question": "my head hurts"}).json()
         assert writer.asked == [("my head hurts", "bm25")]
         assert (told["think"], told["failure"]) == ("why", "")
         assert SearchPlan.model_validate(told["plan"]) == plan
-        writer.answer = Written(text="<b>", plan=None, failure="missing think")
+        writer.answer = PageRewrite(text="<b>", plan=None, failure="missing think")
         failed = http.post("/page/rewrite", json={"question": "x", "options": ["yes", "no"]}).json()
         assert writer.asked[-1] == ("x", "yes", "no", "bm25")
         assert (failed["text"], failed["plan"], failed["failure"]) == ("<b>", None, "missing think")
@@ -162,7 +162,7 @@ def test_without_a_rewriter_the_page_says_how_to_have_one(service):
     ],
 )
 def test_a_question_that_is_none_never_reaches_the_rewriter(service, body):
-    writer = Saying(Written("", None))
+    writer = Saying(PageRewrite("", None))
     with service(writer=writer) as http:
         answer = http.post("/page/rewrite", content=body, headers={"content-type": "application/json"})
     assert answer.status_code == 422
@@ -178,7 +178,7 @@ def test_one_rewrite_at_a_time_and_searches_go_on(service):
             assert finish.wait(30)
             return self.answer
 
-    with service(writer=Slow(Written("", None, failure="empty answer"))) as http:
+    with service(writer=Slow(PageRewrite("", None, failure="empty answer"))) as http:
         first = []
         thread = threading.Thread(
             target=lambda: first.append(httpx.post(f"{http.base_url}/page/rewrite", json={"question": "x"}, timeout=60))
@@ -209,9 +209,9 @@ def policy(tiny_policy):
 
 def test_a_policy_is_loaded_once(policy, environment, monkeypatch):
     """The engine's ids are replaced, for a random policy never keeps the format; all else is real."""
-    from querylect.rollouts import engines as loading
-    from querylect.rollouts.engine import Sample
-    from querylect.rollouts.transformers_engine import TransformersEngine
+    from querylect.rollouts.engines import open as loading
+    from querylect.rollouts.engines.base import Completion
+    from querylect.rollouts.engines.transformers import TransformersEngine
 
     loads = []
     load = loading.load_policy
@@ -225,7 +225,7 @@ def test_a_policy_is_loaded_once(policy, environment, monkeypatch):
     def say(engine, prompts, n, sampling):
         assert (n, sampling.temperature) == (1, 0.0)
         ids = engine.tokenizer("<think>why</think><rewrite>migraine</rewrite>")["input_ids"]
-        return [[Sample([*ids, engine.tokenizer.eos_token_id], [], True)] for _ in prompts]
+        return [[Completion([*ids, engine.tokenizer.eos_token_id], [], True)] for _ in prompts]
 
     monkeypatch.setattr(TransformersEngine, "generate", say)
     kept = writer(Question("page", "my head hurts"), environment.card)
@@ -235,14 +235,14 @@ def test_a_policy_is_loaded_once(policy, environment, monkeypatch):
 
 
 def test_an_opening_is_given_to_the_policy_and_read_with_its_answer(policy, environment, monkeypatch):
-    from querylect.rollouts.engine import Sample
-    from querylect.rollouts.transformers_engine import TransformersEngine
+    from querylect.rollouts.engines.base import Completion
+    from querylect.rollouts.engines.transformers import TransformersEngine
 
     asked = []
 
     def say(engine, prompts, n, sampling):
         asked.append(engine.tokenizer.decode(prompts[0]))
-        return [[Sample(engine.tokenizer("migraine</rewrite>")["input_ids"], [], True)]]
+        return [[Completion(engine.tokenizer("migraine</rewrite>")["input_ids"], [], True)]]
 
     small = policy.model_copy(update={"rewriter": RewriterConfig(name="small", prompt="hpo")})
     writer = PageWriter(Rewriter(of_config("tiny", small, None, None)))
@@ -255,8 +255,8 @@ def test_an_opening_is_given_to_the_policy_and_read_with_its_answer(policy, envi
 
 def test_a_rewriter_of_two_stages_asks_a_model_first(policy, environment, service, run_app, monkeypatch):
     """Its hypothesis comes from an endpoint, its queries from the policy; a model that writes none is told as it is."""
-    from querylect.rollouts.engine import Sample
-    from querylect.rollouts.transformers_engine import TransformersEngine
+    from querylect.rollouts.engines.base import Completion
+    from querylect.rollouts.engines.transformers import TransformersEngine
 
     from .chat_server import ChatServer, serving
 
@@ -266,7 +266,7 @@ def test_a_rewriter_of_two_stages_asks_a_model_first(policy, environment, servic
     def say(engine, prompts, n, sampling):
         assert "Best guess at the answer: sugar" in engine.tokenizer.decode(prompts[0])
         ids = engine.tokenizer("glucose\nQuery 2: blood\nQuery 3: insulin")["input_ids"]
-        return [[Sample(ids, [], True)]]
+        return [[Completion(ids, [], True)]]
 
     server = ChatServer(lambda body: "who knows" if "my head" in str(body["messages"]) else json.dumps(parts))
     with serving(run_app, server) as url:
@@ -298,7 +298,7 @@ def test_a_run_without_a_checkpoint_is_told_before_anything_is_served(policy, tm
 
 
 def test_serve_hands_the_rewriter_to_the_page(small_environment, tiny_policy, tmp_path, monkeypatch):
-    from querylect.envs import service as serving
+    from querylect.envs.server import serve as serving
 
     served = []
     monkeypatch.setattr(serving, "serve", lambda config, **more: served.append((config, more)))

@@ -14,12 +14,12 @@ from querylect.configs.methods import DirectGenConfig
 from querylect.configs.paper import PaperConfig
 from querylect.configs.section import Section
 from querylect.envs.environment import Environment
-from querylect.envs.service import create_app
+from querylect.envs.server.app import create_app
 from querylect.errors import ConfigError, DataError, EngineUnavailableError, EnvironmentUnavailableError, QuerylectError
 from querylect.eval.papers.run import run_paper
+from querylect.methods.method import Outcome
+from querylect.methods.methods import METHODS, KnownMethod
 from querylect.rewriters.card import RetrieverCard
-from querylect.rewriters.method import Outcome
-from querylect.rewriters.methods import METHODS, KnownMethod
 
 from .chat_server import ChatServer, impatient, last_user, serving  # noqa: F401 (fixture)
 from .method_doubles import Shelf

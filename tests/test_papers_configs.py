@@ -11,7 +11,7 @@ from querylect.eval.papers.records import PaperRecord
 from querylect.eval.papers.results import Mean, PaperResults, PaperRow
 from querylect.eval.papers.sweeps import sweep_systems
 from querylect.eval.papers.tables import markdown
-from querylect.rewriters.methods import method_settings
+from querylect.methods.methods import method_settings
 
 
 @pytest.mark.parametrize("name", known_papers())

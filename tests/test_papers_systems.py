@@ -9,10 +9,12 @@ from querylect.configs.methods import TRAINING_FREE
 from querylect.configs.paper import PaperConfig, known_papers, load_paper
 from querylect.configs.schema import EnvironmentConfig
 from querylect.envs.environment import Environment
-from querylect.envs.index import build_index
-from querylect.envs.service import create_app
+from querylect.envs.index.build import (
+    build_index,
+)
+from querylect.envs.server.app import create_app
 from querylect.eval.papers.run import run_paper
-from querylect.rewriters.methods import METHODS
+from querylect.methods.methods import METHODS
 
 from .chat_server import ChatServer, last_user, serving
 from .encoders import save_cross_encoder

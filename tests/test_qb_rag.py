@@ -15,14 +15,22 @@ from querylect.configs.schema import (
     QuestionIndexConfig,
     QuestionsConfig,
 )
-from querylect.envs.build import build_shard
-from querylect.envs.client import Step, SyncEnvironmentClient
+from querylect.envs.client.child_process import local_service
+from querylect.envs.client.client import Step, SyncEnvironmentClient
 from querylect.envs.environment import Environment
-from querylect.envs.index import build_index, open_index, verify_indexes
-from querylect.envs.local import local_service
+from querylect.envs.index.build import (
+    build_index,
+    build_shard,
+)
+from querylect.envs.index.open import (
+    open_index,
+)
 from querylect.envs.plan import Probe, SearchPlan, Term
-from querylect.envs.qb_rag import questions_settings
-from querylect.envs.question_index import open_question_index
+from querylect.envs.retrievers.open import (
+    verify_indexes,
+)
+from querylect.envs.retrievers.qb_rag import questions_settings
+from querylect.envs.retrievers.question_index import open_question_index
 from querylect.errors import ConfigError, IndexFolderError
 from querylect.eval.grid.places import searched_here
 from querylect.questions.build import write_question_index
@@ -94,7 +102,9 @@ def brute_force(env, terms, k):
     for answer in folder.answers():
         answers.setdefault(answer.question, []).append(answer.content)
     index = open_index(env.question_index.index)
-    from querylect.envs.index import open_retriever
+    from querylect.envs.retrievers.open import (
+        open_retriever,
+    )
 
     probe = Probe(terms=tuple(Term(text=text, weight=weight) for text, weight in terms))
     (ranked,) = open_retriever(index, questions_settings(env)).rank([probe], [len(index.documents)])

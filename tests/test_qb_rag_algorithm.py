@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from querylect.envs.answerable import first_contents, in_tie_order, matrix
-from querylect.envs.fusion import Scored
 from querylect.envs.plan import Probe, Term
-from querylect.envs.qb_rag import Questioned
-from querylect.envs.question_index import Answer, Content
+from querylect.envs.retrievers.answerable import first_contents, in_tie_order, matrix
+from querylect.envs.retrievers.fusion import Scored
+from querylect.envs.retrievers.qb_rag import QuestionRetriever
+from querylect.envs.retrievers.question_index import AnswerabilityEntry, Content
 
 PROBE = Probe(terms=(Term(text="?"),))
 
@@ -16,7 +16,7 @@ PROBE = Probe(terms=(Term(text="?"),))
 def answers(**pairs):
     """Answers by question: `answers(q1="a b")`."""
     return [
-        Answer(question=question, content=content, source="written", judged=True)
+        AnswerabilityEntry(question=question, content=content, source="written", judged=True)
         for question, contents in pairs.items()
         for content in contents.split()
     ]
@@ -143,12 +143,12 @@ def test_equal_to_the_pseudocode_on_random_matrices(data):
     ends, rows = matrix(order, columns, {name: place for place, name in enumerate(names)})
     base = Fixed(z)
     limits = [1, 2, 5, size[0]]
-    got = Questioned(base, ends, rows, every=True).rank([PROBE] * len(limits), limits)
+    got = QuestionRetriever(base, ends, rows, every=True).rank([PROBE] * len(limits), limits)
     for limit, ranking in zip(limits, got, strict=True):
         assert ranking.documents.tolist() == algorithm_1(a, z, limit, by_place)
         best = [max(z[j] for j in range(size[1]) if a[i, j]) for i in ranking.documents]
         assert ranking.scores.tolist() == best, "the score of a content is its most similar question's"
-    ones = Questioned(base, ends, rows, every=False).rank([PROBE], [size[0]])[0]
+    ones = QuestionRetriever(base, ends, rows, every=False).rank([PROBE], [size[0]])[0]
     assert ones.documents.tolist() == algorithm_1(a, z, size[0], [row[:1] for row in by_place])
 
 
@@ -156,10 +156,10 @@ def test_more_questions_are_ranked_only_until_there_are_enough_contents():
     """100 questions of one content before the only one of another: 17, 68, then all are looked at."""
     ends, rows = np.arange(201), np.array([0] * 100 + [1] * 100)
     base = Fixed(np.arange(200, 0, -1.0))
-    (ranking,) = Questioned(base, ends, rows, every=True).rank([PROBE], [1])
+    (ranking,) = QuestionRetriever(base, ends, rows, every=True).rank([PROBE], [1])
     assert (ranking.documents.tolist(), base.depths) == ([0], [[17]])
     base.depths.clear()
-    (ranking,) = Questioned(base, ends, rows, every=True).rank([PROBE], [2])
+    (ranking,) = QuestionRetriever(base, ends, rows, every=True).rank([PROBE], [2])
     assert (ranking.documents.tolist(), ranking.scores.tolist(), base.depths) == (
         [0, 1],
         [200, 100],

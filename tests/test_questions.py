@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from querylect.configs.schema import LlmConfig, QuestionsConfig
 from querylect.data.types import Document
-from querylect.envs.question_index import open_question_index, verify_question_index
+from querylect.envs.retrievers.question_index import open_question_index, verify_question_index
 from querylect.errors import (
     ConfigError,
     DataError,
@@ -21,10 +21,10 @@ from querylect.errors import (
     IndexFolderError,
     StorageError,
 )
-from querylect.llms.base import Reply, Text
-from querylect.questions.asking import Asked, Judged, Spent
+from querylect.llms.base import LlmResponse, Text
+from querylect.questions.asking import LineAnswers, LineCost, PairJudgement
 from querylect.questions.build import write_question_index
-from querylect.questions.journal import Journal
+from querylect.questions.journal import AnswerJournal
 from querylect.questions.prompts import Verdict, Written, judge_prompt, writer_prompt, yes_or_no
 
 from .asked import TEXTS, WRITTEN, WRONG, Told, asking, corpus, lines, save_corpus  # noqa: F401 (a fixture)
@@ -177,7 +177,7 @@ def test_a_killed_call_goes_on_where_it_was(tmp_path, corpus):  # noqa: F811
         from querylect.questions import asking as questions_asking, build
         from tests.asked import Told, asking
         questions_asking.BATCH = 1
-        keep = build.Journal.keep
+        keep = build.AnswerJournal.keep
 
         def dying(self, asked):
             keep(self, asked)
@@ -186,7 +186,7 @@ def test_a_killed_call_goes_on_where_it_was(tmp_path, corpus):  # noqa: F811
                     file.write('{{"key": "half a')
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        build.Journal.keep = dying
+        build.AnswerJournal.keep = dying
         env = EnvironmentConfig.model_validate_json({corpus.model_dump_json()!r})
         with asking(Told()) as config:
             build.write_question_index(config, env, {folder_of(corpus)!r})
@@ -205,7 +205,7 @@ def test_a_killed_call_goes_on_where_it_was(tmp_path, corpus):  # noqa: F811
 
 
 def test_two_calls_for_one_folder_are_refused(tmp_path, corpus):  # noqa: F811
-    from querylect.data.lines import only_writer
+    from querylect.storage import only_writer
 
     with (
         only_writer(journal_of(tmp_path), ".asking.lock", "", ""),
@@ -354,7 +354,7 @@ def test_questions_and_verdicts_may_be_written_in_lines(tmp_path, corpus):  # no
                     text = text if WRITTEN[name] else "Questions: none"
                 else:
                     text = f"Explanation: so\nAnswerable: {'no' if any(one in case for one in WRONG) else 'yes'}"
-                deliver(place, Reply((Text(text, True),), 7, 3))
+                deliver(place, LlmResponse((Text(text, True),), 7, 3))
 
     with asking(InLines(), form="lines") as config:
         said = write_question_index(config, corpus, folder_of(corpus))
@@ -434,6 +434,6 @@ def test_dates_are_read_and_wrong_ones_refused(tmp_path, corpus):  # noqa: F811
 
 def test_half_a_line_swallows_no_other(tmp_path):
     (tmp_path / "asked.jsonl").write_text('{"key": "half a')
-    one = Asked("key", "aspirin", "hash", (Judged("why?", True),), 1, "", "", Spent(1, None, 3))
-    Journal(tmp_path).keep(one)
-    assert Journal(tmp_path).asked == {"key": one}
+    one = LineAnswers("key", "aspirin", "hash", (PairJudgement("why?", True),), 1, "", "", LineCost(1, None, 3))
+    AnswerJournal(tmp_path).keep(one)
+    assert AnswerJournal(tmp_path).asked == {"key": one}

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 from querylect.configs.schema import EnvironmentConfig, ExtendConfig, QuestionsConfig
 from querylect.envs.environment import Environment
-from querylect.envs.index import build_index
+from querylect.envs.index.build import (
+    build_index,
+)
 from querylect.envs.plan import SearchPlan
-from querylect.envs.question_index import Answer, open_question_index, question_id
+from querylect.envs.retrievers.question_index import AnswerabilityEntry, open_question_index, question_id
 from querylect.errors import IncompleteError
 from querylect.questions.build import write_question_index
 from querylect.questions.compare import Retrieval, agreement, by_completion, compare, folds
@@ -185,7 +187,7 @@ def test_retrieval_without_a_service_is_what_the_service_measures(tmp_path, corp
     ]
     assert retrieval.ndcg(index.answers()) == pytest.approx(sum(scores) / 2)
     head = question_id("does my head hurt?")
-    more = Answer(question=head, content="triptan", source="similar", judged=False)
+    more = AnswerabilityEntry(question=head, content="triptan", source="similar", judged=False)
     assert retrieval.ndcg([*index.answers(), more]) > retrieval.ndcg(index.answers())
     names = [question.id for question in index.questions()]
     similar = Similar(np.array([names.index(head)]), ["triptan"], np.array([1.0]))

@@ -10,10 +10,7 @@ import pytrec_eval
 from hypothesis import given
 from hypothesis import strategies as st
 from querylect.errors import ConfigError
-from querylect.rewards.measure import measure
-from querylect.rewards.mrr import mrr
-from querylect.rewards.ndcg import ndcg
-from querylect.rewards.recall import recall
+from querylect.rewards.metrics import measure, mrr, ndcg, recall
 
 KS = (1, 3, 5, 10, 100)
 EXACT = 1e-12

@@ -5,9 +5,7 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from querylect.rewards.format import format_reward
-from querylect.rewards.node import node_reward
-from querylect.rewards.trajectory import trajectory_value
+from querylect.rewards.reward import format_reward, node_reward, trajectory_value
 
 unit = st.floats(0, 1)
 

@@ -12,15 +12,16 @@ from querylect.configs.rewriter import ChrConfig, RewriterConfig
 from querylect.configs.schema import DatasetConfig, EnvironmentConfig
 from querylect.data.beir import save_beir
 from querylect.data.types import Dataset, Document, Question, Split
-from querylect.envs.bm25 import tokenise
 from querylect.envs.environment import Environment
-from querylect.envs.index import build_index
+from querylect.envs.index.build import (
+    build_index,
+)
+from querylect.envs.retrievers.bm25 import tokenise
 from querylect.errors import ModelError
+from querylect.methods.method import GARBLED, MISSING, NO_RANKING
 from querylect.rewriters.chr import Contrast, contrast
-from querylect.rewriters.method import MISSING, NO_RANKING
 from querylect.rewriters.registry import make_rewriter
 from querylect.rewriters.similarity import letters, open_similarity
-from querylect.rewriters.stages import GARBLED
 
 from .scripted import BM25, Collection, Down, Script, run, terms
 

@@ -2,8 +2,8 @@
 
 import pytest
 from querylect.data.types import Document, Question
-from querylect.rewriters.csqe import NO_EXPANSION, pivotal
-from querylect.rewriters.method import MISSING, NO_RANKING
+from querylect.methods.csqe import NO_EXPANSION, pivotal
+from querylect.methods.method import MISSING, NO_RANKING
 
 from .scripted import Collection, Down, Script, run, terms
 

@@ -13,16 +13,16 @@ from querylect.configs.schema import PolicyConfig, RunConfig
 from querylect.data.types import Document, Question
 from querylect.errors import ConfigError
 from querylect.eval.identity import system_identity
-from querylect.eval.methods import Runner
 from querylect.llms.access import Llm
-from querylect.rewriters import stages
+from querylect.methods.method import GARBLED, MISSING
+from querylect.methods.methods import make_method
+from querylect.methods.runner import Runner
 from querylect.rewriters.base import Staged
 from querylect.rewriters.hcqr import ChosenHypothesis, Hypothesis
-from querylect.rewriters.method import MISSING
-from querylect.rewriters.methods import make_method
 from querylect.rewriters.mixed import MixedRewriter
 from querylect.rewriters.registry import make_rewriter
-from querylect.rewriters.stages import GARBLED, ask_first_stage
+from querylect.rollouts import first_stage as stages
+from querylect.rollouts.first_stage import ask_first_stage
 
 from .scripted import BM25, Collection, Script, run, terms
 

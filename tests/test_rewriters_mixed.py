@@ -5,14 +5,14 @@ import logging
 import pytest
 from querylect.configs.schema import RewriterConfig, RunConfig
 from querylect.data.types import Document, Question
-from querylect.envs.mixture import MixedClient
-from querylect.envs.recipes import RECIPES
-from querylect.envs.wire import EnvironmentInfo, Limits
+from querylect.envs.client.multi import MixedClient
+from querylect.envs.retrievers.recipes import RECIPES
+from querylect.envs.server.schemas import EnvironmentInfo, Limits
 from querylect.errors import ConfigError
 from querylect.rewriters.card import RetrieverCard
 from querylect.rewriters.mixed import MixedRewriter
 from querylect.rewriters.registry import make_rewriter
-from querylect.rollouts.use import rewriter_for
+from querylect.rollouts.build import rewriter_for
 
 NAMES = {"lexical": "bm25", "semantic": "all-minilm-l6-v2"}
 

@@ -7,7 +7,7 @@ from querylect.envs.environment import Environment
 from querylect.envs.plan import Probe, SearchPlan, Term
 from querylect.errors import ConfigError
 from querylect.llms.access import Llm
-from querylect.llms.base import Draw, Failure, Reply, Text
+from querylect.llms.base import LlmResponse, MissingResponse, SamplingParams, Text
 from querylect.rewriters.card import RetrieverCard
 from querylect.rewriters.frozen import ask_rewriter
 from querylect.rewriters.registry import make_rewriter
@@ -95,13 +95,13 @@ class Says:
         for place, (prompt, texts) in enumerate(zip(prompts, self.outcomes, strict=True)):
             self.asked.append(prompt)
             said = tuple(Text(text, True) for text in texts or ())
-            deliver(place, Reply(said, 1, 1) if texts is not None else Failure("gone"))
+            deliver(place, LlmResponse(said, 1, 1) if texts is not None else MissingResponse("gone"))
 
 
 def test_a_frozen_model_rewrites_with_any_rewriter():
     questions = [Question(str(number), f"question {number}") for number in range(3)]
     model = Says(["<think></think><rewrite>a</rewrite>"], None, ["nonsense"])
-    right, missing, wrong = ask_rewriter(Llm(model), make("general"), questions, Draw())
+    right, missing, wrong = ask_rewriter(Llm(model), make("general"), questions, SamplingParams())
     assert right.rewrites == ("a",)
     assert missing is None
     assert (wrong.plan, wrong.failure) == (None, "missing think")
@@ -113,17 +113,19 @@ def test_an_opening_is_read_whether_the_model_writes_it_or_not():
     assert rewriter.opening
     whole = rewriter.opening + "cleft lip</rewrite>"
     for said in (whole, "cleft lip</rewrite>"):
-        (read,) = ask_rewriter(Llm(Says([said])), rewriter, [QUESTION], Draw())
+        (read,) = ask_rewriter(Llm(Says([said])), rewriter, [QUESTION], SamplingParams())
         assert read.rewrites == ("cleft lip",)
 
 
 def test_hyde_joins_the_passages_of_several_answers():
-    (joined,) = ask_rewriter(Llm(Says(["one", "", "two"])), make("hyde"), [QUESTION], Draw(n=3, temperature=0.7))
+    (joined,) = ask_rewriter(
+        Llm(Says(["one", "", "two"])), make("hyde"), [QUESTION], SamplingParams(n=3, temperature=0.7)
+    )
     assert joined.rewrites == ("one", "two")
     expected = Probe(terms=(Term(text=QUESTION.text), Term(text="one"), Term(text="two")))
     assert joined.plan == SearchPlan(probes=(expected,), k=7)
-    (failed,) = ask_rewriter(Llm(Says(["", ""])), make("hyde"), [QUESTION], Draw(n=2))
+    (failed,) = ask_rewriter(Llm(Says(["", ""])), make("hyde"), [QUESTION], SamplingParams(n=2))
     assert (failed.plan, failed.failure) == (None, "empty answer")
     for name in ("query2doc", "general"):
         with pytest.raises(ValueError, match="only hyde joins"):
-            ask_rewriter(Llm(Says()), make(name), [QUESTION], Draw(n=2))
+            ask_rewriter(Llm(Says()), make(name), [QUESTION], SamplingParams(n=2))

@@ -6,9 +6,9 @@ import pytest
 import torch
 from querylect.configs.schema import LoraConfig, PolicyConfig
 from querylect.errors import ModelError
-from querylect.rollouts.engine import Sampling
+from querylect.rollouts.engines.base import Sampling
+from querylect.rollouts.engines.transformers import TransformersEngine
 from querylect.rollouts.policy import add_lora
-from querylect.rollouts.transformers_engine import TransformersEngine
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from .tiny import tiny_model, tiny_tokenizer

@@ -11,15 +11,17 @@ from querylect.configs.schema import (
 )
 from querylect.data.beir import save_beir
 from querylect.data.types import Dataset, Document, Question, Split
-from querylect.envs.client import SyncEnvironmentClient
+from querylect.envs.client.client import SyncEnvironmentClient
 from querylect.envs.environment import Environment
-from querylect.envs.index import build_index
-from querylect.envs.service import create_app
+from querylect.envs.index.build import (
+    build_index,
+)
+from querylect.envs.server.app import create_app
 from querylect.errors import ConfigError
 from querylect.rewriters.card import RetrieverCard
 from querylect.rewriters.parse import render
 from querylect.rewriters.registry import make_rewriter
-from querylect.rollouts.engine import Sample
+from querylect.rollouts.engines.base import Completion
 from querylect.rollouts.grow import Grower
 
 from .tiny import tiny_tokenizer
@@ -50,7 +52,7 @@ class Script:
             one for letter in self.texts.pop(0) for one in self.tokenizer(letter, add_special_tokens=False)["input_ids"]
         ]
         ids = [*ids, self.tokenizer.eos_token_id] if self.finished else ids
-        return Sample(ids, [-0.5] * len(ids), self.finished)
+        return Completion(ids, [-0.5] * len(ids), self.finished)
 
 
 @pytest.fixture(scope="module")
@@ -335,7 +337,7 @@ def test_all_documents_of_a_turn_keep_to_one_budget(hostile, together):
 
 def test_a_document_without_words_does_not_end_what_is_shown(client):
     grown = grower(client, Script(), document_tokens=24, observation_tokens=40)
-    shown = grown.shown([Document("a", "", "fever"), Document("empty", "", " "), Document("b", "", "cough")])
+    shown = grown.cut_documents([Document("a", "", "fever"), Document("empty", "", " "), Document("b", "", "cough")])
     assert [(one.id, one.text) for one in shown] == [("a", "fever"), ("empty", ""), ("b", "cough")]
 
 

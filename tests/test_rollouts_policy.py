@@ -11,9 +11,9 @@ import torch
 from querylect.configs.schema import LoraConfig, PolicyConfig
 from querylect.errors import CheckpointError, ConfigError, ModelError, StorageError
 from querylect.rollouts.checkpoints import find_checkpoint
-from querylect.rollouts.engine import Sampling
+from querylect.rollouts.engines.base import Sampling
+from querylect.rollouts.engines.transformers import TransformersEngine
 from querylect.rollouts.policy import MergedCopy, add_lora, load_policy
-from querylect.rollouts.transformers_engine import TransformersEngine
 from safetensors.torch import load_file, save_file
 
 from .tiny import save_tiny

@@ -6,8 +6,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from querylect.rollouts.engine import Sampling
-from querylect.rollouts.transformers_engine import _draw, _sample
+from querylect.rollouts.engines.base import Sampling
+from querylect.rollouts.engines.transformers import _draw, _sample
 from scipy.stats import chisquare
 
 

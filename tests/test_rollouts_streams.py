@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from querylect.rollouts.engine import Sampling
-from querylect.rollouts.streams import below, stream, uniforms
-from querylect.rollouts.transformers_engine import TransformersEngine
+from querylect.rollouts.engines.base import Sampling
+from querylect.rollouts.engines.transformers import TransformersEngine
+from querylect.rollouts.random_streams import below, stream, uniforms
 from scipy.stats import chisquare, kstest
 
 from .tiny import tiny_model, tiny_tokenizer

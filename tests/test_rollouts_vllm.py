@@ -12,11 +12,11 @@ import pytest
 import torch
 from querylect.configs.schema import RunConfig
 from querylect.errors import ConfigError, EngineUnavailableError, ModelError
-from querylect.rollouts.engine import Sampling
-from querylect.rollouts.engines import load_engine, open_engine
+from querylect.rollouts.engines.base import Sampling
+from querylect.rollouts.engines.open import load_engine, open_engine
+from querylect.rollouts.engines.transformers import TransformersEngine
+from querylect.rollouts.engines.vllm import make_sample
 from querylect.rollouts.policy import add_lora, load_policy
-from querylect.rollouts.transformers_engine import TransformersEngine
-from querylect.rollouts.vllm_common import make_sample
 
 from .lessons import change
 from .vllm_doubles import serving, vllm  # noqa: F401 (fixture)
@@ -367,7 +367,7 @@ def test_where_weights_cannot_be_sent_no_process_waits_for_another(
         with pytest.raises(EngineUnavailableError, match="the server is gone") as raised:
             weights.refresh()
         assert told == [[raised.value]]
-        assert raised.value.told_elsewhere == (rank == 1)
+        assert raised.value.already_reported == (rank == 1)
         assert server.events == before
 
 
@@ -379,7 +379,7 @@ def test_weights_for_a_server_need_a_gpu_and_a_server_without_sync_needs_none(
     monkeypatch,
     tiny_policy,
 ):
-    from querylect.rollouts import vllm_server
+    from querylect.rollouts.engines import vllm_server
 
     real = vllm_server.transfer_device
     with serving(run_app, monkeypatch, tiny_policy) as (url, server):

@@ -16,7 +16,9 @@ import pytest
 from querylect.configs.schema import EnvironmentConfig
 from querylect.envs.environment import Environment
 from querylect.envs.plan import SearchPlan
-from querylect.envs.service import create_app, is_loopback, serve
+from querylect.envs.server.app import create_app
+from querylect.envs.server.process import is_loopback
+from querylect.envs.server.serve import serve
 from querylect.errors import IndexFolderError, UserError
 
 MAX_BODY_BYTES = 2**20
@@ -304,16 +306,17 @@ def test_a_signal_ends_the_service_after_the_requests_under_way(small_environmen
         """
         import sys, threading
         from querylect.configs.schema import EnvironmentConfig
-        from querylect.envs import service
+        from querylect.envs.environment import Environment
+        from querylect.envs.server.serve import serve
 
-        go, real = threading.Event(), service.Environment.search
+        go, real = threading.Event(), Environment.search
         def search(self, plans):
             if plans[0].probes[0].terms[0].text == "slow":
                 print("searching", flush=True)
                 sys.stdin.readline()
             return real(self, plans)
-        service.Environment.search = search
-        service.serve(EnvironmentConfig.model_validate_json(sys.argv[1]), ready=lambda url: print(url, flush=True))
+        Environment.search = search
+        serve(EnvironmentConfig.model_validate_json(sys.argv[1]), ready=lambda url: print(url, flush=True))
         print("ended", flush=True)
         """
     )

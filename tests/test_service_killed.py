@@ -18,9 +18,10 @@ SERVICE = textwrap.dedent(
     """
     import sys, time
     from querylect.configs.schema import EnvironmentConfig
-    from querylect.envs import service
+    from querylect.envs.environment import Environment
+    from querylect.envs.server.serve import serve
 
-    left, real = int(sys.argv[2]), service.Environment.search
+    left, real = int(sys.argv[2]), Environment.search
     def search(self, plans):
         global left
         left -= 1
@@ -28,8 +29,8 @@ SERVICE = textwrap.dedent(
             print("searching", flush=True)
             time.sleep(600)
         return real(self, plans)
-    service.Environment.search = search
-    service.serve(EnvironmentConfig.model_validate_json(sys.argv[1]), ready=lambda url: print(url, flush=True))
+    Environment.search = search
+    serve(EnvironmentConfig.model_validate_json(sys.argv[1]), ready=lambda url: print(url, flush=True))
     """
 )
 

@@ -10,10 +10,10 @@ import psutil
 import pytest
 import schemathesis
 from querylect.configs.schema import EnvironmentConfig
+from querylect.envs.client.child_process import local_service
 from querylect.envs.environment import Environment
-from querylect.envs.local import local_service
 from querylect.envs.plan import SearchPlan
-from querylect.envs.service import create_app
+from querylect.envs.server.app import create_app
 
 from .malformed import Sent, document_of, send_damaged, send_drawn, send_raw
 

@@ -21,11 +21,16 @@ import httpx
 import psutil
 import pytest
 from querylect.configs.schema import ClientConfig, EnvironmentConfig
-from querylect.envs.client import EnvironmentClient, Step
+from querylect.envs.client.client import EnvironmentClient, Step
 from querylect.envs.environment import Environment
 from querylect.envs.plan import Probe, SearchPlan, Term
-from querylect.envs.server import MAX_HEAD_BYTES, Server
-from querylect.envs.service import create_app, serve
+from querylect.envs.server.app import (
+    create_app,
+)
+from querylect.envs.server.process import MAX_HEAD_BYTES, Server
+from querylect.envs.server.serve import (
+    serve,
+)
 from querylect.errors import IndexFolderError
 
 
@@ -279,7 +284,7 @@ def test_a_connection_without_a_request_stays_open_longer_than_a_request_may_tak
 
 def test_a_client_that_never_reads_its_answer_is_let_go(monkeypatch):
     """Its connection holds the answer in memory; it is closed by the service, not kept until the client is gone."""
-    from querylect.envs import server as module
+    from querylect.envs.server import process as module
 
     monkeypatch.setattr(module, "STALLED_SECONDS", 0.5)
 
@@ -348,7 +353,7 @@ def test_draining_refuses_new_work_first_and_ends_what_is_under_way(environment,
 
 
 def test_a_search_that_outlasts_the_end_is_answered_503(environment, small_environment, monkeypatch):
-    from querylect.envs import server as module
+    from querylect.envs.server import process as module
 
     monkeypatch.setattr(module, "GIVE_UP_SECONDS", 0.2)
     held = Held(environment)
@@ -367,12 +372,12 @@ WORKERS = textwrap.dedent(
     """
     import sys
     from querylect.configs.schema import EnvironmentConfig
-    from querylect.envs import service
+    from querylect.envs.server.serve import serve
     from querylect.logs import set_up_logging
 
     if __name__ == "__main__":
         set_up_logging()
-        service.serve(EnvironmentConfig.model_validate_json(sys.argv[1]), ready=lambda url: print(url, flush=True))
+        serve(EnvironmentConfig.model_validate_json(sys.argv[1]), ready=lambda url: print(url, flush=True))
         print("ended", flush=True)
     """
 )

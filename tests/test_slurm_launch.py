@@ -5,7 +5,7 @@ import os
 import pytest
 from querylect.configs.load import load_config
 from querylect.errors import ClusterError, ConfigError, StorageError
-from querylect.slurm.launch import Wishes, jobs_of, launch, seconds_of
+from querylect.slurm.launch import LaunchOptions, jobs_of, launch, seconds_of
 
 
 @pytest.fixture
@@ -34,32 +34,32 @@ def test_a_time_limit_is_read_as_slurm_reads_it():
 @pytest.mark.parametrize("time", ["10", "9:59", "0:10:00", "0-0:10"])
 def test_a_time_limit_that_leaves_nothing_after_the_warning_is_refused(time):
     with pytest.raises(ConfigError, match=rf"--time {time} is at most the 10 minutes before the limit"):
-        jobs_of(load_config("tiny", []), Wishes(time=time), chain=False)
+        jobs_of(load_config("tiny", []), LaunchOptions(time=time), chain=False)
 
 
 @pytest.mark.parametrize("time", ["10:01", "0", "INFINITE", "soon"])
 def test_other_time_limits_are_left_to_slurm(time):
-    (job,) = jobs_of(load_config("tiny", []), Wishes(time=time), chain=False)
+    (job,) = jobs_of(load_config("tiny", []), LaunchOptions(time=time), chain=False)
     assert f"--time={time}" in job.options
 
 
 def test_the_config_of_a_job_that_may_still_wait_stays_as_it_is(sbatch, tmp_path):
-    (told,) = launch(load_config("tiny", []), Wishes())
+    (told,) = launch(load_config("tiny", []), LaunchOptions())
     assert told[0] == "12"
     written = tmp_path / "here" / "runs" / "tiny" / "job"
     before = {path: path.read_text() for path in written.iterdir()}
     with pytest.raises(ConfigError, match=r"config\.yaml holds other settings.* Choose another name=…"):
-        launch(load_config("tiny", ["seed=9"]), Wishes(nodes=2))
+        launch(load_config("tiny", ["seed=9"]), LaunchOptions(nodes=2))
     assert {path: path.read_text() for path in written.iterdir()} == before
-    launch(load_config("tiny", []), Wishes(nodes=2))
+    launch(load_config("tiny", []), LaunchOptions(nodes=2))
 
 
 def test_what_slurm_refused_stands_in_no_way(sbatch):
     sbatch("echo 'sbatch: error: Invalid account or account/partition combination specified' >&2; exit 1")
     with pytest.raises(ClusterError, match=r"Name yours with --account"):
-        launch(load_config("tiny", []), Wishes())
+        launch(load_config("tiny", []), LaunchOptions())
     sbatch("echo 12")
-    launch(load_config("tiny", ["seed=9"]), Wishes())
+    launch(load_config("tiny", ["seed=9"]), LaunchOptions())
 
 
 @pytest.mark.parametrize(
@@ -73,36 +73,36 @@ def test_what_slurm_refused_stands_in_no_way(sbatch):
 def test_what_slurm_says_has_its_remedy(sbatch, said, remedy):
     sbatch(f"echo 'sbatch: error: {said}' >&2; exit 1")
     with pytest.raises(ClusterError, match=remedy):
-        launch(load_config("tiny", []), Wishes())
+        launch(load_config("tiny", []), LaunchOptions())
 
 
 def test_the_cluster_file_may_print_and_end_with_a_test_that_fails(sbatch, tmp_path, monkeypatch):
     sbatch('echo "$SBATCH_ACCOUNT" >account; echo "12;cluster"')
     (tmp_path / "mine.sh").write_text("export SBATCH_ACCOUNT=ours\necho a; echo b\n[ -d /nowhere ] && export A=1\n")
     monkeypatch.setenv("QUERYLECT_CLUSTER", str(tmp_path / "mine.sh"))
-    assert [number for number, _ in launch(load_config("tiny", []), Wishes())] == ["12"]
+    assert [number for number, _ in launch(load_config("tiny", []), LaunchOptions())] == ["12"]
     assert (tmp_path / "here" / "account").read_text() == "ours\n"
     monkeypatch.setenv("QUERYLECT_CLUSTER", str(tmp_path / "not.sh"))
     with pytest.raises(ClusterError, match=r"the cluster file .*/not\.sh cannot be read"):
-        launch(load_config("tiny", []), Wishes())
+        launch(load_config("tiny", []), LaunchOptions())
 
 
 def test_a_run_folder_that_cannot_be_made_is_one_sentence(sbatch, tmp_path):
     (tmp_path / "here" / "runs" / "tiny").mkdir(parents=True)
     (tmp_path / "here" / "runs" / "tiny" / "logs").touch()
     with pytest.raises(StorageError, match=r"runs/tiny/logs cannot be read and written \(File exists\)"):
-        launch(load_config("tiny", []), Wishes())
+        launch(load_config("tiny", []), LaunchOptions())
 
 
 def test_a_chain_builds_a_hybrid_in_one_job_and_takes_no_gpu_where_none_is_wanted():
     members = "[{retriever: bm25, index: none/b}, {retriever: contriever, index: none/c}]"
     hybrid = ["env.retriever=hybrid", "env.index=none/h", f"env.hybrid={{members: {members}}}"]
-    chain = jobs_of(load_config("tiny", hybrid), Wishes(gpus=0), chain=True)
+    chain = jobs_of(load_config("tiny", hybrid), LaunchOptions(gpus=0), chain=True)
     assert [job.name for job in chain] == ["index", "train", "eval"]
     assert "--array" not in chain[0].text
     assert not any("--array" in option for option in chain[0].options)
     assert ["--gpus=0" in job.options for job in chain] == [True, False, True]
     assert "--gpus-per-node=0" in chain[1].options
-    chain = jobs_of(load_config("paper_contriever", ["env.index=none/c"]), Wishes(), chain=True)
+    chain = jobs_of(load_config("paper_contriever", ["env.index=none/c"]), LaunchOptions(), chain=True)
     assert [job.name for job in chain] == ["index", "merge", "train", "eval"]
     assert "--gpus=0" not in chain[0].options

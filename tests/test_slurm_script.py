@@ -102,10 +102,10 @@ def test_all_weights_take_all_gpus_and_adapters_one(script, arguments, more, lau
 
 def test_launch_asks_for_one_gpu_where_adapters_are_trained():
     from querylect.configs.load import load_config
-    from querylect.slurm.launch import Wishes, jobs_of
+    from querylect.slurm.launch import LaunchOptions, jobs_of
 
     def asked(*arguments, **wishes):
-        (job,) = jobs_of(load_config(*arguments), Wishes(**wishes), chain=False)
+        (job,) = jobs_of(load_config(*arguments), LaunchOptions(**wishes), chain=False)
         return {line for line in job.text.splitlines() if line.startswith("#SBATCH")}
 
     assert {"#SBATCH --gpus-per-node=8", "#SBATCH --mem=0"} <= asked("paper_bm25", [])

@@ -4,10 +4,10 @@ import json
 
 import pytest
 from querylect.data.types import Document, Question
-from querylect.eval.methods import Runner
 from querylect.eval.tasks.items import Item
 from querylect.eval.tasks.judges import JUDGES, NO_STATEMENTS, OFF_FORMAT, Case, Setting, judged
 from querylect.llms.access import Llm
+from querylect.methods.runner import Runner
 
 from .test_methods import Echo
 

@@ -16,17 +16,19 @@ from pathlib import Path
 import pytest
 from querylect.configs.schema import RunConfig
 from querylect.errors import ConfigError, TrackingError
-from querylect.train import sync as syncing
-from querylect.train.sync import segments, sync
+from querylect.train import tracking as syncing
 from querylect.train.tracking import (
     CLOSING_SECONDS,
+    SENDING_SECONDS,
     STOPPING_SECONDS,
     Trackers,
     _Lane,
     check_report_to,
     open_trackers,
+    segments,
+    sync,
+    wandb_mode,
 )
-from querylect.train.wandb_run import SENDING_SECONDS, wandb_mode
 
 from .lessons import change, lesson_url, lessons, records, settings, speaking, without_seconds  # noqa: F401 (fixtures)
 from .test_train_validation import ASKED, served  # noqa: F401 (fixture)
@@ -54,7 +56,7 @@ SYNCING = """
 import os, sys
 from pathlib import Path
 from querylect.errors import QuerylectError
-from querylect.train.sync import sync
+from querylect.train.tracking import sync
 for line in sys.stdin:
     os.environ["WANDB_API_KEY"] = line.strip()
     try:

@@ -8,8 +8,8 @@ import pytest
 import torch
 from querylect.configs.load import known_configs, load_config
 from querylect.errors import ConfigError
-from querylect.rollouts.engine import Sampling
-from querylect.rollouts.engines import open_engine
+from querylect.rollouts.engines.base import Sampling
+from querylect.rollouts.engines.open import open_engine
 from querylect.rollouts.policy import load_policy
 from querylect.train import run
 from querylect.train.arguments import check_deepspeed_device, check_trained_dtype, grpo_config, trainable_dtype

@@ -9,14 +9,14 @@ import torch
 import yaml
 from querylect.configs.schema import ClientConfig
 from querylect.data.types import Question
-from querylect.envs.client import SyncEnvironmentClient
+from querylect.envs.client.client import SyncEnvironmentClient
 from querylect.envs.plan import SearchPlan
 from querylect.errors import ConfigError, EnvironmentUnavailableError
 from querylect.rewriters.base import Rewrite
-from querylect.rollouts.engines import open_engine
+from querylect.rollouts.build import make_grower
+from querylect.rollouts.engines.open import open_engine
 from querylect.rollouts.policy import add_lora, load_policy
 from querylect.rollouts.tree import Node, Tree
-from querylect.rollouts.use import make_grower
 from querylect.train.arguments import check_shape
 from querylect.train.expert_iteration import best_samples, expert_rounds, sample_value
 from querylect.train.imitation import imitation_loss
@@ -324,7 +324,7 @@ def test_an_engine_that_all_processes_share_is_refused(expert):
 
 
 def test_a_model_card_says_which_warm_start_there_was():
-    from querylect.hub.card import _warm_start
+    from querylect.export.card import _warm_start
 
     said = _warm_start({"kind": "expert_iteration", "questions": 96, "rounds": 4})
     assert said == "4 rounds of expert iteration on 96 questions each"

@@ -9,9 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from querylect.errors import ModelError
-from querylect.train import packed_attention
-from querylect.train.packed_attention import TILE, flex_mask, packed_row
-from querylect.train.packing import pack, packed_logps
+from querylect.train.packing import attention as packed_attention
+from querylect.train.packing.attention import TILE, flex_mask, packed_row
+from querylect.train.packing.packing import pack, packed_logps
 from torch.nn.attention.flex_attention import create_block_mask
 
 from .test_train_packing import batch, gradient, relative, tree_rows

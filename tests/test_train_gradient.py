@@ -6,7 +6,7 @@ Every path is a row of its own, every turn of it counts, and nothing of train/cr
 from collections import defaultdict
 
 import pytest
-from querylect.rollouts.streams import stream
+from querylect.rollouts.random_streams import stream
 from querylect.train import rows
 
 from .lessons import change, lesson_url, lessons, settings, speaking  # noqa: F401

@@ -7,7 +7,7 @@ from querylect.configs.schema import RunConfig
 from querylect.data.types import Question
 from querylect.errors import QuerylectError, StorageError
 from querylect.rollouts.grow import ANSWERED_AT_ONCE, Grower
-from querylect.train.processes import Processes
+from querylect.train.distributed.processes import Processes
 from querylect.train.resampling import resample
 from querylect.train.rows import _grow
 from querylect.train.run_folder import RunFolder
@@ -129,7 +129,7 @@ def test_a_checkpoint_that_one_process_cannot_write_is_an_error_of_all_and_hangs
     else:
         assert [type(error) for error in ended] == [StorageError] * 2, ended
         assert all(isinstance(error, QuerylectError) and "No space left" in str(error) for error in ended)
-        assert [error.told_elsewhere for error in ended] == [rank == 1, rank == 0]
+        assert [error.already_reported for error in ended] == [rank == 1, rank == 0]
         assert list(folder.checkpoints.iterdir()) == []
 
 

@@ -10,18 +10,20 @@ from querylect.configs.schema import RunConfig
 from querylect.doctor.memory import slurm_layout
 from querylect.rollouts.policy import add_lora
 from querylect.slurm.requests import FOLDER, default_config
-from querylect.train import memory_estimate, packed_attention, packing
-from querylect.train.memory_advice import remedies
-from querylect.train.memory_estimate import CPU_RESERVED, GIB, Layout, estimate, longest_tree, trained_parameters
-from querylect.train.model_shape import KNOWN, ModelShape, by_name, from_config, shape_of
-from querylect.train.packing import packed_logps
+from querylect.train.memory import estimate as memory_estimate
+from querylect.train.memory.advice import remedies
+from querylect.train.memory.estimate import CPU_RESERVED, GIB, ProcessLayout, estimate, longest_tree, trained_parameters
+from querylect.train.memory.model_shape import KNOWN, ModelShape, by_name, from_config, shape_of
+from querylect.train.packing import attention as packed_attention
+from querylect.train.packing import packing
+from querylect.train.packing.packing import packed_logps
 
 from .tensor_bytes import LiveBytes
 from .tiny import tiny_model
 
 BAND = (0.8, 1.3)
 """Estimate over measurement."""
-CPU = Layout(gpu_gib=None)
+CPU = ProcessLayout(gpu_gib=None)
 SIZES = {"hidden_size": 256, "intermediate_size": 704, "num_hidden_layers": 4, "num_attention_heads": 4,
          "num_key_value_heads": 2, "head_dim": 64}  # fmt: skip
 
@@ -147,21 +149,21 @@ def test_what_lies_there_for_the_whole_run_by_hand():
         return {name: size / 1e9 for name, size in parts.items() if name not in ("reserved", "DeepSpeed's buckets")}
 
     full = {"policy": {"dtype": "auto"}}
-    assert resident(Layout(), **full) == {"weights": 4, "gradients": 4, "optimizer": 8}
-    assert resident(Layout(8), **full) == {"weights": 4, "gradients": 4, "optimizer": 8, "DDP's buckets": 4}
-    assert resident(Layout(8, 2), beta=0.1, **full) == {
+    assert resident(ProcessLayout(), **full) == {"weights": 4, "gradients": 4, "optimizer": 8}
+    assert resident(ProcessLayout(8), **full) == {"weights": 4, "gradients": 4, "optimizer": 8, "DDP's buckets": 4}
+    assert resident(ProcessLayout(8, 2), beta=0.1, **full) == {
         "weights": 2, "gradients": 0.5, "optimizer": 1.5, "reference": 2,
     }  # fmt: skip
-    assert resident(Layout(8, 3), beta=0.1, **full) == {
+    assert resident(ProcessLayout(8, 3), beta=0.1, **full) == {
         "weights": 0.25, "gradients": 0.5, "optimizer": 1.5, "reference": 0.25,
     }  # fmt: skip
-    assert resident(Layout(bfloat16=False), policy={"dtype": "auto", "lora": {"last_layers": 1}})["weights"] > 4
+    assert resident(ProcessLayout(bfloat16=False), policy={"dtype": "auto", "lora": {"last_layers": 1}})["weights"] > 4
 
 
 def test_vllm_holds_its_share_in_the_rollout_and_with_no_sleep_always():
     run = load_config("paper_bm25", [])
     shape = shape_of(run.policy.model)
-    layout = Layout(8, 2, 80.0)
+    layout = ProcessLayout(8, 2, 80.0)
     asleep = estimate(run, shape, layout)
     assert asleep.phases["rollout"]["vLLM"] == int(0.28 * 80 * GIB)
     assert "vLLM" not in asleep.phases["update"]
@@ -193,10 +195,10 @@ def test_paper_independent_fits_by_the_script_that_its_comparison_starts():
 @pytest.mark.parametrize(
     ("changes", "layout", "said"),
     [
-        ([], Layout(1), "DeepSpeed ZeRO-2 on 8 GPUs"),
-        (["train.gradient_checkpointing=false"], Layout(8, 2), "train.gradient_checkpointing=true"),
-        (["rollout.max_new_tokens=4096", "rollout.max_prompt_tokens=8192"], Layout(8, 2), "max_new_tokens=1024"),
-        (["rollout.vllm.gpu_memory_utilization=0.5"], Layout(8, 2), "rollout.vllm.gpu_memory_utilization=0.2"),
+        ([], ProcessLayout(1), "DeepSpeed ZeRO-2 on 8 GPUs"),
+        (["train.gradient_checkpointing=false"], ProcessLayout(8, 2), "train.gradient_checkpointing=true"),
+        (["rollout.max_new_tokens=4096", "rollout.max_prompt_tokens=8192"], ProcessLayout(8, 2), "max_new_tokens=1024"),
+        (["rollout.vllm.gpu_memory_utilization=0.5"], ProcessLayout(8, 2), "rollout.vllm.gpu_memory_utilization=0.2"),
     ],
 )
 def test_what_does_not_fit_is_said_with_changes_after_which_it_does(changes, layout, said):
@@ -212,9 +214,9 @@ def test_a_change_that_was_advised_and_made_leads_to_the_estimate_that_was_told(
     """The settings are those that a user types."""
     run = load_config("paper_bm25", ["train.gradient_checkpointing=false"])
     shape = shape_of(run.policy.model)
-    applied, after = remedies(run, shape, Layout(8, 2))
+    applied, after = remedies(run, shape, ProcessLayout(8, 2))
     typed = load_config("paper_bm25", ["train.gradient_checkpointing=false", *applied])
-    assert estimate(typed, shape, Layout(8, 2)).peak == after.peak
+    assert estimate(typed, shape, ProcessLayout(8, 2)).peak == after.peak
 
 
 def test_sizes_are_read_or_known_or_guessed_and_say_which(tiny_policy, tmp_path):

@@ -4,11 +4,11 @@ import json
 import logging
 
 import pytest
-from querylect.envs.connect import open_environment
-from querylect.eval.systems import PolicySystem
+from querylect.envs.client.connect import open_environment
+from querylect.eval.compare import PolicySystem
+from querylect.inference.load import of_config
+from querylect.inference.rewriter import Rewriter
 from querylect.train.run import train
-from querylect.use.rewriter import Rewriter
-from querylect.use.trained import of_config
 
 from .chat_server import ChatServer, serving
 from .lessons import WORDS, change, lesson_url, lessons, records, save_chain, settings, speaking  # noqa: F401

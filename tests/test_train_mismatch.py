@@ -10,10 +10,10 @@ import pytest
 import torch
 from querylect.configs.schema import RunConfig, TrainConfig
 from querylect.errors import ConfigError, EngineUnavailableError
+from querylect.inference.load import of_config
+from querylect.inference.rewriter import Rewriter
 from querylect.train.mismatch import Mismatch, importance_weights, log_ratios
 from querylect.train.run import train
-from querylect.use.rewriter import Rewriter
-from querylect.use.trained import of_config
 
 from .lessons import change, lesson_url, lessons, records, settings, speaking  # noqa: F401
 from .test_train_trl import batch, losses_and_gradients, ready, step_inputs, with_trainer
@@ -275,8 +275,8 @@ def test_weights_that_do_not_arrive_show_in_the_log(served, monkeypatch):
     config, _ = served
     config = change(config, **{"train.steps": 3, "train.learning_rate": 0.05})
     name = "VllmEngine" if config.rollout.engine == "vllm" else "VllmServerEngine"
-    module = "vllm_engine" if config.rollout.engine == "vllm" else "vllm_server"
-    monkeypatch.setattr(f"querylect.rollouts.{module}.{name}.refresh", lambda self: None)
+    module = "vllm" if config.rollout.engine == "vllm" else "vllm_server"
+    monkeypatch.setattr(f"querylect.rollouts.engines.{module}.{name}.refresh", lambda self: None)
     folder = train(config)
     assert max(line.get(f"{APART}/max", 0) for line in records(folder / "metrics.jsonl")) > 0.01
 
@@ -285,7 +285,7 @@ def test_a_server_that_dies_leaves_a_checkpoint(served, monkeypatch):
     config, server = served
     if config.rollout.engine == "vllm":
         pytest.skip("an engine in the process dies with it")
-    from querylect.rollouts.vllm_server import VllmServerEngine
+    from querylect.rollouts.engines.vllm_server import VllmServerEngine
 
     inner = VllmServerEngine.refresh
 
@@ -319,8 +319,8 @@ def test_questions_are_rewritten_with_the_engine_of_the_config(served):
 
 def test_policies_are_evaluated_with_the_engine_of_the_config(served):
     from querylect.data.types import Question
-    from querylect.envs.connect import open_environment
-    from querylect.eval.systems import policy_systems
+    from querylect.envs.client.connect import open_environment
+    from querylect.eval.compare import policy_systems
 
     config, _ = served
     questions = [Question("head", "my head hurts"), Question("gums", "bleeding gums")]

@@ -50,7 +50,9 @@ def renamed(split):
 def herbs(tmp_path_factory) -> EnvironmentConfig:
     """Four documents and four questions, under ids that BM25's questions have too; a random BERT with FAISS."""
     from querylect.data.beir import save_beir
-    from querylect.envs.index import build_index
+    from querylect.envs.index.build import (
+        build_index,
+    )
 
     folder = tmp_path_factory.mktemp("herbs")
     corpus = [Document(name, f"About {name}", text) for name, text in HERBS.items()]
@@ -72,7 +74,7 @@ def herbs(tmp_path_factory) -> EnvironmentConfig:
 
 def app_of(config):
     from querylect.envs.environment import Environment
-    from querylect.envs.service import create_app
+    from querylect.envs.server.app import create_app
 
     return create_app(Environment.open(config), config)
 
@@ -328,7 +330,7 @@ def served(config, url):
 
 def test_a_run_is_evaluated_on_each_environment(straight, small_environment, herbs, herbs_url, run_app, tmp_path):
     """Under plain ids, with the prompts of training; `--env` takes one of them."""
-    from querylect.eval.mixed import evaluate_each
+    from querylect.eval.compare import evaluate_each
     from querylect.eval.records import read_records
 
     config, folder, _ = straight
@@ -359,8 +361,10 @@ def test_a_run_is_evaluated_on_each_environment(straight, small_environment, her
 
 def test_a_question_that_another_member_trains_on_is_not_held_out(straight, herbs, herbs_url, run_app, tmp_path):
     from querylect.data.beir import save_beir
-    from querylect.envs.index import build_index
-    from querylect.eval.mixed import evaluate_each
+    from querylect.envs.index.build import (
+        build_index,
+    )
+    from querylect.eval.compare import evaluate_each
 
     asked = Split([Question("x", "Which herb for my head HURTS?")], {"x": {"d": 1}})
     save_beir(Dataset("leaky", [Document("d", "willow", "bark")], {"train": asked}), tmp_path / "data")

@@ -6,9 +6,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from querylect.train import packed_attention, packing
-from querylect.train.packed_attention import blocks
-from querylect.train.packing import pack, packed_logps
+from querylect.train.packing import attention as packed_attention
+from querylect.train.packing import packing
+from querylect.train.packing.attention import blocks
+from querylect.train.packing.packing import pack, packed_logps
 
 from .tiny import tiny_model
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 from querylect.configs.schema import RunConfig
 from querylect.errors import ConfigError, ModelError
-from querylect.train import packing_check
-from querylect.train.packed_attention import NAME
-from querylect.train.packing_check import compare, settle_packing, why_not
+from querylect.train.packing import check as packing_check
+from querylect.train.packing.attention import NAME
+from querylect.train.packing.check import compare, settle_packing, why_not
 
 from .lessons import change, lesson_url, lessons, settings, speaking  # noqa: F401
 from .tiny import tiny_model

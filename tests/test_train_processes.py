@@ -11,7 +11,7 @@ import pytest
 import yaml
 from querylect.errors import ConfigError
 from querylect.train.arguments import check_shape
-from querylect.train.processes import Processes, launched
+from querylect.train.distributed.processes import Processes, launched
 from querylect.train.run import train
 
 from .lessons import change, lesson_url, lessons, records, settings, speaking, without_seconds  # noqa: F401
@@ -101,7 +101,7 @@ def test_a_signal_to_one_ends_all_and_another_number_of_processes_goes_on(settin
 def test_torchrun_and_an_environment_that_goes_away(settings, tmp_path, lessons, run_app):  # noqa: F811
     """Both processes of a real launcher end with a checkpoint, and one of them says why."""
     from querylect.envs.environment import Environment
-    from querylect.envs.service import create_app
+    from querylect.envs.server.app import create_app
 
     from .test_train_stops import breaking
 
@@ -127,7 +127,7 @@ MEETINGS = """
 import os, sys
 from pathlib import Path
 from querylect.errors import ModelError, QuerylectError, StorageError
-from querylect.train.processes import launched
+from querylect.train.distributed.processes import launched
 
 def failing(rank, error):
     def run():
@@ -140,7 +140,7 @@ def told(what):
     try:
         what()
     except BaseException as error:
-        return f"{type(error).__name__}: {error} [{getattr(error, 'told_elsewhere', '')}]"
+        return f"{type(error).__name__}: {error} [{getattr(error, 'already_reported', '')}]"
 
 def write(bad):
     with me.staged(Path(sys.argv[1]) / "place") as place:

@@ -165,7 +165,7 @@ def test_full_training_and_kl_run_and_resume(settings, lora):
 @pytest.mark.parametrize("kind", [True, "reentrant"])
 def test_layers_computed_again_give_the_same_run(settings, changes, kind, monkeypatch):
     """And they are computed again: a packed layer attends in the forward pass and once more in the backward pass."""
-    from querylect.train import packed_attention
+    from querylect.train.packing import attention as packed_attention
 
     attended = []
     inner = packed_attention._refuse_more_than_a_mask

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 from querylect.configs.schema import TrainConfig
-from querylect.train import stopping
-from querylect.train.leaving import LeaveNow
-from querylect.train.stopping import StopOnSignal
+from querylect.train.distributed import stopping
+from querylect.train.distributed.abort import AbortStep
+from querylect.train.distributed.stopping import StopOnSignal
 
 TERM, USR1 = int(signal.SIGTERM), int(signal.SIGUSR1)
 
@@ -53,12 +53,12 @@ def test_a_step_is_finished_where_the_longest_of_the_last_five_and_two_checkpoin
 ):
     found = stopper(clock, steps, saving, under_way, grace_seconds=25.0)
     if alarm is None:
-        with pytest.raises(LeaveNow):
+        with pytest.raises(AbortStep):
             found._note(TERM, None)
     else:
         found._note(TERM, None)
         assert clock.alarm == pytest.approx(alarm)
-        with pytest.raises(LeaveNow):
+        with pytest.raises(AbortStep):
             found._out_of_time(int(signal.SIGALRM), None)
     assert found.name == "SIGTERM"
 
@@ -67,7 +67,7 @@ def test_each_signal_has_its_own_grace(clock):
     settings = {"grace_seconds": 5.0, "usr1_grace_seconds": 50.0}
     stopper(clock, [20], 1, **settings)._note(USR1, None)
     assert clock.alarm == 48
-    with pytest.raises(LeaveNow):
+    with pytest.raises(AbortStep):
         stopper(clock, [20], 1, **settings)._note(TERM, None)
 
 
@@ -116,7 +116,7 @@ def test_a_signal_that_came_between_the_end_of_a_step_and_its_record_bounds_the_
     slow.on_pre_optimizer_step(None, None, None)
     slow.on_step_end(None, None, SimpleNamespace())
     slow._note(TERM, None)
-    with pytest.raises(LeaveNow):
+    with pytest.raises(AbortStep):
         slow.on_step_begin(None, None, None)
 
 
@@ -127,5 +127,5 @@ def test_an_alarm_without_a_signal_ends_nothing(clock):
 def test_between_steps_a_signal_ends_the_run_at_once_however_long_the_grace(clock):
     found = stopper(clock, [1], 0.1, grace_seconds=1e6)
     found.on_pre_optimizer_step(None, None, None)
-    with found.between_steps(), pytest.raises(LeaveNow):
+    with found.between_steps(), pytest.raises(AbortStep):
         found._note(TERM, None)

@@ -15,9 +15,9 @@ from querylect.data.types import Question
 from querylect.errors import ConfigError, EnvironmentUnavailableError, StoppedError, StorageError, TokenError
 from querylect.rewriters.base import Rewrite
 from querylect.rollouts.tree import Node, Tree
+from querylect.train.distributed.stopping import StopOnSignal
 from querylect.train.run import train
 from querylect.train.run_folder import RunFolder
-from querylect.train.stopping import StopOnSignal
 
 from .forked import Forked
 from .lessons import change, lesson_url, lessons, records, settings, speaking, without_seconds  # noqa: F401
@@ -57,7 +57,7 @@ def breaking(app, after, instead=None):
 @pytest.fixture
 def dying(lessons, run_app):  # noqa: F811
     from querylect.envs.environment import Environment
-    from querylect.envs.service import create_app
+    from querylect.envs.server.app import create_app
 
     return lambda after: run_app(breaking(create_app(Environment.open(lessons), lessons), after))
 
@@ -82,7 +82,7 @@ def test_a_dead_environment_stops_the_run_with_a_checkpoint_and_it_goes_on_exact
 def test_a_token_that_changes_in_the_middle_of_a_run_stops_it_with_a_checkpoint(settings, straight, lessons, run_app):  # noqa: F811
     """A refusal is no outage: it is neither waited out nor worth 0, and the run goes on where it was."""
     from querylect.envs.environment import Environment
-    from querylect.envs.service import create_app
+    from querylect.envs.server.app import create_app
 
     environment = Environment.open(lessons)
     changed = breaking(create_app(environment, lessons), 5, instead=create_app(environment, lessons, token="new"))

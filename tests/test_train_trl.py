@@ -225,7 +225,7 @@ def test_retrieved_text_is_attended_and_never_trained_on(settings, monkeypatch, 
 def test_a_changed_document_changes_what_the_second_turn_is_worth_saying():
     """Were documents hidden when the policy is updated, nothing in them could change these values."""
     import torch
-    from querylect.train.packing import packed_logps
+    from querylect.train.packing.packing import packed_logps
 
     from .tiny import tiny_model
 

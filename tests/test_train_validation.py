@@ -30,7 +30,7 @@ def environment(lessons, folder, validation):  # noqa: F811
 def served(lessons, tmp_path, run_app):  # noqa: F811
     """A function: validation questions in, `with` it the URL of the environment that has them."""
     from querylect.envs.environment import Environment
-    from querylect.envs.service import create_app
+    from querylect.envs.server.app import create_app
 
     def serve(validation):
         config = environment(lessons, tmp_path / "validated", validation)
@@ -106,7 +106,7 @@ def test_the_best_policy_is_replaced_by_a_better_one_only_and_never_by_a_guess(t
     from types import SimpleNamespace
 
     from querylect.configs.schema import RunConfig
-    from querylect.train.processes import Processes
+    from querylect.train.distributed.processes import Processes
     from querylect.train.validation import Validator, best_of
 
     folder = RunFolder(tmp_path)
@@ -148,7 +148,7 @@ def test_the_turn_that_won_is_used_and_a_tie_goes_to_the_earlier(tmp_path):
 
 
 def test_validation_questions_are_a_sample_of_the_split(settings, served):  # noqa: F811
-    from querylect.envs.client import SyncEnvironmentClient
+    from querylect.envs.client.client import SyncEnvironmentClient
     from querylect.train.validation import validation_questions
 
     with served(ASKED) as url:

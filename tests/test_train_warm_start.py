@@ -4,15 +4,15 @@ import pytest
 import torch
 from querylect.configs.schema import ClientConfig, RewriterConfig, RolloutConfig, TrainConfig
 from querylect.data.types import Question
-from querylect.envs.client import SyncEnvironmentClient
+from querylect.envs.client.client import SyncEnvironmentClient
 from querylect.envs.plan import SearchPlan
-from querylect.envs.wire import Step
+from querylect.envs.server.schemas import Step
 from querylect.errors import ConfigError, EnvironmentUnavailableError
 from querylect.rewriters.card import RetrieverCard
 from querylect.rewriters.registry import make_rewriter
+from querylect.rollouts.build import make_grower
 from querylect.rollouts.checkpoints import find_checkpoint
-from querylect.rollouts.engines import load_engine
-from querylect.rollouts.use import make_grower
+from querylect.rollouts.engines.open import load_engine
 from querylect.train.imitation import imitation_loss
 from querylect.train.run import train, worth_training
 from querylect.train.run_folder import RunFolder

@@ -8,19 +8,21 @@ from querylect.configs.methods import FirstTitlesConfig, Rm3Config, WeightedWord
 from querylect.configs.schema import ClientConfig
 from querylect.data.beir import save_beir
 from querylect.data.types import Dataset, Document, Question, Split
-from querylect.envs.bm25 import tokenise
-from querylect.envs.client import SyncEnvironmentClient
+from querylect.envs.client.client import SyncEnvironmentClient
 from querylect.envs.environment import Environment
-from querylect.envs.index import build_index
+from querylect.envs.index.build import (
+    build_index,
+)
 from querylect.envs.plan import SearchPlan
-from querylect.envs.service import create_app
-from querylect.eval.methods import Runner
+from querylect.envs.retrievers.bm25 import tokenise
+from querylect.envs.server.app import create_app
 from querylect.eval.training_free import Tuned, answer
+from querylect.methods.method import SearchResults
+from querylect.methods.methods import make_method
+from querylect.methods.rm3 import Rm3, analyse
+from querylect.methods.runner import Runner
+from querylect.methods.training_free import FirstTitles, WeightedWords, content_words
 from querylect.rewriters.card import RetrieverCard
-from querylect.rewriters.method import Found
-from querylect.rewriters.methods import make_method
-from querylect.rewriters.rm3 import Rm3, analyse
-from querylect.rewriters.training_free import FirstTitles, WeightedWords, content_words
 
 METRICS = ("ndcg@10", "recall@10", "mrr@10")
 FILLER = [Document(f"f{number}", f"Filler{number}", f"padding{number} common") for number in range(21)]
@@ -58,7 +60,7 @@ def served(tmp_path_factory, run_app):
 
 
 def found(*documents, scores):
-    return Found(SearchPlan.of("x"), tuple(documents), tuple(scores))
+    return SearchResults(SearchPlan.of("x"), tuple(documents), tuple(scores))
 
 
 def test_rm3_is_anserinis_by_hand():

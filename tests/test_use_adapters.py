@@ -6,12 +6,12 @@ import os
 
 import pytest
 from querylect.data.types import Question
-from querylect.envs.client import SyncEnvironmentClient
+from querylect.envs.client.client import SyncEnvironmentClient
 from querylect.envs.plan import Probe, SearchPlan, Term
 from querylect.errors import ConfigError, RequestError
-from querylect.use.adapting import RewriteFailedError, merged, queries_of
-from querylect.use.results import RewriteResult, plain_queries
-from querylect.use.rewriter import Rewriter
+from querylect.inference.adapters.common import RewriteFailedError, merged, queries_of
+from querylect.inference.results import RewriteResult, plain_queries
+from querylect.inference.rewriter import Rewriter
 
 from .lessons import TEXTS, WORDS, lesson_url, lessons, settings, speaking  # noqa: F401 (fixtures)
 from .used import failing, trained  # noqa: F401 (fixtures)
@@ -73,8 +73,8 @@ def test_each_adapter_says_which_one_of_a_policy_for_several_is_meant(caplog):
     pytest.importorskip("langchain_core")
     pytest.importorskip("llama_index.core")
     from llama_index.core.schema import QueryBundle
-    from querylect.use.langchain import QueryRewriter
-    from querylect.use.llama_index import QuerylectTransform
+    from querylect.inference.adapters.langchain import QueryRewriter
+    from querylect.inference.adapters.llama_index import QuerylectTransform
 
     runnable = QueryRewriter.model_construct(rewriter=Several(), env="bm25", on_failure="question")
     with caplog.at_level(logging.WARNING):
@@ -98,7 +98,7 @@ def test_langchain(rewriter, failing, lesson_url, trained, monkeypatch):  # noqa
     from langchain_core.documents import Document
     from langchain_core.retrievers import BaseRetriever
     from langchain_core.runnables import RunnableLambda
-    from querylect.use.langchain import EnvironmentRetriever, QueryRewriter, RewritingRetriever
+    from querylect.inference.adapters.langchain import EnvironmentRetriever, QueryRewriter, RewritingRetriever
 
     class Words(BaseRetriever):
         def _get_relevant_documents(self, query, *, run_manager):
@@ -141,7 +141,7 @@ def test_llama_index(rewriter):
     pytest.importorskip("llama_index.core")
     from llama_index.core.retrievers import BaseRetriever, TransformRetriever
     from llama_index.core.schema import NodeWithScore, TextNode
-    from querylect.use.llama_index import QuerylectTransform
+    from querylect.inference.adapters.llama_index import QuerylectTransform
 
     asked = []
 
@@ -161,7 +161,7 @@ def test_haystack(rewriter, trained, failing):  # noqa: F811
     from haystack import Document, Pipeline
     from haystack.components.retrievers.in_memory import InMemoryBM25Retriever
     from haystack.document_stores.in_memory import InMemoryDocumentStore
-    from querylect.use.haystack import QuerylectRewriter
+    from querylect.inference.adapters.haystack import QuerylectRewriter
 
     store = InMemoryDocumentStore()
     store.write_documents([Document(id=name, content=text) for name, text in TEXTS.items()])
@@ -173,7 +173,7 @@ def test_haystack(rewriter, trained, failing):  # noqa: F811
     ran = pipeline.run({"rewriter": {"query": QUESTION}}, include_outputs_from={"rewriter"})
     assert ran["rewriter"] == {"query": text, "queries": [text], "failure": None}
     assert ran["retriever"]["documents"][0].id in found(text)
-    again = Pipeline.loads(pipeline.dumps(), allowed_modules=["querylect.use.haystack"])
+    again = Pipeline.loads(pipeline.dumps(), allowed_modules=["querylect.inference.adapters.haystack"])
     assert again.get_component("rewriter").checkpoint == "final"
     assert again.get_component("rewriter").env == "bm25"
     assert QuerylectRewriter(str(failing[1])).run(query="headache")["query"] == "headache"

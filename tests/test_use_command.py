@@ -9,7 +9,7 @@ import yaml
 from querylect.cli import main
 from querylect.configs.schema import LoraConfig, PolicyConfig
 from querylect.envs.environment import Environment
-from querylect.envs.service import create_app
+from querylect.envs.server.app import create_app
 from querylect.errors import ConfigError
 
 
@@ -50,15 +50,15 @@ def test_each_question_is_a_line_of_plain_data(settings, capsys, monkeypatch):
 
 def test_a_policy_that_keeps_the_format_says_its_rewrite_and_plan(settings, capsys, monkeypatch):
     """The engine's ids are replaced, for a random policy never keeps the format; all else is real."""
-    from querylect.rollouts.engine import Sample
-    from querylect.rollouts.transformers_engine import TransformersEngine
+    from querylect.rollouts.engines.base import Completion
+    from querylect.rollouts.engines.transformers import TransformersEngine
 
     asked = []
 
     def say(engine, prompts, n, sampling):
         asked.append((n, sampling.temperature, sampling.max_new_tokens))
         ids = engine.tokenizer("<think>why</think><rewrite>migraine < ache</rewrite>")["input_ids"]
-        return [[Sample([*ids, engine.tokenizer.eos_token_id], [], True)] for _ in prompts]
+        return [[Completion([*ids, engine.tokenizer.eos_token_id], [], True)] for _ in prompts]
 
     monkeypatch.setattr(TransformersEngine, "_compare_with_plain_forward", lambda engine: None)
     monkeypatch.setattr(TransformersEngine, "generate", say)
@@ -72,12 +72,13 @@ def test_the_question_is_searched_as_it_was_asked_also_where_the_prompt_shows_it
     settings, capsys, monkeypatch
 ):
     """Control tokens are taken out of prompts; what a plan keeps of the question is its own text, as in training."""
-    from querylect.rollouts.engine import Sample
-    from querylect.rollouts.transformers_engine import TransformersEngine
+    from querylect.rollouts.engines.base import Completion
+    from querylect.rollouts.engines.transformers import TransformersEngine
 
     def say(engine, prompts, n, sampling):
         return [
-            [Sample(engine.tokenizer("<think></think><rewrite>x</rewrite>")["input_ids"], [], True)] for _ in prompts
+            [Completion(engine.tokenizer("<think></think><rewrite>x</rewrite>")["input_ids"], [], True)]
+            for _ in prompts
         ]
 
     monkeypatch.setattr(TransformersEngine, "_compare_with_plain_forward", lambda engine: None)
@@ -90,8 +91,8 @@ def test_the_question_is_searched_as_it_was_asked_also_where_the_prompt_shows_it
 def test_a_run_folder_uses_its_checkpoint(settings, tiny_policy, capsys, tmp_path, monkeypatch):
     """The adapter of the run is what answers: its next-token choices differ from those of the untrained policy."""
     import torch
+    from querylect.rollouts.engines.transformers import TransformersEngine
     from querylect.rollouts.policy import add_lora, load_policy
-    from querylect.rollouts.transformers_engine import TransformersEngine
 
     config = PolicyConfig(model=str(tiny_policy), dtype="float32", lora=LoraConfig(r=4))
     policy = add_lora(load_policy(config)[0], config)
@@ -177,7 +178,7 @@ def test_bad_lines_are_told_with_their_numbers_and_the_others_keep_their_ids(set
 
 
 def test_an_output_that_was_interrupted_goes_on_where_it_stopped(settings, capsys, tmp_path, monkeypatch):
-    from querylect.rollouts.transformers_engine import TransformersEngine
+    from querylect.rollouts.engines.transformers import TransformersEngine
 
     asked, out = tmp_path / "asked.txt", tmp_path / "out.jsonl"
     asked.write_text("".join(f"question {n}\n" for n in range(7)))
@@ -212,7 +213,7 @@ def test_an_output_that_was_interrupted_goes_on_where_it_stopped(settings, capsy
 
 
 def test_a_full_disk_leaves_whole_lines(settings, capsys, tmp_path, monkeypatch):
-    from querylect.use import lines
+    from querylect.inference import jsonl_io as lines
 
     asked, out = tmp_path / "asked.txt", tmp_path / "out.jsonl"
     asked.write_text("".join(f"question {n}\n" for n in range(4)))
@@ -232,8 +233,8 @@ def test_a_full_disk_leaves_whole_lines(settings, capsys, tmp_path, monkeypatch)
 
 
 def test_an_output_that_cannot_be_written_is_told_before_the_model_is_loaded(settings, capsys, tmp_path, monkeypatch):
-    from querylect.use import rewriter
-    from querylect.use.lines import Output
+    from querylect.inference import rewriter
+    from querylect.inference.jsonl_io import Output
 
     monkeypatch.setattr(rewriter, "Rewriter", lambda _: pytest.fail("the model was loaded"))
     code, _, err = run(capsys, settings, "-q", "x", "-o", tmp_path / "none" / "out.jsonl")

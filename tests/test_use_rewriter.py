@@ -16,29 +16,29 @@ import torch
 from querylect.cli import main
 from querylect.configs.load import dump_config, load_config
 from querylect.data.types import Document, Question
-from querylect.envs.client import EnvironmentClient, SyncEnvironmentClient
+from querylect.envs.client.client import EnvironmentClient, SyncEnvironmentClient
 from querylect.envs.plan import SearchPlan
 from querylect.errors import CheckpointError, ConfigError, EngineUnavailableError, ModelError, RequestError
-from querylect.eval.systems import PolicySystem
-from querylect.hub.export import Wishes, export_to_folder
+from querylect.eval.compare import PolicySystem
+from querylect.export.export import ExportOptions, export_to_folder
+from querylect.inference.batching import ClosedError, DynamicBatcher
+from querylect.inference.load import only_member, open_trained
+from querylect.inference.rewriter import Rewriter
 from querylect.rollouts.checkpoints import find_checkpoint
-from querylect.rollouts.engines import load_engine
+from querylect.rollouts.engines.open import load_engine
 from querylect.rollouts.fingerprint import fingerprint
 from querylect.rollouts.policy import load_policy
-from querylect.use.desk import ClosedError, Desk
-from querylect.use.rewriter import Rewriter
-from querylect.use.trained import only_member, open_trained
 
 from .hub_models import Hub, Repository, serving
 from .lessons import change, lesson_url, lessons, settings, speaking  # noqa: F401 (fixtures)
 from .used import failing, trained  # noqa: F401 (fixtures)
 
-WISHES = Wishes(merge_lora=True, without_evaluation=True, licence="mit")
+WISHES = ExportOptions(merge_lora=True, without_evaluation=True, licence="mit")
 
 
 def ids(result):
     """The prompt and the answer of a result, in ids."""
-    return result.said.node.prompt_ids, result.said.node.completion_ids
+    return result.continuation.node.prompt_ids, result.continuation.node.completion_ids
 
 
 @pytest.mark.parametrize("policy", ["trained", "failing"])
@@ -87,13 +87,13 @@ def test_documents_ask_for_the_turn_that_is_shown_them(trained):  # noqa: F811
     assert second.turn == 2
     prompt, _ = ids(second)
     assert prompt[: len(ids(first)[0]) + len(ids(first)[1])] == [*ids(first)[0], *ids(first)[1]]
-    assert "About triptan" in second.said.place.messages[-1]["content"]
+    assert "About triptan" in second.continuation.context.messages[-1]["content"]
     assert ids(rewriter.rewrite("my head hurts", documents=shown)) == ids(second), "the first turn is answered again"
     empty = rewriter.rewrite("my head hurts", documents=[], after=first)
-    assert "Found nothing." in empty.said.place.messages[-1]["content"]
+    assert "Found nothing." in empty.continuation.context.messages[-1]["content"]
     several = rewriter.rewrite(["my head hurts", "gums"], documents=[shown, ["a plain text"]])
     assert ids(several[0]) == ids(second)
-    assert "Found: a plain" in several[1].said.place.messages[-1]["content"]
+    assert "Found: a plain" in several[1].continuation.context.messages[-1]["content"]
     with pytest.raises(RequestError, match="1 lists of documents"):
         rewriter.rewrite(["one", "two"], documents=[shown])
     with pytest.raises(RequestError, match="is shown documents"):
@@ -248,7 +248,7 @@ def test_a_policy_for_several_is_asked_for_the_one_that_will_search(trained, les
     rewriter = Rewriter.from_pretrained(folder)
 
     def asked(**more):
-        return rewriter.rewrite("my head hurts", **more).said.place.messages[0]["content"]
+        return rewriter.rewrite("my head hurts", **more).continuation.context.messages[0]["content"]
 
     assert "Contriever" in asked(retriever="meaning")
     assert "Contriever" not in asked(retriever="words")
@@ -264,7 +264,7 @@ def test_a_policy_for_several_is_asked_for_the_one_that_will_search(trained, les
 
 
 def test_concurrent_calls_stand_in_one_batch_and_cancelled_ones_in_none(trained, monkeypatch):  # noqa: F811
-    from querylect.rollouts.transformers_engine import TransformersEngine
+    from querylect.rollouts.engines.transformers import TransformersEngine
 
     config, folder = trained
     rewriter = Rewriter.from_pretrained(folder)
@@ -316,7 +316,7 @@ def test_an_order_that_fails_fails_alone_and_one_batch_is_worked_on_at_a_time():
             raise ValueError("bad")
         return [item.upper() for item in items]
 
-    desk = Desk(work, most=4)
+    desk = DynamicBatcher(work, most=4)
     found = {}
 
     def ask(*items):
@@ -379,8 +379,8 @@ def test_who_is_interrupted_leaves_nobody_waiting_and_stops_nobody_else(stop):
             raise stop
         return items
 
-    desk = Desk(work, most=4)
-    with desk._busy:
+    desk = DynamicBatcher(work, most=4)
+    with desk._work_lock:
         found, threads = put_beside(desk, "before", "stop", "after")
     for thread in threads:
         thread.join(30)
@@ -400,7 +400,7 @@ def test_the_thread_of_asynchronous_callers_outlives_what_it_worked_on(caplog):
         return items
 
     async def ask():
-        desk = Desk(work, most=4)
+        desk = DynamicBatcher(work, most=4)
         with pytest.raises(ClosedError, match="interrupted before it came to this question"):
             await asyncio.wait_for(desk.ask_soon(["stop"]), 30)
         return await asyncio.wait_for(desk.ask_soon(["later"]), 30)
@@ -416,8 +416,8 @@ def test_an_engine_that_is_gone_is_told_to_all_at_once():
         calls.append(list(items))
         raise EngineUnavailableError("it does not answer")
 
-    desk = Desk(work, most=4)
-    with desk._busy:
+    desk = DynamicBatcher(work, most=4)
+    with desk._work_lock:
         found, threads = put_beside(desk, "one", "two", "three")
     for thread in threads:
         thread.join(30)
@@ -429,7 +429,7 @@ def test_what_cannot_be_asked_is_told(trained, tmp_path):  # noqa: F811
     _, folder = trained
     rewriter = Rewriter.from_pretrained(folder, settings=["rollout.max_prompt_tokens=128"])
     short, long = rewriter.rewrite(["head", "head " * 400])
-    assert short.said is not None
+    assert short.continuation is not None
     assert "shorten the question" in long.failure
     with pytest.raises(ConfigError, match=r"rollout\.max_prompt_tokens is 16"):
         Rewriter.from_pretrained(folder, settings=["rollout.max_prompt_tokens=16"]).rewrite("x")

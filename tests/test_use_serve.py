@@ -14,15 +14,15 @@ import schemathesis
 from querylect.cli import main
 from querylect.configs.schema import ClientConfig
 from querylect.data.types import Question
-from querylect.envs.batching import OverloadedError
-from querylect.envs.client import SyncEnvironmentClient
+from querylect.envs.client.client import SyncEnvironmentClient
 from querylect.envs.environment import Environment
 from querylect.envs.plan import SearchPlan
-from querylect.envs.service import create_app
+from querylect.envs.server.app import create_app
+from querylect.envs.server.batching import OverloadedError
 from querylect.errors import ConfigError, EnvironmentUnavailableError, RequestError
-from querylect.use import serve as serving
-from querylect.use.rewriter import Rewriter
-from querylect.use.serve import PageWriter, mount, open_rewriter
+from querylect.inference import server as serving
+from querylect.inference.rewriter import Rewriter
+from querylect.inference.server import PageWriter, mount, open_rewriter
 
 from .lessons import lesson_url, lessons, settings, speaking  # noqa: F401 (fixtures)
 from .used import save_run, trained  # noqa: F401 (fixtures)
@@ -48,7 +48,7 @@ def service(trained, lessons, run_app):  # noqa: F811
 @pytest.fixture
 def held(monkeypatch):
     """Holds the model up from when `hold` is called until `go_on` is set; remembers how many prompts it got."""
-    from querylect.rollouts.transformers_engine import TransformersEngine
+    from querylect.rollouts.engines.transformers import TransformersEngine
 
     began, go_on, sizes = threading.Event(), threading.Event(), []
     generate = TransformersEngine.generate
@@ -239,7 +239,7 @@ def test_a_search_that_fails_answers_as_the_services_own(service, monkeypatch, e
     async def fail(*_):
         raise error
 
-    monkeypatch.setattr("querylect.envs.service._Room.rank", fail)
+    monkeypatch.setattr("querylect.envs.server.app.ServiceState.rank", fail)
     plans = {"plans": [SearchPlan.of("glucose").model_dump()]}
     with service() as (http, _):
         own, ours = http.post("/v1/search", json=plans), http.post("/v1/ask", json={"questions": ["one"]})

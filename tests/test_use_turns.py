@@ -7,13 +7,13 @@ import pytest
 from querylect.cli import main
 from querylect.configs.load import dump_config
 from querylect.data.types import Question
-from querylect.envs.client import EnvironmentClient, SyncEnvironmentClient
+from querylect.envs.client.client import EnvironmentClient, SyncEnvironmentClient
 from querylect.envs.plan import Probe, SearchPlan, Term
 from querylect.errors import ConfigError, RequestError
-from querylect.hub.export import Wishes, export_to_folder
-from querylect.hub.exported import read_exported
-from querylect.use.results import RewriteResult, joined
-from querylect.use.rewriter import Rewriter
+from querylect.export.export import ExportOptions, export_to_folder
+from querylect.export.exported import read_exported
+from querylect.inference.results import RewriteResult, joined
+from querylect.inference.rewriter import Rewriter
 
 from .lessons import change, lesson_url, lessons, settings, speaking  # noqa: F401 (fixtures)
 from .used import failing, save_run, trained  # noqa: F401 (fixtures)
@@ -38,7 +38,9 @@ def test_a_rewriter_of_two_turns_searches_and_asks_twice(second, trained, lesson
         assert rewriter.rewrite(ASKED) == expected, "through the service of the run"
         assert rewriter.rewrite(ASKED[0], client=client) == expected[0]
         assert [one.turn for one in expected] == [2, 2, 2]
-        assert all("About" in one.said.place.messages[-1]["content"] for one in expected), "documents were shown"
+        assert all("About" in one.continuation.context.messages[-1]["content"] for one in expected), (
+            "documents were shown"
+        )
         assert rewriter.rewrite(ASKED, turn=1) == first
         assert Rewriter.from_pretrained(folder, turn=1).rewrite(ASKED) == first
         assert rewriter.search(ASKED[0], client).rewrite == expected[0]
@@ -59,7 +61,7 @@ def test_a_rewriter_of_two_turns_searches_and_asks_twice(second, trained, lesson
 
 def test_an_export_says_its_turn_and_what_it_lacks_to_search(second, tmp_path):
     config, folder = second
-    export_to_folder(folder, tmp_path / "out", Wishes(merge_lora=True, without_evaluation=True, licence="mit"))
+    export_to_folder(folder, tmp_path / "out", ExportOptions(merge_lora=True, without_evaluation=True, licence="mit"))
     rollout = read_exported(tmp_path / "out").rollout
     assert (rollout.turn, rollout.turns) == (2, 2)
     assert rollout.turn_reason == "best on 5 validation questions: ndcg@10 of turn 1 0.000, turn 2 1.000"

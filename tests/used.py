@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from querylect.configs.load import dump_config
-from querylect.envs.client import SyncEnvironmentClient
+from querylect.envs.client.client import SyncEnvironmentClient
 
 from .lessons import change, lesson_url, lessons, save_speaking, settings, speaking  # noqa: F401 (fixtures)
 

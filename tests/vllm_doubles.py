@@ -15,7 +15,8 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
-from querylect.rollouts import vllm_engine, vllm_server
+from querylect.rollouts.engines import vllm as vllm_engine
+from querylect.rollouts.engines import vllm_server
 
 
 class Model:

@@ -1,1 +1,1 @@
-"""How does a tree become a better policy?"""
+"""Training: GRPO on trees, credit assignment, packed rows, run folders, trackers."""

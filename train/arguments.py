@@ -1,4 +1,4 @@
-"""From the settings of a run to those of TRL, and what no run can have."""
+"""Translate the settings of a run into TRL's GRPOConfig, and reject combinations that cannot be trained."""
 
 from math import prod
 from pathlib import Path
@@ -6,19 +6,19 @@ from typing import Any
 
 from ..configs.schema import RunConfig
 from ..errors import ConfigError
-from .zero import deepspeed_asked, lacks_float32_masters
+from .distributed.zero import deepspeed_asked, lacks_float32_masters
 
 
 def check_shape(config: RunConfig, processes: int = 1) -> None:
-    """Raise ConfigError where the questions of a step cannot be compared or laid out, or the run not be trained."""
+    """Raise ConfigError where settings contradict each other: tree shape, batch shape, prompt length, engine."""
     settings, branching = config.train, config.rollout.branching
     if prod(branching) < 2:
         raise ConfigError(f"rollout.branching {branching} has one leaf; GRPO compares at least two, e.g. [4, 4].")
-    later = config.rollout.earlier_tokens(len(branching))
-    if later >= config.rollout.max_prompt_tokens:
+    earlier_tokens = config.rollout.earlier_tokens(len(branching))
+    if earlier_tokens >= config.rollout.max_prompt_tokens:
         raise ConfigError(
             f"rollout.max_prompt_tokens is {config.rollout.max_prompt_tokens}, and in the prompt of turn "
-            f"{len(branching)} earlier answers and documents alone may take {later} (rollout.max_new_tokens, "
+            f"{len(branching)} earlier answers and documents alone may take {earlier_tokens} (rollout.max_new_tokens, "
             "documents, document_tokens, observation_tokens): the run would end in the middle. Raise it, or lower one "
             "of these."
         )
@@ -33,10 +33,15 @@ def check_shape(config: RunConfig, processes: int = 1) -> None:
             f"train.warm_start.kind titles imitates a second turn, and rollout.branching is {branching}. Use two "
             "turns, train.warm_start.kind=expert_iteration, or set train.warm_start.questions to 0."
         )
-    shared = config.rollout.engine == "vllm_server" or (
+    shared_engine = config.rollout.engine == "vllm_server" or (
         config.rollout.engine == "vllm" and config.rollout.vllm.tensor_parallel_size > 1
     )
-    if settings.warm_start.questions and settings.warm_start.kind == "expert_iteration" and processes > 1 and shared:
+    if (
+        settings.warm_start.questions
+        and settings.warm_start.kind == "expert_iteration"
+        and processes > 1
+        and shared_engine
+    ):
         raise ConfigError(
             f"expert iteration samples in the first of {processes} processes, and rollout.engine "
             f"{config.rollout.engine} is shared by all of them. Use rollout.engine=transformers or an engine per "
@@ -68,10 +73,10 @@ REMEDY = (
 
 
 def check_trained_dtype(config: RunConfig) -> None:
-    """Raise ConfigError where trained weights would be bfloat16 without float32 copies: they would hardly move.
+    """Raise ConfigError where bfloat16 weights would be trained without float32 master copies.
 
     Half a unit in the last place of a bfloat16 weight of .02 is 6e-5; an AdamW step at a learning rate of 1e-6 is
-    sixty times smaller and is rounded away.
+    sixty times smaller, so it is rounded away and the weights hardly move.
     """
     policy = config.policy
     full_bfloat16 = policy.dtype == "bfloat16" and policy.lora is None
@@ -95,7 +100,7 @@ def check_trained_dtype(config: RunConfig) -> None:
 
 
 def check_deepspeed_device(config: RunConfig) -> None:
-    """Raise ConfigError where DeepSpeed would compute in bfloat16 on a CPU, which transformers does not take."""
+    """Raise ConfigError where DeepSpeed would compute in bfloat16 on a CPU, which transformers rejects."""
     import torch
 
     from ..rollouts.policy import torch_dtype
@@ -108,15 +113,15 @@ def check_deepspeed_device(config: RunConfig) -> None:
 
 
 def trainable_dtype(config: RunConfig) -> RunConfig:
-    """The config to load the policy by: with `auto`, weights that are all trained are float32, those under LoRA are of
-    the type that the device computes in."""
+    """The config to load the policy with. With `dtype: auto`, full training loads float32 weights; under LoRA the
+    frozen weights have the dtype that the device computes in."""
     if config.policy.lora is None and config.policy.dtype == "auto":
         return config.model_copy(update={"policy": config.policy.model_copy(update={"dtype": "float32"})})
     return config
 
 
 def grpo_config(config: RunConfig, output: Path, processes: int = 1) -> Any:
-    """TRL's settings for this run: one optimizer step per rollout, whole trees in every micro-batch of a process."""
+    """TRL's settings for this run. Every micro-batch of a process holds complete trees."""
     import torch
     from trl import GRPOConfig
 
@@ -124,11 +129,11 @@ def grpo_config(config: RunConfig, output: Path, processes: int = 1) -> Any:
 
     settings, rollout = config.train, config.rollout
     turns = range(1, len(rollout.branching) + 1)
-    rows = prod(rollout.branching) * len(turns)  # of a tree: train/rows.py
+    rows = prod(rollout.branching) * len(turns)  # per tree: see train/rows.py
     cpu = not torch.cuda.is_available()
     return GRPOConfig(
         output_dir=str(output),
-        use_cpu=cpu and not deepspeed_asked(),  # accelerate leaves DeepSpeed out where it is told of a CPU
+        use_cpu=cpu and not deepspeed_asked(),  # with use_cpu set, accelerate ignores DeepSpeed
         ddp_backend="gloo" if cpu and processes > 1 else None,
         ddp_find_unused_parameters=False if processes > 1 else None,
         bf16=torch_dtype(config.policy) == torch.bfloat16,

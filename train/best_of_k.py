@@ -1,17 +1,17 @@
 """Advantages for the objective E[max reward of k samples] ("max@k"; with rewards of 0 and 1 it is pass@k).
 
-From n ≥ k samples of one state, with rewards r_1 … r_n, the objective is estimated without bias by the mean of max_S r
-over all C(n, k) subsets S of size k. Its policy gradient gives sample i the mean over the subsets that contain it,
-and in each of them a baseline that does not depend on i: the maximum of the subset without i. What is left is the
-marginal contribution of i:
+Given n ≥ k samples of one state with rewards r_1 … r_n, the mean of max_S r over all C(n, k) subsets S of size k is an
+unbiased estimate of the objective. In its policy gradient, sample i gets the mean over the subsets that contain it. The
+baseline of each subset is the maximum without i, which does not depend on i. The difference is the marginal
+contribution of i:
 
     A_i = k · mean over S ∋ i, |S| = k, of (max_S r − max_{S∖i} r)             k ≥ 2
     A_i = r_i − mean of the other rewards                                      k = 1
 
-so that (1/n) · Σ_i A_i ∇log π(x_i) is an unbiased estimate of ∇E[max of k]. A_i ≥ 0 for k ≥ 2: a sample earns where it
-is the best of its subset, and one that others match earns nothing.
+so that (1/n) · Σ_i A_i ∇log π(x_i) is an unbiased estimate of ∇E[max of k]. For k ≥ 2, A_i ≥ 0: a sample gets credit
+from the subsets of which it is the strict best, and none from those where another sample ties with it.
 
-With rewards sorted ascending, C(m, k − 1) of the (k − 1)-subsets of the others lie wholly below rank m, therefore
+With rewards sorted ascending, C(m, k − 1) of the (k − 1)-subsets of the others lie entirely below rank m, therefore
 
     mean over S ∋ j of (max_S r − max_{S∖j} r) = Σ_{m=1..j} (r_(m) − r_(m−1)) · C(m, k − 1) / C(n − 1, k − 1)
 
@@ -29,36 +29,36 @@ from statistics import fmean
 from ..errors import ConfigError
 
 TIE = 1e-9
-"""Differences below this are rounding, not signal."""
+"""Differences up to this are treated as rounding errors."""
 
 
 def best_of_k_advantages(rewards: Sequence[float | None], k: int) -> list[float | None]:
     """The advantage of each of n alternatives, in their order; None where the reward is None (unscorable).
 
-    rewards: n floats of the samples of one state. Differences of at most TIE count as none, so a tie gives exactly 0.
-    Unscorable alternatives are left out, and where fewer than k (k = 1: two) are scored, no unbiased estimate exists:
-    all advantages are 0. Raises ConfigError where k is not from 1 to n.
+    rewards: one per sample of a state. Differences of at most TIE count as 0, so a tie gives exactly 0. Unscorable
+    alternatives are ignored. If fewer than max(k, 2) are scored, no unbiased estimate exists and all advantages are 0.
+    Raises ConfigError where k is not from 1 to n.
     """
     if not 1 <= k <= len(rewards):
         raise ConfigError(
             f"the advantage of the best of k samples has k = {k} for groups of {len(rewards)} samples, and k must be "
             "from 1 to the samples of a group. Lower k, or sample more (rollout.branching)."
         )
-    scored = sorted((reward, place) for place, reward in enumerate(rewards) if reward is not None)
+    scored = sorted((reward, index) for index, reward in enumerate(rewards) if reward is not None)
     count = len(scored)
     advantages: list[float | None] = [None if reward is None else 0.0 for reward in rewards]
     if count < max(k, 2) or scored[-1][0] - scored[0][0] <= TIE:
         return advantages
     if k == 1:
         mean = fmean(reward for reward, _ in scored)
-        for reward, place in scored:  # r − mean of the others = (r − mean of all) · n / (n − 1)
-            ahead = reward - mean
-            advantages[place] = ahead * count / (count - 1) if abs(ahead) > TIE else 0.0
+        for reward, index in scored:  # r − mean of the others = (r − mean of all) · n / (n − 1)
+            deviation = reward - mean
+            advantages[index] = deviation * count / (count - 1) if abs(deviation) > TIE else 0.0
         return advantages
-    contribution, below, subsets = 0.0, scored[0][0], comb(count - 1, k - 1)
-    for rank, (reward, place) in enumerate(scored):
-        if reward - below > TIE:
-            contribution += (reward - below) * (comb(rank, k - 1) / subsets)
-            below = reward
-        advantages[place] = k * contribution
+    contribution, previous, subsets = 0.0, scored[0][0], comb(count - 1, k - 1)
+    for rank, (reward, index) in enumerate(scored):
+        if reward - previous > TIE:
+            contribution += (reward - previous) * (comb(rank, k - 1) / subsets)
+            previous = reward
+        advantages[index] = k * contribution
     return advantages

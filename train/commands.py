@@ -1,4 +1,4 @@
-"""Commands of the command line about runs that were trained. Heavy imports stand inside them."""
+"""CLI commands for finished runs. Heavy imports are inside the functions."""
 
 from pathlib import Path
 from typing import Annotated
@@ -21,6 +21,6 @@ def sync(
 ) -> None:
     """Upload to Weights & Biases what runs that were tracked offline have left; print where each is seen."""
     set_up_logging(verbose)
-    from .sync import sync as sync_runs
+    from .tracking import sync as sync_runs
 
     sync_runs(runs, include_online, typer.echo)

@@ -1,20 +1,20 @@
-"""Who earned what: from the rewards of a tree to one advantage per sampled turn.
+"""Credit assignment: from the rewards of a tree to one advantage per sampled turn.
 
-`turn` credit (Yuan et al., eq. 4–5): a turn is compared, by its value, with the other answers to the same state. The
-value of a turn is λ·reward plus the value of the state it leads to, the mean value of the answers sampled there.
-`trajectory` credit (the independent baseline): the weighted sum of a whole path is compared with all paths of the
-question, and a turn has the mean advantage of the paths through it.
+`turn` credit (Yuan et al., eq. 4–5): the value of a turn is compared with those of the other answers to the same state.
+The value is λ·reward plus the value of the next state, which is the mean value of the answers sampled there.
+`trajectory` credit (the independent baseline): the weighted reward sum of a path is compared with those of all paths of
+the question, and a turn gets the mean advantage of the paths through it.
 
-Two turns answer the same state where question and prompt ids are equal, whichever node or tree they hang under: where
-three of four first turns are the same text, their second turns are compared with each other. Unscorable turns (reward
-None) are left out of every baseline and get no advantage; a tie gives exactly 0.
+Two turns answer the same state if question and prompt ids are equal, regardless of their parent node or tree: where
+three of four first turns have the same text, their second turns form one group. Unscorable turns (reward None) are
+excluded from every baseline and get no advantage; a tie gives exactly 0.
 
-A mean over n values, m of which are a turn's own, shrinks its advantage by (n − m)/n. That share differs: states which
-several turns reached have larger groups, and a first turn shares in more paths than a last one. So advantages are
-brought to the share that the question's first turns have; where all shares are equal these are eq. 2–5 to the letter.
-With `scale: group` and `turn` credit there is nothing to bring: every group has the deviation 1.
+A baseline over n values that includes m values of the turn itself shrinks its advantage by (n − m)/n. This factor
+varies: a state that several turns reach has a larger group, and a first turn is part of more paths than a last one.
+Therefore advantages are rescaled to the factor of the question's first turns; where all factors are equal, this is
+exactly eq. 2–5. `turn` credit with `scale: group` needs no rescaling: every group has standard deviation 1.
 
-An advantage says nothing of how many leaves a turn stands for: `rows.py` gives it that weight.
+An advantage does not depend on the number of leaves below a turn: `rows.py` applies that weight.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,14 +22,14 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Literal
 
-from ..rewards.trajectory import trajectory_value
+from ..rewards.reward import trajectory_value
 from ..rollouts.tree import Node, Tree
 from .best_of_k import TIE, best_of_k_advantages
 
 Scale = Literal["group", "batch", "none"]
 
 State = tuple[str, bytes]
-"""What a policy answers: question id and digest of the prompt ids."""
+"""Question id and digest of the prompt ids."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Credit:
-    """Advantages by node identity, and the groups that they came from."""
+    """Advantages by node identity, and the groups that they were computed from."""
 
     advantages: Mapping[int, float]
     """id(node) → advantage. Unscorable turns and groups without signal (ties, groups of one) have no entry."""
@@ -65,7 +65,7 @@ class Credit:
         return self.advantages.get(id(node), 0.0)
 
     def has_signal(self, node: Node) -> bool:
-        """Whether a node was compared with others that did better or worse; its own advantage may still be 0."""
+        """Whether the node was scored in a group of differing values; its advantage may still be 0."""
         return id(node) in self.advantages
 
 
@@ -76,10 +76,10 @@ def assign_credit(
     scale: Scale,
     best_of: int | None = None,
 ) -> Credit:
-    """Advantages of all nodes of a step. `weights` λ by turn; one-turn trees use 1 whatever `weights` says.
+    """Advantages of all nodes of a step. `weights` are λ by turn; one-turn trees always use 1.
 
-    `scale`: divide by the sample standard deviation of the group, of all values of the same turn in the batch, or not.
-    `best_of`: under `turn` credit, compare for the expected best of so many samples (best_of_k.py), not for their mean.
+    `scale`: divide by the standard deviation of the group (`group`), of all values of the turn (`batch`), or by 1.
+    `best_of`: under `turn` credit, optimize the expected best of this many samples (best_of_k.py), not their mean.
     """
     groups = _turn_groups(trees, weights) if credit == "turn" else _trajectory_groups(trees, weights)
     spread = _spreads(groups, scale)
@@ -91,10 +91,10 @@ def assign_credit(
             continue
         divisor, mean = spread(group) / strengths.get(id(group), 1.0), fmean(group.scored)
         if best_of is None:
-            ahead = [None if value is None else value - mean for value in group.values]
+            unscaled = [None if value is None else value - mean for value in group.values]
         else:
-            ahead = best_of_k_advantages(group.values, best_of)
-        for member, value in zip(group.members, ahead, strict=True):
+            unscaled = best_of_k_advantages(group.values, best_of)
+        for member, value in zip(group.members, unscaled, strict=True):
             if value is not None:
                 advantages[id(member)] = value / divisor if abs(value) > TIE else 0.0
     if credit == "trajectory":
@@ -104,11 +104,11 @@ def assign_credit(
 
 def states(trees: Iterable[Tree]) -> dict[State, list[Node]]:
     """The nodes of each state, in the order in which the trees are walked."""
-    found: dict[State, list[Node]] = {}
+    by_state: dict[State, list[Node]] = {}
     for tree in trees:
         for node in tree.walk():
-            found.setdefault(_state(tree, node), []).append(node)
-    return found
+            by_state.setdefault(_state(tree, node), []).append(node)
+    return by_state
 
 
 def _state(tree: Tree, node: Node) -> State:
@@ -121,21 +121,21 @@ def _lambdas(tree: Tree, weights: Sequence[float]) -> Sequence[float]:
 
 
 def _turn_groups(trees: Sequence[Tree], weights: Sequence[float]) -> list[Group]:
-    """One group per state: first turns first, as the trees have them."""
+    """One group per state, in the order of the trees."""
     tree_of = {id(node): tree for tree in trees for node in tree.walk()}
     members = states(trees)
     values: dict[State, list[float | None]] = {}
 
     def value(node: Node) -> float | None:
-        """λ·reward + the mean value of the state that it leads to; None where either is unscorable."""
+        """λ·reward + the mean value of the next state; None where either is unscorable."""
         if node.reward is None:
             return None
         tree = tree_of[id(node)]
-        own = _lambdas(tree, weights)[node.turn - 1] * node.reward
+        weighted = _lambdas(tree, weights)[node.turn - 1] * node.reward
         if not node.children:
-            return own
-        later = [each for each in values[_state(tree, node.children[0])] if each is not None]
-        return own + fmean(later) if later else None
+            return weighted
+        child_values = [x for x in values[_state(tree, node.children[0])] if x is not None]
+        return weighted + fmean(child_values) if child_values else None
 
     for state, nodes in sorted(members.items(), key=lambda item: -item[1][0].turn):
         values[state] = [value(node) for node in nodes]
@@ -152,42 +152,42 @@ def _trajectory_groups(trees: Sequence[Tree], weights: Sequence[float]) -> list[
             value = trajectory_value(rewards, lambdas) if len(rewards) == len(path) else None
             paths.setdefault(_state(tree, path[0]), []).append((path[-1], value))
     return [
-        Group(found[0][0].turn, [leaf for leaf, _ in found], [value for _, value in found]) for found in paths.values()
+        Group(pairs[0][0].turn, [leaf for leaf, _ in pairs], [value for _, value in pairs]) for pairs in paths.values()
     ]
 
 
 def _mean_over_paths(
     trees: Sequence[Tree], leaf_advantages: Mapping[int, float], groups: Sequence[Group]
 ) -> dict[int, float]:
-    """Give every node the mean advantage of the scored paths through it, at the strength of the first turns."""
+    """The mean advantage of the scored paths through each node, rescaled to the shrinkage of the first turns."""
     size = {id(leaf): len(group.scored) for group in groups for leaf in group.members}
-    through: dict[int, list[Node]] = {}
+    leaves_of: dict[int, list[Node]] = {}
     for tree in trees:
         for path in tree.paths():
             if id(path[-1]) in leaf_advantages:
                 for node in path:
-                    through.setdefault(id(node), []).append(path[-1])
+                    leaves_of.setdefault(id(node), []).append(path[-1])
     advantages: dict[int, float] = {}
     for tree in trees:
         reference: float | None = None
         for node in tree.walk():
-            leaves = through.get(id(node), [])
+            leaves = leaves_of.get(id(node), [])
             if leaves and (n := size[id(leaves[0])]) > len(leaves):
-                shrunk = 1 - len(leaves) / n
-                reference = shrunk if reference is None else reference
+                strength = 1 - len(leaves) / n
+                reference = strength if reference is None else reference
                 mean = fmean(leaf_advantages[id(leaf)] for leaf in leaves)
-                advantages[id(node)] = mean * reference / shrunk
+                advantages[id(node)] = mean * reference / strength
     return advantages
 
 
 def _strengths(groups: Sequence[Group], trees: Sequence[Tree]) -> dict[int, float]:
-    """By id(group), what its advantages are multiplied by: n/(n − 1), over that of the question's first such group."""
-    question = {id(node): tree.question.id for tree in trees for node in tree.walk()}
-    first: dict[str, float] = {}
+    """Factor of a group's advantages by id(group): n/(n − 1), divided by that of the question's first group."""
+    question_of = {id(node): tree.question.id for tree in trees for node in tree.walk()}
+    reference: dict[str, float] = {}
     strengths = {}
     for group in groups:
         if (n := len(group.scored)) > 1:
-            strengths[id(group)] = n / (n - 1) / first.setdefault(question[id(group.members[0])], n / (n - 1))
+            strengths[id(group)] = n / (n - 1) / reference.setdefault(question_of[id(group.members[0])], n / (n - 1))
     return strengths
 
 

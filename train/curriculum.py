@@ -1,4 +1,4 @@
-"""Which questions a step asks, of one environment or of several: weights, passes, and the success seen so far.
+"""Choose the questions of each step, from one or several environments, by weight, pass and previous success.
 
 Success s ∈ [0, 1] of a question is the mean metric of its scored last turns when it was last asked; that of an
 environment is the running mean over steps, s ← m·s + (1 − m)·(mean of the step's questions) with m = `memory`.
@@ -7,12 +7,12 @@ environment is the running mean over steps, s ← m·s + (1 − m)·(mean of the
                 floor + (1 − floor)·(1 − s)           prefer: hard
                 floor + (1 − floor)·4·s·(1 − s)       prefer: learnable
 
-An environment's share of the questions of a step is weight · chance, over the sum of all. Within an environment its
-questions come in shuffled passes, and one that was asked before is passed over with probability 1 − chance of its own
-success. What was never asked has chance 1.
+An environment's share of the questions of a step is weight · chance, normalized over all environments. Within an
+environment, questions come in shuffled passes; a question asked before is skipped with probability 1 − chance(its
+success). Anything never asked has chance 1.
 
-Everything is a pure function of the seed, the step and the `Progress` so far: a resumed run draws what the run that was
-not stopped would have drawn, and so does every process of one run.
+Every draw is a pure function of the seed, the step and the `Progress` so far: a resumed run, and every process of a
+run, draw the same questions as an uninterrupted run.
 """
 
 from bisect import bisect_right
@@ -28,14 +28,14 @@ from ..configs.curriculum import CurriculumConfig
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What a curriculum has seen: all of its state, as plain data."""
+    """The complete state of a curriculum, as plain data."""
 
     positions: Mapping[str, int] = field(default_factory=dict)
-    """Questions of each environment that were asked or passed over, over all passes."""
+    """Number of questions of each environment that were asked or skipped, over all passes."""
     environments: Mapping[str, float] = field(default_factory=dict)
-    """Success of each environment that was asked."""
+    """Running mean success of each environment asked so far."""
     questions: Mapping[str, float] = field(default_factory=dict)
-    """Success of each question that was asked, by id."""
+    """Success of each question asked so far, by id."""
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Self:
@@ -64,24 +64,23 @@ class Curriculum:
         self._orders: dict[str, tuple[int, list[str]]] = {}
 
     def chance(self, success: float | None) -> float:
-        """How likely something of this success is asked, in [floor, 1]; None: it was never asked."""
+        """Acceptance probability for this success, in [floor, 1]; None means never asked."""
         if success is None or self.settings.prefer == "none":
             return 1.0
-        wanted = 1 - success if self.settings.prefer == "hard" else 4 * success * (1 - success)
-        return self.settings.floor + (1 - self.settings.floor) * wanted
+        preference = 1 - success if self.settings.prefer == "hard" else 4 * success * (1 - success)
+        return self.settings.floor + (1 - self.settings.floor) * preference
 
     def shares(self, progress: Progress) -> dict[str, float]:
-        """Share of each environment in the next step; they add up to 1."""
-        wanted = {name: w * self.chance(progress.environments.get(name)) for name, w in self.weights.items()}
-        total = sum(wanted.values())
-        return {name: value / total for name, value in wanted.items()}
+        """Share of each environment in the next step; shares sum to 1."""
+        products = {name: w * self.chance(progress.environments.get(name)) for name, w in self.weights.items()}
+        total = sum(products.values())
+        return {name: value / total for name, value in products.items()}
 
     def draw(self, progress: Progress, step: int, count: int) -> tuple[list[str], Progress]:
-        """The ids of the `count` questions of a step, and the progress with what was asked or passed over.
+        """The ids of the `count` questions of a step, and the progress with the new positions.
 
-        The number from an environment is its share of `count`, rounded up or down, and equals it in the mean over
-        steps (systematic sampling). A question comes twice in one step only where an environment has fewer questions
-        than places in it.
+        Each environment gets its share of `count`, rounded up or down so that the mean over steps is exact (systematic
+        sampling). A question repeats within a step only if its environment has fewer questions than slots in it.
         """
         random = Random(f"{self.seed}/{step}")
         shares = self.shares(progress)
@@ -109,14 +108,14 @@ class Curriculum:
             by_question.setdefault(question_id, []).append(success)
         environments = dict(progress.environments)
         for name, values in by_environment.items():
-            now = fmean(values)
-            kept = self.settings.memory
-            environments[name] = kept * environments[name] + (1 - kept) * now if name in environments else now
-        asked = {question_id: fmean(values) for question_id, values in by_question.items()}
-        return Progress(progress.positions, environments, {**progress.questions, **asked})
+            mean = fmean(values)
+            memory = self.settings.memory
+            environments[name] = memory * environments[name] + (1 - memory) * mean if name in environments else mean
+        questions = {question_id: fmean(values) for question_id, values in by_question.items()}
+        return Progress(progress.positions, environments, {**progress.questions, **questions})
 
     def _next(self, name: str, position: int, progress: Progress, random: Random, taken: set[str]) -> tuple[str, int]:
-        """The next question of an environment that is neither taken nor passed over, and the position after it."""
+        """The next question of an environment that is neither taken nor skipped, and the position after it."""
         size = len(self._questions[name])
         while True:
             question_id = self._order(name, position // size)[position % size]
@@ -125,9 +124,9 @@ class Curriculum:
                 return question_id, position
 
     def _order(self, name: str, number: int) -> list[str]:
-        """The questions of an environment in the order of that pass."""
-        kept = self._orders.get(name)
-        if kept is None or kept[0] != number:
+        """The questions of an environment in the order of pass `number`."""
+        cached = self._orders.get(name)
+        if cached is None or cached[0] != number:
             shuffled = Random(f"{self.seed}/{name}/{number}").sample(self._questions[name], len(self._questions[name]))
-            kept = self._orders[name] = number, shuffled
-        return kept[1]
+            cached = self._orders[name] = number, shuffled
+        return cached[1]

@@ -1,21 +1,21 @@
-"""Asking the environment what searches outside of a rollout are worth."""
+"""Score searches that are not part of a rollout."""
 
 from collections.abc import Sequence
 
 from ..configs.schema import RunConfig
-from ..envs.wire import Step, StepResult
+from ..envs.client.base import StepClient
+from ..envs.server.schemas import Step, StepResult
 from ..errors import EnvironmentUnavailableError
-from ..rollouts.grow import EnvironmentLike
 
 
 def grade(
-    config: RunConfig, client: EnvironmentLike, steps: Sequence[Step], what: str, with_text: bool = False
+    config: RunConfig, client: StepClient, steps: Sequence[Step], label: str, with_text: bool = False
 ) -> list[StepResult]:
-    """One answered result per step, with `reward.metric` among its metrics; rankings carry texts where asked for.
+    """One result per step, with `reward.metric` among its metrics; `with_text` adds the texts of documents.
 
-    Rankings are as long as those of a rollout (RunConfig.search_depth), for the metric looks at all of them.
-    Raises EnvironmentUnavailableError where one got no answer before the deadline: a guess would change what is
-    trained on. `what` names the searches in that message.
+    Rankings are as deep as those of a rollout (RunConfig.search_depth), because the metric uses all ranks.
+    Raises EnvironmentUnavailableError if any step got no answer before the deadline: a guess would change the training
+    data. `label` names the searches in that message.
     """
     steps = [
         step.model_copy(update={"plan": step.plan.model_copy(update={"k": max(step.plan.k, config.search_depth)})})
@@ -25,7 +25,7 @@ def grade(
     answered = [result for result in results if result is not None]
     if len(answered) < len(steps):
         raise EnvironmentUnavailableError(
-            f"{len(steps) - len(answered)} of {len(steps)} {what} could not be graded before client.deadline "
+            f"{len(steps) - len(answered)} of {len(steps)} {label} could not be graded before client.deadline "
             f"({config.client.deadline:g} s). Last failure: {getattr(client, 'last_failure', None)}. "
             "Check the service, or raise client.deadline."
         )

@@ -1,12 +1,12 @@
-"""The collapse guard: signs, in the log of a run, that it teaches nothing any more.
+"""The collapse guard: detects in the records of a run that training has stopped working.
 
-Each is judged by the mean over the newest `window` steps. Four say that the policy collapses: the last turn's reward
-against the best such mean so far; entropy, copies and groups without signal in *every* turn (a first turn that always
-repeats the question is a habit, a policy that does it in all turns has stopped searching). Two say that the arithmetic
-is wrong while curves look healthy: optimizer steps that change almost no weight, and a sampler that is not the model
-that is trained. A sign is told when it appears; one that is still there `patience` steps later ends the run where
-`action` is `stop`. The guard only reads records, so a resumed run has the guard of the run that was not stopped once it
-has seen the same records.
+Each sign is computed from the mean over the newest `window` steps. Four signs mean that the policy collapses: a drop of
+the last turn's reward below its best mean so far, and low entropy, copies, or groups without signal in *every* turn (a
+first turn that always repeats the question is harmless; a policy that does so in all turns has stopped searching). Two
+signs mean that the arithmetic is wrong although curves look healthy: optimizer steps that change almost no weight, and
+a sampler that differs from the trained model. A sign is reported when it appears; if it persists for `patience` steps
+and `action` is `stop`, the run ends. The guard depends on the records alone, so a resumed run restores it by replaying
+them.
 """
 
 import math
@@ -24,46 +24,46 @@ from .run_folder import step_of
 
 @dataclass(frozen=True, slots=True)
 class Sign:
-    """One sign in the newest window."""
+    """A warning sign in the newest window."""
 
     name: str
-    """The setting that holds its limit, such as reward_drop."""
+    """The setting with its limit, such as reward_drop."""
     said: str
-    """One sentence: what was seen, and the limit."""
+    """One sentence: the observed value, and the limit."""
     meaning: str = "the policy collapsed"
     remedy: str = ""
-    """What to do about it, where that is more than to take an earlier checkpoint."""
+    """What to do besides taking an earlier checkpoint; may be empty."""
 
 
 LOGP_DIFFERENCE = {"float32": 0.01, "bfloat16": 0.15}
 """The bounds of `logp_difference: auto`. Measured with the transformers engine on SmolLM2-135M: means of 4e-6 nats in
-float32, .05 in bfloat16 and .035 under autocast (benchmarks/logp_difference.py). Another kernel in the same type stays
-within a few times that; a sampler with other weights, positions or another temperature does not."""
+float32, .05 in bfloat16 and .035 under autocast (benchmarks/logp_difference.py). Another kernel with the same dtype
+stays within a few times that; a sampler with different weights, positions or temperature does not."""
 
 
 def logp_bound(config: RunConfig, computed_in: str) -> float | None:
     """The bound on the mean |log p − log q| of a run that computes in `computed_in` (float32 or bfloat16).
 
-    Below top_p 1 the sampler's q is that of the kept tokens alone, whose mass is at least top_p.
+    With top_p < 1 the sampler renormalizes over the nucleus, whose mass is at least top_p.
     """
-    asked, rollout = config.train.guard.logp_difference, config.rollout
+    setting, rollout = config.train.guard.logp_difference, config.rollout
     least_mass = min(rollout.top_p_of(turn) for turn in range(1, len(rollout.branching) + 1))
-    return LOGP_DIFFERENCE[computed_in] - math.log(least_mass) if asked == "auto" else asked
+    return LOGP_DIFFERENCE[computed_in] - math.log(least_mass) if setting == "auto" else setting
 
 
 class CollapseGuard:
-    """Reads one record of metrics.jsonl after the other."""
+    """Consumes the records of metrics.jsonl in order."""
 
     def __init__(self, config: GuardConfig, logp_bound: float | None = None, learning_rate: float = 0.0) -> None:
         self.config, self.logp_bound, self.learning_rate = config, logp_bound, learning_rate
         self.collapsed: Sign | None = None
-        """The sign that outlasted the patience, where `action` is stop."""
+        """The sign that persisted for `patience` steps, where `action` is stop."""
         self._rows: deque[Mapping[str, float]] = deque(maxlen=config.window)
         self._best: tuple[float, int] | None = None
         self._since: dict[str, int] = {}
 
     def look(self, record: Mapping[str, float]) -> list[Sign]:
-        """Take in the record of one step; returns the signs that have newly appeared."""
+        """Process the record of one step and return the signs that are new."""
         if self.config.action == "off":
             return []
         self._rows.append(record)
@@ -71,69 +71,69 @@ class CollapseGuard:
             return []
         step = int(record["step"])
         signs = {sign.name: sign for sign in self._signs(step)}
-        fresh = [sign for name, sign in signs.items() if name not in self._since]
+        new = [sign for name, sign in signs.items() if name not in self._since]
         self._since = {name: self._since.get(name, step) for name in signs}
         if self.config.action == "stop":
             lasting = [name for name, since in self._since.items() if step - since >= self.config.patience]
             self.collapsed = signs[lasting[0]] if lasting else None
-        return fresh
+        return new
 
     def _signs(self, step: int) -> Iterator[Sign]:
-        config, over = self.config, f"over the last {self.config.window} steps"
+        config, span = self.config, f"over the last {self.config.window} steps"
         reward = self._means("reward")[-1:]
         if config.reward_drop is not None and reward:
             if self._best is None or reward[0] > self._best[0]:
                 self._best = reward[0], step
-            best, when = self._best
+            best, best_step = self._best
             if reward[0] < (1 - config.reward_drop) * best:
                 yield Sign(
                     "reward_drop",
-                    f"the last turn's mean reward {over} is {reward[0]:.3f}; it was {best:.3f} at step {when} "
+                    f"the last turn's mean reward {span} is {reward[0]:.3f}; it was {best:.3f} at step {best_step} "
                     f"(limit: a loss of {config.reward_drop:.0%})",
                 )
         entropy = self._means("entropy")
         if config.entropy_floor is not None and entropy and max(entropy) < config.entropy_floor:
             yield Sign(
                 "entropy_floor",
-                f"no turn's entropy {over} is above {max(entropy):.2g} nats per token "
+                f"no turn's entropy {span} is above {max(entropy):.2g} nats per token "
                 f"(limit: {config.entropy_floor:g}): the policy always says the same",
             )
-        for name, limit, what in (
+        for name, limit, label in (
             ("copy", config.copy_share, "of the rewrites repeat the question or an earlier turn"),
             ("zero_variance", config.zero_variance, "of the groups have no signal to learn from"),
         ):
             shares = self._means(name)
             if limit is not None and shares and min(shares) >= limit:
                 setting = "copy_share" if name == "copy" else name
-                yield Sign(setting, f"{min(shares):.1%} {what} in every turn {over} (limit: {limit:.0%})")
-        yield from self._weights_stand_still(over)
-        yield from self._sampler_is_another(over)
+                yield Sign(setting, f"{min(shares):.1%} {label} in every turn {span} (limit: {limit:.0%})")
+        yield from self._unchanged_weights(span)
+        yield from self._sampler_mismatch(span)
 
-    def _weights_stand_still(self, over: str) -> Iterator[Sign]:
-        """Over the steps that should have moved weights: those with a gradient, and with at least a hundredth of the
-        highest learning rate, which the beginning of a warm-up and the end of a schedule do not have."""
-        limit, least = self.config.changed_weights, self.learning_rate / 100
+    def _unchanged_weights(self, span: str) -> Iterator[Sign]:
+        """Uses only steps that should have moved weights: those with a gradient and more than 1 % of the peak learning
+        rate (not the start of a warm-up or the end of a schedule)."""
+        limit, floor = self.config.changed_weights, self.learning_rate / 100
         shares = [
             row["changed_weights"]
             for row in self._rows
-            if "changed_weights" in row and row.get("learning_rate", math.inf) > least and row.get("grad_norm", 1.0) > 0
+            if "changed_weights" in row and row.get("learning_rate", math.inf) > floor and row.get("grad_norm", 1.0) > 0
         ]
         if limit is not None and len(shares) * 2 > self.config.window and fmean(shares) < limit:
             yield Sign(
                 "changed_weights",
-                f"an optimizer step changes {fmean(shares):.2%} of the trained weights {over} (limit: {limit:.0%})",
+                f"an optimizer step changes {fmean(shares):.2%} of the trained weights {span} (limit: {limit:.0%})",
                 "the weights do not move",
                 "The updates are smaller than the weights' type can hold: train float32 weights (policy.dtype=auto) or "
                 f"raise train.learning_rate, which is {self._rows[-1].get('learning_rate', math.nan):g} now",
             )
 
-    def _sampler_is_another(self, over: str) -> Iterator[Sign]:
+    def _sampler_mismatch(self, span: str) -> Iterator[Sign]:
         limit, name = self.logp_bound, f"{DIFFERENCE}/mean"
         values = [row[name] for row in self._rows if name in row]
-        if limit is not None and values and not fmean(values) <= limit:  # a NaN is not
+        if limit is not None and values and not fmean(values) <= limit:  # also true for NaN
             yield Sign(
                 "logp_difference",
-                f"a sampled token's log-probability differs by {fmean(values):.3g} nats on average {over} between the "
+                f"a sampled token's log-probability differs by {fmean(values):.3g} nats on average {span} between the "
                 f"engine that sampled it and the model that is trained (limit: {limit:.3g})",
                 "the sampler is not the policy that is trained",
                 "Sample with rollout.engine=transformers to see whether the engine is the cause; if it is, give it the "
@@ -143,14 +143,14 @@ class CollapseGuard:
             )
 
     def _means(self, name: str) -> list[float]:
-        """The window's mean of a per-turn figure, first turn to last; turns without a figure are left out."""
+        """Mean over the window of a per-turn metric, first turn to last; turns without a value are omitted."""
         turns = sorted({key for row in self._rows for _, key in turns_of(row, name)})
         return [fmean(row[key] for row in self._rows if key in row) for key in turns]
 
 
 def best_known(checkpoints: Sequence[Path], best: Path, records: Sequence[Mapping[str, float]], window: int) -> str:
-    """Which policy of a collapsed run to take, as text: the one that validation chose, else the checkpoint that stood
-    where the last turn's mean reward over `window` steps was highest."""
+    """Describe the best policy of a collapsed run: that of validation, else the checkpoint with the highest mean reward
+    of the last turn over the preceding `window` steps."""
     if best.exists():
         return f"the best by validation is {best}"
     values: dict[Path, float] = {}
@@ -162,5 +162,5 @@ def best_known(checkpoints: Sequence[Path], best: Path, records: Sequence[Mappin
             values[path] = fmean(row[turns[-1]] for row in rows if turns[-1] in row)
     if not values:
         return "no checkpoint is left from before"
-    path = max(values, key=lambda each: values[each])
+    path = max(values, key=lambda checkpoint: values[checkpoint])
     return f"of the checkpoints that are left the best by training reward ({values[path]:.3f}) is {path}"

@@ -1,7 +1,7 @@
 """Supervised imitation: demonstrations, their negative log-likelihood, and the optimizer steps of a warm start.
 
-A demonstration is a whole conversation as token ids, with the spans that the policy is to reproduce. Everything else
-(prompt, retrieved documents) is attended and not trained on.
+A demonstration is a complete conversation as token ids, with the spans that the policy learns to reproduce. All other
+tokens (prompt, retrieved documents) are context without loss.
 """
 
 import logging
@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from ..configs.schema import TrainConfig
 from ..logs import progress_bar
 from ..rollouts.memory import give_back_freed_memory
-from .packing import packed_logps, row_logps
-from .packing_check import attention_kind
+from .packing.check import attention_kind
+from .packing.packing import packed_logps, row_logps
 from .run_folder import RunFolder
 
 log = logging.getLogger(__name__)
@@ -34,37 +34,37 @@ class Demonstration:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What one round imitates."""
+    """The demonstrations of one round."""
 
     demonstrations: Sequence[Sequence[Demonstration]]
     """One or more per question, in the order of training."""
     figures: Mapping[str, float] = field(default_factory=dict)
-    """Logged with every step of the round."""
+    """Metrics logged with every step of the round."""
 
 
 @dataclass(frozen=True, slots=True)
 class Imitated:
-    """How much was imitated in all rounds."""
+    """Totals over all rounds."""
 
     demonstrations: int
     steps: int
     last_loss: float
-    """Of the last step; NaN without any."""
+    """Loss of the last step; NaN without any step."""
 
 
 def imitate(policy: nn.Module, rounds: Iterable[Round], count: int, config: TrainConfig, folder: RunFolder) -> Imitated:
-    """Train `policy` in place on `count` rounds, each of which is drawn after the one before was imitated.
+    """Train `policy` in place on `count` rounds; each round is drawn after the previous one was trained on.
 
-    The learning rate rises over three steps and falls to 0 at the end of the last round. Every optimizer step appends
-    one line to warm_start.jsonl.
+    The learning rate warms up over three steps and decays linearly to 0 at the end of the last round. Every optimizer
+    step appends one line to warm_start.jsonl.
     """
     settings = config.warm_start
     trainable = [weights for weights in policy.parameters() if weights.requires_grad]
     optimizer = torch.optim.AdamW(trainable, lr=settings.learning_rate, weight_decay=0.0)
     step, imitated, loss = 0, 0, torch.tensor(float("nan"))
-    for number, now in enumerate(rounds):
-        size, questions = settings.questions_per_step, now.demonstrations
-        batches = [questions[at : at + size] for at in range(0, len(questions), size)]
+    for number, current in enumerate(rounds):
+        size, questions = settings.questions_per_step, current.demonstrations
+        batches = [questions[start : start + size] for start in range(0, len(questions), size)]
         policy.train()
         with progress_bar("warm start") as advance:
             for index, batch in enumerate(batches):
@@ -72,7 +72,7 @@ def imitate(policy: nn.Module, rounds: Iterable[Round], count: int, config: Trai
                 rise, fall = min(1.0, (step + 1) / _WARMUP_STEPS), 1 - (number + index / len(batches)) / count
                 for group in optimizer.param_groups:
                     group["lr"] = settings.learning_rate * rise * fall
-                demonstrations = [demonstration for several in batch for demonstration in several]
+                demonstrations = [demonstration for per_question in batch for demonstration in per_question]
                 loss = imitation_loss(policy, demonstrations, config)
                 loss.backward()  # type: ignore[no-untyped-call]
                 torch.nn.utils.clip_grad_norm_(trainable, config.max_grad_norm)
@@ -81,7 +81,7 @@ def imitate(policy: nn.Module, rounds: Iterable[Round], count: int, config: Trai
                 if step % _GIVE_BACK_EVERY == 0:
                     give_back_freed_memory()
                 step, imitated = step + 1, imitated + len(demonstrations)
-                folder.append(folder.warm_start, {"step": step, "loss": round(loss.item(), 6), **now.figures})
+                folder.append(folder.warm_start, {"step": step, "loss": round(loss.item(), 6), **current.figures})
             advance(len(batches), len(batches))
     return Imitated(imitated, step, loss.item())
 
@@ -95,18 +95,18 @@ def imitation_loss(
     width = max(map(len, rows))
     device = next(policy.parameters()).device
     ids = torch.zeros(len(rows), width, dtype=torch.long)
-    mask, wanted = torch.zeros_like(ids), torch.zeros(len(rows), width - 1, dtype=torch.bool)
+    mask, target_mask = torch.zeros_like(ids), torch.zeros(len(rows), width - 1, dtype=torch.bool)
     for row, (tokens, demonstration) in enumerate(zip(rows, demonstrations, strict=True)):
         ids[row, : len(tokens)] = torch.tensor(tokens)
         mask[row, : len(tokens)] = 1
         for begin, stop in demonstration.spans:
-            wanted[row, begin - 1 : stop - 1] = True
-    ids, mask, wanted = ids.to(device), mask.to(device), wanted.to(device)
+            target_mask[row, begin - 1 : stop - 1] = True
+    ids, mask, target_mask = ids.to(device), mask.to(device), target_mask.to(device)
     dtype = next(policy.parameters()).dtype
     with torch.autocast(device.type, torch.bfloat16, enabled=dtype == torch.bfloat16):
         if config.packing:
             kind = attention_kind(config.packed_attention, device)
-            logps, _, _ = packed_logps(policy, ids, mask, wanted, 1.0, attention=kind)
+            logps, _, _ = packed_logps(policy, ids, mask, target_mask, 1.0, attention=kind)
         else:
-            logps = row_logps(policy, ids, mask, wanted, 1.0)
-    return -(logps * wanted).sum() / wanted.sum()
+            logps = row_logps(policy, ids, mask, target_mask, 1.0)
+    return -(logps * target_mask).sum() / target_mask.sum()

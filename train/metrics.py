@@ -1,4 +1,4 @@
-"""What a training step is described by: one flat record per step, per turn where that makes a difference."""
+"""Metrics of a training step: one flat record per step, with per-turn values where they apply."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,16 +13,17 @@ from .credit import Credit, states
 
 
 def step_metrics(trees: Sequence[Tree], credit: Credit, chat: Chat) -> dict[str, float]:
-    """Means over the nodes of each turn; unscorable turns are counted and left out of the means.
+    """Means over the nodes of each turn; unscorable turns are counted and excluded from the means.
 
-    `zero_variance` is a share of states (groups), `signal` of turns; `states` counts the distinct ones per question.
+    `zero_variance` is a share of groups, `signal` a share of nodes; `states` is the number of distinct states per
+    question.
     """
     by_turn: dict[int, list[Node]] = {}
-    nodes_said: dict[int, list[tuple[Node, set[str]]]] = {}
+    with_history: dict[int, list[tuple[Node, set[str]]]] = {}
     for tree in trees:
-        for node, said in _with_what_was_said(tree):
+        for node, history in _with_history(tree):
             by_turn.setdefault(node.turn, []).append(node)
-            nodes_said.setdefault(node.turn, []).append((node, said))
+            with_history.setdefault(node.turn, []).append((node, history))
     by_state = states(trees)
     record: dict[str, float] = {}
     for turn, nodes in sorted(by_turn.items()):
@@ -47,7 +48,7 @@ def step_metrics(trees: Sequence[Tree], credit: Credit, chat: Chat) -> dict[str,
         put("best_of_group", [max(group.scored) for group in groups if group.scored])
         put("unscorable", [float(node.reward is None) for node in nodes])
         put("entropy", [-logprob for node in nodes for logprob in node.logprobs])
-        put("copy", [float(copies(node, said)) for node, said in nodes_said[turn] if node.rewrite.rewrites])
+        put("copy", [float(copies(node, history)) for node, history in with_history[turn] if node.rewrite.rewrites])
         record[f"advantage_spread/turn{turn}"] = pstdev([credit.of(node) for node in nodes])
     return record
 
@@ -56,27 +57,54 @@ def _tokens(count: Callable[[str], int], node: Node) -> float:
     return float(sum(count(rewrite) for rewrite in node.rewrite.rewrites))
 
 
-def copies(node: Node, said: set[str]) -> bool:
-    """Whether every rewrite of a turn has the words of the question or of an earlier turn, case and punctuation aside.
+def copies(node: Node, history: set[str]) -> bool:
+    """Whether every rewrite of a turn repeats the question or an earlier rewrite, ignoring case and punctuation.
 
-    `said` are those, as `words` gives them.
+    `history` holds those earlier texts, normalized by `words`.
     """
-    return repeats(node.rewrite.rewrites, said)
+    return repeats(node.rewrite.rewrites, history)
 
 
-def _with_what_was_said(tree: Tree) -> Iterator[tuple[Node, set[str]]]:
-    """Every node, depth first, with the question and the rewrites of the turns above it."""
+def _with_history(tree: Tree) -> Iterator[tuple[Node, set[str]]]:
+    """Every node, depth first, with the normalized question and rewrites of the turns above it."""
 
-    def below(node: Node, said: set[str]) -> Iterator[tuple[Node, set[str]]]:
-        yield node, said
+    def subtree(node: Node, history: set[str]) -> Iterator[tuple[Node, set[str]]]:
+        yield node, history
         for child in node.children:
-            yield from below(child, said | {words(rewrite) for rewrite in node.rewrite.rewrites})
+            yield from subtree(child, history | {words(rewrite) for rewrite in node.rewrite.rewrites})
 
     for root in tree.roots:
-        yield from below(root, {words(tree.question.text)})
+        yield from subtree(root, {words(tree.question.text)})
 
 
 def turns_of(record: Mapping[str, Any], name: str) -> list[tuple[int, str]]:
-    """(turn, key) of a per-turn figure, in the order of the turns; those of one environment of a mix are left out."""
-    found = (re.fullmatch(rf"{re.escape(name)}/turn(\d+)", key) for key in record)
-    return sorted((int(match[1]), match[0]) for match in found if match)
+    """(turn, key) of a per-turn metric, ordered by turn; keys of a single environment of a mix are excluded."""
+    matches = (re.fullmatch(rf"{re.escape(name)}/turn(\d+)", key) for key in record)
+    return sorted((int(match[1]), match[0]) for match in matches if match)
+
+
+COLUMNS = ("step", "question", "turn", "branch", "said", "rewrites", "failure", "reward", "metric", "first document")
+
+
+def rows(step: int, trees: Sequence[Tree], metric: str) -> list[list[Any]]:
+    """The table's rows. `branch` numbers siblings from 1: 2.3 is the third answer under the second first turn."""
+
+    def subtree(question: str, siblings: Sequence[Node], prefix: str) -> Iterator[list[Any]]:
+        for number, node in enumerate(siblings, start=1):
+            branch = f"{prefix}{number}"
+            first = node.ranking[0].document.title or node.ranking[0].document.id if node.ranking else ""
+            yield [
+                step,
+                question,
+                node.turn,
+                branch,
+                node.text,
+                " · ".join(node.rewrite.rewrites),
+                node.rewrite.failure or "",
+                node.reward,
+                node.metrics.get(metric) if node.reward is not None else None,
+                first,
+            ]
+            yield from subtree(question, node.children, f"{branch}.")
+
+    return [row for tree in trees for row in subtree(tree.question.text, tree.roots, "")]

@@ -1,10 +1,9 @@
-"""Dynamic sampling: questions that teach nothing make room for others, in a bounded number of extra rollouts.
+"""Dynamic sampling: replace questions without training signal, in a bounded number of extra rollouts.
 
-A tree none of whose groups has signal (all tie) costs a place in the step and moves no weight. In each round all such
-trees of a step are replaced by the trees of questions that were not asked in it yet, by any process. Which those are
-depends on the seed, the step and the round alone, so a resumed run draws the same, and so does another number of
-processes. A tree with an unscorable turn stays: an outage is no tie, and is not answered with more requests. What still
-has no signal after the last round stays too.
+A tree whose groups all tie takes a slot of the step and yields no gradient. Each round replaces all such trees by trees
+of questions that no process has asked in this step yet. The draw depends on the seed, the step and the round alone, so
+a resumed run and runs with another number of processes draw the same questions. A tree with an unscorable turn stays:
+an outage is not a tie and must not cause more requests. Trees still without signal after the last round stay too.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,25 +16,25 @@ from ..data.mixed_ids import split_id
 from ..data.types import Question
 from ..rollouts.tree import Tree
 from .credit import assign_credit
-from .processes import Processes
+from .distributed.processes import Processes
 
 
 @dataclass(frozen=True, slots=True)
 class Resampled:
-    """The trees to train on in this process, in the places of the questions asked first, and what it took in all."""
+    """The trees to train on in this process, in the slots of the original questions, and totals of all processes."""
 
     trees: list[Tree]
     asked: int
-    """Questions that all processes asked over all rounds, the first rollout included."""
+    """Number of questions asked by all processes over all rounds, the first rollout included."""
     silent: int
-    """Those of them whose tree had no signal."""
+    """Number of those whose tree had no signal."""
     rounds: int
-    """Extra rollouts."""
+    """Number of extra rollouts."""
     dropped: Sequence[Tree] = ()
-    """The trees of this process that made room: what they succeeded at is known all the same."""
+    """The replaced trees of this process; their success still counts for the curriculum."""
 
     def record(self) -> dict[str, float]:
-        """For metrics.jsonl; other figures of a step describe only the trees that were kept."""
+        """For metrics.jsonl; the other metrics of a step describe only the final trees."""
         return {
             "resample/rounds": float(self.rounds),
             "resample/asked": float(self.asked),
@@ -44,7 +43,7 @@ class Resampled:
 
 
 def has_signal(tree: Tree, config: RunConfig) -> bool:
-    """Whether any turn of the tree will get an advantage."""
+    """Whether any group of the tree has differing values."""
     credit = assign_credit([tree], config.train.credit, config.reward.turn_weights, "none")
     return any(group.has_signal for group in credit.groups)
 
@@ -57,71 +56,68 @@ def resample(
     step: int,
     processes: Processes | None = None,
 ) -> Resampled:
-    """Replace trees without signal by those of other `questions`, for at most `train.resample_rounds` rounds.
+    """Replace trees without signal by trees of other `questions`, in at most `train.resample_rounds` rounds.
 
-    `grow` samples one tree per question; every process calls it in every round, also with no question. In a mix of
-    environments a tree makes room for one of its own environment, so that shares stay what they are. Rounds end early
-    where every tree has signal or no question is left to ask. A meeting before the first round and after each.
+    `grow` samples one tree per question; every process calls it in every round, possibly without questions. In a mix of
+    environments a tree is replaced by one of the same environment, which preserves the shares. Rounds end early if
+    every tree has signal or no question is left. Collective: before the first round and after each.
     """
     processes = processes or Processes()
-    kept, dropped = list(trees), list[Tree]()
-    empty = _silent(kept, range(len(kept)), config)
-    begun = processes.all(([tree.question.id for tree in kept], _asked(kept, empty)))
-    tried, wanting = {name for names, _ in begun for name in names}, [names for _, names in begun]
-    asked, silent, rounds = sum(len(names) for names, _ in begun), sum(map(len, wanting)), 0
-    while any(wanting) and rounds < config.train.resample_rounds:
+    current, dropped = list(trees), list[Tree]()
+    silent_slots = _slots_without_signal(current, range(len(current)), config)
+    initial = processes.all(([tree.question.id for tree in current], _question_ids(current, silent_slots)))
+    tried, to_replace = {name for names, _ in initial for name in names}, [names for _, names in initial]
+    attempted, silent, rounds = sum(len(names) for names, _ in initial), sum(map(len, to_replace)), 0
+    while any(to_replace) and rounds < config.train.resample_rounds:
         draw = Random(f"{config.seed}-{step}-{rounds + 1}")
-        others = [name for name in questions if name not in tried]
-        drawn = _replacements(config, list(chain.from_iterable(wanting)), others, draw)
+        candidates = [name for name in questions if name not in tried]
+        drawn = _replacements(config, list(chain.from_iterable(to_replace)), candidates, draw)
         new = {name for name in drawn if name is not None}
         if not new:
             break
         rounds += 1
-        begin = sum(map(len, wanting[: processes.rank]))
-        mine = dict(zip(empty, drawn[begin : begin + len(empty)], strict=True))
-        filled = {place: name for place, name in mine.items() if name is not None}
-        for place, tree in zip(filled, grow([questions[name] for name in filled.values()]), strict=True):
-            dropped.append(kept[place])
-            kept[place] = tree
-        again = _silent(kept, list(filled), config)
-        empty = sorted([*again, *(place for place in empty if place not in filled)])
+        begin = sum(map(len, to_replace[: processes.rank]))
+        assigned = dict(zip(silent_slots, drawn[begin : begin + len(silent_slots)], strict=True))
+        filled = {slot: name for slot, name in assigned.items() if name is not None}
+        for slot, tree in zip(filled, grow([questions[name] for name in filled.values()]), strict=True):
+            dropped.append(current[slot])
+            current[slot] = tree
+        still_silent = _slots_without_signal(current, list(filled), config)
+        silent_slots = sorted([*still_silent, *(slot for slot in silent_slots if slot not in filled)])
         unfilled = len(drawn) - len(new)
-        wanting = processes.all(_asked(kept, empty))
+        to_replace = processes.all(_question_ids(current, silent_slots))
         tried |= new
-        asked, silent = asked + len(new), silent + sum(map(len, wanting)) - unfilled
-    return Resampled(kept, asked, silent, rounds, dropped)
+        attempted, silent = attempted + len(new), silent + sum(map(len, to_replace)) - unfilled
+    return Resampled(current, attempted, silent, rounds, dropped)
 
 
-def _asked(trees: Sequence[Tree], places: Sequence[int]) -> list[str]:
-    return [trees[place].question.id for place in places]
+def _question_ids(trees: Sequence[Tree], slots: Sequence[int]) -> list[str]:
+    return [trees[slot].question.id for slot in slots]
 
 
 def _replacements(
-    config: RunConfig, wanting: Sequence[str], others: Sequence[str], draw: Random
+    config: RunConfig, to_replace: Sequence[str], candidates: Sequence[str], draw: Random
 ) -> Sequence[str | None]:
-    """For each of the questions `wanting`, another one to ask in its place, in a mix of its own environment.
-
-    None where no question is left for it.
-    """
+    """A new question for each of `to_replace`, in a mix from the same environment; None where none is left."""
 
     def environment(question_id: str) -> str:
         return split_id(question_id)[0] if config.mix is not None else ""
 
     by_environment: dict[str, list[int]] = {}
-    for place, question_id in enumerate(wanting):
-        by_environment.setdefault(environment(question_id), []).append(place)
-    found: list[str | None] = [None] * len(wanting)
-    for name, places in by_environment.items():
-        left = [other for other in others if environment(other) == name]
-        for place, other in zip(places, draw.sample(left, min(len(left), len(places))), strict=False):
-            found[place] = other
-    return found
+    for slot, question_id in enumerate(to_replace):
+        by_environment.setdefault(environment(question_id), []).append(slot)
+    replacements: list[str | None] = [None] * len(to_replace)
+    for name, slots in by_environment.items():
+        remaining = [candidate for candidate in candidates if environment(candidate) == name]
+        for slot, candidate in zip(slots, draw.sample(remaining, min(len(remaining), len(slots))), strict=False):
+            replacements[slot] = candidate
+    return replacements
 
 
-def _silent(trees: Sequence[Tree], places: Sequence[int], config: RunConfig) -> list[int]:
-    """The places whose tree was scored in full and has no signal."""
+def _slots_without_signal(trees: Sequence[Tree], slots: Sequence[int], config: RunConfig) -> list[int]:
+    """The slots whose tree was fully scored and has no signal."""
     return [
-        place
-        for place in places
-        if all(node.reward is not None for node in trees[place].walk()) and not has_signal(trees[place], config)
+        slot
+        for slot in slots
+        if all(node.reward is not None for node in trees[slot].walk()) and not has_signal(trees[slot], config)
     ]

@@ -1,14 +1,16 @@
-"""Several optimizer steps on one rollout (`train.num_iterations`), and how a run that stops between them goes on.
+"""Resume between several optimizer steps on one rollout (`train.num_iterations`).
 
-A checkpoint in the middle of a rollout carries its micro-batches, so that a resumed run finishes it as the run that was
-not stopped would have: rollout/process-N.safetensors beside the weights, one file per process.
+A checkpoint in the middle of a rollout stores its micro-batches in rollout/process-N.safetensors, one file per process,
+so that a resumed run continues exactly like an uninterrupted one.
 """
 
 import json
+import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
@@ -20,7 +22,7 @@ from ..errors import CheckpointError
 def save_rollout(
     checkpoint: Path, process: int, batches: Sequence[Mapping[str, Any]], metrics: Mapping[str, float]
 ) -> None:
-    """Write the micro-batches of the rollout that is in use, and what it was described by."""
+    """Write the micro-batches and the metrics of the current rollout."""
     tensors = {
         f"{number}.{name}": value.detach().cpu().clone().contiguous()
         for number, batch in enumerate(batches)
@@ -35,18 +37,32 @@ def save_rollout(
 def load_rollout(
     checkpoint: Path, process: int, processes: int, device: torch.device
 ) -> tuple[list[dict[str, Tensor]], dict[str, float]]:
-    """What `save_rollout` wrote. Raises OSError where it is missing, SafetensorError where it is damaged,
-    CheckpointError where another number of processes had it."""
-    had = len(list((checkpoint / "rollout").glob("process-*.safetensors")))
-    if had not in (0, processes):
+    """What `save_rollout` wrote. Raises OSError if it is missing, SafetensorError if it is damaged, CheckpointError if
+    another number of processes wrote it."""
+    saved_processes = len(list((checkpoint / "rollout").glob("process-*.safetensors")))
+    if saved_processes not in (0, processes):
         raise CheckpointError(
-            f"{checkpoint} lies between two steps on one rollout, which {had} processes had, and {processes} would go "
-            f"on with it. Start {had}."
+            f"{checkpoint} lies between two steps on one rollout, which {saved_processes} processes had, and "
+            f"{processes} would go on with it. Start {saved_processes}."
         )
     batches: dict[int, dict[str, Tensor]] = {}
-    with safe_open(checkpoint / "rollout" / f"process-{process}.safetensors", "pt", device=str(device)) as saved:
-        for key in saved.keys():  # noqa: SIM118 (no mapping)
+    with safe_open(checkpoint / "rollout" / f"process-{process}.safetensors", "pt", device=str(device)) as file:
+        for key in file.keys():  # noqa: SIM118 (no mapping)
             number, name = key.split(".", 1)
-            batches.setdefault(int(number), {})[name] = saved.get_tensor(key)
-        metrics = json.loads(saved.metadata()["metrics"])
+            batches.setdefault(int(number), {})[name] = file.get_tensor(key)
+        metrics = json.loads(file.metadata()["metrics"])
     return [batches[number] for number in sorted(batches)], metrics
+
+
+def random_streams() -> tuple[Any, ...]:
+    """The random states of Python, NumPy, PyTorch on the CPU, and every GPU."""
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+    return random.getstate(), numpy.random.get_state(), torch.get_rng_state(), cuda
+
+
+def set_random_streams(streams: tuple[Any, ...]) -> None:
+    """Restore the states that `random_streams` returned."""
+    random.setstate(streams[0])
+    numpy.random.set_state(streams[1])
+    torch.set_rng_state(streams[2])
+    torch.cuda.set_rng_state_all(streams[3])

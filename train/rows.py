@@ -1,28 +1,45 @@
 """Trees as rows of TRL's batch: one row for every turn of every path from root to leaf.
 
-A leaf brings all turns of its path, so a turn that k leaves share stands in k rows and weighs k times as much as a
-leaf: that is the gradient of the expected trajectory reward (Yuan et al., eq. 3). Equal rows are computed once
-(`packing.py`). Since a row is one turn, everything that TRL does within a row is done per turn: the mean of
-`loss_type: grpo`, sequence-level ratios, masks of truncated completions.
+Each leaf contributes all turns of its path, so a turn shared by k leaves has k rows and k times the weight of a leaf:
+this is the gradient of the expected trajectory reward (Yuan et al., eq. 3). Equal rows are computed once (packing.py).
+Since a row is one turn, everything that TRL does per row is done per turn: the mean of `loss_type: grpo`,
+sequence-level ratios, masks of truncated completions.
 """
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from ..configs.schema import RunConfig
 from ..data.types import Question
-from ..rollouts.streams import stream
+from ..rollouts.engines.base import Weights
+from ..rollouts.grow import Grower
+from ..rollouts.random_streams import stream
 from ..rollouts.tree import Node, Tree
 from .credit import Credit
+from .distributed.processes import Processes
 from .resampling import resample
 
-if TYPE_CHECKING:
-    from .trainer import TreeTrainer
+
+class RolloutState(Protocol):
+    """What a rollout takes from the trainer (`TreeTrainer`), and leaves there."""
+
+    run: RunConfig
+    processes: Processes
+    grower: Grower
+    sampler: Weights
+    questions: Mapping[str, Question]
+    num_generations: int
+    state: Any
+    """transformers' TrainerState."""
+    trees: list[Tree]
+    dropped: Sequence[Tree]
+    resampled: dict[str, float]
 
 
 def row_turns(trees: Sequence[Tree]) -> Iterator[Node]:
@@ -31,14 +48,14 @@ def row_turns(trees: Sequence[Tree]) -> Iterator[Node]:
 
 
 def row_advantages(trees: Sequence[Tree], credit: Credit) -> Tensor:
-    """The advantage of each row, (rows,); 0 where the turn was compared with nothing."""
+    """The advantage of each row, (rows,); 0 for turns without one."""
     return torch.tensor([credit.of(node) for node in row_turns(trees)])
 
 
 def row_mask(trees: Sequence[Tree], credit: Credit | None, mask_truncated: bool = False) -> Tensor:
-    """1 for the rows that the loss looks at, (rows,): those with an advantage, or all of them where `credit` is None.
+    """1 for the rows that enter the loss, (rows,): those with an advantage, or all of them if `credit` is None.
 
-    `mask_truncated` takes out turns that were cut at their token limit, whatever else.
+    `mask_truncated` always excludes turns that were cut at their token limit.
     """
     keep = [
         (credit is None or credit.has_signal(node)) and (node.finished or not mask_truncated)
@@ -48,11 +65,11 @@ def row_mask(trees: Sequence[Tree], credit: Credit | None, mask_truncated: bool 
 
 
 def path_reward(completions: Sequence[Any], path_reward: Sequence[float | None], **_: Any) -> list[float | None]:
-    """What TRL logs as reward: that of each turn. Advantages do not come from here."""
+    """The reward of each turn, for TRL's log only; advantages are computed elsewhere."""
     return list(path_reward)
 
 
-def rollout(prompts: Sequence[str], trainer: "TreeTrainer") -> dict[str, list[Any]]:
+def rollout(prompts: Sequence[str], trainer: RolloutState) -> dict[str, list[Any]]:
     """TRL's rollout function: grow one tree per distinct question and return a row per turn of every path."""
     rows = trainer.num_generations
     ids = list(prompts[::rows])
@@ -74,11 +91,11 @@ def rollout(prompts: Sequence[str], trainer: "TreeTrainer") -> dict[str, list[An
     }
 
 
-def _grow(trainer: "TreeTrainer", ids: Sequence[str]) -> list[Tree]:
-    """This process's trees of a step, those without signal replaced by others where the run asks for it. A meeting.
+def _grow(trainer: RolloutState, ids: Sequence[str]) -> list[Tree]:
+    """This process's trees of a step, with dynamic resampling if configured. Collective.
 
-    A random stream is named by what is sampled, so that neither a resumed run nor another number of processes samples
-    anything else. A question that a step asks again, for want of others, has a stream of its own each time.
+    Random streams are keyed by seed, step and question, so a resumed run and another number of processes sample the
+    same. A question repeated within a step gets a separate stream each time.
     """
     run, step, processes = trainer.run, trainer.state.global_step, trainer.processes
     earlier = Counter(chain.from_iterable(processes.all(ids)[: processes.rank]))
@@ -91,11 +108,11 @@ def _grow(trainer: "TreeTrainer", ids: Sequence[str]) -> list[Tree]:
             earlier[question.id] += 1
         return processes.together(
             lambda: trainer.grower.grow(questions, run.rollout.branching, streams=streams),
-            interruptible=run.rollout.engine != "vllm",  # whose processes may share one model
+            interruptible=run.rollout.engine != "vllm",  # vLLM processes may share one model
         )
 
     trees = grow([trainer.questions[name] for name in ids])
     if run.train.resample_rounds:
-        found = resample(run, trees, trainer.questions, grow, step, processes)
-        trees, trainer.dropped, trainer.resampled = found.trees, found.dropped, found.record()
+        resampled = resample(run, trees, trainer.questions, grow, step, processes)
+        trees, trainer.dropped, trainer.resampled = resampled.trees, resampled.dropped, resampled.record()
     return trees

@@ -1,4 +1,4 @@
-"""One run from settings to a trained policy: connect, load, grow and learn, save."""
+"""A training run: connect to the environment, load the policy, train, save."""
 
 import json
 import logging
@@ -7,14 +7,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from signal import SIGINT
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..configs.schema import RunConfig
 from ..data.types import Question
-from ..envs.connect import AnyClient
-from ..envs.mixture import MixedClient
+from ..envs.client.base import EnvironmentApi
+from ..envs.client.multi import MixedClient
 from ..envs.plan import SearchPlan
-from ..envs.wire import Step
+from ..envs.server.schemas import Step
 from ..errors import (
     CheckpointError,
     CollapseError,
@@ -27,13 +27,18 @@ from ..errors import (
 )
 from ..provenance import this_start
 from ..rewriters.base import Rewriter
+from ..rollouts.engines.base import Weights
 from .arguments import check_deepspeed_device, check_shape, check_trained_dtype, grpo_config, trainable_dtype
+from .distributed.processes import Processes, launched
+from .distributed.zero import zero_stage
 from .grading import grade
 from .mix import Mixture
-from .processes import Processes, launched
 from .run_folder import RunFolder, staged, step_of, write_atomically
 from .tracking import check_report_to
-from .zero import zero_stage
+
+if TYPE_CHECKING:
+    from ..rollouts.grow import Grower
+    from .distributed.stopping import StopOnSignal
 
 log = logging.getLogger(__name__)
 
@@ -41,12 +46,12 @@ log = logging.getLogger(__name__)
 def train(config: RunConfig, resume: bool = False) -> Path:
     """Train the policy of `config` and return the run folder; every process of a launcher calls this.
 
-    Raises ConfigError, ModelError, CheckpointError for what the user can mend before anything is written;
-    EnvironmentUnavailableError with a checkpoint where the environment goes away; StorageError on a full disk;
-    StoppedError where SIGTERM or SIGUSR1 ended it before its last step; CollapseError where the guard did.
+    Raises ConfigError, ModelError or CheckpointError for problems found before anything is written;
+    EnvironmentUnavailableError, after saving a checkpoint, if the environment goes away; StorageError on a full disk;
+    StoppedError if SIGTERM or SIGUSR1 ended the run early; CollapseError if the guard did.
     """
-    from .leaving import LeaveNow
-    from .together import stopper_of
+    from .distributed.abort import AbortStep
+    from .distributed.collectives import stopper_of
 
     with launched() as processes:
         if not processes.is_first:
@@ -55,26 +60,26 @@ def train(config: RunConfig, resume: bool = False) -> Path:
         with stopper.listening():
             try:
                 return _prepare(config, resume, processes, stopper)
-            except LeaveNow:
+            except AbortStep:
                 error = stopped(config, stopper.name)
-                error.told_elsewhere = not processes.is_first
+                error.already_reported = not processes.is_first
                 raise error from None
 
 
 def stopped(config: RunConfig, signal_name: str) -> StoppedError:
-    """The error of a run that a signal ended; it says what is left."""
+    """The error of a run that a signal ended; its message names the checkpoint to resume from."""
     checkpoint = RunFolder(Path(config.output) / config.name).newest_checkpoint(config)
-    left = f"{checkpoint} holds its last finished step" if checkpoint else "no step was finished yet"
-    return StoppedError(f"{signal_name} came before the run had ended; {left}. Go on with --resume.")
+    state = f"{checkpoint} holds its last finished step" if checkpoint else "no step was finished yet"
+    return StoppedError(f"{signal_name} came before the run had ended; {state}. Go on with --resume.")
 
 
-def _prepare(config: RunConfig, resume: bool, processes: Processes, stopper: Any) -> Path:
-    from ..rollouts.use import rewriter_for
-    from .together import shared_environment
+def _prepare(config: RunConfig, resume: bool, processes: Processes, stopper: "StopOnSignal") -> Path:
+    from ..rollouts.build import rewriter_for
+    from .distributed.collectives import shared_environment
 
     def reopen() -> tuple[RunFolder | None, Path | None]:
         if not resume and (Path(config.output) / config.name / "config.yaml").exists():
-            RunFolder.create(config)  # refuses, before minutes are spent on loading
+            RunFolder.create(config)  # raises early, before the models are loaded
         return RunFolder.reopen(config) if resume else (None, None)
 
     processes.together(lambda: check_shape(config, processes.count))
@@ -85,19 +90,21 @@ def _prepare(config: RunConfig, resume: bool, processes: Processes, stopper: Any
     if folder is not None and checkpoint is None:
         log.info("%s was stopped before its first checkpoint and begins again", folder.path)
     with shared_environment(config, processes) as client:
-        asked = processes.together(lambda: client.questions("train"))
-        questions = processes.first(lambda: worth_training(config, client, asked))
+        train_questions = processes.together(lambda: client.questions("train"))
+        questions = processes.first(lambda: worth_training(config, client, train_questions))
         rewriter = processes.together(lambda: rewriter_for(config, client))
-        questions = _askable(config, processes, rewriter, questions)
-        mixture = processes.together(lambda: _what_steps_draw(config, questions))
-        return _train(config, processes, client, asked, questions, rewriter, mixture, folder, checkpoint, stopper)
+        questions = _filter_by_first_stage(config, processes, rewriter, questions)
+        mixture = processes.together(lambda: _make_mixture(config, questions))
+        return _train(
+            config, processes, client, train_questions, questions, rewriter, mixture, folder, checkpoint, stopper
+        )
 
 
-def _askable(
+def _filter_by_first_stage(
     config: RunConfig, processes: Processes, rewriter: Rewriter, questions: Sequence[Question]
 ) -> list[Question]:
-    """The questions whose first stage, where the rewriter has one, gave an answer; one process asks. A meeting."""
-    from ..rewriters.stages import ask_first_stage
+    """Run the rewriter's first stage, if it has one, and drop questions without an answer. Collective."""
+    from ..rollouts.first_stage import ask_first_stage
 
     def ask() -> list[Question]:
         return ask_first_stage(rewriter, questions, config.policy, processes.first)
@@ -105,10 +112,10 @@ def _askable(
     return processes.together(ask, interruptible=False)
 
 
-def _what_steps_draw(config: RunConfig, questions: Sequence[Question]) -> Mixture | None:
-    """What fills the steps of a run with a mix or a curriculum; None where TRL's passes over the questions do.
+def _make_mixture(config: RunConfig, questions: Sequence[Question]) -> Mixture | None:
+    """The Mixture of a run with a mix or a curriculum; None if TRL's shuffled passes are used.
 
-    Raises ConfigError where the questions do not fill a step.
+    Raises ConfigError if there are fewer questions than a step needs.
     """
     if len(questions) < config.train.questions_per_step:
         raise ConfigError(
@@ -119,10 +126,10 @@ def _what_steps_draw(config: RunConfig, questions: Sequence[Question]) -> Mixtur
     return Mixture(config, questions) if config.draws_by_curriculum else None
 
 
-def worth_training(config: RunConfig, client: AnyClient, questions: Sequence[Question]) -> list[Question]:
-    """The questions whose un-rewritten search is worth `train.raw_reward`; all of them where that is [0, 1].
+def worth_training(config: RunConfig, client: EnvironmentApi, questions: Sequence[Question]) -> list[Question]:
+    """The questions whose unrewritten search scores within `train.raw_reward`; all of them if that is [0, 1].
 
-    Raises EnvironmentUnavailableError where a question could not be scored: a guess would change the training set.
+    Raises EnvironmentUnavailableError if a question could not be scored: a guess would change the training set.
     """
     lowest, highest = config.train.raw_reward
     if (lowest, highest) == (0.0, 1.0):
@@ -130,34 +137,36 @@ def worth_training(config: RunConfig, client: AnyClient, questions: Sequence[Que
     metric = config.reward.metric
     steps = [Step(question_id=question.id, plan=SearchPlan.of(question.text)) for question in questions]
     results = grade(config, client, steps, "training questions, which train.raw_reward needs,")
-    kept = [
+    selected = [
         question
         for question, result in zip(questions, results, strict=True)
         if lowest <= result.metrics[metric] <= highest
     ]
-    log.info("training on %d of %d questions: raw %s in [%g, %g]", len(kept), len(questions), metric, lowest, highest)
-    return kept
+    log.info(
+        "training on %d of %d questions: raw %s in [%g, %g]", len(selected), len(questions), metric, lowest, highest
+    )
+    return selected
 
 
 def _train(
     config: RunConfig,
     processes: Processes,
-    client: AnyClient,
-    asked: list[Question],
+    client: EnvironmentApi,
+    train_questions: list[Question],
     questions: list[Question],
     rewriter: Rewriter,
     mixture: Mixture | None,
     folder: RunFolder | None,
     checkpoint: Path | None,
-    stopper: Any,
+    stopper: "StopOnSignal",
 ) -> Path:
     from transformers import set_seed
 
-    from ..rollouts.engines import open_engine
+    from ..rollouts.build import make_grower
+    from ..rollouts.engines.open import open_engine
     from ..rollouts.fingerprint import fingerprint
     from ..rollouts.policy import add_lora, cast_adapters, load_policy
-    from ..rollouts.use import make_grower
-    from .packing_check import settle_packing
+    from .packing.check import settle_packing
     from .validation import validation_questions
 
     def describe_environment() -> dict[str, Any]:
@@ -169,45 +178,45 @@ def _train(
             folder.same_environment(environment)
         return environment
 
-    # DeepSpeed is told of later: it would split the weights while they are loaded, and every process needs all of
-    # them once, to warm up and for the copy that it samples from.
+    # DeepSpeed is set up later: it would shard the weights while loading, but every process needs all of them once,
+    # for the warm start and for its sampling copy.
     def load() -> _Loaded:
         set_seed(config.seed)
         model, tokenizer = load_policy(trainable_dtype(config).policy)
         base = fingerprint(model) if processes.is_first else ""
         model.to(processes.device)
         policy = add_lora(model, config.policy)
-        settled = settle_packing(config, policy)
+        packed_config = settle_packing(config, policy)
         engine, sampler = open_engine(config, policy, tokenizer, apart=zero == 3)
         grower = make_grower(config, client, engine, rewriter=rewriter)
-        return _Loaded(settled, policy, tokenizer, sampler, grower, base)
+        return _Loaded(packed_config, policy, tokenizer, sampler, grower, base)
 
     def open_folder() -> RunFolder:
-        opened = folder or RunFolder.create(config)
-        opened.same_base(config.policy.model, loaded.base, folder is not None and checkpoint is not None)
-        write_atomically(opened.path / "environment.json", json.dumps(environment, indent=2) + "\n")
-        opened.forget_after(step)
-        opened.note_start(start)
-        return opened
+        run_folder = folder or RunFolder.create(config)
+        run_folder.same_base(config.policy.model, loaded.base, folder is not None and checkpoint is not None)
+        write_atomically(run_folder.path / "environment.json", json.dumps(environment, indent=2) + "\n")
+        run_folder.forget_after(step)
+        run_folder.note_start(start)
+        return run_folder
 
     def warm() -> None:
         from .warm_start import warm_start
 
-        # Titles may help where the question alone finds nothing; samples are those of the questions that GRPO asks.
-        pool = asked if config.train.warm_start.kind == "titles" else questions
-        warm_start(loaded.config, loaded.policy, loaded.grower, loaded.sampler, pool, opened)
-        with staged(opened.warm) as place:
-            loaded.policy.save_pretrained(str(place))
-            loaded.tokenizer.save_pretrained(str(place))
+        # Titles may help questions that fail on their own; expert iteration uses the questions that GRPO trains on.
+        pool = train_questions if config.train.warm_start.kind == "titles" else questions
+        warm_start(loaded.config, loaded.policy, loaded.grower, loaded.sampler, pool, run_folder)
+        with staged(run_folder.warm) as path:
+            loaded.policy.save_pretrained(str(path))
+            loaded.tokenizer.save_pretrained(str(path))
 
     zero = zero_stage()
     step = step_of(checkpoint) if checkpoint is not None else 0
-    validation = processes.first(lambda: validation_questions(config, client, asked))
-    validation = _askable(config, processes, rewriter, validation)
+    validation = processes.first(lambda: validation_questions(config, client, train_questions))
+    validation = _filter_by_first_stage(config, processes, rewriter, validation)
     environment = processes.first(describe_environment)
     start = processes.first(lambda: this_start(step, environment))
     loaded = processes.together(load)
-    opened = processes.first(open_folder)
+    run_folder = processes.first(open_folder)
     if checkpoint is not None:
         log.info("continuing from step %d (%s)", step, checkpoint)
     elif config.train.warm_start.questions:
@@ -215,19 +224,19 @@ def _train(
         processes.share_weights(loaded.policy)
     if zero == 3:
         cast_adapters(loaded.policy, config.policy)
-    with ExitStack() as ending:
-        _learn(loaded, processes, opened, checkpoint, start, questions, mixture, validation, stopper, ending)
-    return opened.path
+    with ExitStack() as cleanup:
+        _learn(loaded, processes, run_folder, checkpoint, start, questions, mixture, validation, stopper, cleanup)
+    return run_folder.path
 
 
 @dataclass(frozen=True, slots=True)
 class _Loaded:
     config: RunConfig
-    """The run's settings, with packing as this policy takes it."""
+    """The run's settings, with train.packing resolved to true or false for this policy."""
     policy: Any
     tokenizer: Any
-    sampler: Any
-    grower: Any
+    sampler: Weights
+    grower: "Grower"
     base: str
     """Fingerprint of the weights before training, in the first process."""
 
@@ -241,22 +250,22 @@ def _learn(
     questions: list[Question],
     mixture: Mixture | None,
     validation: list[Question],
-    stopper: Any,
-    ending: ExitStack,
+    stopper: "StopOnSignal",
+    cleanup: ExitStack,
 ) -> None:
-    """Train and save. `ending` closes the trackers, whatever comes after they were opened: after all is saved."""
+    """Train and save. `cleanup` closes view and trackers at the very end, also after an error."""
     from datasets import Dataset
     from torch import OutOfMemoryError
     from transformers import PrinterCallback
 
+    from .distributed.abort import AbortStep
+    from .distributed.collectives import collective_callbacks
     from .guard import CollapseGuard, best_known, logp_bound
-    from .leaving import LeaveNow
-    from .reference import name_reference
-    from .together import watched_together
     from .tracking import CLOSING_SECONDS, STOPPING_SECONDS, open_trackers
     from .trainer import TreeTrainer
     from .validation import Validator
-    from .view import open_view
+    from .view import View, open_view
+    from .warm_start import name_reference
     from .watch import Watcher
     from .weight_changes import WeightChanges
 
@@ -265,14 +274,14 @@ def _learn(
         processes.together(lambda: mixture.load(checkpoint))
     prompts = mixture.slots if mixture is not None else [question.id for question in questions]
 
-    def watch() -> tuple[Any, Watcher | None]:
+    def watch() -> tuple[View | None, Watcher | None]:
         name_reference(config, folder, loaded.policy)
         if not processes.is_first:
             return None, None
         trackers = open_trackers(config, folder.path, start, start["step"])
-        ending.callback(lambda: trackers.finish(CLOSING_SECONDS if stopper.received is None else STOPPING_SECONDS))
+        cleanup.callback(lambda: trackers.finish(CLOSING_SECONDS if stopper.received is None else STOPPING_SECONDS))
         view = open_view(f"{config.name} · {start['environment']['name']}")
-        ending.callback(view.close)
+        cleanup.callback(view.close)
         return view, Watcher(folder, config, view, guard, trackers, changes)
 
     arguments = grpo_config(config, folder.checkpoints, processes.count)
@@ -281,10 +290,10 @@ def _learn(
     changes = WeightChanges(config.seed, processes.all)
     view, watcher = processes.together(watch)
 
-    def save(place: Path) -> None:
-        trainer.save_model(str(place))
+    def save(path: Path) -> None:
+        trainer.save_model(str(path))
         if processes.is_first:
-            loaded.tokenizer.save_pretrained(str(place))
+            loaded.tokenizer.save_pretrained(str(path))
 
     def refuse_collapse() -> None:
         if guard.collapsed is not None:
@@ -297,10 +306,10 @@ def _learn(
                 "--resume train.guard.action=warn."
             )
 
-    callbacks = [changes, *watched_together(processes, stopper, watcher)]
+    callbacks = [changes, *collective_callbacks(processes, stopper, watcher)]
     if validation:
-        told = watcher.validated if watcher is not None else None
-        callbacks.append(Validator(config, folder, validation, grower, stopper, sampler, save, told, processes))
+        on_record = watcher.validated if watcher is not None else None
+        callbacks.append(Validator(config, folder, validation, grower, stopper, sampler, save, on_record, processes))
     trainer = TreeTrainer(
         run=config,
         folder=folder,
@@ -327,7 +336,7 @@ def _learn(
         EngineUnavailableError,
         RequestError,
         KeyboardInterrupt,
-        LeaveNow,
+        AbortStep,
     ):
         with stopper.to_the_end():
             trainer.save_now()
@@ -347,6 +356,6 @@ def _learn(
     if trainer.state.global_step < config.train.steps:
         if stopper.received == SIGINT:
             raise KeyboardInterrupt
-        raise LeaveNow
-    with processes.staged(folder.final) as place:
-        save(place)
+        raise AbortStep
+    with processes.staged(folder.final) as path:
+        save(path)

@@ -1,12 +1,12 @@
-"""A run folder: everything about one run, readable while it is written and after a crash.
+"""A run folder: all files of one run, readable while it is written and after a crash.
 
 run.json          version of this format
-config.yaml       the resolved settings            metrics.jsonl     one record per step
-environment.json  what was searched, with hashes   rollouts.jsonl    sampled trees
+config.yaml       the resolved settings             metrics.jsonl     one record per step
+environment.json  the environment, with hashes      rollouts.jsonl    sampled trees
 provenance.json   git state and versions per start
 checkpoints/      checkpoint-N, complete or absent  warm_start.jsonl  loss per step before GRPO, where there was one
 final/            the trained policy                warm_start/       the policy before GRPO, where there was one
-base.json         what the adapter rests on         validation.jsonl  one record per validation, where there is one
+base.json         fingerprint of the base weights   validation.jsonl  one record per validation, where there is one
                                                     best/             the policy that was best in validation
 """
 
@@ -26,32 +26,32 @@ from .. import __version__
 from ..configs.differences import among, flat, free_to_change
 from ..configs.load import dump_config, load_config
 from ..configs.schema import RunConfig
-from ..data.files import folder_reaches_the_disk, reach_the_disk
 from ..errors import CheckpointError, ConfigError, StorageError
-from .zero import OPTIMIZER_PARTS, deepspeed_asked
+from ..storage import folder_reaches_the_disk, reach_the_disk
+from .distributed.zero import OPTIMIZER_PARTS, deepspeed_asked
 
 log = logging.getLogger(__name__)
 
 _TORCH_WRITING = ("inline_container", "PytorchStreamWriter", "iostream")
-"""What torch.save says, in a RuntimeError, where the disk does not take a file."""
+"""Substrings of the RuntimeError that torch.save raises if a file cannot be written."""
 
 CHECKPOINT_FILES = ("*.safetensors", "optimizer.pt", "scheduler.pt", "rng_state*.pth", "trainer_state.json")
-"""What a run needs to go on exactly where it was; without one of them the trainer would quietly begin it anew."""
+"""Files that an exact resume needs; if one were missing, the trainer would silently reset that state."""
 
 FORMAT = 2
-"""Version of what a run folder holds, in run.json; to be raised where steps of an older one cannot be gone on from."""
+"""Version of the run folder format, in run.json; raised whenever runs of the older format cannot be resumed."""
 
-_CHANGED = {
+_FORMAT_CHANGES = {
     1: "advantages were computed by another rule (every node of a tree weighed the same, and equal prompts were "
     "separate groups), and best/ was chosen by the last turn alone",
 }
-"""What is different in runs of each older format."""
+"""Differences of runs of each older format."""
 
 MIX_FILE = "mix.json"
-"""In the checkpoints of a run that mixes environments: how far its curriculum was."""
+"""Progress of the curriculum in checkpoints of a run that mixes environments."""
 
 CURRICULUM_FILE = "curriculum.json"
-"""The same of a run on one environment with train.curriculum."""
+"""The same for a run on one environment with train.curriculum."""
 
 
 class RunFolder:
@@ -71,7 +71,7 @@ class RunFolder:
 
     @classmethod
     def create(cls, config: RunConfig) -> "RunFolder":
-        """Start a new run. Raises ConfigError where the folder already holds one."""
+        """Start a new run. Raises ConfigError if the folder already holds one."""
         folder = cls(Path(config.output) / config.name)
         if (folder.path / "config.yaml").exists():
             raise ConfigError(
@@ -91,10 +91,10 @@ class RunFolder:
 
     @classmethod
     def reopen(cls, config: RunConfig) -> tuple["RunFolder", Path | None]:
-        """Continue a run: the folder and its newest complete checkpoint, None where it was stopped before the first.
+        """Resume a run: the folder and its newest complete checkpoint, or None if there is none yet.
 
-        Raises CheckpointError where there is no run, where it is of another format, or where a setting that matters
-        differs, naming the keys.
+        Raises CheckpointError if there is no run, if it has another format, or if relevant settings differ (the message
+        names them).
         """
         folder = cls(Path(config.output) / config.name)
         if not (folder.path / "config.yaml").exists():
@@ -115,40 +115,41 @@ class RunFolder:
         return folder, checkpoint
 
     def refuse_other_format(self) -> None:
-        """Raise CheckpointError where a run of another version cannot be gone on with; a folder without run.json is of
-        format 1."""
+        """Raise CheckpointError if the run has another format; a folder without run.json has format 1."""
         try:
-            written = json.loads(self.format.read_text(encoding="utf-8")) if self.format.exists() else {"format": 1}
-            version = int(written["format"])
-            by = f"querylect {written['querylect']}" if "querylect" in written else "an earlier version of querylect"
+            content = json.loads(self.format.read_text(encoding="utf-8")) if self.format.exists() else {"format": 1}
+            version = int(content["format"])
+            writer = (
+                f"querylect {content['querylect']}" if "querylect" in content else "an earlier version of querylect"
+            )
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise CheckpointError(
                 f"{self.format} does not say of which format the run is ({error}). Start a new run (name=…)."
             ) from error
         if version == FORMAT:
             return
-        changes = "; ".join(_CHANGED[one] for one in range(version, FORMAT) if one in _CHANGED)
+        changes = "; ".join(_FORMAT_CHANGES[older] for older in range(version, FORMAT) if older in _FORMAT_CHANGES)
         raise CheckpointError(
-            f"{self.path} was started by {by} (run format {version}; this version, {__version__}, continues "
+            f"{self.path} was started by {writer} (run format {version}; this version, {__version__}, continues "
             f"format {FORMAT}){f': its {changes}' if changes else ''}. Start a new run under another name (name=…), or "
             "finish this one with the version that started it; it can still be evaluated, exported and used."
         )
 
     def newest_checkpoint(self, config: RunConfig) -> Path | None:
-        """The checkpoint of the highest step that has all that a run of `config` goes on from, or None.
+        """The newest checkpoint with all files that a run of `config` needs to resume, or None.
 
-        Raises CheckpointError where DeepSpeed wrote it and does not train now, or the other way round.
+        Raises CheckpointError if it was written with DeepSpeed and training now runs without it, or vice versa.
         """
-        wanted = {"optimizer.pt": OPTIMIZER_PARTS} if deepspeed_asked() else {}
-        unwanted = "optimizer.pt" if deepspeed_asked() else OPTIMIZER_PARTS
+        patterns = {"optimizer.pt": OPTIMIZER_PARTS} if deepspeed_asked() else {}
+        foreign = "optimizer.pt" if deepspeed_asked() else OPTIMIZER_PARTS
         for path in reversed(self.numbered()):
-            if any(path.glob(unwanted)):
+            if any(path.glob(foreign)):
                 raise CheckpointError(
-                    f"{path} holds {unwanted}: it was written {'without' if deepspeed_asked() else 'with'} DeepSpeed. "
+                    f"{path} holds {foreign}: it was written {'without' if deepspeed_asked() else 'with'} DeepSpeed. "
                     "Go on with the launcher that the run was started with."
                 )
             needed = (*CHECKPOINT_FILES, *_needed_by(config, step_of(path)))
-            missing = [name for name in needed if not any(path.glob(wanted.get(name, name)))]
+            missing = [name for name in needed if not any(path.glob(patterns.get(name, name)))]
             if not missing:
                 return path
             log.warning("%s is passed over: it has no %s", path, ", ".join(missing))
@@ -156,16 +157,18 @@ class RunFolder:
 
     def numbered(self) -> list[Path]:
         """All checkpoints in the order of their steps."""
-        found = self.checkpoints.glob("checkpoint-*")
-        return sorted((path for path in found if re.fullmatch(r"checkpoint-\d+", path.name)), key=step_of)
+        paths = self.checkpoints.glob("checkpoint-*")
+        return sorted((path for path in paths if re.fullmatch(r"checkpoint-\d+", path.name)), key=step_of)
 
-    def same_environment(self, now: Mapping[str, Any]) -> None:
-        """Raise CheckpointError where the run was started on another environment than `now`."""
+    def same_environment(self, current: Mapping[str, Any]) -> None:
+        """Raise CheckpointError if the run was started on another environment than `current`."""
         path = self.path / "environment.json"
-        before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else now
+        previous = json.loads(path.read_text(encoding="utf-8")) if path.exists() else current
         names = ("retriever", "corpus_hash", "index_hash", "gain")
         changed = [
-            f"{name}: {before.get(name)!r} → {now.get(name)!r}" for name in names if before.get(name) != now[name]
+            f"{name}: {previous.get(name)!r} → {current.get(name)!r}"
+            for name in names
+            if previous.get(name) != current[name]
         ]
         if changed:
             raise CheckpointError(
@@ -173,32 +176,32 @@ class RunFolder:
                 "Serve the one it was started on, or start a new run under another name."
             )
 
-    def same_base(self, model: str, now: str, resumed: bool) -> None:
-        """Write down the fingerprint of the weights that training starts from.
+    def same_base(self, model: str, fingerprint: str, resumed: bool) -> None:
+        """Record the fingerprint of the weights that training starts from.
 
-        Raises CheckpointError where a resumed run began on others.
+        Raises CheckpointError if a resumed run was started from other weights.
         """
         path = self.path / "base.json"
         if resumed and path.exists():
-            before = json.loads(path.read_text(encoding="utf-8"))
-            if before["fingerprint"] != now:
+            previous = json.loads(path.read_text(encoding="utf-8"))
+            if previous["fingerprint"] != fingerprint:
                 raise CheckpointError(
                     f"{self.path} was started on other weights than {model!r} holds now (fingerprint "
-                    f"{before['fingerprint'][:12]} → {now[:12]}): its checkpoints do not fit them. Bring back what "
-                    f"{before['model']!r} was then, or start a new run under another name."
+                    f"{previous['fingerprint'][:12]} → {fingerprint[:12]}): its checkpoints do not fit them. Bring "
+                    f"back what {previous['model']!r} was then, or start a new run under another name."
                 )
-        write_atomically(path, json.dumps({"model": model, "fingerprint": now}, indent=2) + "\n")
+        write_atomically(path, json.dumps({"model": model, "fingerprint": fingerprint}, indent=2) + "\n")
 
     def note_start(self, start: Mapping[str, Any]) -> None:
-        """Add what a start of this run goes by to provenance.json; a run that begins again keeps none from before."""
+        """Append the provenance of this start to provenance.json; a start at step 0 discards earlier ones."""
         path = self.path / "provenance.json"
-        before = json.loads(path.read_text(encoding="utf-8"))["starts"] if start["step"] and path.exists() else []
-        write_atomically(path, json.dumps({"starts": [*before, dict(start)]}, indent=2) + "\n")
+        starts = json.loads(path.read_text(encoding="utf-8"))["starts"] if start["step"] and path.exists() else []
+        write_atomically(path, json.dumps({"starts": [*starts, dict(start)]}, indent=2) + "\n")
 
     def forget_after(self, step: int) -> None:
-        """Drop what was logged after `step`, and a last line that was cut, so that a resumed run logs no step twice.
+        """Drop records after `step`, and a truncated last line, so that a resumed run logs no step twice.
 
-        At step 0 the run begins again, its warm start included.
+        At step 0 the run starts over, including its warm start.
         """
         if step == 0:
             self.warm_start.unlink(missing_ok=True)
@@ -206,22 +209,22 @@ class RunFolder:
             shutil.rmtree(self.best, ignore_errors=True)
         for path in (self.metrics, self.rollouts, self.validation):
             if path.exists():
-                kept = [line for line in path.read_bytes().split(b"\n") if 0 <= _logged_step(line) <= step]
-                write_atomically(path, "".join(f"{line.decode()}\n" for line in kept))
+                lines = [line for line in path.read_bytes().split(b"\n") if 0 <= _logged_step(line) <= step]
+                write_atomically(path, "".join(f"{line.decode()}\n" for line in lines))
 
     def append(self, path: Path, record: Mapping[str, Any]) -> None:
-        """Add one line of JSON. Raises StorageError where the disk does not take it."""
-        before = path.stat().st_size if path.exists() else 0
+        """Append one line of JSON. Raises StorageError if it cannot be written, and then leaves the file as it was."""
+        size = path.stat().st_size if path.exists() else 0
         try:
             with path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(record, ensure_ascii=False) + "\n")
         except OSError as error:
             with suppress(OSError):
-                os.truncate(path, before)
+                os.truncate(path, size)
             raise storage_error(path, error) from error
 
     def read(self, path: Path) -> list[dict[str, Any]]:
-        """The records of a log of this folder, a line that was cut left out; none where there is no such log."""
+        """The records of a log of this folder, without truncated lines; empty if there is no such log."""
         lines = path.read_bytes().split(b"\n") if path.exists() else []
         return [json.loads(line) for line in lines if _logged_step(line) >= 0]
 
@@ -232,7 +235,7 @@ class RunFolder:
 
 
 def _needed_by(config: RunConfig, step: int) -> list[str]:
-    """What a checkpoint of such a run must hold besides CHECKPOINT_FILES, for the same reason."""
+    """Files that an exact resume needs besides CHECKPOINT_FILES, depending on the settings."""
     settings = config.train
     needed = {
         "ref/*.safetensors": settings.beta > 0 and config.policy.lora is not None,
@@ -248,7 +251,7 @@ def step_of(checkpoint: Path) -> int:
 
 
 def _logged_step(line: bytes) -> int:
-    """The step of a logged line; -1 for a line that was cut."""
+    """The step of a logged line; -1 for a truncated line."""
     try:
         return int(json.loads(line)["step"])
     except (ValueError, KeyError, TypeError):
@@ -257,7 +260,7 @@ def _logged_step(line: bytes) -> int:
 
 @contextmanager
 def staged(target: Path) -> Iterator[Path]:
-    """A folder to write into that becomes `target` at the end, or vanishes with everything in it on any error."""
+    """A temporary folder that is renamed to `target` at the end, or removed on any error."""
     staging = target.with_name(f".{target.name}.writing")
     shutil.rmtree(staging, ignore_errors=True)
     try:
@@ -278,7 +281,7 @@ def staged(target: Path) -> Iterator[Path]:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write a text file whole or not at all. Raises StorageError."""
+    """Write a text file atomically. Raises StorageError."""
     temporary = path.with_name(f".{path.name}.writing")
     try:
         temporary.write_text(text, encoding="utf-8")
@@ -290,7 +293,7 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def storage_error(path: Path, error: Exception) -> StorageError:
-    """The error of a disk that did not take `path`."""
+    """The StorageError for a failed write of `path`."""
     reason = " ".join(str(getattr(error, "strerror", None) or error).split())[:200]
     return StorageError(
         f"could not write {path} ({reason}). Nothing half-written was left there; earlier checkpoints are whole. "
@@ -298,10 +301,10 @@ def storage_error(path: Path, error: Exception) -> StorageError:
     )
 
 
-def changed_keys(before: RunConfig, now: RunConfig) -> list[str]:
-    """Settings that differ and matter, as "key: before → now". More steps at a constant learning rate do not matter."""
-    free = free_to_change(before)
-    old, new = dict(flat(before.model_dump())), dict(flat(now.model_dump()))
+def changed_keys(previous: RunConfig, current: RunConfig) -> list[str]:
+    """Relevant settings that differ, as "key: old → new"; changes that `free_to_change` allows are ignored."""
+    free = free_to_change(previous)
+    old, new = dict(flat(previous.model_dump())), dict(flat(current.model_dump()))
     return [
         f"{key}: {old.get(key)!r} → {new.get(key)!r}"
         for key in sorted({*old, *new})

@@ -1,9 +1,9 @@
 """A thin subclass of TRL's GRPOTrainer: trees instead of independent completions.
 
-Three seams, each held by a contract test against the pinned TRL: rollouts come from `rollout_func` (one row per turn
-of every path, `rows.py`); after TRL has scored them, advantages and the loss mask are replaced by those of the tree;
-log-probabilities are computed on packed trees. Everything else (optimizer, clipping, KL, schedules, checkpoints) is
-TRL's own.
+It changes three things, each covered by a contract test against the pinned TRL: rollouts come from `rollout_func` (one
+row per turn of every path, `rows.py`); after TRL has scored them, advantages and loss mask are replaced by those of the
+trees; log-probabilities are computed on packed trees. Everything else (optimizer, clipping, KL, schedules, checkpoints)
+is TRL's own.
 """
 
 import time
@@ -22,23 +22,22 @@ from trl.trainer.utils import split_tensor_dict
 from ..configs.schema import RunConfig
 from ..data.types import Question
 from ..errors import EnvironmentUnavailableError
-from ..rollouts.engine import Weights
+from ..rollouts.engines.base import Weights
 from ..rollouts.grow import Grower
 from ..rollouts.tree import Tree
 from .credit import assign_credit
+from .distributed.collectives import all_trees
+from .distributed.processes import Processes
+from .distributed.zero import deepspeed_asked
 from .metrics import step_metrics
 from .mismatch import Mismatch
 from .mix import Mixture, unanswered
-from .packing import packed_logps
-from .packing_check import attention_kind
-from .processes import Processes
-from .randomness import random_streams, set_random_streams
-from .reuse import load_rollout, save_rollout
+from .packing.check import attention_kind
+from .packing.packing import packed_logps
+from .reuse import load_rollout, random_streams, save_rollout, set_random_streams
 from .rows import path_reward, rollout, row_advantages, row_mask
 from .run_folder import RunFolder
 from .subsampling import subsample
-from .together import all_trees
-from .zero import deepspeed_asked
 
 
 class TreeTrainer(GRPOTrainer):
@@ -63,41 +62,41 @@ class TreeTrainer(GRPOTrainer):
         self.last_metrics: dict[str, float] = {}
         self.dropped: Sequence[Tree] = ()
         self.resampled: dict[str, float] = {}
-        self._wanted: Tensor | None = None
+        self._loss_mask: Tensor | None = None
         self._loss_inputs: dict[str, Any] | None = None
         self._buffered_inputs: Any = None
         self._staging: Path | None = None
         self._before_step: tuple[int, Any] | None = None
         self.packed_tokens = self.flat_tokens = 0
         self.sampled_tokens = 0
-        """Tokens that the policy wrote for the step, replaced trees included; 0 where a step uses a rollout again."""
+        """Tokens sampled for the step, replaced trees included; 0 if the step reuses a rollout."""
         self.update_seconds = 0.0
         self.saving_seconds: float | None = None
-        """How long the last checkpoint took to save; None before the first."""
+        """Duration of the last checkpoint save; None before the first."""
         super().__init__(reward_funcs=path_reward, rollout_func=rollout, **kwargs)
         self.mismatch = Mismatch(run.train, self.accelerator.gather)
 
     @property
     def began(self) -> bool:
-        """Whether a first rollout was begun; before it, a resumed run is still reading its checkpoint."""
+        """Whether the first rollout has begun; before that, a resumed run is still loading its checkpoint."""
         return self._before_step is not None
 
     def _get_train_sampler(self, dataset: Any = None) -> Sampler[int]:
-        """TRL's order of questions, laid out for the whole run."""
+        """TRL's order of questions, extended over all steps of the run."""
         step = self.args.generation_batch_size * self.args.gradient_accumulation_steps
         return WholeRun(super()._get_train_sampler(dataset), self.args.max_steps * step)
 
     def _prepare_inputs(self, generation_batch: Any) -> Any:
-        """TRL's buffering without its shuffle, so that the leaves of a tree stay in one micro-batch."""
+        """TRL's buffering without its shuffle, so that all rows of a tree stay in one micro-batch."""
         if not self.model.training:
             return super()._prepare_inputs(generation_batch)
-        every = self.args.steps_per_generation * self.num_iterations
-        if self._step % every == 0 or self._buffered_inputs is None:
+        period = self.args.steps_per_generation * self.num_iterations
+        if self._step % period == 0 or self._buffered_inputs is None:
             batch = self._generate_and_score_completions(generation_batch)
             self._buffered_inputs = split_tensor_dict(batch, self.args.steps_per_generation)
         elif self._step % self.args.steps_per_generation == 0:
             self._begin_step()
-            self.trees = []  # logged with the step that sampled them
+            self.trees = []  # already logged with the step that sampled them
         return self._buffered_inputs[self._step % self.args.steps_per_generation]
 
     def _begin_step(self) -> None:
@@ -105,7 +104,7 @@ class TreeTrainer(GRPOTrainer):
         self._before_step = self.state.global_step, random_streams()
 
     def _generate_and_score_completions(self, inputs: Any) -> Any:
-        """Sample trees, then replace TRL's per-row advantages by one per token and the mask by the tree's."""
+        """Sample trees, then replace TRL's advantages and loss mask by those of the trees."""
         self._begin_step()
         if self.mixture is not None:
             inputs = self.mixture.fill(inputs, self.state.global_step)
@@ -114,22 +113,24 @@ class TreeTrainer(GRPOTrainer):
         config = self.run
         grown = (node for tree in (*self.trees, *self.dropped) for node in tree.walk())
         self.sampled_tokens = sum(len(node.completion_ids) for node in grown)
-        own, self.trees = self.trees, all_trees(self.processes, self.trees)
+        local_trees, self.trees = self.trees, all_trees(self.processes, self.trees)
         weights, settings = config.reward.turn_weights, config.train
         credit = assign_credit(self.trees, settings.credit, weights, settings.scale, settings.best_of)
-        used, most = credit, settings.samples_per_update
-        if most is not None:
-            used = subsample(credit, self.trees, most, Random(f"{config.seed}-{self.state.global_step}-update"))
+        update_credit, limit = credit, settings.samples_per_update
+        if limit is not None:
+            update_credit = subsample(
+                credit, self.trees, limit, Random(f"{config.seed}-{self.state.global_step}-update")
+            )
         completion_mask = output["completion_mask"]
-        device, cut = completion_mask.device, settings.mask_truncated_completions
-        sampled = completion_mask * row_mask(own, None, cut).to(device)[:, None]
-        every = settings.acts_without_advantage and most is None
-        mask = sampled if every else sampled * row_mask(own, used).to(device)[:, None]
-        output["advantages"] = row_advantages(own, used).to(device)
-        if settings.loss_type == "bnpo":  # its own mean is over the tokens of the mask
+        device, mask_truncated = completion_mask.device, settings.mask_truncated_completions
+        sampled = completion_mask * row_mask(local_trees, None, mask_truncated).to(device)[:, None]
+        all_tokens = settings.acts_without_advantage and limit is None
+        mask = sampled if all_tokens else sampled * row_mask(local_trees, update_credit).to(device)[:, None]
+        output["advantages"] = row_advantages(local_trees, update_credit).to(device)
+        if settings.loss_type == "bnpo":  # which averages over the masked tokens only
             output["advantages"] *= self._shares(mask, sampled)
         output["tool_mask"] = mask
-        # As in TRL, tokens without signal count in the normalizer, so no other term changes the size of this one.
+        # As in TRL, the normalizer counts all sampled tokens, also those without signal.
         output["num_items_in_batch"] = self.accelerator.gather(sampled.sum()).sum()
         self.last_metrics = {**step_metrics(self.trees, credit, self.grower.chat), **self.resampled}
         if self.mixture is not None:
@@ -141,16 +142,16 @@ class TreeTrainer(GRPOTrainer):
         return output
 
     def _shares(self, mask: Tensor, sampled: Tensor) -> Tensor:
-        """(rows,) the share of the sampled tokens of each row's micro-batch that the mask keeps."""
+        """(rows,) share of the sampled tokens of each row's micro-batch that `mask` selects."""
         size = self.args.per_device_train_batch_size
-        kept, every = (each.sum(1).view(-1, size).sum(1) for each in (mask, sampled))
-        return (kept / every.clamp_min(1)).repeat_interleave(size)
+        retained, total = (tokens.sum(1).view(-1, size).sum(1) for tokens in (mask, sampled))
+        return (retained / total.clamp_min(1)).repeat_interleave(size)
 
     def _refuse_silence(self) -> None:
-        """Stop where an environment answered nothing in a whole step: there is nothing to learn from."""
-        silent = unanswered(self.run, self.trees)
-        if silent is not None:
-            environment, deadline = silent
+        """Raise EnvironmentUnavailableError if an environment answered no search of the step."""
+        outage = unanswered(self.run, self.trees)
+        if outage is not None:
+            environment, deadline = outage
             raise EnvironmentUnavailableError(
                 f"no rollout of step {self.state.global_step + 1} could be scored: {environment} did not answer "
                 f"before client.deadline ({deadline:g} s). "
@@ -162,34 +163,34 @@ class TreeTrainer(GRPOTrainer):
         return str(self._staging or super()._get_output_dir(trial))
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        """TRL's checkpoint, written aside and renamed: it is complete or not there."""
+        """TRL's checkpoint, written to a temporary folder and renamed, so it is complete or absent."""
         started = time.perf_counter()
         target = self.folder.checkpoints / f"checkpoint-{self.state.global_step}"
-        with self.processes.staged(target) as place:
-            self._staging = place
+        with self.processes.staged(target) as staging:
+            self._staging = staging
             try:
                 self.processes.write(lambda: super(TreeTrainer, self)._save_checkpoint(model, trial))
             finally:
                 self._staging = None
             if self.processes.is_first:
-                written = place / target.name
-                for path in written.iterdir():
-                    path.rename(place / path.name)
-                written.rmdir()
+                output = staging / target.name
+                for path in output.iterdir():
+                    path.rename(staging / path.name)
+                output.rmdir()
             if self._unfinished_rollout:
-                save_rollout(place, self.processes.rank, self._buffered_inputs, self.last_metrics)
+                save_rollout(staging, self.processes.rank, self._buffered_inputs, self.last_metrics)
             if self.mixture is not None and self.processes.is_first:
-                self.mixture.save(place, self.state.global_step)
+                self.mixture.save(staging, self.state.global_step)
         self.processes.first(lambda: self.folder.keep_newest(self.run.train.keep_checkpoints))
         self.saving_seconds = time.perf_counter() - started
 
     @property
     def _unfinished_rollout(self) -> int:
-        """How many optimizer steps the rollout in use has had; 0 where the next step samples anew."""
+        """Number of optimizer steps done on the current rollout; 0 if the next step samples a new one."""
         return int(self.state.global_step % self.num_iterations)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        """TRL's, and where the run was stopped in the middle of a rollout, that rollout."""
+        """As in TRL; also loads the rollout if the checkpoint is in the middle of one."""
         super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is not None and self._unfinished_rollout:
             loaded = load_rollout(Path(checkpoint), self.processes.rank, self.processes.count, self.accelerator.device)
@@ -197,39 +198,39 @@ class TreeTrainer(GRPOTrainer):
             self._step = self._unfinished_rollout * self.args.gradient_accumulation_steps
 
     def save_now(self) -> None:
-        """Save a checkpoint of the last finished step, unless there is one or none was finished.
+        """Save a checkpoint of the last finished step, unless there is one already or no step was finished.
 
-        What the unfinished step drew from the random streams is put back: a resumed run samples it again.
+        The random states from before the unfinished step are restored, so a resumed run samples it identically.
         """
-        done = self.state.global_step
-        saved = self.folder.checkpoints / f"checkpoint-{done}"
-        if done and not self.processes.first(saved.exists):
-            if self._before_step is not None and self._before_step[0] == done:
+        step = self.state.global_step
+        checkpoint = self.folder.checkpoints / f"checkpoint-{step}"
+        if step and not self.processes.first(checkpoint.exists):
+            if self._before_step is not None and self._before_step[0] == step:
                 set_random_streams(self._before_step[1])
             self._save_checkpoint(self.model, trial=None)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """TRL's log; what was counted is that of all processes."""
+        """TRL's log, with token counts summed over all processes."""
         if "loss" in logs:
             counted = self.processes.all((self.packed_tokens, self.flat_tokens, self.sampled_tokens))
             self.packed_tokens, self.flat_tokens, self.sampled_tokens = map(sum, zip(*counted, strict=True))
         super().log(logs, start_time)
 
     def create_model_card(self, *_: Any, **__: Any) -> None:
-        """A run folder describes itself; TRL's card would name datasets and links that do not apply."""
+        """Writes nothing: TRL's card would name datasets and links that do not apply."""
 
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
-        """TRL's step, timed: what is not rollout is update."""
-        before = sum(self.grower.clock.seconds.values())
+        """TRL's step; its time without the rollout is added to `update_seconds`."""
+        previous = sum(self.grower.clock.seconds.values())
         started = time.perf_counter()
         loss: Tensor = super().training_step(*args, **kwargs)
-        rollout = sum(self.grower.clock.seconds.values()) - before
+        rollout = sum(self.grower.clock.seconds.values()) - previous
         self.update_seconds += time.perf_counter() - started - rollout
         return loss
 
     def _compute_loss(self, model: Any, inputs: Any) -> Tensor:
-        self._wanted = (inputs["completion_mask"] * inputs["tool_mask"]).bool()
-        # TRL multiplies the loss by `importance_sampling_ratio` where it takes itself to run vLLM.
+        self._loss_mask = (inputs["completion_mask"] * inputs["tool_mask"]).bool()
+        # TRL multiplies the loss by `importance_sampling_ratio` only if `use_vllm` is set.
         self._loss_inputs, self.use_vllm = dict(inputs), self.run.train.importance_sampling_correction
         try:
             return super()._compute_loss(model, self._loss_inputs)  # type: ignore[no-any-return]
@@ -237,14 +238,14 @@ class TreeTrainer(GRPOTrainer):
             self._loss_inputs, self.use_vllm = None, False
 
     def _weigh(self, logps: Tensor) -> None:
-        """Put into the inputs of the loss under way how likelier its tokens are now than where they were sampled."""
+        """Compute importance weights (trainer / sampler) and add them to the inputs of the current loss."""
         if self._loss_inputs is not None:
             inputs = self._loss_inputs
-            now = inputs.get("old_per_token_logps")
+            old_logps = inputs.get("old_per_token_logps")
             mask = inputs["completion_mask"] * inputs["tool_mask"]
             sampler = inputs["sampling_per_token_logps"]
-            weights = self.mismatch.weigh(logps if now is None else now, sampler, mask)
-            if self.run.train.importance_sampling_correction:  # vespo takes what is there, asked for or not
+            weights = self.mismatch.weigh(logps if old_logps is None else old_logps, sampler, mask)
+            if self.run.train.importance_sampling_correction:  # vespo uses the key whenever it is present
                 inputs["importance_sampling_ratio"] = weights
 
     def _get_per_token_logps_and_entropies(
@@ -257,58 +258,58 @@ class TreeTrainer(GRPOTrainer):
         compute_entropy: bool = False,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Log-probabilities at the sampling temperatures, on packed trees where `train.packing` is on.
+        """Log-probabilities at the sampling temperatures, on packed trees if `train.packing` is on.
 
-        Equal rows are computed once either way.
+        Equal rows are computed once in both cases.
         """
         if not self.run.train.packing:
-            rows, place = torch.stack([input_ids, attention_mask], 1).unique(dim=0, return_inverse=True)
-            values, spread, aux_loss = super()._get_per_token_logps_and_entropies(
+            rows, inverse = torch.stack([input_ids, attention_mask], 1).unique(dim=0, return_inverse=True)
+            values, row_entropies, aux_loss = super()._get_per_token_logps_and_entropies(
                 model, rows[:, 0], rows[:, 1], logits_to_keep, batch_size, compute_entropy, **kwargs
             )
-            self._weigh(values[place])
-            return values[place], spread[place] if spread is not None else None, aux_loss
+            self._weigh(values[inverse])
+            return values[inverse], row_entropies[inverse] if row_entropies is not None else None, aux_loss
         batch_size = batch_size or len(input_ids)
         temperatures = self._temperatures(len(input_ids), input_ids.device)
-        wanted = attention_mask[:, -logits_to_keep:].bool() if self._wanted is None else self._wanted
-        if (self.processes.count > 1 or deepspeed_asked()) and not wanted.any():
-            # The others wait for this process's gradient: compute one token, which the loss multiplies by zero.
-            wanted = torch.zeros_like(wanted)
-            wanted[0, 0] = True
+        target_mask = attention_mask[:, -logits_to_keep:].bool() if self._loss_mask is None else self._loss_mask
+        if (self.processes.count > 1 or deepspeed_asked()) and not target_mask.any():
+            # Other processes wait for this gradient: compute one token, which the loss multiplies by zero.
+            target_mask = torch.zeros_like(target_mask)
+            target_mask[0, 0] = True
         parts = []
         for start in range(0, len(input_ids), batch_size):
-            at = slice(start, start + batch_size)
+            chunk = slice(start, start + batch_size)
             with self.accelerator.autocast():
                 logps, entropies, tokens = packed_logps(
                     model,
-                    input_ids[at],
-                    attention_mask[at],
-                    wanted[at],
-                    temperatures[at],
+                    input_ids[chunk],
+                    attention_mask[chunk],
+                    target_mask[chunk],
+                    temperatures[chunk],
                     compute_entropy,
                     entropy_gradient=self.run.train.rewards_entropy,
                     attention=attention_kind(self.run.train.packed_attention, input_ids.device),
                 )
             self.packed_tokens += tokens
-            self.flat_tokens += int(attention_mask[at][wanted[at].any(1)].sum())
+            self.flat_tokens += int(attention_mask[chunk][target_mask[chunk].any(1)].sum())
             parts.append((logps, entropies))
-        self._wanted = None
+        self._loss_mask = None
         entropies = torch.cat([e for _, e in parts if e is not None]) if compute_entropy else None
         logps = torch.cat([logps for logps, _ in parts])
         self._weigh(logps)
         return logps, entropies, None
 
     def _temperatures(self, rows: int, device: torch.device) -> Tensor:
-        """(rows,) the sampling temperature of each row; micro-batches are whole trees."""
+        """(rows,) the sampling temperature of each row; micro-batches hold complete trees."""
         rollout = self.run.rollout
         turns = [rollout.temperature_of(turn) for turn in range(1, len(rollout.branching) + 1)]
         return torch.tensor(turns, device=device).repeat(rows // len(turns))
 
 
 class WholeRun(Sampler[int]):
-    """The first `length` indices of endless passes over `passes`, which shuffles anew each time it is iterated.
+    """The first `length` indices of repeated passes over `passes`, which reshuffles in every iteration.
 
-    A resumed run skips what was asked before; over separate passes it would begin with the first shuffle again.
+    A resumed run skips the indices already used; with separate passes it would restart at the first shuffle.
     """
 
     def __init__(self, passes: Sampler[int], length: int) -> None:

@@ -1,9 +1,9 @@
-"""Answering validation questions while a run goes on, and keeping the policy that answers them best.
+"""Validate the policy during training, and save the best one.
 
-Greedy, one answer per turn, as `querylect eval` does; a sample of the validation split. What counts is the reward's
-metric at the turn where it is highest, which is the turn that users of the policy get (rollouts/turns.py). A policy
-that is ahead of every one before it is saved as `best/`, which no later checkpoint removes. The random streams of
-training are left as they were found.
+Answers a sample of the validation split greedily, one answer per turn, as `querylect eval` does. The score is the
+reward's metric at the turn where it is highest, which is the turn that users of the policy get (rollouts/turns.py). A
+policy better than all previous ones is saved in `best/`, which checkpoint rotation does not remove. The random states
+of training are restored afterwards.
 """
 
 import json
@@ -20,25 +20,25 @@ from ..configs.schema import RunConfig
 from ..data.leakage import overlap_with_train
 from ..data.sampling import draw
 from ..data.types import Question
-from ..envs.connect import AnyClient
+from ..envs.client.base import EnvironmentApi
 from ..errors import ConfigError, DataError
-from ..rollouts.engine import Weights
+from ..rollouts.engines.base import Weights
 from ..rollouts.grow import Clock, Grower
 from ..rollouts.tree import Tree
 from ..rollouts.turns import best_value, winning_turn
-from .processes import Processes
-from .randomness import random_streams, set_random_streams
+from .distributed.collectives import all_trees
+from .distributed.processes import Processes
+from .distributed.stopping import StopOnSignal
+from .reuse import random_streams, set_random_streams
 from .run_folder import RunFolder, write_atomically
-from .stopping import StopOnSignal
-from .together import all_trees
 
 log = logging.getLogger(__name__)
 
 
-def validation_questions(config: RunConfig, client: AnyClient, train: Sequence[Question]) -> list[Question]:
-    """The questions that this run is validated on; none where `train.validate_steps` is 0.
+def validation_questions(config: RunConfig, client: EnvironmentApi, train: Sequence[Question]) -> list[Question]:
+    """The validation questions of this run; empty if `train.validate_steps` is 0.
 
-    Raises ConfigError where the environment has no validation split, DataError where it shares questions with `train`.
+    Raises ConfigError if the environment has no validation split, DataError if it shares questions with `train`.
     """
     if not config.train.validate_steps:
         return []
@@ -48,16 +48,16 @@ def validation_questions(config: RunConfig, client: AnyClient, train: Sequence[Q
             f"train.validate_steps is {config.train.validate_steps} and the environment has no validation questions "
             f"(its splits: {splits}). Add the split (BEIR: qrels/dev.tsv), or set train.validate_steps to 0."
         )
-    asked = client.questions("validation")
-    if shared := overlap_with_train(client.environment().name, "validation", asked, train):
-        raise DataError(f"{shared[0]} Take these questions out of one of the two, or set train.validate_steps to 0.")
-    return draw(asked, config.train.validation_questions, config.train.validation_seed)
+    questions = client.questions("validation")
+    if overlap := overlap_with_train(client.environment().name, "validation", questions, train):
+        raise DataError(f"{overlap[0]} Take these questions out of one of the two, or set train.validate_steps to 0.")
+    return draw(questions, config.train.validation_questions, config.train.validation_seed)
 
 
 class Validator(TrainerCallback):
-    """Validates a step before the next one begins, and the last one at the end.
+    """Validates the last finished step when the next one begins, and the final step at the end.
 
-    `save` writes the policy into a folder, `sampler` keeps the engine up to date, `told` gets every record.
+    `save` writes the policy into a folder, `sampler` updates the engine's weights, `on_record` receives every record.
     """
 
     def __init__(
@@ -69,50 +69,52 @@ class Validator(TrainerCallback):
         stopper: StopOnSignal,
         sampler: Weights,
         save: Callable[[Path], None],
-        told: Callable[[Mapping[str, Any]], None] | None,
+        on_record: Callable[[Mapping[str, Any]], None] | None,
         processes: Processes | None = None,
     ) -> None:
         self.processes = processes or Processes()
         self.config, self.folder, self.questions, self.grower = config, folder, questions, grower
-        self.stopper, self.sampler, self.save, self.told = stopper, sampler, save, told
+        self.stopper, self.sampler, self.save, self.on_record = stopper, sampler, save, on_record
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Validate the step that has just ended, or that the run goes on from, where it is due."""
+        """Validate the step that has just ended, or that the run resumes from, if it is due."""
         if state.global_step % self.config.train.validate_steps == 0:
             self._validate(state.global_step)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Validate the last step; a run that was stopped earlier does so when it goes on."""
+        """Validate the final step; a run that was stopped earlier does so after its resume."""
         if state.global_step >= state.max_steps:
             self._validate(state.global_step)
 
     def _validate(self, step: int) -> None:
-        if self.processes.first(lambda: self._measured(step)):
+        if self.processes.first(lambda: self._is_recorded(step)):
             return
         with self.stopper.between_steps():
             record = self._measure(step)
             self._keep_best(step, record)
-            self.processes.first(lambda: self._tell(record))
+            self.processes.first(lambda: self._record(record))
 
-    def _measured(self, step: int) -> bool:
+    def _is_recorded(self, step: int) -> bool:
         return any(row["step"] == step for row in self.folder.read(self.folder.validation))
 
-    def _tell(self, record: Mapping[str, Any]) -> None:
+    def _record(self, record: Mapping[str, Any]) -> None:
         self.folder.append(self.folder.validation, record)
-        if self.told is not None:
-            self.told(record)
+        if self.on_record is not None:
+            self.on_record(record)
 
     def _measure(self, step: int) -> dict[str, Any]:
         started = time.perf_counter()
         streams, clock, searched = random_streams(), self.grower.clock, self.grower.searched
         self.grower.clock, self.grower.searched = Clock(), Clock()
         rank, count = self.processes.rank, self.processes.count
-        own, most = self.questions[rank::count], len(self.questions[::count])
+        local_questions, max_count = self.questions[rank::count], len(self.questions[::count])
         turns = len(self.config.rollout.branching)
-        alone = self.config.rollout.engine != "vllm"  # whose processes may share one model
+        interruptible = self.config.rollout.engine != "vllm"  # vLLM processes may share one model
         try:
             self.sampler.refresh()
-            answered = self.processes.together(lambda: self.grower.answer(own, turns, at_least=most), alone)
+            answered = self.processes.together(
+                lambda: self.grower.answer(local_questions, turns, at_least=max_count), interruptible
+            )
             trees = all_trees(self.processes, answered)
             self.sampler.rest()
         finally:
@@ -129,13 +131,13 @@ class Validator(TrainerCallback):
                 record["unscorable"], step,
             )  # fmt: skip
             return
-        before = self.processes.first(lambda: best_of(self.folder))
+        best = self.processes.first(lambda: best_of(self.folder))
         metric, turns = self.config.reward.metric, len(self.config.rollout.branching)
-        if before is None or best_value(record, metric, turns) > best_value(before, metric, turns):
-            with self.processes.staged(self.folder.best) as place:
-                self.save(place)
+        if best is None or best_value(record, metric, turns) > best_value(best, metric, turns):
+            with self.processes.staged(self.folder.best) as path:
+                self.save(path)
                 if self.processes.is_first:
-                    write_atomically(place / "best.json", json.dumps(record, indent=2) + "\n")
+                    write_atomically(path / "best.json", json.dumps(record, indent=2) + "\n")
 
 
 def best_of(folder: RunFolder) -> dict[str, Any] | None:
@@ -145,7 +147,7 @@ def best_of(folder: RunFolder) -> dict[str, Any] | None:
 
 
 def validation_metrics(trees: Sequence[Tree]) -> dict[str, Any]:
-    """Means per turn over the answers that were scored, and how many were not."""
+    """Means per turn over the scored answers, and the number of unscorable ones."""
     nodes = [node for tree in trees for node in tree.walk()]
     record: dict[str, Any] = {"questions": len(trees), "unscorable": sum(node.reward is None for node in nodes)}
     for turn in sorted({node.turn for node in nodes}):

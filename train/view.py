@@ -1,6 +1,6 @@
-"""What a person sees of a run under way: a live view in a terminal, one line per step elsewhere.
+"""Progress display of a run: a live view in a terminal, one log line per step elsewhere.
 
-Text that a model wrote is shown as plain text: no control character of it reaches the terminal, no markup is read.
+Model output is shown as plain text: control characters are removed and markup is not interpreted.
 """
 
 import logging
@@ -26,19 +26,19 @@ BLOCKS = "▁▂▃▄▅▆▇█"
 POINTS = 32
 """Width of a sparkline in characters."""
 TIMED_STEPS = 20
-"""The time left is reckoned from so many of the newest steps."""
+"""Number of recent steps that the remaining time is estimated from."""
 WARNINGS = 3
-"""Warnings that stay in view; the log above has them all."""
+"""Number of recent warnings in view; the log has them all."""
 
 
 class View(Protocol):
-    """What a run tells about itself."""
+    """Receiver of the progress events of a run."""
 
     def begin(self, done: int, total: int) -> None:
-        """Training starts, or goes on after step `done`."""
+        """Training starts, or resumes after step `done`."""
 
     def step(self, record: Mapping[str, float], tree: Tree | None) -> None:
-        """A step was recorded; `tree` is one of those that it sampled."""
+        """A step was recorded; `tree` is one of its sampled trees."""
 
     def validated(self, record: Mapping[str, Any]) -> None:
         """Validation questions were answered."""
@@ -47,7 +47,7 @@ class View(Protocol):
         """Something needs attention."""
 
     def close(self) -> None:
-        """The run ended, whatever ended it."""
+        """The run ended, normally or not."""
 
 
 def open_view(title: str) -> View:
@@ -56,7 +56,7 @@ def open_view(title: str) -> View:
 
 
 class _Pace:
-    """How long steps take, and how long it will go on."""
+    """Progress and estimated remaining time."""
 
     def __init__(self) -> None:
         self.done = self.total = 0
@@ -68,7 +68,7 @@ class _Pace:
 
     @property
     def left(self) -> str:
-        """Time left as h:mm:ss or m:ss; unknown before the first step."""
+        """Remaining time as h:mm:ss or m:ss; "?" before the first step."""
         if not self._seconds:
             return "?"
         return clock(sum(self._seconds) / len(self._seconds) * (self.total - self.done))
@@ -85,15 +85,15 @@ class LineView:
         self._pace.done, self._pace.total = done, total
 
     def step(self, record: Mapping[str, float], tree: Tree | None) -> None:
-        """Log reward per turn, seconds and what is left."""
+        """Log reward per turn, seconds and remaining time."""
         pace = self._pace
         pace.take(record)
         rewards = "  ".join(f"turn {turn} reward {record[key]:.3f}" for turn, key in turns_of(record, "reward"))
-        said = f"{rewards}  {record['seconds/step']:.1f} s  left {pace.left}"
-        log.info("step %d/%d  %s", pace.done, pace.total, said)
+        line = f"{rewards}  {record['seconds/step']:.1f} s  left {pace.left}"
+        log.info("step %d/%d  %s", pace.done, pace.total, line)
 
     def validated(self, record: Mapping[str, Any]) -> None:
-        """Log what validation found."""
+        """Log the result of a validation."""
         log.info("%s", validation_line(record))
 
     def warn(self, text: str) -> None:
@@ -101,11 +101,11 @@ class LineView:
         log.warning("%s", text)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Does nothing: there is no view to close."""
 
 
 class LiveView:
-    """A panel that is drawn anew: per turn reward with its curve, lengths and format; pace; the latest rewrite."""
+    """A panel: per turn reward with its curve, lengths and format; pace; the latest rewrite."""
 
     def __init__(self, title: str, console: Console) -> None:
         self._title, self._console = title, console
@@ -124,7 +124,7 @@ class LiveView:
         self._live.start()
 
     def step(self, record: Mapping[str, float], tree: Tree | None) -> None:
-        """Take in a step."""
+        """Update the panel after a step."""
         self._pace.take(record)
         self._record, self._tree = record, tree or self._tree
         for turn, key in turns_of(record, "reward"):
@@ -132,7 +132,7 @@ class LiveView:
         log.debug("step %d/%d", self._pace.done, self._pace.total)
 
     def validated(self, record: Mapping[str, Any]) -> None:
-        """Take in a validation."""
+        """Update the panel after a validation."""
         self._validated = record
         log.info("%s", validation_line(record))
 
@@ -142,11 +142,11 @@ class LiveView:
         log.warning("%s", text)
 
     def close(self) -> None:
-        """Leave the last picture standing."""
+        """Stop updating; the last panel remains on screen."""
         self._live.stop()
 
     def draw(self) -> RenderableType:
-        """The panel as it is now."""
+        """Render the current panel."""
         rows: list[RenderableType] = [self._pace_line()]
         if self._record:
             rows.append(self._turns())
@@ -179,9 +179,9 @@ class LiveView:
         record = self._record
         for turn, values in sorted(self._rewards.items()):
 
-            def figure(name: str, form: str, turn: int = turn) -> str:
+            def figure(name: str, template: str, turn: int = turn) -> str:
                 value = record.get(f"{name}/turn{turn}")
-                return "–" if value is None else form.format(value)
+                return "–" if value is None else template.format(value)
 
             table.add_row(
                 Text(f"turn {turn}", style="bold"),
@@ -213,7 +213,7 @@ def validation_line(record: Mapping[str, Any]) -> str:
 
 
 def rewritten(node: Node) -> str:
-    """What a turn said to the retriever, or why it said nothing."""
+    """The rewrites of a turn, or why there is none."""
     return " · ".join(node.rewrite.rewrites) if node.rewrite.plan is not None else f"({node.rewrite.failure})"
 
 
@@ -223,9 +223,9 @@ def earned(node: Node) -> str:
 
 
 def sparkline(values: list[float]) -> str:
-    """The newest values as blocks between their least and their greatest; means of neighbours where there are many."""
+    """The values as block characters scaled from minimum to maximum; neighbours are averaged if there are many."""
     size = max(1, -(-len(values) // POINTS))
-    parts = [values[at : at + size] for at in range(0, len(values), size)]
+    parts = [values[start : start + size] for start in range(0, len(values), size)]
     means = [sum(part) / len(part) for part in parts]
     low, high = min(means), max(means)
     if high - low < 1e-9:
@@ -234,12 +234,12 @@ def sparkline(values: list[float]) -> str:
 
 
 def printable(text: str) -> str:
-    """One line without control characters, which a terminal would obey."""
-    return "".join(letter if letter.isprintable() else " " for letter in " ".join(text.split()))
+    """The text on one line, without control characters."""
+    return "".join(char if char.isprintable() else " " for char in " ".join(text.split()))
 
 
 def clock(seconds: float) -> str:
     """Seconds as m:ss, from an hour on as h:mm:ss."""
-    minutes, rest = divmod(round(seconds), 60)
+    minutes, remainder = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+    return f"{hours}:{minutes:02}:{remainder:02}" if hours else f"{minutes}:{remainder:02}"

@@ -1,27 +1,29 @@
-"""A warm start before GRPO: imitate proposals that the environment has graded.
+"""A warm start before GRPO: supervised training on proposals that the environment has graded.
 
 `kind: expert_iteration` imitates the policy's own best samples (train/expert_iteration.py). `kind: titles`, below, is
-for policies that copy the question long before they learn to choose among the retrieved documents: the proposals are
-the titles that the next turn is shown. Each is searched alone, and the one that earns the most is the answer to
-imitate. Where none earns anything the question itself is, which leaves its search as it was; the first turn imitates
-that too. Only rewards on training questions are used, never a judgement.
+for policies that would copy the question for a long time before learning to choose among retrieved documents. The
+proposals are the titles of the documents shown to the second turn: each is searched alone, and the one with the
+highest reward is the answer to imitate. If none has a sufficient reward, the answer is the question itself, which
+leaves the search unchanged; the first turn always imitates the question. Only rewards on training questions are used,
+never relevance judgements.
 """
 
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import Any
 
 from torch import nn
 
 from ..configs.schema import RunConfig
 from ..data.types import Document, Question
 from ..envs.plan import SearchPlan
-from ..envs.wire import Step
-from ..errors import ConfigError
+from ..envs.server.schemas import Step
+from ..errors import CheckpointError, ConfigError
 from ..rewriters.base import Rewriter
 from ..rewriters.parse import render
-from ..rollouts.engine import Weights
+from ..rollouts.engines.base import Weights
 from ..rollouts.grow import Grower
 from .expert_iteration import expert_rounds
 from .grading import grade
@@ -30,12 +32,12 @@ from .run_folder import RunFolder
 
 log = logging.getLogger(__name__)
 
-_ASKED_AT_ONCE = 512
+_BATCH_SIZE = 512
 
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """One question, what its own search shows, and the answer of the second turn to imitate."""
+    """A question, the documents that its own search shows, and the second turn's answer to imitate."""
 
     question: Question
     documents: Sequence[Document]
@@ -50,28 +52,30 @@ def warm_start(
     questions: Sequence[Question],
     folder: RunFolder,
 ) -> None:
-    """Train `policy` in place as `train.warm_start` says; one line per optimizer step goes to warm_start.jsonl.
+    """Train `policy` in place as configured in `train.warm_start`; logs each optimizer step to warm_start.jsonl.
 
-    `sampler` brings the engine of `grower` to the weights of `policy`. Raises EnvironmentUnavailableError where
-    proposals could not be graded, ConfigError where none is left to imitate.
+    `sampler` copies the weights of `policy` to the engine of `grower`. Raises EnvironmentUnavailableError if proposals
+    could not be graded, ConfigError if there is nothing to imitate.
     """
     settings = config.train.warm_start
     if settings.kind == "expert_iteration":
         rounds, count = expert_rounds(config, policy, grower, sampler, questions), settings.rounds
     else:
         rounds, count = _title_round(config, grower, questions), 1
-    done = imitate(policy, rounds, count, config.train, folder)
-    if not done.steps:
+    result = imitate(policy, rounds, count, config.train, folder)
+    if not result.steps:
         raise ConfigError(
             f"no sample of a training question beats its baseline by more than train.warm_start.margin "
             f"{settings.margin:g}, so expert iteration has nothing to imitate. Lower it, raise "
             "train.warm_start.questions or train.warm_start.samples, or set train.warm_start.questions to 0."
         )
-    log.info("warm start: %d lessons in %d steps, last loss %.3f", done.demonstrations, done.steps, done.last_loss)
+    log.info(
+        "warm start: %d lessons in %d steps, last loss %.3f", result.demonstrations, result.steps, result.last_loss
+    )
 
 
 def _title_round(config: RunConfig, grower: Grower, questions: Sequence[Question]) -> Iterator[Round]:
-    """The one round of `kind: titles`. Raises ConfigError where there is nothing to imitate or nobody to read it."""
+    """The single round of `kind: titles`. Raises ConfigError if there is no lesson or the rewriter cannot parse it."""
     settings = config.train.warm_start
     _refuse_other_answers(grower.rewriter, questions)
     lessons = [[demonstration(grower, lesson)] for lesson in _lessons(config, grower, questions)]
@@ -85,10 +89,10 @@ def _title_round(config: RunConfig, grower: Grower, questions: Sequence[Question
 
 
 def _refuse_other_answers(rewriter: Rewriter, questions: Sequence[Question]) -> None:
-    """Raise ConfigError where the rewriter does not read the tagged answers that lessons teach."""
-    taught = render("", ["a title"]).removeprefix(rewriter.opening)
+    """Raise ConfigError if the rewriter cannot parse the tagged answers of the lessons."""
+    example = render("", ["a title"]).removeprefix(rewriter.opening)
     for question in questions[:1]:
-        if rewriter.parse(question, taught, 1).rewrites != ("a title",):
+        if rewriter.parse(question, example, 1).rewrites != ("a title",):
             raise ConfigError(
                 f"the warm start teaches answers in <rewrite> tags, which rewriter.name {rewriter.name!r} does not "
                 "read. Set train.warm_start.questions to 0, or choose another rewriter."
@@ -96,22 +100,22 @@ def _refuse_other_answers(rewriter: Rewriter, questions: Sequence[Question]) -> 
 
 
 def _lessons(config: RunConfig, grower: Grower, questions: Sequence[Question]) -> Iterator[Lesson]:
-    """Lessons in a seeded order until there are enough. Questions without a title that earns anything are thinned."""
+    """Lessons in a seeded order until there are enough; questions without a rewarded title are subsampled."""
     settings = config.train.warm_start
     draw = Random(config.seed)
     order = draw.sample(list(questions), len(questions))
-    given = 0
-    for start in range(0, len(order), _ASKED_AT_ONCE):
-        part = order[start : start + _ASKED_AT_ONCE]
-        shown = _search(config, grower, [Step(question_id=q.id, plan=SearchPlan.of(q.text)) for q in part])
+    count = 0
+    for start in range(0, len(order), _BATCH_SIZE):
+        batch = order[start : start + _BATCH_SIZE]
+        results = _search(config, grower, [Step(question_id=q.id, plan=SearchPlan.of(q.text)) for q in batch])
         titles = [
             Step(question_id=question.id, plan=SearchPlan.of(document.title))
-            for question, (_, documents) in zip(part, shown, strict=True)
+            for question, (_, documents) in zip(batch, results, strict=True)
             for document in documents
             if document.title
         ]
         graded = iter(_search(config, grower, titles))
-        for question, (_, documents) in zip(part, shown, strict=True):
+        for question, (_, documents) in zip(batch, results, strict=True):
             grades = [(next(graded)[0] if document.title else 0.0) for document in documents]
             best = max(range(len(documents)), key=grades.__getitem__, default=None)
             earned = best is not None and grades[best] >= settings.least_reward
@@ -119,13 +123,13 @@ def _lessons(config: RunConfig, grower: Grower, questions: Sequence[Question]) -
                 continue
             answer = documents[best].title if earned and best is not None else question.text
             yield Lesson(question, documents, answer.lower())
-            given += 1
-            if given == settings.questions:
+            count += 1
+            if count == settings.questions:
                 return
 
 
 def _search(config: RunConfig, grower: Grower, steps: Sequence[Step]) -> list[tuple[float, list[Document]]]:
-    """Metric and shown documents of each step."""
+    """Metric and top documents of each step."""
     return [
         (result.metrics[config.reward.metric], [hit.document for hit in result.ranking[: config.rollout.documents]])
         for result in grade(config, grower.client, steps, "proposals of the warm start", with_text=True)
@@ -133,14 +137,29 @@ def _search(config: RunConfig, grower: Grower, steps: Sequence[Step]) -> list[tu
 
 
 def demonstration(grower: Grower, lesson: Lesson) -> Demonstration:
-    """The conversation of a lesson: the question as first answer, what its search shows, and the second answer."""
+    """The conversation of a lesson: the question as first answer, the documents of its search, the second answer."""
     chat, rewriter, opening = grower.chat, grower.rewriter, grower.rewriter.opening
     question = chat.plain_question(lesson.question)
     messages = rewriter.first(question)
     prompt = chat.first(messages, opening)
     first = chat.answer(render("", [question.text.lower()]).removeprefix(opening))
-    message = rewriter.follow_up(question, grower.shown(lesson.documents), 2)
+    message = rewriter.follow_up(question, grower.cut_documents(lesson.documents), 2)
     second = chat.answer(render("", [chat.plain(lesson.answer)]).removeprefix(opening))
-    shown = [*prompt, *first, *chat.continuation(messages, message, first, opening)]
-    spans = [(len(prompt), len(prompt) + len(first)), (len(shown), len(shown) + len(second))]
-    return Demonstration([*shown, *second], spans)
+    context = [*prompt, *first, *chat.continuation(messages, message, first, opening)]
+    spans = [(len(prompt), len(prompt) + len(first)), (len(context), len(context) + len(second))]
+    return Demonstration([*context, *second], spans)
+
+
+def name_reference(config: RunConfig, folder: RunFolder, policy: Any) -> None:
+    """Set `policy.config.name_or_path` to the warm-started policy if the reference model is loaded from there.
+
+    Raises CheckpointError if that policy is needed but missing.
+    """
+    if not (config.train.beta > 0 and config.policy.lora is None and config.train.warm_start.questions):
+        return
+    if not (folder.warm / "config.json").is_file():
+        raise CheckpointError(
+            f"{folder.warm} is gone: train.beta {config.train.beta:g} compares with the policy after the warm start, "
+            "which was saved there. Put it back, or start a new run under another name."
+        )
+    policy.config.name_or_path = str(folder.warm)

@@ -1,8 +1,8 @@
-"""Watching a run: metrics.jsonl, rollouts.jsonl, the view, the collapse guard, trackers."""
+"""Logging of a run: metrics.jsonl, rollouts.jsonl, the view, the collapse guard, trackers."""
 
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from transformers import TrainerCallback
 
@@ -10,15 +10,18 @@ from ..configs.schema import RunConfig
 from ..rollouts.memory import give_back_freed_memory, peak_memory_gib
 from ..rollouts.tree import Node, Tree
 from .guard import CollapseGuard
+from .metrics import COLUMNS, rows
 from .run_folder import RunFolder
-from .tables import COLUMNS, rows
 from .tracking import Trackers
 from .view import View
 from .weight_changes import WeightChanges
 
+if TYPE_CHECKING:
+    from .trainer import TreeTrainer
+
 
 class Watcher(TrainerCallback):
-    """Records every optimizer step and shows how the run goes. `trainer` is set once it exists."""
+    """Records and displays every optimizer step. `trainer` is set once it exists."""
 
     def __init__(
         self,
@@ -31,13 +34,13 @@ class Watcher(TrainerCallback):
     ) -> None:
         self.folder, self.run, self.view, self.guard, self.trackers = folder, run, view, guard, trackers
         self.changes = changes
-        self.trainer: Any = None
+        self.trainer: TreeTrainer | None = None
         self._started = time.perf_counter()
         self._outcomes: Mapping[str, float] | None = None
         self._table_step = 0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Show where the run starts or goes on; the guard reads what it has read before."""
+        """Show the start of the run; replay earlier records to the guard after a resume."""
         for record in self.folder.read(self.folder.metrics):
             self.guard.look(record)
         self._outcomes = self._plan_outcomes()
@@ -46,7 +49,7 @@ class Watcher(TrainerCallback):
         self.view.begin(state.global_step, state.max_steps)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, float] | None = None, **_: Any) -> Any:
-        """TRL logs before `on_step_end` of the same step in no fixed order: keep its figures for the record."""
+        """Write the record of a step when TRL logs its loss, and check the guard."""
         if self.trainer is None or not logs or "loss" not in logs:
             return control
         names = ("loss", "grad_norm", "entropy", "learning_rate", "kl", "clip_ratio/region_mean",
@@ -60,6 +63,7 @@ class Watcher(TrainerCallback):
 
     def _write(self, step: int, losses: Mapping[str, float]) -> dict[str, float]:
         trainer = self.trainer
+        assert trainer is not None
         now = time.perf_counter()
         seconds, searched = trainer.grower.clock.read(), trainer.grower.searched.read()
         record: dict[str, float] = {"step": step, **trainer.last_metrics, **trainer.mismatch.read(), **losses}
@@ -71,62 +75,63 @@ class Watcher(TrainerCallback):
         record["seconds/step"] = now - self._started
         record["tokens/packed"], record["tokens/flat"] = trainer.packed_tokens, trainer.flat_tokens
         record["tokens/sampled"] = trainer.sampled_tokens
-        before, self._outcomes = self._outcomes, self._plan_outcomes()
-        if (hits := share_without_search(before, self._outcomes)) is not None:
+        previous, self._outcomes = self._outcomes, self._plan_outcomes()
+        if (hits := share_without_search(previous, self._outcomes)) is not None:
             record["cache/hits"] = hits
         record["memory/peak_gib"] = peak_memory_gib()
         self._started = now
         record = {name: float(f"{value:.6g}") if isinstance(value, float) else value for name, value in record.items()}
         self.folder.append(self.folder.metrics, record)
-        shown = trainer.trees[: self.run.train.log_rollouts]
-        for tree in shown:
+        trees = trainer.trees[: self.run.train.log_rollouts]
+        for tree in trees:
             self.folder.append(self.folder.rollouts, {"step": step, **describe(tree)})
         self.trackers.log(record, step)
-        if shown and self._table_is_due(step):
-            self.trackers.table(COLUMNS, rows(step, shown, self.run.reward.metric), step)
+        if trees and self._table_is_due(step):
+            self.trackers.table(COLUMNS, rows(step, trees, self.run.reward.metric), step)
             self._table_step = step
         self.view.step(record, trainer.trees[0] if trainer.trees else None)
         return record
 
     def _table_is_due(self, step: int) -> bool:
-        """After the first step, and once every `table_steps` have passed; a step that uses a rollout again has none."""
+        """True for step 1 and whenever another `table_steps` steps have passed since the last table."""
         every = self.run.tracking.table_steps
         return every > 0 and (step == 1 or step // every > self._table_step // every)
 
     def _plan_outcomes(self) -> Mapping[str, float] | None:
-        """What became of the plans that the environment was asked; None for one that does not say."""
-        asked = getattr(self.trainer.grower.client, "plan_outcomes", None)
-        return asked() if asked is not None else None
+        """Counts of the client's searches by outcome; None if the client does not provide them."""
+        assert self.trainer is not None
+        plan_outcomes = getattr(self.trainer.grower.client, "plan_outcomes", None)
+        return plan_outcomes() if plan_outcomes is not None else None
 
     def validated(self, record: Mapping[str, Any]) -> None:
-        """Show a validation; it is not part of the next step's seconds."""
+        """Show a validation; its time does not count toward the next step."""
         self.view.validated(record)
         figures = {f"validation/{name}": value for name, value in record.items() if name != "step"}
         self.trackers.log(figures, record["step"])
         self._started = time.perf_counter()
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Saving is not part of the next step's seconds."""
+        """The time of saving does not count toward the next step."""
         self._started = time.perf_counter()
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Start every step without the gaps that the one before left in memory."""
+        """Release cached memory blocks of the previous step."""
         give_back_freed_memory()
 
 
-def share_without_search(before: Mapping[str, float] | None, now: Mapping[str, float] | None) -> float | None:
-    """Share of the plans between two counts that were cached or joined with an equal one; None where nobody knows."""
-    if before is None or now is None:
+def share_without_search(previous: Mapping[str, float] | None, current: Mapping[str, float] | None) -> float | None:
+    """Share of searches between two counts that were cached or merged with an equal one; None if unknown."""
+    if previous is None or current is None:
         return None
-    new = {name: now.get(name, 0.0) - before.get(name, 0.0) for name in ("searched", "joined", "cached")}
+    new = {name: current.get(name, 0.0) - previous.get(name, 0.0) for name in ("searched", "joined", "cached")}
     total = sum(new.values())
     return 1 - new["searched"] / total if total > 0 and min(new.values()) >= 0 else None
 
 
 def describe(tree: Tree) -> dict[str, Any]:
-    """A tree as plain data: what was asked, sampled, found and earned."""
+    """A tree as plain data: question, samples, rankings and rewards."""
 
-    def one(node: Node) -> dict[str, Any]:
+    def plain_node(node: Node) -> dict[str, Any]:
         return {
             "turn": node.turn,
             "text": node.text,
@@ -135,11 +140,11 @@ def describe(tree: Tree) -> dict[str, Any]:
             "ranking": [hit.document.id for hit in node.ranking],
             "metrics": node.metrics,
             "reward": node.reward,
-            "children": [one(child) for child in node.children],
+            "children": [plain_node(child) for child in node.children],
         }
 
     return {
         "question_id": tree.question.id,
         "question": tree.question.text,
-        "turns": [one(root) for root in tree.roots],
+        "turns": [plain_node(root) for root in tree.roots],
     }

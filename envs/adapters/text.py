@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from ..plan import Probe, SearchPlan, Term, is_unicode
-from ..wire import HitBody
+from ..server.schemas import HitBody
 
 SNIPPET = 200
 """Characters shown of each document's text."""
@@ -15,7 +15,7 @@ def show(ranking: Sequence[HitBody]) -> str:
     """Numbered titles and the beginnings of the texts, one document a line."""
     documents = [hit.document for hit in ranking]
     lines = [" ".join(f"{document.title}: {document.text[:SNIPPET]}".split()) for document in documents]
-    return "\n".join(f"{place}. {line}" for place, line in enumerate(lines, start=1)) or "Nothing was found."
+    return "\n".join(f"{rank}. {line}" for rank, line in enumerate(lines, start=1)) or "Nothing was found."
 
 
 def plan_of_reply(reply: str) -> SearchPlan | None:

@@ -3,7 +3,7 @@
 The policy calls `search` as often as it likes and sees what was found; nDCG@10 of the last ranking is what its rollout
 is worth, and a rollout without a search is worth 0. Where the service did not answer, the rollout has no reward: TRL
 leaves it out of the baseline. An error that repeating cannot mend (a wrong token, two different indexes) stops the
-training: TRL would show it to the policy as the answer of its tool.
+training; else TRL would show it to the policy as the tool's answer.
 """
 
 from collections.abc import Callable
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from ...data.types import Question
 from ...errors import QuerylectError
-from ..client import SyncEnvironmentClient
+from ..client.client import SyncEnvironmentClient
 from ..plan import SearchPlan, is_unicode
-from ..wire import Step
+from ..server.schemas import Step
 from .text import show
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def question_dataset(client: SyncEnvironmentClient, split: str, instruction: str
     from datasets import Dataset
 
     def row(question: Question) -> dict[str, Any]:
-        asked = [{"role": "system", "content": instruction}, {"role": "user", "content": question.text}]
-        return {"prompt": asked, "question_id": question.id}
+        prompt = [{"role": "system", "content": instruction}, {"role": "user", "content": question.text}]
+        return {"prompt": prompt, "question_id": question.id}
 
     return Dataset.from_list([row(question) for question in client.questions(split)])

@@ -15,9 +15,9 @@ from verifiers.v1.harnesses.null import NullHarnessConfig
 
 from ...configs.schema import ClientConfig
 from ...errors import EnvironmentUnavailableError
-from ..client import EnvironmentClient, SyncEnvironmentClient
+from ..client.client import EnvironmentClient, SyncEnvironmentClient
 from ..plan import SearchPlan
-from ..wire import PRIMARY_METRIC, Step, StepResult
+from ..server.schemas import PRIMARY_METRIC, Step, StepResult
 from .text import plan_of_reply, show
 
 __all__ = ["RetrievalEnv", "RetrievalTaskset"]
@@ -106,8 +106,8 @@ class RetrievalEnv(vf.Env[RetrievalEnvConfig]):
                 values.append(0.0 if result is None else result.reward)
                 if len(values) == self.config.turns:
                     break
-                seen = NO_QUERY if result is None else show(result.ranking[: self.config.shown])
-                segment = await interaction.turn(seen)
+                message = NO_QUERY if result is None else show(result.ranking[: self.config.shown])
+                segment = await interaction.turn(message)
         trace = interaction.trace
         trace.record_metrics({f"turn_{turn}_{PRIMARY_METRIC}": value for turn, value in enumerate(values, start=1)})
         if values:

@@ -22,10 +22,10 @@ from pydantic import Field
 from ...configs.schema import EnvironmentConfig
 from ...data.types import Question
 from ...errors import EnvironmentUnavailableError, QuerylectError, RequestError
-from ..batching import Hits, OverloadedError
 from ..environment import Environment
 from ..plan import SearchPlan, is_unicode
-from ..wire import Ask, HitBody, Wire
+from ..server.batching import Hits, OverloadedError
+from ..server.schemas import HitBody, RequestBody, Wire
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ MAX_OPTIONS = 26
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class PageRewrite:
     """What a rewriter wrote for one question. `plan` is None exactly when the answer did not keep the format."""
 
     text: str
@@ -58,7 +58,7 @@ class Writer(Protocol):
     name: str
     """Shown on the page."""
 
-    def __call__(self, question: Question, card: Mapping[str, Any], search: Search) -> Written:
+    def __call__(self, question: Question, card: Mapping[str, Any], search: Search) -> PageRewrite:
         """Rewrite `question` for the retriever of `card`; `search` is for what a later turn is shown."""
         ...
 
@@ -84,7 +84,7 @@ class Judgements(Wire):
     relevant: list[Relevant]
 
 
-class RewriteRequest(Ask):
+class PageRewriteRequest(RequestBody):
     """Body of `POST /page/rewrite`."""
 
     question: str = Field(min_length=1, max_length=MAX_QUESTION)
@@ -145,7 +145,7 @@ def page_router(
         )
 
     @router.post("/page/rewrite")
-    async def rewrite(request: RewriteRequest) -> RewriteResponse:
+    async def rewrite(request: PageRewriteRequest) -> RewriteResponse:
         """Generate a rewrite; the first call loads the model. One at a time."""
         if writer is None:
             raise HTTPException(
@@ -159,12 +159,14 @@ def page_router(
         async with writing:
             try:
                 search = partial(_search, environment, rank, asyncio.get_running_loop())
-                written = await asyncio.to_thread(writer, question, environment.card, search)
+                generated = await asyncio.to_thread(writer, question, environment.card, search)
             except (RequestError, EnvironmentUnavailableError):
                 raise
             except QuerylectError as error:
                 raise HTTPException(500, f"the rewriter {writer.name} failed: {error}") from error
-        return RewriteResponse(text=written.text, think=written.think, plan=written.plan, failure=written.failure)
+        return RewriteResponse(
+            text=generated.text, think=generated.think, plan=generated.plan, failure=generated.failure
+        )
 
     return router
 
@@ -184,8 +186,8 @@ def _search(
         document = environment.document(name)
         return HitBody(id=name, score=score, title=document.title, text=document.text)
 
-    found = asyncio.run_coroutine_threadsafe(ranked(), loop).result()
-    return [[hit(one.id, one.score) for one in hits] for hits in found]
+    rankings = asyncio.run_coroutine_threadsafe(ranked(), loop).result()
+    return [[hit(entry.id, entry.score) for entry in hits] for hits in rankings]
 
 
 @cache
@@ -212,5 +214,5 @@ def _page() -> tuple[bytes, dict[str, str]]:
 
 def _hashes(body: bytes, tag: bytes) -> str:
     """The CSP sources of every inline element of that tag."""
-    found = re.findall(rb"<" + tag + rb">(.*?)</" + tag + rb">", body, re.DOTALL)
-    return " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(part).digest()).decode()}'" for part in found)
+    elements = re.findall(rb"<" + tag + rb">(.*?)</" + tag + rb">", body, re.DOTALL)
+    return " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(element).digest()).decode()}'" for element in elements)

@@ -1,1 +1,1 @@
-"""A reader answers from what each system found: whose answers are right?"""
+"""Full RAG: a reader answers from the documents of each system, and the answers are scored."""

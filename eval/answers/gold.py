@@ -1,8 +1,8 @@
-"""Right answers by question id, from one form of JSON lines (docs/answers.md).
+"""Gold answers by question id, from JSON lines (docs/answers.md).
 
-A line has `_id` and either `answers`, a list of texts of which each is right, or `answer`, a single one; the two may
-also stand in `metadata`, where BEIR puts them. Multiple choice has `options` besides, a list of texts or an object from
-letter to text, and `answer` is then the letter or the text of the right one.
+A line has `_id` and either `answers`, a list of alternative right answers, or `answer`, a single one; both may also be
+in `metadata`, where BEIR puts them. Multiple choice also has `options`, a list of texts or an object from letter to
+text; `answer` is then the letter or the text of the right option.
 """
 
 import string
@@ -21,13 +21,13 @@ from .metrics import chosen, contains, exact_match, f1
 
 @dataclass(frozen=True, slots=True)
 class Gold:
-    """What is right for one question."""
+    """The right answer of one question."""
 
     question: Question
     """Its text is "" where the line has none."""
     answers: tuple[str, ...] = ()
     right: int | None = None
-    """Multiple choice: the place of the right option."""
+    """Multiple choice: the index of the right option."""
 
     def score(self, answer: str) -> dict[str, float | None]:
         """The metrics of an answer, each in [0, 1]; None where a metric does not apply."""
@@ -42,7 +42,7 @@ class Gold:
 
 @dataclass(frozen=True, slots=True)
 class GoldSet:
-    """All right answers of a source; `skipped` counts its lines without a usable one."""
+    """All right answers of a source; `skipped` counts its lines without a usable answer."""
 
     source: str
     by_id: Mapping[str, Gold]
@@ -55,7 +55,7 @@ class GoldSet:
 
 
 def gold_answers(config: RunConfig) -> GoldSet:
-    """The file of `answers.gold`, else the dataset's queries.jsonl.
+    """Read the file `answers.gold`, or the dataset's queries.jsonl by default.
 
     Raises ConfigError where there is neither, DataError where the file has no usable line.
     """
@@ -71,60 +71,60 @@ def gold_answers(config: RunConfig) -> GoldSet:
 
 
 def read_gold(path: Path) -> GoldSet:
-    """Read a file of right answers. A line that has none, or several that hold together only, is counted and skipped.
+    """Read a file of right answers. Lines without one, or with several parts of one answer, are counted and skipped.
 
-    Raises DataError for a broken line, an id that stands twice, open questions mixed with multiple choice, and a file
-    without a single right answer.
+    Raises DataError for a broken line, a duplicate id, open questions mixed with multiple choice, and a file without
+    any right answer.
     """
-    found: dict[str, Gold] = {}
+    by_id: dict[str, Gold] = {}
     skipped = 0
     for number, row in read_records(path, "right answers, one question per line"):
         identifier = identifier_of(row, path, number)
-        if identifier in found:
+        if identifier in by_id:
             raise DataError(f"{path}, line {number}: the id {identifier!r} stands twice. Remove one of the two lines.")
         gold = _gold(identifier, row, f"{path}, line {number}")
         if gold is None:
             skipped += 1
         else:
-            found[identifier] = gold
-    if not found:
+            by_id[identifier] = gold
+    if not by_id:
         raise DataError(
             f"{path} holds no right answer ({skipped} lines without one); expected a field 'answers' (a list of texts) "
             "or 'answer'. Give another file with --gold."
         )
-    if len({gold.right is None for gold in found.values()}) > 1:
+    if len({gold.right is None for gold in by_id.values()}) > 1:
         raise DataError(f"{path} mixes open questions and multiple choice. Give each its own file.")
-    return GoldSet(str(path), found, skipped)
+    return GoldSet(str(path), by_id, skipped)
 
 
-def _gold(identifier: str, row: Mapping[str, Any], where: str) -> Gold | None:
+def _gold(identifier: str, row: Mapping[str, Any], line: str) -> Gold | None:
     metadata = row.get("metadata")
     row = {**metadata, **row} if isinstance(metadata, dict) else row
     text = row.get("text", row.get("question", ""))
     if not isinstance(text, str):
-        raise DataError(f"{where}: the question is {text!r}; expected a string. Mend it.")
+        raise DataError(f"{line}: the question is {text!r}; expected a string. Mend it.")
     if row.get("options"):
-        return _choice(identifier, text, row, where)
+        return _choice(identifier, text, row, line)
     answers = row.get("answers", row.get("answer"))
     if isinstance(answers, list) and "answers" not in row and len(answers) > 1:
-        return None  # several parts of one answer, as TAT-QA's spans, are no alternatives
+        return None  # parts of one answer, such as the spans of TAT-QA, are not alternatives
     answers = answers if isinstance(answers, list) else [answers]
-    texts = tuple(str(one) for one in answers if isinstance(one, str | int | float) and str(one).strip())
+    texts = tuple(str(answer) for answer in answers if isinstance(answer, str | int | float) and str(answer).strip())
     return Gold(Question(identifier, text), texts) if texts else None
 
 
-def _choice(identifier: str, text: str, row: Mapping[str, Any], where: str) -> Gold:
+def _choice(identifier: str, text: str, row: Mapping[str, Any], line: str) -> Gold:
     options = row["options"]
     letters = list(options) if isinstance(options, dict) else list(string.ascii_uppercase[: len(options)])
     texts = list(options.values()) if isinstance(options, dict) else list(options)
-    if not 2 <= len(texts) <= 26 or not all(isinstance(one, str) for one in texts):
-        raise DataError(f"{where}: 'options' is {options!r}; expected 2 to 26 texts, or an object from letter to text.")
+    if not 2 <= len(texts) <= 26 or not all(isinstance(value, str) for value in texts):
+        raise DataError(f"{line}: 'options' is {options!r}; expected 2 to 26 texts, or an object from letter to text.")
     answer = row.get("answer")
-    places = [place for place, named in enumerate(letters) if named == answer]
-    places = places or [place for place, option in enumerate(texts) if option == answer]
-    if len(places) != 1:
+    matches = [index for index, option_letter in enumerate(letters) if option_letter == answer]
+    matches = matches or [index for index, option in enumerate(texts) if option == answer]
+    if len(matches) != 1:
         raise DataError(
-            f"{where}: 'answer' is {answer!r}; expected the letter ({', '.join(map(str, letters))}) or the text of one "
+            f"{line}: 'answer' is {answer!r}; expected the letter ({', '.join(map(str, letters))}) or the text of one "
             "option. Mend the line."
         )
-    return Gold(Question(identifier, text, tuple(texts)), right=places[0])
+    return Gold(Question(identifier, text, tuple(texts)), right=matches[0])

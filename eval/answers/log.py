@@ -1,4 +1,4 @@
-"""answers.jsonl while it grows: lines are appended, a cut one is repaired, one process writes at a time."""
+"""Append-only answers.jsonl: a truncated last line is repaired, and only one process writes at a time."""
 
 import json
 from collections.abc import Iterable
@@ -6,8 +6,8 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict, fields
 from pathlib import Path
 
-from ...data import lines
-from ...data.files import writing
+from ... import storage as lines
+from ...storage import writing
 from ..records import write_text
 from .table import AnswerRecord
 
@@ -15,36 +15,36 @@ _FIELDS = {field.name for field in fields(AnswerRecord)}
 
 
 class AnswerLog:
-    """The answers of a folder. Only those that are there are known again: a missing one is asked for anew."""
+    """The answers of a folder. Given answers are reused; missing ones are requested again."""
 
     def __init__(self, path: Path) -> None:
-        """Reads what a run before this one left. Raises StorageError where the file cannot be read or mended."""
+        """Reads the answers of earlier runs. Raises StorageError where the file cannot be read or repaired."""
         self.path = path
-        found = lines.read_whole(
+        records = lines.read_whole(
             path,
             _record,
             useless="are no answers of this version; they are asked for again",
             unreadable="Remove it, or give another --output.",
         )
-        self._known = {record.key: record for record in found if record.answer is not None}
+        self._by_key = {record.key: record for record in records if record.answer is not None}
 
     def known(self, key: str) -> AnswerRecord | None:
-        """An answer to exactly what `key` names."""
-        return self._known.get(key)
+        """The stored answer for this key, if any."""
+        return self._by_key.get(key)
 
     def append(self, records: Iterable[AnswerRecord]) -> None:
-        """Add answers; they are on the disk when this returns. Raises StorageError where it does not take them."""
+        """Append answers and fsync. Raises StorageError where the disk does not take them."""
         text = "".join(_line(record) for record in records)
         with writing(self.path, "Free some space and run the same command again."):
             lines.append(self.path, text)
 
     def finish(self, records: Iterable[AnswerRecord]) -> None:
-        """Replace the file by these records, in this order."""
+        """Replace the file with these records, in this order."""
         write_text(self.path, "".join(_line(record) for record in records))
 
 
 def only_writer(folder: Path) -> AbstractContextManager[None]:
-    """Hold the folder for one process. Raises StorageError where another one has it, or it cannot be made."""
+    """Lock the folder for one process. Raises StorageError where it is locked by another, or cannot be created."""
     return lines.only_writer(
         folder,
         ".answers.lock",

@@ -1,4 +1,4 @@
-"""What the reader is asked: the documents, the question, and the form of the answer."""
+"""The reader's prompt: the documents, the question, and the form of the answer."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ from ...llms.base import Message, Prompt
 from .metrics import letter
 
 VERSION = "answers-1"
-"""To be raised with every change of the wording: it stands in every result."""
+"""Increase with every change of the wording: every result records it."""
 
 SHORT = (
     "Answer with the shortest text that is complete, such as a name, a date, a number or a few words, and write "
@@ -21,15 +21,15 @@ ALONE = "Answer the question from what you know."
 
 
 def reader_prompt(question: Question, documents: Sequence[Document], words: int) -> Prompt:
-    """One user message, for chat templates without a system role; `words` are kept of each document."""
+    """One user message, for chat templates without a system role; each document is cut to `words` words."""
     parts = [DOCUMENTS if documents else ALONE]
-    parts += [f"[{place}] {shortened(document, words)}" for place, document in enumerate(documents, start=1)]
-    options = [f"{letter(place)}. {option}" for place, option in enumerate(question.options)]
+    parts += [f"[{i}] {shortened(document, words)}" for i, document in enumerate(documents, start=1)]
+    options = [f"{letter(i)}. {option}" for i, option in enumerate(question.options)]
     parts += ["\n".join([f"Question: {question.text}", *options]), CHOICE if options else SHORT]
     return Prompt((Message(role="user", content="\n\n".join(parts)),), VERSION)
 
 
 def shortened(document: Document, words: int) -> str:
     """Title and text on one line, in at most `words` words."""
-    kept = ": ".join(part for part in (document.title, document.text) if part).split()
-    return " ".join(kept[:words]) + ("…" if len(kept) > words else "")
+    tokens = ": ".join(part for part in (document.title, document.text) if part).split()
+    return " ".join(tokens[:words]) + ("…" if len(tokens) > words else "")

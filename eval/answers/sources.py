@@ -1,7 +1,7 @@
-"""Which documents each system puts before the reader.
+"""The documents that the reader gets from each system.
 
-A recorded search plan is sent to the environment again, deep enough for the largest `top`, with the texts. Records
-without plans give the ids of their rankings, whose texts the local dataset has.
+A recorded search plan is sent to the environment again, with texts and deep enough for the largest `top`. For records
+without plans, the texts of the ranked document ids come from the local dataset.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,6 +15,7 @@ from ...configs.schema import RunConfig
 from ...data.jsonl import read_records
 from ...data.load import load_dataset
 from ...data.types import Document, Question
+from ...envs.client.base import SearchClient
 from ...envs.plan import SearchPlan
 from ...errors import ConfigError, DataError
 from ..records import METRICS, RAW
@@ -22,53 +23,54 @@ from ..table import Arm
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
+class QuestionSearch:
     """What one system searched for one question."""
 
     question: str
     plan: SearchPlan | None
-    """None where it was not recorded or, `failed`, where there was none."""
+    """None where it was not recorded, or where the format failed (`failed`)."""
     ranking: tuple[str, ...]
     """The recorded document ids, best first."""
     ndcg: float | None
     failed: bool = False
-    """The answer of the model was in the wrong format: nothing was searched, and the reader sees no document."""
+    """Whether the model's answer had the wrong format: nothing was searched, and the reader gets no documents."""
 
 
-Searches = Mapping[Arm, Mapping[str, Search]]
+Searches = Mapping[Arm, Mapping[str, QuestionSearch]]
 """By system and turn, then by question id, in the order of the evaluation."""
 
 
 def recorded_searches(path: Path) -> Searches:
-    """The last turn of every system in an eval.jsonl, raw first; of sampled answers the first one.
+    """The last turn of every system in an eval.jsonl, raw first; with sampled answers, the first sample.
 
-    Raises DataError for a line that is no record.
+    Raises DataError for a line that is not a record.
     """
-    found: dict[Arm, dict[str, Search]] = {}
+    searches: dict[Arm, dict[str, QuestionSearch]] = {}
     for number, row in read_records(path, "evaluation records, as `querylect eval` writes them"):
         try:
             if row.get("sample", 0):
                 continue
             arm = Arm(str(row["system"]), int(row["turn"]))
-            found.setdefault(arm, {})[row["question_id"]] = _search(arm, row)
+            searches.setdefault(arm, {})[row["question_id"]] = _search(arm, row)
         except (KeyError, TypeError, AttributeError, ValueError, ValidationError) as error:
             raise DataError(
                 f"{path}, line {number}, is not an evaluation record ({type(error).__name__}: {error}). "
                 "Run `querylect eval` again."
             ) from error
-    if not found:
+    if not searches:
         raise DataError(f"{path} holds no evaluation record. Run `querylect eval` again.")
-    last = {arm.system: arm for arm in sorted(found, key=lambda arm: arm.turn)}
+    last = {arm.system: arm for arm in sorted(searches, key=lambda arm: arm.turn)}
     return {
-        arm: found[arm] for arm in sorted(last.values(), key=lambda arm: (arm.system != RAW, list(found).index(arm)))
+        arm: searches[arm]
+        for arm in sorted(last.values(), key=lambda arm: (arm.system != RAW, list(searches).index(arm)))
     }
 
 
 def raw_searches(questions: Iterable[Question]) -> Searches:
-    """Every question searched as it stands."""
+    """A search with the raw text of every question."""
     return {
         Arm(RAW, 0): {
-            question.id: Search(question.text, SearchPlan.of(question.text), (), None) for question in questions
+            question.id: QuestionSearch(question.text, SearchPlan.of(question.text), (), None) for question in questions
         }
     }
 
@@ -76,11 +78,16 @@ def raw_searches(questions: Iterable[Question]) -> Searches:
 class Contexts:
     """The documents of searches, from the environment or from the dataset."""
 
-    def __init__(self, config: RunConfig, client: Any, searches: Searches) -> None:
-        """Raises ConfigError where `answers.top` asks for more documents than were recorded without a plan."""
+    def __init__(self, config: RunConfig, client: SearchClient, searches: Searches) -> None:
+        """Raises ConfigError where `answers.top` needs more documents than a record without a plan has."""
         self._config, self._client, self._deepest = config, client, max(config.answers.top)
-        bare = [one for found in searches.values() for one in found.values() if one.plan is None and not one.failed]
-        longest = max((len(one.ranking) for one in bare), default=self._deepest)
+        unplanned = [
+            search
+            for by_id in searches.values()
+            for search in by_id.values()
+            if search.plan is None and not search.failed
+        ]
+        longest = max((len(search.ranking) for search in unplanned), default=self._deepest)
         if longest < self._deepest:
             raise ConfigError(
                 f"the records hold no search plans and {longest} documents of a ranking; answers.top asks for "
@@ -88,9 +95,9 @@ class Contexts:
             )
         self._texts: dict[str, Document] | None = None
         self.moved = 0
-        """Rankings that did not come back as they were recorded."""
+        """Number of rankings that differ from the recorded ones."""
 
-    def of(self, searches: Sequence[Search]) -> list[list[Document] | None]:
+    def of(self, searches: Sequence[QuestionSearch]) -> list[list[Document] | None]:
         """The documents of each search, best first; None where the evaluation got no ranking.
 
         Raises EnvironmentUnavailableError where the environment does not answer, ConfigError where the texts of a
@@ -112,14 +119,14 @@ class Contexts:
                 contexts.append(self._recorded(search) if search.ndcg is not None else None)
         return contexts
 
-    def _recorded(self, search: Search) -> list[Document]:
+    def _recorded(self, search: QuestionSearch) -> list[Document]:
         texts = self._by_id()
-        unknown = [one for one in search.ranking if one not in texts]
+        unknown = [document_id for document_id in search.ranking if document_id not in texts]
         if unknown:
             raise DataError(
                 f"the records rank document {unknown[0]!r}, which the dataset does not have. Name the right one."
             )
-        return [texts[one] for one in search.ranking]
+        return [texts[document_id] for document_id in search.ranking]
 
     def _by_id(self) -> dict[str, Document]:
         if self._texts is None:
@@ -132,10 +139,10 @@ class Contexts:
         return self._texts
 
 
-def _search(arm: Arm, row: Mapping[str, Any]) -> Search:
-    written = row.get("plan")
-    plan = SearchPlan.model_validate(written) if written is not None else None
+def _search(arm: Arm, row: Mapping[str, Any]) -> QuestionSearch:
+    recorded = row.get("plan")
+    plan = SearchPlan.model_validate(recorded) if recorded is not None else None
     if plan is None and arm.system == RAW:
         plan = SearchPlan.of(row["question"])
     ndcg = row["metrics"].get(METRICS[0])
-    return Search(row["question"], plan, tuple(row["ranking"]), ndcg, failed=not row["format_ok"])
+    return QuestionSearch(row["question"], plan, tuple(row["ranking"]), ndcg, failed=not row["format_ok"])

@@ -1,8 +1,7 @@
-"""From answers to tables: means, intervals, what is missing, and which differences are significant.
+"""Compute tables from answers: means, intervals, missing answers and significant differences.
 
 Raw retrieval is compared with no retrieval, and every other system with raw, at the same number of documents. Holm's
-correction runs over all of these comparisons together. A missing answer is counted, and left out
-of every mean and pair.
+correction covers all of these comparisons together. A missing answer is counted and left out of every mean and pair.
 """
 
 import math
@@ -21,24 +20,24 @@ HEADS = {"accuracy": "accuracy", "f1": "F1", "em": "EM"}
 
 @dataclass(frozen=True, slots=True)
 class AnswerRecord:
-    """One system's answer to one question with so many documents."""
+    """One system's answer to one question with up to `top` documents."""
 
     system: str
     turn: int
     top: int
-    """Documents that the reader was allowed; 0 without retrieval."""
+    """Maximum number of documents for the reader; 0 without retrieval."""
     question_id: str
     question: str
     documents: tuple[str, ...]
-    """Ids of those that it was shown."""
+    """Ids of the documents in the prompt."""
     answer: str | None
     """None where it is missing."""
     missing: str
-    """Why: `no reply` or `no ranking`; "" where there is an answer."""
+    """The reason: `no reply` or `no ranking`; "" where there is an answer."""
     cut: bool
     """Whether the answer was cut at `answers.max_tokens`."""
     chosen: str
-    """Multiple choice: the letter that was read out of the answer; "" where there is none."""
+    """Multiple choice: the letter parsed from the answer; "" where there is none."""
     scores: Mapping[str, float | None]
     """By metric; None where the answer is missing or the metric does not apply."""
     ndcg: float | None
@@ -46,7 +45,7 @@ class AnswerRecord:
     prompt_tokens: int | None
     tokens: int | None
     key: str
-    """Names what was asked: the reader, the prompt and how it was sampled."""
+    """Hash of the request: the reader, the prompt and the sampling settings."""
 
 
 Place = tuple[str, int, int]
@@ -55,19 +54,19 @@ Place = tuple[str, int, int]
 
 @dataclass(frozen=True, slots=True)
 class AnswerRow:
-    """What one system reached with so many documents."""
+    """Scores of one system with up to `top` documents."""
 
     system: str
     turn: int
     top: int
     n: int
-    """Answers that count."""
+    """Number of answers."""
     missing: Mapping[str, int]
-    """Questions that do not, by reason."""
+    """Questions without an answer, by reason."""
     cut: int
     empty: int
     no_choice: int
-    """Multiple choice: answers that name no option; they are wrong, and counted here as well."""
+    """Multiple choice: answers that name no option; they also count as wrong."""
     scores: Mapping[str, float | None]
     low: float | None
     """95% bootstrap interval of the tested metric."""
@@ -79,7 +78,7 @@ class AnswerRow:
 
     @property
     def label(self) -> str:
-        """The row's name for readers."""
+        """The display name of the row."""
         return "No retrieval" if self.system == NO_RAG else Arm(self.system, self.turn).label
 
 
@@ -112,21 +111,22 @@ def tabulate_answers(
     cells: dict[Place, dict[str, AnswerRecord]] = {}
     questions: dict[str, None] = {}
     for record in records:
-        own = cells.setdefault((record.system, record.turn, record.top), {})
-        if record.question_id in own:
+        answers = cells.setdefault((record.system, record.turn, record.top), {})
+        if record.question_id in answers:
             raise ValueError(f"question {record.question_id!r} has two answers of {record.system}, top {record.top}")
-        own[record.question_id] = record
+        answers[record.question_id] = record
         questions[record.question_id] = None
-    rows = [_row(place, list(own.values()), metric, resamples, seed) for place, own in cells.items()]
+    rows = [_row(row_key, list(answers.values()), metric, resamples, seed) for row_key, answers in cells.items()]
     tests: list[tuple[Place, str, PairedComparison]] = []
-    for place, baseline in _pairs(cells):
-        a, b = ([_value(cells[one].get(question), metric) for question in questions] for one in (place, baseline))
+    for row_key, baseline in _pairs(cells):
+        a, b = ([_value(cells[key].get(question), metric) for question in questions] for key in (row_key, baseline))
         if any(x is not None and y is not None for x, y in zip(a, b, strict=True)):
             test = compare_paired(a, b, resamples=resamples, permutations=permutations, seed=seed)
-            tests.append((place, baseline[0], test))
+            tests.append((row_key, baseline[0], test))
     adjusted = holm([test.p for _, _, test in tests])
     comparisons = [
-        AnswerComparison(*place, against, test, p) for (place, against, test), p in zip(tests, adjusted, strict=True)
+        AnswerComparison(*row_key, against, test, p)
+        for (row_key, against, test), p in zip(tests, adjusted, strict=True)
     ]
     return AnswerResults(metric, len(questions), rows, comparisons)
 
@@ -152,47 +152,47 @@ def markdown(results: AnswerResults, notes: Sequence[str], facts: Mapping[str, A
     return "\n".join(lines) + "\n"
 
 
-def _pairs(places: Iterable[Place]) -> list[tuple[Place, Place]]:
-    known = list(places)
-    none = (NO_RAG, 0, 0)
-    found = []
-    for place in known:
-        baseline = none if place[0] == RAW else (RAW, 0, place[2])
-        if place != none and baseline in known:
-            found.append((place, baseline))
-    return found
+def _pairs(row_keys: Iterable[Place]) -> list[tuple[Place, Place]]:
+    existing = list(row_keys)
+    no_rag = (NO_RAG, 0, 0)
+    pairs = []
+    for row_key in existing:
+        baseline = no_rag if row_key[0] == RAW else (RAW, 0, row_key[2])
+        if row_key != no_rag and baseline in existing:
+            pairs.append((row_key, baseline))
+    return pairs
 
 
 def _value(record: AnswerRecord | None, metric: str) -> float | None:
     return record.scores[metric] if record is not None else None
 
 
-def _row(place: Place, records: Sequence[AnswerRecord], metric: str, resamples: int, seed: int) -> AnswerRow:
-    there = [record for record in records if record.answer is not None]
+def _row(row_key: Place, records: Sequence[AnswerRecord], metric: str, resamples: int, seed: int) -> AnswerRow:
+    answered = [record for record in records if record.answer is not None]
     reasons = [record.missing for record in records if record.answer is None]
-    tested = [value for record in there if (value := record.scores[metric]) is not None]
+    tested = [value for record in answered if (value := record.scores[metric]) is not None]
     low, high = bootstrap_ci(tested, resamples, seed) if tested else (None, None)
-    choice = any(record.scores["f1"] is None for record in there)
+    choice = any(record.scores["f1"] is None for record in answered)
     return AnswerRow(
-        *place,
-        n=len(there),
+        *row_key,
+        n=len(answered),
         missing={reason: reasons.count(reason) for reason in sorted(set(reasons))},
-        cut=sum(record.cut for record in there),
-        empty=sum(not (record.answer or "").strip() for record in there),
-        no_choice=sum(not record.chosen for record in there) if choice else 0,
-        scores={name: _mean([record.scores[name] for record in there]) for name in SCORES},
+        cut=sum(record.cut for record in answered),
+        empty=sum(not (record.answer or "").strip() for record in answered),
+        no_choice=sum(not record.chosen for record in answered) if choice else 0,
+        scores={name: _mean([record.scores[name] for record in answered]) for name in SCORES},
         low=low,
         high=high,
-        ndcg=_mean([record.ndcg for record in there]),
-        documents=_mean([len(record.documents) for record in there]) or 0.0,
-        prompt_tokens=_mean([record.prompt_tokens for record in there]),
-        tokens=_mean([record.tokens for record in there]),
+        ndcg=_mean([record.ndcg for record in answered]),
+        documents=_mean([len(record.documents) for record in answered]) or 0.0,
+        prompt_tokens=_mean([record.prompt_tokens for record in answered]),
+        tokens=_mean([record.tokens for record in answered]),
     )
 
 
 def _mean(values: Sequence[float | int | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return math.fsum(known) / len(known) if known else None
+    present = [value for value in values if value is not None]
+    return math.fsum(present) / len(present) if present else None
 
 
 def _cells(row: AnswerRow, metric: str) -> list[str]:
@@ -218,7 +218,7 @@ def _percent(value: float | None) -> str:
 
 
 def _points(value: float) -> str:
-    """A difference in points of a hundred, with + or a true minus sign; one that rounds to zero has neither."""
+    """A difference in percentage points, with + or a true minus sign; a value that rounds to zero has neither."""
     text = f"{100 * value:+.1f}".replace("-", "−")
     return "0.0" if text[1:] == "0.0" else text
 

@@ -1,1 +1,1 @@
-"""Do retrievers want the same thing in other words?"""
+"""Drift: how the successful queries of different retrievers differ in intent and wording."""

@@ -1,6 +1,6 @@
-"""Which query could have been whose: the permutations and resamples behind the p and the interval of a drift.
+"""Permutations and bootstrap resamples for the p-value and the interval of a drift.
 
-What is drawn is questions, never single queries: queries of one question belong together.
+The unit of resampling is the question, never a single query: the queries of one question stay together.
 """
 
 from collections.abc import Iterator
@@ -15,8 +15,8 @@ _DRAWS_AT_ONCE = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
-    """Two pooled sides. `questions` (n + m) numbers the question of every query; equal numbers are one question."""
+class PooledSides:
+    """Two pooled sides: n queries of the first, then m of the second. `questions` (n + m) has question numbers."""
 
     n: int
     questions: NDArray[np.int64]
@@ -39,50 +39,50 @@ class Layout:
 
 
 class Labels(NamedTuple):
-    """Signs in permuted layouts: that of query i in draw d is `draws[questions[i], d] * factor[i]`."""
+    """Signs in permuted layouts: query i in draw d has the sign `draws[questions[i], d] * factor[i]`."""
 
     draws: NDArray[np.int8]
     factor: NDArray[np.int8]
 
 
-def permuted_labels(layout: Layout, draws: int, seed: int) -> Labels:
-    """Sides as they could have been if the two retrievers had one dialect.
+def permuted_labels(layout: PooledSides, draws: int, seed: int) -> Labels:
+    """Permuted sides under the null hypothesis that the two retrievers have the same distribution of queries.
 
-    A question with queries on both sides keeps them apart and has the two swapped with probability ½ (paired).
-    Questions that only one side has are dealt out anew, as many to each side as it had (unpaired). Without a shared
-    question this is the usual two-sample permutation, with every question shared it is a sign flip; the sizes of the
-    sides stay, so that a difference in *how many* questions succeed is no evidence by itself.
+    A question with queries on both sides has its sides swapped with probability ½ (paired). Questions on one side only
+    are permuted between the sides, which keep their number of them (unpaired). Without shared questions this is the
+    usual two-sample permutation; if all questions are shared, it is a sign flip. The sides keep their number of
+    questions, so a difference in *how many* questions succeed is no evidence by itself.
     """
     rng = np.random.default_rng(seed)
     first, second = layout.counts()
     shared = (first > 0) & (second > 0)
-    alone = np.flatnonzero(~shared & (first + second > 0))
-    dealt = np.where(first[alone] > 0, 1, -1).astype(np.int8)
-    found = np.ones((len(first), draws), dtype=np.int8)
+    unshared = np.flatnonzero(~shared & (first + second > 0))
+    side_labels = np.where(first[unshared] > 0, 1, -1).astype(np.int8)
+    signs = np.ones((len(first), draws), dtype=np.int8)
     for columns in batches(draws):
         width = columns.stop - columns.start
-        found[shared, columns] = 1 - 2 * rng.integers(0, 2, size=(int(shared.sum()), width), dtype=np.int8)
-        found[alone, columns] = rng.permuted(np.tile(dealt, (width, 1)), axis=1).T
-    return Labels(found, np.where(shared[layout.questions], layout.sides, 1).astype(np.int8))
+        signs[shared, columns] = 1 - 2 * rng.integers(0, 2, size=(int(shared.sum()), width), dtype=np.int8)
+        signs[unshared, columns] = rng.permuted(np.tile(side_labels, (width, 1)), axis=1).T
+    return Labels(signs, np.where(shared[layout.questions], layout.sides, 1).astype(np.int8))
 
 
-def drawn_weights(layout: Layout, resamples: int, seed: int) -> NDArray[np.uint8]:
-    """(questions, resamples): how often a question is drawn with replacement, among those of its kind.
+def drawn_weights(layout: PooledSides, resamples: int, seed: int) -> NDArray[np.uint8]:
+    """(questions, resamples): how often each question is drawn with replacement, stratified by kind.
 
-    The kinds are the questions of both sides, which keep their queries together, and those of either alone.
+    The kinds are: questions on both sides (whose queries stay together), on the first only, on the second only.
     """
     rng = np.random.default_rng([seed, 1])
     first, second = layout.counts()
     kind = (first > 0) + 2 * (second > 0)
-    found = np.zeros((len(first), resamples), dtype=np.uint8)
+    weights = np.zeros((len(first), resamples), dtype=np.uint8)
     for members in (np.flatnonzero(kind == number) for number in (1, 2, 3)):
         for draw in range(resamples if len(members) else 0):
             drawn = np.bincount(rng.integers(0, len(members), len(members)), minlength=len(members))
-            found[members, draw] = np.minimum(drawn, np.iinfo(np.uint8).max)
-    return found
+            weights[members, draw] = np.minimum(drawn, np.iinfo(np.uint8).max)
+    return weights
 
 
 def batches(count: int) -> Iterator[slice]:
-    """`count` draws a few at a time."""
+    """Slices of `count` draws, a few at a time."""
     for start in range(0, count, _DRAWS_AT_ONCE):
         yield slice(start, min(start + _DRAWS_AT_ONCE, count))

@@ -1,7 +1,7 @@
-"""The two kernels of RE-MMD² (seed 003, eq. 7 and 8), as sums over matrices that are never held whole.
+"""The two kernels of RE-MMD² (seed 003, eq. 7 and 8), as sums over kernel matrices that are never held in full.
 
-The Gaussian kernel goes through its matrix in blocks, each computed once in float64; only the products with permuted
-signs and drawn weights are float32. The linear kernel needs no matrix at all: aᵀKa = |Fᵀa|² for features F.
+The Gaussian kernel is computed block by block, each block once, in float64; only products with permuted signs and
+bootstrap weights are float32. The linear kernel needs no matrix: aᵀKa = |Fᵀa|² for features F.
 """
 
 import math
@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .draws import Floats, Labels, Layout
+from .draws import Floats, Labels, PooledSides
 from .mmd import Forms, Progress
 
 Vectors = NDArray[np.float32] | Floats
 _BLOCK = 2048
 _ELEMENTS = 1 << 23
 _EQUAL = 1e-10
-"""Squared distances below this are those of equal vectors, but for rounding."""
+"""Squared distances below this are rounding errors of equal vectors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,41 +35,43 @@ class Gaussian:
 
     def at(self, i: NDArray[np.int64], j: NDArray[np.int64]) -> Floats:
         """k of the pairs (i, j) of positions."""
-        apart = self.vectors[i].astype(float) - self.vectors[j]
-        values: Floats = np.exp((apart**2).sum(axis=1) / (-2 * self.sigma**2))
+        difference = self.vectors[i].astype(float) - self.vectors[j]
+        values: Floats = np.exp((difference**2).sum(axis=1) / (-2 * self.sigma**2))
         return values
 
     def forms(
-        self, layout: Layout, labels: Labels, weights: NDArray[np.uint8], progress: Progress | None = None
+        self, layout: PooledSides, labels: Labels, weights: NDArray[np.uint8], progress: Progress | None = None
     ) -> Forms:
-        """Every sum in one pass over the blocks on and above the diagonal."""
+        """All sums in one pass over the blocks on and above the diagonal."""
         rows = np.zeros(len(self.vectors))
         sums = np.zeros(3)
         signed, drawn = np.zeros(labels.draws.shape[1]), np.zeros((3, weights.shape[1]))
         blocks = [*_blocks(0, layout.n), *_blocks(layout.n, len(self.vectors))]
         done = 0
-        for at, left in enumerate(blocks):
+        for i, left in enumerate(blocks):
             signs, drawn_left = self._signs(layout, labels, left), weights[layout.questions[left]].astype(np.float32)
-            for right in blocks[at:]:
+            for right in blocks[i:]:
                 values = self._block(left, right)
                 rows[left] += values.sum(axis=1)
                 if right != left:
                     rows[right] += values.sum(axis=0)
                 between = left.start < layout.n <= right.start
                 kind = 2 if between else int(left.start >= layout.n)
-                times = 1 if right == left else 2
-                once = 1 if between else times
-                sums[kind] += once * values.sum()
+                multiplicity = 1 if right == left else 2
+                pair_weight = 1 if between else multiplicity
+                sums[kind] += pair_weight * values.sum()
                 single = values.astype(np.float32)
-                signed += times * _form(signs, single, self._signs(layout, labels, right))
-                drawn[kind] += once * _form(drawn_left, single, weights[layout.questions[right]].astype(np.float32))
+                signed += multiplicity * _form(signs, single, self._signs(layout, labels, right))
+                drawn[kind] += pair_weight * _form(
+                    drawn_left, single, weights[layout.questions[right]].astype(np.float32)
+                )
                 done += 1
                 if progress:
                     progress(done, len(blocks) * (len(blocks) + 1) // 2)
         return Forms(rows, float(sums[0]), float(sums[1]), float(sums[2]), signed, drawn)
 
     def _block(self, left: slice, right: slice) -> Floats:
-        """k of every query of `left` with every query of `right`."""
+        """k of all queries in `left` with all in `right`."""
         x, y = self.vectors[left].astype(float), self.vectors[right].astype(float)
         values: Floats = x @ y.T
         values *= -2
@@ -80,7 +82,7 @@ class Gaussian:
         return np.exp(values, out=values)
 
     @staticmethod
-    def _signs(layout: Layout, labels: Labels, block: slice) -> NDArray[np.float32]:
+    def _signs(layout: PooledSides, labels: Labels, block: slice) -> NDArray[np.float32]:
         signs = labels.draws[layout.questions[block]] * labels.factor[block, None]
         return signs.astype(np.float32)
 
@@ -100,35 +102,35 @@ class Linear:
         return np.asarray(self.features[i].multiply(self.features[j]).sum(axis=1)).ravel()
 
     def forms(
-        self, layout: Layout, labels: Labels, weights: NDArray[np.uint8], progress: Progress | None = None
+        self, layout: PooledSides, labels: Labels, weights: NDArray[np.uint8], progress: Progress | None = None
     ) -> Forms:
-        """Every sum in closed form, from sums of feature vectors; a few draws at a time."""
-        all_, x, y = self.features, self.features[: layout.n], self.features[layout.n :]
+        """All sums in closed form from sums of feature vectors, a few draws at a time."""
+        features, x, y = self.features, self.features[: layout.n], self.features[layout.n :]
         sum_x, sum_y = (np.asarray(part.sum(axis=0)).ravel() for part in (x, y))
-        width = max(1, _ELEMENTS // max(all_.shape))
+        width = max(1, _ELEMENTS // max(features.shape))
         signed, drawn = np.zeros(labels.draws.shape[1]), np.zeros((3, weights.shape[1]))
         steps = len(signed) + weights.shape[1]
         for start in range(0, len(signed), width):
             part = slice(start, start + width)
             signs = labels.draws[:, part][layout.questions] * labels.factor[:, None]
-            sums = all_.T @ signs.astype(float)
+            sums = features.T @ signs.astype(float)
             signed[part] = _dots(sums, sums)
             if progress:
                 progress(start, steps)
         for start in range(0, weights.shape[1], width):
             part = slice(start, start + width)
-            of = weights[:, part][layout.questions].astype(float)
-            a, b = x.T @ of[: layout.n], y.T @ of[layout.n :]
+            query_weights = weights[:, part][layout.questions].astype(float)
+            a, b = x.T @ query_weights[: layout.n], y.T @ query_weights[layout.n :]
             drawn[:, part] = _dots(a, a), _dots(b, b), _dots(a, b)
             if progress:
                 progress(len(signed) + start, steps)
         return Forms(
-            all_ @ (sum_x + sum_y), float(sum_x @ sum_x), float(sum_y @ sum_y), float(sum_x @ sum_y), signed, drawn
+            features @ (sum_x + sum_y), float(sum_x @ sum_x), float(sum_y @ sum_y), float(sum_x @ sum_y), signed, drawn
         )
 
 
 def median_sigma(sides: Sequence[Vectors], seed: int, sample: int) -> float:
-    """The median distance between two of `sample` vectors, drawn as evenly as they come from all `sides`.
+    """The median pairwise distance among about `sample` vectors, drawn as evenly as possible from all `sides`.
 
     0 where more than half of the pairs are equal.
     """
@@ -137,8 +139,8 @@ def median_sigma(sides: Sequence[Vectors], seed: int, sample: int) -> float:
     parts = [side if len(side) <= share else side[rng.choice(len(side), share, replace=False)] for side in sides]
     vectors = np.concatenate(parts).astype(float)
     squares = (vectors**2).sum(axis=1)
-    apart = squares[:, None] + squares - 2 * vectors @ vectors.T
-    middle = float(np.median(apart[np.triu_indices(len(vectors), 1)]))
+    squared_distances = squares[:, None] + squares - 2 * vectors @ vectors.T
+    middle = float(np.median(squared_distances[np.triu_indices(len(vectors), 1)]))
     return math.sqrt(middle) if middle > _EQUAL else 0.0
 
 
@@ -154,4 +156,4 @@ def _dots(a: Floats, b: Floats) -> Floats:
 
 
 def _blocks(start: int, end: int) -> list[slice]:
-    return [slice(at, min(at + _BLOCK, end)) for at in range(start, end, _BLOCK)]
+    return [slice(offset, min(offset + _BLOCK, end)) for offset in range(start, end, _BLOCK)]

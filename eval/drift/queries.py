@@ -1,8 +1,8 @@
-"""What each retriever is asked: the successful rewrites of an evaluation, or a file of queries.
+"""The queries of each retriever: the successful rewrites of an evaluation, or a file of queries.
 
-A source is an eval.jsonl (or a folder that holds one), of which one system at one turn is taken and of that what
-succeeded; or a plain file of queries, a text with one on every line or JSON lines, which is taken whole. Two queries
-belong to one question where id and text of the question are equal; without a question each query stands for its own.
+A source is an eval.jsonl (or a folder with one), from which the successful rewrites of one system at one turn are
+taken; or a plain file of queries (one per line, or JSON lines), which is taken completely. Two queries have the same
+question where its id and text are equal; a query without a question counts as a separate question.
 """
 
 import json
@@ -22,17 +22,17 @@ _EXPECTED = 'a JSON string, or an object with "query", "rewrite" or "text", or w
 
 
 Key = tuple[str, str, str]
-"""What a question is known by: its id and text; for a query without a question what no other query has."""
+"""Key of a question: its id and text; for a query without a question, a unique value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One text that a retriever was asked."""
+    """One query text for a retriever."""
 
     text: str
     question_id: str = ""
     question: str = ""
-    """The question behind it; "" where it is not known."""
+    """The question behind it; "" where unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,28 +44,28 @@ class Success:
     """The definition, to stand after "successful:"."""
     needs_raw: bool
     holds: Callable[[float, float], bool]
-    """Of the score of the rewrite and of the raw question."""
+    """Takes the scores of the rewrite and of the raw question."""
 
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """The queries of one retriever, in an order that does not depend on that of the file, and what was left out."""
+    """The queries of one retriever, in an order independent of the file, and the counts of what was left out."""
 
     name: str
     source: str
     said: str
-    """Which part of the source was taken."""
+    """The part of the source that was taken, in words."""
     queries: tuple[Query, ...]
     answers: int | None = None
-    """Answers looked at; None for a plain file, whose queries are all taken."""
+    """Number of answers considered; None for a plain file, whose queries are all taken."""
     wrong_format: int = 0
     unscorable: int = 0
-    """Answers without a score of their own or, where success is measured by it, of the raw question."""
+    """Answers without a score, or without one of the raw question where success needs it."""
     successful: int | None = None
 
     @property
     def keys(self) -> list[Key]:
-        """The question of each query, in their order: equal for queries of one question, also of another system."""
+        """The question key of each query; queries of one question have equal keys, also across systems."""
         return [
             (query.question_id, query.question, "")
             if query.question_id or query.question
@@ -75,12 +75,12 @@ class System:
 
     @property
     def questions(self) -> int:
-        """Different questions behind the queries."""
+        """Number of distinct questions."""
         return len(set(self.keys))
 
 
 def success_of(name: str) -> Success:
-    """The definition by its name: gain, keep, all, or the least score as a number. Raises ConfigError for another."""
+    """The definition by name: gain, keep, all, or a minimum score. Raises ConfigError for any other."""
     if name == "gain":
         return Success(name, "nDCG@10 above that of the raw question", True, lambda score, raw: score > raw)
     if name == "keep":
@@ -93,29 +93,29 @@ def success_of(name: str) -> Success:
     if name == "all":
         return Success(name, "any score, also 0", False, lambda score, raw: True)
     try:
-        least = float(name)
+        minimum = float(name)
     except ValueError:
-        least = math.nan
-    if not 0 < least <= 1:
+        minimum = math.nan
+    if not 0 < minimum <= 1:
         raise ConfigError(
             f"--success is {name!r}; expected gain (above the raw question), keep (at least the raw question and above "
             "0), all, or a least nDCG@10 above 0 and up to 1, as 0.5."
         )
-    return Success(name, f"nDCG@10 of at least {least:g}", False, lambda score, raw: score >= least)
+    return Success(name, f"nDCG@10 of at least {minimum:g}", False, lambda score, raw: score >= minimum)
 
 
 def read_system(name: str, path: Path, success: Success, system: str | None = None, turn: int | None = None) -> System:
-    """The queries of one source. `system` None takes the trained one, or the only one that the file has beside the raw
-    questions; `turn` None the last one that the system has.
+    """The queries of one source. `system` defaults to the trained system, or the only one besides the raw questions;
+    `turn` defaults to the system's last turn.
 
-    Raises DataError for a source that cannot be read, without that system or turn, or in which nothing succeeded.
+    Raises DataError for a source that cannot be read, lacks that system or turn, or has no success.
     """
     file = path / "eval.jsonl" if path.is_dir() else path
     if path.is_dir() and not file.is_file():
         raise DataError(f"{name}: {path} holds no eval.jsonl. Run `querylect eval` on it, or name a file of queries.")
     if _holds_records(file):
-        return _of_records(name, file, read_records(file), success, system, turn)
-    queries = list(_of_json(file) if file.suffix == ".jsonl" else _of_text(file))
+        return _from_records(name, file, read_records(file), success, system, turn)
+    queries = list(_from_json(file) if file.suffix == ".jsonl" else _from_text(file))
     if not queries:
         raise DataError(f"{name}: {file} holds no query; expected one on each line.")
     return System(name, str(file), "every query of the file", _in_order(queries))
@@ -129,71 +129,71 @@ def _holds_records(file: Path) -> bool:
     return False
 
 
-def _of_records(
-    name: str, file: Path, records: Sequence[EvalRecord], success: Success, asked_for: str | None, turn: int | None
+def _from_records(
+    name: str, file: Path, records: Sequence[EvalRecord], success: Success, requested: str | None, turn: int | None
 ) -> System:
-    system = _system(name, file, records, asked_for)
-    found = [record for record in records if record.system == system]
-    turns = sorted({record.turn for record in found})
+    system = _system(name, file, records, requested)
+    answers = [record for record in records if record.system == system]
+    turns = sorted({record.turn for record in answers})
     chosen = turns[-1] if turn is None else turn
     if chosen not in turns:
         raise DataError(
             f"{name}: {system} has no turn {chosen} in {file}; it has {', '.join(map(str, turns))}. Change --turn."
         )
-    found = [record for record in found if record.turn == chosen]
+    answers = [record for record in answers if record.turn == chosen]
     raw = _raw_scores(name, file, records, system, success)
-    asked = [record for record in found if record.format_ok]
+    parsed = [record for record in answers if record.format_ok]
     scored: list[tuple[EvalRecord, float, float]] = []
-    for record in asked:
-        score, base = record.metrics.get(MAIN_METRIC), raw.get(record.question_id)
-        if score is not None and (base is not None or not success.needs_raw):
-            scored.append((record, score, 0.0 if base is None else base))
-    good = [record for record, score, base in scored if success.holds(score, base)]
-    for record in good:
+    for record in parsed:
+        score, raw_score = record.metrics.get(MAIN_METRIC), raw.get(record.question_id)
+        if score is not None and (raw_score is not None or not success.needs_raw):
+            scored.append((record, score, 0.0 if raw_score is None else raw_score))
+    successful = [record for record, score, raw_score in scored if success.holds(score, raw_score)]
+    for record in successful:
         if not all(text.strip() for text in record.rewrites):
             raise DataError(
                 f"{name}: question {record.question_id!r} in {file} has an empty rewrite. Evaluate it again."
             )
-    queries = [Query(text, record.question_id, record.question) for record in good for text in record.rewrites]
+    queries = [Query(text, record.question_id, record.question) for record in successful for text in record.rewrites]
     if not queries:
         raise DataError(
-            f"{name}: none of {len(found)} answers of {system} at turn {chosen} in {file} was successful "
-            f"({success.said}): {len(found) - len(asked)} not in the asked format, "
-            f"{len(asked) - len(scored)} unscorable, {len(scored)} scored. Give another --success, --system or --turn."
+            f"{name}: none of {len(answers)} answers of {system} at turn {chosen} in {file} was successful "
+            f"({success.said}): {len(answers) - len(parsed)} not in the asked format, "
+            f"{len(parsed) - len(scored)} unscorable, {len(scored)} scored. Give another --success, --system or --turn."
         )
     return System(
         name=name,
         source=str(file),
         said=f"{system}, turn {chosen}",
         queries=_in_order(queries),
-        answers=len(found),
-        wrong_format=len(found) - len(asked),
-        unscorable=len(asked) - len(scored),
-        successful=len(good),
+        answers=len(answers),
+        wrong_format=len(answers) - len(parsed),
+        unscorable=len(parsed) - len(scored),
+        successful=len(successful),
     )
 
 
-def _system(name: str, file: Path, records: Sequence[EvalRecord], asked_for: str | None) -> str:
-    """The system that is asked for; else the trained one, else the only one that there is."""
+def _system(name: str, file: Path, records: Sequence[EvalRecord], requested: str | None) -> str:
+    """The requested system, else the trained one, else the only candidate."""
     systems = list(dict.fromkeys(record.system for record in records))
     baselines = {RAW, *TRAINING_FREE, *([HYDE] if UNTRAINED in systems else [])}
-    written = [system for system in systems if system not in baselines]
-    if asked_for in systems:
-        return str(asked_for)
-    if asked_for is None and TRAINED in systems:
+    candidates = [system for system in systems if system not in baselines]
+    if requested in systems:
+        return str(requested)
+    if requested is None and TRAINED in systems:
         return TRAINED
-    if asked_for is None and len(written) == 1:
-        return written[0]
-    seen = f"no system {asked_for!r}" if asked_for else "no system that goes without saying"
+    if requested is None and len(candidates) == 1:
+        return candidates[0]
+    problem = f"no system {requested!r}" if requested else "no system that goes without saying"
     raise DataError(
-        f"{name}: {file} has {seen}; it has {', '.join(systems) or 'none'}. Give one of them with --system."
+        f"{name}: {file} has {problem}; it has {', '.join(systems) or 'none'}. Give one of them with --system."
     )
 
 
 def _raw_scores(
     name: str, file: Path, records: Sequence[EvalRecord], system: str, success: Success
 ) -> dict[str, float | None]:
-    """nDCG@10 of the raw questions, from the records or from the cell of the raw questions beside a grid's cell."""
+    """nDCG@10 of the raw questions, from the records or, next to a grid's cell, from the raw cell's file."""
     if not success.needs_raw:
         return {}
     if system == RAW:
@@ -202,9 +202,9 @@ def _raw_scores(
             "or a number."
         )
     parts = file.stem.split(".")
-    beside = [file.with_name(f"{'.'.join(parts[:end])}.{RAW}.jsonl") for end in range(len(parts) - 1, 0, -1)]
+    raw_paths = [file.with_name(f"{'.'.join(parts[:end])}.{RAW}.jsonl") for end in range(len(parts) - 1, 0, -1)]
     raw = [record for record in records if record.system == RAW]
-    if not raw and (cell := next((cell for cell in beside if cell.is_file()), None)):
+    if not raw and (cell := next((cell for cell in raw_paths if cell.is_file()), None)):
         raw = [record for record in read_records(cell) if record.system == RAW]
     if not raw:
         raise DataError(
@@ -214,13 +214,13 @@ def _raw_scores(
     return {record.question_id: record.metrics.get(MAIN_METRIC) for record in raw}
 
 
-def _of_text(file: Path) -> Iterator[Query]:
+def _from_text(file: Path) -> Iterator[Query]:
     for _, line in read_lines(file, "queries, one on each line"):
         yield Query(line.strip())
 
 
-def _of_json(file: Path) -> Iterator[Query]:
-    """Queries of JSON lines, for instance what `querylect rewrite` prints."""
+def _from_json(file: Path) -> Iterator[Query]:
+    """Queries from JSON lines, such as the output of `querylect rewrite`."""
     for number, line in read_lines(file, "queries as JSON lines"):
         try:
             record = json.loads(line)
@@ -247,5 +247,5 @@ def _texts(record: dict[str, Any]) -> list[Any] | None:
 
 
 def _in_order(queries: Sequence[Query]) -> tuple[Query, ...]:
-    """Every draw is by position: the same queries give the same numbers, whatever their order in the file."""
+    """Sort the queries: draws are by position, so results do not depend on the order in the file."""
     return tuple(sorted(queries, key=lambda query: (query.question_id, query.question, query.text)))

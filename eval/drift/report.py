@@ -1,4 +1,4 @@
-"""drift.json, drift.md and drift.html: the same results for programs, for notes and for readers."""
+"""Write the results as drift.json, drift.md and drift.html."""
 
 import json
 from collections.abc import Sequence
@@ -17,12 +17,12 @@ from ..records import write_text
 from ..table import ALPHA, format_p
 from .mmd import Drift
 from .queries import System
-from .run import KINDS, DriftResults, Pair, drift_identity, pair_of
+from .results import KINDS, DriftResults, Pair, drift_identity, pair_of
 from .words import Value
 
 TITLES = {"semantic": "Semantic drift: what is asked for", "structural": "Structural drift: how it is worded"}
 FEW_QUESTIONS = 50
-"""With fewer on a side the page says that little can be concluded."""
+"""With fewer questions on a side, the page warns that little can be concluded."""
 PAIR_COLUMNS = (
     "pair",
     "drift",
@@ -36,7 +36,7 @@ PAIR_COLUMNS = (
     "shared questions",
 )
 _STRONGEST = 0.6
-"""Opacity of the largest value of a heat map: figures stay readable on it."""
+"""Opacity of the largest value in a heat map, so that numbers stay readable on it."""
 
 
 def write_files(results: DriftResults, folder: Path, created: str) -> Path:
@@ -48,7 +48,7 @@ def write_files(results: DriftResults, folder: Path, created: str) -> Path:
 
 
 def as_json(results: DriftResults, created: str) -> dict[str, Any]:
-    """All figures, unscaled, and what is needed to compute them again."""
+    """All numbers, unscaled, with everything needed to recompute them."""
     return {
         "created": created,
         "identity": drift_identity(results.systems, results.settings),
@@ -66,25 +66,25 @@ def as_json(results: DriftResults, created: str) -> dict[str, Any]:
             for system in results.systems
         ],
         "pairs": [asdict(pair) for pair in results.pairs],
-        "profiles": {name: asdict(found) for name, found in results.profiles.items()},
+        "profiles": {name: asdict(profile) for name, profile in results.profiles.items()},
         "variety_of": results.variety_of,
-        "terms": {name: [asdict(term) for term in found] for name, found in results.terms.items()},
-        "examples": [{"question": question, "queries": dict(asked)} for question, asked in results.examples],
+        "terms": {name: [asdict(term) for term in terms] for name, terms in results.terms.items()},
+        "examples": [{"question": question, "queries": dict(queries)} for question, queries in results.examples],
     }
 
 
 def headline(results: DriftResults) -> str:
-    """In how many pairs which drift is significant."""
-    found = {kind: sum(pair.p_holm[kind] < ALPHA for pair in results.pairs) for kind in KINDS}
+    """One sentence: in how many pairs each kind of drift is significant."""
+    significant = {kind: sum(pair.p_holm[kind] < ALPHA for pair in results.pairs) for kind in KINDS}
     if len(results.pairs) == 1:
-        said = " and ".join(f"{kind} drift {'is' if found[kind] else 'is not'} significant" for kind in KINDS)
-        return f"Between {results.systems[0].name} and {results.systems[1].name}, {said}."
-    said = ", ".join(f"{kind} drift in {found[kind]}" for kind in KINDS)
-    return f"Significant among {len(results.pairs)} pairs of retrievers: {said}."
+        summary = " and ".join(f"{kind} drift {'is' if significant[kind] else 'is not'} significant" for kind in KINDS)
+        return f"Between {results.systems[0].name} and {results.systems[1].name}, {summary}."
+    summary = ", ".join(f"{kind} drift in {significant[kind]}" for kind in KINDS)
+    return f"Significant among {len(results.pairs)} pairs of retrievers: {summary}."
 
 
 def counts_said(system: System) -> str:
-    """How a system's queries came about, in one line."""
+    """One line on how a system's queries were selected."""
     queries = f"{len(system.queries)} queries for {system.questions} questions"
     if system.answers is None:
         return f"{system.said}: {len(system.queries)} queries"
@@ -95,7 +95,7 @@ def counts_said(system: System) -> str:
 
 
 def notes_of(results: DriftResults) -> list[str]:
-    """What a reader must know before believing the figures."""
+    """Caveats for interpreting the numbers."""
     pairs, systems = results.pairs, results.systems
     notes = []
     few = [system.name for system in systems if system.questions < FEW_QUESTIONS]
@@ -122,7 +122,7 @@ def notes_of(results: DriftResults) -> list[str]:
 
 
 def settings_said(results: DriftResults) -> list[tuple[str, str]]:
-    """What the figures depend on, as names and values."""
+    """The settings behind the numbers, as names and values."""
     settings = results.settings
     return [
         ("Successful", results.success),
@@ -140,7 +140,7 @@ def settings_said(results: DriftResults) -> list[tuple[str, str]]:
 
 
 def as_markdown(results: DriftResults) -> str:
-    """The tables."""
+    """drift.md: all tables in Markdown."""
     names = [system.name for system in results.systems]
     lines = [f"# Drift between {', '.join(map(_cell, names))}", "", headline(results), ""]
     lines += [f"- **{name}**: {_cell(value)}" for name, value in settings_said(results)]
@@ -155,15 +155,15 @@ def as_markdown(results: DriftResults) -> str:
     lines += _table(["", *_profile_columns(results)], [[name, *_profile_cells(results, name)] for name in names])
     lines += ["", "## Most telling words", ""]
     for name in names:
-        said = ", ".join(f"{term.word} (z {term.z:.1f})" for term in results.terms[name])
-        lines.append(f"- **{_cell(name)}**: {_cell(said) or 'none'}")
+        terms = ", ".join(f"{term.word} (z {term.z:.1f})" for term in results.terms[name])
+        lines.append(f"- **{_cell(name)}**: {_cell(terms) or 'none'}")
     if notes := notes_of(results):
         lines += ["", "## Notes", "", *[f"- {_cell(note)}" for note in notes]]
     return "\n".join(lines) + "\n"
 
 
 def as_page(results: DriftResults, created: str) -> str:
-    """The page as HTML."""
+    """drift.html."""
     names = [system.name for system in results.systems]
     return (
         page_environment()
@@ -186,7 +186,7 @@ def as_page(results: DriftResults, created: str) -> str:
 
 
 def maps(names: Sequence[str], pairs: Sequence[Pair], notes: Sequence[str], mark: str = "drift") -> dict[str, Any]:
-    """Heat maps, table of pairs and notes as drift_maps.html.j2 takes them; `mark` is the drawings' own on the page."""
+    """Heat maps, table of pairs and notes for drift_maps.html.j2; `mark` is a unique prefix for SVG ids."""
     return {
         "drawings": [draw_map(names, pairs, kind, mark) for kind in KINDS],
         "pair_columns": PAIR_COLUMNS,
@@ -197,7 +197,7 @@ def maps(names: Sequence[str], pairs: Sequence[Pair], notes: Sequence[str], mark
 
 
 def draw_map(names: Sequence[str], pairs: Sequence[Pair], kind: str, mark: str = "drift") -> Drawing:
-    """The heat map of one kind of drift, as in figure 3 of seed 003: RE-MMD² × 100, darker where it is larger."""
+    """The heat map of one kind of drift, as in figure 3 of seed 003: RE-MMD² × 100, darker for larger values."""
     values = {ends: pair.drifts[kind].value for pair in pairs for ends in permutations((pair.first, pair.second))}
     top = max([*values.values(), 1e-12])
     side = 1.5 + 0.85 * len(names)
@@ -210,7 +210,7 @@ def draw_map(names: Sequence[str], pairs: Sequence[Pair], kind: str, mark: str =
                 square = Rectangle((column - 0.5, row - 0.5), 1, 1, facecolor=SERIES[0], alpha=alpha, edgecolor="none")
                 axes.add_patch(square)
                 axes.text(column, row, _map_cell(pair_of(pairs, a, b), kind), ha="center", va="center", color=INK)
-        edges = [at - 0.5 for at in range(len(names) + 1)]
+        edges = [i - 0.5 for i in range(len(names) + 1)]
         axes.hlines(edges, edges[0], edges[-1], color=LINE, linewidth=0.8)
         axes.vlines(edges, edges[0], edges[-1], color=LINE, linewidth=0.8)
         slant: dict[str, Any] = {"rotation": 30, "ha": "right"} if len(names) > 3 or max(map(len, names)) > 12 else {}
@@ -221,8 +221,8 @@ def draw_map(names: Sequence[str], pairs: Sequence[Pair], kind: str, mark: str =
         axes.set_aspect("equal")
         axes.spines[:].set_visible(False)
         axes.tick_params(length=0)
-        said = "; ".join(f"{pair.first} and {pair.second} {_map_cell(pair, kind)}" for pair in pairs)
-        svg = svg_of(figure, f"{mark}-{kind}", f"{TITLES[kind]}, RE-MMD² times 100: {said}.")
+        description = "; ".join(f"{pair.first} and {pair.second} {_map_cell(pair, kind)}" for pair in pairs)
+        svg = svg_of(figure, f"{mark}-{kind}", f"{TITLES[kind]}, RE-MMD² times 100: {description}.")
     return Drawing(TITLES[kind], f"RE-MMD² × 100. †: p < {ALPHA} after Holm’s correction.", svg)
 
 
@@ -233,7 +233,7 @@ def _map_cell(pair: Pair | None, kind: str) -> str:
 
 
 def _matrix_row(results: DriftResults, name: str, kind: str) -> list[str]:
-    return [_map_cell(pair_of(results.pairs, name, other.name), kind) for other in results.systems]
+    return [_map_cell(pair_of(results.pairs, name, column.name), kind) for column in results.systems]
 
 
 def _pair_cells(pair: Pair, kind: str) -> list[str]:
@@ -258,9 +258,9 @@ def _profile_columns(results: DriftResults) -> list[str]:
 
 
 def _profile_cells(results: DriftResults, name: str) -> list[str]:
-    found = results.profiles[name]
-    shares = (found.question_marks, found.stop_words, found.copied, found.variety)
-    return [_value(found.words, 1, ""), *(_value(share, 100, " %") for share in shares)]
+    profile = results.profiles[name]
+    shares = (profile.question_marks, profile.stop_words, profile.copied, profile.variety)
+    return [_value(profile.words, 1, ""), *(_value(share, 100, " %") for share in shares)]
 
 
 def _value(value: Value | None, scale: float, unit: str) -> str:
@@ -276,7 +276,7 @@ def _range(low: float | None, high: float | None) -> str:
 
 
 def _hundred(value: float) -> str:
-    """Times 100, with a true minus sign; what rounds to zero has none."""
+    """The value times 100, with a true minus sign; zero after rounding has no sign."""
     text = f"{100 * value:.2f}"
     return "0.00" if text == "-0.00" else text.replace("-", "−")
 

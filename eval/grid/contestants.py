@@ -1,4 +1,4 @@
-"""The systems of a plan, resolved: which weights, which prompts, and what a run was trained on."""
+"""Resolve the systems of a plan: their weights, their prompts, and the questions they were trained on."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -22,12 +22,12 @@ from ...rewriters.frozen import joins
 from ...rewriters.registry import make_rewriter
 from ...rollouts.checkpoints import find_checkpoint
 from ..identity import llm_identity, weights_identity
-from .places import AnyDocument, Place
+from .places import AllDocuments, Testbed
 
 UNTRAINED = "untrained"
-"""As a checkpoint: the policy of the run before it was trained."""
+"""As a checkpoint name: the policy of the run before training."""
 
-_RETRIEVER = ("retriever", "model", "recipe", "rerank", "hybrid", "question_index", "engine")
+_RETRIEVER_FIELDS = ("retriever", "model", "recipe", "rerank", "hybrid", "question_index", "engine")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +37,16 @@ class Contestant:
     name: str
     system: SystemConfig
     config: RunConfig
-    """Its policy and rollout settings; of a run, all of that run's settings."""
+    """Policy and rollout settings; for a training run, all settings of that run."""
     checkpoint: Path | None
-    """The trained policy; None is the model as it stands."""
+    """The trained policy; None means the base model."""
     depth: int
     weights: Mapping[str, Any]
-    """What its model and its checkpoint are recognised by."""
+    """Identity of its model and checkpoint."""
 
     @property
     def engine_key(self) -> str:
-        """Contestants of one key answer with the same loaded model."""
+        """Contestants with the same key share one loaded model."""
         if self.system.llm is not None:
             return f"llm {self.system.llm.model_dump_json()}"
         rollout = self.config.rollout
@@ -60,19 +60,22 @@ class Contestant:
         """Whether it is the policy of a run after training."""
         return self.checkpoint is not None
 
-    def rewriter(self, place: Place) -> Rewriter:
-        """Its rewriter for a place. Raises ConfigError where the two, or rewriter and system, do not fit."""
+    def rewriter(self, testbed: Testbed) -> Rewriter:
+        """The rewriter for a testbed. Raises ConfigError if it does not fit the testbed or the system settings."""
         documents = max(self.depth, self.config.rollout.documents)
-        made = make_rewriter(self.rewriter_settings(place.environment), place.card, documents)
-        if self.system.passages > 1 and not joins(made):
+        rewriter = make_rewriter(self.rewriter_settings(testbed.environment), testbed.card, documents)
+        if self.system.passages > 1 and not joins(rewriter):
             raise ConfigError(
-                f"systems.{self.name}.passages is {self.system.passages}, and {made.name} searches with one answer. "
-                "Take rewriter.name=hyde, or leave passages out."
+                f"systems.{self.name}.passages is {self.system.passages}, and {rewriter.name} searches with one "
+                "answer. Take rewriter.name=hyde, or leave passages out."
             )
-        return made
+        return rewriter
 
     def rewriter_settings(self, environment: str) -> RewriterConfig:
-        """Those of the run's member of that name, where the run mixes environments and has one."""
+        """The rewriter settings for an environment.
+
+        If the run mixes environments and has a member of that name, these are the member's settings.
+        """
         if self.system.rewriter is None and self.config.mix is not None:
             member = environments(self.config).get(environment)
             if member is not None:
@@ -80,10 +83,10 @@ class Contestant:
         return self.config.rewriter
 
     def trained_in(self, plan: PlanConfig, cards: Mapping[str, RetrieverCard]) -> str:
-        """The environments that the run was trained in, by their names in the plan, else by retriever; "" untrained.
+        """Names of the environments that the run was trained in, joined by `+`; "" if it is untrained.
 
-        An environment that is searched on this machine is recognised by the settings of its retriever, a service by
-        the name on its card (`cards`, by environment).
+        Names are those of the plan, or the retriever's name if the plan lacks the environment. A local environment is
+        matched by its retriever settings, a service by the name on its card (`cards`, by environment).
         """
         names: dict[str, str] = {}
         for name, environment in plan.environments.items():
@@ -91,14 +94,16 @@ class Contestant:
                 names.setdefault(_signature(environment.env), name)
             elif name in cards:
                 names.setdefault(cards[name].name, name)
-        found = [names.get(_signature(env), names.get(env.retriever, env.retriever)) for env in _schools(self)]
-        return "+".join(dict.fromkeys(found))
+        environment_names = [
+            names.get(_signature(env), names.get(env.retriever, env.retriever)) for env in _training_environments(self)
+        ]
+        return "+".join(dict.fromkeys(environment_names))
 
 
 def resolve(name: str, plan: PlanConfig) -> Contestant:
     """The contestant of that name.
 
-    Raises ConfigError or CheckpointError for a run that is none or has no policy, ModelError for a model that is none.
+    Raises ConfigError or CheckpointError if the run folder is invalid or has no policy, ModelError for a bad model.
     """
     system = plan.systems[name]
     checkpoint = None
@@ -127,58 +132,60 @@ def resolve(name: str, plan: PlanConfig) -> Contestant:
 
 
 class TrainedQuestions:
-    """What the runs of a plan were trained on, as far as that lies on this machine."""
+    """The training questions of a plan's runs, as far as they are on this machine."""
 
     def __init__(self) -> None:
-        self._read: dict[str, list[Question] | str] = {}
-        self._near: dict[tuple[str, str], list[str]] = {}
+        self._train_cache: dict[str, list[Question] | str] = {}
+        self._near_notes: dict[tuple[str, str], list[str]] = {}
 
-    def refuse(self, contestant: Contestant, place: Place, split: str) -> list[str]:
-        """DataError where a question of `place` was trained on.
+    def refuse(self, contestant: Contestant, testbed: Testbed, split: str) -> list[str]:
+        """Raise DataError if the contestant was trained on a question of `testbed`.
 
-        Gives notes on questions that are nearly the same as a trained one, letter by letter, which a reader has to
-        judge, and on what could not be looked at.
+        Returns notes on questions that are textually close to a training question, which a reader has to judge, and on
+        datasets that could not be compared.
         """
         notes = []
-        for env in _schools(contestant):
-            found = self._train(env.dataset) if contestant.config.client.urls == "local" else "it is a service's"
-            if isinstance(found, str):
-                notes.append(f"{contestant.name}: the questions it was trained on could not be compared ({found}).")
-            elif shared := overlap_with_train(place.dataset, split, place.questions, found):
+        for env in _training_environments(contestant):
+            train = self._train(env.dataset) if contestant.config.client.urls == "local" else "it is a service's"
+            if isinstance(train, str):
+                notes.append(f"{contestant.name}: the questions it was trained on could not be compared ({train}).")
+            elif shared := overlap_with_train(testbed.dataset, split, testbed.questions, train):
                 raise DataError(
-                    f"{contestant.name} was trained on questions of {place.dataset}. {shared[0]} Take them out of the "
-                    "split, or take the dataset from this system (systems.NAME.datasets)."
+                    f"{contestant.name} was trained on questions of {testbed.dataset}. {shared[0]} Take them out of "
+                    "the split, or take the dataset from this system (systems.NAME.datasets)."
                 )
             else:
                 notes += [
                     f"{contestant.name} was trained on {env.dataset.path or env.dataset.kind}. {sentence}"
-                    for sentence in self._nearly(env.dataset, place, split, found)
+                    for sentence in self._near_duplicate_notes(env.dataset, testbed, split, train)
                 ]
         return notes
 
-    def _nearly(self, source: DatasetConfig, place: Place, split: str, train: Sequence[Question]) -> list[str]:
-        """What is said of nearly equal questions; looked for once for all runs and environments."""
-        key = source.model_dump_json(), place.dataset
-        if key not in self._near:
-            self._near[key] = near_overlap_with_train(place.dataset, split, place.questions, train)
-        return self._near[key]
+    def _near_duplicate_notes(
+        self, source: DatasetConfig, testbed: Testbed, split: str, train: Sequence[Question]
+    ) -> list[str]:
+        """Notes on near-duplicate questions; computed once for all runs and environments."""
+        key = source.model_dump_json(), testbed.dataset
+        if key not in self._near_notes:
+            self._near_notes[key] = near_overlap_with_train(testbed.dataset, split, testbed.questions, train)
+        return self._near_notes[key]
 
     def _train(self, source: DatasetConfig) -> Sequence[Question] | str:
         key = source.model_dump_json()
-        if key not in self._read:
+        if key not in self._train_cache:
             try:
-                splits = open_corpus(source).questions(AnyDocument()).splits
+                splits = open_corpus(source).questions(AllDocuments()).splits
                 train = splits["train"].questions if "train" in splits else []
-                self._read[key] = joined("trained", train)  # equal ids of two collections mean nothing
+                self._train_cache[key] = joined("trained", train)  # equal ids of two collections mean nothing
             except QuerylectError as error:
-                self._read[key] = str(error)
-        return self._read[key]
+                self._train_cache[key] = str(error)
+        return self._train_cache[key]
 
 
-def _schools(contestant: Contestant) -> list[EnvironmentConfig]:
+def _training_environments(contestant: Contestant) -> list[EnvironmentConfig]:
     """The environments that a run was trained in."""
-    return [one.env for one in environments(contestant.config).values()] if contestant.trained else []
+    return [member.env for member in environments(contestant.config).values()] if contestant.trained else []
 
 
 def _signature(env: EnvironmentConfig) -> str:
-    return json.dumps(env.model_dump(mode="json", include=set(_RETRIEVER)), sort_keys=True)
+    return json.dumps(env.model_dump(mode="json", include=set(_RETRIEVER_FIELDS)), sort_keys=True)

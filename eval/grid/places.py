@@ -1,7 +1,7 @@
-"""Where questions are asked: one environment of a plan on one of its datasets, opened for its facts alone.
+"""Testbeds: one environment of a plan on one of its datasets, opened only to read its facts.
 
-A place on this machine builds its index where it is missing, and knows the judgements. One that runs as a service is
-asked what it serves.
+A local testbed builds its index if that is missing, and has the judgements. A testbed behind a service is asked for its
+facts over HTTP.
 """
 
 import hashlib
@@ -16,62 +16,64 @@ from ...configs.environment import DatasetConfig, EnvironmentConfig
 from ...configs.evaluation import PlanConfig, PlanEnvironment
 from ...configs.schema import RunConfig
 from ...data.corpus import open_corpus
-from ...data.sampling import Sample, draw, draw_of_parts, sampled
+from ...data.sampling import QuestionSample, draw, draw_of_parts, sampled
 from ...data.types import Dataset, Question, Split
-from ...envs.connect import open_environment
-from ...envs.index import build_index, check_corpus, open_index
-from ...envs.rerank import reranked
+from ...envs.client.connect import open_environment
+from ...envs.index.build import build_index
+from ...envs.index.open import open_index
+from ...envs.retrievers.open import check_corpus
+from ...envs.retrievers.rerank import reranked
 from ...errors import ConfigError
 from ...logs import progress_bar
 from ...rewriters.card import RetrieverCard
 from ..baselines import retriever_name
 from ..identity import judgements_identity, model_identity, options_identity
 
-_OF_THE_INDEX = {"model", "recipe", "hybrid", "remote", "engine", "vectors"}
-"""Settings that make another index of the same retriever and dataset."""
+_INDEX_FIELDS = {"model", "recipe", "hybrid", "remote", "engine", "vectors"}
+"""Settings that lead to a different index for the same retriever and dataset."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Testbed:
     """One environment on one dataset."""
 
     dataset: str
     environment: str
     config: RunConfig
-    """Settings with which a client of it is opened; only `env` and `client` are meant."""
+    """Settings for opening a client; only `env` and `client` are used."""
     card: RetrieverCard
     questions: list[Question]
     everything: list[Question]
     """All questions of the split, also those beyond `limit`."""
     published_as: tuple[str, str]
-    """Names of dataset and retriever under which figures of it are published."""
+    """Names of dataset and retriever under which its figures are published."""
     split: Split | None
-    """Questions and judgements of the split, where they are on this machine."""
+    """Questions and judgements of the split; None if they are not on this machine."""
     documents: int
-    """How many are searched."""
+    """Number of documents in the corpus."""
     corpus_hash: str
     identity: dict[str, Any] = field(repr=False)
-    """All of the place that an answer depends on."""
-    sample: Sample | None = None
-    """Where `limit` left some questions out."""
+    """Everything about the testbed that an answer depends on."""
+    sample: QuestionSample | None = None
+    """How questions were sampled, if `limit` left some out."""
 
 
-class AnyDocument:
-    """Holds every document: where questions are read without their corpus."""
+class AllDocuments:
+    """Contains every document id; for reading questions without their corpus."""
 
     def __contains__(self, _: object) -> bool:
         return True
 
 
 class Places:
-    """Opens the places of a plan; a dataset is loaded once for all its environments."""
+    """Opens the testbeds of a plan; a dataset is loaded once for all its environments."""
 
     def __init__(self, plan: PlanConfig) -> None:
         self.plan = plan
         self._datasets: dict[str, Dataset] = {}
 
-    def open(self, dataset: str, environment: str) -> Place:
-        """The facts of one place. Raises what opening its index, its dataset or its service raises."""
+    def open(self, dataset: str, environment: str) -> Testbed:
+        """Open one testbed. Raises the errors of opening its index, dataset or service."""
         plan, settings = self.plan, self.plan.environments[environment]
         source = plan.datasets[dataset]
         urls = settings.urls.get(dataset) or settings.client.urls
@@ -90,30 +92,30 @@ class Places:
             if not info.splits.get(plan.split):
                 raise _no_split(plan.split, f"the service of {environment} on {dataset}", dict(info.splits))
             questions = client.questions(plan.split)
-        known = self._split(dataset, source, AnyDocument()) if source is not None else None
-        asked = self._limited(dataset, questions)
-        return Place(
+        split = self._split(dataset, source, AllDocuments()) if source is not None else None
+        selected = self._limited(dataset, questions)
+        return Testbed(
             dataset,
             environment,
             config,
             RetrieverCard.from_service(info.retriever),
-            asked,
+            selected,
             questions,
-            (self._datasets[dataset].name if known is not None else dataset, retriever_name(info.retriever)),
-            known,
+            (self._datasets[dataset].name if split is not None else dataset, retriever_name(info.retriever)),
+            split,
             info.corpus_size,
             info.corpus_hash,
             {
                 "index": info.index_hash,
                 "gain": info.gain,
-                "judgements": judgements_identity(known.qrels if known else None),
+                "judgements": judgements_identity(split.qrels if split else None),
                 "settings": info.settings_hash,
                 "options": options_identity(questions),
             },
-            sampled(len(asked), len(questions), plan.limit, plan.seed),
+            sampled(len(selected), len(questions), plan.limit, plan.seed),
         )
 
-    def _local(self, dataset: str, environment: str, settings: PlanEnvironment, source: DatasetConfig) -> Place:
+    def _local(self, dataset: str, environment: str, settings: PlanEnvironment, source: DatasetConfig) -> Testbed:
         env = searched_here(self.plan, settings, dataset, source)
         if not Path(env.index).expanduser().is_dir():
             with progress_bar(f"indexing {dataset} for {environment}") as progress:
@@ -127,13 +129,13 @@ class Places:
         if env.rerank is not None:
             rerank = {**env.rerank.model_dump(mode="json"), "model": model_identity(env.rerank.model)}
             card |= {"trained": reranked(card["trained"], env.rerank.depth), "rerank": rerank}
-        asked = self._limited(dataset, split.questions)
-        return Place(
+        selected = self._limited(dataset, split.questions)
+        return Testbed(
             dataset,
             environment,
             RunConfig(env=env, client=settings.client, name=f"{dataset}-{environment}"),
             RetrieverCard.from_service(card),
-            asked,
+            selected,
             list(split.questions),
             (self._datasets[dataset].name, retriever_name(card)),
             split,
@@ -151,7 +153,7 @@ class Places:
                 "identical_ids_ignored": self._datasets[dataset].ignore_identical_ids,
                 "options": options_identity(split.questions),
             },
-            sampled(len(asked), len(split.questions), self.plan.limit, self.plan.seed),
+            sampled(len(selected), len(split.questions), self.plan.limit, self.plan.seed),
         )
 
     def _split(self, dataset: str, source: DatasetConfig, documents: Container[str]) -> Split:
@@ -164,29 +166,29 @@ class Places:
         return splits[self.plan.split]
 
     def _limited(self, dataset: str, questions: Sequence[Question]) -> list[Question]:
-        """The sample of `limit` questions; where a dataset has parts, of every part."""
+        """A sample of `limit` questions; if the dataset has parts, `limit` of each part."""
         plan = self.plan
         if not plan.has_parts(dataset):
             return draw(questions, plan.limit, plan.seed)
         return draw_of_parts(questions, plan.limit, plan.seed, lambda question: question.id.partition("/")[0])
 
     def licence(self, dataset: str) -> str:
-        """Licence and citation of a dataset on this machine; "" where it is not known here."""
+        """Licence and citation of a local dataset; "" if the dataset was not loaded."""
         return self._datasets[dataset].licence if dataset in self._datasets else ""
 
 
 def searched_here(
     plan: PlanConfig, settings: PlanEnvironment, dataset: str, source: DatasetConfig
 ) -> EnvironmentConfig:
-    """The settings of an environment that searches `dataset` on this machine, its index folders named."""
+    """The settings of an environment that searches `dataset` on this machine, with index folders filled in."""
 
-    def folder(written: str, what: str) -> str:
-        if "{dataset}" not in written and len(settings.datasets or plan.datasets) > 1:
+    def folder(template: str, setting: str) -> str:
+        if "{dataset}" not in template and len(settings.datasets or plan.datasets) > 1:
             raise ConfigError(
-                f"{what} is {written!r} for {len(settings.datasets or plan.datasets)} datasets; put {{dataset}} into "
-                "it, where the name of the dataset goes."
+                f"{setting} is {template!r} for {len(settings.datasets or plan.datasets)} datasets; put {{dataset}} "
+                "into it, where the name of the dataset goes."
             )
-        return written.replace("{dataset}", dataset)
+        return template.replace("{dataset}", dataset)
 
     env = settings.env
     changes: dict[str, Any] = {"dataset": source, "name": env.name or f"{dataset}/{env.retriever}"}
@@ -197,11 +199,11 @@ def searched_here(
         ]
         changes["hybrid"] = env.hybrid.model_copy(update={"members": members})
     if env.question_index is not None:
-        named = {
+        index_folders = {
             name: folder(getattr(env.question_index, name), f"env.question_index.{name}")
             for name in ("folder", "index")
         }
-        changes["question_index"] = env.question_index.model_copy(update=named)
+        changes["question_index"] = env.question_index.model_copy(update=index_folders)
     if "index" in env.model_fields_set:
         changes["index"] = folder(env.index, "env.index")
     else:
@@ -210,19 +212,19 @@ def searched_here(
 
 
 def _index_name(env: EnvironmentConfig) -> str:
-    """The retriever in letters that a folder may have; a mark of its settings where they are not the usual ones."""
+    """The retriever's name as a folder name; a hash of its index settings is appended if they are not the defaults."""
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", env.retriever).strip("-.") or "retriever"
-    own = env.model_dump(mode="json", include=_OF_THE_INDEX)
+    settings = env.model_dump(mode="json", include=_INDEX_FIELDS)
     if env.question_index is not None:
-        own["question_index"] = env.question_index.model_dump(mode="json")
-    usual = EnvironmentConfig().model_dump(mode="json", include=_OF_THE_INDEX)
-    if own == usual:
+        settings["question_index"] = env.question_index.model_dump(mode="json")
+    defaults = EnvironmentConfig().model_dump(mode="json", include=_INDEX_FIELDS)
+    if settings == defaults:
         return name
-    return f"{name}-{hashlib.sha256(json.dumps(own, sort_keys=True).encode()).hexdigest()[:8]}"
+    return f"{name}-{hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]}"
 
 
 def chosen_places(plan: PlanConfig) -> list[tuple[str, str]]:
-    """(dataset, environment) of every place, in the order of the plan."""
+    """(dataset, environment) of every testbed, in the order of the plan."""
     return [
         (dataset, name)
         for dataset in plan.datasets
@@ -231,5 +233,5 @@ def chosen_places(plan: PlanConfig) -> list[tuple[str, str]]:
     ]
 
 
-def _no_split(split: str, where: str, there: dict[str, int]) -> ConfigError:
-    return ConfigError(f"{where} has no questions in split {split!r}; it has {there}. Change split.")
+def _no_split(split: str, source: str, sizes: dict[str, int]) -> ConfigError:
+    return ConfigError(f"{source} has no questions in split {split!r}; it has {sizes}. Change split.")

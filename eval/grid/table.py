@@ -1,9 +1,9 @@
-"""From the records of a grid to its tables: one per dataset (and per part of it), and an average.
+"""Build the tables of a grid from its records: one per dataset (and per part of it), and an average.
 
-Rows are systems by turn, columns environments. A question of a system that samples counts with the mean over its
-samples, and only where all of them have a score. Every arm is tested against the baselines in the same environment, by
-the first metric; Holm's correction runs over all comparisons of a table. An average is a mean of the means of parts of
-equal weight, and is there only where every part is.
+Rows are systems by turn, columns are environments. For a system that samples, a question's score is the mean over its
+samples, and None unless all of them have a score. Every arm is tested against the baselines in the same environment, on
+the first metric; Holm's correction covers all comparisons of a table. An average is the mean of equally weighted parts,
+and exists only if every part does.
 """
 
 import math
@@ -20,22 +20,22 @@ from ..table import ALPHA, Adjusted, Arm, known_mean, listed
 MARKS = (("†", "↓"), ("‡", "⇓"))
 """Significantly better and worse than the first and the second baseline."""
 FREE_MARKS = ("★", "☆")
-"""And than the best training-free baseline."""
+"""Significantly better and worse than the best training-free baseline."""
 FEW = 100
-"""Questions under which a table says that they are few."""
+"""With fewer questions than this, a table carries a warning."""
 
 Values = Mapping[str, Mapping[str, float | None]]
-"""Metrics by question id; None where unscorable."""
+"""Metrics by question id; None if the question could not be scored."""
 
 
 @dataclass(frozen=True, slots=True)
-class Costs:
+class MeanCosts:
     """Means per answer, earlier turns included."""
 
     calls: int
     searches: float
     tokens_in: float | None
-    """None where an endpoint does not say of every answer; so is tokens_out."""
+    """None if an endpoint does not report it for every answer; the same holds for tokens_out."""
     tokens_out: float | None
     seconds: float
     format_ok: float
@@ -43,16 +43,16 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What one arm did in one environment on one set of questions."""
+    """The answers of one arm in one environment to one set of questions."""
 
     questions: Sequence[str]
-    """Ids of all questions that it is to answer."""
+    """Ids of all questions that the arm should answer."""
     values: Values
     records: Sequence[EvalRecord]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class QuestionSet:
     """A set of questions: a dataset, or a part of one. Answers by arm and environment."""
 
     title: str
@@ -60,8 +60,8 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Score:
-    """One figure of a table."""
+class TableScore:
+    """One cell of a table."""
 
     metrics: dict[str, float | None]
     low: float | None
@@ -74,18 +74,18 @@ class Score:
     marks: str = ""
     best: bool = False
     format_ok: float | None = None
-    """Share of answers in the asked format; None, as the next three, where no model wrote."""
+    """Share of answers in the requested format. None, like the next three fields, if no model wrote the answers."""
     repeats: float | None = None
     """Share of rewrites that repeat the question."""
     cut: float | None = None
-    """Share of answers that were cut at their token limit."""
+    """Share of answers truncated at their token limit."""
     with_fall_back: float | None = None
-    """The first metric where a question whose format failed counts with the raw question's score."""
+    """The first metric, with the raw question's score for every answer in the wrong format."""
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison(Adjusted):
-    """One arm against a baseline in one environment, by the first metric."""
+class GridComparison(Adjusted):
+    """One arm against a baseline in one environment, on the first metric."""
 
     arm: Arm
     baseline: Arm
@@ -96,12 +96,12 @@ class Comparison(Adjusted):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One arm; its scores by environment, None where it has none."""
+    """One arm; its scores by environment, None for an environment without a score."""
 
     arm: Arm
     label: str
-    scores: dict[str, Score | None]
-    costs: Costs | None
+    scores: dict[str, TableScore | None]
+    costs: MeanCosts | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,35 +112,35 @@ class GridTable:
     environments: list[str]
     questions: int
     rows: list[Row]
-    comparisons: list[Comparison]
+    comparisons: list[GridComparison]
     notes: list[str] = field(default_factory=list)
     average: bool = False
 
-    def score(self, arm: Arm, environment: str) -> Score | None:
-        """That figure; None where there is none."""
+    def score(self, arm: Arm, environment: str) -> TableScore | None:
+        """The score of an arm in an environment; None if there is none."""
         return next((row.scores.get(environment) for row in self.rows if row.arm == arm), None)
 
 
 def answers_of(questions: Sequence[str], records: Sequence[EvalRecord], samples: int) -> dict[int, Answers]:
-    """What a system did, by turn; a question without a score in every sample has the value None."""
+    """The answers of a system by turn; a metric is None unless every sample of the question has a score."""
     by_turn: dict[int, dict[str, list[EvalRecord]]] = {}
     for record in records:
         by_turn.setdefault(record.turn, {}).setdefault(record.question_id, []).append(record)
-    found = {}
+    answers = {}
     for turn, answered in sorted(by_turn.items()):
         values = {question: _mean_metrics(answered.get(question, ()), samples) for question in questions}
-        known = [record for question in questions for record in answered.get(question, ())]
-        found[turn] = Answers(questions, values, known)
-    return found
+        turn_records = [record for question in questions for record in answered.get(question, ())]
+        answers[turn] = Answers(questions, values, turn_records)
+    return answers
 
 
-def split_by_part(part: Part) -> list[Part]:
-    """The parts of a dataset whose question ids begin with them: PART/…"""
+def split_by_part(part: QuestionSet) -> list[QuestionSet]:
+    """Split a dataset into its parts, given by the prefix of the question ids: PART/…"""
     names = dict.fromkeys(
         question.partition("/")[0] for answers in part.answers.values() for question in answers.questions
     )
     return [
-        Part(
+        QuestionSet(
             f"{part.title}: {name}",
             {
                 key: Answers(
@@ -156,9 +156,12 @@ def split_by_part(part: Part) -> list[Part]:
 
 
 def tabulate_parts(
-    plan: PlanConfig, title: str, parts: Sequence[tuple[float, Part]], said: Sequence[str] = ()
+    plan: PlanConfig, title: str, parts: Sequence[tuple[float, QuestionSet]], extra_notes: Sequence[str] = ()
 ) -> GridTable:
-    """The table of one part of weight 1, or the average of several whose weights add up to 1; `said` are notes."""
+    """The table of one part with weight 1, or the average of several parts whose weights sum to 1.
+
+    `extra_notes` are added to the table's notes.
+    """
     arms = _arms(plan, [part for _, part in parts])
     names = [
         name for name in plan.environments if any((arm, name) in part.answers for _, part in parts for arm in arms)
@@ -167,19 +170,19 @@ def tabulate_parts(
     comparisons = _comparisons(plan, parts, arms, names)
     rows = []
     for arm in arms:
-        of_arm = {name: scores[arm, name] for name in names}
+        arm_scores = {name: scores[arm, name] for name in names}
         marked = {
             name: _marked(plan, score, arm, name, comparisons, _best(plan, scores, name))
-            for name, score in of_arm.items()
+            for name, score in arm_scores.items()
         }
         rows.append(Row(arm, label(plan, arm), marked, _costs(plan, parts, arm)))
     questions = sum(max((len(answers.questions) for answers in part.answers.values()), default=0) for _, part in parts)
-    notes = [*_notes(plan, rows, questions, len(parts) > 1), *said]
+    notes = [*_notes(plan, rows, questions, len(parts) > 1), *extra_notes]
     return GridTable(title, names, questions, rows, comparisons, notes, len(parts) > 1)
 
 
 def label(plan: PlanConfig, arm: Arm) -> str:
-    """A row's name for readers: the turn is told where there are several."""
+    """The display name of a row; includes the turn if the system has several."""
     if arm.system == RAW:
         return "raw question"
     if arm.system == BEST_FREE:
@@ -188,7 +191,7 @@ def label(plan: PlanConfig, arm: Arm) -> str:
 
 
 def family(plan: PlanConfig) -> str:
-    """Which comparisons Holm's correction runs over, in one sentence."""
+    """The comparisons that Holm's correction covers, in one sentence."""
     against = ["the raw question" if name == RAW else name for name in plan.baselines]
     against += ["the best training-free baseline (of systems with a model)"] if plan.free_systems else []
     return (
@@ -198,32 +201,34 @@ def family(plan: PlanConfig) -> str:
     )
 
 
-def _arms(plan: PlanConfig, parts: Sequence[Part]) -> list[Arm]:
+def _arms(plan: PlanConfig, parts: Sequence[QuestionSet]) -> list[Arm]:
     order: dict[str, int] = {}
-    for place, name in enumerate([RAW, *plan.free_systems, BEST_FREE, *plan.systems]):
-        order.setdefault(name, place)
-    found = {arm for part in parts for arm, _ in part.answers}
-    return sorted(found, key=lambda arm: (order[arm.system], arm.turn))
+    for position, name in enumerate([RAW, *plan.free_systems, BEST_FREE, *plan.systems]):
+        order.setdefault(name, position)
+    arms = {arm for part in parts for arm, _ in part.answers}
+    return sorted(arms, key=lambda arm: (order[arm.system], arm.turn))
 
 
-def _score(plan: PlanConfig, parts: Sequence[tuple[float, Part]], arm: Arm, name: str) -> Score | None:
-    found = [(weight, part.answers.get((arm, name))) for weight, part in parts]
-    known = [(weight, answers) for weight, answers in found if answers is not None]
-    if len(known) < len(found):
+def _score(plan: PlanConfig, parts: Sequence[tuple[float, QuestionSet]], arm: Arm, name: str) -> TableScore | None:
+    candidates = [(weight, part.answers.get((arm, name))) for weight, part in parts]
+    present = [(weight, answers) for weight, answers in candidates if answers is not None]
+    if len(present) < len(candidates):
         return None
     metrics: dict[str, float | None] = {}
     for metric in plan.metrics:
-        strata = [(weight, _scored(answers, metric)) for weight, answers in known]
+        strata = [(weight, _scored(answers, metric)) for weight, answers in present]
         metrics[metric] = math.fsum(w * math.fsum(v) / len(v) for w, v in strata) if all(v for _, v in strata) else None
-    main = [(weight, _scored(answers, plan.metrics[0])) for weight, answers in known]
+    main = [(weight, _scored(answers, plan.metrics[0])) for weight, answers in present]
     low, high = mean_ci(main, plan.bootstrap, plan.seed) if all(values for _, values in main) else (None, None)
-    n, of = sum(len(values) for _, values in main), sum(len(answers.questions) for _, answers in known)
-    score = Score(metrics, low, high, n, of)
-    return _written(score, plan, arm, name, parts) if arm.turn else score
+    n, total = sum(len(values) for _, values in main), sum(len(answers.questions) for _, answers in present)
+    score = TableScore(metrics, low, high, n, total)
+    return _with_behaviour(score, plan, arm, name, parts) if arm.turn else score
 
 
-def _written(score: Score, plan: PlanConfig, arm: Arm, name: str, parts: Sequence[tuple[float, Part]]) -> Score:
-    """The score with what the answers look like; of several parts the weighted means."""
+def _with_behaviour(
+    score: TableScore, plan: PlanConfig, arm: Arm, name: str, parts: Sequence[tuple[float, QuestionSet]]
+) -> TableScore:
+    """The score with behaviour figures added (format, repeats, truncation, fall-back); weighted means over parts."""
     shares: list[tuple[float, Behaviour, float | None]] = []
     for weight, part in parts:
         records = part.answers[arm, name].records
@@ -233,37 +238,41 @@ def _written(score: Score, plan: PlanConfig, arm: Arm, name: str, parts: Sequenc
         questions = {record.question_id: record for record in raw.records} if raw is not None else {}
         by_question: dict[str, list[float | None]] = {}
         for record in records:
-            fallen = with_fall_back(record, questions, plan.metrics[0])
-            by_question.setdefault(record.question_id, []).append(fallen)
-        means = [math.fsum(v for v in of if v is not None) / len(of) for of in by_question.values() if None not in of]
+            fallback = with_fall_back(record, questions, plan.metrics[0])
+            by_question.setdefault(record.question_id, []).append(fallback)
+        means = [
+            math.fsum(v for v in samples if v is not None) / len(samples)
+            for samples in by_question.values()
+            if None not in samples
+        ]
         shares.append((weight, behaviour(records), math.fsum(means) / len(means) if means else None))
 
     def mean(values: Sequence[float | None]) -> float | None:
-        known = [value for value in values if value is not None]
-        if len(known) < len(values):
+        present = [value for value in values if value is not None]
+        if len(present) < len(values):
             return None
-        return math.fsum(weight * value for (weight, *_), value in zip(shares, known, strict=True))
+        return math.fsum(weight * value for (weight, *_), value in zip(shares, present, strict=True))
 
     return replace(
         score,
-        format_ok=mean([one.format_ok for _, one, _ in shares]),
-        repeats=mean([one.repeats for _, one, _ in shares]),
-        cut=mean([one.cut for _, one, _ in shares]),
-        with_fall_back=mean([fallen for *_, fallen in shares]),
+        format_ok=mean([stats.format_ok for _, stats, _ in shares]),
+        repeats=mean([stats.repeats for _, stats, _ in shares]),
+        cut=mean([stats.cut for _, stats, _ in shares]),
+        with_fall_back=mean([fallback for *_, fallback in shares]),
     )
 
 
 def _comparisons(
-    plan: PlanConfig, parts: Sequence[tuple[float, Part]], arms: Sequence[Arm], names: Sequence[str]
-) -> list[Comparison]:
+    plan: PlanConfig, parts: Sequence[tuple[float, QuestionSet]], arms: Sequence[Arm], names: Sequence[str]
+) -> list[GridComparison]:
     tests = []
-    for number, system in enumerate([*plan.baselines, BEST_FREE]):
+    for index, system in enumerate([*plan.baselines, BEST_FREE]):
         baseline = max((arm for arm in arms if arm.system == system), default=None)
         if baseline is None:
             continue
-        left_out = [RAW, *plan.free_systems] if system == BEST_FREE else plan.baselines[: number + 1]
+        excluded = [RAW, *plan.free_systems] if system == BEST_FREE else plan.baselines[: index + 1]
         for arm in arms:
-            if arm.system == BEST_FREE or arm.system in left_out:
+            if arm.system == BEST_FREE or arm.system in excluded:
                 continue
             for name in names:
                 pairs = [
@@ -271,7 +280,11 @@ def _comparisons(
                     for weight, part in parts
                 ]
                 strata = [
-                    Stratum(weight, _all(a, a.questions, plan.metrics[0]), _all(b, a.questions, plan.metrics[0]))
+                    Stratum(
+                        weight,
+                        _metric_values(a, a.questions, plan.metrics[0]),
+                        _metric_values(b, a.questions, plan.metrics[0]),
+                    )
                     for weight, a, b in pairs
                     if a is not None and b is not None
                 ]
@@ -281,17 +294,17 @@ def _comparisons(
                 if test is not None:
                     tests.append((arm, baseline, name, test))
     adjusted = holm([test.p for *_, test in tests])
-    return [Comparison(*found, p) for found, p in zip(tests, adjusted, strict=True)]
+    return [GridComparison(*compared, p) for compared, p in zip(tests, adjusted, strict=True)]
 
 
 def _marked(
     plan: PlanConfig,
-    score: Score | None,
+    score: TableScore | None,
     arm: Arm,
     name: str,
-    comparisons: Sequence[Comparison],
+    comparisons: Sequence[GridComparison],
     best: float | None,
-) -> Score | None:
+) -> TableScore | None:
     if score is None:
         return None
     marks = ""
@@ -305,21 +318,21 @@ def _marked(
     return replace(score, marks=marks, best=is_best)
 
 
-def _best(plan: PlanConfig, scores: Mapping[tuple[Arm, str], Score | None], name: str) -> float | None:
+def _best(plan: PlanConfig, scores: Mapping[tuple[Arm, str], TableScore | None], name: str) -> float | None:
     means = [
         mean
-        for (_, where), score in scores.items()
-        if where == name and score is not None and (mean := score.metrics[plan.metrics[0]]) is not None
+        for (_, environment), score in scores.items()
+        if environment == name and score is not None and (mean := score.metrics[plan.metrics[0]]) is not None
     ]
     return max(means) if len(means) > 1 else None
 
 
-def _costs(plan: PlanConfig, parts: Sequence[tuple[float, Part]], arm: Arm) -> Costs | None:
+def _costs(plan: PlanConfig, parts: Sequence[tuple[float, QuestionSet]], arm: Arm) -> MeanCosts | None:
     records = [
         record
         for _, part in parts
-        for (other, _), answers in part.answers.items()
-        if other == arm
+        for (part_arm, _), answers in part.answers.items()
+        if part_arm == arm
         for record in answers.records
     ]
     if not records:
@@ -328,7 +341,7 @@ def _costs(plan: PlanConfig, parts: Sequence[tuple[float, Part]], arm: Arm) -> C
     def mean(values: Sequence[float]) -> float:
         return math.fsum(values) / len(values)
 
-    return Costs(
+    return MeanCosts(
         calls=arm.turn * (plan.systems[arm.system].passages if arm.turn else 1),
         searches=mean([record.searches for record in records]),
         tokens_in=known_mean([record.prompt_tokens for record in records]),
@@ -365,20 +378,20 @@ def _notes(plan: PlanConfig, rows: Sequence[Row], questions: int, average: bool)
 
 
 def _scored(answers: Answers, metric: str) -> list[float]:
-    return [value for value in _all(answers, answers.questions, metric) if value is not None]
+    return [value for value in _metric_values(answers, answers.questions, metric) if value is not None]
 
 
-def _all(answers: Answers, questions: Sequence[str], metric: str) -> list[float | None]:
+def _metric_values(answers: Answers, questions: Sequence[str], metric: str) -> list[float | None]:
     nothing: Mapping[str, float | None] = {}
     return [answers.values.get(question, nothing).get(metric) for question in questions]
 
 
 def _mean_metrics(records: Sequence[EvalRecord], samples: int) -> dict[str, float | None]:
-    """The mean over all samples; empty where one of them is missing, None where one has no score."""
+    """Means over all samples; empty if a sample is missing, None for a metric without a score in some sample."""
     if len({record.sample for record in records}) != samples:
         return {}
-    found: dict[str, float | None] = {}
+    means: dict[str, float | None] = {}
     for metric in records[0].metrics:
         values: list[Any] = [record.metrics[metric] for record in records]
-        found[metric] = None if None in values else math.fsum(values) / len(values)
-    return found
+        means[metric] = None if None in values else math.fsum(values) / len(values)
+    return means

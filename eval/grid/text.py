@@ -1,4 +1,4 @@
-"""The tables of a grid in Markdown, LaTeX, HTML and CSV: the same figures and marks in each."""
+"""Render the tables of a grid as Markdown, LaTeX, HTML and CSV, with the same figures and marks in each."""
 
 from collections.abc import Callable, Sequence
 from csv import DictWriter
@@ -10,7 +10,7 @@ from ..behaviour import percent
 from ..pages.figures import Drawing
 from ..pages.templates import page_environment
 from ..table import signed
-from .table import Costs, GridTable, Row, Score
+from .table import GridTable, MeanCosts, Row, TableScore
 from .transfer import Transfer
 
 COSTS = ("LLM calls", "tokens read", "tokens written", "retrievals", "seconds", "in format")
@@ -37,7 +37,7 @@ _LATEX = {
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Everything that the tables say."""
+    """The content of the output files."""
 
     title: str
     family: str
@@ -45,21 +45,21 @@ class Page:
     tables: Sequence[GridTable]
     transfer: Transfer | None
     notes: Sequence[str]
-    """Of the evaluation as a whole, failed cells among them."""
+    """Notes on the whole evaluation, including failed cells."""
     about: Sequence[str]
-    """Split, seed, licences, how to make it again."""
+    """Split, seed, licences, and how to reproduce the results."""
 
 
 def markdown(page: Page) -> str:
-    """All tables for a README."""
+    """All tables as Markdown, for a README."""
     lines = [f"# {page.title}", ""]
     lines += [*_bullets(page.notes), explanation(page.family), ""]
     for table in page.tables:
         lines += [f"## {table.title}", "", *_pipe(*_main(table, page.metrics[0], _bold_markdown)), ""]
-        if written := _written(table):
-            lines += [*_pipe(*written), ""]
+        if behaviour := _behaviour_table(table):
+            lines += [*_pipe(*behaviour), ""]
         if page.metrics[1:]:
-            lines += [*_pipe(*_others(table, page.metrics[1:])), ""]
+            lines += [*_pipe(*_further_metrics(table, page.metrics[1:])), ""]
         lines += _bullets(table.notes)
     if page.transfer is not None:
         lines += [f"## Transfer: {page.transfer.title}", "", *_pipe(*_matrix(page.transfer, _bold_markdown)), ""]
@@ -68,14 +68,14 @@ def markdown(page: Page) -> str:
 
 
 def latex(page: Page) -> str:
-    """All tables for a paper; they need the package booktabs."""
+    """All tables as LaTeX, for a paper; needs the package booktabs."""
     lines = ["% needs \\usepackage{booktabs}"]
-    said = f"{page.metrics[0]}. {explanation(page.family)}"
+    preamble = f"{page.metrics[0]}. {explanation(page.family)}"
     for table in page.tables:
-        notes = " ".join([said, *table.notes])
+        notes = " ".join([preamble, *table.notes])
         lines += _float(*_main(table, page.metrics[0], _bold_latex), f"{table.title}: {notes}")
-        if written := _written(table):
-            lines += _float(*written, f"{table.title}: what is written. {WRITTEN_EXPLAINED}")
+        if behaviour := _behaviour_table(table):
+            lines += _float(*behaviour, f"{table.title}: what is written. {WRITTEN_EXPLAINED}")
     if page.transfer is not None:
         caption = f"Transfer, {page.transfer.title}: {page.transfer.metric}. {TRANSFER_EXPLAINED}"
         lines += _float(*_matrix(page.transfer, _bold_latex), caption)
@@ -84,7 +84,7 @@ def latex(page: Page) -> str:
 
 
 def html(page: Page, drawing: Drawing | None) -> str:
-    """One page that opens without a server or a network."""
+    """One self-contained HTML page that needs neither server nor network."""
     return (
         page_environment()
         .get_template("grid.html.j2")
@@ -98,12 +98,12 @@ def html(page: Page, drawing: Drawing | None) -> str:
 
 
 def explanation(family: str) -> str:
-    """What stands above the tables: the tests, the marks and the costs."""
+    """The text above the tables: explains tests, marks and costs."""
     return f"{family} {MARKS_EXPLAINED} {WRITTEN_EXPLAINED} {COSTS_EXPLAINED}"
 
 
 def csv(page: Page) -> str:
-    """All tables in one file: a line for each system, turn and environment of each table."""
+    """All tables in one file: one line per table, system, turn and environment."""
     file = StringIO()
     writer = DictWriter(file, _columns(page.metrics), lineterminator="\n")
     writer.writeheader()
@@ -116,25 +116,27 @@ def csv(page: Page) -> str:
 
 
 def _columns(metrics: Sequence[str]) -> list[str]:
-    of_score = ["low", "high", "n", "of", "marks", "format_ok", "repeats", "cut", "with_fall_back"]
-    return ["table", "system", "turn", "label", "environment", *metrics, *of_score]
+    score_columns = ["low", "high", "n", "of", "marks", "format_ok", "repeats", "cut", "with_fall_back"]
+    return ["table", "system", "turn", "label", "environment", *metrics, *score_columns]
 
 
-def _csv_row(table: GridTable, row: Row, environment: str, score: Score) -> dict[str, Any]:
-    about = {"table": table.title, "system": row.arm.system, "turn": row.arm.turn, "label": row.label}
+def _csv_row(table: GridTable, row: Row, environment: str, score: TableScore) -> dict[str, Any]:
+    labels = {"table": table.title, "system": row.arm.system, "turn": row.arm.turn, "label": row.label}
     figures = {key: value for key, value in asdict(score).items() if key not in ("metrics", "best")}
-    return {**about, "environment": environment, **score.metrics, **figures}
+    return {**labels, "environment": environment, **score.metrics, **figures}
 
 
 def html_tables(tables: Sequence[GridTable], metrics: Sequence[str]) -> list[dict[str, Any]]:
-    """The tables as grid_table.html.j2 takes them, figures as text."""
+    """The tables in the form that grid_table.html.j2 expects, with figures as text."""
     return [
         {
             "title": table.title,
             "head": _main(table, metrics[0], str)[0],
             "rows": _html_rows(table, metrics[0]),
             "further": [
-                part for part in (_written(table), _others(table, metrics[1:]) if metrics[1:] else None) if part
+                part
+                for part in (_behaviour_table(table), _further_metrics(table, metrics[1:]) if metrics[1:] else None)
+                if part
             ],
             "notes": table.notes,
         }
@@ -151,7 +153,7 @@ Bold = Callable[[str], str]
 
 
 def _main(table: GridTable, metric: str, bold: Bold) -> tuple[list[str], list[list[str]]]:
-    """Head and rows of the first metric with its costs."""
+    """Header and rows of the first metric, with costs."""
     head = ["", *table.environments, *COSTS]
     rows = [
         [row.label, *(_figure(row.scores[name], metric, bold) for name in table.environments), *_cost_cells(row.costs)]
@@ -160,41 +162,41 @@ def _main(table: GridTable, metric: str, bold: Bold) -> tuple[list[str], list[li
     return head, rows
 
 
-def _others(table: GridTable, metrics: Sequence[str]) -> tuple[list[str], list[list[str]]]:
-    """Head and rows of the further metrics, environment by environment; they are not tested."""
+def _further_metrics(table: GridTable, metrics: Sequence[str]) -> tuple[list[str], list[list[str]]]:
+    """Header and rows of the further metrics, by environment; they are not tested."""
     pairs = [(metric, name) for metric in metrics for name in table.environments]
     rows = [[row.label, *(_value(row.scores[name], metric) for metric, name in pairs)] for row in table.rows]
     return ["not tested", *(f"{metric} {name}" for metric, name in pairs)], rows
 
 
-def _written(table: GridTable) -> tuple[list[str], list[list[str]]] | None:
-    """Head and rows of what the answers of models look like; None where no model wrote any."""
+def _behaviour_table(table: GridTable) -> tuple[list[str], list[list[str]]] | None:
+    """Header and rows of behaviour figures of model answers; None if no model wrote any."""
     rows = [
-        [row.label, *(cell for name in table.environments for cell in _written_cells(row.scores[name]))]
+        [row.label, *(cell for name in table.environments for cell in _behaviour_cells(row.scores[name]))]
         for row in table.rows
         if row.arm.turn
     ]
-    head = ["rewrites", *(f"{what} {name}" for name in table.environments for what in WRITTEN)]
+    head = ["rewrites", *(f"{column} {name}" for name in table.environments for column in WRITTEN)]
     return (head, rows) if rows else None
 
 
-def _written_cells(score: Score | None) -> list[str]:
+def _behaviour_cells(score: TableScore | None) -> list[str]:
     if score is None:
         return ["–"] * len(WRITTEN)
     shares = [percent(share) for share in (score.repeats, score.cut, score.format_ok)]
     return [*shares, "–" if score.with_fall_back is None else f"{score.with_fall_back:.3f}"]
 
 
-def _matrix(found: Transfer, bold: Bold) -> tuple[list[str], list[list[str]]]:
+def _matrix(matrix: Transfer, bold: Bold) -> tuple[list[str], list[list[str]]]:
     rows = []
-    for policy in found.policies:
+    for policy in matrix.policies:
         cells = []
-        for name in found.environments:
+        for name in matrix.environments:
             value, gain = policy.values[name], policy.gains[name]
-            said = "–" if value is None else f"{value:.3f}" + ("" if gain is None else f" ({signed(gain)})")
-            cells.append(bold(said) if policy.at_home(name) else said)
+            text = "–" if value is None else f"{value:.3f}" + ("" if gain is None else f" ({signed(gain)})")
+            cells.append(bold(text) if policy.at_home(name) else text)
         rows.append([f"{policy.system} ({policy.trained_in})", *cells])
-    return ["policy (trained in)", *found.environments], rows
+    return ["policy (trained in)", *matrix.environments], rows
 
 
 def _html_rows(table: GridTable, metric: str) -> list[dict[str, Any]]:
@@ -208,24 +210,24 @@ def _html_rows(table: GridTable, metric: str) -> list[dict[str, Any]]:
     ]
 
 
-def _html_score(score: Score | None, metric: str) -> dict[str, Any] | None:
+def _html_score(score: TableScore | None, metric: str) -> dict[str, Any] | None:
     if score is None or score.metrics[metric] is None:
         return None
     interval = f"{score.low:.3f} to {score.high:.3f}" if score.low is not None and score.high is not None else ""
     return {"value": _value(score, metric), "marks": score.marks, "best": score.best, "interval": interval}
 
 
-def _figure(score: Score | None, metric: str, bold: Bold) -> str:
+def _figure(score: TableScore | None, metric: str, bold: Bold) -> str:
     value = _value(score, metric)
     return value if score is None else (bold(value) if score.best else value) + score.marks
 
 
-def _value(score: Score | None, metric: str) -> str:
+def _value(score: TableScore | None, metric: str) -> str:
     value = score.metrics[metric] if score is not None else None
     return "–" if value is None else f"{value:.3f}"
 
 
-def _cost_cells(costs: Costs | None) -> list[str]:
+def _cost_cells(costs: MeanCosts | None) -> list[str]:
     if costs is None:
         return ["–"] * len(COSTS)
     return [
@@ -268,7 +270,7 @@ def _float(head: Sequence[str], rows: Sequence[Sequence[str]], caption: str) -> 
 
 
 _BOLD_START, _BOLD_END = "\x01", "\x02"
-"""Stand for LaTeX's own commands until the text around them is escaped."""
+"""Placeholders for LaTeX commands while the surrounding text is escaped."""
 
 
 def _tex(text: str) -> str:

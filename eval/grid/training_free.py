@@ -1,7 +1,7 @@
-"""The training-free baselines of a plan: which weights a cell took, and which baseline is the best of an environment.
+"""The training-free baselines of a plan: the weights of each cell, and the best baseline per environment.
 
-A cell keeps its weights beside its answers (`weights.json`), so that a later evaluation that asks further questions
-takes the same. Choices are kept by environment in `tuning.json` of the evaluation.
+A cell stores its weights beside its answers (`weights.json`), so that a later evaluation with more questions uses the
+same ones. Tuning results are stored by environment in the evaluation's `tuning.json`.
 """
 
 import json
@@ -13,12 +13,13 @@ from typing import Any
 
 from ...configs.evaluation import PlanConfig
 from ...data.types import Question
+from ...envs.client.base import EnvironmentApi
 from ...errors import DataError
 from ..identity import digest
 from ..records import write_text
 from ..training_free import GRIDS, TUNING_FILE, Tuned, Tuning, best_by_validation, tune
 
-_WEIGHTS = "weights.json"
+_WEIGHTS_FILE = "weights.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,15 +27,15 @@ class FreeSystem:
     """A training-free baseline as a system of a plan."""
 
     name: str
-    """Of the system."""
+    """The system's name."""
     baseline: str
     weights: Mapping[str, float] | None
-    """Those that the plan gives; None chooses them."""
+    """The weights given in the plan; None means tuned weights."""
     tuning: Tuning
 
     @classmethod
     def of(cls, plan: PlanConfig, name: str) -> "FreeSystem":
-        """The system of that name, which is a training-free one."""
+        """The system of that name, which must be a training-free one."""
         system = plan.systems[name]
         assert system.training_free is not None, f"{name} has a model"
         tuning = Tuning(plan.split, plan.tuning_questions, plan.metrics, plan.seed, plan.depth)
@@ -42,33 +43,33 @@ class FreeSystem:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """All of it that its answers depend on."""
+        """Everything about the system that its answers depend on."""
         if self.weights is not None:
             return {"training_free": self.baseline, "weights": dict(self.weights)}
         chosen = [self.tuning.questions, self.tuning.metrics[0], self.tuning.seed]
         return {
             "training_free": self.baseline,
-            "grid": digest([dict(each) for each in GRIDS[self.baseline]]),
+            "grid": digest([dict(weights) for weights in GRIDS[self.baseline]]),
             "by": chosen,
         }
 
-    def choose(self, client: Any, evaluated: Sequence[Question], cell: Path, evaluation: Path) -> Tuned:
-        """The weights of a cell: those that it took before, those that the plan gives, or the best on validation.
+    def choose(self, client: EnvironmentApi, evaluated: Sequence[Question], cell: Path, evaluation: Path) -> Tuned:
+        """The weights of a cell: those stored earlier, else those of the plan, else the best on validation questions.
 
-        `evaluated` are all questions of the evaluated split. Raises as `training_free.tune`.
+        `evaluated` are all questions of the evaluated split. Raises the errors of `training_free.tune`.
         """
-        known = self.chosen(cell)
-        if known is None:
+        tuned = self.chosen(cell)
+        if tuned is None:
             if self.weights is not None:
-                known = Tuned(self.baseline, dict(self.weights), reason="given in the plan")
+                tuned = Tuned(self.baseline, dict(self.weights), reason="given in the plan")
             else:
-                (known,) = tune([self.baseline], client, evaluated, self.tuning, evaluation / TUNING_FILE)
-            write_text(cell / _WEIGHTS, json.dumps(asdict(known), indent=1) + "\n")
-        return known
+                (tuned,) = tune([self.baseline], client, evaluated, self.tuning, evaluation / TUNING_FILE)
+            write_text(cell / _WEIGHTS_FILE, json.dumps(asdict(tuned), indent=1) + "\n")
+        return tuned
 
     def chosen(self, cell: Path) -> Tuned | None:
-        """The weights that a cell took; None where it has none yet. Raises DataError where they cannot be read."""
-        path = cell / _WEIGHTS
+        """The stored weights of a cell; None if it has none yet. Raises DataError if they cannot be read."""
+        path = cell / _WEIGHTS_FILE
         if not path.is_file():
             return None
         try:
@@ -77,15 +78,15 @@ class FreeSystem:
             raise DataError(f"{path} cannot be read ({error}). Remove the folder {cell} and evaluate again.") from error
 
 
-def best_of(found: Mapping[str, Tuned], values: Mapping[str, Sequence[float | None]]) -> tuple[str, bool]:
-    """The system with the best training-free baseline, and whether that was chosen on validation questions.
+def best_of(candidates: Mapping[str, Tuned], values: Mapping[str, Sequence[float | None]]) -> tuple[str, bool]:
+    """The system with the best training-free baseline, and whether it was chosen on validation questions.
 
-    `found` is by system. Where none was tuned, the best on the evaluated questions (`values`, their scores) is taken,
-    which is in its favour.
+    `candidates` maps systems to their weights. If none was tuned, the best on the evaluated questions (`values`: their
+    scores by system) is taken, which is in its favour.
     """
-    best = best_by_validation(list(found.values()))
+    best = best_by_validation(list(candidates.values()))
     if best is not None:
-        return next(name for name, tuned in found.items() if tuned is best), True
-    scored = {name: [score for score in values[name] if score is not None] for name in found}
+        return next(name for name, tuned in candidates.items() if tuned is best), True
+    scored = {name: [score for score in values[name] if score is not None] for name in candidates}
     means = {name: math.fsum(scores) / len(scores) if scores else -1.0 for name, scores in scored.items()}
     return max(means, key=means.__getitem__), False

@@ -1,7 +1,7 @@
-"""Does a policy that learned to speak to one retriever speak to another? Policies × retrievers (seed 003, RQ1.2).
+"""Transfer matrix: how a policy trained with one retriever performs with the others (seed 003, RQ1.2).
 
-Rows are the trained systems of a plan, each with the environment that it was trained in, columns the environments in
-which it was asked; a figure is the first metric at the system's last turn, and what it gains over the raw question.
+Rows are the trained systems of a plan, each with its training environment; columns are the evaluated environments. A
+cell holds the first metric at the system's last turn and its gain over the raw question.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from .table import GridTable
 _CELL = 1.15, 0.62
 """Width and height of a square of the heat map, in inches."""
 _DARKEST = 0.75
-"""Opacity of the largest gain or loss."""
+"""Opacity of the cell with the largest gain or loss."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +27,11 @@ class Policy:
 
     system: str
     trained_in: str
-    """Names of environments, joined by `+` where there were several."""
+    """Names of its training environments, joined by `+`."""
     values: dict[str, float | None]
     """By environment."""
     gains: dict[str, float | None]
-    """Over the raw question, in the same environment."""
+    """Gains over the raw question in the same environment, by environment."""
 
     def at_home(self, environment: str) -> bool:
         """Whether it was trained in that environment."""
@@ -49,58 +49,63 @@ class Transfer:
 
 
 def transfer(table: GridTable, metric: str, trained_in: Mapping[str, str]) -> Transfer | None:
-    """The matrix of a table; None where fewer than two of its systems were trained, or all in the same environment.
+    """The transfer matrix of a table; None unless its systems were trained in at least two different environments.
 
-    `trained_in`: the trained systems and their environments.
+    `trained_in` maps trained systems to their training environments.
     """
     if len(set(trained_in.values())) < 2:
         return None
     last = {row.arm.system: row.arm for row in table.rows}
     policies = []
-    for system, home in trained_in.items():
+    for system, trained_environment in trained_in.items():
         if system not in last:
             continue
         values = {name: _mean(table, last[system], name, metric) for name in table.environments}
         raw = {name: _mean(table, Arm(RAW, 0), name, metric) for name in table.environments}
         policies.append(
-            Policy(system, home, values, {name: _difference(values[name], raw[name]) for name in table.environments})
+            Policy(
+                system,
+                trained_environment,
+                values,
+                {name: _difference(values[name], raw[name]) for name in table.environments},
+            )
         )
     if len({policy.trained_in for policy in policies}) < 2:
         return None
     return Transfer(table.title, metric, list(table.environments), policies)
 
 
-def draw_transfer(found: Transfer, name: str = "transfer") -> Drawing:
-    """The matrix as a heat map: blue where the policy gains over the raw question, orange where it loses."""
-    gains = [gain for policy in found.policies for gain in policy.gains.values() if gain is not None]
+def draw_transfer(matrix: Transfer, name: str = "transfer") -> Drawing:
+    """The matrix as a heat map: blue for a gain over the raw question, orange for a loss."""
+    gains = [gain for policy in matrix.policies for gain in policy.gains.values() if gain is not None]
     largest = max(map(abs, gains), default=0.0) or 1.0
-    columns, rows = len(found.environments), len(found.policies)
-    title = f"Transfer: {found.title}"
+    columns, rows = len(matrix.environments), len(matrix.policies)
+    title = f"Transfer: {matrix.title}"
     caption = (
-        f"Mean {found.metric} of each policy (row, with the environment that it was trained in) in each environment "
+        f"Mean {matrix.metric} of each policy (row, with the environment that it was trained in) in each environment "
         "(column), and its difference from the raw question there. Framed: the environment of its training."
     )
     with page_style():
         figure = Figure(figsize=(2.4 + _CELL[0] * columns, 0.6 + _CELL[1] * rows), layout="constrained")
         axes = figure.add_subplot()
-        for y, policy in enumerate(found.policies):
-            for x, environment in enumerate(found.environments):
+        for y, policy in enumerate(matrix.policies):
+            for x, environment in enumerate(matrix.environments):
                 value, gain = policy.values[environment], policy.gains[environment]
                 shade = 0.0 if gain is None else _DARKEST * abs(gain) / largest
                 fill = SERIES[0] if (gain or 0.0) >= 0 else SERIES[1]
                 axes.add_patch(Rectangle((x, y), 1, 1, facecolor=fill, alpha=shade, linewidth=0))
                 axes.add_patch(Rectangle((x, y), 1, 1, fill=False, edgecolor=LINE, linewidth=0.6))
-                said = "–" if value is None else f"{value:.3f}" + (f"\n{signed(gain)}" if gain is not None else "")
-                axes.text(x + 0.5, y + 0.5, said, ha="center", va="center", linespacing=1.4)
-        for y, policy in enumerate(found.policies):
-            for x, environment in enumerate(found.environments):
+                text = "–" if value is None else f"{value:.3f}" + (f"\n{signed(gain)}" if gain is not None else "")
+                axes.text(x + 0.5, y + 0.5, text, ha="center", va="center", linespacing=1.4)
+        for y, policy in enumerate(matrix.policies):
+            for x, environment in enumerate(matrix.environments):
                 if policy.at_home(environment):
                     inside = Rectangle((x + 0.03, y + 0.03), 0.94, 0.94, fill=False, edgecolor=INK, linewidth=1.4)
                     axes.add_patch(inside)
         axes.set_xlim(0, columns)
         axes.set_ylim(rows, 0)
-        axes.set_xticks([x + 0.5 for x in range(columns)], found.environments)
-        names = [f"{policy.system}\n({policy.trained_in})" for policy in found.policies]
+        axes.set_xticks([x + 0.5 for x in range(columns)], matrix.environments)
+        names = [f"{policy.system}\n({policy.trained_in})" for policy in matrix.policies]
         axes.set_yticks([y + 0.5 for y in range(rows)], names)
         axes.xaxis.tick_top()
         axes.tick_params(length=0)

@@ -1,1 +1,1 @@
-"""What all pages share: templates, style, drawings."""
+"""Templates, styles and drawings shared by all pages."""

@@ -1,7 +1,8 @@
 """Training curves as inline SVG that follows the page's colours.
 
 The drawings are made with matplotlib and then rewritten: colours become CSS variables (`--ink`, `--line`,
-`--series-1` …), so that one drawing serves light and dark pages, and ids get a prefix, so that several fit one page.
+`--series-1` …), so that a drawing works on light and dark pages, and ids get a prefix, so that they are unique on a
+page.
 """
 
 import io
@@ -24,7 +25,7 @@ from ...errors import DataError
 
 INK, LINE = "#010101", "#020202"
 SERIES = tuple(f"#03030{number}" for number in range(1, 9))
-"""Stand-ins that `inline` replaces by the page's colours."""
+"""Placeholder colours that `inline` replaces with the page's CSS variables."""
 _VARIABLES = {
     INK: "var(--ink)",
     LINE: "var(--line)",
@@ -37,7 +38,7 @@ _WIDTH, _HEIGHT = 5.2, 2.9
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """One drawing and what it shows."""
+    """A plot: its title and the keys that it draws."""
 
     id: str
     title: str
@@ -45,7 +46,7 @@ class Plot:
     """Key in metrics.jsonl → name in the legend."""
     unit: str
     share: bool = False
-    """Whether values lie between 0 and 1 and the axis shows all of that."""
+    """Whether values are shares; the axis then covers 0 to 1."""
     stacked: bool = False
 
 
@@ -83,14 +84,13 @@ PLOTS = (
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """Read metrics.jsonl, one object per training step, in the order of steps.
 
-    A step that was written twice, by a run stopped and resumed, counts as its last line. A last line without its end,
-    which a run is writing or died writing, is left out. Raises DataError for another line that is no object with a
-    `step`.
+    If a step was logged twice, by a run that was stopped and resumed, its last line counts. An incomplete last line is
+    ignored: the run is writing it or died doing so. Raises DataError if any other line is not an object with a `step`.
     """
     steps: dict[int, dict[str, Any]] = {}
     try:
-        whole, _, _ = path.read_bytes().rpartition(b"\n")
-        lines = whole.decode().split("\n")
+        complete, _, _ = path.read_bytes().rpartition(b"\n")
+        lines = complete.decode().split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"training metrics {path} cannot be read ({error}).") from error
     for number, line in enumerate(lines, start=1):
@@ -107,43 +107,43 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 def draw_training(metrics: Sequence[Mapping[str, Any]]) -> list[Drawing]:
-    """All plots that the metrics have values for, as inline SVG; a key that is missing is left out."""
+    """Draw all plots that the metrics have values for, as inline SVG; missing keys are skipped."""
     return [drawing for plot in PLOTS if (drawing := draw(plot, metrics)) is not None]
 
 
 def draw(plot: Plot, metrics: Sequence[Mapping[str, Any]]) -> Drawing | None:
-    """Draw one plot, or return None where the metrics hold none of its keys."""
-    found = {name: series for key, name in plot.keys.items() if (series := _series(metrics, key))}
-    if not found:
+    """Draw one plot; None if the metrics have none of its keys."""
+    series_by_name = {name: series for key, name in plot.keys.items() if (series := _series(metrics, key))}
+    if not series_by_name:
         return None
     with page_style():
         figure = Figure(figsize=(_WIDTH, _HEIGHT), layout="constrained")
         axes = figure.add_subplot()
         window = 1
         if plot.stacked:
-            _stack(axes, found)
+            _stack(axes, series_by_name)
         else:
-            window = max(_lines(axes, found), window)
+            window = max(_lines(axes, series_by_name), window)
         dress(axes, plot.unit, ticks=9)
         if plot.share:
             axes.set_ylim(-0.03, 1.03)
-        elif min(value for series in found.values() for _, value in series) >= 0:
+        elif min(value for series in series_by_name.values() for _, value in series) >= 0:
             axes.set_ylim(bottom=0)
-        if len(found) > 1:
+        if len(series_by_name) > 1:
             figure.legend(loc="outside upper left", frameon=False, ncols=4, handlelength=2.2, borderaxespad=0.2)
-        caption = _caption(plot, found, window)
+        caption = _caption(plot, series_by_name, window)
         return Drawing(plot.title, caption, svg_of(figure, plot.id, f"{plot.title}. {caption}"))
 
 
 def page_style() -> AbstractContextManager[None]:
-    """What is drawn in this block has the stand-ins for the page's colours, and text that stays text."""
+    """Matplotlib settings for this block: placeholder colours, and SVG text that stays text."""
     inked = dict.fromkeys(("text.color", "axes.labelcolor", "xtick.color", "ytick.color"), INK)
     style = {"svg.fonttype": "none", "font.family": "sans-serif", "font.size": 10, "axes.edgecolor": LINE, **inked}
     return matplotlib.rc_context(style)
 
 
 def dress(axes: Any, unit: str, ticks: int) -> None:
-    """Axes over training steps as all figures have them, with about `ticks` of them marked."""
+    """Style axes over training steps, with about `ticks` tick marks."""
     axes.set_xlabel("step")
     axes.set_ylabel(unit)
     axes.grid(axis="y", color=LINE, linewidth=0.6)
@@ -154,7 +154,7 @@ def dress(axes: Any, unit: str, ticks: int) -> None:
 
 
 def svg_of(figure: Figure, name: str, label: str) -> str:
-    """The drawing as an <svg> element: `name` is its own on the page, `label` what it says to who cannot see it."""
+    """The drawing as an <svg> element. `name` must be unique on the page; `label` is the accessible description."""
     svg = io.StringIO()
     with matplotlib.rc_context({"svg.hashsalt": name}):
         figure.savefig(svg, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
@@ -162,14 +162,14 @@ def svg_of(figure: Figure, name: str, label: str) -> str:
 
 
 def smooth(values: Sequence[float], window: int) -> list[float]:
-    """Centred moving average over `window` values (odd); at the ends over those of them that there are."""
+    """Centred moving average over `window` values (odd); the window is truncated at both ends."""
     half = window // 2
     parts = [values[max(0, index - half) : index + half + 1] for index in range(len(values))]
     return [math.fsum(part) / len(part) for part in parts]
 
 
 def _series(metrics: Sequence[Mapping[str, Any]], key: str) -> list[tuple[int, float]]:
-    """(step, value) where the key has a finite number."""
+    """(step, value) of every row whose value is a finite number."""
     return [
         (int(row["step"]), float(value))
         for row in metrics
@@ -177,10 +177,10 @@ def _series(metrics: Sequence[Mapping[str, Any]], key: str) -> list[tuple[int, f
     ]
 
 
-def _lines(axes: Any, found: Mapping[str, list[tuple[int, float]]]) -> int:
+def _lines(axes: Any, series_by_name: Mapping[str, list[tuple[int, float]]]) -> int:
     """Light raw points and a smoothed line for each series; returns the widest smoothing window."""
     widest = 1
-    for colour, dash, (name, series) in zip(SERIES, DASHES, found.items(), strict=False):
+    for colour, dash, (name, series) in zip(SERIES, DASHES, series_by_name.items(), strict=False):
         steps, values = zip(*series, strict=True)
         window = max(1, len(series) // 10) | 1
         widest = max(widest, window)
@@ -189,26 +189,28 @@ def _lines(axes: Any, found: Mapping[str, list[tuple[int, float]]]) -> int:
     return widest
 
 
-def _stack(axes: Any, found: Mapping[str, list[tuple[int, float]]]) -> None:
-    steps = sorted({step for series in found.values() for step, _ in series})
-    columns = [[dict(series).get(step, 0.0) for step in steps] for series in found.values()]
-    axes.stackplot(steps, columns, colors=SERIES[: len(found)], labels=list(found), alpha=0.85, linewidth=0)
+def _stack(axes: Any, series_by_name: Mapping[str, list[tuple[int, float]]]) -> None:
+    steps = sorted({step for series in series_by_name.values() for step, _ in series})
+    columns = [[dict(series).get(step, 0.0) for step in steps] for series in series_by_name.values()]
+    axes.stackplot(
+        steps, columns, colors=SERIES[: len(series_by_name)], labels=list(series_by_name), alpha=0.85, linewidth=0
+    )
 
 
-def _caption(plot: Plot, found: Mapping[str, list[tuple[int, float]]], window: int) -> str:
+def _caption(plot: Plot, series_by_name: Mapping[str, list[tuple[int, float]]], window: int) -> str:
     parts = []
-    for name, series in found.items():
+    for name, series in series_by_name.items():
         edge = max(1, len(series) // 10)
         first, last = (math.fsum(v for _, v in part) / edge for part in (series[:edge], series[-edge:]))
         parts.append(f"{name}: {first:.3g} → {last:.3g}")
-    said = "; ".join(parts) + " (first and last tenth of the steps)."
+    text = "; ".join(parts) + " (first and last tenth of the steps)."
     if plot.stacked:
-        return said
-    return said + (f" Points: single steps; line: mean over {window} steps." if window > 1 else "")
+        return text
+    return text + (f" Points: single steps; line: mean over {window} steps." if window > 1 else "")
 
 
 def inline(svg: str, prefix: str, label: str) -> str:
-    """Cut matplotlib's file down to an <svg> element that can stand inside a page beside others."""
+    """Reduce matplotlib's SVG file to an <svg> element that can be embedded in a page beside others."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.S)
     svg = re.sub(r"<style.*?</style>", "", svg, flags=re.S)

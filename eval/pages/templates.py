@@ -1,4 +1,4 @@
-"""The templates of the pages: every value is escaped, so that text of questions, documents and models stays text."""
+"""The page templates. Every value is escaped, so text from questions, documents and models is never markup."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from ..table import format_p, signed
 
 
 def page_environment() -> Environment:
-    """The templates of this folder. A missing value is an error."""
+    """A Jinja environment for the templates of this folder; an undefined value is an error."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,

@@ -1,7 +1,7 @@
 """One question step by step, as a paper's case study shows it: the first answer, what was missing, the final answer.
 
-No figure comes of it. The question is the first of the task that every named system has an answer to, so nobody chose
-it.
+No metric is computed from it. The question is the task's first one that all named systems answered, so it is not
+hand-picked.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from ...data.published import PublishedCase
 from .records import PaperRecord
 
 HEAD = ("", "system", "question", "first answer", "missing knowledge", "final answer")
-_SHOWN = 300
+_MAX_CHARACTERS = 300
 """Characters of a text that a cell shows."""
 
 
@@ -32,19 +32,25 @@ def case_rows(paper: PaperConfig, cells: Mapping[tuple[str, str], Mapping[str, P
     """The rows of all case studies; none for one without a question that all its systems answered."""
     rows: list[CaseRow] = []
     for case in paper.cases:
-        own = {system: cells.get((case.task, system), {}) for system in case.rows}
-        first = next(iter(own.values()), {})
-        shared = (one for one in first if all(_answer(records.get(one)) is not None for records in own.values()))
+        by_system = {system: cells.get((case.task, system), {}) for system in case.rows}
+        first = next(iter(by_system.values()), {})
+        shared = (
+            question_id
+            for question_id in first
+            if all(_answer(records.get(question_id)) is not None for records in by_system.values())
+        )
         chosen = next(shared, None)
         if chosen is not None:
-            rows += [_row(case, system, records[chosen]) for system, records in own.items()]
+            rows += [_row(case, system, records[chosen]) for system, records in by_system.items()]
     return rows
 
 
-def case_lines(case: PaperCase, here: str, rows: Sequence[CaseRow], theirs: Sequence[PublishedCase]) -> list[list[str]]:
+def case_lines(
+    case: PaperCase, label: str, rows: Sequence[CaseRow], published_cases: Sequence[PublishedCase]
+) -> list[list[str]]:
     """The cells of one case study, ours first."""
     ours = [
-        [here, row.system, row.question, row.first, "; ".join(row.missing), row.final]
+        [label, row.system, row.question, row.first, "; ".join(row.missing), row.final]
         for row in rows
         if row.title == case.title
     ]
@@ -52,14 +58,14 @@ def case_lines(case: PaperCase, here: str, rows: Sequence[CaseRow], theirs: Sequ
         [
             "paper",
             row.system,
-            f"{one.question} (right: {', '.join(one.answers)})",
+            f"{published.question} (right: {', '.join(published.answers)})",
             row.first,
             "; ".join(row.missing),
             row.final,
         ]
-        for one in theirs
-        if one.table == case.published
-        for row in one.rows
+        for published in published_cases
+        if published.table == case.published
+        for row in published.rows
     ]
     return [[_short(cell) for cell in line] for line in (*ours, *paper)]
 
@@ -67,7 +73,7 @@ def case_lines(case: PaperCase, here: str, rows: Sequence[CaseRow], theirs: Sequ
 def _row(case: PaperCase, system: str, record: PaperRecord) -> CaseRow:
     drafts = record.notes.get("drafts") or [""]
     judgements = record.notes.get("judgements") or []
-    missing = [piece for one in judgements if one["judge"] for piece in one["missing_knowledge"]]
+    missing = [piece for judgement in judgements if judgement["judge"] for piece in judgement["missing_knowledge"]]
     return CaseRow(case.title, system, record.question, str(drafts[0]), missing, _answer(record) or "")
 
 
@@ -77,4 +83,4 @@ def _answer(record: PaperRecord | None) -> str | None:
 
 def _short(text: str) -> str:
     line = " ".join(text.split())
-    return line if len(line) <= _SHOWN else f"{line[:_SHOWN]}…"
+    return line if len(line) <= _MAX_CHARACTERS else f"{line[:_MAX_CHARACTERS]}…"

@@ -1,11 +1,11 @@
-"""What a paper needs and can be known to lack before an index is built, a model loaded or anything asked."""
+"""Checks of a paper's systems before any index is built, model loaded or prompt sent."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from ...configs.paper import PaperConfig, PaperSystem
 from ...errors import ConfigError
-from ...rewriters.methods import KnownMethod, method_settings, named_sources
+from ...methods.methods import KnownMethod, method_settings, named_sources
 from ...sources import resolve_model
 
 
@@ -16,21 +16,21 @@ def check_systems(paper: PaperConfig, systems: Mapping[str, PaperSystem], method
     scoring = ""
     for name, system in systems.items():
         with naming(name):
-            own = method_settings(system.method, system.settings, methods)
-            scoring = scoring or (name if methods[system.method].scores(own) else "")
+            settings = method_settings(system.method, system.settings, methods)
+            scoring = scoring or (name if methods[system.method].scores(settings) else "")
     for task, name, system in rows_of(paper, systems):
         with naming(name):
-            known = methods[system.method]
+            method = methods[system.method]
             settings = method_settings(system.method, system.settings, methods)
-            given = sources_of(paper, task, system)
-            unknown = [source for source in named_sources(settings) if source and source not in given]
+            sources = sources_of(paper, task, system)
+            unknown = [source for source in named_sources(settings) if source and source not in sources]
             if unknown:
                 raise ConfigError(
                     f"the method {system.method!r} names the source {unknown[0]!r}; for the task {task!r} it may "
-                    f"search {', '.join(map(repr, given)) or 'nothing'}. Name one of them, or add it to "
+                    f"search {', '.join(map(repr, sources)) or 'nothing'}. Name one of them, or add it to "
                     f"systems.{name}.sources."
                 )
-            if known.searches and not given:
+            if method.searches and not sources:
                 raise ConfigError(
                     f"the method {system.method!r} searches, and for the task {task!r} there is nothing to search. "
                     f"Name an environment in systems.{name}.sources."
@@ -61,7 +61,7 @@ def sources_of(paper: PaperConfig, task: str, system: PaperSystem) -> list[str]:
 
 @contextmanager
 def naming(system: str) -> Iterator[None]:
-    """Puts the name of a system before what is wrong with its method."""
+    """Prefix a ConfigError with the name of the system."""
     try:
         yield
     except ConfigError as error:

@@ -38,8 +38,8 @@ def paper(
 ) -> None:
     """Run a paper's methods over its tasks; print the path of the tables, our figures beside the paper's."""
     set_up_logging(verbose)
-    said = {"limit": limit, "reader.model": reader, "reader.base_url": endpoint}
-    changes = [f"{key}={json.dumps(value)}" for key, value in said.items() if value is not None]
+    options = {"limit": limit, "reader.model": reader, "reader.base_url": endpoint}
+    changes = [f"{key}={json.dumps(value)}" for key, value in options.items() if value is not None]
     settings = chosen_parts(load_paper(name, [*(overrides or ()), *changes]), task or [], system or [])
     if dry_run:
         typer.echo(dump_paper(settings), nl=False)

@@ -1,7 +1,7 @@
 """What every system did on every question of a task, one JSON object a line, appended while a paper runs.
 
-A line is known again only by everything behind it (its key). A line with a reply or a ranking that did not come is not
-known again: its question is run anew.
+A line is reused only where its key, a hash of all its inputs, is the same. A line with a missing reply or ranking is
+never reused: its question is run again.
 """
 
 import json
@@ -11,13 +11,13 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from ...data import lines
-from ...data.files import writing
-from ...rewriters.method import MISSING, NO_RANKING
+from ... import storage as lines
+from ...methods.method import MISSING, NO_RANKING
+from ...storage import writing
 from ..records import write_text
 
 PASSING = (MISSING, NO_RANKING)
-"""Failures that another try may not meet."""
+"""Transient failures, which another run may not meet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +61,11 @@ class PaperRecord:
 
     @property
     def whole(self) -> bool:
-        """Whether nothing of it is to be asked again."""
+        """Whether it is complete, so that nothing has to be asked again."""
         return self.reason not in PASSING and not any(verdict["missing"] for verdict in self.judged.values())
 
 
-_FIELDS = {one.name for one in fields(PaperRecord)}
+_FIELDS = {field.name for field in fields(PaperRecord)}
 
 
 class PaperLog:
@@ -74,20 +74,20 @@ class PaperLog:
     def __init__(self, path: Path) -> None:
         """Reads what runs before this one left. Raises StorageError where the file cannot be read or mended."""
         self.path = path
-        found = lines.read_whole(
+        records = lines.read_whole(
             path,
             _record,
             useless="are no records of this version; they are run again",
             unreadable="Remove it, or give another --output.",
         )
-        self._known = {record.key: record for record in found if record.whole}
+        self._known = {record.key: record for record in records if record.whole}
 
     def known(self, key: str) -> PaperRecord | None:
-        """A whole record of exactly what `key` names."""
+        """The complete record with this key, or None."""
         return self._known.get(key)
 
     def append(self, records: Iterable[PaperRecord]) -> None:
-        """Add records; they are on the disk when this returns, and known from then on.
+        """Append records to the file; `known` finds them from then on.
 
         Raises StorageError where the disk does not take them.
         """
@@ -97,11 +97,11 @@ class PaperLog:
         self._known |= {record.key: record for record in new if record.whole}
 
     def finish(self, records: Iterable[PaperRecord]) -> None:
-        """Replace the file by these records, in this order, and what is known of other settings after them."""
-        mine = list(records)
-        keys = {record.key for record in mine}
-        others = [record for key, record in self._known.items() if key not in keys]
-        write_text(self.path, "".join(map(_line, [*mine, *others])))
+        """Rewrite the file: these records in this order, then the cached records of other settings."""
+        current = list(records)
+        keys = {record.key for record in current}
+        remaining = [record for key, record in self._known.items() if key not in keys]
+        write_text(self.path, "".join(map(_line, [*current, *remaining])))
 
 
 def only_writer(folder: Path) -> AbstractContextManager[None]:

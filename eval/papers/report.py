@@ -36,7 +36,7 @@ def write_results(
         if curve is not None:
             curves[number] = f"sweep-{number}.svg"
             write_text(folder / curves[number], curve)
-    said = {
+    details = {
         **facts,
         "form": paper.form,
         "generator": generator.VERSION,
@@ -59,12 +59,14 @@ def write_results(
     content = {
         "paper": paper.name,
         "rows": [asdict(row) for row in results.rows],
-        "comparisons": [{**asdict(one), "significant": one.significant} for one in results.comparisons],
+        "comparisons": [
+            {**asdict(comparison), "significant": comparison.significant} for comparison in results.comparisons
+        ],
         "shifts": [asdict(row) for row in results.shifts],
         "cases": [asdict(row) for row in results.cases],
-        **said,
+        **details,
         "settings": paper.model_dump(mode="json"),
     }
     write_text(folder / "results.json", json.dumps(content, ensure_ascii=False, indent=2, default=str) + "\n")
-    write_text(folder / "results.md", markdown(paper, systems, results, said, curves))
+    write_text(folder / "results.md", markdown(paper, systems, results, details, curves))
     return folder / "results.md"

@@ -1,7 +1,7 @@
-"""From records to results: means with what is missing beside them, gains by label, shifts, sweeps, tests, costs.
+"""From records to results: means and missing counts, gains by label, shifts, sweeps, tests, costs.
 
 A value of None is left out of every mean and pair and counted. Tests are one-sided in the direction that is better
-(eval/exact_tests.py), every system against the baseline, by Holm adjusted over all of them together.
+(eval/statistics.py), every system against the baseline, by Holm adjusted over all of them together.
 """
 
 import math
@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...configs.paper import PaperConfig
-from ..exact_tests import ExactComparison, compare_exactly
-from ..statistics import Alternative, holm
+from ..statistics import Alternative, ExactComparison, compare_exactly, holm
 from ..table import ALPHA
 from ..tasks.judge_prompts import LABELS
 from ..tasks.judges import BY_SOURCE
@@ -59,7 +58,7 @@ class PaperRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class PaperComparison:
     """One system against the baseline on one metric of one task."""
 
     task: str
@@ -92,7 +91,7 @@ class PaperResults:
     """Everything that the tables are made of."""
 
     rows: Sequence[PaperRow]
-    comparisons: Sequence[Comparison] = ()
+    comparisons: Sequence[PaperComparison] = ()
     shifts: Sequence[ShiftRow] = ()
     by_place: Mapping[tuple[str, str], PaperRow] = field(default_factory=dict)
     cases: Sequence[CaseRow] = ()
@@ -100,21 +99,21 @@ class PaperResults:
     def mean(self, task: str, system: str, metric: str) -> float | None:
         """A figure in [0, 1], or a number of a cost; None where there is none."""
         row = self.by_place.get((task, system))
-        found = row.means.get(metric) if row is not None else None
-        return found.value if found is not None else None
+        figure = row.means.get(metric) if row is not None else None
+        return figure.value if figure is not None else None
 
 
 def tabulate_paper(paper: PaperConfig, records: Sequence[PaperRecord]) -> PaperResults:
     """Build all figures. Raises ValueError for two records of one system on one question of a task."""
     cells: dict[tuple[str, str], dict[str, PaperRecord]] = {}
     for record in records:
-        own = cells.setdefault((record.task, record.system), {})
-        if record.question_id in own:
+        by_question = cells.setdefault((record.task, record.system), {})
+        if record.question_id in by_question:
             raise ValueError(f"{record.task}, {record.system}: the question {record.question_id!r} has two records")
-        own[record.question_id] = record
+        by_question[record.question_id] = record
     rows = [
-        _row(task, system, paper.tasks[task].kind == "choice", own, cells.get((task, paper.alone)))
-        for (task, system), own in cells.items()
+        _row(task, system, paper.tasks[task].kind == "choice", by_question, cells.get((task, paper.alone)))
+        for (task, system), by_question in cells.items()
     ]
     return PaperResults(
         rows,
@@ -127,95 +126,100 @@ def tabulate_paper(paper: PaperConfig, records: Sequence[PaperRecord]) -> PaperR
 
 def values_of(record: PaperRecord) -> dict[str, float | None]:
     """All figures of one record by metric."""
-    found = dict(record.scores)
+    values = dict(record.scores)
     for judge, verdict in record.judged.items():
         if judge == "utility":
-            found[DUR] = verdict["value"]
-            found |= {
+            values[DUR] = verdict["value"]
+            values |= {
                 label: None if verdict["value"] is None else float(verdict["label"] == label)
                 for label in LABELS.values()
             }
         else:
-            found[judge] = verdict["value"]
-            found |= {f"{judge}:{source}": value for source, value in verdict["said"].get(BY_SOURCE, {}).items()}
-    return found
+            values[judge] = verdict["value"]
+            values |= {f"{judge}:{source}": value for source, value in verdict["said"].get(BY_SOURCE, {}).items()}
+    return values
 
 
 def _row(
     task: str,
     system: str,
     choice: bool,
-    own: Mapping[str, PaperRecord],
+    by_question: Mapping[str, PaperRecord],
     alone: Mapping[str, PaperRecord] | None,
 ) -> PaperRow:
-    records = list(own.values())
-    there = [record for record in records if record.answer is not None]
+    records = list(by_question.values())
+    answered = [record for record in records if record.answer is not None]
     values = [values_of(record) for record in records]
     means = {
-        name: _mean([one.get(name) for one in values]) for name in dict.fromkeys(name for one in values for name in one)
+        name: _mean([figures.get(name) for figures in values])
+        for name in dict.fromkeys(name for figures in values for name in figures)
     }
     means |= {name: _mean([record.spent[name] for record in records if not record.reason]) for name in COSTS}
-    means |= _by_label(own, alone or {})
+    means |= _by_label(by_question, alone or {})
     judges = dict.fromkeys(name for record in records for name in record.judged)
     return PaperRow(
         task=task,
         system=system,
         questions=len(records),
-        answered=len(there),
+        answered=len(answered),
         reasons=dict(Counter(record.reason for record in records if record.reason)),
-        cut=sum(record.cut for record in there),
-        no_choice=sum(not record.chosen for record in there) if choice else 0,
-        off_format=_judged(records, judges, lambda verdict: bool(verdict["failure"])),
-        unjudged=_judged(records, judges, lambda verdict: bool(verdict["missing"])),
+        cut=sum(record.cut for record in answered),
+        no_choice=sum(not record.chosen for record in answered) if choice else 0,
+        off_format=_count_verdicts(records, judges, lambda verdict: bool(verdict["failure"])),
+        unjudged=_count_verdicts(records, judges, lambda verdict: bool(verdict["missing"])),
         means=means,
         prompts=tuple(dict.fromkeys(version for record in records for version in record.prompts)),
     )
 
 
-def _judged(
-    records: Sequence[PaperRecord], judges: Mapping[str, None], what: Callable[[Mapping[str, Any]], bool]
+def _count_verdicts(
+    records: Sequence[PaperRecord], judges: Mapping[str, None], condition: Callable[[Mapping[str, Any]], bool]
 ) -> dict[str, int]:
-    return {name: sum(what(record.judged[name]) for record in records if name in record.judged) for name in judges}
+    return {name: sum(condition(record.judged[name]) for record in records if name in record.judged) for name in judges}
 
 
-def _by_label(own: Mapping[str, PaperRecord], alone: Mapping[str, PaperRecord]) -> dict[str, Mean]:
+def _by_label(by_question: Mapping[str, PaperRecord], alone: Mapping[str, PaperRecord]) -> dict[str, Mean]:
     """Accuracy within each label of the utility judge, and the gain over no retrieval on the same questions."""
-    found: dict[str, Mean] = {}
-    if not any("utility" in record.judged for record in own.values()):
-        return found
+    means: dict[str, Mean] = {}
+    if not any("utility" in record.judged for record in by_question.values()):
+        return means
     for label in LABELS.values():
-        mine = [
-            record for record in own.values() if (verdict := record.judged.get("utility")) and verdict["label"] == label
+        labelled = [
+            record
+            for record in by_question.values()
+            if (verdict := record.judged.get("utility")) and verdict["label"] == label
         ]
-        found[f"accuracy:{label}"] = _mean([record.scores["accuracy"] for record in mine])
+        means[f"accuracy:{label}"] = _mean([record.scores["accuracy"] for record in labelled])
         pairs = [
             (record.scores["accuracy"], alone[record.question_id].scores["accuracy"])
-            for record in mine
+            for record in labelled
             if record.question_id in alone
         ]
-        found[f"gain:{label}"] = _mean([x - y for x, y in pairs if x is not None and y is not None])
-    return found
+        means[f"gain:{label}"] = _mean([x - y for x, y in pairs if x is not None and y is not None])
+    return means
 
 
-def _comparisons(paper: PaperConfig, cells: Mapping[tuple[str, str], Mapping[str, PaperRecord]]) -> list[Comparison]:
+def _comparisons(
+    paper: PaperConfig, cells: Mapping[tuple[str, str], Mapping[str, PaperRecord]]
+) -> list[PaperComparison]:
     tests: list[tuple[str, str, str, ExactComparison]] = []
-    for (task, system), own in cells.items():
+    for (task, system), by_question in cells.items():
         base = cells.get((task, paper.baseline))
         if base is None or system == paper.baseline or "[" in system:
             continue
-        mine = {one: values_of(record) for one, record in own.items()}
-        theirs = {one: values_of(record) for one, record in base.items()}
-        for metric in dict.fromkeys(name for values in mine.values() for name in values):
+        ours = {question_id: values_of(record) for question_id, record in by_question.items()}
+        baseline = {question_id: values_of(record) for question_id, record in base.items()}
+        for metric in dict.fromkeys(name for values in ours.values() for name in values):
             if metric in LABELS.values():
                 continue
-            a = [values.get(metric) for values in mine.values()]
-            b = [theirs[one].get(metric) if one in theirs else None for one in mine]
+            a = [values.get(metric) for values in ours.values()]
+            b = [baseline[question_id].get(metric) if question_id in baseline else None for question_id in ours]
             if any(x is not None and y is not None for x, y in zip(a, b, strict=True)):
                 better: Alternative = "less" if metric in LOWER_IS_BETTER else "greater"
                 tests.append((task, system, metric, compare_exactly(a, b, better)))
     adjusted = holm([test.p for *_, test in tests])
     return [
-        Comparison(task, system, paper.baseline, metric, test, p)
+        PaperComparison(task, system, paper.baseline, metric, test, p)
         for (task, system, metric, test), p in zip(tests, adjusted, strict=True)
     ]
 
@@ -223,8 +227,8 @@ def _comparisons(paper: PaperConfig, cells: Mapping[tuple[str, str], Mapping[str
 def _shifts(paper: PaperConfig, cells: Mapping[tuple[str, str], Mapping[str, PaperRecord]]) -> list[ShiftRow]:
     rows = []
     for task in paper.tasks:
-        for one, other in paper.shifts:
-            a, b = cells.get((task, one)), cells.get((task, other))
+        for first, second in paper.shifts:
+            a, b = cells.get((task, first)), cells.get((task, second))
             if a is None or b is None:
                 continue
             rankings = [{key: _ranking(record) for key, record in side.items()} for side in (a, b)]
@@ -234,8 +238,8 @@ def _shifts(paper: PaperConfig, cells: Mapping[tuple[str, str], Mapping[str, Pap
                 if record.scores.get("accuracy") == 1 and key in b and b[key].scores.get("accuracy") == 0
             ]
             k = paper.shift_k
-            rows.append(ShiftRow(task, one, other, "all", retrieval_shift(rankings[0], rankings[1], k)))
-            rows.append(ShiftRow(task, one, other, "right", retrieval_shift(rankings[0], rankings[1], k, right)))
+            rows.append(ShiftRow(task, first, second, "all", retrieval_shift(rankings[0], rankings[1], k)))
+            rows.append(ShiftRow(task, first, second, "right", retrieval_shift(rankings[0], rankings[1], k, right)))
     return rows
 
 
@@ -244,5 +248,5 @@ def _ranking(record: PaperRecord) -> Sequence[str] | None:
 
 
 def _mean(values: Sequence[float | int | None]) -> Mean:
-    known = [value for value in values if value is not None]
-    return Mean(math.fsum(known) / len(known) if known else None, len(known))
+    present = [value for value in values if value is not None]
+    return Mean(math.fsum(present) / len(present) if present else None, len(present))

@@ -1,8 +1,8 @@
 """Running a paper again: every system over every task, question by question, and then the paper's tables.
 
-A question goes through a method (eval/methods.py), the reader, and the judges; its record is on the disk with those of
-its batch. Started again, the command asks only for what is not there: records are known by everything behind them, and
-the reply cache of llms/ keeps what a killed batch had asked.
+A question goes through a method (methods/runner.py), the reader, and the judges; its record is on the disk with those
+of its batch. Started again, the command asks only for what is missing: records are keyed by all their inputs, and the
+reply cache of llms/ keeps what a killed batch had asked.
 """
 
 import hashlib
@@ -19,26 +19,28 @@ from ... import __version__
 from ...configs.environment import RerankConfig
 from ...configs.llm import AnswerForm
 from ...configs.paper import PaperConfig, PaperSystem, Style, TaskConfig
+from ...data.types import Question
 from ...errors import EngineUnavailableError, EnvironmentUnavailableError
-from ...llms.access import Llm, open_llm
-from ...llms.base import Draw, Reply
-from ...llms.structured import version_in
+from ...llms.access import Llm
+from ...llms.base import LlmResponse, SamplingParams
+from ...llms.structured import AskForm, version_in
 from ...logs import progress_bar
-from ...rewriters.method import ANSWER, MISSING, NO_RANKING, Ask, AskForm, Method, Step, Steps
-from ...rewriters.methods import METHODS, KnownMethod, make_method, method_settings
-from ...rewriters.reading import SOURCES
+from ...methods.method import ANSWER, MISSING, NO_RANKING, Method, PromptStep, Step, Steps
+from ...methods.methods import METHODS, KnownMethod, make_method, method_settings
+from ...methods.reading import SOURCES
+from ...methods.runner import MethodRun, Runner, way_of
+from ...rollouts.llms import open_llm
 from ..answers.metrics import letter
 from ..answers.run import named_after
-from ..methods import Ran, Runner, way_of
 from ..placement import question_set, refuse_other
-from ..tasks.generator import Answered, generator_prompt, read_answer
+from ..tasks.generator import ReaderAnswer, generator_prompt, read_answer
 from ..tasks.items import Item, Items, read_items
 from ..tasks.judges import JUDGES, Case, Setting, judged
 from ..tasks.text_metrics import check_metrics, score_text
 from .checks import check_systems, naming, rows_of, sources_of
 from .records import PaperLog, PaperRecord, only_writer
 from .report import write_results
-from .searching import Base, open_bases
+from .searching import KnowledgeBase, open_bases
 from .sweeps import sweep_systems
 
 if TYPE_CHECKING:
@@ -70,7 +72,8 @@ def run_paper(
     for task in paper.tasks.values():
         check_metrics(open_metrics(task))
     tasks = {
-        name: read_items(name, task, _least(task.limit, paper.limit), paper.seed) for name, task in paper.tasks.items()
+        name: read_items(name, task, _smallest(task.limit, paper.limit), paper.seed)
+        for name, task in paper.tasks.items()
     }
     folder = output or Path(paper.output) / f"{paper.name}-{reader_name(paper)}"
     questions = {name: question_set([item.question for item in items.items]) for name, items in tasks.items()}
@@ -80,8 +83,8 @@ def run_paper(
         writer = stack.enter_context(open_llm(paper.writer)) if paper.writer else reader
         judge = stack.enter_context(open_llm(paper.judge)) if paper.judge else reader
         bases = open_bases(paper, systems, stack)
-        running = PaperRun(paper, tasks, systems, methods, bases, reader, writer, judge)
-        records = running.all(PaperLog(folder / "questions.jsonl"))
+        run = PaperRun(paper, tasks, systems, methods, bases, reader, writer, judge)
+        records = run.all(PaperLog(folder / "questions.jsonl"))
         facts = {
             "identity": {"questions": questions},
             "reader": reader.identity,
@@ -100,7 +103,7 @@ def reader_name(paper: PaperConfig) -> str:
     return named_after(paper.reader.model)
 
 
-def _least(*limits: int | None) -> int | None:
+def _smallest(*limits: int | None) -> int | None:
     return min((limit for limit in limits if limit is not None), default=None)
 
 
@@ -112,7 +115,7 @@ def open_metrics(task: TaskConfig) -> Sequence[str]:
 
 
 class _CrossEncoder:
-    """The cross-encoder of methods that want one, loaded when the first one does."""
+    """The cross-encoder of methods that need one, loaded at its first use."""
 
     def __init__(self, config: RerankConfig) -> None:
         self._config = config
@@ -130,11 +133,11 @@ class _CrossEncoder:
 
 @dataclass(frozen=True)
 class _Observed:
-    """A method whose prompts are looked at: their versions by question. No answer is longer than `most` tokens."""
+    """A wrapper of a method that records prompt versions by question and limits answers to `max_tokens`."""
 
     method: Method
-    seen: dict[str, list[str]]
-    most: int | None
+    prompt_versions: dict[str, list[str]]
+    max_tokens: int | None
     form: AnswerForm
 
     @property
@@ -147,32 +150,34 @@ class _Observed:
         """Those of the method."""
         return self.method.versions
 
-    def steps(self, question: Any) -> Steps:
+    def steps(self, question: Question) -> Steps:
         """Those of the method."""
-        seen = self.seen.setdefault(question.id, [])
+        versions = self.prompt_versions.setdefault(question.id, [])
         steps = self.method.steps(question)
         answer: Any = None
         while True:
             try:
-                said = steps.send(answer)
+                yielded = steps.send(answer)
             except StopIteration as stop:
                 return stop.value  # type: ignore[no-any-return]
-            wanted = [self._bounded(step, seen) for step in (said if isinstance(said, Sequence) else [said])]
-            answer = yield wanted if isinstance(said, Sequence) else wanted[0]
+            bounded = [
+                self._limited(step, versions) for step in (yielded if isinstance(yielded, Sequence) else [yielded])
+            ]
+            answer = yield bounded if isinstance(yielded, Sequence) else bounded[0]
 
-    def _bounded(self, step: Step, seen: list[str]) -> Step:
-        if not isinstance(step, Ask | AskForm):
+    def _limited(self, step: Step, versions: list[str]) -> Step:
+        if not isinstance(step, PromptStep | AskForm):
             return step
-        way: AnswerForm = "json"
+        answer_form: AnswerForm = "json"
         if isinstance(step, AskForm):
-            way = way_of(step, self.form)
+            answer_form = way_of(step, self.form)
         elif step.small is not None:
-            way = self.form
-        version = version_in(step.prompt.version, way)
-        if version not in seen:
-            seen.append(version)
-        most = min(self.most or step.draw.max_tokens, step.draw.max_tokens)
-        return replace(step, draw=replace(step.draw, max_tokens=most))
+            answer_form = self.form
+        version = version_in(step.prompt.version, answer_form)
+        if version not in versions:
+            versions.append(version)
+        limit = min(self.max_tokens or step.draw.max_tokens, step.draw.max_tokens)
+        return replace(step, draw=replace(step.draw, max_tokens=limit))
 
 
 class PaperRun:
@@ -184,7 +189,7 @@ class PaperRun:
         tasks: Mapping[str, Items],
         systems: Mapping[str, PaperSystem],
         methods: Mapping[str, KnownMethod],
-        bases: Mapping[str, Base],
+        bases: Mapping[str, KnowledgeBase],
         reader: Llm,
         writer: Llm,
         judge: Llm,
@@ -193,7 +198,7 @@ class PaperRun:
         self._methods, self._reader, self._writer, self._judge = methods, reader, writer, judge
         self._cross_encoder = _CrossEncoder(paper.reranker) if paper.reranker else None
 
-    def all(self, written: PaperLog) -> list[PaperRecord]:
+    def all(self, paper_log: PaperLog) -> list[PaperRecord]:
         """The records of all tasks and systems, also written down.
 
         Raises ConfigError for settings that a method does not take, before anything is asked, and
@@ -204,7 +209,7 @@ class PaperRun:
             (task, name, system, self._method(task, name, system))
             for task, name, system in rows_of(self._paper, self._systems)
         ]
-        records = [record for row in rows for record in self._system(*row, written)]
+        records = [record for row in rows for record in self._system(*row, paper_log)]
         if records and all(record.reason == MISSING for record in records):
             raise EngineUnavailableError(
                 f"none of {len(records)} questions got a reply ({dict(self._reader.costs.missing)}); nothing was "
@@ -216,7 +221,7 @@ class PaperRun:
                 f"no environment answered any of {len(searched)} questions that were searched for; nothing was "
                 "tabulated. Check the services (the warnings above have the reasons) and run the same command again."
             )
-        written.finish(records)
+        paper_log.finish(records)
         return records
 
     def _method(self, task: str, name: str, system: PaperSystem) -> Method:
@@ -225,26 +230,26 @@ class PaperRun:
             return make_method(system.method, system.settings, card, self._methods)
 
     def _system(
-        self, task: str, name: str, system: PaperSystem, method: Method, written: PaperLog
+        self, task: str, name: str, system: PaperSystem, method: Method, paper_log: PaperLog
     ) -> list[PaperRecord]:
         sources = sources_of(self._paper, task, system)
         searchers = {source: self._bases[source].client for source in sources}
         runner = Runner(self._writer, searchers, self._cross_encoder, reader=self._reader, form=self._paper.form)
         items = self._tasks[task].items
         keys = self._keys(task, system, method, sources, items)
-        found: dict[str, PaperRecord] = {}
+        by_key: dict[str, PaperRecord] = {}
         for item, key in zip(items, keys, strict=True):
-            if known := written.known(key):
-                found[key] = self._scored(replace(known, task=task, system=name), task, item)
-        waiting = [(item, key) for item, key in zip(items, keys, strict=True) if key not in found]
+            if cached := paper_log.known(key):
+                by_key[key] = self._with_scores(replace(cached, task=task, system=name), task, item)
+        pending = [(item, key) for item, key in zip(items, keys, strict=True) if key not in by_key]
         with progress_bar(f"{task}: {name}") as advance:
-            for start in range(0, len(waiting), self._paper.batch):
-                part = waiting[start : start + self._paper.batch]
+            for start in range(0, len(pending), self._paper.batch):
+                part = pending[start : start + self._paper.batch]
                 new = self._batch(task, name, system, method, runner, part)
-                written.append(new)
-                found |= {record.key: record for record in new}
-                advance(min(start + self._paper.batch, len(waiting)), len(waiting))
-        return [found[key] for key in keys]
+                paper_log.append(new)
+                by_key |= {record.key: record for record in new}
+                advance(min(start + self._paper.batch, len(pending)), len(pending))
+        return [by_key[key] for key in keys]
 
     def _batch(
         self,
@@ -258,37 +263,39 @@ class PaperRun:
         """The records of some questions: the method, then the reader, then the judges."""
         versions: dict[str, list[str]] = {}
         observed = _Observed(method, versions, self._paper.method_max_tokens, self._paper.form)
-        ran = runner.run(observed, [item.question for item, _ in part])
-        replies = self._read(task, system, [one for one in ran if _to_read(one)])
+        results = runner.run(observed, [item.question for item, _ in part])
+        replies = self._ask_reader(task, system, [result for result in results if _needs_reader(result)])
         records: list[PaperRecord] = []
         cases: list[Case] = []
-        several = len(sources_of(self._paper, task, system)) > 1
-        for (item, key), one in zip(part, ran, strict=True):
+        several_sources = len(sources_of(self._paper, task, system)) > 1
+        for (item, key), result in zip(part, results, strict=True):
             reply = replies.get(item.question.id)
-            record = self._record(task, name, system, item, one, reply)
+            record = self._record(task, name, system, item, result, reply)
             prompts = tuple(versions.get(item.question.id, []))
             records.append(replace(record, key=key, prompts=prompts))
-            searched = bool(one.spent.searches) and not one.outcome.failure
-            bases = tuple(one.outcome.notes.get(SOURCES, ())) if several else ()
-            cases.append(Case(item, one.outcome.documents, searched, record.answer, bases))
-        return self._judged(task, cases, records)
+            searched = bool(result.spent.searches) and not result.outcome.failure
+            bases = tuple(result.outcome.notes.get(SOURCES, ())) if several_sources else ()
+            cases.append(Case(item, result.outcome.documents, searched, record.answer, bases))
+        return self._ask_judges(task, cases, records)
 
-    def _read(self, task: str, system: PaperSystem, ran: Sequence[Ran]) -> dict[str, Reply | None]:
+    def _ask_reader(
+        self, task: str, system: PaperSystem, results: Sequence[MethodRun]
+    ) -> dict[str, LlmResponse | None]:
         config, style = self._paper.tasks[task], self._style(task, system)
         prompts = [
-            generator_prompt(one.question, one.outcome.documents, style, self._paper.document_words, config.field)
-            for one in ran
+            generator_prompt(result.question, result.outcome.documents, style, self._paper.document_words, config.field)
+            for result in results
         ]
-        draw = Draw(max_tokens=self._paper.max_tokens, seed=self._paper.seed)
+        draw = SamplingParams(max_tokens=self._paper.max_tokens, seed=self._paper.seed)
         replies = self._reader.ask(prompts, draw) if prompts else []
-        return {one.question.id: reply for one, reply in zip(ran, replies, strict=True)}
+        return {result.question.id: reply for result, reply in zip(results, replies, strict=True)}
 
     def _record(
-        self, task: str, name: str, system: PaperSystem, item: Item, ran: Ran, reply: Reply | None
+        self, task: str, name: str, system: PaperSystem, item: Item, result: MethodRun, reply: LlmResponse | None
     ) -> PaperRecord:
-        outcome, style = ran.outcome, self._style(task, system)
+        outcome, style = result.outcome, self._style(task, system)
         text, cut = None, False
-        answered: Answered | None = None
+        answered: ReaderAnswer | None = None
         if outcome.answer is not None and not outcome.failure:
             answered = read_answer(outcome.answer, item.question, "short")
             cut = ANSWER in outcome.notes.get("cut", ())
@@ -296,14 +303,14 @@ class PaperRun:
             text, cut = reply.texts[0].text, not reply.texts[0].finished
             answered = read_answer(text, item.question, style)
         choice = answered.choice if answered else None
-        return self._scored(
+        return self._with_scores(
             PaperRecord(
                 task=task,
                 system=name,
                 question_id=item.question.id,
                 question=item.question.text,
                 documents=tuple(document.id for document in outcome.documents),
-                searched=bool(ran.spent.searches),
+                searched=bool(result.spent.searches),
                 failure=outcome.failure,
                 text=text,
                 answer=answered.answer if answered else None,
@@ -314,10 +321,10 @@ class PaperRun:
                 notes=dict(outcome.notes),
                 prompts=(),
                 spent={
-                    "calls": ran.spent.calls,
-                    "prompt_tokens": ran.spent.prompt_tokens,
-                    "tokens": ran.spent.tokens,
-                    "searches": ran.spent.searches,
+                    "calls": result.spent.calls,
+                    "prompt_tokens": result.spent.prompt_tokens,
+                    "tokens": result.spent.tokens,
+                    "searches": result.spent.searches,
                     "reader_prompt_tokens": reply.prompt_tokens if reply else 0,
                     "reader_tokens": reply.tokens if reply else 0,
                 },
@@ -327,7 +334,7 @@ class PaperRun:
             item,
         )
 
-    def _scored(self, record: PaperRecord, task: str, item: Item) -> PaperRecord:
+    def _with_scores(self, record: PaperRecord, task: str, item: Item) -> PaperRecord:
         """The record with its scores against what is right."""
         config = self._paper.tasks[task]
         scores: dict[str, float | None]
@@ -341,22 +348,22 @@ class PaperRun:
                 scores |= score_text(record.answer, item.answers, names)
         else:
             relevant = {document.id for document in item.contents}
-            there = record.searched and not record.failure
-            scores = {"exact_recovery": float(bool(relevant & set(record.documents))) if there else None}
+            ranked = record.searched and not record.failure
+            scores = {"exact_recovery": float(bool(relevant & set(record.documents))) if ranked else None}
         return replace(record, scores=scores)
 
-    def _judged(self, task: str, cases: Sequence[Case], records: Sequence[PaperRecord]) -> list[PaperRecord]:
+    def _ask_judges(self, task: str, cases: Sequence[Case], records: Sequence[PaperRecord]) -> list[PaperRecord]:
         if not self._paper.judging:
             return list(records)
-        draw = Draw(max_tokens=self._paper.judge_max_tokens, seed=self._paper.seed)
+        draw = SamplingParams(max_tokens=self._paper.judge_max_tokens, seed=self._paper.seed)
         setting = Setting(self._paper.document_words, draw)
         runner = Runner(self._judge, {}, form=self._paper.form)
         verdicts: list[dict[str, Mapping[str, Any]]] = [{} for _ in records]
         for name in self._paper.tasks[task].judges:
-            for own, verdict in zip(verdicts, judged(runner, JUDGES[name], cases, setting), strict=True):
+            for by_judge, verdict in zip(verdicts, judged(runner, JUDGES[name], cases, setting), strict=True):
                 if verdict is not None:
-                    own[name] = verdict.plain()
-        return [replace(record, judged=own) for record, own in zip(records, verdicts, strict=True)]
+                    by_judge[name] = verdict.plain()
+        return [replace(record, judged=by_judge) for record, by_judge in zip(records, verdicts, strict=True)]
 
     def _style(self, task: str, system: PaperSystem) -> Style:
         config = self._paper.tasks[task]
@@ -365,15 +372,15 @@ class PaperRun:
     def _keys(
         self, task: str, system: PaperSystem, method: Method, sources: Sequence[str], items: Sequence[Item]
     ) -> list[str]:
-        """Of each item a sha256 over everything that its record depends on, its scores and its names apart."""
+        """For each item a sha256 over all inputs of its record, except those of its scores and its names."""
         settings = method_settings(system.method, system.settings, self._methods).model_dump(mode="json")
-        own = [system.method, settings, list(method.versions), self._paper.method_max_tokens]
-        return [self._key(task, system, own, sources, item) for item in items]
+        method_key = [system.method, settings, list(method.versions), self._paper.method_max_tokens]
+        return [self._key(task, system, method_key, sources, item) for item in items]
 
     def _key(self, task: str, system: PaperSystem, method: Sequence[Any], sources: Sequence[str], item: Item) -> str:
         paper, config = self._paper, self._paper.tasks[task]
         judges = list(config.judges) if paper.judging else []
-        behind = {
+        inputs = {
             "form": [_FORM, __version__],
             "method": method,
             "models": [self._reader.identity, self._writer.identity, self._judge.identity if judges else None],
@@ -383,14 +390,19 @@ class PaperRun:
             "asked": [config.kind, self._style(task, system), config.field, paper.document_words, paper.max_tokens],
             "answers": paper.form,
             "judges": [[name, JUDGES[name].version] for name in judges],
-            "judging": [paper.judge_max_tokens, item.right, list(item.answers), [one.id for one in item.contents]]
+            "judging": [
+                paper.judge_max_tokens,
+                item.right,
+                list(item.answers),
+                [document.id for document in item.contents],
+            ]
             if judges
             else None,
             "generator": generator_prompt(item.question, (), self._style(task, system), 1).version,
             "seed": paper.seed,
         }
-        return hashlib.sha256(json.dumps(behind, sort_keys=True, default=str).encode()).hexdigest()
+        return hashlib.sha256(json.dumps(inputs, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def _to_read(ran: Ran) -> bool:
-    return not ran.outcome.failure and ran.outcome.answer is None
+def _needs_reader(result: MethodRun) -> bool:
+    return not result.outcome.failure and result.outcome.answer is None

@@ -8,11 +8,11 @@ from typing import Any
 
 from ...configs.paper import PaperConfig, PaperEnvironment, PaperSystem
 from ...configs.schema import EnvironmentConfig, RunConfig
-from ...envs.client import SyncEnvironmentClient
-from ...envs.connect import open_environment
-from ...envs.index import build_index
-from ...envs.manifest import MANIFEST
-from ...envs.question_index import open_question_index
+from ...envs.client.client import SyncEnvironmentClient
+from ...envs.client.connect import open_environment
+from ...envs.index.build import build_index
+from ...envs.index.manifest import MANIFEST
+from ...envs.retrievers.question_index import open_question_index
 from ...errors import DataError
 from ...logs import progress_bar
 from ...rewriters.card import RetrieverCard
@@ -20,7 +20,7 @@ from .checks import rows_of, sources_of
 
 
 @dataclass(frozen=True, slots=True)
-class Base:
+class KnowledgeBase:
     """One knowledge base with its retriever."""
 
     client: SyncEnvironmentClient
@@ -29,21 +29,21 @@ class Base:
     """What a result says of it and a record depends on: name, retriever, index, settings of the search."""
 
 
-def open_bases(paper: PaperConfig, systems: Mapping[str, PaperSystem], stack: ExitStack) -> dict[str, Base]:
+def open_bases(paper: PaperConfig, systems: Mapping[str, PaperSystem], stack: ExitStack) -> dict[str, KnowledgeBase]:
     """The environments that any system may search for any task, by name.
 
     Raises DataError where a corpus is missing (it says where it comes from), IndexFolderError where a question index
     is, both before the first index is built, and as the opening of an environment.
     """
-    wanted: dict[str, None] = {}
+    names: dict[str, None] = {}
     for task, _, system in rows_of(paper, systems):
-        wanted |= dict.fromkeys(sources_of(paper, task, system))
-    for name in wanted:
+        names |= dict.fromkeys(sources_of(paper, task, system))
+    for name in names:
         _check(name, paper.environments[name])
-    return {name: _open(name, paper.environments[name], stack) for name in wanted}
+    return {name: _open(name, paper.environments[name], stack) for name in names}
 
 
-def _open(name: str, settings: PaperEnvironment, stack: ExitStack) -> Base:
+def _open(name: str, settings: PaperEnvironment, stack: ExitStack) -> KnowledgeBase:
     if settings.client.urls == "local":
         _index(name, settings.env)
     config = RunConfig(env=settings.env, client=settings.client, name=name)
@@ -56,18 +56,18 @@ def _open(name: str, settings: PaperEnvironment, stack: ExitStack) -> Base:
         "index": info.index_hash,
         "settings": info.settings_hash,
     }
-    return Base(client, RetrieverCard.from_service(info.retriever), facts)
+    return KnowledgeBase(client, RetrieverCard.from_service(info.retriever), facts)
 
 
 def _check(name: str, settings: PaperEnvironment) -> None:
-    """Tell what is missing for an index before the first one is built, which may take hours."""
+    """Raise for a missing corpus or question index before the first index is built, which may take hours."""
     env = settings.env
     if settings.client.urls != "local" or _indexed(env):
         return
     if env.dataset.kind == "beir" and not Path(env.dataset.path or "").expanduser().is_dir():
-        about = f" {settings.about.rstrip('.')}." if settings.about else ""
+        origin = f" {settings.about.rstrip('.')}." if settings.about else ""
         raise DataError(
-            f"the corpus of the environment {name!r} is missing: {env.dataset.path} does not exist.{about} Give its "
+            f"the corpus of the environment {name!r} is missing: {env.dataset.path} does not exist.{origin} Give its "
             f"folder with environments.{name}.env.dataset.path=FOLDER, or a running service with "
             f"environments.{name}.client.urls='[\"http://host:8765\"]'."
         )

@@ -15,24 +15,24 @@ def swept(system: str, setting: str, value: int | float) -> str:
 
 def sweep_systems(paper: PaperConfig) -> dict[str, PaperSystem]:
     """The systems that the sweeps of a paper add, one for each value."""
-    found: dict[str, PaperSystem] = {}
+    systems: dict[str, PaperSystem] = {}
     for sweep in paper.sweeps:
-        own = paper.systems[sweep.system]
+        system = paper.systems[sweep.system]
         for value in sweep.values:
             name = swept(sweep.system, sweep.setting, value)
-            tasks = sorted({*((found[name].tasks or []) if name in found else []), sweep.task})
-            settings = _with(own.settings, sweep.setting.split("."), value)
-            found[name] = own.model_copy(update={"settings": settings, "tasks": tasks, "label": ""})
-    return found
+            tasks = sorted({*((systems[name].tasks or []) if name in systems else []), sweep.task})
+            settings = _replaced(system.settings, sweep.setting.split("."), value)
+            systems[name] = system.model_copy(update={"settings": settings, "tasks": tasks, "label": ""})
+    return systems
 
 
-def _with(settings: Mapping[str, Any], place: Sequence[str], value: int | float) -> dict[str, Any]:
+def _replaced(settings: Mapping[str, Any], path: Sequence[str], value: int | float) -> dict[str, Any]:
     """Settings with another value at a dotted place."""
-    first, *deeper = place
+    first, *deeper = path
     inner = settings.get(first)
     return {
         **settings,
-        first: _with(inner if isinstance(inner, Mapping) else {}, deeper, value) if deeper else value,
+        first: _replaced(inner if isinstance(inner, Mapping) else {}, deeper, value) if deeper else value,
     }
 
 

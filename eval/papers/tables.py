@@ -44,21 +44,24 @@ def markdown(
     curves: Mapping[int, str],
 ) -> str:
     """The page."""
-    theirs = published(paper.name)
+    reference = published(paper.name)
     labels = {name: system.label or name for name, system in systems.items()}
-    parts = [f"# {paper.title or paper.name}", theirs.citation, CHECK, _who(facts)]
+    parts = [f"# {paper.title or paper.name}", reference.citation, CHECK, _models_line(facts)]
     for table in paper.tables:
-        parts += [f"## {table.title}", *_table(paper, table, results, theirs, labels)]
+        parts += [f"## {table.title}", *_table(paper, table, results, reference, labels)]
     for case in paper.cases:
-        steps = case_lines(case, HERE, results.cases, theirs.cases)
-        parts += [f"## {case.title}", _grid(CASE_HEAD, [[a, labels.get(b, b), *rest] for a, b, *rest in steps])]
+        steps = case_lines(case, HERE, results.cases, reference.cases)
+        parts += [f"## {case.title}", _grid(CASE_HEAD, [[a, labels.get(b, b), *cells] for a, b, *cells in steps])]
     parts += ["## What is missing", *_missing(paper, results, labels)]
     parts += _utility(results, labels)
-    parts += _shift(results, theirs, labels)
+    parts += _shift(results, reference, labels)
     for number, sweep in enumerate(paper.sweeps, start=1):
         points = sweep_points(sweep, results)
-        own = {figure.system: figure for figure in theirs.figures if figure.metric == f"sweep:{sweep.setting}"}
-        rows = [[f"{value:g}", _percent(figure), str(n), _theirs(own.get(f"{value:g}"))] for value, figure, n in points]
+        by_value = {figure.system: figure for figure in reference.figures if figure.metric == f"sweep:{sweep.setting}"}
+        rows = [
+            [f"{value:g}", _percent(figure), str(n), _published(by_value.get(f"{value:g}"))]
+            for value, figure, n in points
+        ]
         parts += [
             f"## {labels[sweep.system]} by {sweep.setting}, {sweep.task}",
             _grid([sweep.setting, f"{_name(sweep.metric)} {HERE}", "n", "paper"], rows),
@@ -66,51 +69,53 @@ def markdown(
         ]
     parts += ["## Cost of a question", _costs(results, labels)]
     parts += _tests(results, labels)
-    parts += [_facts(facts, theirs)]
+    parts += [_facts(facts, reference)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _who(facts: Mapping[str, Any]) -> str:
-    asked = ", ".join(
+def _models_line(facts: Mapping[str, Any]) -> str:
+    counts = ", ".join(
         f"{name} n = {sample_of(count.get('sample')) or count['asked']}" for name, count in facts["questions"].items()
     )
     judge = json.dumps(facts["judge"], ensure_ascii=False) if facts["judge"] else "none"
     reader, writer = (json.dumps(facts[name], ensure_ascii=False) for name in ("reader", "writer"))
     form = "labelled lines" if facts["form"] == "lines" else "JSON"
-    return f"Reader {reader}; methods ask {writer}; judge {judge}. Answers of a fixed form: {form}. Questions: {asked}."
+    return (
+        f"Reader {reader}; methods ask {writer}; judge {judge}. Answers of a fixed form: {form}. Questions: {counts}."
+    )
 
 
 def _table(
-    paper: PaperConfig, table: PaperTable, results: PaperResults, theirs: Published, labels: Mapping[str, str]
+    paper: PaperConfig, table: PaperTable, results: PaperResults, reference: Published, labels: Mapping[str, str]
 ) -> list[str]:
     rows = table.rows or list(paper.systems)
-    own = {
+    figures = {
         (figure.task, figure.metric, figure.generator, figure.system): figure
-        for figure in theirs.figures
+        for figure in reference.figures
         if figure.table == table.published
     }
-    settings = dict.fromkeys(figure.setting for figure in own.values() if figure.setting)
+    settings = dict.fromkeys(figure.setting for figure in figures.values() if figure.setting)
     if table.generators == "down":
-        grid = _down(table, rows, results, own, labels)
+        grid = _generators_as_rows(table, rows, results, figures, labels)
     else:
-        grid = _across(paper, table, rows, results, own, labels)
+        grid = _generators_as_columns(paper, table, rows, results, figures, labels)
     source = [f"Paper: {table.published}; {'; '.join(settings)}."] if settings else []
     return [grid, *source]
 
 
-Own = Mapping[tuple[str, str, str, str], PublishedFigure]
+Figures = Mapping[tuple[str, str, str, str], PublishedFigure]
 
 
-def _across(
+def _generators_as_columns(
     paper: PaperConfig,
     table: PaperTable,
     rows: Sequence[str],
     results: PaperResults,
-    own: Own,
+    figures: Figures,
     labels: Mapping[str, str],
 ) -> str:
     """Generators side by side within each column, ours first."""
-    columns = [(column, _generators(own, column)) for column in table.columns]
+    columns = [(column, _generators(figures, column)) for column in table.columns]
     head = ["system"]
     for column, generators in columns:
         task = paper.tasks[column.task].title if column.task in paper.tasks else ""
@@ -120,21 +125,25 @@ def _across(
     for row in rows:
         line = [labels.get(row, row)]
         for column, generators in columns:
-            line.append(_figure(_ours(table, results, row, column), table.unit))
-            line += [_theirs(own.get((column.task, column.metric, one, row))) for one in generators]
+            line.append(_figure(_measured(table, results, row, column), table.unit))
+            line += [_published(figures.get((column.task, column.metric, generator, row))) for generator in generators]
         lines.append(line)
     return _grid(head, lines)
 
 
-def _down(table: PaperTable, rows: Sequence[str], results: PaperResults, own: Own, labels: Mapping[str, str]) -> str:
+def _generators_as_rows(
+    table: PaperTable, rows: Sequence[str], results: PaperResults, figures: Figures, labels: Mapping[str, str]
+) -> str:
     """A block of rows for each generator, ours first."""
-    generators = list(dict.fromkeys(one for column in table.columns for one in _generators(own, column)))
+    generators = list(
+        dict.fromkeys(generator for column in table.columns for generator in _generators(figures, column))
+    )
     head = ["generator", "system", *(f"{column.task} {_name(column.metric)}" for column in table.columns)]
     lines = [
         [
             HERE,
             labels.get(row, row),
-            *(_figure(_ours(table, results, row, column), table.unit) for column in table.columns),
+            *(_figure(_measured(table, results, row, column), table.unit) for column in table.columns),
         ]
         for row in rows
     ]
@@ -142,7 +151,7 @@ def _down(table: PaperTable, rows: Sequence[str], results: PaperResults, own: Ow
         [
             generator,
             labels.get(row, row),
-            *(_theirs(own.get((column.task, column.metric, generator, row))) for column in table.columns),
+            *(_published(figures.get((column.task, column.metric, generator, row))) for column in table.columns),
         ]
         for generator in generators
         for row in rows
@@ -150,18 +159,20 @@ def _down(table: PaperTable, rows: Sequence[str], results: PaperResults, own: Ow
     return _grid(head, lines)
 
 
-def _generators(own: Own, column: TableColumn) -> list[str]:
-    found = (key[2] for key in own if key[:2] == (column.task, column.metric))
-    return list(dict.fromkeys(found))
+def _generators(figures: Figures, column: TableColumn) -> list[str]:
+    names = (key[2] for key in figures if key[:2] == (column.task, column.metric))
+    return list(dict.fromkeys(names))
 
 
-def _ours(table: PaperTable, results: PaperResults, system: str, column: TableColumn) -> float | None:
+def _measured(table: PaperTable, results: PaperResults, system: str, column: TableColumn) -> float | None:
     if column.task != AVERAGE:
         return results.mean(column.task, system, column.metric)
-    others = [one.task for one in table.columns if one.task != AVERAGE and one.metric == column.metric]
-    values = [results.mean(task, system, column.metric) for task in others or _tasks(results)]
-    known = [value for value in values if value is not None]
-    return math.fsum(known) / len(known) if known and len(known) == len(values) else None
+    tasks = [
+        candidate.task for candidate in table.columns if candidate.task != AVERAGE and candidate.metric == column.metric
+    ]
+    values = [results.mean(task, system, column.metric) for task in tasks or _tasks(results)]
+    present = [value for value in values if value is not None]
+    return math.fsum(present) / len(present) if present and len(present) == len(values) else None
 
 
 def _tasks(results: PaperResults) -> list[str]:
@@ -178,7 +189,7 @@ def _missing(paper: PaperConfig, results: PaperResults, labels: Mapping[str, str
         counts = [row.questions, row.answered]
         line = [row.task, labels.get(row.system, row.system), *map(str, counts)]
         lines.append(
-            [*line, reasons or "0", str(row.cut), str(row.no_choice), *(_of_judge(row, one) for one in judges)]
+            [*line, reasons or "0", str(row.cut), str(row.no_choice), *(_judge_cell(row, judge) for judge in judges)]
         )
     return [
         _grid(head, lines),
@@ -187,7 +198,7 @@ def _missing(paper: PaperConfig, results: PaperResults, labels: Mapping[str, str
     ]
 
 
-def _of_judge(row: PaperRow, judge: str) -> str:
+def _judge_cell(row: PaperRow, judge: str) -> str:
     if judge not in row.off_format:
         return ""
     n = row.means["dur" if judge == "utility" else judge].n
@@ -214,16 +225,18 @@ def _utility(results: PaperResults, labels: Mapping[str, str]) -> list[str]:
     return ["## Contexts by label", _grid(head, lines)]
 
 
-def _shift(results: PaperResults, theirs: Published, labels: Mapping[str, str]) -> list[str]:
+def _shift(results: PaperResults, reference: Published, labels: Mapping[str, str]) -> list[str]:
     if not results.shifts:
         return []
-    own = {(figure.task, figure.metric): figure for figure in theirs.figures if figure.metric.startswith("shift:")}
+    figures = {
+        (figure.task, figure.metric): figure for figure in reference.figures if figure.metric.startswith("shift:")
+    }
     lines = []
     for row in results.shifts:
         shift = row.shift
         questions = "all" if row.only == "all" else "first right, second wrong"
         paper = [
-            own.get((row.task, f"shift:{name}")) if row.only == "right" else None for name in ("n", "zero", "mean")
+            figures.get((row.task, f"shift:{name}")) if row.only == "right" else None for name in ("n", "zero", "mean")
         ]
         lines.append(
             [
@@ -234,7 +247,7 @@ def _shift(results: PaperResults, theirs: Published, labels: Mapping[str, str]) 
                 _percent(shift.zero_overlap),
                 _number(shift.mean_overlap),
                 _number(shift.mean_shared),
-                " · ".join(_theirs(one) for one in paper if one),
+                " · ".join(_published(cell) for cell in paper if cell),
             ]
         )
     head = [
@@ -263,20 +276,20 @@ def _tests(results: PaperResults, labels: Mapping[str, str]) -> list[str]:
     if not results.comparisons:
         return []
     lines = []
-    for one in results.comparisons:
-        test = one.test
-        ps = [format_p(p).removeprefix("= ") for p in (test.p, one.p_holm)]
+    for comparison in results.comparisons:
+        test = comparison.test
+        ps = [format_p(p).removeprefix("= ") for p in (test.p, comparison.p_holm)]
         lines.append(
             [
-                one.task,
-                _name(one.metric),
-                f"{labels[one.system]} / {labels[one.baseline]}",
+                comparison.task,
+                _name(comparison.metric),
+                f"{labels[comparison.system]} / {labels[comparison.baseline]}",
                 str(test.n),
                 f"{_percent(test.mean_a)} / {_percent(test.mean_b)}",
                 f"{test.higher} / {test.lower}",
                 test.test,
                 *ps,
-                "†" * one.significant,
+                "†" * comparison.significant,
             ]
         )
     head = ["task", "metric", "systems", "n", "means %", "higher / lower", "test", "p", "p (Holm)", ""]
@@ -288,8 +301,8 @@ def _tests(results: PaperResults, labels: Mapping[str, str]) -> list[str]:
     ]
 
 
-def _facts(facts: Mapping[str, Any], theirs: Published) -> str:
-    lines = [f"- {note}" for note in theirs.notes]
+def _facts(facts: Mapping[str, Any], reference: Published) -> str:
+    lines = [f"- {note}" for note in reference.notes]
     lines += [
         f"- {name}: {value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}"
         for name, value in facts.items()
@@ -298,7 +311,7 @@ def _facts(facts: Mapping[str, Any], theirs: Published) -> str:
     return "\n".join(["## Provenance", "", *lines])
 
 
-def _theirs(figure: PublishedFigure | None) -> str:
+def _published(figure: PublishedFigure | None) -> str:
     """As the paper prints it."""
     return f"{figure.value:g}" if figure is not None else ""
 

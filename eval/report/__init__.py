@@ -1,1 +1,1 @@
-"""What was found, on pages to read."""
+"""HTML reports of results."""

@@ -1,8 +1,8 @@
-"""Questions to browse: where a rewrite helped or hurt most against the raw question, with both rankings.
+"""Data for the question browser: where a rewrite helped or hurt most against the raw question, with both rankings.
 
-Chosen by a rule that leaves no room for taste: of every dataset, environment, system and turn the largest gains and the
-largest losses by the first metric, and unchanged questions at even distances. What would make the page too large is
-left out by the same rule, with fewer questions of each, and then without earlier turns; the page says so.
+Questions are chosen by a fixed rule: for every dataset, environment, system and turn, the largest gains and losses on
+the first metric, and unchanged questions at even distances. If the page would be too large, the rule is applied with
+fewer questions of each kind, then without earlier turns; the page says so.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,28 +16,28 @@ from .examples import by_change, change, spread
 
 KINDS = ("helped", "hurt", "unchanged")
 PLACES = 10
-"""Places of a ranking that are shown."""
+"""Ranks of a ranking that are shown."""
 MISSED = 5
-"""Relevant documents that stand in no ranking and are named all the same."""
+"""How many relevant documents are listed that no shown ranking contains."""
 QUESTION, REWRITE, THINK, REWRITES = 12_000, 4_000, 2_000, 12
-"""Characters shown of each, and rewrites of one answer."""
+"""Maximum characters of a question, a rewrite and a think part; maximum rewrites per answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pick:
-    """One question and what the system did with it."""
+    """One question and the system's answer to it."""
 
     question_id: str
     score: float
-    """Of several samples their mean."""
+    """Mean over samples."""
     raw: float
     record: EvalRecord
-    """Of several samples the one whose score is nearest to the mean."""
+    """The sample whose score is nearest to the mean."""
     samples: int
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class SystemTurn:
     """One system at one turn in one environment on one dataset."""
 
     evaluation: str
@@ -49,23 +49,23 @@ class Group:
     last: bool
     """Whether it is the system's last turn."""
     counts: Mapping[str, int]
-    """Questions by kind, of all that both have a score for."""
+    """Number of questions by kind, of those that both system and raw question have a score for."""
     picks: Mapping[str, Sequence[Pick]]
-    """The most of each kind, the most telling first."""
+    """Questions by kind, the largest changes first."""
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """What is known on this machine about the documents of a dataset."""
+class KnownDocuments:
+    """Titles and judgements of a dataset's documents, as far as they are on this machine."""
 
     titles: Mapping[str, str]
     qrels: Mapping[str, Mapping[str, int]] | None
-    """Grades of relevant documents by question; None where the judgements are not here."""
+    """Grades of relevant documents by question; None if the judgements are not on this machine."""
 
 
 @dataclass(slots=True)
-class Place:
-    """One environment on one dataset: the raw questions there."""
+class DatasetEnvironment:
+    """One environment on one dataset, with the records of its raw questions."""
 
     evaluation: str
     dataset: str
@@ -75,46 +75,49 @@ class Place:
 
 
 def choose(
-    place: Place, system: str, records: Sequence[EvalRecord], samples: int, metric: str, shown: int
-) -> list[Group]:
-    """The groups of one system, a group for each turn, with `shown` picks of gains and of losses at most."""
+    testbed: DatasetEnvironment, system: str, records: Sequence[EvalRecord], samples: int, metric: str, per_kind: int
+) -> list[SystemTurn]:
+    """The groups of one system, one per turn, with at most `per_kind` gains and `per_kind` losses."""
     by_turn: dict[tuple[int, str], list[EvalRecord]] = {}
     for record in records:
         by_turn.setdefault((record.turn, record.question_id), []).append(record)
-    found = answers_of(list(place.raw), records, samples)
+    answers_by_turn = answers_of(list(testbed.raw), records, samples)
     groups = []
-    for turn, answers in found.items():
-        scores = {question: answers.values[question].get(metric) for question in place.raw}
-        both = {
-            question: (score, before)
+    for turn, answers in answers_by_turn.items():
+        scores = {question: answers.values[question].get(metric) for question in testbed.raw}
+        score_pairs = {
+            question: (score, raw_score)
             for question, score in scores.items()
-            if score is not None and (before := place.raw[question].metrics[metric]) is not None
+            if score is not None and (raw_score := testbed.raw[question].metrics[metric]) is not None
         }
-        kinds = by_change({question: change(*pair) for question, pair in both.items()})
-        gained, lost, same = kinds
-        taken = gained[:shown], lost[:shown], spread(same, unchanged_of(shown))
+        kinds = by_change({question: change(*pair) for question, pair in score_pairs.items()})
+        gained, lost, unchanged = kinds
+        selected = gained[:per_kind], lost[:per_kind], spread(unchanged, unchanged_of(per_kind))
         groups.append(
-            Group(
-                place.evaluation,
-                place.dataset,
-                place.environment,
+            SystemTurn(
+                testbed.evaluation,
+                testbed.dataset,
+                testbed.environment,
                 system,
                 turn,
                 metric,
-                turn == max(found),
+                turn == max(answers_by_turn),
                 {kind: len(questions) for kind, questions in zip(KINDS, kinds, strict=True)},
                 {
-                    kind: [_pick(question, *both[question], by_turn[turn, question], metric) for question in questions]
-                    for kind, questions in zip(KINDS, taken, strict=True)
+                    kind: [
+                        _pick(question, *score_pairs[question], by_turn[turn, question], metric)
+                        for question in questions
+                    ]
+                    for kind, questions in zip(KINDS, selected, strict=True)
                 },
             )
         )
     return groups
 
 
-def unchanged_of(shown: int) -> int:
-    """Unchanged questions beside `shown` gains and losses: a third, and at least one."""
-    return max(1, shown // 3) if shown else 0
+def unchanged_of(per_kind: int) -> int:
+    """How many unchanged questions go with `per_kind` gains and losses: a third, but at least one."""
+    return max(1, per_kind // 3) if per_kind else 0
 
 
 def _pick(question: str, score: float, raw: float, records: Sequence[EvalRecord], metric: str) -> Pick:
@@ -122,126 +125,128 @@ def _pick(question: str, score: float, raw: float, records: Sequence[EvalRecord]
     return Pick(question, score, raw, nearest, len(records))
 
 
-def documents_of(groups: Iterable[Group], places: Mapping[tuple[str, str, str], Place]) -> set[str]:
+def documents_of(groups: Iterable[SystemTurn], testbeds: Mapping[tuple[str, str, str], DatasetEnvironment]) -> set[str]:
     """Ids of the documents in the rankings that these groups show."""
-    found: set[str] = set()
+    document_ids: set[str] = set()
     for group in groups:
-        raw = places[group.evaluation, group.dataset, group.environment].raw
+        raw = testbeds[group.evaluation, group.dataset, group.environment].raw
         for picks in group.picks.values():
             for pick in picks:
-                found.update(pick.record.ranking[:PLACES], raw[pick.question_id].ranking[:PLACES])
-    return found
+                document_ids.update(pick.record.ranking[:PLACES], raw[pick.question_id].ranking[:PLACES])
+    return document_ids
 
 
-def missed(qrels: Mapping[str, int], shown: set[str]) -> list[str]:
-    """The first relevant documents that no shown ranking holds: the highest grade first, then by id."""
-    return sorted((document for document in qrels if document not in shown), key=lambda one: (-qrels[one], one))[
+def missed(qrels: Mapping[str, int], ranked: set[str]) -> list[str]:
+    """The first relevant documents that are not in `ranked`, the highest grade first, then by id."""
+    return sorted((document for document in qrels if document not in ranked), key=lambda doc: (-qrels[doc], doc))[
         :MISSED
     ]
 
 
 def as_data(
-    groups: Sequence[Group],
-    places: Mapping[tuple[str, str, str], Place],
-    known: Mapping[tuple[str, str], Known],
-    shown: int,
+    groups: Sequence[SystemTurn],
+    testbeds: Mapping[tuple[str, str, str], DatasetEnvironment],
+    document_info: Mapping[tuple[str, str], KnownDocuments],
+    per_kind: int,
     every_turn: bool,
 ) -> dict[str, Any]:
-    """What the page's script reads: `shown` of each kind, of all turns or of the last ones alone.
+    """The data for the page's script: `per_kind` questions of each kind, of all turns or only of the last ones.
 
-    Questions, documents and raw rankings stand once, and items name them by their number.
+    Questions, documents and raw rankings are stored once; items refer to them by number.
     """
-    table = _Tables(known)
+    table = _Tables(document_info)
     listed: list[dict[str, Any]] = []
     items: list[dict[str, Any]] = []
     for group in groups:
         if not (every_turn or group.last):
             continue
-        place = places[group.evaluation, group.dataset, group.environment]
+        testbed = testbeds[group.evaluation, group.dataset, group.environment]
         for kind in KINDS:
-            limit = unchanged_of(shown) if kind == "unchanged" else shown
+            limit = unchanged_of(per_kind) if kind == "unchanged" else per_kind
             chosen = group.picks[kind]
             if kind == "unchanged" and limit < len(chosen):
                 chosen = spread(chosen, limit)
             for pick in chosen[:limit]:
-                items.append({"group": len(listed), "kind": kind, **table.item(place, pick, group.metric)})
-        where = {"evaluation": group.evaluation, "dataset": group.dataset, "environment": group.environment}
-        of = {"system": group.system, "turn": group.turn, "metric": group.metric}
-        listed.append({**where, **of, **group.counts})
+                items.append({"group": len(listed), "kind": kind, **table.item(testbed, pick, group.metric)})
+        testbed_fields = {"evaluation": group.evaluation, "dataset": group.dataset, "environment": group.environment}
+        system_fields = {"system": group.system, "turn": group.turn, "metric": group.metric}
+        listed.append({**testbed_fields, **system_fields, **group.counts})
     return {"groups": listed, "items": items, **table.content()}
 
 
 class _Tables:
-    """What several items name by its number."""
+    """Questions, documents and raw rankings, numbered so that several items can refer to them."""
 
-    def __init__(self, known: Mapping[tuple[str, str], Known]) -> None:
-        self.known = known
-        self.documents: dict[tuple[str, str, str], int] = {}
-        self.questions: dict[tuple[str, str, str], int] = {}
-        self.raw: dict[tuple[str, str, str, str], int] = {}
-        self.of_documents: list[list[str]] = []
-        self.of_questions: list[dict[str, Any]] = []
-        self.of_raw: list[dict[str, Any]] = []
+    def __init__(self, document_info: Mapping[tuple[str, str], KnownDocuments]) -> None:
+        self.document_info = document_info
+        self.document_numbers: dict[tuple[str, str, str], int] = {}
+        self.question_numbers: dict[tuple[str, str, str], int] = {}
+        self.raw_numbers: dict[tuple[str, str, str, str], int] = {}
+        self.document_rows: list[list[str]] = []
+        self.question_rows: list[dict[str, Any]] = []
+        self.raw_rows: list[dict[str, Any]] = []
         self.rankings: list[set[str]] = []
-        """By question the documents of all its rankings."""
+        """The documents of all rankings of a question, by question number."""
 
-    def item(self, place: Place, pick: Pick, metric: str) -> dict[str, Any]:
-        """A pick, its rewrites and its ranking."""
-        record, before = pick.record, place.raw[pick.question_id]
-        key = place.evaluation, place.dataset, pick.question_id
-        if key not in self.questions:
-            self.questions[key] = len(self.of_questions)
-            self.of_questions.append({"id": pick.question_id, "text": cut(before.question, QUESTION)})
+    def item(self, testbed: DatasetEnvironment, pick: Pick, metric: str) -> dict[str, Any]:
+        """The data of a pick: scores, rewrites and ranking."""
+        record, raw_record = pick.record, testbed.raw[pick.question_id]
+        key = testbed.evaluation, testbed.dataset, pick.question_id
+        if key not in self.question_numbers:
+            self.question_numbers[key] = len(self.question_rows)
+            self.question_rows.append({"id": pick.question_id, "text": cut(raw_record.question, QUESTION)})
             self.rankings.append(set())
-        number = self.questions[key]
-        self.rankings[number].update(record.ranking[:PLACES], before.ranking[:PLACES])
-        at = (*key, place.environment)
-        if at not in self.raw:
-            self.raw[at] = len(self.of_raw)
-            self.of_raw.append({"score": pick.raw, "ranking": self._ranking(place, before)})
-        found: dict[str, Any] = {
+        number = self.question_numbers[key]
+        self.rankings[number].update(record.ranking[:PLACES], raw_record.ranking[:PLACES])
+        raw_key = (*key, testbed.environment)
+        if raw_key not in self.raw_numbers:
+            self.raw_numbers[raw_key] = len(self.raw_rows)
+            self.raw_rows.append({"score": pick.raw, "ranking": self._ranking(testbed, raw_record)})
+        item: dict[str, Any] = {
             "question": number,
-            "raw": self.raw[at],
+            "raw": self.raw_numbers[raw_key],
             "score": pick.score,
             "change": change(pick.score, pick.raw),
             "rewrites": [cut(text, REWRITE) for text in record.rewrites[:REWRITES]] if record.format_ok else None,
-            "ranking": self._ranking(place, record),
+            "ranking": self._ranking(testbed, record),
         }
         if record.think:
-            found["think"] = cut(record.think, THINK)
+            item["think"] = cut(record.think, THINK)
         if (plan := plan_lines(record)) is not None:
-            found["plan"] = [cut(line, REWRITE) for line in plan[: REWRITES + 1]]
+            item["plan"] = [cut(line, REWRITE) for line in plan[: REWRITES + 1]]
         if pick.samples > 1:
-            found["sample"] = {"number": record.sample + 1, "of": pick.samples, "score": record.metrics[metric]}
-        return found
+            item["sample"] = {"number": record.sample + 1, "of": pick.samples, "score": record.metrics[metric]}
+        return item
 
     def content(self) -> dict[str, Any]:
-        """The tables themselves; a question's relevant documents as [document, grade], None where they are unknown."""
-        for (evaluation, dataset, question), number in self.questions.items():
-            qrels = self.known[evaluation, dataset].qrels
+        """The tables. A question's relevant documents are [document, grade] pairs; None if they are unknown."""
+        for (evaluation, dataset, question), number in self.question_numbers.items():
+            qrels = self.document_info[evaluation, dataset].qrels
             if qrels is None:
-                self.of_questions[number]["relevant"] = None
+                self.question_rows[number]["relevant"] = None
                 continue
-            grades, seen = qrels.get(question, {}), self.rankings[number]
-            named = [one for one in grades if one in seen] + missed(grades, seen)
-            self.of_questions[number]["relevant"] = [[self._document(evaluation, dataset, n), grades[n]] for n in named]
-            self.of_questions[number]["judged"] = len(grades)
-        return {"questions": self.of_questions, "documents": self.of_documents, "raw": self.of_raw}
+            grades, ranked = qrels.get(question, {}), self.rankings[number]
+            relevant = [document for document in grades if document in ranked] + missed(grades, ranked)
+            self.question_rows[number]["relevant"] = [
+                [self._document(evaluation, dataset, n), grades[n]] for n in relevant
+            ]
+            self.question_rows[number]["judged"] = len(grades)
+        return {"questions": self.question_rows, "documents": self.document_rows, "raw": self.raw_rows}
 
-    def _ranking(self, place: Place, record: EvalRecord) -> list[int]:
-        return [self._document(place.evaluation, place.dataset, document) for document in record.ranking[:PLACES]]
+    def _ranking(self, testbed: DatasetEnvironment, record: EvalRecord) -> list[int]:
+        return [self._document(testbed.evaluation, testbed.dataset, document) for document in record.ranking[:PLACES]]
 
     def _document(self, evaluation: str, dataset: str, document: str) -> int:
         key = evaluation, dataset, document
-        if key not in self.documents:
-            self.documents[key] = len(self.of_documents)
-            title = self.known[evaluation, dataset].titles.get(document, "")
-            self.of_documents.append([document, title] if title else [document])
-        return self.documents[key]
+        if key not in self.document_numbers:
+            self.document_numbers[key] = len(self.document_rows)
+            title = self.document_info[evaluation, dataset].titles.get(document, "")
+            self.document_rows.append([document, title] if title else [document])
+        return self.document_numbers[key]
 
 
 def plan_lines(record: EvalRecord) -> list[str] | None:
-    """What was searched, a line for each probe; None where that is the rewrites as they stand, or nothing."""
+    """The search plan, one line per probe; None if there is no plan or it is just the unchanged rewrites."""
     if record.plan is None:
         return None
     plan = SearchPlan.model_validate(record.plan)
@@ -251,13 +256,13 @@ def plan_lines(record: EvalRecord) -> list[str] | None:
         return None
     lines = []
     for probe in plan.probes:
-        said = "  +  ".join(f"{term.weight:g} × {term.text}" for term in probe.terms)
+        query = "  +  ".join(f"{term.weight:g} × {term.text}" for term in probe.terms)
         limits = [f"first {probe.k}"] if probe.k is not None else []
         limits += [f"in {probe.source}"] if probe.source is not None else []
-        lines.append(said + (f"  ({', '.join(limits)})" if limits else ""))
+        lines.append(query + (f"  ({', '.join(limits)})" if limits else ""))
     return [*lines, f"fused by {plan.fuse}"] if len(lines) > 1 else lines
 
 
 def cut(text: str, length: int) -> str:
-    """The text, or its beginning and how much was left out."""
+    """The text, truncated to `length` characters with a note on how many were removed."""
     return text if len(text) <= length else f"{text[:length]}… ({len(text) - length:,} more characters)"

@@ -1,4 +1,4 @@
-"""The figures of the curves page: a panel per turn, a colour per configuration, a band over seeds."""
+"""Figures of the curves page: a panel per turn, a colour per configuration, a band over seeds."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,23 +14,23 @@ PANEL_WIDTH, PANEL_HEIGHT = 5.0, 2.7
 
 @dataclass(frozen=True, slots=True)
 class CurveFigure:
-    """One figure and where its values stand."""
+    """One figure and the source of its values."""
 
     id: str
     title: str
     name: str
-    """Key in the log; a panel for each NAME/turnN, or one for NAME. That of a validation is each run's own metric."""
+    """Key in the log: one panel per NAME/turnN, or one for NAME. For validation it is the metric of each run."""
     unit: str
     source: Literal["metrics", "validation"] = "metrics"
     share: bool = False
-    """Whether values lie between 0 and 1 and the axis shows all of that."""
+    """Whether values are shares; the axis then covers 0 to 1."""
     from_zero: bool = True
-    """Whether the axis begins at 0; a reward moves in a range that this would flatten."""
+    """Whether the axis starts at 0. Not for rewards: their range is too narrow for that."""
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """One group's values at one turn: mean, lowest and highest seed at every step that all seeds have."""
+    """One group's values at one turn: mean, minimum and maximum over seeds at every step that all seeds have."""
 
     group: int
     turn: int
@@ -61,7 +61,7 @@ FIGURES = (
 
 @dataclass(frozen=True, slots=True)
 class Panels:
-    """A finished figure: one drawing for each turn, on the same scale."""
+    """A finished figure: one drawing per turn, on the same scale."""
 
     title: str
     caption: str
@@ -69,7 +69,7 @@ class Panels:
 
 
 def draw_curves(figure: CurveFigure, curves: Sequence[Curve], labels: Sequence[str]) -> Panels:
-    """Draw the curves of one figure as inline SVG that takes the page's colours. `labels` names the groups."""
+    """Draw the curves of one figure as inline SVG in the page's colours. `labels` are the names of the groups."""
     turns = sorted({curve.turn for curve in curves})
     caption = _caption(curves, labels, max(_window(figure.source, curve) for curve in curves))
     svgs = []
@@ -77,7 +77,7 @@ def draw_curves(figure: CurveFigure, curves: Sequence[Curve], labels: Sequence[s
         canvases = [Canvas(figsize=(PANEL_WIDTH, PANEL_HEIGHT), layout="constrained") for _ in turns]
         panels = [canvas.add_subplot() for canvas in canvases]
         for panel, turn in zip(panels, turns, strict=True):
-            _panel(panel, figure, [curve for curve in curves if curve.turn == turn], named=len(turns) > 1)
+            _panel(panel, figure, [curve for curve in curves if curve.turn == turn], titled=len(turns) > 1)
         ends = [panel.get_ylim() for panel in panels]
         low, high = min(end[0] for end in ends), max(end[1] for end in ends)
         if figure.share:
@@ -86,17 +86,17 @@ def draw_curves(figure: CurveFigure, curves: Sequence[Curve], labels: Sequence[s
             low = 0.0
         for canvas, panel, turn in zip(canvases, panels, turns, strict=True):
             panel.set_ylim(low, high)
-            where = f", turn {turn}" if turn else ""
-            svgs.append(svg_of(canvas, f"curves-{figure.id}-{turn}", f"{figure.title}{where}. {caption}"))
+            turn_label = f", turn {turn}" if turn else ""
+            svgs.append(svg_of(canvas, f"curves-{figure.id}-{turn}", f"{figure.title}{turn_label}. {caption}"))
     return Panels(figure.title, caption, svgs)
 
 
 def _window(figure_source: str, curve: Curve) -> int:
-    """Over how many steps a curve is averaged: a tenth of them, an odd number; a validation stands for itself."""
+    """Smoothing window in steps: a tenth of the curve, made odd; 1 for validation."""
     return 1 if figure_source == "validation" else max(1, len(curve.steps) // 10) | 1
 
 
-def _panel(panel: Any, figure: CurveFigure, curves: Sequence[Curve], named: bool) -> None:
+def _panel(panel: Any, figure: CurveFigure, curves: Sequence[Curve], titled: bool) -> None:
     """One turn's curves."""
     for curve in curves:
         colour, dash = SERIES[curve.group % len(SERIES)], DASHES[curve.group // len(SERIES) % len(DASHES)]
@@ -110,19 +110,19 @@ def _panel(panel: Any, figure: CurveFigure, curves: Sequence[Curve], named: bool
         panel.plot(
             curve.steps, smooth(curve.mean, window), dash, color=colour, linewidth=1.8, marker=marker, markersize=3.5
         )
-    if named:
+    if titled:
         panel.set_title(f"turn {curves[0].turn}", fontsize=10, loc="left")
     dress(panel, figure.unit, ticks=7)
 
 
 def _caption(curves: Sequence[Curve], labels: Sequence[str], window: int) -> str:
-    """Where every curve began and where it is, over the first and the last tenth of its steps."""
-    said: dict[str, list[str]] = {}
+    """Means over the first and the last tenth of every curve's steps."""
+    ranges: dict[str, list[str]] = {}
     for curve in curves:
         edge = max(1, len(curve.mean) // 10)
         first, last = (sum(part) / edge for part in (curve.mean[:edge], curve.mean[-edge:]))
-        where = f"turn {curve.turn} " if curve.turn else ""
-        said.setdefault(labels[curve.group], []).append(f"{where}{first:.3g} → {last:.3g}")
+        turn_label = f"turn {curve.turn} " if curve.turn else ""
+        ranges.setdefault(labels[curve.group], []).append(f"{turn_label}{first:.3g} → {last:.3g}")
     several = len(labels) > 1
-    text = "; ".join((f"{label}: " if several else "") + ", ".join(parts) for label, parts in said.items()) + "."
+    text = "; ".join((f"{label}: " if several else "") + ", ".join(parts) for label, parts in ranges.items()) + "."
     return text + (f" Lines: mean over {window} steps." if window > 1 else "")

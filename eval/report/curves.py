@@ -1,8 +1,8 @@
-"""Training curves of one run, or of several side by side, on one page that needs nothing from elsewhere.
+"""Training curves of one or several runs on one self-contained page.
 
-Runs that differ in nothing but their seed (and in what does not change learning) are one *group*: at every step that
-all of them have reached, the mean over the seeds is drawn, in a band from the lowest seed to the highest. Runs under
-way and runs that were stopped are read like finished ones; a last line that is half written is left out.
+Runs that differ only in their seed (and in settings that do not affect learning) form a *group*: at every step that all
+of them have reached, the page shows the mean over seeds and a band from the lowest to the highest. Running and stopped
+runs are read like finished ones; an incomplete last line is ignored.
 """
 
 import os
@@ -24,14 +24,14 @@ from ..records import write_text
 from .curve_figures import FIGURES, Curve, CurveFigure, draw_curves
 
 SAME = ("name", "output", "seed", "env.playground")
-"""Settings in which the runs of a group may differ, besides those that do not change what a run learns."""
+"""Settings in which the runs of a group may differ, besides those that do not affect learning."""
 SHOWN_DIFFERENCES = 24
-"""Settings in the table of those that differ; further ones are named below it."""
+"""Maximum rows in the table of differing settings; further settings are listed below it."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingRun:
-    """What a run folder says about its training."""
+    """The training run in a run folder: its config and logs."""
 
     path: Path
     config: RunConfig
@@ -41,7 +41,7 @@ class TrainingRun:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class SeedGroup:
     """Runs of one configuration, one per seed."""
 
     label: str
@@ -51,8 +51,8 @@ class Group:
 def write_curves(paths: Sequence[Path], output: Path | None) -> Path:
     """Write the page about the runs in `paths` and return its path.
 
-    By default it is training.html in the run folder, for several runs in the folder above them all. Raises ConfigError
-    for a folder that holds no run, DataError for a log that cannot be read or has no step yet.
+    The default path is training.html in the run folder, or in the common parent folder of several runs. Raises
+    ConfigError for a folder without a run, DataError for a log that cannot be read or if no run has logged a step.
     """
     runs = [read_run(path) for path in dict.fromkeys(path.resolve() for path in paths)]
     if not any(run.metrics for run in runs):
@@ -66,9 +66,9 @@ def write_curves(paths: Sequence[Path], output: Path | None) -> Path:
 
 
 def read_run(path: Path) -> TrainingRun:
-    """A run folder, whatever state it is in. Raises ConfigError, DataError."""
-    written = path / "config.yaml"
-    if not written.is_file():
+    """Read a run folder, finished or not. Raises ConfigError, DataError."""
+    config_path = path / "config.yaml"
+    if not config_path.is_file():
         raise ConfigError(f"{path} is no run folder: it holds no config.yaml. Give one that `querylect train` wrote.")
     logs = [path / "metrics.jsonl", path / "validation.jsonl"]
     metrics, validation = (read_metrics(log) if log.exists() else [] for log in logs)
@@ -98,14 +98,14 @@ def render_curves(runs: Sequence[TrainingRun], created: str) -> str:
     )
 
 
-def drawn(groups: Sequence[Group]) -> Iterator[tuple[CurveFigure, list[Curve]]]:
-    """The figures that there is something to draw in; validation once for each metric that runs are rewarded by."""
+def drawn(groups: Sequence[SeedGroup]) -> Iterator[tuple[CurveFigure, list[Curve]]]:
+    """The figures that have data, with their curves; one validation figure per reward metric of the runs."""
     metrics = [group.runs[0].config.reward.metric for group in groups]
     for figure in FIGURES:
         if figure.source == "metrics":
-            found = [(figure, curves_of(groups, figure.name, figure.source))]
+            figures = [(figure, curves_of(groups, figure.name, figure.source))]
         else:
-            found = [
+            figures = [
                 (
                     replace(figure, id=f"{figure.id}-{metric.replace('@', '-')}", unit=f"mean {metric}"),
                     [
@@ -116,27 +116,27 @@ def drawn(groups: Sequence[Group]) -> Iterator[tuple[CurveFigure, list[Curve]]]:
                 )
                 for metric in dict.fromkeys(metrics)
             ]
-        yield from ((figure, curves) for figure, curves in found if curves)
+        yield from ((figure, curves) for figure, curves in figures if curves)
 
 
-def grouped(runs: Sequence[TrainingRun]) -> list[Group]:
-    """The runs by configuration, in the order in which they were given."""
-    found: dict[tuple[tuple[str, str], ...], list[TrainingRun]] = {}
+def grouped(runs: Sequence[TrainingRun]) -> list[SeedGroup]:
+    """Group runs by configuration, in input order."""
+    by_settings: dict[tuple[tuple[str, str], ...], list[TrainingRun]] = {}
     for run in runs:
         free = (*SAME, *free_to_change(run.config))
         key = tuple((name, value) for name, value in _settings(run.config) if not among(name, free))
-        found.setdefault(key, []).append(run)
+        by_settings.setdefault(key, []).append(run)
     labels: list[str] = []
-    for members in found.values():
+    for members in by_settings.values():
         label = _label(members)
         labels.append(label if label not in labels else f"{label} ({len(labels) + 1})")
-    return [Group(label, members) for label, members in zip(labels, found.values(), strict=True)]
+    return [SeedGroup(label, members) for label, members in zip(labels, by_settings.values(), strict=True)]
 
 
-def curves_of(groups: Sequence[Group], name: str, source: str) -> list[Curve]:
-    """A figure's curves, one for each group and turn; `name` without turns has turn 0."""
+def curves_of(groups: Sequence[SeedGroup], name: str, source: str) -> list[Curve]:
+    """A figure's curves, one per group and turn; the turn is 0 if `name` is logged once per step."""
     curves = []
-    for place, group in enumerate(groups):
+    for index, group in enumerate(groups):
         logs = [run.metrics if source == "metrics" else run.validation for run in group.runs]
         logs = [log for log in logs if log]
         for turn in sorted({turn for log in logs for turn in _turns(log, name)}):
@@ -147,7 +147,7 @@ def curves_of(groups: Sequence[Group], name: str, source: str) -> list[Curve]:
             columns = [[values[step] for values in series] for step in steps]
             if steps:
                 curve = Curve(
-                    group=place,
+                    group=index,
                     turn=turn,
                     steps=steps,
                     mean=[fmean(column) for column in columns],
@@ -159,18 +159,18 @@ def curves_of(groups: Sequence[Group], name: str, source: str) -> list[Curve]:
     return curves
 
 
-def differences(groups: Sequence[Group]) -> list[tuple[str, list[str]]]:
-    """The settings in which groups differ, each with its value in every group."""
+def differences(groups: Sequence[SeedGroup]) -> list[tuple[str, list[str]]]:
+    """The settings in which groups differ, each with its values by group."""
     configs = [group.runs[0].config for group in groups]
     values = [dict(_settings(config)) for config in configs]
     every = sorted({name for settings in values for name in settings})
     names = [name for name in every if not all(among(name, (*SAME, *free_to_change(config))) for config in configs)]
-    found = [(name, [settings.get(name, "–") for settings in values]) for name in names]
-    return [(name, values) for name, values in found if len(set(values)) > 1]
+    rows = [(name, [settings.get(name, "–") for settings in values]) for name in names]
+    return [(name, values) for name, values in rows if len(set(values)) > 1]
 
 
-def _row(number: int, group: Group, run: TrainingRun) -> dict[str, Any]:
-    """A run's line in the table, numbers as text."""
+def _row(number: int, group: SeedGroup, run: TrainingRun) -> dict[str, Any]:
+    """A run's row in the table, with numbers as text."""
     tenth = run.metrics[-max(1, len(run.metrics) // 10) :]
     last = run.metrics[-1]["step"] if run.metrics else 0
     key = f"{run.config.reward.metric.split('@')[0]}/turn{len(run.config.rollout.branching)}"
@@ -194,14 +194,14 @@ def _mean(rows: Sequence[Mapping[str, Any]], key: str, form: str = "{:.3f}") -> 
 
 
 def _turns(rows: Sequence[Mapping[str, Any]], name: str) -> list[int]:
-    """The turns for which a figure was logged; [0] where it was logged once a step; none where it was not."""
+    """The turns that a figure was logged for; [0] if it was logged once per step; empty if it was not logged."""
     form = re.compile(rf"{re.escape(name)}(/turn\d+)?")
     ends = {key.removeprefix(name) for row in rows for key in row if form.fullmatch(key)}
     turns = sorted(int(end.removeprefix("/turn")) for end in ends if end)
     return turns or ([0] if ends else [])
 
 
-def _finite(value: Any) -> bool:
+def _finite(value: object) -> bool:
     return isinstance(value, int | float) and abs(value) < float("inf")
 
 
@@ -210,7 +210,7 @@ def _settings(config: RunConfig) -> list[tuple[str, str]]:
 
 
 def _label(runs: Sequence[TrainingRun]) -> str:
-    """The run's name; for several what their names begin with."""
+    """The run's name, or the common prefix of several names."""
     names = [run.path.name for run in runs]
     if len(names) == 1:
         return names[0]

@@ -1,7 +1,7 @@
-"""What this machine knows about the documents that an evaluation ranked: their titles, and which are relevant.
+"""Titles and judgements of the documents that an evaluation ranked, as far as they are on this machine.
 
-Both are read only from what the evaluation was made of: an index with the hash that stands in its results, or the
-dataset itself where there is none, and judgements with the hash that they had.
+Titles are read from an index whose hash matches the results, or else from the dataset's corpus. Judgements are read
+from the evaluation's TREC files, or from the dataset if their hash matches the results.
 """
 
 import logging
@@ -10,92 +10,96 @@ from pathlib import Path
 
 from ...data.corpus import open_corpus
 from ...data.types import Document, Qrels
-from ...envs.index import open_index
+from ...envs.index.open import open_index
 from ...errors import QuerylectError
-from ..grid.places import AnyDocument, searched_here
+from ..grid.places import AllDocuments, searched_here
 from ..identity import judgements_identity
 from .sources import Evaluation
 
 log = logging.getLogger(__name__)
 
 TITLE = 160
-"""Characters kept of a title."""
+"""Maximum characters of a title."""
 _BLOCK = 64 * 2**20
 
 
 def judgements(evaluation: Evaluation, dataset: str) -> Qrels | None:
-    """Grades by question, from the evaluation's TREC files or from the dataset; None where neither has them."""
+    """Grades by question, from the evaluation's TREC files or from the dataset; None if neither has them."""
     folder = evaluation.folder / "trec" / dataset
     try:
         lines = (folder / "qrels.txt").read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError):
         lines = []
-    found: dict[str, dict[str, int]] = {}
+    qrels: dict[str, dict[str, int]] = {}
     for line in lines:
         columns = line.split()
         if len(columns) == 4 and columns[3].isdigit() and int(columns[3]):
-            found.setdefault(columns[0], {})[columns[2]] = int(columns[3])
-    return found or _of_the_dataset(evaluation, dataset)
+            qrels.setdefault(columns[0], {})[columns[2]] = int(columns[3])
+    return qrels or _judgements_from_dataset(evaluation, dataset)
 
 
-def _of_the_dataset(evaluation: Evaluation, dataset: str) -> Qrels | None:
+def _judgements_from_dataset(evaluation: Evaluation, dataset: str) -> Qrels | None:
     source = evaluation.plan.datasets[dataset]
-    wanted = {
-        place["identity"].get("judgements") for place in evaluation.results["places"] if place["dataset"] == dataset
+    hashes = {
+        testbed["identity"].get("judgements")
+        for testbed in evaluation.results["places"]
+        if testbed["dataset"] == dataset
     }
-    if source is None or wanted <= {None}:
+    if source is None or hashes <= {None}:
         return None
     try:
-        split = open_corpus(source).questions(AnyDocument()).splits.get(evaluation.plan.split)
+        split = open_corpus(source).questions(AllDocuments()).splits.get(evaluation.plan.split)
     except QuerylectError as error:
         log.warning("which documents of %s are relevant is not shown: %s", dataset, error)
         return None
-    return split.qrels if split is not None and judgements_identity(split.qrels) in wanted else None
+    return split.qrels if split is not None and judgements_identity(split.qrels) in hashes else None
 
 
-def titles(evaluation: Evaluation, dataset: str, wanted: Collection[str]) -> dict[str, str]:
-    """Titles by document, of those without one the beginning of the text; empty where the corpus is not here."""
-    found = _from_an_index(evaluation, dataset, wanted)
-    if found is None:
+def titles(evaluation: Evaluation, dataset: str, document_ids: Collection[str]) -> dict[str, str]:
+    """Titles by document id, or the start of the text if there is no title; empty if the corpus is not available."""
+    by_id = _titles_from_index(evaluation, dataset, document_ids)
+    if by_id is None:
         try:
-            found = dict(_from_the_corpus(evaluation, dataset, frozenset(wanted)))
+            by_id = dict(_titles_from_corpus(evaluation, dataset, frozenset(document_ids)))
         except QuerylectError as error:
             log.warning("titles of %s are not shown: %s", dataset, error)
             return {}
-    return found
+    return by_id
 
 
-def _from_an_index(evaluation: Evaluation, dataset: str, wanted: Collection[str]) -> dict[str, str] | None:
-    """From the first index on this machine that the evaluation searched; None where there is none."""
+def _titles_from_index(evaluation: Evaluation, dataset: str, document_ids: Collection[str]) -> dict[str, str] | None:
+    """Titles from the first local index that the evaluation searched; None if there is none."""
     plan, source = evaluation.plan, evaluation.plan.datasets[dataset]
-    for place in evaluation.results["places"]:
-        settings = plan.environments[place["environment"]]
-        if place["dataset"] != dataset or source is None or settings.urls or settings.client.urls != "local":
+    for testbed in evaluation.results["places"]:
+        settings = plan.environments[testbed["environment"]]
+        if testbed["dataset"] != dataset or source is None or settings.urls or settings.client.urls != "local":
             continue
         try:
             index = open_index(Path(searched_here(plan, settings, dataset, source).index))
-            if index.manifest.index_hash != place["identity"]["index"]:
+            if index.manifest.index_hash != testbed["identity"]["index"]:
                 continue
             documents = index.documents
-            here = [documents.at(documents.position(name)) for name in wanted if name in documents]
+            present = [documents.at(documents.position(name)) for name in document_ids if name in documents]
         except QuerylectError as error:
-            log.info("no titles of %s from the index of %s: %s", dataset, place["environment"], error)
+            log.info("no titles of %s from the index of %s: %s", dataset, testbed["environment"], error)
             continue
-        return {document.id: _said(document) for document in here}
+        return {document.id: _display_title(document) for document in present}
     return None
 
 
-def _from_the_corpus(evaluation: Evaluation, dataset: str, wanted: frozenset[str]) -> Iterator[tuple[str, str]]:
+def _titles_from_corpus(
+    evaluation: Evaluation, dataset: str, document_ids: frozenset[str]
+) -> Iterator[tuple[str, str]]:
     source = evaluation.plan.datasets[dataset]
-    if source is None or not wanted:
+    if source is None or not document_ids:
         return
     corpus = open_corpus(source)
     for block in corpus.blocks(_BLOCK)[0]:
         for document in corpus.read(block):
-            if document.id in wanted:
-                yield document.id, _said(document)
+            if document.id in document_ids:
+                yield document.id, _display_title(document)
 
 
-def _said(document: Document) -> str:
-    said = " ".join((document.title or document.text[: 4 * TITLE]).split()).encode("utf-8", "replace").decode()
-    return said if len(said) <= TITLE else f"{said[: TITLE - 1]}…"
+def _display_title(document: Document) -> str:
+    title = " ".join((document.title or document.text[: 4 * TITLE]).split()).encode("utf-8", "replace").decode()
+    return title if len(title) <= TITLE else f"{title[: TITLE - 1]}…"

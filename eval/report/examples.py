@@ -1,4 +1,4 @@
-"""Example rewrites for the report, chosen by a rule that leaves no room for taste."""
+"""Example rewrites for the report, chosen by a fixed rule."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,29 +17,29 @@ RULE = (
 Item = TypeVar("Item")
 
 _DIGITS = 9
-"""Decimals of a change."""
+"""Decimals that a change is rounded to."""
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One system's query and where its first relevant document came."""
+    """One system's rewrites and the rank of its first relevant document."""
 
     rewrites: tuple[str, ...]
     rank: int | None
-    """Rank of the first relevant document, from 1; None where none stands in the first ten."""
+    """Rank of the first relevant document, from 1; None if none is in the top ten."""
     score: float
     format_ok: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Example:
-    """One question before and after."""
+class BeforeAfter:
+    """One question, with the result of every compared arm."""
 
     group: str
     """`gain`, `loss` or `unchanged`."""
     question: str
     gold: str
-    """Title of the best relevant document; "" where it is not known here."""
+    """Title of the best relevant document; "" if it is unknown."""
     change: float
     sides: tuple[Side, ...]
     """In the order of `Examples.arms`."""
@@ -50,63 +50,65 @@ class Examples:
     """The chosen rows, the arms they show, and the rule."""
 
     arms: tuple[Arm, ...]
-    rows: list[Example]
+    rows: list[BeforeAfter]
     rule: str
 
 
 def choose_examples(records: Sequence[EvalRecord], count: int, gold: Mapping[str, str] | None = None) -> Examples:
     """Choose up to `count` questions, a third of each group, comparing the last turn of the last two systems.
 
-    Trained against untrained where both ran, else untrained against raw. `gold` gives titles by question id.
+    These are trained against untrained if both ran, else untrained against raw. `gold` maps question ids to titles.
     """
     arms = arms_of(records)
-    shown = [Arm(RAW, 0)] + [_last(arms, name) for name in (UNTRAINED, TRAINED) if any(a.system == name for a in arms)]
+    compared = [Arm(RAW, 0)] + [
+        _last(arms, name) for name in (UNTRAINED, TRAINED) if any(a.system == name for a in arms)
+    ]
     cells = {(Arm(r.system, r.turn), r.question_id): r for r in records}
     changes: dict[str, float] = {}
     for question in dict.fromkeys(record.question_id for record in records):
-        found = [cells.get((arm, question)) for arm in shown]
-        scores = [record.metrics[MAIN_METRIC] for record in found if record is not None]
-        if len(shown) > 1 and len(scores) == len(shown) and None not in scores:
+        arm_records = [cells.get((arm, question)) for arm in compared]
+        scores = [record.metrics[MAIN_METRIC] for record in arm_records if record is not None]
+        if len(compared) > 1 and len(scores) == len(compared) and None not in scores:
             changes[question] = change(scores[-1] or 0.0, scores[-2] or 0.0)
-    gained, lost, same = by_change(changes)
+    gained, lost, unchanged = by_change(changes)
     sizes = [count // 3 + (part < count % 3) for part in range(3)]
-    groups = (("gain", gained[: sizes[0]]), ("loss", lost[: sizes[1]]), ("unchanged", spread(same, sizes[2])))
+    groups = (("gain", gained[: sizes[0]]), ("loss", lost[: sizes[1]]), ("unchanged", spread(unchanged, sizes[2])))
     rows = [
-        Example(
+        BeforeAfter(
             group=group,
-            question=cells[(shown[0], question)].question,
+            question=cells[(compared[0], question)].question,
             gold=(gold or {}).get(question, ""),
             change=changes[question],
-            sides=tuple(_side(cells[(arm, question)]) for arm in shown),
+            sides=tuple(_side(cells[(arm, question)]) for arm in compared),
         )
         for group, chosen in groups
         for question in chosen
     ]
     rule = RULE.format(
-        after=shown[-1].phrase,
-        before=shown[-2 if len(shown) > 1 else -1].phrase,
+        after=compared[-1].phrase,
+        before=compared[-2 if len(compared) > 1 else -1].phrase,
         total=len(changes),
         gained=len(gained),
         lost=len(lost),
-        unchanged=len(same),
+        unchanged=len(unchanged),
     )
-    return Examples(arms=tuple(shown), rows=rows, rule=rule)
+    return Examples(arms=tuple(compared), rows=rows, rule=rule)
 
 
-def change(after: float, before: float) -> float:
-    """The difference of two scores, rounded so that equal changes count as equal whatever their last bits."""
-    return round(float(after) - float(before), _DIGITS)
+def change(score: float, baseline: float) -> float:
+    """The difference of two scores, rounded so that floating-point noise does not break ties."""
+    return round(float(score) - float(baseline), _DIGITS)
 
 
 def by_change(changes: Mapping[str, float]) -> tuple[list[str], list[str], list[str]]:
-    """Keys that gained and keys that lost, the largest first, and the unchanged; equal ones keep their order."""
+    """Keys that gained and keys that lost, the largest changes first, and unchanged keys; ties keep their order."""
     gained = sorted((key for key, value in changes.items() if value > 0), key=lambda key: -changes[key])
     lost = sorted((key for key, value in changes.items() if value < 0), key=lambda key: changes[key])
     return gained, lost, [key for key, value in changes.items() if value == 0]
 
 
 def gold_titles(qrels: Mapping[str, Mapping[str, int]], titles: Mapping[str, str]) -> dict[str, str]:
-    """Title of each question's best document: the highest grade, then the smallest id; an untitled one by its id."""
+    """Title of each question's best document: highest grade, then smallest id. Without a title, its id."""
     best = {question: min(grades, key=lambda doc: (-grades[doc], doc)) for question, grades in qrels.items() if grades}
     return {question: titles.get(document) or document for question, document in best.items()}
 
@@ -126,7 +128,7 @@ def _side(record: EvalRecord) -> Side:
 
 
 def spread(items: Sequence[Item], count: int) -> list[Item]:
-    """`count` items at even distances, the first one included."""
+    """`count` items at even distances, starting with the first."""
     if count <= 0:
         return []
     taken = min(count, len(items))

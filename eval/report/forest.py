@@ -1,4 +1,4 @@
-"""The figures of a table as dots with their intervals, a panel for each environment, all on one scale."""
+"""Forest plots: the scores of a table with their intervals, one panel per environment, all on one scale."""
 
 from typing import Any
 
@@ -6,38 +6,38 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from ...configs.evaluation import RAW
-from ..grid.table import GridTable, Row, Score
+from ..grid.table import GridTable, Row, TableScore
 from ..pages.figures import INK, LINE, SERIES, page_style, svg_of
 from .curve_figures import Panels
 
-_WIDTH, _ROW, _REST = 5.6, 0.29, 0.75
-"""Inches of a panel: its width, the height of a row, and what the axis takes."""
+_WIDTH, _ROW, _AXIS_HEIGHT = 5.6, 0.29, 0.75
+"""Inches of a panel: its width, the height of a row, and the height of the axis."""
 _MARKS = {"better": ("^", SERIES[0]), "worse": ("v", SERIES[1]), "same": ("o", INK)}
-"""Told apart by form, not by colour alone."""
+"""Distinguished by shape, not only by colour."""
 
 
 def draw_table(table: GridTable, metric: str, baseline: str, name: str) -> Panels | None:
-    """Means and 95% intervals of `metric`, the first of the table; None where nothing has a score.
+    """Draw means and 95% intervals of `metric`, the first one of the table; None if no row has a score.
 
-    A line marks the raw question. Rows that are significantly better or worse than `baseline` have a mark of their own;
-    `name` is the drawings' own on the page.
+    A line marks the raw question. Rows that are significantly better or worse than `baseline` have different marks.
+    `name` must be unique on the page.
     """
     scores = [score for row in table.rows for score in row.scores.values() if score is not None]
     ends = [(score.low, score.high) for score in scores if score.low is not None and score.high is not None]
     if not ends:
         return None
     low, high = min(low for low, _ in ends), max(high for _, high in ends)
-    room = 0.06 * (high - low) or 0.02
+    margin = 0.06 * (high - low) or 0.02
     svgs = []
     with page_style():
         for number, environment in enumerate(table.environments):
             rows = [(row, score) for row in table.rows if (score := row.scores.get(environment)) is not None]
-            figure = Figure(figsize=(_WIDTH, _REST + _ROW * len(rows)), layout="constrained")
+            figure = Figure(figsize=(_WIDTH, _AXIS_HEIGHT + _ROW * len(rows)), layout="constrained")
             axes = figure.add_subplot()
-            for place, (row, score) in enumerate(rows):
+            for position, (row, score) in enumerate(rows):
                 _dot(
                     axes,
-                    place,
+                    position,
                     score,
                     metric,
                     "same" if row.arm.system == RAW else _kind(table, row, environment, baseline),
@@ -47,7 +47,7 @@ def draw_table(table: GridTable, metric: str, baseline: str, name: str) -> Panel
                 axes.axvline(raw, color=INK, linewidth=0.9, linestyle=(0, (4, 3)), alpha=0.6, zorder=1)
             axes.set_yticks(range(len(rows)), [row.label for row, _ in rows], parse_math=False)
             axes.set_ylim(len(rows) - 0.4, -0.6)
-            axes.set_xlim(low - room, high + room)
+            axes.set_xlim(low - margin, high + margin)
             axes.set_xlabel(metric)
             axes.set_title(environment, fontsize=10, loc="left", fontweight="bold", parse_math=False)
             axes.xaxis.set_major_locator(MaxNLocator(nbins=6))
@@ -55,35 +55,39 @@ def draw_table(table: GridTable, metric: str, baseline: str, name: str) -> Panel
             axes.set_axisbelow(True)
             axes.spines[:].set_visible(False)
             axes.tick_params(length=0)
-            said = "; ".join(f"{row.label} {_said(score, metric)}" for row, score in rows)
-            svgs.append(svg_of(figure, f"{name}-{number}", f"{table.title} in {environment}, mean {metric}: {said}."))
-    what = "the raw question" if baseline == RAW else baseline
+            summary = "; ".join(f"{row.label} {_describe(score, metric)}" for row, score in rows)
+            svgs.append(
+                svg_of(figure, f"{name}-{number}", f"{table.title} in {environment}, mean {metric}: {summary}.")
+            )
+    baseline_label = "the raw question" if baseline == RAW else baseline
     caption = (
         f"Mean {metric} with its 95% bootstrap interval; dashed line: the raw question. ▲ significantly better than "
-        f"{what}, ▼ significantly worse, ● neither, by Holm-adjusted p. That two intervals overlap says little: "
-        "the tests are paired, question by question."
+        f"{baseline_label}, ▼ significantly worse, ● neither, by Holm-adjusted p. That two intervals overlap says "
+        "little: the tests are paired, question by question."
     )
     return Panels(table.title, caption, svgs)
 
 
-def _dot(axes: Any, place: int, score: Score, metric: str, kind: str) -> None:
+def _dot(axes: Any, position: int, score: TableScore, metric: str, kind: str) -> None:
     mean = score.metrics[metric]
     if mean is None or score.low is None or score.high is None:
         return
     marker, colour = _MARKS[kind]
-    axes.plot([score.low, score.high], [place, place], color=colour, linewidth=1.8, solid_capstyle="butt", zorder=2)
-    axes.plot([mean], [place], marker, color=colour, markersize=6 if kind == "same" else 8, zorder=3)
+    axes.plot(
+        [score.low, score.high], [position, position], color=colour, linewidth=1.8, solid_capstyle="butt", zorder=2
+    )
+    axes.plot([mean], [position], marker, color=colour, markersize=6 if kind == "same" else 8, zorder=3)
 
 
 def _kind(table: GridTable, row: Row, environment: str, baseline: str) -> str:
-    for found in table.comparisons:
-        at = found.arm, found.environment, found.baseline.system
-        if at == (row.arm, environment, baseline) and found.significant:
-            return "better" if found.test.difference > 0 else "worse"
+    for comparison in table.comparisons:
+        key = comparison.arm, comparison.environment, comparison.baseline.system
+        if key == (row.arm, environment, baseline) and comparison.significant:
+            return "better" if comparison.test.difference > 0 else "worse"
     return "same"
 
 
-def _said(score: Score, metric: str) -> str:
+def _describe(score: TableScore, metric: str) -> str:
     mean = score.metrics[metric]
     if mean is None or score.low is None or score.high is None:
         return "without a score"

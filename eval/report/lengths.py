@@ -1,7 +1,7 @@
-"""How long a system thinks and how long its rewrites are, turn by turn, and what its answers cost in all.
+"""Lengths of a system's thinking and rewrites by turn, and the total costs of its answers.
 
-Lengths are in words, parted by white space: of thinking over all answers, of rewrites (all of one answer together) over
-the answers that kept the format, for the others hold none.
+Lengths are in whitespace-separated words. Thinking is averaged over all answers; rewrites (all of one answer together)
+are averaged over the answers in the requested format, because the others have none.
 """
 
 import math
@@ -15,18 +15,18 @@ from ..pages.figures import DASHES, LINE, SERIES, Drawing, page_style, svg_of
 from ..records import EvalRecord
 
 _WIDTH, _HEIGHT = 5.6, 2.6
-"""Inches of the drawing of one environment."""
+"""Inches of one environment's drawing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """Sums over the answers of one turn; those of several datasets can be added up."""
+    """Sums over the answers of one turn; the sums of several datasets can be added."""
 
     answers: int = 0
     think: int = 0
     """Words."""
-    written: int = 0
-    """Answers in the asked format."""
+    in_format: int = 0
+    """Number of answers in the requested format."""
     rewrite: int = 0
     """Words."""
 
@@ -34,52 +34,52 @@ class Lengths:
         return Lengths(
             self.answers + other.answers,
             self.think + other.think,
-            self.written + other.written,
+            self.in_format + other.in_format,
             self.rewrite + other.rewrite,
         )
 
     @property
     def think_mean(self) -> float | None:
-        """None without an answer."""
+        """Mean words of thinking per answer; None without an answer."""
         return self.think / self.answers if self.answers else None
 
     @property
     def rewrite_mean(self) -> float | None:
-        """None without an answer in the asked format."""
-        return self.rewrite / self.written if self.written else None
+        """Mean words of rewrites per answer in the requested format; None without one."""
+        return self.rewrite / self.in_format if self.in_format else None
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """What all answers of a cell took together."""
+    """Total costs of all answers of a cell."""
 
     answers: int
-    """Questions times samples."""
+    """Number of answers: questions times samples."""
     calls: int
-    """Of the language model."""
+    """Calls of the language model."""
     tokens_in: int | None
-    """Read: every prompt of every turn, also where an engine reads a shared beginning once. None where an endpoint does
-    not say of every answer; so is tokens_out."""
+    """Prompt tokens of every turn, even if an engine computes a shared prefix only once. None if an endpoint does not
+    report them for every answer; the same holds for tokens_out."""
     tokens_out: int | None
     searches: int
     seconds: float
 
 
 def lengths_by_turn(records: Sequence[EvalRecord]) -> dict[int, Lengths]:
-    """The lengths of the rewriting turns of a system."""
-    found: dict[int, Lengths] = {}
+    """A system's lengths by turn; turn 0 (the raw question) is left out."""
+    by_turn: dict[int, Lengths] = {}
     for record in records:
         if record.turn:
             rewrite = sum(len(text.split()) for text in record.rewrites) if record.format_ok else 0
-            one = Lengths(1, len(record.think.split()), int(record.format_ok), rewrite)
-            found[record.turn] = found.get(record.turn, Lengths()) + one
-    return dict(sorted(found.items()))
+            lengths = Lengths(1, len(record.think.split()), int(record.format_ok), rewrite)
+            by_turn[record.turn] = by_turn.get(record.turn, Lengths()) + lengths
+    return dict(sorted(by_turn.items()))
 
 
 def totals(records: Sequence[EvalRecord], calls: int = 1) -> Totals:
-    """The sums over the records of one cell; what a record counts from the first turn on is taken at its last.
+    """Sums over the records of one cell; figures that accumulate over turns are taken from the last turn.
 
-    `calls` of the language model are made for a turn.
+    `calls` is the number of language model calls per turn.
     """
     last: dict[tuple[str, int], EvalRecord] = {}
     for record in records:
@@ -89,38 +89,42 @@ def totals(records: Sequence[EvalRecord], calls: int = 1) -> Totals:
     return Totals(
         answers=len(last),
         calls=calls * sum(record.turn > 0 for record in records),
-        tokens_in=_known([record.prompt_tokens for record in records]),
-        tokens_out=_known([record.tokens for record in last.values()]),
+        tokens_in=_sum_if_complete([record.prompt_tokens for record in records]),
+        tokens_out=_sum_if_complete([record.tokens for record in last.values()]),
         searches=sum(record.searches for record in last.values()),
         seconds=math.fsum(record.seconds for record in last.values()),
     )
 
 
-def _known(counts: Sequence[int | None]) -> int | None:
-    """Their sum; None where one is not known."""
-    known = [count for count in counts if count is not None]
-    return sum(known) if len(known) == len(counts) else None
+def _sum_if_complete(counts: Sequence[int | None]) -> int | None:
+    """The sum; None if a count is missing."""
+    present = [count for count in counts if count is not None]
+    return sum(present) if len(present) == len(counts) else None
 
 
 def draw_lengths(environment: str, systems: Mapping[str, Mapping[int, Lengths]], name: str) -> Drawing:
-    """Thinking and rewrites by turn in one environment, a line for each system; `name` is its own on the page."""
+    """Draw thinking and rewrites by turn in one environment, a line per system. `name` must be unique on the page."""
     parts = [("thinking", "think_mean"), ("rewrites", "rewrite_mean")]
-    if not any(one.think for turns in systems.values() for one in turns.values()):
+    if not any(lengths.think for turns in systems.values() for lengths in turns.values()):
         parts = parts[1:]
     last = max(turn for turns in systems.values() for turn in turns)
-    told: list[str] = []
+    descriptions: list[str] = []
     with page_style():
         figure = Figure(figsize=(_WIDTH, _HEIGHT), layout="constrained")
         for axes, (title, key) in zip(figure.subplots(1, len(parts), squeeze=False)[0], parts, strict=True):
             for number, (system, turns) in enumerate(systems.items()):
-                points = [(turn, mean) for turn, one in turns.items() if (mean := getattr(one, key)) is not None]
+                points = [
+                    (turn, mean) for turn, lengths in turns.items() if (mean := getattr(lengths, key)) is not None
+                ]
                 if not points:
                     continue
                 colour, dash = SERIES[number % len(SERIES)], DASHES[number // len(SERIES) % len(DASHES)]
                 x, y = zip(*points, strict=True)
                 label = system if axes is figure.axes[0] else None
                 axes.plot(x, y, dash, color=colour, marker="o", markersize=4.5, linewidth=1.8, label=label)
-                told.append(f"{title} of {system} {', '.join(f'{mean:.1f} at turn {turn}' for turn, mean in points)}")
+                descriptions.append(
+                    f"{title} of {system} {', '.join(f'{mean:.1f} at turn {turn}' for turn, mean in points)}"
+                )
             axes.set_title(title, fontsize=10, loc="left")
             axes.set_xlabel("turn")
             axes.set_xlim(0.7, last + 0.3)
@@ -132,5 +136,5 @@ def draw_lengths(environment: str, systems: Mapping[str, Mapping[int, Lengths]],
             axes.tick_params(length=0)
         figure.axes[0].set_ylabel("words")
         figure.legend(loc="outside upper left", frameon=False, ncols=3, handlelength=2.2, borderaxespad=0.2)
-        svg = svg_of(figure, name, f"Words by turn in {environment}: {'; '.join(told)}.")
+        svg = svg_of(figure, name, f"Words by turn in {environment}: {'; '.join(descriptions)}.")
     return Drawing(environment, "Mean words of an answer by turn, over all datasets.", svg)

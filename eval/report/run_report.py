@@ -1,7 +1,7 @@
-"""One self-contained page: the verdict, the tables, the curves, examples, and where every number comes from.
+"""One self-contained page about a run: verdict, tables, curves, examples, and the source of every number.
 
-The page loads nothing: no script, font, image or style sheet from elsewhere. All text that came from questions,
-documents or models is escaped by the template engine; only the drawings made here are put in as markup.
+The page loads no script, font, image or style sheet. The template engine escapes all text from questions, documents and
+models; only the drawings made here are inserted as markup.
 """
 
 from collections.abc import Sequence
@@ -50,7 +50,7 @@ def render(
 
 
 def _mood(results: Results) -> str:
-    """`good` where every deciding comparison is won, `bad` where one is lost, else `mixed`: colours the verdict."""
+    """`good` if every final comparison is won, `bad` if one is lost, else `mixed`; sets the verdict's colour."""
     verdicts = {row.verdict for row in final_comparisons(results)}
     if verdicts == {"beats"}:
         return "good"
@@ -58,14 +58,14 @@ def _mood(results: Results) -> str:
 
 
 def _tiles(results: Results) -> list[dict[str, str]]:
-    """The main metric of the raw question and of every system at its last turn; of training-free ones the best."""
+    """The main metric of the raw question, every system at its last turn, and the best training-free baseline."""
     last = {row.arm.system: row for row in results.rows}
-    shown = [row for row in last.values() if row.arm.system not in TRAINING_FREE or row.arm.system == results.best_free]
-    return [{"label": results.label(row.arm), "value": _number(row.metrics[METRICS[0]])} for row in shown]
+    rows = [row for row in last.values() if row.arm.system not in TRAINING_FREE or row.arm.system == results.best_free]
+    return [{"label": results.label(row.arm), "value": _number(row.metrics[METRICS[0]])} for row in rows]
 
 
 def _row(row: ArmRow, results: Results) -> dict[str, Any]:
-    """One row of the results table with its numbers as text."""
+    """One row of the results table, with numbers as text."""
     return {
         "data": row,
         "label": results.label(row.arm),
@@ -82,7 +82,7 @@ def _row(row: ArmRow, results: Results) -> dict[str, Any]:
 
 
 def _bar(row: ArmRow, start: float, end: float) -> dict[str, str] | None:
-    """The interval of a row as text and as percentages of an axis from `start` to `end`; None without a score."""
+    """A row's interval as text and as percentages of an axis from `start` to `end`; None without a score."""
     mean = row.metrics[METRICS[0]]
     if mean is None or row.low is None or row.high is None:
         return None
@@ -96,13 +96,13 @@ def _bar(row: ArmRow, start: float, end: float) -> dict[str, str] | None:
 
 
 def _axis(results: Results) -> tuple[float, float]:
-    """Ends of the axis that all intervals share, with a little room; (0, 1) where there are none."""
+    """Ends of the axis shared by all intervals, with a margin; (0, 1) without intervals."""
     lows = [row.low for row in results.rows if row.low is not None]
     highs = [row.high for row in results.rows if row.high is not None]
     if not lows or not highs:
         return 0.0, 1.0
-    room = 0.05 * (max(highs) - min(lows)) or 0.05
-    return min(lows) - room, max(highs) + room
+    margin = 0.05 * (max(highs) - min(lows)) or 0.05
+    return min(lows) - margin, max(highs) + margin
 
 
 def _number(value: float | None) -> str:

@@ -1,11 +1,10 @@
-"""What a report is made of: folders of evaluations, of drift and of training, told apart by what lies in them.
+"""The inputs of a report: folders of evaluations, drift and training runs, recognised by their files.
 
     results.json and plan.yaml    an evaluation of a plan
-    drift.json                    what `querylect drift` wrote
+    drift.json                    drift, as written by `querylect drift`
     config.yaml                   a training run, finished or not
 
-The tables are read back from results.json as they were written: nothing is computed again, so that a page can only say
-what the files say.
+The tables are read back from results.json; nothing is recomputed, so a page always agrees with the files.
 """
 
 import json
@@ -18,8 +17,8 @@ from ...configs.evaluation import PlanConfig
 from ...configs.plan_files import load_plan
 from ...errors import ConfigError, DataError
 from ..drift.mmd import Drift
-from ..drift.run import Pair
-from ..grid.table import Comparison, Costs, GridTable, Row, Score
+from ..drift.results import Pair
+from ..grid.table import GridComparison, GridTable, MeanCosts, Row, TableScore
 from ..grid.transfer import Policy, Transfer
 from ..records import EvalRecord, read_records
 from ..statistics import PairedComparison
@@ -40,12 +39,12 @@ class Evaluation:
 
     @property
     def cells(self) -> Sequence[Mapping[str, Any]]:
-        """What results.json says of each cell; raw questions among them."""
-        found: Sequence[Mapping[str, Any]] = self.results["cells"]
-        return found
+        """The entries of all cells in results.json, including raw questions."""
+        cells: Sequence[Mapping[str, Any]] = self.results["cells"]
+        return cells
 
     def records(self, cell: Mapping[str, Any]) -> list[EvalRecord]:
-        """The answers of a cell; none where it has none. Raises DataError for a file that cannot be read."""
+        """The records of a cell; empty if it has no file. Raises DataError for a file that cannot be read."""
         path = self.folder / cell["records"]
         return read_records(path) if path.is_file() else []
 
@@ -66,12 +65,12 @@ class DriftFolder:
 
 
 Source = Evaluation | DriftFolder | TrainingRun
-Read = TypeVar("Read")
+Parsed = TypeVar("Parsed")
 
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    """What the folders of a page hold, each kind in the order in which it was given."""
+    """The contents of a page's folders, each kind in input order."""
 
     evaluations: Sequence[Evaluation]
     drifts: Sequence[DriftFolder]
@@ -80,7 +79,7 @@ class Material:
     @property
     def folders(self) -> list[Path]:
         """Evaluations, then drift, then runs."""
-        measured = [one.folder for one in self.evaluations] + [one.folder for one in self.drifts]
+        measured = [evaluation.folder for evaluation in self.evaluations] + [drift.folder for drift in self.drifts]
         return measured + [run.path for run in self.runs]
 
 
@@ -88,31 +87,31 @@ def read_folders(folders: Sequence[Path]) -> Material:
     """Read every folder once. Raises ConfigError and DataError as `read_source`."""
     sources = [read_source(folder) for folder in {folder.resolve(): folder for folder in folders}.values()]
     return Material(
-        [one for one in sources if isinstance(one, Evaluation)],
-        [one for one in sources if isinstance(one, DriftFolder)],
-        [one for one in sources if isinstance(one, TrainingRun)],
+        [source for source in sources if isinstance(source, Evaluation)],
+        [source for source in sources if isinstance(source, DriftFolder)],
+        [source for source in sources if isinstance(source, TrainingRun)],
     )
 
 
 def read_source(folder: Path) -> Source:
-    """What lies in a folder. ConfigError where it is none of the three, DataError where its files cannot be read."""
+    """Read one folder. Raises ConfigError if it is none of the three kinds, DataError if a file cannot be read."""
     if (folder / "results.json").is_file() and (folder / "plan.yaml").is_file():
         return _read(folder, "results.json", "querylect eval", _evaluation)
     if (folder / "drift.json").is_file():
         return _read(folder, "drift.json", "querylect drift", _drift)
     if (folder / "config.yaml").is_file():
         return read_run(folder)
-    raise ConfigError(_unknown(folder))
+    raise ConfigError(_unknown_folder(folder))
 
 
-def _unknown(folder: Path) -> str:
-    wanted = (
+def _unknown_folder(folder: Path) -> str:
+    expected = (
         "an evaluation (results.json and plan.yaml), drift (drift.json) or a run (config.yaml). Give a folder that "
         "`querylect eval PLAN`, `querylect drift` or `querylect train` wrote."
     )
     if not folder.is_dir():
-        seen = "is a file" if folder.exists() else "does not exist"
-        return f"{folder} {seen}; expected the folder of {wanted}"
+        problem = "is a file" if folder.exists() else "does not exist"
+        return f"{folder} {problem}; expected the folder of {expected}"
     if (folder / "cells").is_dir():
         return f"{folder} is an evaluation that has written no results yet; give its `querylect eval` again first."
     if (folder / "eval.jsonl").is_file():
@@ -120,15 +119,15 @@ def _unknown(folder: Path) -> str:
             f"{folder} is the evaluation of one run, whose page is its own report.html; for it beside others evaluate "
             "a plan that names the run."
         )
-    found = sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
-    seen = ", ".join(found[:8]) + (f" and {len(found) - 8} more" if len(found) > 8 else "") or "nothing"
-    return f"{folder} holds {seen}; expected {wanted}"
+    names = sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
+    listing = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "") or "nothing"
+    return f"{folder} holds {listing}; expected {expected}"
 
 
-def _read(folder: Path, name: str, command: str, read: Callable[[Path, Any], Read]) -> Read:
+def _read(folder: Path, name: str, command: str, parse: Callable[[Path, Any], Parsed]) -> Parsed:
     path = folder / name
     try:
-        return read(folder, json.loads(path.read_text(encoding="utf-8")))
+        return parse(folder, json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(
             f"{path} cannot be read ({type(error).__name__}: {error}). Write it again with this version: `{command}`."
@@ -147,7 +146,7 @@ def _evaluation(folder: Path, content: Mapping[str, Any]) -> Evaluation:
 
 
 def table_of(content: Mapping[str, Any]) -> GridTable:
-    """A table as results.json has it. Raises KeyError or TypeError where it has another form."""
+    """Parse a table of results.json. Raises KeyError or TypeError if it has another form."""
     return GridTable(
         title=content["title"],
         environments=content["environments"],
@@ -156,13 +155,13 @@ def table_of(content: Mapping[str, Any]) -> GridTable:
             Row(
                 arm=Arm(row["system"], row["turn"]),
                 label=row["label"],
-                scores={name: score and Score(**score) for name, score in row["scores"].items()},
-                costs=row["costs"] and Costs(**row["costs"]),
+                scores={name: score and TableScore(**score) for name, score in row["scores"].items()},
+                costs=row["costs"] and MeanCosts(**row["costs"]),
             )
             for row in content["rows"]
         ],
         comparisons=[
-            Comparison(
+            GridComparison(
                 arm=Arm(row["system"], row["turn"]),
                 baseline=Arm(row["against"]["system"], row["against"]["turn"]),
                 environment=row["environment"],
@@ -178,7 +177,7 @@ def table_of(content: Mapping[str, Any]) -> GridTable:
 
 def _drift(folder: Path, content: Mapping[str, Any]) -> DriftFolder:
     pairs = [
-        Pair(**{**pair, "drifts": {kind: Drift(**found) for kind, found in pair["drifts"].items()}})
+        Pair(**{**pair, "drifts": {kind: Drift(**values) for kind, values in pair["drifts"].items()}})
         for pair in content["pairs"]
     ]
     return DriftFolder(folder, content, pairs)

@@ -1,4 +1,4 @@
-"""What the tables of an evaluation say, in words: what beats the raw question, by Holm-adjusted p, and what does not.
+"""The tables of an evaluation in words: what beats the raw question, by Holm-adjusted p, and what does not.
 
 A row *beats* or *is worse than* the baseline only where the adjusted p is below ALPHA; everything else *does not differ
 significantly*, however large the difference looks.
@@ -8,36 +8,36 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...configs.evaluation import BEST_FREE, RAW, PlanConfig
-from ..grid.table import Comparison, GridTable, label
+from ..grid.table import GridComparison, GridTable, label
 from ..table import Arm, format_p, signed
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What one table says of one environment."""
+    """The verdict of one table on one environment."""
 
     table: str
     environment: str
     beaten: bool
-    """Whether something beats the main baseline."""
+    """Whether a row is significantly better than the main baseline."""
     undercut: bool
-    """Whether something is worse than it."""
+    """Whether a row is significantly worse than the main baseline."""
     statements: list[tuple[str, list[str]]]
-    """Each with the rows that it is about, in figures."""
+    """(Statement, rows that it is about, as text)."""
 
     @property
     def mood(self) -> str:
-        """`good` where something is better and nothing worse, `bad` the other way round, else `mixed`."""
+        """`good` if a row is better and none is worse, `bad` if the reverse holds, else `mixed`."""
         return "mixed" if self.beaten == self.undercut else "good" if self.beaten else "bad"
 
 
 def main_baseline(plan: PlanConfig) -> str:
-    """What the verdict is about: the raw question, or the plan's first baseline where that is none of them."""
+    """The baseline that verdicts refer to: the raw question, or the plan's first baseline if raw is not among them."""
     return RAW if RAW in plan.baselines else plan.baselines[0]
 
 
 def verdicts(plan: PlanConfig, tables: Sequence[GridTable]) -> list[Verdict]:
-    """One for each table and environment that has anything to compare."""
+    """One verdict per table and environment with a comparison."""
     return [
         verdict
         for table in tables
@@ -46,20 +46,20 @@ def verdicts(plan: PlanConfig, tables: Sequence[GridTable]) -> list[Verdict]:
     ]
 
 
-def headline(found: Sequence[Verdict], plan: PlanConfig) -> tuple[str, str]:
-    """The outcome in one sentence, and its mood. `found` are the verdicts of single datasets or parts, not averages."""
-    what = _phrase(main_baseline(plan))
-    if not found:
-        return f"No system could be compared with {what}.", "mixed"
-    beaten = sum(verdict.beaten for verdict in found)
-    moods = {verdict.mood for verdict in found}
+def headline(outcomes: Sequence[Verdict], plan: PlanConfig) -> tuple[str, str]:
+    """The outcome in one sentence, and its mood. `outcomes`: verdicts on single datasets or parts, not averages."""
+    baseline = _phrase(main_baseline(plan))
+    if not outcomes:
+        return f"No system could be compared with {baseline}.", "mixed"
+    beaten = sum(verdict.beaten for verdict in outcomes)
+    moods = {verdict.mood for verdict in outcomes}
     mood = moods.pop() if len(moods) == 1 else "mixed"
-    who = "Something" if beaten else "Nothing"
-    if len(found) == 1:
-        return f"{who} beats {what} on {found[0].table} in {found[0].environment}.", mood
-    of = f"{len(found)} combinations of dataset and environment"
-    share = "any of" if not beaten else "all" if beaten == len(found) else f"{beaten} of"
-    return f"{who} beats {what} in {share} {of}.", mood
+    subject = "Something" if beaten else "Nothing"
+    if len(outcomes) == 1:
+        return f"{subject} beats {baseline} on {outcomes[0].table} in {outcomes[0].environment}.", mood
+    combinations = f"{len(outcomes)} combinations of dataset and environment"
+    share = "any of" if not beaten else "all" if beaten == len(outcomes) else f"{beaten} of"
+    return f"{subject} beats {baseline} in {share} {combinations}.", mood
 
 
 def _verdict(plan: PlanConfig, table: GridTable, environment: str) -> Verdict | None:
@@ -67,14 +67,14 @@ def _verdict(plan: PlanConfig, table: GridTable, environment: str) -> Verdict | 
     statements: list[tuple[str, list[str]]] = []
     beaten = undercut = False
     for name in [*sorted(plan.baselines, key=lambda name: name != main), BEST_FREE]:
-        found = [row for row in table.comparisons if row.environment == environment and row.baseline.system == name]
-        if not found:
+        rows = [row for row in table.comparisons if row.environment == environment and row.baseline.system == name]
+        if not rows:
             continue
-        decided = sorted((row for row in found if row.significant), key=lambda row: -abs(row.test.difference))
+        decided = sorted((row for row in rows if row.significant), key=lambda row: -abs(row.test.difference))
         better = [row for row in decided if row.test.difference > 0]
         worse = [row for row in decided if row.test.difference < 0]
-        same = [row for row in found if row not in better and row not in worse]
-        statements += _statements(plan, found[0].baseline, better, worse, same)
+        same = [row for row in rows if row not in better and row not in worse]
+        statements += _statements(plan, rows[0].baseline, better, worse, same)
         if name == main:
             beaten, undercut = bool(better), bool(worse)
     return Verdict(table.title, environment, beaten, undercut, statements) if statements else None
@@ -83,16 +83,18 @@ def _verdict(plan: PlanConfig, table: GridTable, environment: str) -> Verdict | 
 def _statements(
     plan: PlanConfig,
     baseline: Arm,
-    better: Sequence[Comparison],
-    worse: Sequence[Comparison],
-    same: Sequence[Comparison],
+    better: Sequence[GridComparison],
+    worse: Sequence[GridComparison],
+    same: Sequence[GridComparison],
 ) -> list[tuple[str, list[str]]]:
-    what = _phrase(baseline.system) if baseline.system in (RAW, BEST_FREE) else label(plan, baseline)
-    said = (
-        [(f"Better than {what}:", [_told(plan, row) for row in better])] if better else [(f"Nothing beats {what}.", [])]
+    reference = _phrase(baseline.system) if baseline.system in (RAW, BEST_FREE) else label(plan, baseline)
+    statements = (
+        [(f"Better than {reference}:", [_describe(plan, row) for row in better])]
+        if better
+        else [(f"Nothing beats {reference}.", [])]
     )
     if worse:
-        said.append((f"Worse than {what}:", [_told(plan, row) for row in worse]))
+        statements.append((f"Worse than {reference}:", [_describe(plan, row) for row in worse]))
     if same:
         best = max(same, key=lambda row: row.test.difference)
         if len(same) == 1:
@@ -100,11 +102,11 @@ def _statements(
         else:
             claim = f"{len(same)} others do not differ" if better or worse else f"None of {len(same)} differs"
             claim += " significantly; the best of them:"
-        said.append((claim, [_told(plan, best)]))
-    return said
+        statements.append((claim, [_describe(plan, best)]))
+    return statements
 
 
-def _told(plan: PlanConfig, row: Comparison) -> str:
+def _describe(plan: PlanConfig, row: GridComparison) -> str:
     test = row.test
     return (
         f"{label(plan, row.arm)}, {test.mean_a:.3f} against {test.mean_b:.3f} ({signed(test.difference)}, 95% interval "

@@ -1,1 +1,1 @@
-"""What is a method asked, how does the reader answer, and how good is the answer?"""
+"""Tasks of methods: questions, reader prompts, judges and answer metrics."""

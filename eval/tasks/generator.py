@@ -1,9 +1,9 @@
-"""The prompts with which the reader answers, one for all methods of a task, and what is read out of its answer.
+"""The reader's prompts, the same for all methods of a task, and the parser of its answers.
 
 Multiple choice: step by step and then a letter, as one JSON object (the MIRAGE template of seed 000, figures 3 and 12;
 seed 001, section 3.3). Open questions: a short answer, or one after some thinking (seed 004, section 3.2). Content
-questions: a few sentences from the documents alone, or a refusal (seed 002, appendix H.3). The words are this
-project's own. Without documents a prompt does not speak of any.
+questions: a few sentences from the documents alone, or a refusal (seed 002, appendix H.3). The wording is this
+project's own. Without documents the prompt does not mention any.
 """
 
 import json
@@ -19,14 +19,16 @@ from ..answers.metrics import chosen, letter
 from ..answers.prompt import CHOICE, SHORT, shortened
 
 VERSION = "generator-1"
-"""To be raised with every change of the wording: it stands in every result."""
+"""Increase with every change of the wording: every result records it."""
 
 Style = Literal["reasoned", "short", "grounded"]
-"""`reasoned` thinks first, `short` answers at once, `grounded` keeps to the documents."""
+"""`reasoned` thinks first, `short` answers at once, `grounded` uses only the documents."""
 
 _EXPERT = "You are a careful {field} expert. "
 _TASK = "Answer the question below."
-_FROM = "Answer the question below with the help of the documents before it, which a search found for it."
+_TASK_WITH_DOCUMENTS = (
+    "Answer the question below with the help of the documents before it, which a search found for it."
+)
 _THINK_CHOICE = (
     "Think step by step first, then choose one of the options; you have to choose. Answer with one JSON object and "
     'nothing else: {"step_by_step_thinking": "your thoughts", "answer_choice": "the letter of one option"}'
@@ -47,46 +49,46 @@ _ANSWER_LINE = re.compile(r"^\W*answer\W*[:：]\s*(\S.*)$", re.IGNORECASE | re.M
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
-    """What the reader's text says."""
+class ReaderAnswer:
+    """The parsed answer of the reader."""
 
     answer: str
-    """The answer alone: the whole text where nothing marks it."""
+    """The answer alone, or the full text where no marker is found."""
     choice: int | None = None
-    """Multiple choice: the place of the option that it names; None where it names none, which is a wrong answer."""
+    """Multiple choice: the index of the named option; None where none is named, which counts as wrong."""
     marked: bool = True
-    """Whether the answer stood where it was asked for."""
+    """Whether the answer was in the requested place."""
 
 
 def generator_prompt(
     question: Question, documents: Sequence[Document], style: Style, words: int, field: str = ""
 ) -> Prompt:
-    """One user message; `words` are kept of each document, `field` says what the expert is of."""
-    shown = [f"[{place}] {shortened(document, words)}" for place, document in enumerate(documents, start=1)]
-    if style == "grounded" and not shown:
-        shown = [_NONE_FOUND]
-    options = [f"{letter(place)}. {option}" for place, option in enumerate(question.options)]
+    """One user message; each document is cut to `words` words, `field` is the expert's field."""
+    passages = [f"[{i}] {shortened(document, words)}" for i, document in enumerate(documents, start=1)]
+    if style == "grounded" and not passages:
+        passages = [_NONE_FOUND]
+    options = [f"{letter(i)}. {option}" for i, option in enumerate(question.options)]
     parts = [
-        (_EXPERT.format(field=field) if field else "") + (_FROM if shown else _TASK),
-        *(["Documents:\n" + "\n\n".join(shown)] if shown else []),
+        (_EXPERT.format(field=field) if field else "") + (_TASK_WITH_DOCUMENTS if passages else _TASK),
+        *(["Documents:\n" + "\n\n".join(passages)] if passages else []),
         "\n".join([f"Question: {question.text}", *options]),
-        _form(bool(options), style),
+        _instruction(bool(options), style),
     ]
     return Prompt((Message(role="user", content="\n\n".join(parts)),), f"{VERSION}/{style}")
 
 
-def read_answer(text: str, question: Question, style: Style) -> Answered:
-    """Read the reader's text for a question; thinking in <think> tags is taken off first."""
-    said = without_thinking(text).strip()
+def read_answer(text: str, question: Question, style: Style) -> ReaderAnswer:
+    """Parse the reader's text for a question, after removing thinking in <think> tags."""
+    reply = without_thinking(text).strip()
     if question.options:
-        return _choice(said, question.options, style)
+        return _choice(reply, question.options, style)
     if style == "reasoned":
-        lines = _ANSWER_LINE.findall(said)
-        return Answered(lines[-1].strip().strip("*").strip()) if lines else Answered(said, marked=False)
-    return Answered(said)
+        lines = _ANSWER_LINE.findall(reply)
+        return ReaderAnswer(lines[-1].strip().strip("*").strip()) if lines else ReaderAnswer(reply, marked=False)
+    return ReaderAnswer(reply)
 
 
-def _form(choice: bool, style: Style) -> str:
+def _instruction(choice: bool, style: Style) -> str:
     if style == "grounded":
         return _GROUNDED
     if style == "reasoned":
@@ -94,15 +96,15 @@ def _form(choice: bool, style: Style) -> str:
     return CHOICE if choice else SHORT
 
 
-def _choice(said: str, options: Sequence[str], style: Style) -> Answered:
-    named = _CHOICE_TEXT.findall(said)
-    bare = _CHOICE_BARE.findall(said)
-    if named:
-        text = _unescaped(named[-1])
-        return Answered(text, chosen(text, options))
+def _choice(reply: str, options: Sequence[str], style: Style) -> ReaderAnswer:
+    quoted = _CHOICE_TEXT.findall(reply)
+    bare = _CHOICE_BARE.findall(reply)
+    if quoted:
+        text = _unescaped(quoted[-1])
+        return ReaderAnswer(text, chosen(text, options))
     if bare:
-        return Answered(bare[-1], chosen(bare[-1], options))
-    return Answered(said, chosen(said, options), marked=style != "reasoned")
+        return ReaderAnswer(bare[-1], chosen(bare[-1], options))
+    return ReaderAnswer(reply, chosen(reply, options), marked=style != "reasoned")
 
 
 def _unescaped(text: str) -> str:

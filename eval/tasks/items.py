@@ -1,7 +1,7 @@
-"""The questions of a task with what is right for them: multiple choice, open questions, questions about contents.
+"""The questions of a task with their gold answers: multiple choice, open questions and content questions.
 
-Multiple choice and open questions are lines of right answers as `querylect answers` reads them (docs/answers.md). For
-content questions a BEIR folder says which documents answer each of its test questions.
+Multiple choice and open questions come from files of right answers in the format of `querylect answers`
+(docs/answers.md). For content questions, the qrels of a BEIR folder give the documents that answer each test question.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ...configs.paper import TaskConfig
 from ...data.beir import load_beir
-from ...data.sampling import Sample, draw, sampled
+from ...data.sampling import QuestionSample, draw, sampled
 from ...data.types import Document, Question
 from ...errors import DataError
 from ..answers.gold import Gold, read_gold
@@ -23,56 +23,56 @@ class Item:
 
     question: Question
     right: int | None = None
-    """Multiple choice: the place of the right option."""
+    """Multiple choice: the index of the right option."""
     answers: tuple[str, ...] = ()
-    """Open questions: texts of which each is right."""
+    """Open questions: alternative right answers."""
     contents: tuple[Document, ...] = ()
     """Content questions: the documents that answer it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """The questions of a task, and how many were passed over because nothing is right for them."""
+    """The questions of a task, and the number skipped for lack of a right answer."""
 
     items: Sequence[Item]
     skipped: int
-    sample: Sample | None = None
-    """Where not all of them are asked."""
+    sample: QuestionSample | None = None
+    """Set where only a sample of them is asked."""
 
 
 def read_items(name: str, task: TaskConfig, limit: int | None, seed: int) -> Items:
-    """The questions of a task that can be asked; `limit` of them, drawn with `seed`, where it is given.
+    """The usable questions of a task, or a sample of `limit` of them drawn with `seed`.
 
-    Raises DataError where the data is missing (it says where it comes from), of another kind, or holds no question.
+    Raises DataError where the data is missing (the message has its origin), of another kind, or without questions.
     """
     path = Path(task.data).expanduser()
     if not path.exists():
-        about = f" {task.about.rstrip('.')}." if task.about else ""
+        hint = f" {task.about.rstrip('.')}." if task.about else ""
         raise DataError(
-            f"the data of the task {name!r} is missing: {path} does not exist.{about} Give its place with "
+            f"the data of the task {name!r} is missing: {path} does not exist.{hint} Give its place with "
             f"tasks.{name}.data={'FOLDER' if task.kind == 'content' else 'FILE'}, or choose other tasks with --task."
         )
-    found = _contents(path, task) if task.kind == "content" else _answers(name, path, task)
-    if not found.items:
-        raise DataError(f"{path} holds no question that can be asked ({found.skipped} were passed over).")
-    asked = draw(found.items, limit, seed, id_of=lambda item: item.question.id)
-    return Items(asked, found.skipped, sampled(len(asked), len(found.items), limit, seed))
+    available = _contents(path, task) if task.kind == "content" else _answers(name, path, task)
+    if not available.items:
+        raise DataError(f"{path} holds no question that can be asked ({available.skipped} were passed over).")
+    selected = draw(available.items, limit, seed, id_of=lambda item: item.question.id)
+    return Items(selected, available.skipped, sampled(len(selected), len(available.items), limit, seed))
 
 
 def _answers(name: str, path: Path, task: TaskConfig) -> Items:
     gold = read_gold(path)
     items: list[Item] = []
     skipped = gold.skipped
-    for one in gold.by_id.values():
-        item = _with_options(one, task.options)
-        if item is None or not one.question.text.strip():
+    for entry in gold.by_id.values():
+        item = _with_options(entry, task.options)
+        if item is None or not entry.question.text.strip():
             skipped += 1
             continue
         if (item.right is None) != (task.kind == "open"):
             kinds = ("multiple choice", "open questions")
-            seen, wanted = kinds if task.kind == "open" else kinds[::-1]
+            got, expected = kinds if task.kind == "open" else kinds[::-1]
             raise DataError(
-                f"{path} holds {seen}, and tasks.{name}.kind is {task.kind!r}, which takes {wanted}. Change the kind, "
+                f"{path} holds {got}, and tasks.{name}.kind is {task.kind!r}, which takes {expected}. Change the kind, "
                 "give another file, or name the options of all its questions with tasks.NAME.options."
             )
         items.append(item)
@@ -80,14 +80,14 @@ def _answers(name: str, path: Path, task: TaskConfig) -> Items:
 
 
 def _with_options(gold: Gold, options: Sequence[str]) -> Item | None:
-    """The item of a line; None where its answer is none of the options that the task gives to all questions."""
+    """The item of a gold answer; None where the answer is not exactly one of the task's common options."""
     if gold.right is not None or not options:
         return Item(gold.question, gold.right, gold.answers)
-    said = {normalise(answer) for answer in gold.answers}
-    places = [place for place, option in enumerate(options) if normalise(option) in said]
-    if len(places) != 1:
+    answers = {normalise(answer) for answer in gold.answers}
+    matches = [index for index, option in enumerate(options) if normalise(option) in answers]
+    if len(matches) != 1:
         return None
-    return Item(Question(gold.question.id, gold.question.text, tuple(options)), places[0])
+    return Item(Question(gold.question.id, gold.question.text, tuple(options)), matches[0])
 
 
 def _contents(path: Path, task: TaskConfig) -> Items:
@@ -95,7 +95,7 @@ def _contents(path: Path, task: TaskConfig) -> Items:
     documents = {document.id: document for document in dataset.corpus}
     split = dataset.splits["test"]
     items = [
-        Item(question, contents=tuple(documents[one] for one in split.qrels[question.id]))
+        Item(question, contents=tuple(documents[document_id] for document_id in split.qrels[question.id]))
         for question in split.questions
     ]
     return Items(items, 0)

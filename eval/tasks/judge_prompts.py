@@ -1,6 +1,6 @@
-"""What judges are asked and the forms of their answers: the roles and rules of the papers in this project's own words.
+"""Judge prompts and answer schemas: the roles and rules of the papers in this project's own words.
 
-A version is to be raised with every change of the wording or form of its judge: it stands in every result.
+Increase a version with every change of its judge's wording or schema: every result records it.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 
 from ...data.types import Document, Question
 from ...llms.base import Message, Prompt
-from ...llms.structured import Example, FormPrompt
+from ...llms.structured import FormPrompt, WorkedExample
 from ..answers.metrics import letter
 from ..answers.prompt import shortened
 from .items import Item
@@ -25,7 +25,7 @@ CONTEXT_RECALL = "context-recall-2"
 
 NOT_USEFUL = "NOT_USEFUL"
 LABELS = {"ENTAILED": "entailed", "USEFUL_BUT_NOT_ENTAILED": "useful", NOT_USEFUL: "not_useful"}
-"""The labels of the utility judge as it writes them and as results name them."""
+"""The labels of the utility judge: in its answers → in results."""
 
 
 class Utility(BaseModel):
@@ -135,115 +135,118 @@ _ATTRIBUTED = (
 )
 
 
-_ASKED = "Question: Which gas do plants take up for photosynthesis?"
+_QUESTION = "Question: Which gas do plants take up for photosynthesis?"
 _CONTEXT = "[1] Photosynthesis: Plants take up carbon dioxide through their leaves and give off oxygen."
 _REPLY = "Reply: They take up carbon dioxide."
-_SAID = "The reply names carbon dioxide, as document 1 does."
-_SHOWN_UTILITY = Example(
-    f"{_ASKED}\n\nOptions:\nA. Oxygen\nB. Carbon dioxide\n\nRight answer: B. Carbon dioxide\n\nContext:\n{_CONTEXT}",
+_EXPLANATION = "The reply names carbon dioxide, as document 1 does."
+_UTILITY_EXAMPLE = WorkedExample(
+    f"{_QUESTION}\n\nOptions:\nA. Oxygen\nB. Carbon dioxide\n\nRight answer: B. Carbon dioxide\n\nContext:\n{_CONTEXT}",
     Utility(selected_answer="B", label="ENTAILED"),
 )
-_SHOWN_ANSWERABLE = Example(
-    f"Text: {_CONTEXT.partition(' ')[2]}\n\n{_ASKED}",
+_ANSWERABLE_EXAMPLE = WorkedExample(
+    f"Text: {_CONTEXT.partition(' ')[2]}\n\n{_QUESTION}",
     Answerable(explanation="The question asks for a gas, and the text names carbon dioxide.", answerable=True),
 )
-_SHOWN_DECLINED = Example(
-    f"{_ASKED}\n\n{_REPLY}", YesNo(explanation="The reply names a gas and does not decline.", verdict=False)
+_DECLINED_EXAMPLE = WorkedExample(
+    f"{_QUESTION}\n\n{_REPLY}", YesNo(explanation="The reply names a gas and does not decline.", verdict=False)
 )
-_SHOWN_FAITHFUL = Example(f"Documents:\n{_CONTEXT}\n\n{_ASKED}\n\n{_REPLY}", YesNo(explanation=_SAID, verdict=True))
-_SHOWN_TO_THE_POINT = Example(
-    f"{_ASKED}\n\n{_REPLY}", YesNo(explanation="A gas is asked for, and the reply names one.", verdict=True)
+_FAITHFUL_EXAMPLE = WorkedExample(
+    f"Documents:\n{_CONTEXT}\n\n{_QUESTION}\n\n{_REPLY}", YesNo(explanation=_EXPLANATION, verdict=True)
 )
-_SHOWN_POINTS = Example(
-    f"{_ASKED}\n\nIdeal answer: Plants take up carbon dioxide and give off oxygen.",
+_TO_THE_POINT_EXAMPLE = WorkedExample(
+    f"{_QUESTION}\n\n{_REPLY}", YesNo(explanation="A gas is asked for, and the reply names one.", verdict=True)
+)
+_POINTS_EXAMPLE = WorkedExample(
+    f"{_QUESTION}\n\nIdeal answer: Plants take up carbon dioxide and give off oxygen.",
     Points(points=["Plants take up carbon dioxide.", "They give off oxygen."]),
 )
-_SHOWN_ADHERENCE = Example(
-    f"{_ASKED}\n\nGuideline:\n- Plants take up carbon dioxide.\n- They give off oxygen.\n\n"
+_ADHERENCE_EXAMPLE = WorkedExample(
+    f"{_QUESTION}\n\nGuideline:\n- Plants take up carbon dioxide.\n- They give off oxygen.\n\n"
     "Answer: They take up carbon dioxide.",
     Adherence(explanation="One of two key points is made.", score=0.5),
 )
-_SHOWN_NEEDED = Example(
-    f"{_ASKED}\n\nAnswer: carbon dioxide", Statements(statements=["Plants take up carbon dioxide for photosynthesis."])
+_NEEDED_EXAMPLE = WorkedExample(
+    f"{_QUESTION}\n\nAnswer: carbon dioxide",
+    Statements(statements=["Plants take up carbon dioxide for photosynthesis."]),
 )
-_SHOWN_ATTRIBUTED = Example(
-    f"{_ASKED}\n\nDocuments:\n{_CONTEXT}\n\nStatements:\n1. Plants take up carbon dioxide.",
+_ATTRIBUTED_EXAMPLE = WorkedExample(
+    f"{_QUESTION}\n\nDocuments:\n{_CONTEXT}\n\nStatements:\n1. Plants take up carbon dioxide.",
     Attributions(statements=[Attribution(statement=1, attributed=True, reason="Document 1 says it.")]),
 )
-"""One statement: of two, a small model learns to judge more of them than there are."""
+"""Only one statement: with two in the example, small models judge more statements than there are."""
 
 
 def utility(item: Item, documents: Sequence[Document], words: int) -> FormPrompt:
-    """How the context bears on the right answer."""
+    """How useful the context is for the right answer."""
     assert item.right is not None, "the utility judge takes multiple choice"
-    options = [f"{letter(place)}. {option}" for place, option in enumerate(item.question.options)]
+    options = [f"{letter(i)}. {option}" for i, option in enumerate(item.question.options)]
     right = f"{letter(item.right)}. {item.question.options[item.right]}"
-    parts = [_asked(item.question), "Options:\n" + "\n".join(options), f"Right answer: {right}"]
-    return _prompt(UTILITY, _UTILITY, [*parts, _shown("Context", documents, words)], _SHOWN_UTILITY)
+    parts = [_question_line(item.question), "Options:\n" + "\n".join(options), f"Right answer: {right}"]
+    return _prompt(UTILITY, _UTILITY, [*parts, _context("Context", documents, words)], _UTILITY_EXAMPLE)
 
 
 def answerable(question: Question, document: Document, words: int) -> FormPrompt:
     """Whether one document answers the question."""
-    parts = [f"Text: {shortened(document, words)}", _asked(question)]
-    return _prompt(RELEVANCY, _ANSWERABLE, parts, _SHOWN_ANSWERABLE)
+    parts = [f"Text: {shortened(document, words)}", _question_line(question)]
+    return _prompt(RELEVANCY, _ANSWERABLE, parts, _ANSWERABLE_EXAMPLE)
 
 
 def declined(question: Question, answer: str) -> FormPrompt:
     """Whether an answer declines."""
-    return _prompt(DECLINED, _DECLINED, [_asked(question), f"Reply: {answer}"], _SHOWN_DECLINED)
+    return _prompt(DECLINED, _DECLINED, [_question_line(question), f"Reply: {answer}"], _DECLINED_EXAMPLE)
 
 
 def faithful(question: Question, documents: Sequence[Document], answer: str, words: int) -> FormPrompt:
     """Whether the documents support an answer."""
-    parts = [_shown("Documents", documents, words), _asked(question), f"Reply: {answer}"]
-    return _prompt(FAITHFULNESS, _FAITHFUL, parts, _SHOWN_FAITHFUL)
+    parts = [_context("Documents", documents, words), _question_line(question), f"Reply: {answer}"]
+    return _prompt(FAITHFULNESS, _FAITHFUL, parts, _FAITHFUL_EXAMPLE)
 
 
 def to_the_point(question: Question, answer: str) -> FormPrompt:
     """Whether an answer addresses the question."""
-    parts = [_asked(question), f"Reply: {answer}"]
-    return _prompt(ANSWER_RELEVANCY, _TO_THE_POINT, parts, _SHOWN_TO_THE_POINT)
+    parts = [_question_line(question), f"Reply: {answer}"]
+    return _prompt(ANSWER_RELEVANCY, _TO_THE_POINT, parts, _TO_THE_POINT_EXAMPLE)
 
 
 def golden(item: Item, words: int) -> Prompt:
-    """The golden answer from the contents that the question belongs to."""
-    parts = [_GOLDEN, _shown("Text", item.contents, words), _asked(item.question)]
+    """Generate a golden answer from the question's content documents."""
+    parts = [_GOLDEN, _context("Text", item.contents, words), _question_line(item.question)]
     return Prompt((Message(role="user", content="\n\n".join(parts)),), GUIDELINE)
 
 
 def key_points(question: Question, answer: str) -> FormPrompt:
-    """The guideline of a golden answer."""
-    return _prompt(GUIDELINE, _POINTS, [_asked(question), f"Ideal answer: {answer}"], _SHOWN_POINTS)
+    """Extract the guideline, the key points, of a golden answer."""
+    return _prompt(GUIDELINE, _POINTS, [_question_line(question), f"Ideal answer: {answer}"], _POINTS_EXAMPLE)
 
 
 def adherence(question: Question, points: Sequence[str], answer: str) -> FormPrompt:
     """How much of the guideline an answer covers."""
     listed = "\n".join(f"- {point}" for point in points)
-    parts = [_asked(question), f"Guideline:\n{listed}", f"Answer: {answer}"]
-    return _prompt(GUIDELINE, _ADHERENCE, parts, _SHOWN_ADHERENCE)
+    parts = [_question_line(question), f"Guideline:\n{listed}", f"Answer: {answer}"]
+    return _prompt(GUIDELINE, _ADHERENCE, parts, _ADHERENCE_EXAMPLE)
 
 
 def needed(item: Item) -> FormPrompt:
-    """What must be known for the right answer."""
-    right = item.answers[0] + "".join(f" (or: {one})" for one in item.answers[1:])
-    return _prompt(CONTEXT_RECALL, _NEEDED, [_asked(item.question), f"Answer: {right}"], _SHOWN_NEEDED)
+    """The statements of fact needed for the right answer."""
+    right = item.answers[0] + "".join(f" (or: {answer})" for answer in item.answers[1:])
+    return _prompt(CONTEXT_RECALL, _NEEDED, [_question_line(item.question), f"Answer: {right}"], _NEEDED_EXAMPLE)
 
 
 def attributed(question: Question, documents: Sequence[Document], statements: Sequence[str], words: int) -> FormPrompt:
-    """Which statements the context holds."""
+    """Which of the statements the context supports."""
     listed = "\n".join(f"{number}. {statement}" for number, statement in enumerate(statements, start=1))
-    parts = [_asked(question), _shown("Documents", documents, words), f"Statements:\n{listed}"]
-    return _prompt(CONTEXT_RECALL, _ATTRIBUTED, parts, _SHOWN_ATTRIBUTED)
+    parts = [_question_line(question), _context("Documents", documents, words), f"Statements:\n{listed}"]
+    return _prompt(CONTEXT_RECALL, _ATTRIBUTED, parts, _ATTRIBUTED_EXAMPLE)
 
 
-def _asked(question: Question) -> str:
+def _question_line(question: Question) -> str:
     return f"Question: {question.text}"
 
 
-def _shown(head: str, documents: Sequence[Document], words: int) -> str:
-    shown = [f"[{place}] {shortened(document, words)}" for place, document in enumerate(documents, start=1)]
-    return f"{head}:\n" + ("\n".join(shown) or "(none was found)")
+def _context(head: str, documents: Sequence[Document], words: int) -> str:
+    lines = [f"[{rank}] {shortened(document, words)}" for rank, document in enumerate(documents, start=1)]
+    return f"{head}:\n" + ("\n".join(lines) or "(none was found)")
 
 
-def _prompt(version: str, task: str, parts: Sequence[str], example: Example) -> FormPrompt:
+def _prompt(version: str, task: str, parts: Sequence[str], example: WorkedExample) -> FormPrompt:
     return FormPrompt(task, "\n\n".join(parts), version, (example,))

@@ -1,9 +1,9 @@
 """Retrieval shift between two methods (seed 001, section 4.4): do they find the same documents?
 
-The overlap of two rankings is the number of documents that stand among the first k of both. A ratio is that number by
-k, or by the length of the longer ranking where both are shorter. The paper's table 2 gives a mean overlap ratio above
-the share of questions that have any overlap, which no mean of ratios up to 1 can be; the mean number of shared
-documents can, so both are given here.
+The overlap of two rankings is the number of documents in the first k of both. The overlap ratio divides it by k, or by
+the length of the longer ranking where both are shorter than k. In the paper's table 2 the mean overlap ratio exceeds
+the share of questions with any overlap. No mean of ratios up to 1 can do that, but a mean number of shared documents
+can, so both are reported here.
 """
 
 import math
@@ -13,14 +13,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """How far the rankings of two methods lie apart."""
+    """How much the rankings of two methods differ."""
 
     n: int
     """Questions compared."""
     left_out: int
-    """Questions for which one of them has no ranking."""
+    """Questions for which a method has no ranking."""
     zero_overlap: float | None
-    """Share of questions without a shared document; None without questions, as the others."""
+    """Share of questions without a shared document; None without questions, like the means below."""
     mean_overlap: float | None
     """Mean ratio, in [0, 1]."""
     mean_shared: float | None
@@ -43,18 +43,18 @@ def retrieval_shift(
     k: int,
     only: Sequence[str] | None = None,
 ) -> Shift:
-    """The shift between rankings by question; None is a ranking that is missing.
+    """The shift between two methods' rankings by question; None is a missing ranking.
 
-    `only` names the questions to compare, as those that one method answers rightly and the other wrongly.
+    `only` restricts the questions, such as to those that one method answers rightly and the other wrongly.
     """
-    questions = [one for one in a if one in b] if only is None else list(dict.fromkeys(only))
-    pairs = [(a.get(one), b.get(one)) for one in questions]
-    found = [overlap(x, y, k) for x, y in pairs if x is not None and y is not None]
-    n = len(found)
+    questions = [question for question in a if question in b] if only is None else list(dict.fromkeys(only))
+    pairs = [(a.get(question), b.get(question)) for question in questions]
+    overlaps = [overlap(x, y, k) for x, y in pairs if x is not None and y is not None]
+    n = len(overlaps)
     return Shift(
         n=n,
         left_out=len(questions) - n,
-        zero_overlap=sum(not shared for shared, _ in found) / n if n else None,
-        mean_overlap=math.fsum(ratio for _, ratio in found) / n if n else None,
-        mean_shared=sum(shared for shared, _ in found) / n if n else None,
+        zero_overlap=sum(not shared for shared, _ in overlaps) / n if n else None,
+        mean_overlap=math.fsum(ratio for _, ratio in overlaps) / n if n else None,
+        mean_shared=sum(shared for shared, _ in overlaps) / n if n else None,
     )

@@ -1,12 +1,12 @@
 """Metrics of written answers: EM, word precision, recall and F1, ROUGE, BLEU (seed 004, section 3.1). All in [0, 1].
 
-EM and the metrics over words are SQuAD's (answers/metrics.py). ROUGE-1, -2 and -L are the F-measures of the package
-rouge-score without stemming, BLEU-1 to -4 those of sacrebleu for single sentences, cumulative and over the orders that
-an answer is long enough for. Both packages split text into words for scripts with spaces; here every Chinese or
-Japanese character and Korean syllable counts as a word for ROUGE, and sacrebleu's tokenizer for Chinese is taken where
-a text holds such characters. Of several right answers the best one counts, by each metric.
+EM and the metrics over words are SQuAD's (answers/metrics.py). ROUGE-1, -2 and -L are F-measures of the package
+rouge-score without stemming. BLEU-1 to -4 are cumulative sentence scores of sacrebleu, over the n-gram orders that the
+answer is long enough for. Both packages tokenize by spaces. For ROUGE, every Chinese or Japanese character and Korean
+syllable counts as a word here; for BLEU, texts with such characters use sacrebleu's tokenizer for Chinese. With several
+right answers, each metric takes the best one.
 
-The packages are those of the extra text-metrics.
+The extra text-metrics installs the packages.
 """
 
 import re
@@ -24,21 +24,21 @@ BLEU = {f"bleu{order}": order for order in (1, 2, 3, 4)}
 WORDS = ("em", "accuracy", "precision", "recall", "f1")
 NAMES = (*WORDS, *ROUGE, *BLEU)
 
-_SINGLE = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
-_SPACELESS = re.compile(f"[{_SINGLE}]")
-_TOKENS = re.compile(rf"[{_SINGLE}]|[^\W_{_SINGLE}]+")
+_CJK = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
+_SPACELESS = re.compile(f"[{_CJK}]")
+_TOKENS = re.compile(rf"[{_CJK}]|[^\W_{_CJK}]+")
 
 
 def score_text(answer: str, right: Sequence[str], names: Sequence[str]) -> dict[str, float]:
-    """The named metrics of an answer against the right ones.
+    """The metrics `names` of an answer against the right answers.
 
     Raises ConfigError where a metric is unknown or its package is not installed, ValueError without a right answer.
     """
     if not right:
         raise ValueError("there is no right answer to compare with")
     check_metrics(names)
-    precision, recall, f1 = max((_overlap(answer, one) for one in right), key=lambda found: found[2])
-    found = {
+    precision, recall, f1 = max((_overlap(answer, reference) for reference in right), key=lambda scores: scores[2])
+    scores = {
         "em": exact_match(answer, right),
         "accuracy": contains(answer, right),
         "precision": precision,
@@ -47,38 +47,38 @@ def score_text(answer: str, right: Sequence[str], names: Sequence[str]) -> dict[
     }
     for name in names:
         if name in ROUGE:
-            found[name] = max(_rouge(ROUGE[name], answer, one) for one in right)
+            scores[name] = max(_rouge(ROUGE[name], answer, reference) for reference in right)
         elif name in BLEU:
-            found[name] = max(_bleu(BLEU[name], answer, one) for one in right)
-    return {name: found[name] for name in names}
+            scores[name] = max(_bleu(BLEU[name], answer, reference) for reference in right)
+    return {name: scores[name] for name in names}
 
 
 def check_metrics(names: Sequence[str]) -> None:
-    """Raises ConfigError where a metric is unknown or its package is not installed."""
+    """Raise ConfigError where a metric is unknown or its package is not installed."""
     unknown = [name for name in names if name not in NAMES]
     if unknown:
         raise ConfigError(f"the metric {unknown[0]!r} is unknown for written answers; known are {', '.join(NAMES)}.")
-    for package, own in (("rouge_score", ROUGE), ("sacrebleu", BLEU)):
-        wanted = [name for name in names if name in own]
-        if wanted and find_spec(package) is None:
+    for package, package_metrics in (("rouge_score", ROUGE), ("sacrebleu", BLEU)):
+        requested = [name for name in names if name in package_metrics]
+        if requested and find_spec(package) is None:
             raise ConfigError(
-                f"the metric {wanted[0]!r} needs the package {package}, which is not installed. Install it with "
+                f"the metric {requested[0]!r} needs the package {package}, which is not installed. Install it with "
                 "pip install 'querylect[text-metrics]', or leave the metric out."
             )
 
 
 def tokens(text: str) -> list[str]:
-    """The words of a text in lower case, by letters and figures of any script."""
+    """The words of a text in lower case: letters and digits of any script."""
     return _TOKENS.findall(text.lower())
 
 
 def _overlap(answer: str, right: str) -> tuple[float, float, float]:
     """Precision, recall and F1 over words; all 1 where both are empty, all 0 where one is."""
-    said, wanted = normalise(answer).split(), normalise(right).split()
-    if not said or not wanted:
-        return (float(said == wanted),) * 3
-    shared = sum((Counter(said) & Counter(wanted)).values())
-    return shared / len(said), shared / len(wanted), 2 * shared / (len(said) + len(wanted))
+    predicted, expected = normalise(answer).split(), normalise(right).split()
+    if not predicted or not expected:
+        return (float(predicted == expected),) * 3
+    shared = sum((Counter(predicted) & Counter(expected)).values())
+    return shared / len(predicted), shared / len(expected), 2 * shared / (len(predicted) + len(expected))
 
 
 def _rouge(kind: str, answer: str, right: str) -> float:
@@ -95,7 +95,7 @@ def _rouge_scorer(kind: str) -> Callable[[str, str], float]:
     from rouge_score.rouge_scorer import RougeScorer
 
     class Words:
-        """The form in which rouge-score takes a tokenizer."""
+        """Tokenizer interface of rouge-score."""
 
         def tokenize(self, text: str) -> list[str]:
             """The words of a text."""

@@ -1,0 +1,1 @@
+"""Prepares a published benchmark: removes leaks and near-duplicates, writes a BEIR folder."""

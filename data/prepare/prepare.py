@@ -1,0 +1,221 @@
+"""Converts a published benchmark into a BEIR folder without near-duplicates.
+
+The corpus is streamed: only its ids are in memory. The folder is written atomically; until then `.NAME.partial` beside
+it holds the finished embeddings, with which a second call continues.
+"""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ...configs.schema import DatasetConfig
+from ...errors import DataError
+from ...storage import file_sha256, storage, write_lines
+from ..benchmark import Benchmark, judged_within, unique
+from ..leakage import near_overlap, without_leaks
+from ..load import document_record
+from ..open import open_benchmark
+from ..types import Dataset, Document, Split
+from .near_duplicates import DocumentEncoder, embed, near_duplicates
+
+Progress = Callable[[int, int], None]
+Stage = Callable[[str], Any]
+"""Returns a context manager of a Progress for the title of a stage."""
+
+_PLAN = "plan.json"
+DUPLICATES = "duplicates.tsv"
+
+
+def prepare(
+    config: DatasetConfig,
+    target: Path,
+    encoder: Callable[[], DocumentEncoder] | None = None,
+    duplicates: float = 0.99,
+    near_leaks: bool = False,
+    restart: bool = False,
+    stage: Stage | None = None,
+) -> dict[str, Any]:
+    """Write a published benchmark as the new BEIR folder `target`; return its meta.json.
+
+    `encoder` opens the encoder of the documents. Of documents with a cosine over `duplicates` the first stays and
+    inherits the judgements of the others; the higher grade wins. Without an encoder no document is removed.
+    `near_leaks` also removes questions that nearly repeat one of a later split. `restart` discards the work of an
+    interrupted call.
+
+    Raises DataError as the reader does, if the target exists, or if an interrupted call had another corpus or encoder;
+    StorageError if the files cannot be written.
+    """
+    target = target.expanduser()
+    if target.exists():
+        raise DataError(
+            f"{target} exists already; a dataset is only written to a new folder. Remove it or name another."
+        )
+    staging = target.with_name(f".{target.name}.partial")
+    if restart:
+        shutil.rmtree(staging, ignore_errors=True)
+    benchmark = open_benchmark(config)
+    if near_leaks:
+        splits, notes = without_leaks(benchmark.name, benchmark.splits, near=True)
+        benchmark = replace(benchmark, splits=splits, notes=(*benchmark.notes, *notes))
+    with storage(
+        lambda error: (
+            f"dataset {target} could not be written ({error}); the embeddings that are done are kept, and the same "
+            "command goes on with them. Free some space or name another folder."
+        )
+    ):
+        staging.mkdir(parents=True, exist_ok=True)
+        removed, details = (
+            ({}, None) if encoder is None else _duplicates(benchmark, encoder(), duplicates, staging, stage)
+        )
+        meta = _write(benchmark, config, removed, details, staging / "folder")
+        (staging / "folder").rename(target)
+        shutil.rmtree(staging)
+    return meta
+
+
+def _duplicates(
+    benchmark: Benchmark, encoder: DocumentEncoder, threshold: float, staging: Path, stage: Stage | None
+) -> tuple[dict[str, tuple[str, float]], dict[str, Any]]:
+    """Id of a removed document → (id of the remaining one, cosine), and the entry for meta.json."""
+    total, digest = _corpus_digest(benchmark)
+    plan = {"corpus": digest, **encoder.identity}
+    path = staging / _PLAN
+    if path.is_file():
+        if path.read_text(encoding="utf-8") != json.dumps(plan):
+            raise DataError(
+                f"{staging} holds embeddings of another corpus or by another encoder, from an interrupted call. "
+                "Give --restart to discard them, or write to another folder."
+            )
+    else:
+        shutil.rmtree(staging / "vectors", ignore_errors=True)
+        path.write_text(json.dumps(plan), encoding="utf-8")
+    vectors = staging / "vectors"
+    with _staged(stage, "embedding") as progress:
+        embed(benchmark.documents(), encoder, vectors, progress and (lambda done, _: progress(done, total)))
+    with _staged(stage, "comparing") as progress:
+        matches = near_duplicates(vectors, total, threshold, progress)
+    needed = {duplicate.place for duplicate in matches} | {duplicate.kept for duplicate in matches}
+    ids = {position: document.id for position, document in enumerate(benchmark.documents()) if position in needed}
+    details = {
+        "encoder": encoder.identity["recipe"]["name"],
+        "model": encoder.identity["encoder"],
+        "max_length": encoder.identity["recipe"]["max_length"],
+        "cosine_over": threshold,
+        "removed": len(matches),
+    }
+    return {ids[duplicate.place]: (ids[duplicate.kept], duplicate.cosine) for duplicate in matches}, details
+
+
+def _corpus_digest(benchmark: Benchmark) -> tuple[int, str]:
+    """The number of documents, and a sha256 over all of them."""
+    digest, total = hashlib.sha256(), 0
+    for document in unique(benchmark):
+        digest.update(document_record(document))
+        total += 1
+    return total, digest.hexdigest()
+
+
+def _write(
+    benchmark: Benchmark,
+    config: DatasetConfig,
+    removed: Mapping[str, tuple[str, float]],
+    details: Mapping[str, Any] | None,
+    folder: Path,
+) -> dict[str, Any]:
+    shutil.rmtree(folder, ignore_errors=True)
+    (folder / "qrels").mkdir(parents=True)
+    ids: set[str] = set()
+    write_lines(folder / "corpus.jsonl", _corpus_lines(benchmark, removed, ids))
+    splits, notes = judged_within(benchmark, ids | removed.keys())
+    inherited = {name: _inherit_judgements(split, removed) for name, split in splits.items()}
+    questions = {question.id: question for split in inherited.values() for question in split.questions}
+    write_lines(
+        folder / "queries.jsonl",
+        (_json({"_id": question.id, "text": question.text}) for question in questions.values()),
+    )
+    for name, split in inherited.items():
+        stem = "dev" if name == "validation" else name
+        write_lines(folder / "qrels" / f"{stem}.tsv", _qrel_lines(split))
+    if details is not None:
+        lines = (f"{document}\t{survivor}\t{cosine:.6f}" for document, (survivor, cosine) in removed.items())
+        write_lines(folder / DUPLICATES, ["removed\tkept\tcosine", *lines])
+    near = near_overlap(Dataset(benchmark.name, (), inherited))
+    meta: dict[str, Any] = {
+        "name": benchmark.name,
+        "licence": benchmark.licence,
+        "ignore_identical_ids": benchmark.ignore_identical_ids,
+        "made_from": {**benchmark.about, "path": config.path},
+        "documents": len(ids),
+        "questions": {name: len(split.questions) for name, split in inherited.items()},
+        "judgements": {name: sum(map(len, split.qrels.values())) for name, split in inherited.items()},
+        "near_duplicates": details,
+        "notes": [*benchmark.notes, *notes, *near],
+        "sha256": {
+            str(path.relative_to(folder)): file_sha256(path) for path in sorted(folder.rglob("*")) if path.is_file()
+        },
+    }
+    write_lines(folder / "meta.json", [json.dumps(meta, ensure_ascii=False, indent=1)])
+    return meta
+
+
+def _corpus_lines(benchmark: Benchmark, removed: Mapping[str, tuple[str, float]], ids: set[str]) -> Iterator[str]:
+    """Yield the lines of the remaining documents, and add their ids to `ids`."""
+    for document in unique(benchmark):
+        if document.id not in removed:
+            ids.add(document.id)
+            yield _line(document)
+
+
+def _line(document: Document) -> str:
+    return _json({"_id": document.id, "title": document.title, "text": document.text})
+
+
+def _inherit_judgements(split: Split, removed: Mapping[str, tuple[str, float]]) -> Split:
+    """The split with judgements of removed documents moved to the remaining ones."""
+    qrels: dict[str, dict[str, int]] = {}
+    for question, judged in split.qrels.items():
+        grades = qrels.setdefault(question, {})
+        for document, grade in judged.items():
+            survivor = removed[document][0] if document in removed else document
+            grades[survivor] = max(grade, grades.get(survivor, grade))
+    return Split(split.questions, qrels)
+
+
+def _qrel_lines(split: Split) -> Iterator[str]:
+    yield "query-id\tcorpus-id\tscore"
+    for question in split.questions:
+        for document, grade in split.qrels[question.id].items():
+            if any(character in question.id + document for character in "\t\r\n"):
+                raise DataError(f"ids {question.id!r}, {document!r}: a qrel file takes no tab or line break in an id.")
+            yield f"{question.id}\t{document}\t{grade}"
+
+
+def _json(value: Mapping[str, Any]) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+@contextmanager
+def _staged(stage: Stage | None, title: str) -> Iterator[Progress | None]:
+    if stage is None:
+        yield None
+        return
+    with stage(title) as progress:
+        yield progress
+
+
+def summary(meta: Mapping[str, Any]) -> Sequence[str]:
+    """meta.json as lines for a reader."""
+    questions = ", ".join(f"{count:,} {name}" for name, count in meta["questions"].items())
+    lines = [f"{meta['name']}: {meta['documents']:,} documents; questions: {questions}"]
+    if meta["near_duplicates"]:
+        details = meta["near_duplicates"]
+        lines.append(
+            f"{details['removed']:,} near-duplicates removed "
+            f"(cosine over {details['cosine_over']}, {details['encoder']})"
+        )
+    return [*lines, *meta["notes"]]

@@ -1,0 +1,1 @@
+"""How does a program reach environments? One client, retries, child processes, several services as one."""

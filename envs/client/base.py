@@ -1,0 +1,46 @@
+"""What callers need of an environment client: one of their own will do, and no HTTP library is imported here.
+
+`SyncEnvironmentClient` is all of them. `MixedClient` has no `search`: only a question says which environment is meant.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from ...data.types import Question
+from ..plan import SearchPlan
+from ..server.schemas import EnvironmentInfo, HitBody, Step, StepResult
+
+
+class StepClient(Protocol):
+    """Scores searches: all that rollouts need."""
+
+    def step(
+        self, steps: Sequence[Step], *, with_text: bool = False, metrics: Sequence[str] = ()
+    ) -> list[StepResult | None]:
+        """Rank and score every step; None = no answer before the deadline."""
+        ...
+
+
+class EnvironmentApi(StepClient, Protocol):
+    """Also says what it serves, and gives the questions of a split."""
+
+    @property
+    def last_failure(self) -> object:
+        """The last attempt that failed, to be shown in a message; None without one."""
+        ...
+
+    def environment(self) -> EnvironmentInfo:
+        """What the service serves."""
+        ...
+
+    def questions(self, split: str) -> list[Question]:
+        """All questions of a split, in their fixed order."""
+        ...
+
+
+class SearchClient(Protocol):
+    """Ranks plans that belong to no question of the environment."""
+
+    def search(self, plans: Sequence[SearchPlan], with_text: bool = True) -> list[list[HitBody]]:
+        """A ranking for each plan."""
+        ...

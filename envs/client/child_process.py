@@ -1,0 +1,155 @@
+"""The environment service as a child process that never outlives its parent.
+
+The parent holds the write end of the child's standard input: the first line is the configuration, and its end, however
+the parent comes to die, stops the child. The child binds port 0 itself and reports its URL, or its error, through a
+second pipe. It lives in a session of its own, so that Ctrl-C in a terminal reaches the parent alone.
+"""
+
+import json
+import logging
+import os
+import queue
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import IO, Any
+
+import httpx
+
+from ... import errors
+from ...configs.schema import EnvironmentConfig
+from ...errors import EnvironmentUnavailableError, QuerylectError
+from .discovery import PRIVATE
+
+log = logging.getLogger(__name__)
+
+READY_SECONDS = 600.0
+"""How long opening the index and the encoder may take."""
+STOP_SECONDS = 8.0
+"""How long the child may take to finish what is under way before it is killed."""
+SHOWN_LINES = 20
+_PR_SET_PDEATHSIG = 1
+
+
+@contextmanager
+def local_service(config: EnvironmentConfig, ready_seconds: float = READY_SECONDS) -> Iterator[str]:
+    """Run the service of `config` on a free loopback port while the block runs; gives its URL.
+
+    Raises what the service raised while it opened (IndexFolderError, DataError, …), and EnvironmentUnavailableError
+    with the child's last lines where it died or was not ready in time.
+    """
+    child = _Child(config)
+    try:
+        url = child.wait_ready(time.monotonic() + ready_seconds)
+        log.info("local environment service at %s (process %d)", url, child.process.pid)
+        yield url
+    finally:
+        child.stop()
+
+
+class _Child:
+    """The child process, its report and the last lines of its output."""
+
+    def __init__(self, config: EnvironmentConfig) -> None:
+        report_read, report_write = os.pipe()
+        settings = config.model_copy(update=PRIVATE).model_dump(mode="json")
+        in_main_thread = threading.current_thread() is threading.main_thread()
+        try:
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "querylect.envs.server.child", str(report_write)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                pass_fds=[report_write],
+                start_new_session=True,
+            )
+        except BaseException:
+            os.close(report_read)
+            raise
+        finally:
+            os.close(report_write)
+        self._lines: deque[str] = deque(maxlen=SHOWN_LINES)
+        self._reports: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._error_reported = False
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self._reader = threading.Thread(target=self._read_lines, args=(self.process.stdout,), daemon=True)
+        self._reader.start()
+        threading.Thread(target=self._read_report, args=(report_read,), daemon=True).start()
+        request = {"config": settings, "parent": os.getpid() if in_main_thread else None}
+        with suppress(BrokenPipeError):
+            self.process.stdin.write(json.dumps(request).encode() + b"\n")
+            self.process.stdin.flush()
+
+    def wait_ready(self, deadline: float) -> str:
+        """The URL, once /readyz answers 200."""
+        try:
+            report = json.loads(self._reports.get(timeout=max(0.0, deadline - time.monotonic())) or "{}")
+        except queue.Empty:
+            raise self._failed("did not open its index in time") from None
+        if "url" not in report:
+            raise self._reported(report)
+        url = str(report["url"])
+        with httpx.Client(trust_env=False, timeout=5.0) as http:
+            while time.monotonic() < deadline:
+                if self.process.poll() is not None:
+                    raise self._failed("ended before it was ready")
+                with suppress(httpx.TransportError):
+                    if http.get(f"{url}/readyz").status_code == 200:
+                        return url
+                time.sleep(0.05)
+        raise self._failed("was not ready in time")
+
+    def stop(self) -> None:
+        """End the child: politely, then by force. It is gone when this returns, also when Ctrl-C comes meanwhile."""
+        exit_code = self.process.poll()
+        if exit_code is not None and not self._error_reported:
+            log.error(
+                "the local environment service had ended by itself (code %d):\n%s", exit_code, "\n".join(self._lines)
+            )
+        try:
+            assert self.process.stdin is not None
+            with suppress(BrokenPipeError):
+                self.process.stdin.close()
+            self.process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(STOP_SECONDS)
+        finally:
+            if self.process.poll() is None:
+                log.warning("the local environment service did not end in %g s and is killed", STOP_SECONDS)
+                self.process.kill()
+                self.process.wait()
+            self._reader.join(1.0)
+
+    def _read_lines(self, stream: IO[bytes]) -> None:
+        with stream:
+            for raw in stream:
+                line = raw.decode(errors="replace").rstrip()
+                self._lines.append(line)
+                log.debug("service: %s", line)
+
+    def _read_report(self, descriptor: int) -> None:
+        with os.fdopen(descriptor, encoding="utf-8") as stream:
+            self._reports.put(stream.readline())
+
+    def _reported(self, report: dict[str, Any]) -> QuerylectError:
+        """The error that the child met, of the same class where it is one of ours."""
+        self._error_reported = True
+        kind = getattr(errors, str(report.get("error")), None)
+        if isinstance(kind, type) and issubclass(kind, QuerylectError):
+            return kind(str(report["message"]))
+        return self._failed("ended before it was ready")
+
+    def _failed(self, event: str) -> EnvironmentUnavailableError:
+        self._error_reported = True
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(1.0)
+        self._reader.join(0.5)
+        last = "\n".join(self._lines) or "(it wrote nothing)"
+        code = self.process.poll()
+        state = "it still runs and is stopped now" if code is None else f"exit code {code}"
+        return EnvironmentUnavailableError(f"the local environment service {event} ({state}). Its last lines:\n{last}")

@@ -1,0 +1,363 @@
+"""The client of the environment service, asynchronous and synchronous.
+
+An outage is never a reward: a step without an answer at the deadline has the result None, unscorable. A request that
+the service calls wrong is an error at once, and so are answers from two different indexes.
+"""
+
+import asyncio
+import logging
+import re
+import threading
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from concurrent.futures import Future
+from random import Random
+from typing import Any, Self, TypeVar
+
+import httpx
+from pydantic import BaseModel
+
+from ...configs.schema import ClientConfig
+from ...data.types import Question
+from ...errors import ConfigError, EnvironmentUnavailableError
+from ..plan import SearchPlan
+from ..server.schemas import (
+    MAX_PAGE,
+    PRIMARY_METRIC,
+    EnvironmentInfo,
+    HitBody,
+    QuestionPage,
+    SearchRequest,
+    SearchResponse,
+    Step,
+    StepRequest,
+    StepResponse,
+    StepResult,
+)
+from .transport import (
+    CONCURRENT_REQUESTS,
+    CONNECT_SECONDS,
+    ClientStats,
+    OutageError,
+    RequestFailure,
+    Transport,
+    UnexpectedAnswerError,
+)
+
+__all__ = ["ClientStats", "EnvironmentClient", "RequestFailure", "Step", "StepResult", "SyncEnvironmentClient"]
+
+log = logging.getLogger(__name__)
+
+Item = TypeVar("Item")
+Part = TypeVar("Part")
+Value = TypeVar("Value")
+
+MAX_PLANS_PER_REQUEST = 128
+FIRST_CONTACT_SECONDS = 20.0
+"""How long `environment()` tries to reach a service, at most; a wrong URL shall not cost a whole deadline."""
+
+
+class EnvironmentClient:
+    """Asks the environment; use it inside one event loop and close it there (`async with`)."""
+
+    def __init__(
+        self, config: ClientConfig, urls: Sequence[str] | None = None, *, random: Random | None = None
+    ) -> None:
+        """`urls` replaces `config.urls` and must be given where that is `local`; `random` draws the jitter.
+
+        Raises ConfigError for an unusable URL or token.
+        """
+        if urls is None:
+            if config.urls == "local":
+                raise ConfigError("client.urls is 'local': start the service with local_service and give its URL.")
+            urls = config.urls
+        self._config = config
+        self._transport = Transport(config, urls, random)
+        self._slots = asyncio.Semaphore(CONCURRENT_REQUESTS)
+        self._info: EnvironmentInfo | None = None
+        self.stats = self._transport.stats
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._transport.close()
+
+    @property
+    def last_failure(self) -> RequestFailure | None:
+        """The last attempt that failed: which URL and why."""
+        return self.stats.last_failure
+
+    async def environment(self) -> EnvironmentInfo:
+        """What the service serves, asked of every replica.
+
+        Raises EnvironmentUnavailableError where no replica answers, ConfigError where two replicas serve different
+        indexes, RequestError where the service refuses (a wrong token).
+        """
+        deadline = time.monotonic() + min(self._config.deadline, FIRST_CONTACT_SECONDS)
+        with self.stats.timed():
+            try:
+                return await self._discover(deadline)
+            except OutageError as outage:
+                raise self._unavailable(outage) from outage
+
+    async def questions(self, split: str) -> list[Question]:
+        """All questions of a split, in their fixed order.
+
+        Raises RequestError for an unknown split and EnvironmentUnavailableError where no replica answers in time.
+        """
+        deadline = time.monotonic() + self._config.deadline
+        received: list[Question] = []
+
+        def check(page: QuestionPage) -> None:
+            _expect(page.split == split and page.offset == len(received), "another page than the one asked for")
+            _expect(bool(page.questions) or page.total <= len(received), "an empty page before the end of the split")
+
+        with self.stats.timed():
+            while True:
+                query = httpx.QueryParams({"split": split, "offset": len(received), "limit": MAX_PAGE})
+                try:
+                    page = await self._transport.ask(
+                        "GET", f"/v1/questions?{query}", None, QuestionPage, deadline, check
+                    )
+                except OutageError as outage:
+                    raise self._unavailable(outage) from outage
+                received += [body.question for body in page.questions]
+                if len(received) >= page.total:
+                    return received
+
+    async def search(self, plans: Sequence[SearchPlan], with_text: bool = True) -> list[list[HitBody]]:
+        """Rank every plan.
+
+        Raises EnvironmentUnavailableError where any of them has no ranking at the deadline, and RequestError for a plan
+        that the service refuses.
+        """
+
+        async def send(part: Sequence[SearchPlan], deadline: float) -> list[list[HitBody]]:
+            def check(answer: SearchResponse) -> None:
+                _expect(len(answer.rankings) == len(part), f"{len(answer.rankings)} rankings for {len(part)} plans")
+                for plan, ranking in zip(part, answer.rankings, strict=True):
+                    _check_ranking(plan, ranking, with_text)
+                self._check_index(answer.index_hash)
+
+            body = SearchRequest(plans=list(part), with_text=with_text)
+            answer = await self._transport.ask("POST", "/v1/search", body, SearchResponse, deadline, check)
+            return answer.rankings
+
+        rankings: list[list[HitBody]] = []
+        for outcome in await self._in_parts(plans, send):
+            if isinstance(outcome, OutageError):
+                raise self._unavailable(outcome) from outcome
+            rankings.append(outcome)
+        return rankings
+
+    async def step(
+        self, steps: Sequence[Step], with_text: bool = False, metrics: Sequence[str] = ()
+    ) -> list[StepResult | None]:
+        """Rank and score every step; None for a step without an answer at the deadline: unscorable, not worth 0.
+
+        Raises RequestError for a step that the service refuses (unknown question, malformed plan, wrong token).
+        """
+        required = {PRIMARY_METRIC, *metrics}
+
+        async def send(part: Sequence[Step], deadline: float) -> list[StepResult]:
+            def check(answer: StepResponse) -> None:
+                _expect(len(answer.results) == len(part), f"{len(answer.results)} results for {len(part)} steps")
+                for step, result in zip(part, answer.results, strict=True):
+                    _expect(result.question_id == step.question_id, f"a result of question {result.question_id!r}")
+                    _expect(required <= result.metrics.keys(), f"only the metrics {sorted(result.metrics)}")
+                    _check_ranking(step.plan, result.ranking, with_text)
+                self._check_index(answer.index_hash)
+
+            body = StepRequest(steps=list(part), with_text=with_text, metrics=list(metrics))
+            answer = await self._transport.ask("POST", "/v1/step", body, StepResponse, deadline, check)
+            return answer.results
+
+        outcomes = await self._in_parts(steps, send)
+        results = [None if isinstance(outcome, OutageError) else outcome for outcome in outcomes]
+        missing = results.count(None)
+        if missing:
+            self.stats.unscorable += missing
+            log.warning("%d of %d steps are unscorable; last failure: %s", missing, len(results), self.last_failure)
+        return results
+
+    async def plan_outcomes(self) -> dict[str, float] | None:
+        """Plans of all clients to all replicas, by outcome (searched, joined, cached, refused), without zero counts;
+        None where a replica does not report them. Never raises."""
+        totals: dict[str, float] = {}
+        for replica in self._transport.replicas:
+            text = await self._transport.text(replica, "/metrics")
+            counts = re.findall(r'^querylect_plans_total\{outcome="(\w+)"\} (\S+)$', text or "", flags=re.M)
+            if text is None:
+                return None
+            for outcome, count in counts:
+                totals[outcome] = totals.get(outcome, 0.0) + float(count)
+        return totals
+
+    def _unavailable(self, outage: OutageError) -> EnvironmentUnavailableError:
+        return EnvironmentUnavailableError(
+            f"no environment service answers at {self._transport.urls}; the last error was {outage}. "
+            "Start it with `querylect serve`, mend client.urls, or set client.urls to local."
+        )
+
+    async def _discover(self, deadline: float) -> EnvironmentInfo:
+        """Ask all replicas for /v1/environment at once, in rounds, until at least one answers."""
+        transport, round_ = self._transport, 0
+        transport.stats.requests += 1
+        request_id = uuid.uuid4().hex
+        while True:
+            attempt_deadline = min(deadline, time.monotonic() + CONNECT_SECONDS)
+            transport.stats.retries += round_ > 0
+            outcomes = await asyncio.gather(
+                *(
+                    transport.attempt(
+                        replica,
+                        "GET",
+                        "/v1/environment",
+                        None,
+                        EnvironmentInfo,
+                        attempt_deadline,
+                        _accept,
+                        f"{request_id}-{round_}",
+                    )
+                    for replica in transport.replicas
+                )
+            )
+            failures = [outcome for outcome in outcomes if isinstance(outcome, RequestFailure)]
+            for failure in failures:
+                log.warning("no environment at %s", failure)
+            infos = [outcome for outcome in outcomes if isinstance(outcome, EnvironmentInfo)]
+            for info in infos:
+                self._info = self._info or info
+                self._check_index(info.index_hash)
+            if infos:
+                return infos[0]
+            await transport.pause(failures, round_, deadline)
+            round_ += 1
+
+    async def _in_parts(
+        self, items: Sequence[Item], send: Callable[[Sequence[Item], float], Awaitable[list[Part]]]
+    ) -> list[Part | OutageError]:
+        """Send items in concurrent requests; the outcome of an item without an answer in time is an OutageError."""
+        if not items:
+            return []
+        deadline = time.monotonic() + self._config.deadline
+
+        async def deliver(part: Sequence[Item]) -> list[Part | OutageError]:
+            try:
+                async with asyncio.timeout(deadline - time.monotonic()), self._slots:
+                    return [*await send(part, deadline)]
+            except TimeoutError:
+                return [OutageError(self.last_failure)] * len(part)
+            except OutageError as outage:
+                return [outage] * len(part)
+
+        with self.stats.timed():
+            try:
+                info = self._info or await self._discover(deadline)
+            except OutageError as outage:
+                return [outage] * len(items)
+            size = min(MAX_PLANS_PER_REQUEST, info.limits.max_plans)
+            tasks = [asyncio.create_task(deliver(items[start : start + size])) for start in range(0, len(items), size)]
+            try:
+                return [outcome for part in await asyncio.gather(*tasks) for outcome in part]
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _check_index(self, index_hash: str) -> None:
+        if self._info is not None and index_hash != self._info.index_hash:
+            raise ConfigError(
+                f"the service at {self._transport.urls} answers from two different indexes "
+                f"({self._info.index_hash} and {index_hash}), so rewards would not be comparable. "
+                "Start every replica with the same index, and do not change it during a run."
+            )
+
+
+class SyncEnvironmentClient:
+    """The same client for synchronous callers: an event loop in a thread of its own. Close it (`with`)."""
+
+    def __init__(self, config: ClientConfig, urls: Sequence[str] | None = None) -> None:
+        """As EnvironmentClient."""
+        self._client = EnvironmentClient(config, urls)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="querylect-client", daemon=True)
+        self._thread.start()
+        self.stats = self._client.stats
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections and end the thread; a second call does nothing."""
+        if self._thread.is_alive():
+            self._wait(self._client.close())
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+    @property
+    def last_failure(self) -> RequestFailure | None:
+        """The last attempt that failed: which URL and why."""
+        return self.stats.last_failure
+
+    def environment(self) -> EnvironmentInfo:
+        """As EnvironmentClient.environment."""
+        return self._wait(self._client.environment())
+
+    def questions(self, split: str) -> list[Question]:
+        """As EnvironmentClient.questions."""
+        return self._wait(self._client.questions(split))
+
+    def search(self, plans: Sequence[SearchPlan], with_text: bool = True) -> list[list[HitBody]]:
+        """As EnvironmentClient.search."""
+        return self._wait(self._client.search(plans, with_text))
+
+    def step(
+        self, steps: Sequence[Step], with_text: bool = False, metrics: Sequence[str] = ()
+    ) -> list[StepResult | None]:
+        """As EnvironmentClient.step."""
+        return self._wait(self._client.step(steps, with_text, metrics))
+
+    def plan_outcomes(self) -> dict[str, float] | None:
+        """As EnvironmentClient.plan_outcomes."""
+        return self._wait(self._client.plan_outcomes())
+
+    def step_soon(
+        self, steps: Sequence[Step], with_text: bool = False, metrics: Sequence[str] = ()
+    ) -> Future[list[StepResult | None]]:
+        """`step` without waiting for it: take the future's result, or cancel it."""
+        return asyncio.run_coroutine_threadsafe(self._client.step(steps, with_text, metrics), self._loop)
+
+    def _wait(self, call: Coroutine[Any, Any, Value]) -> Value:
+        future = asyncio.run_coroutine_threadsafe(call, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+
+def _accept(_: BaseModel) -> None:
+    """Accept every answer that validates."""
+
+
+def _expect(condition: bool, actual: str) -> None:
+    if not condition:
+        raise UnexpectedAnswerError(actual)
+
+
+def _check_ranking(plan: SearchPlan, ranking: Sequence[HitBody], with_text: bool) -> None:
+    _expect(len(ranking) <= plan.k, f"{len(ranking)} hits for k={plan.k}")
+    _expect(len({hit.id for hit in ranking}) == len(ranking), "a ranking that holds a document twice")
+    if with_text:
+        _expect(all(hit.title is not None and hit.text is not None for hit in ranking), "hits without their text")

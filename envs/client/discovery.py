@@ -1,0 +1,91 @@
+"""Addresses of services that were started for a run from outside, such as by a cluster job: files in one folder.
+
+`querylect serve --tell FOLDER/NAME.json` writes one, readable by its owner alone, once requests are taken. A run whose
+config says `client.urls: local` and whose variable QUERYLECT_SERVICES names the folder asks the services of its
+environment there and starts none of its own. So no short-lived address ends up in the settings of a run.
+"""
+
+import hashlib
+import json
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from ...configs.environment import EnvironmentConfig
+from ...errors import ConfigError, StorageError
+
+VARIABLE = "QUERYLECT_SERVICES"
+PRIVATE = {"host": "127.0.0.1", "port": 0, "playground": False}
+"""Settings of a run's own service, whatever the config says: it exposes no qrels."""
+
+
+class Service(BaseModel):
+    """One running service."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    url: str
+    index: str
+    """The index folder that it serves, as an absolute path."""
+    settings: str
+    """A hash of its settings, save those of PRIVATE: environments over one index may differ in their second stage."""
+
+
+def register_service(path: Path, url: str, config: EnvironmentConfig) -> None:
+    """Write where the service of `config` answers, whole or not at all, for its owner alone. Raises StorageError."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            service = Service(url=url, index=_absolute(config), settings=_settings(config))
+            file.write(service.model_dump_json() + "\n")
+        temporary.rename(path)
+    except OSError as error:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise StorageError(
+            f"the address of the service could not be written to {path} ({error.strerror}); name a file in a folder "
+            "that exists and is yours: --tell FILE."
+        ) from error
+
+
+def discover_services(config: EnvironmentConfig) -> list[str] | None:
+    """The URLs of this environment's services in the folder $QUERYLECT_SERVICES; None where it is not set.
+
+    Raises ConfigError where it is set and the folder has no service of this environment.
+    """
+    location = os.environ.get(VARIABLE)
+    if not location:
+        return None
+    folder = Path(location)
+    services = [_read(path) for path in sorted(folder.glob("*.json"))]
+    target = (_absolute(config), _settings(config))
+    urls = [service.url for service in services if (service.index, service.settings) == target]
+    if not urls:
+        indexes = ", ".join(sorted({service.index for service in services})) or "none"
+        raise ConfigError(
+            f"no service of the index {_absolute(config)} with the settings of this environment is handed over in "
+            f"{folder} (there: {indexes}). Start one with `querylect serve CONFIG --tell {folder}/NAME.json`, or unset "
+            f"{VARIABLE}."
+        )
+    return urls
+
+
+def _read(path: Path) -> Service:
+    try:
+        return Service.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it holds no url, index and settings"
+        raise ConfigError(
+            f"{path}, named by {VARIABLE}, cannot be read ({reason}). It is written by `querylect serve --tell`."
+        ) from error
+
+
+def _absolute(config: EnvironmentConfig) -> str:
+    return str(Path(config.index).expanduser().resolve())
+
+
+def _settings(config: EnvironmentConfig) -> str:
+    values = config.model_dump(mode="json", exclude={*PRIVATE, "index"})
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()

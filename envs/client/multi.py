@@ -1,0 +1,86 @@
+"""Several environments behind one client: a question's id says which of them ranks and scores it (data/mixed_ids.py).
+
+Every environment keeps a client, replicas, a deadline and an outage of its own. What one of them does not answer is
+unscorable, as it is with that environment alone, and never keeps back what the others answered.
+"""
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+
+from ...data.mixed_ids import join_id, joined, split_id
+from ...data.types import Question
+from ..server.schemas import EnvironmentInfo, Limits, Step, StepResult
+from .client import SyncEnvironmentClient
+
+
+class MixedClient:
+    """Asks the environments by name; the clients are closed by whoever opened them."""
+
+    def __init__(self, clients: Mapping[str, SyncEnvironmentClient]) -> None:
+        self.clients = dict(clients)
+
+    @property
+    def last_failure(self) -> str | None:
+        """The last attempt that failed, for every environment that had one."""
+        failures = [f"{name}: {client.last_failure}" for name, client in self.clients.items() if client.last_failure]
+        return "; ".join(failures) or None
+
+    def environments(self) -> dict[str, EnvironmentInfo]:
+        """What each of them serves. Raises as SyncEnvironmentClient.environment."""
+        return {name: client.environment() for name, client in self.clients.items()}
+
+    def environment(self) -> EnvironmentInfo:
+        """All environments as one: sizes summed up, cards by name, hashes joined.
+
+        Raises as SyncEnvironmentClient.environment.
+        """
+        infos = self.environments()
+
+        def combined(field: str) -> str:
+            return ", ".join(f"{name}: {getattr(info, field)}" for name, info in infos.items())
+
+        limits = [info.limits.model_dump() for info in infos.values()]
+        splits = sorted({split for info in infos.values() for split in info.splits})
+        return EnvironmentInfo(
+            name=" + ".join(infos),
+            retriever={name: info.retriever for name, info in infos.items()},
+            corpus_size=sum(info.corpus_size for info in infos.values()),
+            corpus_hash=combined("corpus_hash"),
+            index_hash=combined("index_hash"),
+            gain=combined("gain"),
+            splits={split: sum(info.splits.get(split, 0) for info in infos.values()) for split in splits},
+            limits=Limits(**{name: min(limit[name] for limit in limits) for name in limits[0]}),
+        )
+
+    def questions(self, split: str) -> list[Question]:
+        """The questions of that split in all environments, one after the other, under mixed ids.
+
+        Raises as SyncEnvironmentClient.questions.
+        """
+        return [question for name, client in self.clients.items() for question in joined(name, client.questions(split))]
+
+    def step(
+        self, steps: Sequence[Step], *, with_text: bool = False, metrics: Sequence[str] = ()
+    ) -> list[StepResult | None]:
+        """Rank and score every step where it belongs, all environments side by side; results in the order of `steps`.
+
+        Raises as SyncEnvironmentClient.step; the searches of the other environments are given up then.
+        """
+        indices_by_name: dict[str, list[int]] = {}
+        for index, step in enumerate(steps):
+            indices_by_name.setdefault(split_id(step.question_id)[0], []).append(index)
+        futures: dict[str, Future[list[StepResult | None]]] = {}
+        results: list[StepResult | None] = [None] * len(steps)
+        try:
+            for name, indices in indices_by_name.items():
+                part = [Step(question_id=split_id(steps[i].question_id)[1], plan=steps[i].plan) for i in indices]
+                futures[name] = self.clients[name].step_soon(part, with_text, metrics)
+            for name, indices in indices_by_name.items():
+                for index, result in zip(indices, futures[name].result(), strict=True):
+                    if result is not None:
+                        mixed_id = join_id(name, result.question_id)
+                        results[index] = result.model_copy(update={"question_id": mixed_id})
+        finally:
+            for future in futures.values():
+                future.cancel()
+        return results

@@ -1,0 +1,39 @@
+"""The address of this machine that another one of the cluster reaches.
+
+Run as `python -m querylect.envs.client.source_address HOST` it prints that address: a job hands it to servers that
+would otherwise listen everywhere.
+"""
+
+import socket
+import sys
+
+from ...errors import ConfigError, QuerylectError
+
+
+def source_address_for(host: str) -> str:
+    """The local address from which the network reaches `host`; nothing is sent. Raises ConfigError for a host that is
+    not known here."""
+    try:
+        info = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(info[0], socket.SOCK_DGRAM) as probe:
+            probe.connect(info[4])
+            return str(probe.getsockname()[0])
+    except OSError as error:
+        raise ConfigError(
+            f"no way from {socket.gethostname()} to {host!r} ({error.strerror or error}); give the name or address of "
+            "a machine that shall reach this one."
+        ) from error
+
+
+def main(host: str) -> int:
+    """The command; gives its exit code."""
+    try:
+        sys.stdout.write(source_address_for(host) + "\n")
+    except QuerylectError as error:
+        sys.stderr.write(f"{error.label}: {error}\n")
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

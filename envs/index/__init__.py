@@ -1,0 +1,1 @@
+"""The index folder: building, sharding, opening and verifying it."""

@@ -1,0 +1,290 @@
+"""Builds an index: the corpus is streamed in blocks, each block becomes a part, and the parts are merged.
+
+A part depends only on its block, and parts are merged in corpus order. So one process, several processes (`workers`)
+and several machines (`build_shard` on each, then `merge_index`) write the same bytes. An interrupted build resumes with
+its finished parts. Memory holds one block at a time while parts are written, and the distinct words and a few integers
+per document while they are merged.
+"""
+
+import logging
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...configs.schema import EnvironmentConfig
+from ...data.corpus import Corpus, open_corpus
+from ...errors import ConfigError, DataError, IndexFolderError
+from ...storage import storage
+from ..retrievers import bm25, dense, nearest
+from ..retrievers.base import Kind, Progress
+from ..retrievers.open import check_corpus, open_retriever
+from ..retrievers.recipes import RetrieverRecipe, content_fields, recipe_of
+from ..retrievers.registry import leaned_on, open_kind
+from . import documents
+from .manifest import MANIFEST, Manifest, describe_files, versions
+from .open import open_index
+from .shards import IndexShards, Plan
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Build:
+    config: EnvironmentConfig
+    corpus: Corpus
+    recipe: RetrieverRecipe
+    kind: Kind | None
+    encoder: dense.Encoder | None
+    plan: Plan
+    parts: IndexShards
+
+
+def build_index(
+    config: EnvironmentConfig,
+    *,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+    workers: int = 1,
+    restart: bool = False,
+) -> Manifest:
+    """Build the index of the configured dataset and retriever at `config.index`, in `workers` processes.
+
+    An existing index is replaced only with `overwrite`, and stays unchanged until the new one is complete. The
+    finished parts of an interrupted build stay beside it (`.NAME.parts`) for the next one; `restart` discards them.
+
+    Raises IndexFolderError if the folder exists (and `overwrite` is off, or it is no index) or the parts belong to
+    another build; DataError, ModelError and ConfigError for the input; StorageError if the files cannot be written.
+    """
+    target = _target(config, overwrite)
+    if restart:
+        IndexShards(target).discard()
+    members = leaned_on(config)
+    if members:
+        _build_members(members, overwrite, progress, workers, restart)
+    with _storage(target):
+        build = _prepare(config, target)
+        plan, parts, kind = build.plan, build.parts, build.kind
+        try:
+            if workers > 1 and not members:
+                from .workers import run_workers
+
+                del build  # and its encoder: each worker opens one (a merge needs the kind)
+                run_workers(config, plan, parts, workers, progress, build_shard)
+            else:
+                _write_parts(build, range(len(plan.blocks)), progress)
+            return _merge(config, parts, plan, kind, progress)
+        finally:
+            parts.tidy()
+
+
+def build_shard(config: EnvironmentConfig, shard: int, shards: int, *, progress: Progress | None = None) -> int:
+    """Write the parts of one shard (1 to `shards`) for `merge_index`. Returns the number of parts of the shard.
+
+    Shards may run on several machines that share the folder of `config.index`. Raises as `build_index`.
+    """
+    if not 1 <= shard <= shards:
+        raise ConfigError(f"shard {shard}/{shards} does not exist; give 1/{shards} to {shards}/{shards}.")
+    if leaned_on(config):
+        raise ConfigError(
+            f"a {config.retriever} index has no shards of its own; build those of the indexes that it leans on, then "
+            "it as a whole."
+        )
+    target = _target(config, overwrite=True)
+    with _storage(target):
+        build = _prepare(config, target)
+        numbers = range(shard - 1, len(build.plan.blocks), shards)
+        _write_parts(build, numbers, progress)
+    return len(numbers)
+
+
+def merge_index(config: EnvironmentConfig, *, overwrite: bool = False) -> Manifest:
+    """Merge the parts of all shards. IndexFolderError if some are missing; otherwise raises as `build_index`."""
+    target = _target(config, overwrite)
+    parts = IndexShards(target)
+    plan = parts.read_plan()
+    if plan is None:
+        raise IndexFolderError(
+            f"there are no parts to merge at {parts.folder}. Write them first: querylect index build --shard 1/N."
+        )
+    recipe = {name: value for name, value in content_fields(recipe_of(config)).items() if value is not None}
+    settings = _settings(config)
+    differs = [name for name, value in settings.items() if plan.settings[name] != value]
+    differs += [name for name, value in recipe.items() if plan.settings["recipe"].get(name) != value]
+    if differs:
+        raise IndexFolderError(
+            f"{parts.folder} holds parts with another {' and '.join(differs)} than the configuration says. "
+            "Merge with the settings that the shards were built with."
+        )
+    with _storage(target):
+        return _merge(config, parts, plan, open_kind(config, recipe_of(config), open_retriever))
+
+
+def _prepare(config: EnvironmentConfig, target: Path) -> _Build:
+    recipe = recipe_of(config)
+    corpus, kind, encoder = open_corpus(config.dataset), open_kind(config, recipe, open_retriever), None
+    if kind is None and recipe.kind == "dense":
+        dense.import_faiss()
+        encoder = dense.Encoder.open(recipe)
+    loaded = kind or encoder
+    if loaded is not None:
+        recipe = loaded.recipe
+    parts = IndexShards(target)
+    origin = corpus.origin()
+    settings: dict[str, Any] = {
+        **_settings(config),
+        "recipe": recipe.model_dump(mode="json"),
+        "weights": loaded and loaded.fingerprint,
+        "versions": versions(),
+    }
+    previous = parts.read_plan()
+    if previous is not None and (previous.settings, previous.origin) == (settings, origin):
+        plan = previous
+    else:
+        blocks, max_documents = corpus.blocks(int(config.block_mib * 2**20))
+        plan = Plan(
+            settings=settings,
+            dataset=corpus.name,
+            licence=corpus.licence,
+            origin=origin,
+            blocks=[(block.start, block.end, block.line) for block in blocks],
+            documents=max_documents,
+        )
+    if encoder is not None:
+        store = nearest.vector_store(config.vectors, encoder.dimension, plan.documents)
+        nearest.check_memory(store, plan.documents, config.vectors)
+    parts.begin(plan)
+    return _Build(config, corpus, recipe, kind, encoder, plan, parts)
+
+
+def _settings(config: EnvironmentConfig) -> dict[str, Any]:
+    """Settings that parts depend on and that a merge can compare without opening the encoder."""
+    kind = "remote" if config.remote else recipe_of(config).kind
+    return {
+        "engine": config.engine if kind == "bm25" else None,
+        "dtype": config.vectors.dtype if kind == "dense" else None,
+        "block_mib": config.block_mib,
+    }
+
+
+def _write_parts(build: _Build, numbers: range, progress: Progress | None) -> None:
+    plan, done = build.plan, 0
+    for number in numbers:
+        size = build.parts.done(plan, number)
+        if size is None:
+
+            def fill(folder: Path, number: int = number, offset: int = done) -> int:
+                block = documents.write_part(folder, build.corpus.read(plan.block(number)))
+                report = (lambda count, _: progress(offset + count, plan.documents)) if progress else None
+                if build.kind is not None:
+                    build.kind.write_part(folder, block, report)
+                elif build.encoder is None:
+                    bm25.write_part(folder, [document.contents for document in block], build.config.engine, report)
+                else:
+                    texts = [build.recipe.content_of(document) for document in block]
+                    dense.write_part(folder, texts, build.encoder, build.config.vectors.dtype, report)
+                return len(block)
+
+            size = build.parts.add(plan, number, fill)
+        done += size
+        if progress:
+            progress(done, plan.documents)
+
+
+def _merge(
+    config: EnvironmentConfig, parts: IndexShards, plan: Plan, kind: Kind | None, progress: Progress | None = None
+) -> Manifest:
+    sizes = {number: parts.done(plan, number) for number in range(len(plan.blocks))}
+    missing = [number for number, size in sizes.items() if size is None]
+    if missing:
+        raise IndexFolderError(
+            f"{len(missing)} of {len(sizes)} parts are missing in {parts.folder}, the first is number {missing[0]}. "
+            "Run the shards that have not finished again: querylect index build --shard i/N."
+        )
+    _check_unchanged(config, plan)
+    total = sum(size or 0 for size in sizes.values())
+    if not total:
+        raise DataError(f"dataset {plan.dataset!r} holds no documents; there is nothing to index. Check env.dataset.")
+    # an empty block (a line longer than a block ends in the next but one) has no vocabulary and no vectors
+    folders = [parts.path(number) for number, size in sizes.items() if size]
+    recipe = RetrieverRecipe.model_validate(plan.settings["recipe"])
+    store = None
+    with parts.staged() as folder:
+        log.info("putting %d parts with %d documents together", len(folders), total)
+        documents.merge(folders, folder)
+        if kind is not None:
+            kind.merge(folders, folder)
+        elif recipe.kind == "bm25":
+            bm25.merge(folders, folder, config.engine)
+        else:
+            store = nearest.vector_store(config.vectors, dense.dimension_of(folders[0]), total)
+            nearest.check_memory(store, total, config.vectors)
+            dense.merge(folders, folder, store, config.vectors)
+        files = describe_files(folder)
+        manifest = Manifest(
+            recipe=recipe,
+            engine=plan.settings["engine"],
+            model_fingerprint=plan.settings["weights"],
+            vectors=store,
+            dataset=plan.dataset,
+            licence=plan.licence,
+            corpus_hash=files[documents.RECORDS].sha256,
+            documents=total,
+            origin=plan.origin,
+            versions=plan.settings["versions"],
+            files=files,
+        )
+        manifest.write(folder)
+    if progress:
+        progress(total, total)
+    return manifest
+
+
+def _build_members(
+    members: Sequence[EnvironmentConfig], overwrite: bool, progress: Progress | None, workers: int, restart: bool
+) -> None:
+    """Build the members' indexes. An existing one is kept if it fits, and replaced only with `overwrite`."""
+    for member in members:
+        if not Path(member.index).expanduser().exists():
+            build_index(member, progress=progress, workers=workers, restart=restart)
+            continue
+        try:
+            index = open_index(member.index)
+            check_corpus(index, open_corpus(member.dataset))
+            open_retriever(index, member)
+        except IndexFolderError:
+            if not overwrite:
+                raise
+            build_index(member, overwrite=True, progress=progress, workers=workers, restart=restart)
+
+
+def _check_unchanged(config: EnvironmentConfig, plan: Plan) -> None:
+    if open_corpus(config.dataset).origin() != plan.origin:
+        raise DataError(
+            f"the corpus of {plan.dataset!r} was changed while it was indexed. Build anew: querylect index build "
+            "--restart."
+        )
+
+
+def _target(config: EnvironmentConfig, overwrite: bool) -> Path:
+    target = Path(config.index).expanduser()
+    if not target.exists():
+        return target
+    if not overwrite:
+        raise IndexFolderError(f"{target} exists already. Replace it with --overwrite, or name another folder.")
+    if not (target / MANIFEST).is_file() and not (target.is_dir() and not any(target.iterdir())):
+        raise IndexFolderError(
+            f"{target} is not an index (it holds no {MANIFEST}) and is not overwritten. Name another folder."
+        )
+    return target
+
+
+def _storage(target: Path) -> AbstractContextManager[None]:
+    return storage(
+        lambda error: (
+            f"index {target} could not be written ({error}); nothing half-written was left behind, and the next build "
+            "goes on with the parts that are finished. Free some space or point env.index to a folder that can be "
+            "written."
+        )
+    )

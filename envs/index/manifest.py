@@ -1,0 +1,201 @@
+"""The manifest of an index, `manifest.json`: sealed with its own hash, with the hashes of all files."""
+
+import hashlib
+import json
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from ...data.corpus import Origin
+from ...errors import IndexFolderError
+from ...storage import file_sha256
+from ..retrievers import bm25
+from ..retrievers.nearest import VectorStore
+from ..retrievers.recipes import RetrieverRecipe, content_fields
+
+Sealed = TypeVar("Sealed", bound=BaseModel)
+
+FORMAT = 2
+MANIFEST = "manifest.json"
+
+_LIBRARIES = (
+    "numpy",
+    "bm25s",
+    "rank-bm25",
+    "PyStemmer",
+    "faiss-cpu",
+    "faiss-gpu-cu12",
+    "sentence-transformers",
+    "transformers",
+    "torch",
+)
+
+
+class _StrictModel(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class FileEntry(_StrictModel):
+    """One file of an index."""
+
+    sha256: str
+    size: int
+    """Bytes."""
+
+
+class Manifest(_StrictModel):
+    """What an index holds."""
+
+    format: Literal[2] = 2
+    recipe: RetrieverRecipe
+    engine: bm25.Engine | None = None
+    """Which BM25 implementation; None for other retrievers."""
+    model_fingerprint: str | None = None
+    """What models, code and other indexes are recognised by; None for BM25."""
+    vectors: VectorStore | None = None
+    """How vectors are kept and searched; None where the retriever is not dense."""
+    dataset: str
+    licence: str
+    corpus_hash: str
+    """sha256 of ids, titles and texts in corpus order: that of documents.bin."""
+    documents: int
+    origin: Origin
+    """Not part of the index hash."""
+    versions: dict[str, str]
+    """Libraries at build time."""
+    files: dict[str, FileEntry]
+
+    @property
+    def index_hash(self) -> str:
+        """sha256 of everything that a ranking depends on; equal for equal builds on any machine and path."""
+        return _hash(
+            {
+                "format": self.format,
+                "recipe": content_fields(self.recipe),
+                "engine": self.engine,
+                "model": self.model_fingerprint,
+                "vectors": self.vectors and self.vectors.model_dump(),
+                "corpus": self.corpus_hash,
+                "files": {name: entry.sha256 for name, entry in sorted(self.files.items())},
+            }
+        )
+
+    def write(self, folder: Path) -> None:
+        """Write it into a folder, sealed."""
+        write_sealed(folder / MANIFEST, self.model_dump(mode="json"))
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest of an index folder.
+
+    Raises IndexFolderError if it is missing, unreadable, of another format, or changed.
+    """
+    return read_sealed(
+        folder / MANIFEST,
+        Manifest,
+        FORMAT,
+        label="index",
+        create_hint="Point env.index to a folder that was written by querylect index build.",
+        rebuild_hint="Build it again: querylect index build --overwrite.",
+        make_error=corrupt,
+    )
+
+
+def read_sealed(
+    path: Path,
+    model: type[Sealed],
+    expected_format: int,
+    *,
+    label: str,
+    create_hint: str,
+    rebuild_hint: str,
+    make_error: Callable[[Path, str], IndexFolderError],
+) -> Sealed:
+    """Read what `write_sealed` wrote, of the format number `expected_format`.
+
+    Raises IndexFolderError if the file is missing, unreadable, of another format, or changed. Its message names the
+    folder by `label` and ends with `create_hint` or `rebuild_hint`; `make_error` makes the error for a damaged file.
+    """
+    folder = path.parent
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise IndexFolderError(f"{folder} is no {label}: it holds no {path.name}. {create_hint}") from None
+    except (OSError, ValueError) as error:
+        raise make_error(path, f"is not readable JSON ({error})") from error
+    actual = content.get("format") if isinstance(content, dict) else None
+    if actual != expected_format:
+        raise IndexFolderError(
+            f"{label} {folder} has format {actual!r}; this version reads format {expected_format}. {rebuild_hint}"
+        )
+    seal = content.pop("seal", None)
+    try:
+        opened = model.model_validate(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise make_error(path, f"is not valid: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+    if seal != _hash(content):
+        raise make_error(path, "does not bear its own hash: it was changed after it was written")
+    return opened
+
+
+def write_sealed(path: Path, content: dict[str, Any]) -> None:
+    """Write JSON data together with its own hash."""
+    write_json(path, {"seal": _hash(content), **content})
+
+
+def describe_files(folder: Path) -> dict[str, FileEntry]:
+    """Size and sha256 of every file of a folder."""
+    return {
+        path.name: FileEntry(sha256=file_sha256(path), size=path.stat().st_size) for path in sorted(folder.iterdir())
+    }
+
+
+def check_sizes(folder: Path, files: dict[str, FileEntry]) -> None:
+    """Raises IndexFolderError if a file is missing or has another size. Reads no file."""
+    for name, entry in files.items():
+        path = folder / name
+        if not path.is_file():
+            raise corrupt(path, "is missing")
+        size = path.stat().st_size
+        if size != entry.size:
+            raise corrupt(path, f"has {size} bytes; the manifest says {entry.size}")
+
+
+def check_content(folder: Path, files: dict[str, FileEntry]) -> None:
+    """Raises IndexFolderError if a file is missing or was changed. Reads all files."""
+    check_sizes(folder, files)
+    for name, entry in files.items():
+        digest = file_sha256(folder / name)
+        if digest != entry.sha256:
+            raise corrupt(folder / name, f"has sha256 {digest[:12]}…; the manifest says {entry.sha256[:12]}…")
+
+
+def corrupt(path: Path, problem: str) -> IndexFolderError:
+    """The error for a damaged file."""
+    return IndexFolderError(
+        f"index {path.parent} is corrupt: {path.name} {problem}. Build it again: querylect index build --overwrite."
+    )
+
+
+def write_json(path: Path, content: object) -> None:
+    """Write indented JSON."""
+    path.write_text(json.dumps(content, ensure_ascii=False, indent=1), encoding="utf-8")
+
+
+def versions() -> dict[str, str]:
+    """Versions of the installed libraries that an index can depend on."""
+    installed = {}
+    for name in _LIBRARIES:
+        try:
+            installed[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return installed
+
+
+def _hash(content: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

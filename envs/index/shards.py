@@ -1,0 +1,209 @@
+"""The state of a build: its plan and its finished parts, in a hidden folder beside the index.
+
+A part is created atomically (written under another name, flushed, renamed), so an interrupted build resumes with the
+parts that exist. Parts of another plan are refused.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from ...data.corpus import Origin
+from ...data.jsonl import Span
+from ...errors import IndexFolderError
+from .manifest import write_json
+
+_PLAN, _PART, _LOCK = "plan.json", "part.json", "lock"
+
+
+class Plan(BaseModel):
+    """What a build indexes and how it is cut into parts. Equal for every process of one build."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    settings: dict[str, Any]
+    """Recipe, engine, weights, block size, versions: everything that a part depends on besides the corpus."""
+    dataset: str
+    licence: str
+    origin: Origin
+    blocks: list[tuple[int, int | None, int]]
+    """Start, end and first line of each block of the corpus, one part each."""
+    documents: int
+    """Documents at most: lines of the corpus file, blank ones included."""
+
+    @cached_property
+    def hash(self) -> str:
+        """sha256 of the plan."""
+        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()
+
+    def block(self, number: int) -> Span:
+        """The block of a part."""
+        return Span(*self.blocks[number])
+
+
+class IndexShards:
+    """The parts of the index that is being built at `target`."""
+
+    def __init__(self, target: Path) -> None:
+        self.target = target
+        self.folder = target.with_name(f".{target.name}.parts")
+        self._replaced = target.with_name(f".{target.name}.replaced")
+
+    def read_plan(self) -> Plan | None:
+        """The plan of the started build; None if there is none. IndexFolderError if it cannot be read."""
+        try:
+            return Plan.model_validate_json((self.folder / _PLAN).read_bytes())
+        except FileNotFoundError:
+            return None
+        except (ValidationError, OSError) as error:
+            raise self._unusable(f"{_PLAN} cannot be read ({error})") from error
+
+    def begin(self, plan: Plan) -> None:
+        """Start a build, or resume one with the same plan. IndexFolderError if the started one has another plan."""
+        self.restore()
+        existing = self.read_plan()
+        if existing is not None:
+            self._refuse_other_plan(existing, plan)
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        temporary = self.folder / f"{_PLAN}.{secrets.token_hex(4)}"
+        try:
+            temporary.write_text(plan.model_dump_json(), encoding="utf-8")
+            temporary.rename(self.folder / _PLAN)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            with suppress(OSError):  # another process may have started
+                self.folder.rmdir()
+            raise
+
+    def path(self, number: int) -> Path:
+        """The folder of a part."""
+        return self.folder / f"{number:06}"
+
+    def done(self, plan: Plan, number: int) -> int | None:
+        """The number of documents of a finished part; None if it is not finished.
+
+        Raises IndexFolderError if it is damaged or of another plan.
+        """
+        folder = self.path(number)
+        try:
+            record = json.loads((folder / _PART).read_text(encoding="utf-8"))
+            sizes = {name: (folder / name).stat().st_size for name in record["files"]}
+        except FileNotFoundError:
+            if folder.exists():
+                raise self._unusable(f"part {folder.name} is not complete") from None
+            return None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise self._unusable(f"part {folder.name} cannot be read ({error})") from error
+        if record["plan"] != plan.hash:
+            raise self._unusable(f"part {folder.name} belongs to another build")
+        if sizes != record["files"]:
+            raise self._unusable(f"part {folder.name} is damaged: its files have other sizes than were written")
+        return int(record["documents"])
+
+    def add(self, plan: Plan, number: int, fill: Callable[[Path], int]) -> int:
+        """Write a part: `fill` writes its files into a folder and returns the number of documents.
+
+        Two processes may write the same part; one of the two equal results is kept.
+        """
+        temporary = self.folder / f"{self.path(number).name}.{secrets.token_hex(4)}"
+        temporary.mkdir(parents=True)
+        try:
+            documents = fill(temporary)
+            files = {path.name: path.stat().st_size for path in sorted(temporary.iterdir())}
+            write_json(temporary / _PART, {"plan": plan.hash, "documents": documents, "files": files})
+            _flush_all(temporary)
+            try:
+                temporary.rename(self.path(number))
+            except OSError:
+                if not self.path(number).exists():
+                    raise
+            return documents
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+    @contextmanager
+    def staged(self) -> Iterator[Path]:
+        """A folder that replaces the index if the block ends without an error; then the parts are removed.
+
+        Raises IndexFolderError if another process is merging the parts, OSError if the files cannot be written.
+        """
+        building = self.folder / "index.building"
+        with self._locked():
+            shutil.rmtree(building, ignore_errors=True)
+            try:
+                building.mkdir()
+                yield building
+                _flush_all(building)
+                self._install(building)
+            finally:
+                shutil.rmtree(building, ignore_errors=True)
+            shutil.rmtree(self._replaced, ignore_errors=True)
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        with (self.folder / _LOCK).open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise IndexFolderError(
+                    f"another process puts the parts in {self.folder} together. Wait for it, or end it."
+                ) from None
+            yield
+
+    def _install(self, building: Path) -> None:
+        try:
+            if self.target.exists():
+                self.target.rename(self._replaced)
+            building.rename(self.target)
+        except BaseException:
+            self.restore()
+            raise
+
+    def tidy(self) -> None:
+        """Remove the folder if no part is finished; otherwise keep the parts for the next build."""
+        if not any(path.is_dir() and path.suffix == "" for path in self.folder.glob("*")):
+            self.discard()
+
+    def discard(self) -> None:
+        """Remove the plan and all parts."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def restore(self) -> None:
+        """Restore the old index after a crash between moving it away and moving the new one in."""
+        if self._replaced.exists() and not self.target.exists():
+            self._replaced.rename(self.target)
+
+    def _refuse_other_plan(self, existing: Plan, plan: Plan) -> None:
+        if existing.hash == plan.hash:
+            return
+        fields = [name for name in plan.settings if existing.settings.get(name) != plan.settings[name]]
+        fields += [name for name in ("dataset", "origin", "blocks") if getattr(existing, name) != getattr(plan, name)]
+        raise IndexFolderError(
+            f"{self.folder} holds the parts of an interrupted build with another {' and '.join(fields) or 'plan'}. "
+            "Go on with the settings of that build, or begin anew: querylect index build --restart."
+        )
+
+    def _unusable(self, problem: str) -> IndexFolderError:
+        return IndexFolderError(
+            f"{self.folder}: {problem}. Remove that part to have it built again, or begin anew: "
+            "querylect index build --restart."
+        )
+
+
+def _flush_all(folder: Path) -> None:
+    """Flush the files of a folder to disk before it is renamed, so that a power cut leaves all of it or nothing."""
+    for path in sorted(folder.iterdir()):
+        with path.open("rb") as file:
+            os.fsync(file.fileno())

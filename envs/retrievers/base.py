@@ -1,0 +1,62 @@
+"""The protocols of a retriever and of a kind of retrievers.
+
+A kind turns the corpus into files, block by block, and opens them as a retriever. A retriever ranks probes. The ranking
+of a probe must not depend on the batch or on the number of requested documents.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from ...configs.schema import EnvironmentConfig
+from ...data.types import Document
+from ...errors import RequestError
+from ..index.documents import Documents
+from ..index.open import Index
+from ..plan import Probe
+from .fusion import Scored
+from .recipes import RetrieverRecipe
+
+Progress = Callable[[int, int], None]
+"""Called with (documents done, total documents)."""
+
+
+class Retriever(Protocol):
+    """Ranks probes over one corpus."""
+
+    def rank(self, probes: Sequence[Probe], limits: Sequence[int]) -> list[Scored]:
+        """The ranking of each probe, at most limits[i] documents."""
+
+
+OpenMember = Callable[[Index, EnvironmentConfig], Retriever]
+"""Opens the retriever of an index that another retriever searches."""
+
+
+class Kind(Protocol):
+    """One kind of retriever with its models loaded."""
+
+    @property
+    def recipe(self) -> RetrieverRecipe:
+        """The recipe, with every field filled in that was left to the model."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Identifies what an index must have been built with: models, code, other indexes."""
+
+    def write_part(self, folder: Path, documents: Sequence[Document], progress: Progress | None) -> None:
+        """Write what `merge` needs of one block of the corpus."""
+
+    def merge(self, parts: Sequence[Path], folder: Path) -> None:
+        """Merge the parts, given in corpus order, into what `load` needs: .npy arrays and JSON, no pickles."""
+
+    def load(self, folder: Path, documents: Documents) -> Retriever:
+        """Open what `merge` wrote. Rankings use the positions of `documents`."""
+
+
+def check_depth(limits: Sequence[int], depth: int, documents: int, setting: str) -> None:
+    """Raises RequestError if more documents are requested than a stage of limited depth can rank."""
+    if limits and max(limits) > depth < documents:
+        raise RequestError(
+            f"a plan asks for {max(limits)} documents; this retriever ranks the best {depth}. "
+            f"Ask for at most {depth}, or raise {setting}."
+        )

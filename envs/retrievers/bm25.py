@@ -1,0 +1,205 @@
+"""BM25 over English words: bm25s by default, rank-bm25 as the slow reference. Both give the same scores.
+
+The formula is Lucene's: Σ over the words of the query, with repetitions, of
+idf(w) · tf / (tf + k1·(1 − b + b·|d| / mean |d|)) with idf(w) = ln(1 + (N − df + ½) / (df + ½)), k1 = 1.2, b = 0.75.
+Words are lower-cased, English stopwords are dropped, the rest is stemmed (Snowball).
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from math import log
+from pathlib import Path
+from typing import Literal, Protocol
+
+import bm25s
+import numpy as np
+import numpy.typing as npt
+import Stemmer
+from rank_bm25 import BM25Okapi
+
+from ...errors import DataError
+from ..index import postings
+from ..index.arrays import NpyWriter, SortedWords, mapped, read_words, write_words
+from ..plan import Probe
+from .fusion import Scored, best
+
+try:
+    from .bm25_kernel import BatchSearch, Vocabulary
+except ModuleNotFoundError as missing:
+    if missing.name != "numba":
+        raise
+    BatchSearch = None  # type: ignore[assignment,misc]
+
+Engine = Literal["bm25s", "rank_bm25"]
+Progress = Callable[[int, int], None]
+
+K1, B = 1.2, 0.75
+FREQUENT = 0.1
+"""RM3 expands with no word that occurs in more than this share of the documents (methods/rm3.py)."""
+LENGTHS = "lengths.npy"
+_TOKENS = "tokens.npy"
+_CHUNK = 1000
+
+
+class _Engine(Protocol):
+    batch: "BatchSearch | None"
+    """Searches whole batches in compiled code, with the same result; None if numba is not installed."""
+
+    def scores(self, words: Sequence[str]) -> npt.NDArray[np.float64]: ...
+
+    def above(self, share: float) -> list[str]: ...
+
+
+class Bm25:
+    """Ranks probes by Σ wᵢ·BM25(tᵢ)."""
+
+    def __init__(self, engine: _Engine) -> None:
+        self._engine = engine
+        self.frequent_terms = engine.above(FREQUENT)
+        """The stemmed words that occur in more than FREQUENT of the documents, sorted."""
+
+    def rank(self, probes: Sequence[Probe], limits: Sequence[int]) -> list[Scored]:
+        """The ranking of each probe, at most limits[i] documents.
+
+        Only documents with a score above 0 are ranked. A document that shares no word with the probe scores 0, so no
+        omitted document is better than one without a match. With positive weights these are exactly the documents
+        without a match; negative weights can push further documents to 0 or below.
+        """
+        if self._engine.batch is not None:
+            return self._engine.batch.rank(probes, limits)
+        uses = Counter(term.text for probe in probes for term in probe.terms)
+        words = dict(zip(uses, tokenise(list(uses)), strict=True))
+        scored: dict[str, npt.NDArray[np.float64]] = {}
+        rankings = []
+        for probe, limit in zip(probes, limits, strict=True):
+            total: npt.NDArray[np.float64] | None = None
+            for term in probe.terms:
+                if term.text not in scored:
+                    scored[term.text] = self._engine.scores(words[term.text])
+                part = term.weight * scored[term.text]
+                total = part if total is None else total + part
+                uses[term.text] -= 1
+                if not uses[term.text]:
+                    del scored[term.text]
+            assert total is not None, "a probe has at least one term"
+            matches = np.flatnonzero(total > 0)
+            rankings.append(best(matches, total[matches], limit))
+        return rankings
+
+
+def tokenise(texts: Sequence[str]) -> list[list[str]]:
+    """The stemmed words of each text, in order and with repetitions."""
+    tokens: list[list[str]] = bm25s.tokenize(
+        list(texts), stopwords="en", stemmer=Stemmer.Stemmer("english"), return_ids=False, show_progress=False
+    )
+    return tokens
+
+
+def write_part(folder: Path, texts: Sequence[str], engine: Engine, progress: Progress | None = None) -> None:
+    """Write what `merge` needs of one block of the corpus."""
+    documents: list[list[str]] = []
+    for start in range(0, len(texts), _CHUNK):
+        documents += tokenise(texts[start : start + _CHUNK])
+        if progress:
+            progress(len(documents), len(texts))
+    np.save(folder / LENGTHS, np.array([len(document) for document in documents], dtype=np.int32))
+    if engine == "bm25s":
+        postings.write_part(folder, documents)
+        return
+    words = sorted({word for document in documents for word in document})
+    word_ids = {word: number for number, word in enumerate(words)}
+    write_words(folder, [word.encode("utf-8", "surrogatepass") for word in words])
+    np.save(folder / _TOKENS, np.array([word_ids[word] for document in documents for word in document], dtype=np.int32))
+
+
+def merge(parts: Sequence[Path], folder: Path, engine: Engine) -> None:
+    """Write what `load` needs: .npy arrays and the words as one text. DataError if no document holds a word."""
+    part_lengths = [np.load(part / LENGTHS, allow_pickle=False) for part in parts]
+    lengths = np.concatenate(part_lengths)
+    np.save(folder / LENGTHS, lengths)
+    if not lengths.any():
+        raise DataError(
+            f"none of the {len(lengths)} documents holds a word that BM25 could index "
+            "(stopwords and single letters do not count). Check the title and text fields of the corpus."
+        )
+    if engine == "bm25s":
+        postings.merge(parts, [len(part) for part in part_lengths], folder, _lucene(lengths))
+        return
+    _, word_ids = postings.join_words(parts, folder)
+    with NpyWriter(folder / _TOKENS, np.int32, (int(lengths.sum(dtype=np.int64)),)) as tokens:
+        for part, ids in zip(parts, word_ids, strict=True):
+            tokens.write(ids[np.load(part / _TOKENS, allow_pickle=False)])
+
+
+def _lucene(lengths: npt.NDArray[np.int32]) -> postings.Weigh:
+    """The formula, rounded as in bm25s, so that scores are equal to the last bit."""
+    total = len(lengths)
+    norms = K1 * (1 - B + B * lengths / lengths.mean())
+
+    def weigh(
+        frequencies: npt.NDArray[np.int64], documents: npt.NDArray[np.int64], counts: npt.NDArray[np.int32]
+    ) -> npt.NDArray[np.float32]:
+        distinct, inverse = np.unique(frequencies, return_inverse=True)
+        idf = np.array([log(1 + (total - df + 0.5) / (df + 0.5)) for df in distinct.tolist()], dtype=np.float32)
+        tf = counts.astype(np.float32)
+        weights: npt.NDArray[np.float32] = (idf[inverse] * (tf / (norms[documents] + tf))).astype(np.float32)
+        return weights
+
+    return weigh
+
+
+def load(folder: Path, engine: Engine) -> Bm25:
+    """Open what `merge` wrote; with bm25s everything stays on disk (memory-mapped)."""
+    return Bm25(_Bm25s(folder) if engine == "bm25s" else _RankBm25(folder))
+
+
+class _Bm25s:
+    def __init__(self, folder: Path) -> None:
+        self._words = SortedWords(folder)
+        documents = len(mapped(folder / LENGTHS))
+        self._model = bm25s.BM25(method="lucene", k1=K1, b=B)
+        self._model.load_scores(folder, num_docs=documents, mmap=True, allow_pickle=False)
+        self._model.nonoccurrence_array = None  # only BM25L and BM25+ have one
+        arrays = self._model.scores
+        if len(arrays["indptr"]) != len(self._words) + 1 or not (
+            len(arrays["data"]) == len(arrays["indices"]) == arrays["indptr"][-1]
+        ):
+            raise ValueError("its postings, word offsets and words do not fit together")
+        # numpy makes every slice of a memmap another memmap, which costs more than summing the slice
+        arrays.update({name: np.asarray(arrays[name]) for name in ("data", "indices", "indptr")})
+        self.batch: BatchSearch | None = None
+        if BatchSearch is not None:
+            self.batch = BatchSearch(arrays, documents, Vocabulary(self._words.place, tokenise))
+
+    def scores(self, words: Sequence[str]) -> npt.NDArray[np.float64]:
+        word_ids = [word_id for word_id in map(self._words.place, words) if word_id >= 0]
+        return np.asarray(self._model.get_scores_from_ids(word_ids), dtype=np.float64)
+
+    def above(self, share: float) -> list[str]:
+        arrays = self._model.scores
+        frequencies = np.diff(arrays["indptr"])
+        return [self._words.word(i) for i in np.flatnonzero(frequencies > share * arrays["num_docs"]).tolist()]
+
+
+class _LuceneOkapi(BM25Okapi):
+    """rank-bm25's Okapi with Lucene's idf; its term part still carries the constant factor k1 + 1."""
+
+    def _calc_idf(self, nd: dict[str, int]) -> None:
+        self.idf = {word: log(1 + (self.corpus_size - df + 0.5) / (df + 0.5)) for word, df in nd.items()}
+
+
+class _RankBm25:
+    batch: "BatchSearch | None" = None
+
+    def __init__(self, folder: Path) -> None:
+        vocabulary = np.array([word.decode("utf-8", "surrogatepass") for word in read_words(folder)], dtype=object)
+        words = vocabulary[np.load(folder / _TOKENS, allow_pickle=False)]
+        ends = np.cumsum(np.load(folder / LENGTHS, allow_pickle=False), dtype=np.int64)
+        self._model = _LuceneOkapi([part.tolist() for part in np.split(words, ends[:-1])], k1=K1, b=B)
+
+    def scores(self, words: Sequence[str]) -> npt.NDArray[np.float64]:
+        return np.asarray(self._model.get_scores(list(words)), dtype=np.float64) / (K1 + 1)
+
+    def above(self, share: float) -> list[str]:
+        counts = Counter(word for document in self._model.doc_freqs for word in document)
+        return sorted(word for word, count in counts.items() if count > share * len(self._model.doc_freqs))

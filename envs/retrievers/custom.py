@@ -1,0 +1,64 @@
+"""A custom retriever: one Python file with a class `Retriever`, built from the corpus when it is opened.
+
+The file is executed, so name only files that you would run yourself. Its index holds no files; the manifest records the
+sha256 of the code, so that rankings of changed code are never confused with earlier ones.
+"""
+
+import importlib.util
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from ...data.types import Document
+from ...errors import ConfigError
+from ...storage import file_sha256
+from ..index.documents import Documents
+from .base import Progress, Retriever
+from .recipes import PYTHON, RetrieverRecipe
+
+
+class Custom:
+    """A loaded retriever file."""
+
+    def __init__(self, recipe: RetrieverRecipe) -> None:
+        """Run the file. ConfigError if it raises or has no class `Retriever`."""
+        assert recipe.model is not None, "a custom recipe names its file"
+        file = Path(recipe.model)
+        spec = importlib.util.spec_from_file_location(f"querylect_custom_{file.stem}", file)
+        if spec is None or spec.loader is None:
+            raise ConfigError(f"env.retriever is '{PYTHON}{file}'; expected a Python file that ends in .py.")
+        module = importlib.util.module_from_spec(spec)
+        with _user_errors(file):
+            spec.loader.exec_module(module)
+        if not isinstance(getattr(module, "Retriever", None), type):
+            raise ConfigError(
+                f"{file} holds no class Retriever. Write one with __init__(documents) and rank(probes, limits): "
+                "docs/add-a-retriever.md."
+            )
+        self._file, self._retriever = file, module.Retriever
+        trained = getattr(module, "TRAINED", None)
+        self.recipe = recipe.model_copy(update={"trained": trained}) if trained else recipe
+        self.fingerprint = f"code {file_sha256(file)}"
+
+    def write_part(self, folder: Path, documents: Sequence[Document], progress: Progress | None) -> None:
+        """Nothing: the retriever is built when it is opened."""
+
+    def merge(self, parts: Sequence[Path], folder: Path) -> None:
+        """Nothing, for the same reason."""
+
+    def load(self, folder: Path, documents: Documents) -> Retriever:
+        """Build the retriever from the corpus. ConfigError if its `__init__` raises."""
+        with _user_errors(self._file):
+            retriever: Retriever = self._retriever([documents.at(position) for position in range(len(documents))])
+        return retriever
+
+
+@contextmanager
+def _user_errors(file: Path) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == file]
+        location = f", line {lines[-1]}" if lines else ""
+        raise ConfigError(f"{file}{location}: {type(error).__name__}: {error}. Mend it there.") from error

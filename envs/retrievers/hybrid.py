@@ -1,0 +1,93 @@
+"""Several retrievers over one corpus, merged by reciprocal rank: a document scores Σ over members of 1 / (60 + rank).
+
+Each member ranks the whole probe, including negative weights, and contributes its best `depth` documents; scores of
+different members are never compared. The index holds only the hashes of the members' own indexes.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ...configs.schema import EnvironmentConfig
+from ...data.types import Document
+from ...errors import IndexFolderError
+from ..index.documents import Documents
+from ..index.file_guard import GuardedFiles
+from ..index.manifest import Manifest
+from ..index.open import open_index
+from ..plan import Probe
+from .base import OpenMember, Progress, Retriever, check_depth
+from .fusion import Scored, fuse
+from .recipes import RetrieverRecipe, recipe_of
+
+
+def member_settings(config: EnvironmentConfig) -> list[EnvironmentConfig]:
+    """The settings of every member: those of the environment, overridden by the member's own."""
+    assert config.hybrid is not None, "the settings of a hybrid name its members"
+    shared = {"hybrid": None, "question_index": None, "rerank": None}
+    return [config.model_copy(update={**shared, **dict(member)}) for member in config.hybrid.members]
+
+
+def fingerprint_of(members: Sequence[Manifest], depth: int) -> str:
+    """Identifies a hybrid: the indexes of its members and the depth to which each is read."""
+    return f"the best {depth} of {', '.join(member.index_hash for member in members)}"
+
+
+class Hybrid:
+    """The members' settings and the hashes of their indexes."""
+
+    def __init__(
+        self, recipe: RetrieverRecipe, members: Sequence[EnvironmentConfig], depth: int, open_member: OpenMember
+    ) -> None:
+        self._members = members
+        self._open_member = open_member
+        self._depth = depth
+        self._indexes = [open_index(member.index) for member in members]
+        if len({index.manifest.corpus_hash for index in self._indexes}) > 1:
+            raise IndexFolderError(
+                f"the members {', '.join(member.index for member in members)} hold different corpora. "
+                "Build them again from one: querylect index build --overwrite."
+            )
+        recipes = [recipe_of(member) for member in members]
+        descriptions = " ".join(f"({number}) {item.trained}" for number, item in enumerate(recipes, start=1))
+        trained = f"{len(members)} retrievers whose rankings are merged by reciprocal rank: {descriptions}"
+        self.recipe = recipe.model_copy(update={"trained": trained})
+        self.fingerprint = fingerprint_of([index.manifest for index in self._indexes], depth)
+
+    def write_part(self, folder: Path, documents: Sequence[Document], progress: Progress | None) -> None:
+        """Nothing: the members' own indexes hold the documents."""
+
+    def merge(self, parts: Sequence[Path], folder: Path) -> None:
+        """Nothing: the manifest's fingerprint names the members' indexes."""
+
+    def load(self, folder: Path, documents: Documents) -> "Merged":
+        """Open every member."""
+        opened = zip(self._indexes, self._members, strict=True)
+        members = [self._open_member(index, config) for index, config in opened]
+        return Merged(members, self._depth, len(documents), [index.held for index in self._indexes])
+
+
+class Merged:
+    """Ranks probes by reciprocal rank over several retrievers."""
+
+    def __init__(
+        self, members: Sequence[Retriever], depth: int, documents: int, files: Sequence[GuardedFiles] = ()
+    ) -> None:
+        """`files`: the files of the members' indexes."""
+        self.held = files
+        self._members = members
+        self._depth = depth
+        self._documents = documents
+        self.caches = {
+            f"{name}_{number}": cache
+            for number, member in enumerate(members, start=1)
+            for name, cache in getattr(member, "caches", {}).items()
+        }
+
+    def rank(self, probes: Sequence[Probe], limits: Sequence[int]) -> list[Scored]:
+        """The ranking of each probe, at most limits[i] documents.
+
+        Raises RequestError if more than `depth` documents are requested.
+        """
+        check_depth(limits, self._depth, self._documents, "env.hybrid.depth")
+        ranked = [member.rank(probes, [self._depth] * len(probes)) for member in self._members]
+        return [fuse(rankings, "rrf", limit) for rankings, limit in zip(zip(*ranked, strict=True), limits, strict=True)]

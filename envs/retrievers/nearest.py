@@ -1,0 +1,203 @@
+"""Inner-product search over document vectors: exact (Flat), or approximate with HNSW or IVF-PQ.
+
+A search returns candidates, which `Dense` scores again with the stored vectors. So an approximate index may miss a
+document but never gives one a wrong score. The vectors always stay on disk, memory-mapped.
+"""
+
+import logging
+import os
+from collections.abc import Callable
+from math import isqrt
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict
+
+from ...configs.schema import VectorsConfig
+from ...errors import ConfigError, ModelError, first_line
+from ..server.memory import available_bytes, gib
+
+log = logging.getLogger(__name__)
+
+NEAREST = "nearest.faiss"
+_ROWS = 2**16
+"""Vectors converted, added or compared at once."""
+_TRAINING_PER_LIST = 64
+"""Training vectors of an IVF-PQ index per list."""
+_OVERSAMPLING = 4
+"""Candidates of an approximate search per requested document."""
+
+Vectors = npt.NDArray[Any]
+Nearest = Callable[[npt.NDArray[np.float32], int], npt.NDArray[np.int64]]
+"""(queries (q, d), depth) -> document positions (q, at least depth if there are as many), -1 for none."""
+
+
+class VectorStore(BaseModel):
+    """How the vectors of an index are kept and searched: every setting that its files depend on."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    dimension: int
+    dtype: Literal["float32", "float16"]
+    search: Literal["flat", "hnsw", "ivfpq"]
+    hnsw_links: int | None = None
+    hnsw_effort: int | None = None
+    ivf_lists: int | None = None
+    pq_bytes: int | None = None
+
+    def memory(self, documents: int) -> tuple[int, int]:
+        """Bytes of memory (to build the search structure, to search it without reading from disk each time).
+
+        Flat: the vectors. HNSW: the vectors as float32 and about 2.2 links of 4 bytes for each of `hnsw_links`.
+        IVF-PQ: codes, ids and centroids; to build it also its float32 training vectors.
+        """
+        vector_bytes = documents * self.dimension * np.dtype(self.dtype).itemsize
+        if self.search == "flat":
+            return min(vector_bytes, _ROWS * self.dimension * 4), vector_bytes
+        if self.search == "hnsw":
+            assert self.hnsw_links is not None
+            graph = documents * (self.dimension * 4 + int(self.hnsw_links * 2.2 * 4) + 32)
+            return graph, graph
+        assert self.ivf_lists is not None
+        assert self.pq_bytes is not None
+        codes = documents * (self.pq_bytes + 8) + (self.ivf_lists + 256) * self.dimension * 4
+        return codes + 2 * min(documents, _TRAINING_PER_LIST * self.ivf_lists) * self.dimension * 4, codes
+
+
+def vector_store(config: VectorsConfig, dimension: int, documents: int) -> VectorStore:
+    """The settings with all defaults filled in.
+
+    Raises ConfigError if they do not fit the vectors (IVF-PQ: at least 256 documents, `pq_bytes` divides d).
+    """
+    if config.search == "flat":
+        return VectorStore(dimension=dimension, dtype=config.dtype, search="flat")
+    if config.search == "hnsw":
+        return VectorStore(
+            dimension=dimension,
+            dtype=config.dtype,
+            search="hnsw",
+            hnsw_links=config.hnsw_links,
+            hnsw_effort=config.hnsw_effort,
+        )
+    lists = config.ivf_lists or max(1, min(4 * isqrt(documents), documents // 39))
+    size = config.pq_bytes or next(n for n in range(max(1, dimension // 4), 0, -1) if dimension % n == 0)
+    if documents < max(256, lists):
+        raise ConfigError(
+            f"env.vectors.search is 'ivfpq', which learns from at least {max(256, lists)} documents; this corpus has "
+            f"{documents}. Use 'flat', which is exact, or fewer env.vectors.ivf_lists."
+        )
+    if dimension % size:
+        raise ConfigError(
+            f"env.vectors.pq_bytes is {size}, which does not divide the {dimension} dimensions of the vectors. "
+            f"Name a divisor such as {next(n for n in range(size, 0, -1) if dimension % n == 0)}."
+        )
+    return VectorStore(dimension=dimension, dtype=config.dtype, search="ivfpq", ivf_lists=lists, pq_bytes=size)
+
+
+def check_memory(store: VectorStore, documents: int, config: VectorsConfig) -> None:
+    """Log the memory that building and searching need. Raises ConfigError if it exceeds the available memory."""
+    building, searching = store.memory(documents)
+    limit = available_bytes() if config.memory_gib is None else int(config.memory_gib * 2**30)
+    needs = (
+        f"{store.search} over {documents} vectors of {store.dimension} {store.dtype}: "
+        f"{gib(documents * store.dimension * np.dtype(store.dtype).itemsize)} on disk, "
+        f"{gib(building)} of memory to build, {gib(searching)} to search; {gib(limit)} available"
+    )
+    log.info("%s", needs)
+    if max(building, searching) > limit:
+        raise ConfigError(
+            f"{needs}. That does not fit. Choose env.vectors.dtype=float16 or search=ivfpq, a machine with more memory "
+            "or several indexes; env.vectors.memory_gib says what to count on where it will be searched elsewhere."
+        )
+
+
+def build(folder: Path, vectors: Vectors, store: VectorStore, config: VectorsConfig, faiss: Any) -> None:
+    """Write the search structure over the vectors (n, d); nothing for Flat. Deterministic for equal vectors."""
+    if store.search == "flat":
+        return
+    if store.search == "hnsw":
+        index = faiss.IndexHNSWFlat(store.dimension, store.hnsw_links, faiss.METRIC_INNER_PRODUCT)
+        index.hnsw.efConstruction = store.hnsw_effort
+    else:
+        # np: skip polysemous training, which takes most of the build time and serves an unused filter
+        index = faiss.index_factory(
+            store.dimension, f"IVF{store.ivf_lists},PQ{store.pq_bytes}x8np", faiss.METRIC_INNER_PRODUCT
+        )
+        assert store.ivf_lists is not None
+        sample_size = min(len(vectors), _TRAINING_PER_LIST * store.ivf_lists)
+        rows = np.linspace(0, len(vectors) - 1, sample_size).astype(np.int64)
+        index.train(vectors[rows].astype(np.float32))
+    threads = faiss.omp_get_max_threads()
+    try:
+        if store.search == "hnsw":
+            faiss.omp_set_num_threads(config.build_threads)
+        for start in range(0, len(vectors), _ROWS):
+            index.add(vectors[start : start + _ROWS].astype(np.float32))
+    finally:
+        faiss.omp_set_num_threads(threads)
+    try:
+        faiss.write_index(index, os.fspath(folder / NEAREST))
+    except RuntimeError as error:
+        raise OSError(f"{NEAREST} could not be written: {first_line(error)}") from error
+
+
+def open_nearest(folder: Path, vectors: Vectors, store: VectorStore, config: VectorsConfig, faiss: Any) -> Nearest:
+    """The search over the vectors (n, d) of an index. ValueError if FAISS cannot read its file."""
+    gpus = getattr(faiss, "get_num_gpus", lambda: 0)()
+    if config.device == "gpu" and (not gpus or store.search == "hnsw"):
+        raise ModelError(
+            "env.vectors.device is 'gpu', but "
+            + ("HNSW is searched on the CPU only" if gpus else "this FAISS sees no GPU (pip install 'querylect[gpu]')")
+            + ". Use device=cpu, or search=flat or ivfpq on a GPU."
+        )
+    if store.search == "flat":
+        return _on_gpu(vectors, store, faiss) if config.device == "gpu" else flat(vectors, faiss)
+    try:
+        index = faiss.read_index(os.fspath(folder / NEAREST), faiss.IO_FLAG_MMAP_IFC)
+    except RuntimeError as error:
+        raise ValueError(f"{NEAREST}: {first_line(error)}") from error
+    if (index.ntotal, index.d) != vectors.shape:
+        raise ValueError(f"{NEAREST} holds {index.ntotal} vectors of {index.d}, vectors.npy {vectors.shape}")
+    if store.search == "hnsw":
+        index.hnsw.efSearch = config.hnsw_depth
+    else:
+        index.nprobe = config.ivf_probes
+        if config.device == "gpu":
+            index = faiss.index_cpu_to_all_gpus(index)
+    return _approximate(index, len(vectors))
+
+
+def flat(vectors: Vectors, faiss: Any) -> Nearest:
+    """Exact search over float32 vectors in place, or over float16 vectors converted piece by piece."""
+
+    def search(queries: npt.NDArray[np.float32], depth: int) -> npt.NDArray[np.int64]:
+        depth = min(depth, len(vectors))
+        if vectors.dtype == np.float32:
+            neighbours: npt.NDArray[np.int64] = faiss.knn(queries, vectors, depth, metric=faiss.METRIC_INNER_PRODUCT)[1]
+            return neighbours
+        best_scores = np.empty((len(queries), 0), dtype=np.float32)
+        best = np.empty((len(queries), 0), dtype=np.int64)
+        for start in range(0, len(vectors), _ROWS):
+            piece = vectors[start : start + _ROWS].astype(np.float32)
+            scores, positions = faiss.knn(queries, piece, min(depth, len(piece)), metric=faiss.METRIC_INNER_PRODUCT)
+            scores, positions = np.hstack([best_scores, scores]), np.hstack([best, positions + start])
+            order = np.argsort(-scores, axis=1, kind="stable")[:, :depth]
+            best_scores, best = np.take_along_axis(scores, order, 1), np.take_along_axis(positions, order, 1)
+        return best
+
+    return search
+
+
+def _on_gpu(vectors: Vectors, store: VectorStore, faiss: Any) -> Nearest:
+    options = faiss.GpuMultipleClonerOptions()
+    options.shard, options.useFloat16 = True, store.dtype == "float16"
+    index = faiss.index_cpu_to_all_gpus(faiss.IndexFlatIP(store.dimension), options)
+    for start in range(0, len(vectors), _ROWS):
+        index.add(vectors[start : start + _ROWS].astype(np.float32))
+    return lambda queries, depth: index.search(queries, min(depth, len(vectors)))[1]
+
+
+def _approximate(index: Any, documents: int) -> Nearest:
+    return lambda queries, depth: index.search(queries, min(depth * _OVERSAMPLING, documents))[1]

@@ -1,0 +1,126 @@
+"""Opens the retriever of an index folder after checking that the index fits the configuration."""
+
+from functools import partial
+
+from ...configs.schema import EnvironmentConfig
+from ...data.corpus import Corpus
+from ...data.load import corpus_hash
+from ...data.types import Dataset
+from ...errors import IndexFolderError
+from ..index.manifest import Manifest
+from ..index.open import Index, load_or_raise, verify_index
+from . import bm25, dense
+from .base import Retriever
+from .recipes import RetrieverRecipe, content_fields, recipe_of
+from .registry import leaned_on, open_kind
+
+
+def verify_indexes(config: EnvironmentConfig) -> dict[str, Manifest]:
+    """Verify the index of a configuration and first the indexes that it depends on. Returns manifests by folder.
+
+    Raises IndexFolderError as `verify_index`, and if an index has changed since the one that depends on it was built.
+    """
+    verified: dict[str, Manifest] = {}
+    members: list[Manifest] = []
+    for member in leaned_on(config):
+        verified |= verify_indexes(member)
+        members.append(verified[member.index])
+    if not members:
+        return {config.index: verify_index(config.index)}
+    if config.hybrid is not None:
+        from .hybrid import fingerprint_of
+
+        fingerprint = fingerprint_of(members, config.hybrid.depth)
+    else:
+        from .qb_rag import verified_fingerprint
+
+        fingerprint = verified_fingerprint(config, members[0])
+    manifest = verify_index(config.index)
+    if manifest.model_fingerprint != fingerprint:
+        raise IndexFolderError(
+            f"index {config.index} was built over {manifest.model_fingerprint}; its "
+            f"{'members' if config.hybrid else 'questions'} are now {fingerprint}. "
+            "Build it again (querylect index build --overwrite) or point the settings to what it was built over."
+        )
+    return {**verified, config.index: manifest}
+
+
+def check_corpus(index: Index, corpus: Corpus) -> None:
+    """Refuse an index of another corpus, as far as that can be detected without reading the whole corpus file.
+
+    Compares size and modification time; if only the time differs, compares a fingerprint (reads up to 64 MiB).
+    Raises IndexFolderError.
+    """
+    differs = corpus.differs(index.manifest.origin)
+    if differs:
+        raise _mismatch(index, _corpus_of(index), f"{corpus.name!r} ({differs})")
+
+
+def open_retriever(index: Index, config: EnvironmentConfig, dataset: Dataset | None = None) -> Retriever:
+    """The retriever of an index, after checking that the index was built for this configuration.
+
+    The documents of `dataset`, if it has any, must be those of the index. Raises IndexFolderError if the index does not
+    fit, ModelError if the encoder cannot be loaded.
+    """
+    manifest, recipe = index.manifest, recipe_of(config)
+    _check_recipe(index, recipe, None if config.remote else config.engine)
+    if dataset is not None and dataset.corpus and corpus_hash(dataset.corpus) != manifest.corpus_hash:
+        actual = f"{len(dataset.corpus)} documents, hash {corpus_hash(dataset.corpus)[:12]}"
+        raise _mismatch(index, _corpus_of(index), f"{dataset.name!r} ({actual})")
+    kind = open_kind(config, recipe, open_retriever)
+    if kind is not None:
+        _check_fingerprint(index, kind.fingerprint, kind.recipe)
+        return load_or_raise(index.path, partial(kind.load, index.path, index.documents))
+    if recipe.kind == "bm25":
+        assert manifest.engine is not None, "compared with the engine of the settings"
+        return load_or_raise(index.path, partial(bm25.load, index.path, manifest.engine))
+    dense.import_faiss()
+    _check_vectors(index, config)
+    assert manifest.vectors is not None, "a dense index says how its vectors are kept"
+    encoder = dense.Encoder.open(recipe)
+    _check_fingerprint(index, encoder.fingerprint, encoder.recipe)
+    return load_or_raise(index.path, partial(dense.load, index.path, encoder, manifest.vectors, config.vectors))
+
+
+def _check_recipe(index: Index, recipe: RetrieverRecipe, engine: str | None, filled_in: bool = False) -> None:
+    """Compare recipe and engine. Fields that the recipe leaves to its model are compared only when `filled_in`."""
+    built, requested = content_fields(index.manifest.recipe), content_fields(recipe)
+    differs = [
+        field
+        for field in {**requested, **built}
+        if built.get(field) != requested.get(field) and (filled_in or requested.get(field) is not None)
+    ]
+    if differs:
+        field = "name" if "name" in differs else differs[0]
+        raise _mismatch(index, f"{field} {built.get(field)!r}", f"{field} {requested.get(field)!r}")
+    if recipe.kind == "bm25" and engine != index.manifest.engine:
+        raise _mismatch(index, f"engine {index.manifest.engine!r}", f"engine {engine!r}")
+
+
+def _check_fingerprint(index: Index, fingerprint: str | None, filled_in: RetrieverRecipe) -> None:
+    built = index.manifest.model_fingerprint
+    if fingerprint != built:
+        raise _mismatch(index, f"other weights ({built})", f"{filled_in.model or filled_in.name} ({fingerprint})")
+    _check_recipe(index, filled_in, index.manifest.engine, filled_in=True)
+
+
+def _check_vectors(index: Index, config: EnvironmentConfig) -> None:
+    """Compare the settings that the files depend on; search-time settings (depth, probes, device) may change."""
+    assert index.manifest.vectors is not None, "a dense index says how its vectors are kept"
+    built = index.manifest.vectors.model_dump(exclude_none=True)
+    requested = config.vectors.model_dump(include=set(built), exclude_none=True)
+    for field, value in requested.items():
+        if built[field] != value:
+            raise _mismatch(index, f"vectors.{field} {built[field]!r}", f"vectors.{field} {value!r}")
+
+
+def _corpus_of(index: Index) -> str:
+    manifest = index.manifest
+    return f"another corpus ({manifest.dataset!r}, {manifest.documents} documents, hash {manifest.corpus_hash[:12]})"
+
+
+def _mismatch(index: Index, built: str, requested: str) -> IndexFolderError:
+    return IndexFolderError(
+        f"index {index.path} was built with {built}; the configuration says {requested}. "
+        "Build it again (querylect index build --overwrite) or point env.index to another folder."
+    )

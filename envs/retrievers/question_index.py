@@ -1,0 +1,204 @@
+"""A question index: a folder of questions, the contents that answer each, and their provenance, written atomically.
+
+`corpus.jsonl` holds the questions in BEIR form, so that any retriever can index them like documents; `answers.jsonl`
+the answerability matrix, one pair of a question and a content per line; `contents.jsonl` the contents that were asked
+about, in corpus order. `questions.json` describes them and holds the sha256 of every file. All files are text; nothing
+is ever unpickled. The folder is written by `querylect index questions` (questions/).
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from ...data.jsonl import read_records
+from ...data.load import corpus_hash, document_record
+from ...data.types import Document
+from ...errors import DataError, IndexFolderError
+from ..index.manifest import FileEntry, check_content, check_sizes, read_sealed, write_sealed
+
+FORMAT = 1
+DESCRIPTION = "questions.json"
+QUESTIONS, ANSWERS, CONTENTS = "corpus.jsonl", "answers.jsonl", "contents.jsonl"
+
+Source = Literal["written", "vetted", "similar", "completed"]
+"""Why a content is taken to answer a question: it was written for it, people say so, it is similar, it was inferred."""
+
+
+class AnswerabilityEntry(BaseModel):
+    """One entry of the answerability matrix."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    question: str
+    """Id of the question."""
+    content: str
+    """Id of the content that answers it."""
+    source: Source
+    judged: bool
+    """Whether the judge, or a person, says so."""
+
+
+class Content(BaseModel):
+    """One content of the corpus that the questions are about."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    id: str
+    hash: str
+    """sha256 of id, title and text."""
+    date: str = ""
+    """YYYY-MM-DD; "" where it has none."""
+    round: int = 0
+    """In which call it came in, from 0: later ones are newer where dates do not tell."""
+
+
+class Description(BaseModel):
+    """What a question index says of itself."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format: Literal[1] = 1
+    dataset: str
+    licence: str
+    corpus_hash: str
+    """Of all contents of the corpus, as an index of it has it; of those asked about where `limit` left some out."""
+    questions_hash: str
+    """The corpus hash of the questions: what an index of them must have."""
+    questions: int
+    asked: dict[str, Any]
+    """What the answers of writer and judge depend on: models, prompt versions, settings; {} where nothing was asked."""
+    settings: dict[str, Any]
+    """What was made of the answers: down-sampling, extension, limit."""
+    counts: dict[str, int]
+    costs: dict[str, int | None]
+    """Calls and tokens behind all answers that are kept; None where an endpoint did not say."""
+    rounds: int
+    """How many calls have brought new contents."""
+    files: dict[str, FileEntry]
+
+    @property
+    def hash(self) -> str:
+        """sha256 of everything that a ranking depends on."""
+        names = (QUESTIONS, ANSWERS, CONTENTS)
+        return hashlib.sha256(json.dumps([self.files[name].sha256 for name in names]).encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionIndex:
+    """An opened question index."""
+
+    path: Path
+    description: Description
+
+    def questions(self) -> list[Document]:
+        """The questions in order, as documents without a title."""
+        rows = read_records(self.path / QUESTIONS, "questions")
+        return [Document(row["_id"], row["title"], row["text"]) for _, row in rows]
+
+    def answers(self) -> list[AnswerabilityEntry]:
+        """The answerability matrix, in the order of the questions."""
+        return [AnswerabilityEntry.model_validate(row) for _, row in read_records(self.path / ANSWERS, "pairs")]
+
+    def contents(self) -> dict[str, Content]:
+        """The contents by id, in corpus order."""
+        rows = read_records(self.path / CONTENTS, "contents")
+        return {row["id"]: Content.model_validate(row) for _, row in rows}
+
+
+def open_question_index(path: str | Path) -> QuestionIndex:
+    """Open a question index without reading its files.
+
+    Raises IndexFolderError if the folder is missing or holds no question index, if its format differs, and if a file is
+    missing or has another size than recorded.
+    """
+    folder = Path(path).expanduser()
+    description = read_sealed(
+        folder / DESCRIPTION,
+        Description,
+        FORMAT,
+        label="question index",
+        create_hint=f"Write one: querylect index questions CONFIG --to {folder}.",
+        rebuild_hint="Write it again: querylect index questions --overwrite.",
+        make_error=lambda file, problem: _unusable(file.parent, f"{file.name} {problem}"),
+    )
+    try:
+        check_sizes(folder, description.files)
+    except IndexFolderError as error:
+        raise _unusable(folder, str(error)) from error
+    return QuestionIndex(folder, description)
+
+
+def verify_question_index(path: str | Path) -> QuestionIndex:
+    """Open a question index and compare the sha256 of every file. Raises IndexFolderError."""
+    opened = open_question_index(path)
+    try:
+        check_content(opened.path, opened.description.files)
+    except IndexFolderError as error:
+        raise _unusable(opened.path, str(error)) from error
+    return opened
+
+
+def write_rows(
+    folder: Path, questions: Sequence[Document], answers: Sequence[AnswerabilityEntry], contents: Sequence[Content]
+) -> str:
+    """Write the three files that a ranking depends on. Returns the hash of the questions."""
+    rows = [{"_id": question.id, "title": question.title, "text": question.text} for question in questions]
+    write_jsonl(folder / QUESTIONS, rows)
+    write_jsonl(folder / ANSWERS, [answer.model_dump() for answer in answers])
+    write_jsonl(folder / CONTENTS, [content.model_dump() for content in contents])
+    return corpus_hash(questions)
+
+
+def write_description(folder: Path, description: Description) -> None:
+    """Write the description into the folder, sealed with its own hash."""
+    write_sealed(folder / DESCRIPTION, description.model_dump(mode="json"))
+
+
+def write_jsonl(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write one JSON object per line."""
+    text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    path.write_text(text, encoding="utf-8", newline="\n")
+
+
+def content_hash(document: Document) -> str:
+    """sha256 of id, title and text of a content."""
+    return hashlib.sha256(document_record(document)).hexdigest()
+
+
+def question_id(text: str) -> str:
+    """The id of a question: the same for texts that differ only in case and whitespace."""
+    return f"q-{hashlib.sha256(same_question(text).encode()).hexdigest()[:16]}"
+
+
+def same_question(text: str) -> str:
+    """The normalised text by which questions are compared: case-folded, with single spaces."""
+    return " ".join(text.casefold().split())
+
+
+def read_vetted(path: Path) -> list[tuple[str, list[str]]]:
+    """Read vetted questions: lines of `{"question": TEXT, "contents": [ID, …]}`.
+
+    Raises DataError naming a line of another form.
+    """
+    questions = []
+    for number, row in read_records(path, "vetted questions"):
+        text, contents = row.get("question"), row.get("contents")
+        content_ids = contents if isinstance(contents, list) and all(isinstance(item, str) for item in contents) else []
+        if not (isinstance(text, str) and text.strip() and content_ids):
+            raise DataError(
+                f'{path}, line {number}: expected {{"question": TEXT, "contents": [ID, …]}} with a question that is '
+                "not blank and at least one content. Mend or remove the line."
+            )
+        questions.append((text.strip(), list(dict.fromkeys(content_ids))))
+    return questions
+
+
+def _unusable(folder: Path, problem: str) -> IndexFolderError:
+    return IndexFolderError(
+        f"question index {folder} cannot be used: {problem}. Write it again: querylect index questions --overwrite."
+    )

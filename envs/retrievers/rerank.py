@@ -1,0 +1,140 @@
+"""Reranks the best documents of any retriever with a cross-encoder, which reads a query and a document together.
+
+A document of a probe scores Σ wᵢ·c(tᵢ, d), c being the model's score for the text of a term and the document's title
+and text. As in every retriever here, this is linear in the terms, so a negative weight pushes down documents that match
+that text. The retriever selects the candidates with the whole probe, including negative weights. Exactly `depth` of
+them are scored for any plan, so that a ranking does not depend on the number of requested documents, and a ranking ends
+after them: scores of two different scales would follow each other otherwise.
+"""
+
+import hashlib
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...configs.schema import RerankConfig
+from ...errors import ModelError
+from ...sources import resolve_model
+from ..index.documents import Documents
+from ..plan import Probe, speaks
+from ..server.cache import ByteCache, remembered
+from .base import Retriever, check_depth
+from .encoder import fingerprint_of, loading_kwargs
+from .fusion import Scored, best
+
+_BATCH = 32
+_CACHE_BYTES = 128 * 2**20
+
+
+class Reranker:
+    """A loaded cross-encoder and the depth to which it reranks."""
+
+    def __init__(self, config: RerankConfig, model: Any, fingerprint: str) -> None:
+        self.depth = config.depth
+        self.card: dict[str, Any] = {
+            **config.model_dump(),
+            "max_length": model.max_seq_length,
+            "fingerprint": fingerprint,
+        }
+        """For clients: model, depth, activation, length and fingerprint of the weights."""
+        self._model = model
+
+    @classmethod
+    def open(cls, config: RerankConfig) -> "Reranker":
+        """Load the model. ModelError if it does not exist or gives more than one score per pair."""
+        from sentence_transformers import CrossEncoder
+        from torch import nn
+
+        path = resolve_model(config.model)
+        activation = nn.Sigmoid() if config.activation == "sigmoid" else nn.Identity()
+        try:
+            model = CrossEncoder(path, trust_remote_code=False, activation_fn=activation, **loading_kwargs())
+        except Exception as error:
+            raise ModelError(
+                f"env.rerank.model is {config.model!r}, which does not hold a usable cross-encoder "
+                f"({type(error).__name__}: {error}). Give it a sentence-transformers CrossEncoder, a transformers "
+                "folder with a sequence-classification head, or a Hub id that can be reached."
+            ) from error
+        if model.num_labels != 1:
+            raise ModelError(
+                f"env.rerank.model is {config.model!r}, which gives {model.num_labels} numbers for a pair; expected "
+                "one relevance score. Name a cross-encoder for ranking."
+            )
+        if config.max_length is not None:
+            model.max_seq_length = config.max_length
+        return cls(config, model, fingerprint_of(path, getattr(model[0], "config", None)))
+
+    def scores(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
+        """The score of each (text, document) pair."""
+        outputs = np.asarray(self._model.predict(list(pairs), batch_size=_BATCH, show_progress_bar=False), np.float64)
+        if not np.isfinite(outputs).all():
+            raise ModelError(
+                f"{self.card['model']!r} gave scores that are not finite. Check that its weights are complete."
+            )
+        scores: list[float] = outputs.tolist()
+        return scores
+
+    def hash_over(self, index_hash: str) -> str:
+        """Hash of everything that a ranking depends on: the index and this reranker."""
+        content = {name: value for name, value in self.card.items() if name != "model"}
+        return hashlib.sha256(json.dumps([index_hash, content], sort_keys=True).encode()).hexdigest()
+
+    def describe(self, card: dict[str, Any]) -> dict[str, Any]:
+        """The card of a retriever followed by this reranker."""
+        return {
+            **card,
+            "trained": reranked(card["trained"], self.depth),
+            "rerank": self.card,
+        }
+
+
+def reranked(trained: str, depth: int) -> str:
+    """The `trained` sentence of a retriever followed by a reranker of this depth."""
+    return (
+        f"{trained} Its best {depth} documents are then put in order by a cross-encoder, which reads the query and "
+        "each document together."
+    )
+
+
+class Reranked:
+    """A retriever followed by a cross-encoder."""
+
+    def __init__(self, retriever: Retriever, reranker: Reranker, documents: Documents) -> None:
+        """`documents`: those of the retriever's index."""
+        self._retriever = retriever
+        self._reranker = reranker
+        self._documents = documents
+        self._cache: ByteCache[tuple[str, int], float] = ByteCache(_CACHE_BYTES, _bytes)
+        self.caches: dict[str, ByteCache] = {**getattr(retriever, "caches", {}), "pairs": self._cache}
+
+    def rank(self, probes: Sequence[Probe], limits: Sequence[int]) -> list[Scored]:
+        """The ranking of each probe, at most limits[i] documents; every distinct pair is scored once.
+
+        Raises RequestError if more than `depth` documents are requested.
+        """
+        check_depth(limits, self._reranker.depth, len(self._documents), "env.rerank.depth")
+        retrieved = self._retriever.rank(probes, [self._reranker.depth] * len(probes))
+        pair_scores = remembered(
+            self._cache,
+            [
+                (term.text, document)
+                for probe, candidates in zip(probes, retrieved, strict=True)
+                for term in filter(speaks, probe.terms)
+                for document in candidates.documents.tolist()
+            ],
+            lambda keys: self._reranker.scores([(text, self._documents.at(i).contents) for text, i in keys]),
+        )
+        rankings = []
+        for probe, candidates, limit in zip(probes, retrieved, limits, strict=True):
+            scores = np.zeros(len(candidates.documents))
+            for term in filter(speaks, probe.terms):
+                scores += term.weight * np.array([pair_scores[term.text, i] for i in candidates.documents.tolist()])
+            rankings.append(best(candidates.documents, scores, limit))
+        return rankings
+
+
+def _bytes(pair: tuple[str, int], score: float) -> int:
+    return sys.getsizeof(pair) + sys.getsizeof(pair[0]) + sys.getsizeof(score)

@@ -1,0 +1,1 @@
+"""How is an environment served? The HTTP app, its batching, limits and processes."""

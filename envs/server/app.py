@@ -1,0 +1,297 @@
+"""The environment as an HTTP service: questions, rankings and rewards over FastAPI, and never a qrel.
+
+Plans of concurrent requests are searched together (see batching); scores and texts are read in threads, so that the
+event loop stays free. `serve` listens only when the index is open and has answered a first search.
+"""
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Annotated, Any
+
+from fastapi import FastAPI, HTTPException, Query, Request, Response
+from fastapi.responses import PlainTextResponse
+from prometheus_client import CONTENT_TYPE_LATEST
+from pydantic_core import to_json
+
+from ... import __version__
+from ...configs.schema import EnvironmentConfig
+from ...errors import RequestError, UserError
+from ..environment import Environment
+from ..page.router import Writer, page_router
+from ..plan import SearchPlan, is_unicode
+from .batching import Batcher, Hits, OverloadedError
+from .metrics import Metrics
+from .middleware import RequestMiddleware, ShutdownFlag, note
+from .openapi import declare_errors
+from .problems import add_problem_handlers
+from .schemas import (
+    MAX_HITS,
+    MAX_K,
+    MAX_PAGE,
+    PRIMARY_METRIC,
+    EnvironmentInfo,
+    Health,
+    Limits,
+    QuestionBody,
+    QuestionPage,
+    SearchRequest,
+    SearchResponse,
+    StepRequest,
+    StepResponse,
+)
+
+
+class ServiceState:
+    """State that the routes share: the environment, its batcher, its metrics and its question ids."""
+
+    def __init__(self, environment: Environment, config: EnvironmentConfig) -> None:
+        self.environment = environment
+        self.metrics = Metrics()
+        self.door = ShutdownFlag()
+        self.batcher = Batcher(
+            environment.search,
+            environment.index_hash,
+            max_pending=config.max_pending,
+            cache_bytes=config.cache_bytes,
+            metrics=self.metrics,
+        )
+        self.limits = Limits(
+            max_plans=config.max_plans,
+            max_k=MAX_K,
+            max_hits=MAX_HITS,
+            max_terms=config.max_terms,
+            max_characters=config.max_characters,
+            max_body_bytes=config.max_body_bytes,
+        )
+        self.question_ids = {q.id for split in environment.splits for q in environment.questions(split)}
+        self._log_texts = config.log == "texts"
+        self._closers: list[Callable[[], object]] = []
+
+    def when_given_up(self, call: Callable[[], object]) -> None:
+        """Register a callback for `give_up`; it may be called more than once."""
+        self._closers.append(call)
+
+    async def give_up(self) -> None:
+        """Fail everything that still waits, for a search or for a registered extension."""
+        for call in self._closers:
+            call()
+        await self.batcher.stop()
+
+    async def rank(self, request: Request, plans: Sequence[SearchPlan]) -> list[Hits]:
+        """Rank plans that keep to the limits. HTTPException 413 or 422 for those that do not."""
+        note(request.scope, plans=len(plans))
+        if self._log_texts:
+            note(request.scope, texts=[[t.text for probe in plan.probes for t in probe.terms] for plan in plans])
+        self._check_size(plans)
+        for plan in plans:
+            for probe in plan.probes:
+                if not is_unicode(probe.source or "") or not all(is_unicode(term.text) for term in probe.terms):
+                    raise HTTPException(
+                        422, "a plan holds half of a surrogate pair, which is no text; send valid Unicode."
+                    )
+                if max(plan.k, probe.k or 1) > MAX_K:
+                    raise HTTPException(
+                        422,
+                        f"a plan asks for k={max(plan.k, probe.k or 1)} documents; at most {MAX_K} are given. Lower k.",
+                    )
+        return await self.batcher.search(plans)
+
+    def _check_size(self, plans: Sequence[SearchPlan]) -> None:
+        limits = self.limits
+        if len(plans) > limits.max_plans:
+            raise HTTPException(
+                413, f"{len(plans)} plans in one request; at most {limits.max_plans} are taken. Send them in parts."
+            )
+        hits = sum(plan.k for plan in plans)
+        if hits > limits.max_hits:
+            raise HTTPException(
+                413,
+                f"the plans of one request ask for {hits} documents together; at most {limits.max_hits} are given. "
+                "Send them in parts, or lower k.",
+            )
+        for plan in plans:
+            terms = sum(len(probe.terms) for probe in plan.probes)
+            if terms > limits.max_terms:
+                raise HTTPException(
+                    413, f"a plan holds {terms} texts; at most {limits.max_terms} are taken. Ask for less in one plan."
+                )
+            characters = sum(len(term.text) for probe in plan.probes for term in probe.terms)
+            if characters > limits.max_characters:
+                raise HTTPException(
+                    413,
+                    f"the texts of a plan have {characters} characters; at most {limits.max_characters} are taken. "
+                    "Shorten them.",
+                )
+
+    def ranking(self, hits: Hits, with_text: bool) -> list[dict[str, Any]]:
+        """The wire form of a ranking (schemas.HitBody) as a dictionary for JSON."""
+        if not all(map(math.isfinite, [score for _, score in hits])):
+            raise ValueError("a ranking holds a score that is no finite number")
+        if not with_text:
+            return [{"id": name, "score": score} for name, score in hits]
+        documents = [self.environment.document(hit.id) for hit in hits]
+        return [
+            {"id": hit.id, "score": hit.score, "title": document.title, "text": document.text}
+            for hit, document in zip(hits, documents, strict=True)
+        ]
+
+    def check_metrics(self, metrics: Sequence[str]) -> None:
+        """RequestError for an unknown metric."""
+        try:
+            self.environment.score(next(iter(self.question_ids)), [], metrics)
+        except UserError as error:
+            raise RequestError(str(error)) from error
+
+    def result(self, question_id: str, hits: Hits, with_text: bool, metrics: Sequence[str]) -> dict[str, Any]:
+        """Score one ranking and give it its wire form (schemas.StepResult)."""
+        values = self.environment.score(question_id, list(hits), metrics)
+        reward = values[PRIMARY_METRIC]
+        if not 0.0 <= reward <= 1.0 + 1e-9 or not all(math.isfinite(value) for value in values.values()):
+            raise ValueError(f"question {question_id!r} was scored {values}, which is no reward")
+        ranking = self.ranking(hits, with_text)
+        return {"question_id": question_id, "ranking": ranking, "reward": reward, "metrics": values}
+
+    def figures(self) -> bytes:
+        """The text of `GET /metrics`."""
+        self.metrics.ready.set(self.ready)
+        for name, cache in {"rankings": self.batcher.cache, **self.environment.caches}.items():
+            self.metrics.read_cache(name, cache)
+        return self.metrics.text()
+
+    @property
+    def ready(self) -> bool:
+        """Whether plans are taken."""
+        return self.batcher.running and not self.door.closed and not self.environment.damage
+
+
+def create_app(
+    environment: Environment,
+    config: EnvironmentConfig,
+    token: str | None = None,
+    writer: Writer | None = None,
+    extend: Callable[[FastAPI], object] | None = None,
+) -> FastAPI:
+    """The service of an opened environment; with a token, every call but the health checks and the page asks for it.
+
+    `writer` generates rewrites for the page; `extend` adds routes, which find the service in `app.state.room`.
+    """
+    service = ServiceState(environment, config)
+    batcher = service.batcher
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        await batcher.start()
+        try:
+            yield
+        finally:
+            await service.give_up()
+
+    app = FastAPI(
+        title="querylect environment",
+        version=__version__,
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url="/v1/openapi.json",
+    )
+    app.state.room = service
+    app.add_middleware(
+        RequestMiddleware,
+        token=token or None,
+        max_body_bytes=config.max_body_bytes,
+        read_seconds=config.read_seconds,
+        door=service.door,
+        metrics=service.metrics,
+        log_requests=config.log != "none",
+    )
+    add_problem_handlers(app)
+    declare_errors(app, token=bool(token))
+    app.include_router(page_router(environment, config, batcher.search, writer))
+
+    @app.get("/healthz")
+    async def healthz() -> Health:
+        """The process answers."""
+        return Health(status="ok")
+
+    @app.get("/readyz")
+    async def readyz() -> Health:
+        """Plans are taken."""
+        if not service.ready:
+            raise OverloadedError(
+                "the service starts up or goes down, or its index was damaged; ask again later or ask another replica"
+            )
+        return Health(status="ready")
+
+    @app.get("/metrics", response_class=PlainTextResponse)
+    async def metrics() -> Response:
+        """Figures for Prometheus."""
+        return Response(service.figures(), media_type=CONTENT_TYPE_LATEST)
+
+    @app.get("/v1/environment")
+    async def describe() -> EnvironmentInfo:
+        """What is searched, by which retriever, and which questions there are."""
+        return EnvironmentInfo(
+            name=environment.name,
+            retriever=environment.card,
+            corpus_size=environment.corpus_size,
+            corpus_hash=environment.corpus_hash,
+            index_hash=environment.index_hash,
+            gain=environment.gain,
+            splits=dict(environment.splits),
+            limits=service.limits,
+            settings_hash=environment.settings_hash,
+        )
+
+    @app.get("/v1/questions")
+    async def questions(
+        split: str,
+        offset: Annotated[int, Query(ge=0, le=2**31)] = 0,
+        limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 100,
+    ) -> QuestionPage:
+        """One page of a split's questions, in their fixed order."""
+        if split not in environment.splits:
+            available = ", ".join(sorted(environment.splits))
+            raise HTTPException(404, f"there is no split {split!r}; this environment has: {available}.")
+        page = [QuestionBody.of(question) for question in environment.questions(split, offset, limit)]
+        return QuestionPage(split=split, total=environment.splits[split], offset=offset, questions=page)
+
+    @app.post("/v1/search", response_model=SearchResponse)
+    async def search(body: SearchRequest, request: Request) -> Response:
+        """Rank every plan."""
+        ranked = await service.rank(request, body.plans)
+
+        def write() -> bytes:
+            rankings = [service.ranking(hits, body.with_text) for hits in ranked]
+            environment.refuse_damage()
+            return to_json({"index_hash": environment.index_hash, "rankings": rankings})
+
+        return Response(await asyncio.to_thread(write), media_type="application/json")
+
+    @app.post("/v1/step", response_model=StepResponse)
+    async def step(body: StepRequest, request: Request) -> Response:
+        """Rank every step's plan and say what the ranking is worth for its question."""
+        unknown = sorted({step.question_id for step in body.steps} - service.question_ids)
+        if unknown:
+            raise HTTPException(
+                404,
+                f"{len(unknown)} unknown question ids, {unknown[0]!r} among them; take ids from GET /v1/questions.",
+            )
+        metric_names = list(dict.fromkeys([PRIMARY_METRIC, *body.metrics]))
+        service.check_metrics(metric_names)
+        ranked = await service.rank(request, [environment.plan_for(step.question_id, step.plan) for step in body.steps])
+
+        def write() -> bytes:
+            results = [
+                service.result(step.question_id, hits, body.with_text, metric_names)
+                for step, hits in zip(body.steps, ranked, strict=True)
+            ]
+            environment.refuse_damage()
+            return to_json({"index_hash": environment.index_hash, "results": results})
+
+        return Response(await asyncio.to_thread(write), media_type="application/json")
+
+    if extend is not None:
+        extend(app)
+    return app

@@ -1,0 +1,42 @@
+"""The bearer token of a service: in an environment variable, or in a file that the variable with `_FILE` names.
+
+A file is the better place on machines of many users: a batch system stores the environment of a job, and a file can be
+kept from everybody else. One that others may read is refused.
+"""
+
+import os
+import stat
+from pathlib import Path
+
+from ...errors import ConfigError
+
+
+def token_of(variable: str) -> str:
+    """The token in $VARIABLE, else in the file named by $VARIABLE_FILE; empty where neither is set.
+
+    Raises ConfigError where the file cannot be read, is empty or is readable by others, or where the token is nothing
+    that a header can carry.
+    """
+    token, source = os.environ.get(variable, ""), variable
+    if not token and (file := os.environ.get(f"{variable}_FILE", "")):
+        token, source = _read(Path(file), f"{variable}_FILE"), file
+    if token and not (token.isascii() and token.isprintable()):
+        raise ConfigError(f"the token in {source} holds characters that no header can carry; use printable ASCII.")
+    return token
+
+
+def _read(path: Path, variable: str) -> str:
+    try:
+        mode = path.stat().st_mode
+        if mode & (stat.S_IRWXG | stat.S_IRWXO):
+            raise ConfigError(f"others may read the token file {path} (mode {mode & 0o777:o}): chmod 600 {path}.")
+        token = path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise ConfigError(
+            f"the token file {path}, named by {variable}, cannot be read ({reason}). Name one that holds the token of "
+            f"the service and is yours, or unset {variable}."
+        ) from error
+    if not token:
+        raise ConfigError(f"the token file {path}, named by {variable}, is empty; write the service's token into it.")
+    return token

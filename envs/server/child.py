@@ -1,0 +1,60 @@
+"""The service in a child process, `python -m querylect.envs.server.child DESCRIPTOR` (client/child_process.py).
+
+It serves what the first line of standard input says until standard input ends, and reports its URL, or its error,
+through the descriptor.
+"""
+
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+
+from ...configs.schema import EnvironmentConfig
+from ...errors import QuerylectError
+from .parent import die_with
+
+log = logging.getLogger(__name__)
+
+STOP_SECONDS = 6.0
+"""How long the child may take to finish what is under way before it ends at once."""
+
+
+def main() -> None:
+    """The child: serve what the first line of standard input says, until standard input ends."""
+    report = os.fdopen(int(sys.argv[1]), "w", encoding="utf-8")
+    request = json.loads(sys.stdin.buffer.readline() or "null")
+    if request is None:
+        return
+    if request["parent"] is not None:
+        die_with(request["parent"])
+    threading.Thread(target=_stop_at_end_of_input, daemon=True).start()
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+
+    def tell(**content: str) -> None:
+        with report:
+            report.write(json.dumps(content) + "\n")
+
+    from .serve import serve
+
+    try:
+        serve(EnvironmentConfig.model_validate(request["config"]), ready=lambda url: tell(url=url))
+    except QuerylectError as error:
+        log.error("%s", error)
+        tell(error=type(error).__name__, message=str(error))
+        sys.exit(error.exit_code)
+
+
+def _stop_at_end_of_input() -> None:
+    """Wait for the parent to close the pipe or to die; then end, gracefully if that can be done in time."""
+    while os.read(0, 4096):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(STOP_SECONDS)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""What `GET /metrics` shows, in Prometheus' text form. No label holds anything that a client can choose freely.
+
+Several worker processes write into one folder (PROMETHEUS_MULTIPROC_DIR, set by the service before this is imported),
+and whichever is asked answers for all. Otherwise every app has a registry of its own.
+"""
+
+import os
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector
+
+from .cache import ByteCache
+
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+PLANS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+SHARED_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
+
+
+class Metrics:
+    """The figures of one service."""
+
+    def __init__(self) -> None:
+        registry = CollectorRegistry()
+        self._registry = registry
+        self.requests = Counter(
+            "querylect_requests", "Requests answered, by route and HTTP status.", ["route", "status"], registry=registry
+        )
+        self.seconds = Histogram(
+            "querylect_request_seconds",
+            "Seconds from the head of a request to the end of its answer.",
+            ["route"],
+            buckets=SECONDS,
+            registry=registry,
+        )
+        self.under_way = Gauge(
+            "querylect_requests_under_way", "Requests not answered yet.", registry=registry, multiprocess_mode="livesum"
+        )
+        self.plans = Counter(
+            "querylect_plans",
+            "Plans asked for: searched, joined with an equal plan under way, cached, or refused as one too many.",
+            ["outcome"],
+            registry=registry,
+        )
+        self.queue = Gauge(
+            "querylect_queue_plans", "Plans that wait or are searched.", registry=registry, multiprocess_mode="livesum"
+        )
+        self.batches = Histogram("querylect_batch_plans", "Plans searched together.", buckets=PLANS, registry=registry)
+        self.search_seconds = Histogram(
+            "querylect_search_seconds", "Seconds of one batch's search.", buckets=SECONDS, registry=registry
+        )
+        self._lookups = Counter(
+            "querylect_cache_lookups", "Look-ups by cache and result.", ["cache", "result"], registry=registry
+        )
+        self._bytes = Gauge(
+            "querylect_cache_bytes", "Bytes kept.", ["cache"], registry=registry, multiprocess_mode="livesum"
+        )
+        self._entries = Gauge(
+            "querylect_cache_entries", "Entries kept.", ["cache"], registry=registry, multiprocess_mode="livesum"
+        )
+        self.ready = Gauge(
+            "querylect_ready", "1 while plans are taken.", registry=registry, multiprocess_mode="livemin"
+        )
+        self._seen: dict[str, tuple[int, int]] = {}
+
+    def read_cache(self, name: str, cache: ByteCache) -> None:
+        """Take over a cache's own counters."""
+        hits, misses = self._seen.get(name, (0, 0))
+        self._lookups.labels(name, "hit").inc(cache.hits - hits)
+        self._lookups.labels(name, "miss").inc(cache.misses - misses)
+        self._seen[name] = (cache.hits, cache.misses)
+        self._bytes.labels(name).set(cache.bytes)
+        self._entries.labels(name).set(len(cache))
+
+    def text(self) -> bytes:
+        """All figures, those of the other workers included."""
+        if os.environ.get(SHARED_FOLDER):
+            together = CollectorRegistry()
+            MultiProcessCollector(together)
+            return generate_latest(together)
+        return generate_latest(self._registry)

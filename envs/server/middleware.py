@@ -1,0 +1,184 @@
+"""What every request passes first: plain ASGI in front of the application.
+
+It checks the token before a byte of the body is read, refuses a body that is too large or too slow while it arrives,
+turns new work away while the service goes down, gives each request an id, counts it and writes one line about it.
+"""
+
+import asyncio
+import hmac
+import json
+import logging
+import re
+import time
+import uuid
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from fastapi import HTTPException, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from .metrics import Metrics
+from .problems import problem, problem_answer
+
+log = logging.getLogger(__name__)
+request_log = logging.getLogger("querylect.envs.requests")
+
+OPEN_PATHS = frozenset({"/", "/healthz", "/readyz"})
+"""Calls without the token."""
+WATCH_PATHS = frozenset({"/healthz", "/metrics"})
+"""Calls that are answered even during shutdown."""
+NOTES = "querylect_notes"
+"""Key of the ASGI scope under which routes put extra fields of the request's log line."""
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_CLOSE = {"Connection": "close"}
+
+
+class ShutdownFlag:
+    """Whether new requests are accepted. Once closed it stays closed."""
+
+    def __init__(self) -> None:
+        self.closed = False
+
+    def close(self) -> None:
+        """Accept no more requests."""
+        self.closed = True
+
+
+def note(scope: Scope, **facts: Any) -> None:
+    """Add fields to the log line of this request."""
+    scope.setdefault(NOTES, {}).update(facts)
+
+
+class RequestMiddleware:
+    """Lets through requests that carry the token, where one is set, and a body of at most `max_body_bytes`."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        token: str | None,
+        max_body_bytes: int,
+        read_seconds: float,
+        door: ShutdownFlag,
+        metrics: Metrics,
+        log_requests: bool,
+    ) -> None:
+        self._app = app
+        self._token = None if token is None else token.encode()
+        self._max_body_bytes = max_body_bytes
+        self._read_seconds = read_seconds
+        self._door = door
+        self._metrics = metrics
+        self._log_requests = log_requests
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = {name.lower(): value for name, value in scope["headers"]}
+        sent_id = headers.get(b"x-request-id", b"").decode("latin-1")
+        request_id = sent_id if _REQUEST_ID.fullmatch(sent_id) else uuid.uuid4().hex
+        scope["querylect_request_id"] = request_id
+
+        started, status, size = time.perf_counter(), 0, 0
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal status, size
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message = {**message, "headers": [*message["headers"], (b"x-request-id", request_id.encode())]}
+            size += len(message.get("body", b""))
+            await send(message)
+
+        self._metrics.under_way.inc()
+        try:
+            refusal = self._refusal(scope["path"], headers, request_id)
+            if refusal is not None:
+                await refusal(scope, receive, send_with_id)
+                return
+            try:
+                await self._app(scope, self._limited(receive), send_with_id)
+            except Exception:
+                log.exception("request %s %s %s failed", request_id, scope["method"], scope["path"])
+                if status:
+                    raise
+                await _internal_error(request_id)(scope, receive, send_with_id)
+        finally:
+            seconds = time.perf_counter() - started
+            self._metrics.under_way.dec()
+            route = getattr(scope.get("route"), "path", "none")
+            self._metrics.requests.labels(route, str(status)).inc()
+            self._metrics.seconds.labels(route).observe(seconds)
+            if self._log_requests:
+                self._write_line(scope, request_id, status, size, seconds)
+
+    def _write_line(self, scope: Scope, request_id: str, status: int, size: int, seconds: float) -> None:
+        if not request_log.isEnabledFor(logging.INFO):
+            return
+        line = {
+            "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "request_id": request_id,
+            "method": scope["method"],
+            "path": scope["path"],
+            "status": status,
+            "seconds": round(seconds, 4),
+            "bytes": size,
+            **scope.get(NOTES, {}),
+        }
+        request_log.info("%s", json.dumps(line, ensure_ascii=False))
+
+    def _refusal(self, path: str, headers: Mapping[bytes, bytes], request_id: str) -> Response | None:
+        if self._token is not None and path not in OPEN_PATHS:
+            scheme, _, credentials = headers.get(b"authorization", b"").partition(b" ")
+            if scheme.lower() != b"bearer" or not hmac.compare_digest(credentials.strip(), self._token):
+                reason = "the token sent is not the service's" if credentials else "no bearer token was sent"
+                detail = (
+                    f"{reason}. Send the header 'Authorization: Bearer TOKEN' with the token that the service was "
+                    "started with; querylect's client takes it from the environment variable named by client.token_env."
+                )
+                return problem_answer(problem(request_id, 401, detail), {"WWW-Authenticate": "Bearer"})
+        if self._door.closed and path not in WATCH_PATHS:
+            detail = "the service is going down; ask another replica, or again after its restart"
+            return problem_answer(problem(request_id, 503, detail), {"Retry-After": "1", **_CLOSE})
+        declared = headers.get(b"content-length", b"0")
+        if declared.isdigit() and int(declared) > self._max_body_bytes:
+            return problem_answer(problem(request_id, 413, self._too_large(int(declared))), _CLOSE)
+        return None
+
+    def _limited(self, receive: Receive) -> Receive:
+        """`receive` that raises 413 where the body grows too large and 408 where it arrives too slowly."""
+        size, deadline, complete = 0, time.monotonic() + self._read_seconds, False
+
+        async def limited() -> Message:
+            nonlocal size, complete
+            if complete:
+                return await receive()
+            try:
+                async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
+                    message = await receive()
+            except TimeoutError:
+                raise HTTPException(
+                    408,
+                    f"the body did not arrive within {self._read_seconds:g} s ({size} bytes did). "
+                    "Send it faster, or fewer plans in one request.",
+                    _CLOSE,
+                ) from None
+            size += len(message.get("body", b""))
+            if size > self._max_body_bytes:
+                raise HTTPException(413, self._too_large(size), _CLOSE)
+            complete = not message.get("more_body", False)
+            return message
+
+        return limited
+
+    def _too_large(self, size: int) -> str:
+        return (
+            f"the body has at least {size} bytes; at most {self._max_body_bytes} are taken. "
+            "Send fewer plans in one request."
+        )
+
+
+def _internal_error(request_id: str) -> Response:
+    detail = f"the environment failed on this request; the service's log says why, under request id {request_id}."
+    return problem_answer(problem(request_id, 500, detail))

@@ -1,0 +1,86 @@
+"""What `GET /v1/openapi.json` says besides the routes: the token, and every error that a call may answer.
+
+FastAPI declares only a 422 of its own form. This service answers problem+json, and most of its errors come from the
+middleware (the gate) or from the exception handlers, so all are declared here.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic.json_schema import models_json_schema
+
+from .middleware import OPEN_PATHS, WATCH_PATHS
+from .problems import MEDIA_TYPE
+from .schemas import Problem
+
+_REFS = "#/components/schemas/{model}"
+_ERRORS: Mapping[int, str] = {
+    400: "The body cannot be decoded.",
+    401: "The bearer token is missing or wrong.",
+    404: "There is no such split or question.",
+    408: "The body took too long to arrive.",
+    413: "The request is too large, or asks for too much at once.",
+    422: "The request does not validate; `invalid` names the fields.",
+    500: "The environment failed on this request; the service's log says why.",
+    503: "Too many plans wait already, or the service goes down; ask again after Retry-After seconds.",
+}
+_EVERYWHERE = {413, 500}
+"""The gate refuses any request that declares too large a body; anything may fail."""
+_OF_PATH = {
+    "/v1/questions": {404, 422},
+    "/v1/search": {400, 408, 422},
+    "/v1/step": {400, 404, 408, 422},
+}
+_WITH_BODY = {400, 408, 422}
+"""Of calls that an extension adds and that take a body."""
+_REQUEST_ID = {"description": "Names the request in the service's log.", "schema": {"type": "string"}}
+_HEADERS = {
+    401: {"WWW-Authenticate": {"description": "The scheme asked for.", "schema": {"type": "string"}}},
+    503: {"Retry-After": {"description": "Whole seconds to wait.", "schema": {"type": "integer", "minimum": 1}}},
+}
+
+
+def declare_errors(app: FastAPI, *, token: bool) -> None:
+    """Add all errors to the app's schema; `token` says whether calls need one."""
+
+    def schema() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            app.openapi_schema = _openapi_schema(app, token)
+        return app.openapi_schema
+
+    app.openapi = schema  # type: ignore[method-assign]
+
+
+def _openapi_schema(app: FastAPI, token: bool) -> dict[str, Any]:
+    schema = get_openapi(title=app.title, version=app.version, routes=app.routes)
+    components = schema.setdefault("components", {})
+    schemas = components.setdefault("schemas", {})
+    for unused in ("HTTPValidationError", "ValidationError"):  # FastAPI's own form of a 422
+        schemas.pop(unused, None)
+    schemas |= models_json_schema([(Problem, "serialization")], ref_template=_REFS)[1]["$defs"]
+    components["headers"] = {"RequestId": _REQUEST_ID}
+    components["responses"] = {str(status): _error(status) for status in _ERRORS}
+    if token:
+        components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+    for path, methods in schema["paths"].items():
+        statuses = _EVERYWHERE | _OF_PATH.get(path, _WITH_BODY if "post" in methods else set())
+        guarded = token and path not in OPEN_PATHS
+        statuses |= ({401} if guarded else set()) | (set() if path in WATCH_PATHS else {503})
+        for operation in methods.values():
+            responses = operation["responses"]
+            responses["200"]["headers"] = {"X-Request-ID": {"$ref": "#/components/headers/RequestId"}}
+            responses |= {str(status): {"$ref": f"#/components/responses/{status}"} for status in sorted(statuses)}
+            if guarded:
+                operation["security"] = [{"token": []}]
+    return schema
+
+
+def _error(status: int) -> dict[str, Any]:
+    problem = {"$ref": _REFS.format(model=Problem.__name__)}
+    return {
+        "description": _ERRORS[status],
+        "headers": {"X-Request-ID": {"$ref": "#/components/headers/RequestId"}, **_HEADERS.get(status, {})},
+        "content": {MEDIA_TYPE: {"schema": problem}},
+    }

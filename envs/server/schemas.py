@@ -1,0 +1,182 @@
+"""What travels between the environment service and its client: one model per request and response.
+
+A response never holds a qrel. Both sides validate: an answer that does not fit these models is a failure of the
+service, not a reward.
+"""
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from ...data.types import Document, Question
+from ..plan import SearchPlan
+
+PRIMARY_METRIC = "ndcg@10"
+"""The metric that `reward` holds."""
+MAX_K = 1000
+"""Longest ranking that one plan may ask for."""
+MAX_HITS = 262_144
+"""Most documents that the plans of one request may ask for together."""
+MAX_PAGE = 1000
+"""Most questions on one page."""
+
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+UnitInterval = Annotated[float, Field(ge=0.0, le=1.0 + 1e-9, allow_inf_nan=False)]
+
+
+class Wire(BaseModel):
+    """Base of what a service answers: immutable; keys that a newer service adds are ignored."""
+
+    model_config = ConfigDict(frozen=True)
+
+
+class RequestBody(BaseModel):
+    """Base of what a client asks: immutable; an unknown key is refused, so that a typo cannot pass unseen."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Step(RequestBody):
+    """One rewrite of one question, as a plan."""
+
+    question_id: str
+    plan: SearchPlan
+
+
+class SearchRequest(RequestBody):
+    """Body of `POST /v1/search`."""
+
+    plans: list[SearchPlan] = Field(min_length=1)
+    with_text: bool = True
+    """Whether hits carry title and text besides id and score."""
+
+
+class StepRequest(RequestBody):
+    """Body of `POST /v1/step`."""
+
+    steps: list[Step] = Field(min_length=1)
+    with_text: bool = False
+    metrics: list[str] = Field(default=[], max_length=32)
+    """Metrics wanted besides nDCG@10, by name: "recall@100", "mrr@10"."""
+
+
+class HitBody(Wire):
+    """One place of a ranking; a higher score is better."""
+
+    id: str
+    score: Finite
+    title: str | None = None
+    text: str | None = None
+
+    @property
+    def document(self) -> Document:
+        """The document of this hit. ValueError where the ranking was asked for without text."""
+        if self.title is None or self.text is None:
+            raise ValueError(f"hit {self.id!r} carries no text; ask with with_text=True")
+        return Document(id=self.id, title=self.title, text=self.text)
+
+
+class SearchResponse(Wire):
+    """One ranking, best first, for each plan, in the order of the plans."""
+
+    index_hash: str
+    rankings: list[list[HitBody]]
+
+
+class StepResult(Wire):
+    """What came back for one step and what it is worth."""
+
+    question_id: str
+    ranking: list[HitBody]
+    reward: UnitInterval
+    """nDCG@10 in [0, 1]."""
+    metrics: dict[str, Finite]
+    """nDCG@10 and every metric asked for, by name."""
+
+
+class StepResponse(Wire):
+    """One result for each step, in the order of the steps."""
+
+    index_hash: str
+    results: list[StepResult]
+
+
+class Limits(Wire):
+    """What one request may hold."""
+
+    max_plans: int = Field(ge=1)
+    max_k: int = Field(ge=1)
+    max_hits: int = Field(ge=1, default=MAX_HITS)
+    max_terms: int = Field(ge=1, default=64)
+    max_characters: int = Field(ge=1, default=65_536)
+    max_body_bytes: int = Field(ge=1)
+
+
+class EnvironmentInfo(Wire):
+    """Answer of `GET /v1/environment`."""
+
+    name: str
+    retriever: dict[str, Any]
+    """The retriever's card: kind, how it was trained, its query template."""
+    corpus_size: int = Field(ge=0)
+    corpus_hash: str
+    index_hash: str
+    gain: str
+    splits: dict[str, int]
+    """Number of questions by split."""
+    limits: Limits
+    settings_hash: str = ""
+    """sha256 of what a score depends on beside the index: judgements, documents that are ignored, and how vectors are
+    searched. "" from a service that does not say."""
+
+
+class QuestionBody(Wire):
+    """A question; `options` is empty unless the set is multiple choice."""
+
+    id: str
+    text: str
+    options: list[str] = []
+
+    @classmethod
+    def of(cls, question: Question) -> "QuestionBody":
+        """The wire form of a question."""
+        return cls(id=question.id, text=question.text, options=list(question.options))
+
+    @property
+    def question(self) -> Question:
+        """The plain form of a question."""
+        return Question(id=self.id, text=self.text, options=tuple(self.options))
+
+
+class QuestionPage(Wire):
+    """Answer of `GET /v1/questions`: questions `offset`, `offset + 1`, … of a split of `total`."""
+
+    split: str
+    total: int = Field(ge=0)
+    offset: int = Field(ge=0)
+    questions: list[QuestionBody]
+
+
+class Invalid(Wire):
+    """One field of a request that did not validate."""
+
+    where: str
+    what: str
+
+
+class Problem(Wire):
+    """An error as RFC 9457 problem details; `detail` says what to do."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    request_id: str = ""
+    invalid: list[Invalid] = []
+    """The fields that did not validate, for status 422."""
+
+
+class Health(Wire):
+    """Answer of `GET /healthz` and of `GET /readyz`."""
+
+    status: str

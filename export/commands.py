@@ -1,0 +1,66 @@
+"""`querylect export`. Heavy imports are inside the command."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..logs import set_up_logging
+
+app = typer.Typer()
+
+HUB = "hub:"
+
+
+@app.command()
+def export(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder that `querylect train` wrote.")],
+    to: Annotated[str, typer.Option("--to", metavar="DIR|hub:OWNER/NAME", help="A folder, or a repository to upload.")],
+    merge_lora: Annotated[
+        bool, typer.Option("--merge-lora", help="Export whole weights instead of an adapter.")
+    ] = False,
+    every_checkpoint: Annotated[
+        bool, typer.Option("--every-checkpoint", help="The numbered checkpoints too, each as a revision of its name.")
+    ] = False,
+    checkpoint: Annotated[
+        str | None, typer.Option("--checkpoint", help="best, final or checkpoint-N; the first there is.")
+    ] = None,
+    without_evaluation: Annotated[
+        bool, typer.Option("--without-evaluation", help="Also where nothing held-out was measured; the card says so.")
+    ] = False,
+    public: Annotated[bool, typer.Option("--public", help="Let everyone see the repository.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace what stands there and is no earlier export of this run.")
+    ] = False,
+    base_model: Annotated[
+        str | None, typer.Option("--base-model", metavar="ID", help="Hub id of a base model that lies in a folder.")
+    ] = None,
+    licence: Annotated[
+        str | None, typer.Option("--license", metavar="ID", help="The licence, where the base model does not say it.")
+    ] = None,
+    example: Annotated[
+        str | None, typer.Option("--example", metavar="TEXT", help="The question that the model card shows.")
+    ] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log details.")] = False,
+) -> None:
+    """Export RUN's trained policy as a plain model folder with a model card, or publish it; print where it is."""
+    set_up_logging(verbose)
+    from .export import ExportOptions, export_to_folder, export_to_hub
+
+    wishes = ExportOptions(
+        merge_lora=merge_lora,
+        every_checkpoint=every_checkpoint,
+        without_evaluation=without_evaluation,
+        overwrite=overwrite,
+        public=public,
+        checkpoint=checkpoint,
+        base_model=base_model,
+        licence=licence,
+        example=example,
+    )
+    if to.startswith(HUB):
+        for address in export_to_hub(run.expanduser(), to.removeprefix(HUB), wishes):
+            typer.echo(address)
+        return
+    for path in export_to_folder(run.expanduser(), Path(to).expanduser(), wishes):
+        typer.echo(path)

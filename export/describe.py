@@ -1,0 +1,235 @@
+"""Builds the content of `querylect.json` from a run, a checkpoint and its results."""
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from .. import __version__
+from ..configs.llm import LlmConfig
+from ..configs.mix import environments
+from ..configs.rewriter import RewriterConfig
+from ..configs.schema import RunConfig
+from ..data.types import Question
+from ..errors import ConfigError
+from ..rewriters.base import Rewriter, Staged
+from ..rewriters.card import RetrieverCard
+from ..rewriters.registry import make_rewriter
+from ..rewriters.small import load_prompt, prompt_path
+from ..rollouts.chat import Chat
+from ..rollouts.checkpoints import base_fingerprint
+from ..rollouts.engines.base import Sampling
+from ..rollouts.turns import UsedTurn
+from .base import BaseModelSource
+from .exported import (
+    LLM,
+    PROMPT,
+    Exported,
+    ExportedAnswer,
+    ExportedChat,
+    ExportedEnvironment,
+    ExportedMember,
+    ExportedMessage,
+    ExportedPolicy,
+    ExportedResults,
+    ExportedRollout,
+    ExportedRun,
+)
+from .source import CheckpointSource, example_question, git_state, run_identity
+from .weights import Loaded
+
+_PLACEHOLDER = "QUERYLECT-QUESTION-PLACE"
+
+
+def describe(
+    source: CheckpointSource,
+    base: BaseModelSource,
+    loaded: Loaded,
+    results: Mapping[str, ExportedResults],
+    folder: Path,
+    *,
+    adapter: bool,
+    example: str | None = None,
+) -> Exported:
+    """All of `querylect.json`; the prompt files that it names are copied into `folder`.
+
+    `results` is keyed by environment name; environments without results are missing. Raises ConfigError if the
+    retriever or the rewriter of the run is unknown to this version.
+    """
+    config = source.config
+    members = {
+        name: _member(source, member_config, name, base, loaded, results.get(name), folder, example)
+        for name, member_config in environments(config).items()
+    }
+    common: dict[str, Any] = {
+        "querylect": __version__,
+        "base_model": base.name,
+        "lora": adapter,
+        "rollout": _rollout(config, source.used),
+        "policy": ExportedPolicy(
+            dtype=loaded.dtype,
+            trust_remote_code=config.policy.trust_remote_code,
+            base_fingerprint=base_fingerprint(source.run),
+        ),
+        "training": training(config, base),
+        "license": base.licence.id,
+        "run": ExportedRun(
+            name=config.name,
+            id=run_identity(source.run),
+            checkpoint=source.checkpoint.name,
+            step=source.step,
+            checkpoint_hash=source.checkpoint_hash,
+            git=git_state(source.run),
+        ),
+    }
+    if config.mix is not None:
+        return Exported(**common, environments=members)
+    member = members[""]
+    return Exported(**common, **{name: getattr(member, name) for name in ExportedMember.model_fields})
+
+
+def training(config: RunConfig, base: BaseModelSource) -> dict[str, Any]:
+    """The training settings, without those specific to this machine (folders, addresses, engines)."""
+    policy = config.policy.model_dump(mode="json")
+    policy["model"] = base.name
+    settings: dict[str, Any] = {
+        "seed": config.seed,
+        "policy": policy,
+        "rollout": config.rollout.model_dump(mode="json", exclude={"micro_batch", "engine", "vllm", "server"}),
+        "reward": config.reward.model_dump(mode="json"),
+        "train": config.train.model_dump(mode="json"),
+        "dataset": {name: member_config.env.dataset.kind for name, member_config in environments(config).items()},
+    }
+    if config.mix is None:
+        settings["dataset"] = config.env.dataset.kind
+    else:
+        weights = {name: member.weight for name, member in config.mix.environments.items()}
+        settings["mix"] = {"weights": weights, "curriculum": config.mix.curriculum.model_dump(mode="json")}
+    return settings
+
+
+def _member(
+    source: CheckpointSource,
+    config: RunConfig,
+    name: str,
+    base: BaseModelSource,
+    loaded: Loaded,
+    results: ExportedResults | None,
+    folder: Path,
+    example: str | None,
+) -> ExportedMember:
+    searched = source.searched[name]
+    card = RetrieverCard.from_service(searched["retriever"])
+    rewriter = make_rewriter(config.rewriter, card, config.search_depth)
+    question = example or example_question(source.run, name)
+    return ExportedMember(
+        rewriter=_settings(config.rewriter, name, base, folder),
+        chat=_chat(config, rewriter, loaded, question),
+        retriever=_without_folders(searched["retriever"]),
+        environment=ExportedEnvironment.model_validate(searched),
+        results=results,
+    )
+
+
+def _settings(rewriter: RewriterConfig, name: str, base: BaseModelSource, folder: Path) -> RewriterConfig:
+    """The rewriter's settings, changed to refer only to models and to files inside the export."""
+    changes: dict[str, Any] = {}
+    if rewriter.name == "small":
+        load_prompt(rewriter.prompt)
+        file = PROMPT if not name else f"{Path(PROMPT).stem}-{name}.yaml"
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(prompt_path(rewriter.prompt), folder / file)
+        changes["prompt"] = file
+    if rewriter.llm is not None:
+        llm_values = rewriter.llm.model_dump(include=set(LLM)) | {"model": findable(rewriter.llm)}
+        changes["llm"] = LlmConfig(**llm_values)
+    if rewriter.name == "chr":
+        changes["chr"] = rewriter.chr.model_copy(update={"similarity": portable(rewriter.chr.similarity)})
+    return rewriter.model_copy(update=changes)
+
+
+def _without_folders(card: Mapping[str, Any]) -> dict[str, Any]:
+    """The retriever's card, with local model paths reduced to their last component."""
+    cleaned: dict[str, Any] = {}
+    for key, value in card.items():
+        if isinstance(value, Mapping):
+            cleaned[key] = _without_folders(value)
+        else:
+            cleaned[key] = portable(value) if key in ("model", "query_model") and isinstance(value, str) else value
+    return cleaned
+
+
+def findable(llm: LlmConfig) -> str:
+    """A frozen model's name if it is publicly resolvable, "" if it exists only on this machine or an endpoint."""
+    if llm.model.startswith((".", "~", "/")) or Path(llm.model).exists():
+        return ""
+    if llm.base_url is not None and llm.model.count("/") != 1:
+        return ""
+    return llm.model
+
+
+def portable(name: str) -> str:
+    """A model's name for publication: a local path is reduced to its last component."""
+    path = Path(name).expanduser()
+    return path.resolve().name if path.is_absolute() or name.startswith((".", "~")) else name
+
+
+def _rollout(config: RunConfig, used: UsedTurn) -> ExportedRollout:
+    rollout, turns = config.rollout, len(config.rollout.branching)
+    return ExportedRollout(
+        turns=turns,
+        turn=used.turn,
+        turn_reason=used.reason,
+        max_new_tokens=[rollout.new_tokens(turn) for turn in range(1, turns + 1)],
+        max_prompt_tokens=rollout.max_prompt_tokens,
+        documents=rollout.documents,
+        document_tokens=rollout.document_tokens,
+        observation_tokens=rollout.observation_tokens,
+        keep_rewrites_weight=rollout.keep_rewrites_weight,
+        k=config.search_depth,
+    )
+
+
+def _chat(config: RunConfig, rewriter: Rewriter, loaded: Loaded, example: str) -> ExportedChat:
+    chat = Chat(loaded.tokenizer, set(loaded.stop_ids))
+    question = chat.plain_question(Question("example", example))
+    staged = isinstance(rewriter, Staged) and rewriter.stage(question) is not None
+    if isinstance(rewriter, Staged) and staged:
+        rewriter.learn_example(question)
+    messages = [ExportedMessage.model_validate(message) for message in rewriter.first(question)]
+    stop = [str(token) for token in loaded.tokenizer.convert_ids_to_tokens(loaded.stop_ids)]
+    return ExportedChat(
+        question=question.text,
+        messages=messages,
+        template=None if staged else _template(rewriter),
+        opening=rewriter.opening,
+        stop=stop,
+        stop_ids=loaded.stop_ids,
+        answer=None if staged else _answer(config, rewriter, loaded, chat, question),
+    )
+
+
+def _template(rewriter: Rewriter) -> list[ExportedMessage]:
+    """The chat with a {question} placeholder. Raises ConfigError if the prompt itself contains {question}."""
+    messages = rewriter.first(Question("template", _PLACEHOLDER))
+    if any("{question}" in message["content"] for message in messages):
+        raise ConfigError(
+            "the rewriter's prompt holds {question} besides the place of the question, so a reader could not tell them "
+            "apart. Word it differently, train again, or export with the version that trained it."
+        )
+    return [
+        ExportedMessage(role=message["role"], content=message["content"].replace(_PLACEHOLDER, "{question}"))
+        for message in messages
+    ]
+
+
+def _answer(
+    config: RunConfig, rewriter: Rewriter, loaded: Loaded, chat: Chat, question: Question
+) -> ExportedAnswer | None:
+    prompt = chat.first(rewriter.first(question), rewriter.opening)
+    if len(prompt) > config.rollout.max_prompt_tokens:
+        return None
+    sampling = Sampling(temperature=0.0, max_new_tokens=config.rollout.new_tokens(1))
+    ids = loaded.engine.generate([prompt], 1, sampling)[0][0].ids
+    text = chat.text(ids)
+    return ExportedAnswer(text=text, ids=ids, plan=rewriter.parse(question, text, 1).plan)

@@ -1,0 +1,189 @@
+"""Exports a run to a self-contained folder or to a Hub repository."""
+
+import json
+import logging
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from .. import __version__
+from ..errors import StorageError
+from .aside import only_export, placed, reason_of, refuse_strangers, refuse_the_run, said_by_the_disk
+from .base import BaseModelSource, base_of
+from .card import README, model_card
+from .datasets import dataset_ids
+from .describe import describe
+from .exported import Exported, ExportedResults, write_exported
+from .results import find_results, refuse_unevaluated
+from .snippets import Address
+from .source import CheckpointSource, every_checkpoint, open_source, run_identity
+from .upload import MAIN, HubRepository
+from .weights import load, refuse_lone_adapter, write_adapter, write_merged
+
+log = logging.getLogger(__name__)
+
+CHECKPOINTS = "checkpoints"
+"""Subfolder of the numbered checkpoints in an export to a folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExportOptions:
+    """Options of an export."""
+
+    merge_lora: bool = False
+    """Export merged weights instead of an adapter."""
+    every_checkpoint: bool = False
+    """Export the numbered checkpoints too."""
+    without_evaluation: bool = False
+    """Allow the export of a checkpoint without evaluation results."""
+    overwrite: bool = False
+    """Replace a target that is not an export of this run."""
+    public: bool = False
+    """Create the repository as a public one."""
+    checkpoint: str | None = None
+    """Overrides the checkpoint that `querylect eval` takes."""
+    base_model: str | None = None
+    """Hub id of a base model that is loaded from a folder."""
+    licence: str | None = None
+    """Licence identifier, for a base model that does not state one."""
+    example: str | None = None
+    """The example question of the card; None takes one from the run folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One checkpoint to export."""
+
+    source: CheckpointSource
+    results: Mapping[str, ExportedResults]
+    dtype: str | None
+    """The dtype it was evaluated in."""
+    revision: str
+
+
+def export_to_folder(run: Path, target: Path, wishes: ExportOptions) -> list[str]:
+    """Write the export to `target` and return its path. Numbered checkpoints, if requested, go into a subfolder.
+
+    Raises ConfigError if `target` holds something else or the run itself, CheckpointError and DataError as
+    `find_results`, ModelError and CheckpointError as `load_policy`, StorageError if it cannot be written.
+    """
+    base, parts = _prepare(run, wishes)
+    refuse_the_run(target, run)
+    if not wishes.overwrite:
+        refuse_strangers(target, parts[0].source.config.name, run_identity(run))
+    with only_export(run), placed(target) as staging:
+        for part in parts:
+            folder = staging if part.revision == MAIN else staging / CHECKPOINTS / part.revision
+            write_folder(folder, part, base, wishes, Address("."))
+    return [str(target)]
+
+
+def export_to_hub(run: Path, repo_id: str, wishes: ExportOptions, endpoint: str | None = None) -> Iterator[str]:
+    """Upload the checkpoints, the main one first, and yield the address of each after its upload.
+
+    Raises as `export_to_folder`, and HubRefusedError and HubUnavailableError for errors of the Hub. The addresses
+    yielded before an error are complete, and another call continues with the rest.
+    """
+    base, parts = _prepare(run, wishes)
+    repository = HubRepository(repo_id, endpoint)
+    repository.open(wishes.public, run_identity(run), wishes.overwrite)
+    with only_export(run):
+        for part in parts:
+            address = Address(repo_id, None if part.revision == MAIN else part.revision)
+            existing = repository.exported(part.revision)
+            if existing is not None and _is_up_to_date(existing, part, base, wishes):
+                log.info("%s of %s is there already", part.revision, repo_id)
+                yield repository.address(part.revision)
+                continue
+            with _staging(run) as staging:
+                write_folder(staging, part, base, wishes, address)
+                name, step = part.source.checkpoint.name, part.source.step
+                after = f", after {step} steps" if step is not None else ""
+                repository.put(staging, part.revision, f"Export {name} of the run {part.source.config.name}{after}")
+            yield repository.address(part.revision)
+
+
+def write_folder(folder: Path, part: _Part, base: BaseModelSource, wishes: ExportOptions, address: Address) -> Exported:
+    """Write the model files, `querylect.json` and card of one checkpoint to `folder`. Raises as `load_policy`."""
+    source, adapter = part.source, _exports_adapter(part.source, wishes)
+    loaded = load(source.config, source.checkpoint, part.dtype)
+    folder.mkdir(parents=True, exist_ok=True)
+    exported = describe(source, base, loaded, part.results, folder, adapter=adapter, example=wishes.example)
+    new_tokens = exported.rollout.max_new_tokens[0]
+    if adapter:
+        write_adapter(folder, loaded, source.checkpoint, base, new_tokens)
+    else:
+        write_merged(folder, loaded, new_tokens)
+    write_exported(folder, exported)
+    card = model_card(exported, base, dataset_ids(source.config), address, _rank(source) if adapter else None)
+    (folder / README).write_text(card, encoding="utf-8")
+    return exported
+
+
+def _prepare(run: Path, wishes: ExportOptions) -> tuple[BaseModelSource, list[_Part]]:
+    """The base model and the checkpoints to export, the main one first, after all checks that need no loaded model."""
+    source = open_source(run, wishes.checkpoint)
+    base = base_of(source.config.policy.model, wishes.base_model, wishes.licence)
+    names = every_checkpoint(run) if wishes.every_checkpoint else []
+    parts = [_part(source, MAIN), *(_part(open_source(run, name), name) for name in names)]
+    if not wishes.without_evaluation:
+        refuse_unevaluated(source, parts[0].results)
+    for part in parts:
+        if _exports_adapter(part.source, wishes):
+            refuse_lone_adapter(base, part.source.checkpoint)
+    return base, parts
+
+
+def _part(source: CheckpointSource, revision: str) -> _Part:
+    results, dtype = find_results(source)
+    return _Part(source, results, dtype, revision)
+
+
+def _exports_adapter(source: CheckpointSource, wishes: ExportOptions) -> bool:
+    return source.is_adapter and not wishes.merge_lora
+
+
+def _rank(source: CheckpointSource) -> int:
+    values = json.loads((source.checkpoint / "adapter_config.json").read_text(encoding="utf-8"))
+    ranks: Sequence[int] = [int(values["r"]), *(values.get("rank_pattern") or {}).values()]
+    return max(ranks)
+
+
+def _is_up_to_date(existing: Exported, part: _Part, base: BaseModelSource, wishes: ExportOptions) -> bool:
+    """Whether the export on the Hub equals the one that would be made. Commits are atomic, so it is complete."""
+    members = existing.members
+    return (
+        existing.querylect == __version__
+        and existing.run.checkpoint_hash == part.source.checkpoint_hash
+        and existing.lora == _exports_adapter(part.source, wishes)
+        and (existing.base_model, existing.license) == (base.name, base.licence.id)
+        and {name: member.results for name, member in members.items() if member.results} == dict(part.results)
+        and wishes.example in (None, next(iter(members.values())).chat.question)
+    )
+
+
+@contextmanager
+def _staging(run: Path) -> Iterator[Path]:
+    """A temporary folder inside the run folder, deleted after the upload. Raises StorageError."""
+    folder = run / ".exporting"
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        folder.mkdir()
+    except OSError as error:
+        raise StorageError(
+            f"{folder} cannot be made ({error.strerror}), where the export is put together. Make {run} writable, or "
+            "copy the run folder to a place that is."
+        ) from error
+    try:
+        yield folder
+    except Exception as error:
+        if said_by_the_disk(error):
+            raise StorageError(
+                f"the export could not be put together in {folder} ({reason_of(error)}). It needs the room of one "
+                "checkpoint there: free some and give the same command again."
+            ) from error
+        raise
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,379 @@
+"""`querylect.json`: the file that makes a model folder a rewriter.
+
+An exported folder is a plain model folder of transformers (or an adapter folder of peft) with this file beside the
+weights. Together they determine the search plan of a question: the prompt, the parser of the answer, the target
+retriever, the training settings and the evaluation results. The folder is self-contained except for the base model of
+an adapter: the prompts of the run are copied into it.
+
+Readers ignore unknown fields, so fields may be added. `format` changes when the meaning of a field does.
+"""
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Self, get_args
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from ..configs.llm import LlmConfig
+from ..configs.rewriter import RewriterConfig
+from ..data.sampling import QuestionSample
+from ..envs.plan import SearchPlan
+from ..errors import ModelError, StorageError
+
+FILE = "querylect.json"
+FORMAT = 1
+
+LLM = ("model", "dtype", "max_prompt_tokens")
+"""The fields of `rewriter.llm` that an export contains and that readers use."""
+
+PROMPT = "prompt.yaml"
+"""File name of the few-shot prompt of the rewriter `small`, beside FILE; for a mix it is `prompt-NAME.yaml`."""
+
+
+class _Entry(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class ExportedMessage(_Entry):
+    """One message of a chat."""
+
+    role: str
+    content: str
+
+
+class ExportedAnswer(_Entry):
+    """The greedy answer of the policy at the time of the export."""
+
+    text: str
+    """Without its opening and its end-of-turn token."""
+    ids: list[int]
+    """As sampled, including the end-of-turn id if one was sampled."""
+    plan: SearchPlan | None
+    """The parsed answer; None for a format failure."""
+
+
+class ExportedChat(_Entry):
+    """The prompt of turn 1: the chat template's rendering of `messages`, then `opening`."""
+
+    question: str
+    """An example question."""
+    messages: list[ExportedMessage]
+    """The chat for `question`."""
+    template: list[ExportedMessage] | None = None
+    """`messages` with a {question} placeholder; None if the chat depends on more than the question's text."""
+    opening: str = ""
+    """Prefix of the model's answer; sampling continues it."""
+    stop: list[str]
+    """Tokens that end an answer."""
+    stop_ids: list[int]
+    answer: ExportedAnswer | None = None
+    """None if the chat depends on the answer of another model."""
+
+
+class ExportedEnvironment(_Entry):
+    """The searched environment, as it describes itself."""
+
+    name: str
+    corpus_size: int
+    corpus_hash: str
+    index_hash: str
+    gain: str = "linear"
+    splits: dict[str, int]
+    settings_hash: str = ""
+
+
+class ExportedSystem(_Entry):
+    """One row of an evaluation: a system at a turn, as means per question."""
+
+    system: str
+    """raw, untrained, trained, or a baseline."""
+    turn: int
+    n: int
+    """Questions with a score."""
+    unscorable: int = 0
+    metrics: dict[str, float | None]
+    low: float | None = None
+    high: float | None = None
+    """95% bootstrap interval of the first metric's mean."""
+    calls: int
+    searches: float
+    tokens: float | None = None
+    prompt_tokens: float | None = None
+    format_ok: float
+    repeats: float | None = None
+    """Share of rewrites that repeat the question."""
+    cut: float | None = None
+    """Share of answers truncated at the token limit."""
+    with_fall_back: float | None = None
+    """The first metric when the raw question replaces every answer of wrong format."""
+
+
+class ExportedArm(_Entry):
+    """A system at a turn."""
+
+    system: str
+    turn: int
+
+
+class ExportedComparison(_Entry):
+    """Paired comparison of two systems on the first metric."""
+
+    system: str
+    turn: int
+    against: ExportedArm
+    n: int
+    difference: float
+    low: float
+    high: float
+    p: float
+    """Two-sided paired permutation test."""
+    p_holm: float
+    """Adjusted for all comparisons of the evaluation."""
+    wins: int
+    ties: int
+    losses: int
+    significant: bool
+    verdict: str
+
+
+class ExportedSample(_Entry):
+    """Size and seed of a sample of a split's questions."""
+
+    size: int
+    of: int
+    seed: int
+
+
+class ExportedResults(_Entry):
+    """A held-out evaluation of exactly these weights."""
+
+    created: str
+    split: str
+    questions: int
+    sample: ExportedSample | None = None
+    """None if all questions of the split were used."""
+    metric: str = "ndcg@10"
+    """The metric that was tested for significance."""
+    systems: list[ExportedSystem]
+    best_training_free: str | None = None
+    """Name of the best training-free baseline among the systems."""
+    comparisons: list[ExportedComparison]
+    environment: ExportedEnvironment
+    """The environment of the evaluation, which may differ from that of training."""
+    retriever: str
+    """Name of the retriever of `environment`."""
+    headline: str
+    explanation: str
+    seed: int
+    versions: dict[str, str]
+    licence: str = ""
+    """Licence and citation of the questions and documents, if known."""
+
+    @property
+    def count(self) -> str:
+        """How many questions were asked, in words: "611", or "20 of 611, drawn with seed 0"."""
+        sample = self.sample
+        return str(self.questions) if sample is None else str(QuestionSample(sample.size, sample.of, sample.seed))
+
+
+def _drop_unknown(section: type[BaseModel], values: Any) -> Any:
+    """The values of a settings section, without fields that this version does not know."""
+    if not isinstance(values, dict):
+        return values
+    retained: dict[str, Any] = {}
+    for name in values.keys() & section.model_fields.keys():
+        options = get_args(section.model_fields[name].annotation) or (section.model_fields[name].annotation,)
+        inner = next((option for option in options if isinstance(option, type) and issubclass(option, BaseModel)), None)
+        retained[name] = values[name] if inner is None else _drop_unknown(inner, values[name])
+    return retained
+
+
+ExportedRewriter = Annotated[RewriterConfig, BeforeValidator(partial(_drop_unknown, RewriterConfig))]
+"""The rewriter's section of a run's settings."""
+
+
+class ExportedMember(_Entry):
+    """The rewriter for one environment."""
+
+    rewriter: ExportedRewriter
+    """All settings; `prompt`, if the rewriter has one, is a file beside FILE (see `rewriter_of`)."""
+    chat: ExportedChat
+    retriever: dict[str, Any]
+    """The retriever's card, as returned by `GET /v1/environment`."""
+    environment: ExportedEnvironment
+    results: ExportedResults | None = None
+
+
+class ExportedPolicy(_Entry):
+    """Settings needed to load the weights."""
+
+    dtype: str
+    """float32 or bfloat16; for an adapter, the dtype of its base model."""
+    trust_remote_code: bool = False
+    base_fingerprint: str | None = None
+    """Fingerprint of the weights before training (rollouts/fingerprint.py); None if the run did not record it."""
+
+
+class ExportedRollout(_Entry):
+    """Sampling settings, and the document limits of later turns."""
+
+    turns: Annotated[int, Field(ge=1)]
+    """Turns of training."""
+    turn: Annotated[int, Field(ge=1)] | None = None
+    """The turn whose rewrite is used, selected on validation; None (in older files) means the last one."""
+    turn_reason: str = ""
+    """Why `turn` was selected."""
+    max_new_tokens: list[Annotated[int, Field(ge=1)]]
+    """Per turn; later turns use the last entry."""
+    max_prompt_tokens: int
+    documents: int
+    document_tokens: int
+    observation_tokens: int | None = None
+    keep_rewrites_weight: float = 0.0
+    k: Annotated[int, Field(ge=1)]
+    """Number of documents that a search plan requests."""
+
+    @property
+    def used_turn(self) -> int:
+        """The turn whose rewrite is used."""
+        return self.turn or self.turns
+
+
+class ExportedRun(_Entry):
+    """The training run of the weights."""
+
+    name: str
+    id: str
+    """Distinguishes runs of the same name."""
+    checkpoint: str
+    """best, final or checkpoint-N."""
+    step: int | None = None
+    """Training steps of these weights, if known."""
+    checkpoint_hash: str
+    """sha256 over the files of the checkpoint (eval/identity.py)."""
+    git: dict[str, Any] | None = None
+    """Git state of the training code, if the run recorded it."""
+
+
+class Exported(_Entry):
+    """The content of `querylect.json`.
+
+    With one environment, the fields of ExportedMember are at the top level; with several, they are in `environments`.
+    """
+
+    format: int = FORMAT
+    querylect: str
+    """The querylect version that wrote the file."""
+    base_model: str | None
+    """Hub id of the base model, or its name if it has no Hub id."""
+    lora: bool
+    """Whether the folder is an adapter on `base_model`."""
+    rewriter: ExportedRewriter | None = None
+    chat: ExportedChat | None = None
+    retriever: dict[str, Any] | None = None
+    environment: ExportedEnvironment | None = None
+    results: ExportedResults | None = None
+    environments: dict[str, ExportedMember] | None = None
+    """Only for a policy trained on several environments, keyed by name."""
+    rollout: ExportedRollout
+    policy: ExportedPolicy
+    training: dict[str, Any]
+    """The training settings of the run, without addresses and folders."""
+    license: str
+    """Hub licence identifier; `unknown` if the base model does not state one."""
+    run: ExportedRun
+
+    @model_validator(mode="after")
+    def _check_shape(self) -> Self:
+        single = (self.rewriter, self.chat, self.retriever, self.environment)
+        if self.environments is None and None in single:
+            raise ValueError("rewriter, chat, retriever and environment are needed where there are no environments")
+        if self.environments is not None and (any(part is not None for part in single) or not self.environments):
+            raise ValueError("environments stands for rewriter, chat, retriever and environment, and is not empty")
+        return self
+
+    @property
+    def members(self) -> dict[str, ExportedMember]:
+        """The rewriters by environment name; {"": …} if there is only one."""
+        if self.environments is not None:
+            return dict(self.environments)
+        parts = {name: getattr(self, name) for name in ExportedMember.model_fields}
+        return {"": ExportedMember.model_construct(**parts)}
+
+    def member(self, name: str | None = None) -> ExportedMember:
+        """The rewriter for the environment `name`, which may be None if there is only one. Raises ModelError."""
+        members = self.members
+        if name is None and len(members) == 1:
+            return next(iter(members.values()))
+        if name is None or name not in members:
+            if self.environments is None:
+                raise ModelError(f"the rewriter was trained for one environment, which has no name like {name!r}.")
+            raise ModelError(
+                f"the rewriter was trained for {', '.join(members)}, and {name!r} was asked for. Name one."
+            )
+        return members[name]
+
+
+def rewriter_of(member: ExportedMember, folder: Path) -> RewriterConfig:
+    """The rewriter's settings for `make_rewriter`, with the prompt path resolved against `folder`.
+
+    Of `rewriter.llm` only the fields in LLM are taken, because the folder is untrusted: it must not be able to send
+    questions and keys to another address, or to write to a file of its choice.
+    """
+    rewriter = member.rewriter
+    changes: dict[str, Any] = {}
+    if rewriter.name == "small":
+        changes["prompt"] = str(folder / Path(rewriter.prompt).name)
+    if rewriter.llm is not None:
+        changes["llm"] = LlmConfig(**rewriter.llm.model_dump(include=set(LLM)))
+    return rewriter.model_copy(update=changes)
+
+
+def read_exported(folder: Path) -> Exported:
+    """Read FILE of an exported folder.
+
+    Raises ModelError if it is missing, truncated, of another format, or lacks a field.
+    """
+    path = folder / FILE
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ModelError(
+            f"{folder} holds no {FILE}, so nothing says how its model is asked. Give a folder or Hub repository that "
+            "`querylect export` wrote; a run folder is exported first."
+        ) from error
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ModelError(f"{path} cannot be read ({error}). Export or download it again.") from error
+    if not isinstance(values, dict):
+        raise ModelError(f"{path} holds a {type(values).__name__}; expected an object. Export or download it again.")
+    version = values.get("format")
+    if version != FORMAT:
+        raise ModelError(
+            f"{path} has format {version!r}, written by querylect {values.get('querylect', 'of an unknown version')}, "
+            f"and this version reads format {FORMAT}. Install the version that wrote it, or a newer one."
+        )
+    try:
+        return Exported.model_validate(values)
+    except ValidationError as error:
+        detail = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        location = ".".join(map(str, detail["loc"])) or "the whole"
+        raise ModelError(
+            f"{path} does not describe a rewriter: {location}: {detail['msg']} ({error.error_count()} such places). "
+            f"It was written by querylect {values.get('querylect')}: install that version, or export again."
+        ) from error
+
+
+def write_exported(folder: Path, exported: Exported) -> Path:
+    """Write FILE to `folder`. Raises StorageError."""
+    path = folder / FILE
+    values = exported.model_dump(mode="json", exclude_none=False)
+    for name in ("environments",) if exported.environments is None else ExportedMember.model_fields:
+        values.pop(name)
+    try:
+        path.write_text(json.dumps(values, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise StorageError(
+            f"{path} could not be written ({error.strerror}). Free some space and export again."
+        ) from error
+    return path

@@ -1,0 +1,211 @@
+"""Finds the held-out evaluation of a checkpoint in its run folder.
+
+`querylect eval` records the hash of the checkpoint it measured. Results are exported only with those weights and
+settings, and never if they include training questions.
+"""
+
+import json
+import logging
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from ..configs.load import validated
+from ..configs.mix import environments
+from ..configs.run_settings import known_settings
+from ..configs.schema import RunConfig
+from ..configs.yaml12 import parse_yaml
+from ..data.leakage import words
+from ..errors import CheckpointError, ConfigError, DataError
+from ..eval.placement import EVALUATIONS
+from ..eval.records import METRICS, TRAINED
+from .exported import ExportedResults
+from .source import CheckpointSource, read_json
+
+log = logging.getLogger(__name__)
+
+HELD_OUT = ("validation", "test")
+
+_ANSWER_SETTINGS = (
+    "policy.model",
+    "rewriter",
+    "rollout.max_prompt_tokens",
+    "rollout.documents",
+    "rollout.document_tokens",
+    "rollout.observation_tokens",
+    "rollout.keep_rewrites_weight",
+    "reward.metric",
+)
+"""Settings, besides the weights, that affect answers."""
+
+
+def find_results(source: CheckpointSource) -> tuple[dict[str, ExportedResults], str | None]:
+    """The results of these weights by environment name, and the dtype that the weights were loaded in.
+
+    Of several evaluations, the one with the most questions is taken. An environment without results of these weights
+    is missing from the dict. If none of its result files is usable, the error of the first one is raised:
+    CheckpointError for other settings, DataError for training questions or for the split that selected the checkpoint.
+    """
+    by_env: dict[str, ExportedResults] = {}
+    dtypes: set[str] = set()
+    for name, config in environments(source.config).items():
+        unusable: list[CheckpointError | DataError] = []
+        usable: list[tuple[Path, ExportedResults, str]] = []
+        for path in _result_paths(source.run, name):
+            try:
+                results, dtype = _usable(path, config, source)
+            except (CheckpointError, DataError) as error:
+                unusable.append(error)
+                continue
+            if results is not None:
+                usable.append((path, results, dtype))
+        if usable:
+            path, by_env[name], dtype = max(usable, key=lambda entry: entry[1].questions)  # the first on ties
+            dtypes.add(dtype)
+            log.info("the card shows %s: %s %s questions", path, by_env[name].count, by_env[name].split)
+        elif unusable:
+            raise unusable[0]
+    return by_env, next(iter(dtypes)) or None if len(dtypes) == 1 else None
+
+
+def _usable(path: Path, config: RunConfig, source: CheckpointSource) -> tuple[ExportedResults | None, str]:
+    """The results in a file and the dtype of the weights; None if the file is about other weights."""
+    values = _read(path)
+    provenance = values.get("provenance", {})
+    if provenance.get("checkpoint_hash") != source.checkpoint_hash:
+        return None, ""
+    _refuse_other_settings(path, provenance, config)
+    return _results(path, values, source), str(provenance.get("dtype") or "")
+
+
+def refuse_unevaluated(source: CheckpointSource, results: Mapping[str, ExportedResults]) -> None:
+    """Raise CheckpointError if an environment has no results of these weights."""
+    for name in environments(source.config):
+        if name in results:
+            continue
+        run, checkpoint = source.run, source.checkpoint.name
+        command = f"querylect eval {run} --checkpoint {checkpoint}" + (f" --env {name}" if name else "")
+        candidates = [path for path in _result_paths(run, name) if path.is_file()]
+        scope = f" on {name}" if name else ""
+        if not candidates:
+            raise CheckpointError(
+                f"{run} holds no held-out evaluation{scope} of {checkpoint}, and a rewriter is published with what it "
+                f"gained. Run `{command}`, or export it --without-evaluation, which its card will say."
+            )
+        measured = Path(str(_read(candidates[0]).get("provenance", {}).get("checkpoint") or "no checkpoint"))
+        same = measured.name == checkpoint
+        weights = "other weights under that name, or by an earlier version" if same else measured.name
+        raise CheckpointError(
+            f"{candidates[0]} was measured on {weights}, and {checkpoint} is exported. Run `{command}`, export the "
+            "checkpoint that was measured (--checkpoint), or export this one --without-evaluation."
+        )
+
+
+def _result_paths(run: Path, environment: str) -> Iterator[Path]:
+    """Existing result files: that of the run folder first, then those in other output folders of `querylect eval`."""
+    prefix = f"eval-{environment}/" if environment else ""
+    evaluations = run.glob(f"{prefix}{EVALUATIONS}/*/results.json")
+    candidates = sorted(
+        {*evaluations, *run.glob(f"*/{prefix}results.json"), *run.glob(f"*/{EVALUATIONS}/*/{prefix}results.json")}
+    )
+    first = run / f"{prefix}results.json"
+    yield from (path for path in (first, *(path for path in candidates if path != first)) if path.is_file())
+
+
+def _read(path: Path) -> dict[str, Any]:
+    values = read_json(path)
+    if values is None:
+        raise CheckpointError(f"{path} cannot be read, or was cut. Evaluate again.")
+    return values
+
+
+def _results(path: Path, values: dict[str, Any], source: CheckpointSource) -> ExportedResults:
+    provenance = values["provenance"]
+    split = values.get("split")
+    if split not in HELD_OUT:
+        raise DataError(
+            f"{path} was measured on the split {split!r}, which is not held out. Run `querylect eval {source.run}`."
+        )
+    if split == "validation" and source.checkpoint.name == "best":
+        raise DataError(
+            f"{path} was measured on the split that chose `best` among the checkpoints, so it flatters. Run "
+            f"`querylect eval {source.run} eval.split=test`."
+        )
+    try:
+        results = ExportedResults.model_validate(
+            {
+                **values,
+                "metric": METRICS[0],
+                "environment": provenance["environment"],
+                "retriever": str(provenance["environment"]["retriever"].get("name", "")),
+                "seed": provenance["seed"],
+                "versions": provenance["versions"],
+                "licence": provenance["licence"],
+            }
+        )
+    except (ValidationError, KeyError, AttributeError, TypeError) as error:
+        raise CheckpointError(f"{path} is not what this version of `querylect eval` writes. Evaluate again.") from error
+    if not any(row.system == TRAINED and row.n for row in results.systems):
+        raise CheckpointError(f"{path} holds no scored answer of the trained policy. Evaluate again.")
+    measured = {row.turn for row in results.systems if row.system == TRAINED and row.n}
+    if source.used.turn not in measured:
+        raise CheckpointError(
+            f"{path} measured turn {', '.join(map(str, sorted(measured)))} of the trained policy, and turn "
+            f"{source.used.turn} is what its users get ({source.used.reason}). Evaluate again with "
+            f"eval.turns={source.used.turn}."
+        )
+    _refuse_trained_questions(path, source)
+    return results
+
+
+def _refuse_other_settings(path: Path, provenance: dict[str, Any], config: RunConfig) -> None:
+    """Raise CheckpointError if the evaluation used other settings than the run."""
+    try:
+        measured = validated(RunConfig, known_settings(RunConfig, parse_yaml(str(provenance["config"])))[0], str(path))
+    except (ConfigError, KeyError) as error:
+        raise CheckpointError(
+            f"{path} does not say its settings in a form that this version reads. Evaluate again."
+        ) from error
+    differing = [key for key in _ANSWER_SETTINGS if _setting(measured, key) != _setting(config, key)]
+    turns = range(1, max(measured.eval.turns, 1) + 1)
+    if any(measured.rollout.new_tokens(turn) != config.rollout.new_tokens(turn) for turn in turns):
+        differing.append("rollout.max_new_tokens")
+    if differing:
+        raise CheckpointError(
+            f"{path} was measured with other settings than those of the run: {', '.join(differing)}. Evaluate again "
+            "without overriding them."
+        )
+
+
+def _setting(config: RunConfig, key: str) -> Any:
+    value: Any = config
+    for part in key.split("."):
+        value = getattr(value, part)
+    return value
+
+
+def _refuse_trained_questions(path: Path, source: CheckpointSource) -> None:
+    """Raise DataError if the evaluation log shares a question with the training log."""
+    trained = {words(text): text for text in _questions(source.run / "rollouts.jsonl")}
+    shared = sorted({text for text in _questions(path.with_name("eval.jsonl")) if words(text) in trained})
+    if shared:
+        raise DataError(
+            f"{len(shared)} questions of {path.with_name('eval.jsonl')} were trained on ({shared[0]!r}), so its "
+            "figures are not held out. Take them out of one of the two splits and evaluate again."
+        )
+
+
+def _questions(path: Path) -> Iterator[str]:
+    """The question texts in a log file; empty if the file does not exist."""
+    if not path.is_file():
+        return
+    with path.open(encoding="utf-8") as file:
+        for line in file:
+            try:
+                question = json.loads(line).get("question")
+            except (ValueError, AttributeError):
+                continue
+            if isinstance(question, str):
+                yield question

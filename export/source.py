@@ -1,0 +1,148 @@
+"""The parts of a run folder that an export needs: settings, checkpoint, environments and provenance."""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..configs.mix import environments
+from ..configs.run_settings import load_run_config
+from ..configs.schema import RunConfig
+from ..errors import CheckpointError, ConfigError
+from ..eval.identity import folder_identity
+from ..rollouts.checkpoints import find_checkpoint
+from ..rollouts.turns import UsedTurn, used_turn
+
+EXAMPLE = "What is known about this?"
+"""The card's example if the run folder contains no question."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointSource:
+    """One checkpoint of one run."""
+
+    run: Path
+    config: RunConfig
+    checkpoint: Path
+    checkpoint_hash: str
+    searched: Mapping[str, Mapping[str, Any]]
+    """Description of each environment by name; {"": …} if there is only one."""
+
+    @property
+    def used(self) -> UsedTurn:
+        """The turn whose rewrite is used."""
+        return used_turn(self.config, self.run, self.checkpoint)
+
+    @property
+    def is_adapter(self) -> bool:
+        """Whether the checkpoint holds LoRA weights."""
+        return (self.checkpoint / "adapter_config.json").is_file()
+
+    @property
+    def step(self) -> int | None:
+        """Training steps of the checkpoint, if known."""
+        name = self.checkpoint.name
+        if match := re.fullmatch(r"checkpoint-(\d+)", name):
+            return int(match[1])
+        if name == "best":
+            record = read_json(self.checkpoint / "best.json")
+            return int(record["step"]) if record and "step" in record else None
+        return self.config.train.steps if name == "final" else None
+
+
+def open_source(run: Path, checkpoint: str | None = None) -> CheckpointSource:
+    """The named checkpoint of a run folder, by default the one that `querylect eval` takes.
+
+    Raises ConfigError if `run` is no run folder, CheckpointError if it lacks the checkpoint or environment.json.
+    """
+    config_path = run / "config.yaml"
+    if not config_path.is_file():
+        raise ConfigError(f"{run} is no run folder: it holds no config.yaml. Give one that `querylect train` wrote.")
+    config = load_run_config(run)
+    folder = find_checkpoint(run, checkpoint)
+    return CheckpointSource(run, config, folder, folder_identity(folder), _searched(run, config))
+
+
+def every_checkpoint(run: Path) -> list[str]:
+    """Names of the complete numbered checkpoints, in the order of their steps."""
+    names = [folder.name for folder in (run / "checkpoints").glob("checkpoint-*")]
+    numbered = sorted((name for name in names if re.fullmatch(r"checkpoint-\d+", name)), key=lambda n: int(n[11:]))
+    complete = []
+    for name in numbered:
+        try:
+            find_checkpoint(run, name)
+        except CheckpointError:
+            continue
+        complete.append(name)
+    return complete
+
+
+def _searched(run: Path, config: RunConfig) -> dict[str, dict[str, Any]]:
+    description = read_json(run / "environment.json")
+    if description is None:
+        raise CheckpointError(
+            f"{run} holds no environment.json, so nothing says what was searched. Go on with the run (--resume), which "
+            "writes it, or train again."
+        )
+    if config.mix is None:
+        return {"": description}
+    by_name = description.get("environments")
+    if not isinstance(by_name, dict) or set(by_name) != set(environments(config)):
+        raise CheckpointError(
+            f"{run / 'environment.json'} does not describe each environment of the mix: an earlier version wrote it. "
+            "Go on with the run (--resume) against the same environments, which writes it anew."
+        )
+    return by_name
+
+
+def run_identity(run: Path) -> str:
+    """A hash of the first logged step: it distinguishes runs of the same name and survives a resume."""
+    for name in ("metrics.jsonl", "config.yaml"):
+        path = run / name
+        if path.is_file():
+            with path.open("rb") as file:
+                return hashlib.sha256(file.readline() if name == "metrics.jsonl" else file.read()).hexdigest()[:16]
+    return ""
+
+
+def git_state(run: Path) -> dict[str, Any] | None:
+    """Git state of the sources at the last start of the run, if the run recorded it."""
+    starts = (read_json(run / "provenance.json") or {}).get("starts")
+    last = starts[-1] if isinstance(starts, list) and starts else None
+    state = last.get("git") if isinstance(last, dict) else None
+    return state if isinstance(state, dict) else None
+
+
+def example_question(run: Path, environment: str) -> str:
+    """The first evaluation question of the run, else its first training question, else EXAMPLE."""
+    folder = run / f"eval-{environment}" if environment else run
+    for path in (folder / "eval.jsonl", run / "rollouts.jsonl"):
+        for record in _first_records(path):
+            question = record.get("question")
+            if isinstance(question, str) and question.strip():
+                return question
+    return EXAMPLE
+
+
+def _first_records(path: Path) -> list[dict[str, Any]]:
+    if not path.is_file():
+        return []
+    with path.open(encoding="utf-8") as file:
+        line = file.readline()
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return []
+    return [record] if isinstance(record, dict) else []
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """The JSON object in a file; None if the file is missing or invalid."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return values if isinstance(values, dict) else None

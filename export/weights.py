@@ -1,0 +1,114 @@
+"""The model files of an export: safetensors, tokenizer with chat template, generation config; no pickle files.
+
+Merged or fully fine-tuned weights are exactly those that `querylect eval` samples from, in the same dtype. An adapter
+is copied unchanged, except for the name of its base model, which becomes the Hub id.
+"""
+
+import json
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..configs.schema import RunConfig
+from ..errors import ConfigError
+from ..rollouts.engines.base import Engine
+from .base import BaseModelSource
+
+ADAPTER_FILES = ("adapter_model.safetensors",)
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The policy of a checkpoint with its adapter merged in, and an engine for it."""
+
+    model: Any
+    tokenizer: Any
+    engine: Engine
+
+    @property
+    def dtype(self) -> str:
+        """The dtype of the weights."""
+        return str(self.model.dtype).removeprefix("torch.")
+
+    @property
+    def stop_ids(self) -> list[int]:
+        """Ids that end an answer."""
+        return sorted(self.engine.stop_ids)
+
+
+def load(config: RunConfig, checkpoint: Path, dtype: str | None) -> Loaded:
+    """Load the policy as evaluation does; `dtype` is the one of the evaluation. Raises as `load_policy`."""
+    from ..rollouts.engines.transformers import TransformersEngine
+    from ..rollouts.policy import load_policy
+
+    policy = config.policy if dtype is None else config.policy.model_copy(update={"dtype": dtype})
+    model, tokenizer = load_policy(policy, checkpoint)
+    rollout = config.rollout
+    return Loaded(model, tokenizer, TransformersEngine(model, tokenizer, rollout.micro_batch, rollout.longest_sequence))
+
+
+def refuse_lone_adapter(base: BaseModelSource, checkpoint: Path) -> None:
+    """Raise ConfigError if the base weights of the adapter in `checkpoint` are not publicly available."""
+    remedy = "Give --merge-lora to export whole weights"
+    if base.dequantised:
+        raise ConfigError(
+            f"{checkpoint} is an adapter, and its base {base.name} was read from a quantised GGUF file: no one else "
+            f"has these weights, and on others it is another policy than the one that was measured. {remedy}."
+        )
+    if base.hub_id is None:
+        raise ConfigError(
+            f"{checkpoint} is an adapter, and its base {base.name} lies only on this machine. {remedy}, or say with "
+            "--base-model under which Hub id the same weights are found."
+        )
+
+
+def write_merged(folder: Path, loaded: Loaded, new_tokens: int) -> None:
+    """Write merged weights, tokenizer and generation config to `folder`."""
+    from transformers import GenerationConfig
+
+    original_config = loaded.model.generation_config
+    loaded.model.generation_config = GenerationConfig()  # the base model's may enable sampling; written below
+    try:
+        loaded.model.save_pretrained(folder)
+    finally:
+        loaded.model.generation_config = original_config
+    for weights in folder.glob("*.safetensors"):
+        shutil.copymode(folder / "config.json", weights)  # safetensors makes its files readable to the owner only
+    _write_tokenizer_and_config(folder, loaded, new_tokens)
+
+
+def write_adapter(folder: Path, loaded: Loaded, checkpoint: Path, base: BaseModelSource, new_tokens: int) -> None:
+    """Copy the adapter, with its base model set to the Hub id, and write tokenizer and generation config."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ADAPTER_FILES:
+        shutil.copyfile(checkpoint / name, folder / name)
+    values = json.loads((checkpoint / "adapter_config.json").read_text(encoding="utf-8"))
+    values["base_model_name_or_path"] = base.hub_id
+    text = json.dumps(values, ensure_ascii=False, indent=2, sort_keys=True)
+    (folder / "adapter_config.json").write_text(text + "\n", encoding="utf-8")
+    _write_tokenizer_and_config(folder, loaded, new_tokens)
+
+
+def _write_tokenizer_and_config(folder: Path, loaded: Loaded, new_tokens: int) -> None:
+    loaded.tokenizer.save_pretrained(folder)
+    generation_config(loaded, new_tokens).save_pretrained(folder)
+
+
+def generation_config(loaded: Loaded, new_tokens: int) -> Any:
+    """Greedy decoding with the token limit and stop tokens of turn 1 in evaluation."""
+    from transformers import GenerationConfig
+
+    return GenerationConfig(
+        do_sample=False,
+        max_new_tokens=new_tokens,
+        eos_token_id=_single_or_list(loaded.stop_ids),
+        pad_token_id=loaded.tokenizer.pad_token_id,
+        bos_token_id=loaded.tokenizer.bos_token_id,
+    )
+
+
+def _single_or_list(ids: Iterable[int]) -> int | list[int]:
+    values = list(ids)
+    return values[0] if len(values) == 1 else values

@@ -1,1 +1,0 @@
-"""A trained rewriter leaves the house: export folders, model cards, the Hugging Face Hub."""

@@ -1,0 +1,1 @@
+"""How do other frameworks call a trained rewriter?"""

@@ -1,0 +1,43 @@
+"""Shared by the adapters to other libraries: turns a result into query texts, and fuses rankings."""
+
+import logging
+from collections.abc import Callable, Hashable, Sequence
+from typing import Literal, TypeVar
+
+from ...envs.retrievers.fusion import RRF_CONSTANT
+from ...errors import QuerylectError
+from ..results import RewriteResult, plain_queries
+
+log = logging.getLogger(__name__)
+
+OnFailure = Literal["question", "raise"]
+"""On a format failure: search with the raw question and log a warning, or raise RewriteFailedError."""
+Item = TypeVar("Item")
+
+
+class RewriteFailedError(QuerylectError):
+    """A format failure under `on_failure="raise"`."""
+
+
+def queries_of(result: RewriteResult, on_failure: OnFailure) -> list[str]:
+    """The query texts of a result. Raises RewriteFailedError, and ConfigError for a plan with negative weights."""
+    if not result.fallback:
+        return plain_queries(result.plan)
+    if on_failure == "raise":
+        raise RewriteFailedError(f"the rewrite of {result.question.text!r} failed: {result.failure}")
+    log.warning("the rewrite failed (%s): the question is searched as it stands", result.failure)
+    return [result.question.text]
+
+
+def merged(rankings: Sequence[Sequence[Item]], key: Callable[[Item], Hashable]) -> list[Item]:
+    """Merge rankings by reciprocal rank fusion, which needs no comparable scores. A single one stays unchanged."""
+    if len(rankings) == 1:
+        return list(rankings[0])
+    scores: dict[Hashable, float] = {}
+    items: dict[Hashable, Item] = {}
+    for ranking in rankings:
+        for rank, item in enumerate(ranking, start=1):
+            name = key(item)
+            items.setdefault(name, item)
+            scores[name] = scores.get(name, 0.0) + 1 / (RRF_CONSTANT + rank)
+    return [items[name] for name in sorted(scores, key=lambda name: -scores[name])]

@@ -1,0 +1,67 @@
+"""Haystack: a rewriter as a component.
+
+    pipeline.add_component("rewriter", QuerylectRewriter("runs/demo"))
+    pipeline.connect("rewriter.query", "retriever.query")
+
+Needs the extra `haystack`. `warm_up`, which a pipeline calls before it runs, loads the policy. Outputs: `query` is the
+first query, `queries` are all queries, `failure` is the reason of a format failure or None. On a failure both hold the
+raw question and a warning is logged; `on_failure="raise"` raises instead.
+"""
+
+from typing import Any
+
+from haystack import component, default_from_dict, default_to_dict
+
+from ..rewriter import Rewriter
+from .common import OnFailure, queries_of
+
+
+@component
+class QuerylectRewriter:
+    """Rewrites the query of a pipeline.
+
+    `path_or_id`, `checkpoint`, `turn` and `settings` are those of `Rewriter.from_pretrained`. `env` selects the
+    environment or retriever of a policy trained for several. A rewriter of two turns searches in between, in the
+    environment that `settings` configure.
+    """
+
+    def __init__(
+        self,
+        path_or_id: str,
+        checkpoint: str | None = None,
+        on_failure: OnFailure = "question",
+        env: str | None = None,
+        turn: int | None = None,
+        settings: list[str] | None = None,
+    ) -> None:
+        self.path_or_id, self.checkpoint, self.on_failure, self.env = path_or_id, checkpoint, on_failure, env
+        self.turn, self.settings = turn, settings
+        self._rewriter: Rewriter | None = None
+
+    def warm_up(self) -> None:
+        """Load the policy, once."""
+        if self._rewriter is None:
+            self._rewriter = Rewriter.from_pretrained(
+                self.path_or_id, checkpoint=self.checkpoint, turn=self.turn, settings=self.settings or ()
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The component as a dict, for serialising a pipeline."""
+        names = ("path_or_id", "checkpoint", "on_failure", "env", "turn", "settings")
+        values: dict[str, Any] = default_to_dict(self, **{name: getattr(self, name) for name in names})
+        return values
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> "QuerylectRewriter":
+        """The component from a dict made by `to_dict`."""
+        restored: QuerylectRewriter = default_from_dict(cls, data)
+        return restored
+
+    @component.output_types(query=str, queries=list[str], failure=str | None)  # type: ignore[untyped-decorator]
+    def run(self, query: str) -> dict[str, Any]:
+        """Rewrite one query."""
+        self.warm_up()
+        assert self._rewriter is not None, "it was loaded"
+        result = self._rewriter.rewrite(query, retriever=self.env)
+        queries = queries_of(result, self.on_failure)
+        return {"query": queries[0], "queries": queries, "failure": result.failure}

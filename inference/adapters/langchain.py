@@ -1,0 +1,179 @@
+"""LangChain: a rewriter as a runnable, in front of any retriever, and a retriever over a querylect service.
+
+    retriever = RewritingRetriever(rewriter=rewriter, retriever=store.as_retriever())
+    retriever.invoke("pinky finger bent inwards")
+
+Needs the extra `langchain`. Between the turns of a rewriter, `RewritingRetriever` searches its own `retriever`; the
+other classes search as `Rewriter.rewrite` does. On a format failure the raw question is searched and a warning is
+logged; `on_failure="raise"` raises instead. `env` selects the environment or retriever of a policy trained for several.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun
+from langchain_core.documents import Document
+from langchain_core.retrievers import BaseRetriever
+from langchain_core.runnables import RunnableConfig, RunnableSerializable
+from pydantic import ConfigDict
+
+from ...envs.client.client import SyncEnvironmentClient
+from ...envs.plan import SearchPlan
+from ...envs.server.schemas import HitBody
+from ...errors import QuerylectError, RequestError
+from ..results import RewriteResult, plain_queries
+from ..rewriter import Rewriter
+from .common import OnFailure, merged, queries_of
+
+
+class QueryRewriter(RunnableSerializable[str, list[str]]):
+    """From a question to the queries to search with; `batch` rewrites all questions in one batch."""
+
+    rewriter: Rewriter
+    on_failure: OnFailure = "question"
+    env: str | None = None
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
+    def invoke(self, input: str, config: RunnableConfig | None = None, **kwargs: Any) -> list[str]:
+        """The queries for one question."""
+        queries: list[str] = self._call_with_config(self._one, input, config)
+        return queries
+
+    async def ainvoke(self, input: str, config: RunnableConfig | None = None, **kwargs: Any) -> list[str]:
+        """`invoke` for an event loop; concurrent calls share a batch."""
+        queries: list[str] = await self._acall_with_config(self._aone, input, config)
+        return queries
+
+    def batch(
+        self,
+        inputs: list[str],
+        config: RunnableConfig | list[RunnableConfig] | None = None,
+        *,
+        return_exceptions: bool = False,
+        **kwargs: Any,
+    ) -> list[list[str]]:
+        """The queries for several questions, in one batch. `return_exceptions` gives each question its own error."""
+        queries: list[list[str]] = self._batch_with_config(
+            self._several, inputs, config, return_exceptions=return_exceptions
+        )
+        return queries
+
+    def _one(self, question: str) -> list[str]:
+        return queries_of(self.rewriter.rewrite(question, retriever=self.env), self.on_failure)
+
+    async def _aone(self, question: str) -> list[str]:
+        return queries_of(await self.rewriter.arewrite(question, retriever=self.env), self.on_failure)
+
+    def _several(self, questions: Sequence[str]) -> list[list[str] | Exception]:
+        try:
+            results = self.rewriter.rewrite(questions, retriever=self.env)
+        except RequestError as error:  # at least one input is not a valid question: find out which
+            return (
+                [error]
+                if len(questions) == 1
+                else [outcome for question in questions for outcome in self._several([question])]
+            )
+        return [self._queries_or_error(result) for result in results]
+
+    def _queries_or_error(self, result: RewriteResult) -> list[str] | Exception:
+        try:
+            return queries_of(result, self.on_failure)
+        except QuerylectError as error:
+            return error
+
+
+class RewritingRetriever(BaseRetriever):
+    """Searches `retriever` with the rewrites of a question; several rankings are merged by reciprocal rank fusion."""
+
+    rewriter: Rewriter
+    retriever: BaseRetriever
+    on_failure: OnFailure = "question"
+    env: str | None = None
+
+    def _get_relevant_documents(self, query: str, *, run_manager: CallbackManagerForRetrieverRun) -> list[Document]:
+        config: RunnableConfig = {"callbacks": run_manager.get_child()}
+        client = _TurnSearcher(self.retriever, config)
+        queries = queries_of(self.rewriter.rewrite(query, retriever=self.env, client=client), self.on_failure)
+        return merged(self.retriever.batch(queries, config), _key)
+
+    async def _aget_relevant_documents(
+        self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun
+    ) -> list[Document]:
+        config: RunnableConfig = {"callbacks": run_manager.get_child()}
+        client = _AsyncTurnSearcher(self.retriever, config)
+        result = await self.rewriter.arewrite(query, retriever=self.env, client=client)
+        return merged(await self.retriever.abatch(queries_of(result, self.on_failure), config), _key)
+
+
+@dataclass(frozen=True, slots=True)
+class _TurnSearcher:
+    """Adapts a LangChain retriever to `Searcher`, for the searches between turns."""
+
+    retriever: BaseRetriever
+    config: RunnableConfig
+
+    def search(self, plans: Sequence[SearchPlan]) -> list[list[HitBody]]:
+        """One ranking for each plan. Raises ConfigError for a plan that no text can say."""
+        return [_hits(self.retriever.batch(plain_queries(plan), self.config), plan.k) for plan in plans]
+
+
+@dataclass(frozen=True, slots=True)
+class _AsyncTurnSearcher:
+    """Adapts a LangChain retriever to `AsyncSearcher`."""
+
+    retriever: BaseRetriever
+    config: RunnableConfig
+
+    async def search(self, plans: Sequence[SearchPlan]) -> list[list[HitBody]]:
+        """One ranking for each plan. Raises ConfigError for a plan that no text can say."""
+        return [_hits(await self.retriever.abatch(plain_queries(plan), self.config), plan.k) for plan in plans]
+
+
+def _hits(rankings: Sequence[Sequence[Document]], k: int) -> list[HitBody]:
+    documents = merged(rankings, _key)[:k]
+    return [
+        HitBody(
+            id=str(document.id or rank),
+            score=-rank,
+            title=str(document.metadata.get("title", "")),
+            text=document.page_content,
+        )
+        for rank, document in enumerate(documents)
+    ]
+
+
+class EnvironmentRetriever(BaseRetriever):
+    """Searches a querylect service (`querylect serve`) with the question, or with the full plans of a rewriter."""
+
+    client: SyncEnvironmentClient
+    rewriter: Rewriter | None = None
+    turns: int | None = None
+    """The last turn of the rewriter; None is the turn selected on validation."""
+    k: int = 10
+    """Number of documents; overrides that of the rewriter's plan."""
+    on_failure: OnFailure = "question"
+    env: str | None = None
+    """None selects the retriever of the service."""
+
+    def _get_relevant_documents(self, query: str, *, run_manager: CallbackManagerForRetrieverRun) -> list[Document]:
+        ranking: Sequence[HitBody] | None = None
+        if self.rewriter is not None:
+            result = self.rewriter.search(query, self.client, turns=self.turns, retriever=self.env, k=self.k)
+            if result.failure is not None:
+                queries_of(result.rewrite, self.on_failure)
+            ranking = result.ranking
+        if ranking is None:
+            ranking = self.client.search([SearchPlan.of(query, self.k)])[0]
+        return [
+            Document(
+                page_content=hit.text or "", id=hit.id, metadata={"id": hit.id, "title": hit.title, "score": hit.score}
+            )
+            for hit in ranking[: self.k]
+        ]
+
+
+def _key(document: Document) -> Any:
+    """The identity of a document: its id, else its text."""
+    return document.id or document.page_content

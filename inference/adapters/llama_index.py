@@ -1,0 +1,38 @@
+"""LlamaIndex: a rewriter as a query transform.
+
+    retriever = TransformRetriever(index.as_retriever(), QuerylectTransform(rewriter))
+    engine = RetrieverQueryEngine.from_args(retriever)
+
+The retriever searches with the rewrite, while the query engine answers the original question. Needs the extra
+`llama-index`. Text retrievers get the first query, embedding retrievers the mean of all queries. On a format failure
+the raw question is searched and a warning is logged; `on_failure="raise"` raises instead.
+"""
+
+from typing import Any
+
+from llama_index.core.indices.query.query_transform.base import BaseQueryTransform
+from llama_index.core.schema import QueryBundle
+
+from ..rewriter import Rewriter
+from .common import OnFailure, queries_of
+
+
+class QuerylectTransform(BaseQueryTransform):
+    """Replaces the query by its rewrites."""
+
+    def __init__(self, rewriter: Rewriter, on_failure: OnFailure = "question", env: str | None = None) -> None:
+        """`env` selects the environment or retriever of a policy trained for several."""
+        super().__init__()
+        self._rewriter, self._on_failure, self._env = rewriter, on_failure, env
+
+    def _get_prompts(self) -> dict[str, Any]:
+        """Empty: the prompts of the policy are fixed by its training."""
+        return {}
+
+    def _update_prompts(self, prompts: dict[str, Any]) -> None:
+        """No prompts to update."""
+
+    def _run(self, query_bundle: QueryBundle, metadata: dict[str, Any]) -> QueryBundle:
+        result = self._rewriter.rewrite(query_bundle.query_str, retriever=self._env)
+        queries = queries_of(result, self._on_failure)
+        return QueryBundle(query_str=queries[0], custom_embedding_strs=queries)

@@ -1,0 +1,116 @@
+"""`querylect rewrite`. Heavy imports are inside the command."""
+
+import json
+import sys
+from collections.abc import Iterable
+from contextlib import nullcontext
+from itertools import chain, islice
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..configs.load import dump_config
+from ..errors import ConfigError, DataError, IncompleteError, UserError
+from ..logs import set_up_logging
+
+app = typer.Typer()
+
+
+@app.command()
+def rewrite(
+    rewriter: Annotated[
+        str,
+        typer.Argument(metavar="RUN|EXPORT|ID", help="A run or export folder, a Hub id, or a config (untrained)."),
+    ] = "demo",
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings to change, as rollout.micro_batch=8.")
+    ] = None,
+    question: Annotated[
+        list[str] | None, typer.Option("--question", "-q", help="A question; repeat it. Else one per line of input.")
+    ] = None,
+    source: Annotated[
+        Path | None, typer.Option("--input", "-i", metavar="FILE", help="Lines or JSON lines; standard input.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="A new file; standard output.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with --output where it was interrupted.")] = False,
+    batch: Annotated[int, typer.Option("--batch", min=1, help="Questions at once; a finished batch is written.")] = 192,
+    checkpoint: Annotated[
+        str | None, typer.Option("--checkpoint", help="best, final or checkpoint-N of a run; the first there is.")
+    ] = None,
+    revision: Annotated[str | None, typer.Option("--revision", help="Branch, tag or commit of a Hub id.")] = None,
+    env: Annotated[
+        str | None, typer.Option("--env", metavar="NAME", help="One environment of a policy for several.")
+    ] = None,
+    turn: Annotated[
+        int | None, typer.Option("--turn", min=1, help="Give the answer of this turn; the one that won on validation.")
+    ] = None,
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Run code that comes with an exported model.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved config and stop.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log details.")] = False,
+) -> None:
+    """Rewrite questions; write one JSON object a line, whose `text` is what to search (docs/use.md).
+
+    The answer is that of the turn that won on validation; between turns the environment of the run is searched.
+    """
+    set_up_logging(verbose)
+    from .load import only_member, open_trained
+
+    changes = list(overrides or ())
+    if "=" in rewriter and not Path(rewriter).exists():
+        rewriter, changes = "demo", [rewriter, *changes]
+    trained = open_trained(
+        rewriter, revision=revision, checkpoint=checkpoint, settings=changes, trust_remote_code=trust_remote_code
+    )
+    trained = only_member(trained, env)
+    if len(trained.members) > 1 and not dry_run:
+        raise ConfigError(
+            f"{rewriter} was trained for {', '.join(trained.members)}, and this asks for one of them. "
+            "Name it: --env NAME."
+        )
+    if dry_run:
+        typer.echo(dump_config(trained.config), nl=False)
+        return
+    if resume and output is None:
+        raise ConfigError("--resume goes on with a file, and there is no --output.")
+    if question and source is not None:
+        raise ConfigError("--question and --input are both given; give one of them.")
+    for number, text in enumerate(question or (), start=1):
+        if not text.strip():
+            raise UserError(f"question {number} of {len(question or ())} (--question) is blank: {text!r}.")
+    from .jsonl_io import FailureCount, Output, QuestionLines, rewritten
+    from .rewriter import Rewriter
+
+    lines = QuestionLines(question or _lines(source))
+    with nullcontext() if output is None else Output(output.expanduser(), resume) as records_file:
+        pending = iter(lines) if records_file is None else records_file.left(lines)
+        first = list(islice(pending, 1))
+        if not first and not lines.bad and not (records_file and records_file.done):
+            raise UserError("no question to rewrite: give --question TEXT, or one question per line of input.")
+        if first:
+            counts = FailureCount()
+            with Rewriter(trained, turn=turn) as loaded:
+                for records in rewritten(loaded, chain(first, pending), batch):
+                    counts.add(records)
+                    if records_file is not None:
+                        records_file.write(records)
+                        continue
+                    for record in records:
+                        typer.echo(json.dumps(record, ensure_ascii=False))
+            counts.tell()
+    if lines.bad:
+        raise IncompleteError(f"{lines.bad} lines were no question and are told above; all others were rewritten.")
+
+
+def _lines(source: Path | None) -> Iterable[str | bytes]:
+    """The lines of a file or of standard input, read lazily."""
+    if source is None:
+        return getattr(sys.stdin, "buffer", sys.stdin)
+    try:
+        return source.expanduser().open("rb")
+    except OSError as error:
+        raise DataError(f"{source} cannot be read ({error.strerror}). Give a file of questions.") from error

@@ -1,0 +1,178 @@
+"""Reads questions from a file or pipe and writes rewrites as JSON lines, in batches and without partial lines.
+
+An input line that begins with { is a JSON object with `question` and, optionally, `id` and `options`; any other line is
+the text of a question. Invalid lines are logged with their number and skipped.
+"""
+
+import json
+import logging
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any, Self
+
+from ..data.types import Question
+from ..envs.plan import is_unicode
+from ..errors import ConfigError, StorageError
+from ..storage import append, cut_off_half_a_line, hold, read_whole
+from .rewriter import Rewriter
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class QuestionLines:
+    """The questions parsed from lines; can be iterated once."""
+
+    source: Iterable[str | bytes]
+    bad: int = 0
+    """Number of lines skipped so far."""
+
+    def __iter__(self) -> Iterator[Question]:
+        """Questions with the `id` of their line, by default the line number."""
+        line_numbers: dict[str, int] = {}
+        for number, line in enumerate(self.source, start=1):
+            try:
+                question = _question(number, line)
+                if question is not None and question.id in line_numbers:
+                    raise ValueError(f"the id {question.id!r} was that of line {line_numbers[question.id]}")
+            except ValueError as error:
+                self.bad += 1
+                log.warning("line %d is passed over: %s", number, error)
+                continue
+            if question is not None:
+                line_numbers[question.id] = number
+                yield question
+
+
+def rewritten(rewriter: Rewriter, questions: Iterable[Question], batch: int) -> Iterator[list[dict[str, Any]]]:
+    """The records of the rewrites, in input order, as lists of up to `batch`."""
+    remaining = iter(questions)
+    while part := list(islice(remaining, batch)):
+        results = rewriter.rewrite(part)
+        yield [{"id": result.question.id, **result.record()} for result in results]
+
+
+@dataclass(slots=True)
+class FailureCount:
+    """Counts failed answers by reason."""
+
+    answers: int = 0
+    reasons: Counter[str] = field(default_factory=Counter)
+
+    def add(self, records: Iterable[Mapping[str, Any]]) -> None:
+        """Count some records."""
+        for record in records:
+            self.answers += 1
+            self.reasons.update([record["failure"]] if record["fallback"] else [])
+
+    def tell(self) -> None:
+        """Log how often the question replaced a failed rewrite."""
+        if self.reasons:
+            summary = ", ".join(f"{reason} ({count})" for reason, count in self.reasons.most_common())
+            log.warning(
+                "%d of %d answers failed, and the question itself is their text and plan (fallback: true): %s",
+                self.reasons.total(), self.answers, summary,
+            )  # fmt: skip
+
+
+class Output:
+    """An output file that is written in whole batches, so that an interrupted command can resume."""
+
+    def __init__(self, path: Path, resume: bool) -> None:
+        """Read the existing records, and lock the file until `close`.
+
+        Raises ConfigError if the file is not empty without `resume`, or cannot be written; StorageError if another
+        process is writing it, or it cannot be read.
+        """
+        self.path = path
+        self.done: Mapping[str, str] = {}
+        """Texts of the questions already in the file, by id."""
+        if not resume and path.exists() and (not path.is_file() or path.stat().st_size):
+            raise ConfigError(f"{path} exists. Go on with it by --resume, or give another file.")
+        try:
+            self._file = path.open("ab")
+        except OSError as error:
+            raise ConfigError(
+                f"{path} cannot be written ({error.strerror}). Make its folder, or give another file."
+            ) from error
+        try:
+            hold(
+                self._file.fileno(),
+                path,
+                f"another command writes {path} now. Wait until it is done, or give another file.",
+            )
+            rows = read_whole(path, _row, "are no rewrites; the questions are asked again", "Give another file.")
+        except BaseException:
+            self.close()
+            raise
+        self.done = dict(rows)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file and release its lock."""
+        self._file.close()
+
+    def left(self, questions: Iterable[Question]) -> Iterator[Question]:
+        """The questions not yet in the file. Raises ConfigError if one has the id of another question in it."""
+        for question in questions:
+            existing = self.done.get(question.id)
+            if existing is None:
+                yield question
+            elif existing != question.text:
+                raise ConfigError(
+                    f"{self.path} was written for other questions: {question.id!r} was {existing!r} and is now "
+                    f"{question.text!r}. Give another file."
+                )
+
+    def write(self, records: Iterable[Mapping[str, Any]]) -> None:
+        """Append records and flush them to disk. Raises StorageError; earlier records are kept."""
+        try:
+            append(self.path, "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records))
+        except OSError as error:
+            with suppress(OSError):
+                cut_off_half_a_line(self.path)
+            raise StorageError(
+                f"{self.path} could not be written ({error.strerror or error}). What stands in it is whole: make room "
+                "and go on with --resume."
+            ) from error
+
+
+def _question(number: int, line: str | bytes) -> Question | None:
+    """Parse a line; None if it is blank. Raises ValueError with the reason if it is invalid."""
+    try:
+        text = (line.decode() if isinstance(line, bytes) else line).removeprefix("\ufeff").strip()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"it is not UTF-8 text (byte {error.start})") from error
+    if not text.startswith("{"):
+        return Question(str(number), text) if text else None
+    try:
+        values = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"it begins as a JSON object and is none ({error.msg} at column {error.colno})") from error
+    question, options, name = values.get("question"), values.get("options") or [], values.get("id", number)
+    if not isinstance(question, str) or not question.strip():
+        raise ValueError('it has no "question" with a text')
+    if not isinstance(options, list) or not all(isinstance(option, str) for option in options):
+        raise ValueError('its "options" are no list of texts')
+    if isinstance(name, bool) or not isinstance(name, (str, int)):
+        raise ValueError('its "id" is neither a text nor a whole number')
+    if not all(map(is_unicode, (question, str(name), *options))):
+        raise ValueError("it holds half of a surrogate pair, which is no text")
+    return Question(str(name), question.strip(), tuple(options))
+
+
+def _row(line: bytes) -> tuple[str, str] | None:
+    try:
+        record = json.loads(line)
+        return str(record["id"]), str(record["question"])
+    except (ValueError, KeyError, TypeError):
+        return None

@@ -1,0 +1,287 @@
+"""Resolves a name to a policy: a run folder, an exported folder, a Hub repository, or a config (untrained policy).
+
+The result is the same for all of them: settings to load the policy with, its checkpoint, and for each environment the
+rewriter's settings and the target retriever.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from ..configs.load import known_configs, load_config, validated
+from ..configs.mix import environments, only
+from ..configs.rewriter import RewriterConfig
+from ..configs.run_settings import load_run_config
+from ..configs.schema import PolicyConfig, RunConfig
+from ..errors import CheckpointError, ConfigError, DownloadError, ModelError, first_line
+from ..export.exported import FILE, read_exported, rewriter_of
+from ..rewriters.card import RetrieverCard
+from ..rollouts.checkpoints import find_checkpoint
+from ..rollouts.turns import UsedTurn, used_turn
+from ..sources import resolve_model
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+_NOT_NEEDED = ["*.bin", "*.pt", "*.pth", "*.h5", "*.msgpack", "*.onnx", "*.gguf", "optimizer*"]
+"""Files of a Hub repository that are not downloaded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """The rewriter and the retriever of one environment."""
+
+    rewriter: RewriterConfig
+    card: RetrieverCard | None
+    """The retriever of training; None if no file records it and the environment must be asked."""
+    service_card: Mapping[str, Any] = field(default_factory=dict)
+    """The full retriever card of the environment at training time: model fingerprint, templates, …"""
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """A policy and everything needed to query it."""
+
+    name: str
+    """As the user called it."""
+    config: RunConfig
+    """All settings of a run or config; of an export, policy and rollout plus the overrides."""
+    checkpoint: Path | None
+    """Folder of an adapter on `config.policy.model`, or of weights that replace it; None for the model itself."""
+    members: Mapping[str, Member]
+    """By environment name; {"": …} if there is only one."""
+    base: PolicyConfig
+    """The untrained model, which the first stage of some rewriters uses."""
+    k: int
+    """Number of documents that a search plan requests."""
+    used: UsedTurn
+    """The turn whose rewrite is used, and the reason."""
+    searchable: bool
+    """Whether `config` configures a search; for an export, only if `settings` do."""
+    base_fingerprint: str | None = None
+    """Fingerprint of the base weights of an exported adapter; None for a run, which stores its own."""
+
+    @property
+    def turns(self) -> int:
+        """Number of turns in training."""
+        return len(self.config.rollout.branching)
+
+
+def open_trained(
+    name: str,
+    *,
+    revision: str | None = None,
+    token: str | None = None,
+    checkpoint: str | None = None,
+    settings: Sequence[str] = (),
+    trust_remote_code: bool = False,
+) -> Trained:
+    """Resolve `name`, downloading a Hub repository, without loading the model.
+
+    `revision` and `token` are for the Hub, `checkpoint` (best, final, checkpoint-40) for a run folder, `settings` are
+    overrides such as "rollout.micro_batch=8". Raises ConfigError if the name cannot be resolved or a setting is
+    invalid, CheckpointError if a run has no such checkpoint, ModelError for an unusable export, DownloadError.
+    """
+    folder = Path(name).expanduser()
+    exported = (folder / FILE).is_file()
+    run = (folder / "config.yaml").is_file() and not exported
+    from_hub = not folder.exists() and _HUB_ID.fullmatch(name) is not None and not name.endswith((".yaml", ".yml"))
+    if checkpoint is not None and not run:
+        raise ConfigError(f"the checkpoint {checkpoint!r} is asked for, and {name!r} is no run folder. Leave it out.")
+    if revision is not None and not from_hub:
+        raise ConfigError(f"the revision {revision!r} is asked for, and {name!r} is not on the Hub. Leave it out.")
+    if from_hub:
+        folder = _downloaded(name, revision, token)
+    if exported or from_hub:
+        return _of_export(name, folder, settings, trust_remote_code, token)
+    if run:
+        config = load_run_config(folder, settings)
+        checkpoint_path = find_checkpoint(folder, checkpoint)
+        return of_config(name, config, checkpoint_path, _searched(folder), used_turn(config, folder, checkpoint_path))
+    if folder.is_dir() and name not in known_configs():
+        raise ConfigError(
+            f"{name} is no run folder (it holds no config.yaml) and no export (it holds no {FILE}). Give a folder that "
+            "`querylect train` or `querylect export` wrote."
+        )
+    return of_config(name, load_config(name, settings), None, None)
+
+
+def _member(rewriter: RewriterConfig, card: Mapping[str, Any] | None) -> Member:
+    return Member(rewriter, RetrieverCard.from_service(card), card) if card else Member(rewriter, None)
+
+
+def of_config(
+    name: str,
+    config: RunConfig,
+    checkpoint: Path | None,
+    searched: Mapping[str, Any] | None,
+    used: UsedTurn | None = None,
+) -> Trained:
+    """The policy of a config. `searched` is the content of environment.json, if known; `used` is the turn that the run
+    selected.
+    """
+    retriever: Mapping[str, Any] = searched["retriever"] if searched is not None else {}
+    cards = retriever if config.mix is not None else {"": retriever}
+    members = {env: _member(section.rewriter, cards.get(env)) for env, section in environments(config).items()}
+    return Trained(
+        name,
+        config,
+        checkpoint,
+        members,
+        config.policy,
+        config.search_depth,
+        used or used_turn(config, None, None),
+        searchable=True,
+    )
+
+
+def only_member(trained: Trained, env: str | None) -> Trained:
+    """The policy restricted to the environment `env`; None leaves it unchanged. Raises ConfigError."""
+    if env is None:
+        return trained
+    if trained.config.mix is None and "" in trained.members:
+        raise ConfigError(f"--env is {env!r}, and {trained.name} was trained for one environment. Leave it out.")
+    if env not in trained.members:
+        raise ConfigError(f"--env is {env!r}; {trained.name} knows {', '.join(trained.members)}. Name one of them.")
+    config = only(trained.config, env) if trained.config.mix is not None else trained.config
+    return replace(trained, config=config, members={"": trained.members[env]})
+
+
+def asked_of_environment(trained: Trained) -> Trained:
+    """The policy with missing retriever cards filled in by asking the environments of its config.
+
+    Raises as `open_environments`.
+    """
+    if all(member.card is not None for member in trained.members.values()):
+        return trained
+    from ..envs.client.connect import open_environments
+
+    with open_environments(trained.config) as client:
+        searched = {"retriever": client.environment().retriever}
+    return replace(
+        trained, members=of_config(trained.name, trained.config, trained.checkpoint, searched, trained.used).members
+    )
+
+
+def _searched(run: Path) -> Mapping[str, Any] | None:
+    path = run / "environment.json"
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(values["retriever"], dict):
+            raise TypeError("retriever is no object")
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(
+            f"{path} does not say what was searched ({error}). Go on with the run (--resume), which writes it anew."
+        ) from error
+    description: Mapping[str, Any] = values
+    return description
+
+
+def _of_export(name: str, folder: Path, settings: Sequence[str], trust_remote_code: bool, token: str | None) -> Trained:
+    exported = read_exported(folder)
+    if exported.policy.trust_remote_code and not trust_remote_code:
+        raise ModelError(
+            f"{name} runs code that comes with its model. Read that code; to run it, say trust_remote_code=True "
+            "(--trust-remote-code)."
+        )
+    if exported.lora and exported.base_model is None:
+        raise ModelError(f"{name} is an adapter and does not name its base model. Export it again with --merge-lora.")
+    rollout, base_model = exported.rollout, exported.base_model
+    if exported.lora and base_model is not None and token is not None and _is_on_the_hub(base_model):
+        base_model = str(_downloaded(base_model, None, token, rewriter=False))  # `load_policy` has no token
+    policy = {
+        "model": base_model if exported.lora else str(folder),
+        "dtype": exported.policy.dtype,
+        "lora": None,
+        "trust_remote_code": exported.policy.trust_remote_code,
+    }
+    budget = rollout.max_new_tokens
+    values = {
+        "name": exported.run.name,
+        "policy": policy,
+        "rollout": {
+            "branching": [1] * rollout.turns,
+            "max_new_tokens": [budget[min(turn, len(budget) - 1)] for turn in range(rollout.turns)],
+            **rollout.model_dump(exclude={"turns", "turn", "turn_reason", "max_new_tokens", "k"}),
+        },
+        "reward": {"turn_weights": [1.0] * rollout.turns},
+    }
+    config = validated(RunConfig, values, str(folder / FILE), settings)
+    changes = [override for override in settings if override.strip().startswith("rewriter.")]
+    members = {}
+    for env, member in exported.members.items():
+        rewriter = rewriter_of(member, folder)
+        if changes:
+            section = {"rewriter": rewriter.model_dump(mode="json")}
+            rewriter = validated(RunConfig, section, str(folder / FILE), changes).rewriter
+        _refuse_nameless_model(name, rewriter)
+        members[env] = _member(rewriter, member.retriever)
+    base = config.policy.model_copy(update={"model": base_model}) if base_model else config.policy
+    used = UsedTurn(rollout.used_turn, rollout.turn_reason or "the export does not say, so the last turn")
+    searchable = any(override.strip().startswith(("env.", "client.")) for override in settings)
+    trained = Trained(name, config, folder if exported.lora else None, members, base, rollout.k, used, searchable)
+    return replace(trained, base_fingerprint=exported.policy.base_fingerprint) if exported.lora else trained
+
+
+def _refuse_nameless_model(name: str, rewriter: RewriterConfig) -> None:
+    if rewriter.name == "hcqr" and rewriter.llm is not None and not rewriter.llm.model:
+        raise ModelError(
+            f"the rewriter of {name} asks a frozen model that only the machine knew which trained it. Say which one to "
+            "ask: rewriter.llm.model=ID, and for one behind an endpoint rewriter.llm.base_url=URL too."
+        )
+
+
+def _is_on_the_hub(model: str) -> bool:
+    return not Path(model).expanduser().exists() and resolve_model(model) == model
+
+
+def _downloaded(name: str, revision: str | None, token: str | None, rewriter: bool = True) -> Path:
+    """Download a Hub repository; for a rewriter, FILE first, to fail early if it is missing."""
+    from huggingface_hub import hf_hub_download, snapshot_download
+    from huggingface_hub.errors import (
+        EntryNotFoundError,
+        GatedRepoError,
+        HfHubHTTPError,
+        HFValidationError,
+        HTTPError,
+        LocalEntryNotFoundError,
+        OfflineModeIsEnabled,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+        XetDownloadError,
+    )
+
+    try:
+        if rewriter:
+            hf_hub_download(name, FILE, revision=revision, token=token)
+        return Path(snapshot_download(name, revision=revision, token=token, ignore_patterns=_NOT_NEEDED))
+    except GatedRepoError as error:
+        raise ModelError(f"{name} on the Hub asks for consent first. Give it on its page and log in.") from error
+    except RevisionNotFoundError as error:
+        raise ModelError(f"{name} on the Hub has no revision {revision!r}. Its page lists those there are.") from error
+    except RepositoryNotFoundError as error:
+        raise ModelError(
+            f"{name!r} is no folder here and no repository that can be seen on the Hub. Mend the name; for a private "
+            "one log in (`hf auth login`) or set HF_TOKEN."
+        ) from error
+    except (LocalEntryNotFoundError, OfflineModeIsEnabled) as error:
+        raise DownloadError(
+            f"{name!r} is no folder here, and the Hub cannot be reached ({first_line(error, 200)}). Mend the path, or "
+            "try again with a connection; what has arrived is kept."
+        ) from error
+    except EntryNotFoundError as error:
+        raise ModelError(
+            f"{name} on the Hub holds no {FILE}, so it is no exported rewriter. Give one that `querylect export` wrote."
+        ) from error
+    except HFValidationError as error:
+        raise ConfigError(f"{name!r} is no folder here and no Hub id ({first_line(error, 200)}). Mend it.") from error
+    except HfHubHTTPError as error:
+        raise DownloadError(f"the Hub did not give {name} ({first_line(error, 200)}). Try again later.") from error
+    except (HTTPError, XetDownloadError, OSError) as error:
+        raise DownloadError(
+            f"{name} could not be downloaded ({first_line(error, 200)}). Look at the connection and the room on the "
+            "disk and try again; what has arrived is kept."
+        ) from error

@@ -1,0 +1,145 @@
+"""Results of a rewriter: one answer per turn, and its ranking.
+
+A format failure does not raise: text and plan of the result are then the question itself, and `failure` is the reason.
+"""
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..data.types import Question
+from ..envs.plan import Probe, SearchPlan
+from ..envs.server.schemas import HitBody
+from ..errors import ConfigError
+from ..rollouts.conversation import Branch
+from ..rollouts.tree import Node
+
+
+@dataclass(frozen=True, slots=True)
+class Continuation:
+    """The position of an answer in its conversation, from which the next turn continues."""
+
+    context: Branch
+    node: Node
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class RewriteResult:
+    """The answer of the policy to one question in one turn."""
+
+    question: Question
+    turn: int
+    """1 for a first turn."""
+    plan: SearchPlan
+    """The search plan; the raw question if the answer failed."""
+    rewrites: tuple[str, ...] = ()
+    """All query texts of the answer; empty if it failed."""
+    think: str = ""
+    failure: str | None = None
+    """Why the answer failed, in a few words; None if it did not."""
+    answer: str = ""
+    """The raw text of the model, without its end-of-turn token."""
+    continuation: Continuation | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def fallback(self) -> bool:
+        """Whether the question replaces a failed rewrite."""
+        return self.failure is not None
+
+    @property
+    def text(self) -> str:
+        """The first probe of the plan as one text, without repeating words of the question (`joined`).
+
+        For a plan with negative weights, which no text can express, the first rewrite.
+        """
+        if any(term.weight < 0 for probe in self.plan.probes for term in probe.terms):
+            return self.rewrites[0] if self.rewrites else self.question.text
+        return joined(self.plan.probes[0])
+
+    def __repr__(self) -> str:
+        summary = f"the question, for it failed: {self.failure}" if self.fallback else repr(shortened(self.text))
+        return f"RewriteResult({shortened(self.question.text)!r} → {summary}, turn={self.turn})"
+
+    def record(self) -> dict[str, Any]:
+        """The result as plain data, for JSON."""
+        return {
+            "question": self.question.text,
+            "text": self.text,
+            "rewrites": list(self.rewrites),
+            "think": self.think,
+            "plan": self.plan.model_dump(mode="json"),
+            "turn": self.turn,
+            "failure": self.failure,
+            "fallback": self.fallback,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class TurnOutcome:
+    """One turn and its ranking."""
+
+    rewrite: RewriteResult
+    ranking: tuple[HitBody, ...] | None
+    """Best first; None if nothing was searched, which is the case after a failed answer before the last turn."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class SearchResult:
+    """All turns of one question with one retriever."""
+
+    question: Question
+    turns: tuple[TurnOutcome, ...]
+
+    @property
+    def rewrite(self) -> RewriteResult:
+        """The rewrite of the last turn."""
+        return self.turns[-1].rewrite
+
+    @property
+    def ranking(self) -> tuple[HitBody, ...] | None:
+        """The ranking of the last turn; if that turn failed, the ranking for the question."""
+        return self.turns[-1].ranking
+
+    @property
+    def failure(self) -> str | None:
+        """Why the last turn failed, so that the ranking is that of the question; None if it did not."""
+        return self.rewrite.failure
+
+    def __repr__(self) -> str:
+        count = "no" if self.ranking is None else len(self.ranking)
+        return f"SearchResult({self.rewrite!r}, {count} documents)"
+
+
+def plain_queries(plan: SearchPlan) -> list[str]:
+    """A plan as texts for a retriever without weighted queries: one query per probe (`joined`).
+
+    Weights are dropped. Raises ConfigError for a plan with negative weights, which no text can express.
+    """
+    for probe in plan.probes:
+        if any(term.weight < 0 for term in probe.terms):
+            raise ConfigError(
+                "the plan has a term of negative weight, which a retriever that takes texts cannot subtract. Search "
+                "this rewriter's plans with querylect's own retrievers (`querylect serve`)."
+            )
+    return list(dict.fromkeys(map(joined, plan.probes)))
+
+
+def joined(probe: Probe) -> str:
+    """The terms of a probe joined by spaces, without terms whose words are all contained in another term.
+
+    So a rewrite that repeats the question, or is repeated by it, does not duplicate words.
+    """
+    texts = [term.text for term in probe.terms if term.weight > 0 and term.text.strip()]
+    words = [frozenset(re.findall(r"\w+", text.casefold())) for text in texts]
+    distinct = [
+        text
+        for i, text in enumerate(texts)
+        if not any(words[i] < peer or (words[i] == peer and k < i) for k, peer in enumerate(words))
+    ]
+    return " ".join(distinct)
+
+
+def shortened(text: str, limit: int = 60) -> str:
+    """A text on one line, truncated to `limit` characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= limit else f"{line[: limit - 1]}…"

@@ -1,0 +1,160 @@
+"""Selects the prompts of a policy by the target retriever. They are built on first use and cached."""
+
+import logging
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..configs.rewriter import RewriterConfig
+from ..errors import ConfigError
+from ..rewriters.card import RetrieverCard
+from ..rewriters.registry import make_rewriter
+from ..rewriters.small import load_prompt
+from ..rollouts.conversation import Conversation
+from ..rollouts.engines.base import Engine
+from .load import Member, Trained, asked_of_environment
+
+log = logging.getLogger(__name__)
+
+Retriever = str | RetrieverCard | Mapping[str, Any]
+"""The name of an environment or a retriever, or a retriever's card, also as returned by `GET /v1/environment`."""
+
+_IDENTITY_FIELDS = ("model_fingerprint", "pooling", "similarity", "query_template", "max_length", "k1", "b")
+"""Card fields that distinguish two retrievers of the same name."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetrieverRewriter:
+    """The policy with the prompts for one retriever."""
+
+    dialogue: Conversation
+    card: RetrieverCard
+    member: str | None
+    """Name of the environment; None for a retriever that the policy was not trained for."""
+
+
+class RewriterPool:
+    """The prompts of a policy for all retrievers; thread-safe."""
+
+    def __init__(self, trained: Trained, engine: Engine) -> None:
+        self._trained, self._engine = trained, engine
+        self._cache: dict[tuple[str | None, RetrieverCard], RetrieverRewriter] = {}
+        self._warned: set[object] = set()
+        self._lock = threading.Lock()
+
+    @property
+    def members(self) -> Mapping[str, Member]:
+        """The members with their cards. The environment is asked once for cards that no file contains."""
+        with self._lock:
+            self._trained = asked_of_environment(self._trained)
+            return self._trained.members
+
+    @property
+    def static_members(self) -> Mapping[str, Member]:
+        """The members without asking the environment, so cards may be missing."""
+        return self._trained.members
+
+    def must_ask(self, retriever: Retriever | None) -> bool:
+        """Whether `of` must ask the environment for a missing card, which may be slow."""
+        has_card = retriever is not None and not isinstance(retriever, str)
+        return not has_card and any(member.card is None for member in self._trained.members.values())
+
+    def of(self, retriever: Retriever | None) -> RetrieverRewriter:
+        """The prompts for a retriever; None selects the only one. See `Rewriter.rewrite`. Raises ConfigError."""
+        if retriever is None or isinstance(retriever, str):
+            name = self._member_name(retriever)
+            return self._prompts_for(name, self.members[name].rewriter, self._card(name))
+        if isinstance(retriever, RetrieverCard):
+            return self._for_card(retriever, {})
+        return self._for_card(RetrieverCard.from_service(retriever), retriever)
+
+    def _member_name(self, retriever: str | None) -> str:
+        """The member for the name of an environment or a retriever."""
+        members = self.members
+        cards = {name: self._card(name) for name in members}
+        names = ", ".join(name or card.name for name, card in cards.items())
+        if retriever is None:
+            if len(members) > 1:
+                raise ConfigError(f"the policy was trained for {names}. Say which retriever will search: retriever=…")
+            return next(iter(members))
+        if retriever in members and retriever:
+            return retriever
+        matches = [name for name, card in cards.items() if card.name == retriever]
+        if len(matches) == 1:
+            return matches[0]
+        if len(members) > 1:
+            which = f"{len(matches)} of the environments have" if matches else "none of the environments is or has"
+            raise ConfigError(
+                f"{which} the retriever {retriever!r}; the policy was trained for {names}. Name one of them."
+            )
+        (name,) = members
+        self._warn(retriever, f"the retriever {retriever!r}", cards[name])
+        return name
+
+    def _for_card(self, card: RetrieverCard, service_card: Mapping[str, Any]) -> RetrieverRewriter:
+        """The prompts for a retriever by its card, whether the policy was trained for it or not."""
+        members = self._trained.members  # the environment need not be asked for a card that the caller passed
+        matches = [name for name, member in members.items() if member.card == card]
+        matches = matches or [name for name, member in members.items() if member.card and member.card.name == card.name]
+        if matches:
+            member = members[matches[0]]
+            changed = [
+                key
+                for key in _IDENTITY_FIELDS
+                if key in service_card and service_card[key] != member.service_card.get(key, service_card[key])
+            ]
+            if changed:
+                self._warn(("changed", card), f"the retriever {card.name!r} with another {', '.join(changed)}", card)
+            return self._prompts_for(matches[0], member.rewriter, card)
+        rewriter = self._rewriter_of_all(card)
+        trained = [member.card for member in members.values() if member.card is not None]
+        if trained:
+            self._warn(card, f"the retriever {card.name!r}", *trained)
+        return self._prompts_for(None, rewriter, card)
+
+    def _rewriter_of_all(self, card: RetrieverCard) -> RewriterConfig:
+        """The rewriter settings common to all members. Raises ConfigError if they differ."""
+        members = self._trained.members
+        first, *remaining = [member.rewriter for member in members.values()]
+        if not all(_alike(first, peer) for peer in remaining):
+            raise ConfigError(
+                f"{self._trained.name} was trained for {', '.join(members)}, each with a rewriter of its own, and the "
+                f"retriever {card.name!r} is none of theirs. Say in whose words it is asked: retriever=NAME."
+            )
+        return first
+
+    def _warn(self, key: object, retriever: str, *trained: RetrieverCard) -> None:
+        if key in self._warned:
+            return
+        self._warned.add(key)
+        names = ", ".join(repr(card.name) for card in trained)
+        log.warning(
+            "%s will search, and %s was trained for %s: its rewrites suit that one. Measure it with `querylect eval` "
+            "before you rely on it",
+            retriever,
+            self._trained.name,
+            names,
+        )
+
+    def _card(self, name: str) -> RetrieverCard:
+        card = self.members[name].card
+        assert card is not None, "the environment was asked for it"
+        return card
+
+    def _prompts_for(self, name: str | None, rewriter: RewriterConfig, card: RetrieverCard) -> RetrieverRewriter:
+        with self._lock:
+            prompts = self._cache.get((name, card))
+            if prompts is None:
+                dialogue = Conversation(
+                    self._engine, make_rewriter(rewriter, card, self._trained.k), self._trained.config.rollout
+                )
+                self._cache[name, card] = prompts = RetrieverRewriter(dialogue, card, name)
+            return prompts
+
+
+def _alike(left: RewriterConfig, right: RewriterConfig) -> bool:
+    """Whether two settings are equal, comparing prompt files by content."""
+    if left.name == right.name == "small" and load_prompt(left.prompt) == load_prompt(right.prompt):
+        right = right.model_copy(update={"prompt": left.prompt})
+    return left == right

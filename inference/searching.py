@@ -1,0 +1,112 @@
+"""The search between the turns of a rewriter: a client passed by the caller, or the environment of its run.
+
+The environment is opened at the first search: a local index in this process, otherwise a connection to the service. An
+exported rewriter has no environment and raises ConfigError.
+"""
+
+import inspect
+import threading
+from collections.abc import Awaitable, Sequence
+from typing import Protocol
+
+from ..configs.mix import environments
+from ..configs.schema import EnvironmentConfig, RunConfig
+from ..envs.client.client import SyncEnvironmentClient
+from ..envs.client.connect import known_urls
+from ..envs.environment import Environment
+from ..envs.plan import SearchPlan
+from ..envs.server.schemas import HitBody
+from ..errors import ConfigError, UserError
+from .load import Trained
+
+Rankings = Sequence[Sequence[HitBody]]
+
+
+class Searcher(Protocol):
+    """A synchronous search client of a rewriter, such as `SyncEnvironmentClient`."""
+
+    def search(self, plans: Sequence[SearchPlan]) -> Rankings:
+        """One ranking with texts for each plan."""
+        ...
+
+
+class AsyncSearcher(Protocol):
+    """A search client for `asearch` and `arewrite`, such as `EnvironmentClient`."""
+
+    def search(self, plans: Sequence[SearchPlan]) -> Awaitable[Rankings]:
+        """One ranking with texts for each plan."""
+        ...
+
+
+class IndexSearcher:
+    """Searches an index in this process; thread-safe."""
+
+    def __init__(self, config: EnvironmentConfig) -> None:
+        """Open the environment. Raises as `Environment.open`."""
+        self._environment = Environment.open(config)
+        self._lock = threading.Lock()
+
+    def search(self, plans: Sequence[SearchPlan]) -> list[list[HitBody]]:
+        """One ranking with texts for each plan. Raises as `Environment.search`."""
+        with self._lock:
+            return [[self._hit(hit.id, hit.score) for hit in hits] for hits in self._environment.search(plans)]
+
+    def _hit(self, name: str, score: float) -> HitBody:
+        document = self._environment.document(name)
+        return HitBody(id=name, score=score, title=document.title, text=document.text)
+
+
+class DefaultSearch:
+    """The training environments of a policy, each opened at its first search."""
+
+    def __init__(self, trained: Trained) -> None:
+        self._trained = trained
+        self._opened: dict[str, Searcher] = {}
+        self._lock = threading.Lock()
+
+    def of(self, member: str | None, turn: int) -> Searcher:
+        """The searcher of a member. `member` is None for a retriever that the policy was not trained for.
+
+        Raises ConfigError if there is no environment to search, or it cannot be opened.
+        """
+        trained = self._trained
+        reason = f"{trained.name} answers in turn {turn}, which is shown what the turn before found"
+        if member is None:
+            raise ConfigError(
+                f"{reason}, and the retriever is not the one of its run: search with it (client=…). {_HELP}"
+            )
+        if not trained.searchable:
+            raise ConfigError(f"{reason}, and an export comes without a retriever. {_HELP}")
+        with self._lock:
+            if member not in self._opened:
+                configs = environments(trained.config)
+                try:
+                    self._opened[member] = _open(configs.get(member) or configs[""])
+                except UserError as error:
+                    raise ConfigError(f"{reason}, and that cannot be searched: {error} {_HELP}") from error
+            return self._opened[member]
+
+    def close(self) -> None:
+        """Close the connections to services."""
+        with self._lock:
+            for searcher in self._opened.values():
+                if isinstance(searcher, SyncEnvironmentClient):
+                    searcher.close()
+            self._opened.clear()
+
+
+_HELP = (
+    "Give what is searched: the setting client.urls='[\"http://HOST:PORT\"]' of a running `querylect serve`, or "
+    "env.index=FOLDER with env.retriever, env.dataset.kind and env.dataset.path; from Python also client=…. Or take "
+    "the first turn alone: turn=1 (--turn 1)."
+)
+
+
+def _open(config: RunConfig) -> Searcher:
+    urls = known_urls(config)
+    return IndexSearcher(config.env) if urls is None else SyncEnvironmentClient(config.client, urls=urls)
+
+
+async def awaited(result: Rankings | Awaitable[Rankings]) -> Rankings:
+    """The result of a synchronous or asynchronous search."""
+    return await result if inspect.isawaitable(result) else result

@@ -1,0 +1,312 @@
+"""Adds rewriting to an environment service: `POST /v1/rewrite`, `POST /v1/ask`, and the button of its page.
+
+The routes are added to the service's application and share its token, body limits, log and error handling. The model
+runs in one thread and batches the questions of concurrent requests; the event loop only waits.
+"""
+
+import asyncio
+import math
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any, Protocol, TypeVar
+
+from fastapi import APIRouter, FastAPI, HTTPException, Request, Response
+from pydantic import Field
+
+from ..data.types import Question
+from ..envs.environment import Environment
+from ..envs.page.router import MAX_OPTIONS, MAX_QUESTION, PageRewrite, Search
+from ..envs.plan import SearchPlan
+from ..envs.server.batching import Hits, OverloadedError
+from ..envs.server.middleware import note
+from ..envs.server.schemas import MAX_K, HitBody, RequestBody, Wire
+from ..errors import EnvironmentUnavailableError, QuerylectError, RequestError
+from .batching import ClosedError
+from .load import only_member, open_trained
+from .results import RewriteResult
+from .rewriter import Rewriter
+
+MAX_QUESTIONS = 64
+"""Maximum number of questions per request."""
+MAX_WAITING = 256
+"""Number of queued questions from which on new requests are refused."""
+GOING_DOWN = "the service is going down; ask another replica, or again after its restart"
+MAX_TURNS = 4
+"""Maximum number of turns per question."""
+
+Value = TypeVar("Value")
+Text = Annotated[str, Field(min_length=1, max_length=MAX_QUESTION)]
+
+
+class AskedBody(RequestBody):
+    """A question with answer options."""
+
+    text: Text
+    options: list[Annotated[str, Field(max_length=MAX_QUESTION)]] = Field([], max_length=MAX_OPTIONS)
+
+
+class RewriteRequest(RequestBody):
+    """Body of `POST /v1/rewrite`."""
+
+    questions: list[Text | AskedBody] = Field(min_length=1)
+    turn: Annotated[int, Field(ge=1, le=MAX_TURNS)] | None = None
+    """Whose answer is given; the turn that won on validation where it is not said."""
+
+
+class AskRequest(RequestBody):
+    """Body of `POST /v1/ask`."""
+
+    questions: list[Text | AskedBody] = Field(min_length=1)
+    turns: Annotated[int, Field(ge=1, le=MAX_TURNS)] | None = None
+    """The last turn; the one that won on validation where it is not said. 1 rewrites without looking at documents."""
+    k: Annotated[int, Field(ge=1, le=MAX_K)] | None = None
+    """Documents of the ranking; as many as a plan of the rewriter asks for."""
+    with_text: bool = True
+    """Whether hits carry title and text besides id and score."""
+
+
+class RewriteBody(Wire):
+    """One answer of the policy."""
+
+    text: str
+    """What is searched, as one text; the question where the answer failed."""
+    rewrites: list[str]
+    """As the policy wrote them; empty where the answer failed."""
+    think: str
+    plan: SearchPlan
+    """What is searched; the question where the answer failed."""
+    turn: int
+    failure: str | None
+    """Why the answer could not be used; null where it could."""
+    fallback: bool
+    """Whether the question itself stands in place of a rewrite."""
+
+    @classmethod
+    def of(cls, result: RewriteResult) -> "RewriteBody":
+        """The wire form of a result."""
+        return cls(
+            text=result.text,
+            rewrites=list(result.rewrites),
+            think=result.think,
+            plan=result.plan,
+            turn=result.turn,
+            failure=result.failure,
+            fallback=result.fallback,
+        )
+
+
+class RewriteAnswer(Wire):
+    """One rewrite for each question, in their order."""
+
+    rewriter: str
+    rewrites: list[RewriteBody]
+
+
+class FoundBody(Wire):
+    """What was found for one question."""
+
+    turns: list[RewriteBody]
+    ranking: list[HitBody] | None
+    """That of the last turn, best first; where it failed, that of the question itself."""
+    failure: str | None
+    """Why the last answer could not be used; null where it could."""
+
+
+class AskAnswer(Wire):
+    """One ranking for each question, in their order."""
+
+    index_hash: str
+    rewriter: str
+    answers: list[FoundBody]
+
+
+class ServiceHooks(Protocol):
+    """The interface of an environment service for additional routes."""
+
+    environment: Environment
+
+    async def rank(self, request: Request, plans: Sequence[SearchPlan]) -> list[Hits]:
+        """Search plans that are within the limits."""
+        ...
+
+    def ranking(self, hits: Hits, with_text: bool) -> list[dict[str, Any]]:
+        """The wire form of a ranking."""
+        ...
+
+    def when_given_up(self, call: Callable[[], object]) -> None:
+        """Register a callback for when the service abandons its queue."""
+        ...
+
+
+class PageWriter:
+    """The rewriter of the button on the service's page."""
+
+    def __init__(self, rewriter: Rewriter) -> None:
+        self.name = rewriter.name
+        self._rewriter = rewriter
+
+    def __call__(self, question: Question, card: Mapping[str, Any], search: Search | None = None) -> PageRewrite:
+        """The greedy answer of the selected turn. `search` runs between turns; None is the environment of the run.
+
+        Raises as `Rewriter.rewrite`, and OverloadedError if the service shuts down first.
+        """
+        try:
+            result = self._rewriter.rewrite(question, retriever=card, client=_PageSearcher(search) if search else None)
+        except ClosedError as error:
+            raise OverloadedError(GOING_DOWN) from error
+        plan = None if result.fallback else result.plan
+        return PageRewrite(text=result.answer, plan=plan, think=result.think, failure=result.failure or "")
+
+
+@dataclass(frozen=True, slots=True)
+class _PageSearcher:
+    """Adapts the search of the page's router to `Searcher`."""
+
+    run_search: Search
+
+    def search(self, plans: Sequence[SearchPlan]) -> Sequence[Sequence[HitBody]]:
+        """One ranking with texts for each plan."""
+        return self.run_search(plans)
+
+
+def open_rewriter(
+    name: str,
+    env: str | None,
+    checkpoint: str | None = None,
+    revision: str | None = None,
+    turn: int | None = None,
+) -> tuple[PageWriter, Callable[[FastAPI], None]]:
+    """Load a rewriter for a service; return its page button and the function that mounts its routes.
+
+    `env` selects the environment of a policy trained for several, `turn` overrides the one selected on validation.
+    `name`, `checkpoint` and `revision` are those of `open_trained`. Raises as `open_trained` and `load_policy`.
+    """
+    trained = open_trained(name, checkpoint=checkpoint, revision=revision)
+    rewriter = Rewriter(only_member(trained, env if env in trained.members else None), turn=turn)
+    return PageWriter(rewriter), partial(mount, rewriter=rewriter)
+
+
+def mount(app: FastAPI, rewriter: Rewriter) -> None:
+    """Add the routes to a service (envs/server/app.py). Raises ConfigError if its retriever does not fit."""
+    service: ServiceHooks = app.state.room
+    rewriter.prepare(service.environment.card)
+    shutdown = asyncio.Event()
+    service.when_given_up(rewriter.close)
+    service.when_given_up(shutdown.set)
+    app.include_router(_router(service, rewriter, shutdown))
+
+
+def _router(service: ServiceHooks, rewriter: Rewriter, shutdown: asyncio.Event) -> APIRouter:
+    router = APIRouter()
+    card = service.environment.card
+
+    @router.post("/v1/rewrite", response_model=RewriteAnswer)
+    async def rewrite(body: RewriteRequest, request: Request) -> Any:
+        """Rewrite every question; the served index is searched where a later turn is shown documents."""
+        questions = _admitted_questions(body, request, rewriter)
+        work = rewriter.arewrite(questions, retriever=card, turn=body.turn, client=_Searcher(service, request))
+        results = await _while_connected(request, work, shutdown)
+        if results is None:
+            return _client_closed()
+        return RewriteAnswer(rewriter=rewriter.name, rewrites=[RewriteBody.of(result) for result in results])
+
+    @router.post("/v1/ask", response_model=AskAnswer)
+    async def ask(body: AskRequest, request: Request) -> Any:
+        """Rewrite every question and search, turn after turn, each shown what the one before it found."""
+        questions = _admitted_questions(body, request, rewriter)
+        searched = rewriter.asearch(questions, _Searcher(service, request), turns=body.turns, retriever=card, k=body.k)
+        results = await _while_connected(request, searched, shutdown)
+        if results is None:
+            return _client_closed()
+        answers = []
+        for result in results:
+            ranking = None if result.ranking is None else [_hit_body(hit, body.with_text) for hit in result.ranking]
+            turns = [RewriteBody.of(turn.rewrite) for turn in result.turns]
+            answers.append(FoundBody(turns=turns, ranking=ranking, failure=result.failure))
+        return AskAnswer(index_hash=service.environment.index_hash, rewriter=rewriter.name, answers=answers)
+
+    return router
+
+
+class _Searcher:
+    """The service's own batched search, with texts, on behalf of one request."""
+
+    def __init__(self, service: ServiceHooks, request: Request) -> None:
+        self._service, self._request = service, request
+
+    async def search(self, plans: Sequence[SearchPlan]) -> list[list[HitBody]]:
+        service = self._service
+        hit_lists = await service.rank(self._request, plans)
+
+        def read_rankings() -> list[list[HitBody]]:
+            rankings = [[HitBody(**hit) for hit in service.ranking(hits, with_text=True)] for hits in hit_lists]
+            service.environment.refuse_damage()
+            return rankings
+
+        return await asyncio.to_thread(read_rankings)
+
+
+def _admitted_questions(body: RewriteRequest | AskRequest, request: Request, rewriter: Rewriter) -> list[Question]:
+    """The questions of a request. Raises HTTPException 413 for too many, OverloadedError if the queue is full."""
+    note(request.scope, questions=len(body.questions))
+    if len(body.questions) > MAX_QUESTIONS:
+        raise HTTPException(
+            413,
+            f"{len(body.questions)} questions in one request; at most {MAX_QUESTIONS} are taken. Send them in parts.",
+        )
+    pending = rewriter.waiting
+    if pending >= MAX_WAITING:
+        wait = math.ceil(pending * rewriter.seconds_per_question)
+        raise OverloadedError(
+            f"{pending} questions already wait, and more are taken while fewer than {MAX_WAITING} do; ask again later, "
+            "or start another replica",
+            retry_after=min(max(wait, 1), 30),
+        )
+    return [
+        Question("", item) if isinstance(item, str) else Question("", item.text, tuple(item.options))
+        for item in body.questions
+    ]
+
+
+async def _while_connected(request: Request, work: Coroutine[Any, Any, Value], shutdown: asyncio.Event) -> Value | None:
+    """The result of `work`; None, and `work` is cancelled, if the client disconnects first.
+
+    Raises OverloadedError if the service shuts down first (`shutdown`), also while the model is running,
+    HTTPException 500 if the rewriter fails, and the errors of a search.
+    """
+    work_task = asyncio.ensure_future(work)
+    disconnect_task = asyncio.ensure_future(_disconnected(request))
+    shutdown_task = asyncio.ensure_future(shutdown.wait())
+    try:
+        await asyncio.wait({work_task, disconnect_task, shutdown_task}, return_when=asyncio.FIRST_COMPLETED)
+        if work_task.done():
+            return await work_task
+        if shutdown_task.done():
+            raise OverloadedError(GOING_DOWN)
+        return None
+    except ClosedError as error:
+        raise OverloadedError(GOING_DOWN) from error
+    except (RequestError, OverloadedError, EnvironmentUnavailableError):
+        raise
+    except QuerylectError as error:
+        raise HTTPException(500, f"the rewriter failed: {error}") from error
+    finally:
+        for task in (work_task, disconnect_task, shutdown_task):
+            task.cancel()
+        await asyncio.gather(work_task, disconnect_task, shutdown_task, return_exceptions=True)
+
+
+async def _disconnected(request: Request) -> None:
+    """Return when the client has closed the connection."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _client_closed() -> Response:
+    """A response that nobody receives, since the connection is closed. The log shows its status 499."""
+    return Response(status_code=499)
+
+
+def _hit_body(hit: HitBody, with_text: bool) -> HitBody:
+    return hit if with_text else HitBody(id=hit.id, score=hit.score)

@@ -1,0 +1,69 @@
+"""CHR as published: one call for a JSON object of two hypotheses (seed 001, sections 3 and B).
+
+rewriters/chr.py turns the hypotheses into a search plan.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+from ..configs.methods import ChrMethodConfig
+from ..configs.rewriter import ChrConfig
+from ..data.types import Question
+from ..llms.base import SamplingParams
+from ..llms.structured import AskForm, FormPrompt, Structured, WorkedExample
+from ..rewriters.chr import VERSION, Contrast, case_of, role_of
+from .method import Steps
+from .rewritten import failed, searched
+
+Hypothesis = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+
+
+class Hypotheses(BaseModel):
+    """The two hypotheses as the paper's JSON object."""
+
+    model_config = ConfigDict(frozen=True)
+
+    plus: Hypothesis = Field(alias="H_plus", description="The target hypothesis.")
+    minus: Hypothesis = Field(alias="H_minus", description="The mimic hypothesis.")
+
+
+_EXAMPLES = (
+    WorkedExample(
+        "Question: A boy has itching, scaly patches in the bends of his elbows since infancy. What is the diagnosis?\n"
+        "A. Psoriasis\nB. Atopic dermatitis",
+        Hypotheses(
+            H_plus="Atopic dermatitis begins in infancy and itches in the bends of elbows and knees.",
+            H_minus="Psoriasis is scaly too, but lies on the outer side of elbows and knees.",
+        ),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Chr:
+    """CHR as published: one call for a JSON object of two hypotheses."""
+
+    settings: ChrMethodConfig
+    pair: Contrast
+    name: str = "chr"
+    versions: tuple[str, ...] = (VERSION,)
+
+    def steps(self, question: Question) -> Steps:
+        """Ask for both hypotheses, search for one and against the other."""
+        settings = self.settings
+        draw = SamplingParams(temperature=settings.temperature, max_tokens=settings.max_tokens, seed=settings.seed)
+        answer: Structured[Hypotheses] = yield AskForm(one_call(question, settings), Hypotheses, draw)
+        if answer.value is None:
+            return failed(answer)
+        plus, minus = answer.value.plus, answer.value.minus
+        return (yield from searched(self.pair.plan(plus, minus, settings.k), self.pair.notes(plus, minus)))
+
+
+def one_call(question: Question, config: ChrConfig) -> FormPrompt:
+    """The paper's call for both hypotheses."""
+    request = (
+        'Return nothing but a JSON object with the keys "H_plus" and "H_minus": {"H_plus": "...", "H_minus": "..."}'
+    )
+    return FormPrompt(role_of(config), case_of(question), VERSION, _EXAMPLES, request)

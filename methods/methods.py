@@ -1,0 +1,134 @@
+"""The methods by name: what `querylect paper` and evaluations ask for (docs/methods.md).
+
+A method is a settings section and a builder that takes it; all settings of methods are defined in configs/methods.py.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+from ..configs import methods as settings_of
+from ..configs.load import validated
+from ..configs.rewriter import HcqrConfig, MultiQueryConfig, RewriterConfig
+from ..configs.section import Section
+from ..errors import ConfigError
+from ..llms.base import SamplingParams
+from ..rewriters.card import RetrieverCard
+from ..rewriters.chr import contrast
+from ..rewriters.registry import make_rewriter
+from .chr import Chr
+from .csqe import Csqe
+from .main_rag import MainRag
+from .method import Method
+from .migres import Migres
+from .misknow import Misknow
+from .plain import Cot, DirectGen, StdRag
+from .qa_rag import QaRag
+from .rerank import Rerank
+from .rewritten import Rewritten, version_of
+from .thinkqe import ThinkQe
+from .training_free import TrainingFreeMethod, training_free
+
+
+@dataclass(frozen=True, slots=True)
+class KnownMethod:
+    """One entry of the table."""
+
+    settings: type[Section]
+    build: Callable[[Any, RetrieverCard | None], Method]
+    """From its settings and the card of its retriever; the card is None if there is no retriever."""
+    searches: bool = True
+    """False for a method that answers from what the model knows."""
+    scores: Callable[[Any], bool] = lambda config: False
+    """Whether it needs a cross-encoder, given these settings."""
+
+
+def _plain(settings: type[Section], method: Callable[[Any], Method], **options: Any) -> KnownMethod:
+    """A method that is the same for every retriever."""
+    return KnownMethod(settings, lambda config, card: method(config), **options)
+
+
+def named_sources(config: Section) -> list[str]:
+    """The knowledge bases named in the settings of a method; "" is the first one available."""
+    fields = config.model_dump(include={"sources", "first", "second", "source"})
+    return [name for value in fields.values() for name in ([value] if isinstance(value, str) else value)]
+
+
+def _rewriter(name: str, settings: type[settings_of.AskingConfig]) -> KnownMethod:
+    """A method that asks a rewriter of rewriters/registry.py once."""
+
+    def build(config: settings_of.AskingConfig, card: RetrieverCard | None) -> Method:
+        if card is None:
+            raise ConfigError(f"the method {name!r} speaks to a retriever, and there is none. Give it a source.")
+        rewriter = make_rewriter(_rewriter_config(name, config), card, getattr(config, "k", 1))
+        draw = SamplingParams(
+            getattr(config, "passages", 1), config.temperature, max_tokens=config.max_tokens, seed=config.seed
+        )
+        return Rewritten(name, rewriter, draw, version_of(rewriter))
+
+    return KnownMethod(settings, build)
+
+
+def _rewriter_config(name: str, config: Section) -> RewriterConfig:
+    """Convert the settings of a method to those of its rewriter."""
+    values = config.model_dump()
+    for section in (HcqrConfig, MultiQueryConfig):
+        if isinstance(config, section):
+            section_config = section.model_validate({key: values[key] for key in section.model_fields})
+            return RewriterConfig.model_validate({"name": name, name: section_config})
+    return RewriterConfig.model_validate(
+        {"name": name} | {key: values[key] for key in RewriterConfig.model_fields if key in values}
+    )
+
+
+def _training_free(settings: type[settings_of.TrainingFreeConfig]) -> KnownMethod:
+    """A baseline without a model (methods/training_free.py)."""
+    return KnownMethod(settings, lambda config, card: TrainingFreeMethod(training_free(config, card)))
+
+
+METHODS: Mapping[str, KnownMethod] = {
+    "direct_gen": _plain(settings_of.DirectGenConfig, DirectGen, searches=False),
+    "cot": _plain(settings_of.CotConfig, Cot, searches=False),
+    "std_rag": _plain(settings_of.StdRagConfig, StdRag),
+    **{name: _rewriter(name, settings_of.TaggedConfig) for name in ("general", "explore", "direct", "small")},
+    "first_titles": _training_free(settings_of.FirstTitlesConfig),
+    "rm3": _training_free(settings_of.Rm3Config),
+    "weighted_words": _training_free(settings_of.WeightedWordsConfig),
+    "hyde": _rewriter("hyde", settings_of.HydeConfig),
+    "query2doc": _rewriter("query2doc", settings_of.PassageConfig),
+    "multi_query": _rewriter("multi_query", settings_of.MultiQueryMethodConfig),
+    "hcqr": _rewriter("hcqr", settings_of.HcqrMethodConfig),
+    "chr": _plain(settings_of.ChrMethodConfig, lambda config: Chr(config, contrast(config))),
+    "csqe": _plain(settings_of.CsqeConfig, Csqe),
+    "thinkqe": _plain(settings_of.ThinkQeConfig, ThinkQe),
+    "qa_rag": _plain(settings_of.QaRagConfig, QaRag, scores=lambda config: config.rerank),
+    "migres": _plain(settings_of.MigresConfig, Migres),
+    "misknow": _plain(settings_of.MisknowConfig, Misknow),
+    "rerank": _plain(settings_of.RerankMethodConfig, Rerank, scores=lambda config: True),
+    "main_rag": _plain(settings_of.MainRagConfig, MainRag),
+}
+
+
+def make_method(
+    name: str,
+    settings: Mapping[str, Any],
+    card: RetrieverCard | None,
+    methods: Mapping[str, KnownMethod] = METHODS,
+) -> Method:
+    """Build the named method for the retriever of `card`; settings that are not given keep their defaults.
+
+    Raises ConfigError as `method_settings`, and for settings that do not fit the retriever.
+    """
+    config = method_settings(name, settings, methods)
+    return methods[name].build(config, card)
+
+
+def method_settings(name: str, settings: Mapping[str, Any], methods: Mapping[str, KnownMethod] = METHODS) -> Section:
+    """The complete settings of a method. Raises ConfigError for an unknown name, an unknown setting or a wrong value,
+    and suggests the closest name."""
+    if name not in methods:
+        matches = get_close_matches(name, methods, n=1, cutoff=0.5)
+        suggestion = f" Did you mean {matches[0]!r}?" if matches else ""
+        raise ConfigError(f"the method {name!r} is unknown; known are {', '.join(sorted(methods))}.{suggestion}")
+    return validated(methods[name].settings, dict(settings), f"the settings of the method {name!r}")

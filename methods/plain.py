@@ -1,0 +1,98 @@
+"""The plain baselines of seed 004 (section 3.2): DirectGen, CoT, and STD-RAG over one or several sources.
+
+DirectGen lets the reader answer without passages; with `answers` off, the reader shared by all methods answers instead.
+CoT lets it think step by step first (Wei et al. 2022). STD-RAG searches with the question as it is and lets the reader
+read the results: K passages of one source, or K/2 of each of two ("2-way retrieval"). A merged knowledge base is one
+source, made by `querylect data merge`.
+"""
+
+import re
+from dataclasses import dataclass, field
+
+from ..configs.methods import CotConfig, DirectGenConfig, StdRagConfig
+from ..data.leakage import unique
+from ..data.types import Question
+from ..llms.base import Prompt, SamplingParams
+from ..rewriters.levels import question_text
+from .method import ANSWER, MISSING, NO_RANKING, Outcome, PromptStep, Steps
+from .reading import NO_ANSWER, READER_VERSION, Notes, answered, pull, reader_prompt, said, text_of
+
+COT_VERSION = "cot-1"
+_COT = (
+    "Answer the question below. Let's think step by step: write down what you know that bears on it and what follows "
+    "from it, in a few sentences. Then end with one line of this form, in the language of the question:\nAnswer: {form}"
+)
+_SHORT, _CHOICE = "the answer alone, in a few words", "the letter of the right option alone"
+_ANSWER = re.compile(r"^[\s*#_>]*answer[ *_]*[:：][ \t*_]*(.*?)[\s*_]*$", re.IGNORECASE | re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class DirectGen:
+    """The reader alone."""
+
+    settings: DirectGenConfig
+    name: str = field(default="direct_gen", init=False)
+    versions: tuple[str, ...] = field(default=(READER_VERSION,), init=False)
+
+    def steps(self, question: Question) -> Steps:
+        """One prompt, or none where another reader answers."""
+        if not self.settings.answers:
+            return Outcome()
+        return (yield from answered(reader_prompt(question, (), words=0), self.settings.max_tokens, Notes()))
+
+
+@dataclass(frozen=True)
+class Cot:
+    """The reader alone, which thinks first and then answers on a separate line."""
+
+    settings: CotConfig
+    name: str = field(default="cot", init=False)
+    versions: tuple[str, ...] = field(default=(COT_VERSION,), init=False)
+
+    def steps(self, question: Question) -> Steps:
+        """One prompt. A text without a line "Answer: …" is a failure, not an answer."""
+        notes = Notes()
+        reply = yield PromptStep(
+            cot_prompt(question), SamplingParams(max_tokens=self.settings.max_tokens), role="reader"
+        )
+        if reply is None:
+            return Outcome(failure=MISSING)
+        notes.data["text"] = text_of(reply, notes, ANSWER)
+        answer = marked_answer(notes.data["text"])
+        return Outcome(answer=answer, notes=notes.data, failure="" if answer is not None else NO_ANSWER)
+
+
+@dataclass(frozen=True)
+class StdRag:
+    """Search with the question and read the results."""
+
+    settings: StdRagConfig
+    name: str = field(default="std_rag", init=False)
+    versions: tuple[str, ...] = field(default=(READER_VERSION,), init=False)
+
+    def steps(self, question: Question) -> Steps:
+        """One search of each source, one prompt."""
+        notes = Notes()
+        pulled = yield from pull([question.text], self.settings.sources, self.settings.k)
+        notes.pulled(pulled)
+        if pulled.down is not None:
+            return Outcome(notes=notes.data, failure=NO_RANKING)
+        documents = unique(pulled.documents)
+        notes.context(documents)
+        plan = pulled.plan if documents == pulled.documents else None
+        if not self.settings.answers:
+            return Outcome(documents, plan, notes.data)
+        prompt = reader_prompt(question, documents, self.settings.document_words)
+        return (yield from answered(prompt, self.settings.max_tokens, notes, documents, plan))
+
+
+def cot_prompt(question: Question) -> Prompt:
+    """The chain-of-thought prompt."""
+    task = _COT.format(form=_CHOICE if question.options else _SHORT)
+    return said(f"{task}\n\nQuestion: {question_text(question)}", COT_VERSION)
+
+
+def marked_answer(text: str) -> str | None:
+    """The last non-empty text behind an "Answer:" that begins a line; None without one."""
+    answers = [answer for answer in _ANSWER.findall(text) if answer]
+    return answers[-1] if answers else None

@@ -1,0 +1,64 @@
+"""QA-RAG: search with a written answer beside the question (Kim and Min 2024; seed 002, appendix B, item 3).
+
+The original searches twice, with the question alone and with the answer alone, and a cross-encoder keeps the best of
+both sets: `rerank=True`. Seed 002 compares with the answer alone and no cross-encoder, which is the default. The
+original's answers come from a fine-tuned model; here the model answers as it stands, as in seed 002.
+"""
+
+from dataclasses import dataclass, field
+
+from ..configs.methods import QaRagConfig
+from ..data.leakage import unique
+from ..data.types import Question
+from ..envs.plan import SearchPlan, is_unicode
+from ..llms.base import Prompt, SamplingParams
+from ..rewriters.levels import question_text
+from .method import MISSING, NO_RANKING, Outcome, PromptStep, ScoreStep, SearchStep, Steps
+from .reading import Notes, said, text_of
+
+VERSION = "qa-rag-1"
+_TASK = (
+    "Answer the question below as an expert would in a few sentences, in the language of the question. Write the "
+    "answer and nothing else."
+)
+EMPTY = "empty answer"
+"""The failure of a method that has nothing to search with."""
+
+
+@dataclass(frozen=True)
+class QaRag:
+    """One written answer and one or two searches."""
+
+    settings: QaRagConfig
+    name: str = field(default="qa_rag", init=False)
+    versions: tuple[str, ...] = field(default=(VERSION,), init=False)
+
+    def steps(self, question: Question) -> Steps:
+        """Write an answer, search with it. The notes hold the answer and, with `rerank`, the scores of the context."""
+        notes = Notes()
+        reply = yield PromptStep(answer_prompt(question), SamplingParams(max_tokens=self.settings.max_tokens))
+        if reply is None:
+            return Outcome(failure=MISSING)
+        answer = text_of(reply, notes, "written answer")
+        notes.data["written"] = answer
+        if not answer or not is_unicode(answer):
+            return Outcome(notes=notes.data, failure=EMPTY)
+        texts = [answer, question.text] if self.settings.rerank else [answer]
+        rankings = yield [SearchStep(SearchPlan.of(text, k=self.settings.k), self.settings.source) for text in texts]
+        if None in rankings:
+            return Outcome(notes=notes.data, failure=NO_RANKING)
+        if not self.settings.rerank:
+            return Outcome(rankings[0].documents, rankings[0].plan, notes.data)
+        by_answer, by_question = rankings
+        candidates = unique((*by_question.documents, *by_answer.documents))
+        if not candidates:
+            return Outcome(notes=notes.data)
+        scores = yield ScoreStep(question.text, candidates)
+        order = sorted(range(len(candidates)), key=lambda index: -scores[index])[: self.settings.k]
+        notes.data["scores"] = [float(scores[index]) for index in order]
+        return Outcome(tuple(candidates[index] for index in order), notes=notes.data)
+
+
+def answer_prompt(question: Question) -> Prompt:
+    """The prompt for the answer to search with."""
+    return said(f"{_TASK}\n\nQuestion: {question_text(question)}", VERSION)

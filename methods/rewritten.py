@@ -1,0 +1,82 @@
+"""The simplest methods: a rewriter is asked once, its plan is searched, and the results are the context.
+
+Any rewriter of rewriters/registry.py works this way, including those of two stages, whose first stage is asked like any
+other step. HyDE samples several passages for one plan.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..data.types import Question
+from ..envs.plan import SearchPlan
+from ..llms.base import LlmResponse, Prompt, SamplingParams
+from ..llms.structured import Structured, version_in
+from ..rewriters.base import Exemplified, Rewriter, Staged
+from ..rewriters.frozen import read_reply
+from .method import GARBLED, MISSING, NO_RANKING, Outcome, PromptStep, SearchResults, SearchStep, Steps
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    """A rewriter as a method."""
+
+    name: str
+    rewriter: Rewriter
+    draw: SamplingParams
+    """`n` above 1 only for a rewriter that joins answers (rewriters/frozen.py)."""
+    version: str
+
+    @property
+    def versions(self) -> tuple[str, ...]:
+        """The versions of the prompts."""
+        first = getattr(self.rewriter, "versions", ())
+        return first or (self.version,)
+
+    def steps(self, question: Question) -> Steps:
+        """Ask the first stage where there is one, ask the rewriter, search its plan."""
+        notes: dict[str, Any] = {}
+        if isinstance(self.rewriter, Staged) and (stage := self.rewriter.stage(question)) is not None:
+            answer: Structured[Any] = yield stage.ask
+            if answer.value is None:
+                return failed(answer)
+            self.rewriter.learn(question, answer.value)
+            notes["first_stage"] = answer.value.model_dump(mode="json")
+        prompt = Prompt(tuple(self.rewriter.first(question)), self.version, self.rewriter.opening)
+        small = None
+        if isinstance(self.rewriter, Exemplified):
+            small = replace(prompt, messages=tuple(self.rewriter.first_with_example(question)))
+            small = replace(small, version=version_in(self.version, "lines"))
+        reply: LlmResponse | None = yield PromptStep(prompt, self.draw, small=small)
+        if reply is None:
+            return Outcome(failure=MISSING, notes=notes)
+        rewrite = read_reply(self.rewriter, question, reply)
+        notes |= {"rewrites": list(rewrite.rewrites), "texts": [sample.text for sample in reply.texts]}
+        if rewrite.plan is None:
+            return Outcome(failure=rewrite.failure, notes=notes)
+        return (yield from searched(rewrite.plan, notes))
+
+
+def searched(plan: SearchPlan, notes: Mapping[str, Any]) -> Steps:
+    """The last step of a method: search the plan; its results are the context."""
+    ranking: SearchResults | None = yield SearchStep(plan)
+    if ranking is None:
+        return Outcome(plan=plan, notes=notes, failure=NO_RANKING)
+    return Outcome(ranking.documents, plan, notes)
+
+
+def failed(answer: Structured[Any]) -> Outcome:
+    """The outcome for a model that gave no answer of the form."""
+    if answer.missing:
+        return Outcome(failure=MISSING)
+    return Outcome(failure=GARBLED, notes={"texts": [answer.text], "problem": answer.failure})
+
+
+def version_of(rewriter: Rewriter) -> str:
+    """The version of a rewriter's prompt: its own, or a hash of the prompt that changes with the wording."""
+    version = getattr(rewriter, "version", None) or (getattr(rewriter, "versions", None) or [None])[-1]
+    if version is not None:
+        return str(version)
+    messages = repr(rewriter.first(Question("", "{question}")))
+    return f"{rewriter.name}-{hashlib.sha256(messages.encode()).hexdigest()[:8]}"

@@ -1,0 +1,110 @@
+"""RM3: expand the question with terms of the documents that it finds first (Abdul-Jaleel et al. 2004).
+
+On BM25 this is Anserini's definition (Rm3Reranker): the terms of each of the first `fb_docs` documents, analysed as the
+index analyses them, of 2 to 20 characters in [a-z0-9], none that occurs in more than a tenth of the corpus; of each
+document the `fb_terms` most frequent. A term's weight is Σ_d tf(t, d) / |d| · score(d), where |d| sums the frequencies
+of the terms kept of d. The `fb_terms` heaviest are scaled to a sum of 1 and interpolated with the question, whose
+terms have a sum of 1, too:
+
+    w(t) = λ · count(t, question) / |question| + (1 − λ) · rm(t),    λ = original_query_weight
+
+Terms of equal weight are taken in alphabetical order; Anserini leaves their order open.
+
+BM25 is linear in its terms, so the question stands in the plan as one text of weight λ / |question|, and each expansion
+term as one word that the analyser maps to it. Other retrievers have no terms: there the question is one text of weight
+λ, a word is one text of weight (1 − λ) · rm(t), all documents count alike (their scores are no likelihoods), words are
+not stemmed, and English stopwords take the place of the frequent terms, which are not known.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import Stemmer
+
+from ..configs.methods import Rm3Config
+from ..envs.plan import Probe, SearchPlan, Term
+from .method import SearchResults
+
+_WORD = re.compile(r"(?u)\b\w\w+\b")
+_TERM = re.compile(r"[a-z0-9]{2,20}")
+
+
+@lru_cache(maxsize=1)
+def stopwords() -> frozenset[str]:
+    """The English stopwords of the BM25 index."""
+    from bm25s.stopwords import STOPWORDS_EN
+
+    return frozenset(STOPWORDS_EN)
+
+
+@dataclass(frozen=True)
+class Rm3:
+    """RM3 for one retriever."""
+
+    settings: Rm3Config
+    kind: str
+    """Of the retriever (rewriters/card.py)."""
+    frequent_terms: Sequence[str] = ()
+    """Terms that occur in more than a tenth of the documents, if the retriever reports them."""
+    name: str = field(default="rm3", init=False)
+
+    @property
+    def feedback(self) -> int:
+        """The documents that are read."""
+        return self.settings.fb_docs
+
+    def plan(self, question: str, ranking: SearchResults | None, k: int) -> SearchPlan:
+        """The question and its expansion terms as one probe; the question alone where there are none."""
+        lexical = self.kind == "bm25"
+        question_length = len(analyse(question, True)) if lexical else 1
+        weights = self.relevance_model(ranking) if ranking is not None else {}
+        question_weight = self.settings.original_query_weight
+        if not question_length or not weights:
+            return SearchPlan.of(question, k=k)
+        terms = [Term(text=question, weight=question_weight / question_length)]
+        terms += [
+            Term(text=word, weight=(1 - question_weight) * weight)
+            for word, weight in weights.items()
+            if question_weight < 1
+        ]
+        return SearchPlan(probes=(Probe(terms=tuple(terms)),), k=k)
+
+    def relevance_model(self, ranking: SearchResults) -> dict[str, float]:
+        """Weights of the expansion terms, heaviest first, with a sum of 1; empty where no term is left.
+
+        A term is given as the first word of the documents that the analyser maps to it.
+        """
+        lexical, documents = self.kind == "bm25", ranking.documents[: self.settings.fb_docs]
+        scores = ranking.scores if lexical else (1.0,) * len(documents)
+        frequent = frozenset(self.frequent_terms)
+        word_of: dict[str, str] = {}
+        model: dict[str, float] = {}
+        for document, score in zip(documents, scores, strict=False):
+            pairs = analyse(document.contents, lexical)
+            for term, word in pairs:
+                word_of.setdefault(term, word)
+            counts = Counter(term for term, _ in pairs if _TERM.fullmatch(term) and term not in frequent)
+            largest = dict(_heaviest(counts, self.settings.fb_terms))
+            length = sum(largest.values())
+            for term, count in largest.items():
+                model[term] = model.get(term, 0.0) + count / length * score
+        heaviest = _heaviest(model, self.settings.fb_terms)
+        total = sum(weight for _, weight in heaviest)
+        return {word_of[term]: weight / total for term, weight in heaviest} if total > 0 else {}
+
+
+def analyse(text: str, lexical: bool) -> list[tuple[str, str]]:
+    """(term, word) for each word of a text that the BM25 index holds, in order: the word lower-cased, and its stem.
+
+    A word is its own term where not `lexical`.
+    """
+    words = [word for word in _WORD.findall(text.lower()) if word not in stopwords()]
+    terms = Stemmer.Stemmer("english").stemWords(words) if lexical else words
+    return list(zip(terms, words, strict=True))
+
+
+def _heaviest(weights: Mapping[str, float], count: int) -> list[tuple[str, float]]:
+    return sorted(weights.items(), key=lambda item: (-item[1], item[0]))[:count]

@@ -1,0 +1,220 @@
+"""Running a method (methods/method.py) over many questions: prompts and plans of one stage travel together.
+
+Every question advances until it yields steps. Then all prompts of the same draw are asked in one batch, all plans for
+the same source are searched in one, and every question goes on with its own outcome, or a list of outcomes for a list
+of steps. A question that ended early waits for no other. The order of questions changes no outcome.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+from ..configs.llm import AnswerForm
+from ..data.types import Question
+from ..envs.client.base import SearchClient
+from ..envs.plan import SearchPlan
+from ..envs.server.schemas import HitBody
+from ..errors import ConfigError, EnvironmentUnavailableError
+from ..llms.access import Llm
+from ..llms.base import LlmResponse, Prompt
+from ..llms.structured import AskForm, Role, ask_structured
+from .method import Method, Outcome, PromptStep, ScoreStep, SearchResults, SearchStep, Step, Steps
+
+log = logging.getLogger(__name__)
+
+Kind = TypeVar("Kind", PromptStep, AskForm, SearchStep, ScoreStep)
+
+
+class CrossEncoder(Protocol):
+    """Scores pairs of a question and a document."""
+
+    def scores(self, question: str, texts: Sequence[str]) -> Sequence[float]:
+        """One score for each text; higher is better."""
+        ...
+
+
+@dataclass(slots=True)
+class QuestionCost:
+    """The costs of one question."""
+
+    calls: int = 0
+    """Prompts with a reply, cached replies included; a repaired form counts as two."""
+    prompt_tokens: int | None = 0
+    """Tokens read; None if the model does not report them for every reply. `tokens` counts those written."""
+    tokens: int | None = 0
+    searches: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MethodRun:
+    """The outcome of one question."""
+
+    question: Question
+    outcome: Outcome
+    spent: QuestionCost
+
+
+@dataclass(frozen=True)
+class Runner:
+    """The models and searchers that methods run with."""
+
+    llm: Llm | None
+    searchers: Mapping[str, SearchClient]
+    """By source; "" (no source named) is the first one."""
+    cross_encoder: CrossEncoder | None = None
+    reader: Llm | None = None
+    """Writes answers and drafts of them, for methods that answer themselves; `llm` if None."""
+    form: AnswerForm = "json"
+    """How answers of a fixed form are written."""
+    on_wave: Callable[[int, int], None] = field(default=lambda ended, questions: None)
+    """Called after every stage with the number of ended questions and of all questions."""
+
+    def run(self, method: Method, questions: Sequence[Question]) -> list[MethodRun]:
+        """The outcome of `method` for each question, in their order.
+
+        Raises ConfigError if the method needs a source, a model or a cross-encoder that is missing, and as `Llm.ask`
+        and the clients' `search`. An environment that does not answer raises nothing: the method gets None and decides.
+        """
+        runs = [_QuestionRun(question, method.steps(question)) for question in questions]
+        for run in runs:
+            run.advance(None)
+        while active := [run for run in runs if run.requests]:
+            requests = [request for run in active for request in run.requests]
+            for serve in (self._ask, self._ask_forms, self._search, self._score):
+                serve(requests)
+            for run in active:
+                run.answered()
+            self.on_wave(sum(not run.requests for run in runs), len(runs))
+        return [MethodRun(run.question, run.ended(), run.spent) for run in runs]
+
+    def _ask(self, requests: Sequence["_Request"]) -> None:
+        for (model, draw), group in _groups(requests, PromptStep, lambda step: (self._model(step.role), step.draw)):
+            replies = model.ask([self._prompt(step) for _, step in group], draw)
+            for (request, _), reply in zip(group, replies, strict=True):
+                request.spend([reply] if reply is not None else [])
+                request.answer = reply
+
+    def _ask_forms(self, requests: Sequence["_Request"]) -> None:
+        for (model, form, draw, way), group in _groups(
+            requests, AskForm, lambda step: (self._model(step.role), step.form, step.draw, way_of(step, self.form))
+        ):
+            answers = ask_structured(model, [step.prompt for _, step in group], form, draw, way)
+            for (request, _), answer in zip(group, answers, strict=True):
+                request.spend(answer.replies)
+                request.answer = answer
+
+    def _search(self, requests: Sequence["_Request"]) -> None:
+        for source, group in _groups(requests, SearchStep, lambda step: step.source):
+            rankings: Sequence[list[HitBody] | None]
+            try:
+                rankings = self._searcher(source).search([step.plan for _, step in group], with_text=True)
+            except EnvironmentUnavailableError as error:
+                log.warning("%s%d plans got no ranking: %s", f"{source}: " if source else "", len(group), error)
+                rankings = [None] * len(group)
+            for (request, step), ranking in zip(group, rankings, strict=True):
+                request.spent.searches += len(step.plan.probes)
+                request.answer = None if ranking is None else _as_found(step.plan, ranking)
+
+    def _score(self, requests: Sequence["_Request"]) -> None:
+        for _, group in _groups(requests, ScoreStep, lambda step: None):
+            for request, step in group:
+                if self.cross_encoder is None:
+                    raise ConfigError("the method puts documents in order with a cross-encoder, and none is given")
+                request.answer = self.cross_encoder.scores(step.question, [text.contents for text in step.documents])
+
+    def _prompt(self, step: PromptStep) -> Prompt:
+        return step.small if self.form == "lines" and step.small is not None else step.prompt
+
+    def _model(self, role: Role) -> Llm:
+        model = self.reader if role == "reader" and self.reader is not None else self.llm
+        if model is None:
+            raise ConfigError("the method asks a language model, and none is given")
+        return model
+
+    def _searcher(self, source: str) -> SearchClient:
+        if not self.searchers:
+            raise ConfigError("the method searches, and no environment is given")
+        if not source:
+            return next(iter(self.searchers.values()))
+        if source not in self.searchers:
+            raise ConfigError(
+                f"the method searches the knowledge base {source!r}; given are {', '.join(map(repr, self.searchers))}"
+            )
+        return self.searchers[source]
+
+
+@dataclass(slots=True)
+class _Request:
+    """One step that a question waits for."""
+
+    step: Step
+    spent: QuestionCost
+    """The costs of its question."""
+    answer: Any = None
+
+    def spend(self, replies: Sequence[LlmResponse]) -> None:
+        """Add the costs of the replies."""
+        self.spent.calls += len(replies)
+        for reply in replies:
+            self.spent.prompt_tokens = _plus(self.spent.prompt_tokens, reply.prompt_tokens)
+            self.spent.tokens = _plus(self.spent.tokens, reply.tokens)
+
+
+class _QuestionRun:
+    """One question in progress."""
+
+    def __init__(self, question: Question, steps: Steps) -> None:
+        self.question, self.spent = question, QuestionCost()
+        self.requests: list[_Request] = []
+        """What it waits for; empty once it has ended."""
+        self._steps, self._yielded_list = steps, False
+        self._outcome: Outcome | None = None
+
+    def answered(self) -> None:
+        """Continue with the answers of all requests."""
+        answers = [request.answer for request in self.requests]
+        self.advance(answers if self._yielded_list else answers[0])
+
+    def advance(self, answer: Any) -> None:
+        """Send an answer to the method, and take the steps that it yields next."""
+        self.requests = []
+        try:
+            while not self.requests:  # an empty list is answered at once
+                yielded = self._steps.send(answer)
+                self._yielded_list = isinstance(yielded, Sequence)
+                self.requests = [
+                    _Request(step, self.spent) for step in (yielded if isinstance(yielded, Sequence) else [yielded])
+                ]
+                answer = []
+        except StopIteration as stop:
+            self._outcome = stop.value
+
+    def ended(self) -> Outcome:
+        """The outcome."""
+        assert self._outcome is not None, "a method returns an Outcome"
+        return self._outcome
+
+
+def way_of(step: AskForm, form: AnswerForm) -> AnswerForm:
+    """The form of a step's answer if `form` is requested: a plain Prompt asks for JSON by itself."""
+    return "json" if isinstance(step.prompt, Prompt) else form
+
+
+def _plus(total: int | None, count: int | None) -> int | None:
+    return None if total is None or count is None else total + count
+
+
+def _groups(
+    requests: Sequence[_Request], kind: type[Kind], key: Callable[[Kind], Any]
+) -> Iterable[tuple[Any, list[tuple[_Request, Kind]]]]:
+    """The requests whose step is of `kind`, grouped by `key`, in the order of the questions."""
+    groups: dict[Any, list[tuple[_Request, Kind]]] = {}
+    for request in requests:
+        if isinstance(request.step, kind):
+            groups.setdefault(key(request.step), []).append((request, request.step))
+    return list(groups.items())
+
+
+def _as_found(plan: SearchPlan, ranking: Sequence[HitBody]) -> SearchResults:
+    return SearchResults(plan, tuple(hit.document for hit in ranking), tuple(hit.score for hit in ranking))

@@ -1,0 +1,132 @@
+"""The training-free baselines: rewriters without a model, which a trained policy has to beat.
+
+Each turns a question, and the results of searching with it, into one probe of weighted terms, so it works with every
+retriever. `first_titles` and `weighted_words` add texts to the question at a weight; `rm3` is in methods/rm3.py.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from ..configs.methods import FirstTitlesConfig, Rm3Config, TrainingFreeConfig, WeightedWordsConfig
+from ..data.types import Document, Question
+from ..envs.plan import Probe, SearchPlan, Term
+from ..rewriters.card import RetrieverCard
+from .method import NO_RANKING, Outcome, SearchResults, SearchStep, Steps
+from .rm3 import Rm3, analyse
+
+TITLE_WORDS = 12
+"""Words of the text that replace the title of a document without one."""
+
+
+class TrainingFree(Protocol):
+    """A rewriter without a model."""
+
+    @property
+    def name(self) -> str:
+        """The name under which a configuration asks for it."""
+        ...
+
+    @property
+    def settings(self) -> TrainingFreeConfig:
+        """Its weights."""
+        ...
+
+    @property
+    def feedback(self) -> int:
+        """How many documents of the question's own ranking it reads; 0 skips that search."""
+        ...
+
+    def plan(self, question: str, ranking: SearchResults | None, k: int) -> SearchPlan:
+        """The plan of `k` documents for a question and its own `ranking`, which is None if `feedback` is 0."""
+        ...
+
+
+@dataclass(frozen=True)
+class FirstTitles:
+    """Search with the question, and with the titles of its first n documents at a weight."""
+
+    settings: FirstTitlesConfig
+    name: str = field(default="first_titles", init=False)
+
+    @property
+    def feedback(self) -> int:
+        """The documents whose titles are read."""
+        return self.settings.n
+
+    def plan(self, question: str, ranking: SearchResults | None, k: int) -> SearchPlan:
+        """The question at weight 1, each title as a separate term."""
+        documents = ranking.documents[: self.settings.n] if ranking is not None else ()
+        return added(question, [text for document in documents if (text := title(document))], self.settings.weight, k)
+
+
+@dataclass(frozen=True)
+class WeightedWords:
+    """Search with the question, and once more with its first n content words at a weight."""
+
+    settings: WeightedWordsConfig
+    name: str = field(default="weighted_words", init=False)
+    feedback: int = field(default=0, init=False)
+
+    def plan(self, question: str, ranking: SearchResults | None, k: int) -> SearchPlan:
+        """The question at weight 1, its first content words as one term."""
+        words = content_words(question)[: self.settings.n]
+        return added(question, [" ".join(words)] if words else [], self.settings.weight, k)
+
+
+@dataclass(frozen=True)
+class TrainingFreeMethod:
+    """A training-free baseline as a method (methods/method.py)."""
+
+    rewriter: TrainingFree
+    versions: tuple[str, ...] = field(default=(), init=False)
+
+    @property
+    def name(self) -> str:
+        """The name of the rewriter."""
+        return self.rewriter.name
+
+    def steps(self, question: Question) -> Steps:
+        """Search with the question if the rewriter reads its ranking, then with the plan."""
+        settings, depth = self.rewriter.settings, self.rewriter.feedback
+        ranking: SearchResults | None = None
+        if depth:
+            ranking = yield SearchStep(SearchPlan.of(question.text, k=depth), settings.source)
+            if ranking is None:
+                return Outcome(failure=NO_RANKING)
+        plan = self.rewriter.plan(question.text, ranking, settings.k)
+        notes: dict[str, Any] = {"rewrites": list(additions(plan))}
+        final: SearchResults | None = yield SearchStep(plan, settings.source)
+        if final is None:
+            return Outcome(plan=plan, notes=notes, failure=NO_RANKING)
+        return Outcome(final.documents, plan, notes)
+
+
+def training_free(settings: TrainingFreeConfig, card: RetrieverCard | None) -> TrainingFree:
+    """Build the rewriter of these settings for the retriever of `card`."""
+    if isinstance(settings, FirstTitlesConfig):
+        return FirstTitles(settings)
+    if isinstance(settings, WeightedWordsConfig):
+        return WeightedWords(settings)
+    assert isinstance(settings, Rm3Config), f"{type(settings).__name__} belongs to no training-free baseline"
+    return Rm3(settings, card.kind if card is not None else "", card.frequent_terms if card is not None else ())
+
+
+def additions(plan: SearchPlan) -> tuple[str, ...]:
+    """The texts that a plan of these rewriters adds to the question, which is its first term."""
+    return tuple(term.text for term in plan.probes[0].terms[1:])
+
+
+def content_words(text: str) -> list[str]:
+    """The words of a text in lower case and in order, each once, without English stopwords and single letters."""
+    return list(dict.fromkeys(word for _, word in analyse(text, lexical=False)))
+
+
+def title(document: Document) -> str:
+    """The title of a document, or the first words of its text."""
+    return document.title.strip() or " ".join(document.text.split()[:TITLE_WORDS])
+
+
+def added(question: str, texts: Sequence[str], weight: float, k: int) -> SearchPlan:
+    """The question at weight 1 with further texts at `weight`, as one probe."""
+    return SearchPlan(probes=(Probe(terms=(Term(text=question), *(Term(text=t, weight=weight) for t in texts))),), k=k)

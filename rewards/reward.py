@@ -1,0 +1,42 @@
+"""Rewards of a sampled turn and of a trajectory."""
+
+from collections.abc import Sequence
+
+
+def node_reward(metric: float | None, format_ok: bool, format_weight: float) -> float | None:
+    """(1 − w)·metric + w·format, in [0, 1], with w = `format_weight` in [0, 1] (seed 003: w = 0.1, metric nDCG@10).
+
+    Format penalty: if the format fails there is no search, `metric` is ignored and only the format term is left:
+    w·0 = 0, the lowest possible reward. A malformed turn thus gets w less than a well-formed one that finds nothing.
+    Returns None if the format holds and `metric` is None: the environment did not answer, so the turn cannot be scored.
+
+    Raises ValueError for a metric or a weight outside [0, 1] (NaN included).
+    """
+    if not 0 <= format_weight <= 1:
+        raise ValueError(f"format_weight is {format_weight}; expected a number from 0 to 1")
+    format_term = format_weight * format_reward(format_ok)
+    if not format_ok:
+        return format_term
+    if metric is None:
+        return None
+    if not 0 <= metric <= 1:
+        raise ValueError(f"metric is {metric}; expected a number from 0 to 1, or None for an unscorable turn")
+    return (1 - format_weight) * metric + format_term
+
+
+def format_reward(ok: bool) -> float:
+    """1 if the sampled turn keeps to its rewriter's format, else 0 (seed 003)."""
+    return 1.0 if ok else 0.0
+
+
+def trajectory_value(rewards: Sequence[float], weights: Sequence[float]) -> float:
+    """Σ_k λ_k·r_k over the turns of one path, first to last (seed 003: λ = 0.5, 1).
+
+    A path may be shorter than `weights`; the surplus weights are not used.
+    Raises ValueError for an empty path and for more turns than weights.
+    """
+    if not 0 < len(rewards) <= len(weights):
+        raise ValueError(
+            f"{len(rewards)} rewards and {len(weights)} turn weights; expected a weight for each of >= 1 turns"
+        )
+    return sum(weight * reward for weight, reward in zip(weights, rewards, strict=False))

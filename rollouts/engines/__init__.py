@@ -1,0 +1,1 @@
+"""What samples? transformers, vLLM, or a vLLM server, behind one protocol."""

@@ -1,0 +1,58 @@
+"""The contract of a generation engine: prompt ids in, sampled ids out.
+
+Log-probabilities are those with which the ids were really drawn: after temperature and after top_p, normalised over
+what was left ("processed" in vLLM). At top_p 1 they are what a forward pass of the trainer gives.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """One completion: its ids (the end-of-turn id included where it was sampled) and their log-probabilities."""
+
+    ids: list[int]
+    logprobs: list[float]
+    finished: bool
+    """Whether an end-of-turn id was sampled; False where max_new_tokens cut the completion."""
+    first: Mapping[int, float] = field(default_factory=dict)
+    """The likeliest first ids with their log-probabilities before temperature, where `Sampling` asks for them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How to sample. `temperature` 0 is greedy."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    max_new_tokens: int = 64
+    streams: tuple[int, ...] = ()
+    """The random stream of each prompt (rollouts/random_streams.py); empty draws from torch's global one."""
+    first: int = 0
+    """How many likeliest first ids are given; only the transformers engine gives any."""
+
+
+class Weights(Protocol):
+    """Keeps an engine's weights up to date with the policy under training."""
+
+    def refresh(self) -> object:
+        """Bring the engine up to date; to be called before the rollouts of a step."""
+        ...
+
+    def rest(self) -> None:
+        """There is no rollout for a while: the engine may give memory back until it is refreshed or asked."""
+        ...
+
+
+class Engine(Protocol):
+    """Generates `n` completions for every prompt; each distinct prompt is prefilled once."""
+
+    tokenizer: Any
+    stop_ids: set[int]
+    """Ids that end a turn."""
+
+    def generate(self, prompts: Sequence[Sequence[int]], n: int, sampling: Sampling) -> list[list[Completion]]:
+        """Return `n` samples for each prompt, in the order of the prompts."""
+        ...

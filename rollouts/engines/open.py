@@ -1,0 +1,53 @@
+"""The engine that a config asks for, around a policy."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...configs.schema import RunConfig
+from ..policy import MergedCopy, load_policy, merged_weights, torch_dtype
+from .base import Engine, Weights
+from .transformers import TransformersEngine, stop_ids
+
+
+def open_engine(config: RunConfig, policy: nn.Module, tokenizer: Any, apart: bool = False) -> tuple[Engine, Weights]:
+    """The engine of `rollout.engine`, and what keeps it at the weights of `policy`: refresh it before sampling.
+
+    `apart`: several processes will split the weights of `policy`, so the engine needs its own (see MergedCopy).
+    Raises ConfigError where the engine is not installed or does not fit, EngineUnavailableError for a server that does
+    not answer, ModelError for a policy that transformers cannot sample with shared prefixes.
+    """
+    kind = config.rollout.engine
+    if kind == "transformers":
+        sampler = MergedCopy(policy, apart)
+        rollout, dtype = config.rollout, torch_dtype(config.policy)
+        engine = TransformersEngine(sampler.model, tokenizer, rollout.micro_batch, rollout.longest_sequence, dtype)
+        return engine, sampler
+    stops = stop_ids(policy, tokenizer)
+    dtype, device = torch_dtype(config.policy), "cuda" if torch.cuda.is_available() else "cpu"
+
+    def source() -> Iterator[tuple[str, Tensor]]:
+        return merged_weights(policy, dtype, device)
+
+    if kind == "vllm":
+        from .vllm import open_vllm
+
+        vllm = open_vllm(config, tokenizer, stops, source)
+        return vllm, vllm
+    from .vllm_server import VllmServerEngine
+
+    server = VllmServerEngine(config, tokenizer, stops, source)
+    return server, server
+
+
+def load_engine(config: RunConfig, checkpoint: Path | None, base_fingerprint: str | None = None) -> Engine:
+    """An engine that holds the policy of a checkpoint; None is the untrained policy. Arguments as of `load_policy`."""
+    model, tokenizer = load_policy(config.policy, checkpoint, base_fingerprint)
+    if config.rollout.engine == "transformers":  # vLLM has its own copy on the GPU
+        model.to("cuda" if torch.cuda.is_available() else "cpu")
+    engine, weights = open_engine(config, model, tokenizer)
+    weights.refresh()
+    return engine

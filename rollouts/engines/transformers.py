@@ -1,0 +1,305 @@
+"""Generation with a transformers model: common prefixes once, every distinct prompt once, samples side by side.
+
+Simplifications against a serving engine: prompts of a micro-batch are padded on the right to the longest, and finished
+rows are dropped from the grid only when that shrinks it. With a random stream per prompt (`Sampling.streams`) a sample
+depends on its prompt and its place under it alone; without, sampling draws from torch's global stream.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...errors import ModelError
+from ..random_streams import below, uniforms
+from ..sequences import common_length
+from .base import Completion, Sampling
+from .shared_prefix import obstacle
+from .tree_attention import TreeCache, tree_attention
+
+
+class TransformersEngine:
+    """Samples from a causal language model that is held in this process, possibly under training.
+
+    `compute_dtype`: bfloat16 computes float32 weights under autocast, as the trainer does; None is that of the weights.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        tokenizer: Any,
+        micro_batch: int = 256,
+        longest: int | None = None,
+        compute_dtype: torch.dtype | None = None,
+    ) -> None:
+        self.model, self.tokenizer, self.micro_batch = model, tokenizer, micro_batch
+        self.compute_dtype = compute_dtype
+        self.stop_ids = stop_ids(model, tokenizer)
+        refuse_special_attention(model, longest)
+        self._compare_with_plain_forward()
+
+    @torch.inference_mode()
+    def generate(self, prompts: Sequence[Sequence[int]], n: int, sampling: Sampling) -> list[list[Completion]]:
+        """Return `n` samples per prompt in the order of the prompts; equal prompts are prefilled once."""
+        if not prompts:
+            return []
+        sampled: dict[tuple[int, ...], list[list[Completion]]] = {tuple(prompt): [] for prompt in prompts}
+        streams: dict[tuple[int, ...], list[int]] = {tuple(prompt): [] for prompt in prompts}
+        for prompt, stream in zip(prompts, sampling.streams, strict=False):
+            streams[tuple(prompt)].append(stream)
+        was_training = self.model.training
+        self.model.eval()
+        try:
+            with tree_attention(self.model), self._autocast():
+                for batch in self._batches(prompts, n):
+                    batch_streams = [streams[prompt].pop(0) for prompt in batch] if sampling.streams else None
+                    for prompt, samples in zip(batch, self._batch(batch, n, sampling, batch_streams), strict=True):
+                        sampled[prompt].append(samples)
+        finally:
+            self.model.train(was_training)
+        return [sampled[tuple(prompt)].pop(0) for prompt in prompts]
+
+    def _autocast(self) -> torch.autocast:
+        """Bfloat16 arithmetic on float32 weights, each cast once while the block runs; else nothing."""
+        weight = next(self.model.parameters())
+        mixed = self.compute_dtype == torch.bfloat16 and weight.dtype == torch.float32
+        return torch.autocast(weight.device.type, torch.bfloat16, enabled=mixed)
+
+    def _batches(self, prompts: Sequence[Sequence[int]], n: int) -> list[list[tuple[int, ...]]]:
+        """Equal prompts side by side, and prompts of like length in one batch, so that little is padded."""
+        batches: list[list[tuple[int, ...]]] = [[]]
+        for prompt, copies in sorted(Counter(map(tuple, prompts)).items(), key=lambda item: len(item[0])):
+            if batches[-1] and (len(batches[-1]) + copies) * n > self.micro_batch:
+                batches.append([])
+            batches[-1] += [prompt] * copies
+        return batches
+
+    def _batch(
+        self, grid: list[tuple[int, ...]], slots: int, sampling: Sampling, streams: list[int] | None
+    ) -> list[list[Completion]]:
+        device = next(self.model.parameters()).device
+        row_of = {prompt: row for row, prompt in enumerate(dict.fromkeys(grid))}
+        prompts, order = list(row_of), torch.tensor([row_of[prompt] for prompt in grid], device=device)
+        model: Any = self.model
+        layers = int(model.config.get_text_config().num_hidden_layers)
+        cache = TreeCache(layers, len(prompts), slots, sampling.max_new_tokens)
+        shared = min(common_length(min(prompts), max(prompts)), min(map(len, prompts)) - 1)
+        if shared:
+            self._hidden(torch.tensor([prompts[0][:shared]], device=device), 0, cache)
+        lengths = torch.tensor([len(prompt) - shared for prompt in prompts], device=device)
+        suffixes = torch.zeros(len(prompts), int(lengths.max()), dtype=torch.long, device=device)
+        for row, prompt in enumerate(prompts):
+            suffixes[row, : len(prompt) - shared] = torch.tensor(prompt[shared:], device=device)
+        cache.begin_prompts(lengths)
+        hidden = self._hidden(suffixes, shared, cache)
+        hidden = hidden[torch.arange(len(prompts), device=device), lengths - 1]
+        cache.begin_samples(order)
+        rows = order.repeat_interleave(slots)
+        sample_streams = below(torch.tensor(streams, device=device), slots).view(-1) if streams is not None else None
+        return self._decode(hidden[rows], (lengths + shared)[rows], cache, sampling, sample_streams)
+
+    def _decode(
+        self, hidden: Tensor, positions: Tensor, cache: TreeCache, sampling: Sampling, streams: Tensor | None
+    ) -> list[list[Completion]]:
+        """Sample until every row has stopped.
+
+        hidden: (rows, width) of the last prompt token; positions: (rows,); streams: (rows,) or None.
+        """
+        prompts, slots = cache.prompts, cache.slots
+        stop = torch.tensor(sorted(self.stop_ids), device=hidden.device)
+        ids: list[list[int]] = [[] for _ in range(prompts * slots)]
+        logprobs: list[list[float]] = [[] for _ in range(prompts * slots)]
+        first: list[dict[int, float]] = [{}] * (prompts * slots)
+        rows = torch.arange(prompts * slots)
+        alive = torch.ones(prompts * slots, dtype=torch.bool)
+        for step in range(sampling.max_new_tokens):
+            uniform = uniforms(streams, step)[:, None] if streams is not None else None
+            logits = self._logits(hidden)
+            if step == 0 and sampling.first:
+                first = _likeliest(logits, sampling.first)
+            token, logprob = _sample(logits, sampling, uniform)
+            stopped = torch.isin(token, stop).cpu()
+            for index, (row, live, token_id, lp) in enumerate(
+                zip(rows.tolist(), alive.tolist(), token.tolist(), logprob.tolist(), strict=True)
+            ):
+                if live:
+                    ids[row].append(token_id)
+                    logprobs[row].append(lp)
+                    alive[index] = not stopped[index]
+            if step + 1 == sampling.max_new_tokens or not alive.any():
+                break
+            retained = _shrink(alive, cache)
+            if retained is not None:
+                rows, alive = rows[retained], alive[retained]
+                on_device = retained.to(token.device)
+                token, positions = token[on_device], positions[on_device]
+                streams = streams[on_device] if streams is not None else None
+            hidden = self._hidden(token[:, None], positions[:, None], cache)[:, 0]
+            cache.length += 1
+            positions = positions + 1
+        ended = self.stop_ids
+        samples = [
+            Completion(i, lp, bool(i) and i[-1] in ended, f) for i, lp, f in zip(ids, logprobs, first, strict=True)
+        ]
+        return [samples[p * slots : (p + 1) * slots] for p in range(prompts)]
+
+    def _hidden(self, ids: Tensor, positions: int | Tensor, cache: TreeCache) -> Tensor:
+        """Last hidden states (rows, tokens, width) of `ids` that start at `positions`."""
+        if isinstance(positions, int):
+            positions = torch.arange(positions, positions + ids.shape[1], device=ids.device)[None].expand(
+                ids.shape[0], -1
+            )
+        body: Any = _decoder(self.model)
+        out = body(input_ids=ids, position_ids=positions, use_cache=False, tree_cache=cache)
+        return out.last_hidden_state  # type: ignore[no-any-return]
+
+    def _logits(self, hidden: Tensor) -> Tensor:
+        model: Any = self.model
+        head: Any = model.get_output_embeddings()
+        return head(hidden)  # type: ignore[no-any-return]
+
+    @torch.inference_mode()
+    def _compare_with_plain_forward(self) -> None:
+        """Raise ModelError where generation would not follow the model's own forward pass.
+
+        Architectures differ in ways that no list of settings covers (scaled logits, attention sinks, attention of their
+        own); two short prompts show them at once.
+        """
+        model: Any = self.model
+        prompts = [[3, 1, 4], [3, 1, 5, 9]]
+        problem = ""
+        was_training = model.training
+        model.eval()
+        try:
+            sampled = self.generate(prompts, 1, Sampling(temperature=0.0, max_new_tokens=3))
+        except (TypeError, AttributeError) as error:
+            problem = f"it does not take shared attention ({error})"
+        else:
+            largest = 0.0
+            for prompt, (sample,) in zip(prompts, sampled, strict=True):
+                ids = torch.tensor([[*prompt, *sample.ids]], device=next(model.parameters()).device)
+                with self._autocast():
+                    logits = model(input_ids=ids, use_cache=False).logits
+                plain = torch.log_softmax(logits[0].float(), -1)
+                expected = plain[len(prompt) - 1 : -1].gather(-1, ids[0, len(prompt) :, None])[:, 0].cpu()
+                largest = max(largest, float((expected - torch.tensor(sample.logprobs)).abs().max()))
+            if largest > (0.01 if (self.compute_dtype or model.dtype) == torch.float32 else 1.0):
+                problem = f"log-probabilities differ by {largest:.3g} from its plain forward pass"
+        finally:
+            model.train(was_training)
+        if problem:
+            raise ModelError(
+                f"policy {getattr(model.config, 'model_type', '?')!r} cannot generate with shared prefixes: {problem}. "
+                "Choose a policy whose architecture is a plain decoder (Llama, SmolLM2, Qwen2, Qwen3, …)."
+            )
+
+
+def _decoder(model: nn.Module) -> nn.Module:
+    """The transformer without its language-model head; adapters of peft sit inside it."""
+    wrapped: Any = model
+    causal = wrapped.get_base_model() if hasattr(model, "get_base_model") else wrapped
+    return causal.get_decoder()  # type: ignore[no-any-return]
+
+
+def _sample(logits: Tensor, sampling: Sampling, uniform: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """One token per row (rows, vocabulary) → ids (rows,) and the log-probabilities with which they were drawn.
+
+    uniform: (rows, 1) random numbers in [0, 1); None draws them here.
+    """
+    if sampling.temperature == 0:
+        token = logits.argmax(-1)
+        logprob = torch.log_softmax(logits, -1, dtype=torch.float32).gather(-1, token[:, None])[:, 0]
+        _refuse_nan(logprob)
+        return token, logprob
+    if sampling.temperature != 1:
+        logits = logits / sampling.temperature
+    probabilities = nucleus = torch.softmax(logits, -1, dtype=torch.float32)
+    _refuse_nan(probabilities[:, 0])
+    if sampling.top_p < 1:
+        ranked, order = probabilities.sort(-1, descending=True)
+        ranked[ranked.cumsum(-1) - ranked >= sampling.top_p] = 0
+        nucleus = torch.zeros_like(probabilities).scatter(-1, order, ranked)
+    token = _draw(nucleus, uniform=uniform)
+    drawn = nucleus.gather(-1, token[:, None])[:, 0]
+    return token, (drawn if sampling.top_p == 1 else drawn / nucleus.sum(-1)).log()
+
+
+def _likeliest(logits: Tensor, count: int) -> list[dict[int, float]]:
+    """The `count` likeliest ids of each row with their log-probabilities, the likeliest first."""
+    best = torch.log_softmax(logits, -1, dtype=torch.float32).topk(count)
+    rows = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+    return [dict(zip(ids, values, strict=True)) for ids, values in rows]
+
+
+def _refuse_nan(values: Tensor) -> None:
+    if bool(values.isnan().any()):
+        raise ModelError(
+            "the policy answers with numbers that are not finite: its weights or its arithmetic overflowed. "
+            "Take an earlier checkpoint and a lower train.learning_rate, or policy.dtype=float32."
+        )
+
+
+def _draw(weights: Tensor, block: int = 256, uniform: Tensor | None = None) -> Tensor:
+    """Draw one column per row (rows, columns) in proportion to its weight, by inverse transform.
+
+    One random number per row picks a block of columns and then the column in it, so that the weights are read once;
+    torch.multinomial would draw a random number per entry, which takes longer than the model on a CPU.
+    """
+    rows, columns = weights.shape
+    weights = torch.nn.functional.pad(weights, (0, -columns % block)).view(rows, -1, block)
+    by_block = weights.sum(-1).cumsum(-1)
+    uniform = torch.rand(rows, 1, device=weights.device) if uniform is None else uniform
+    drawn = uniform * by_block[:, -1:]
+    chosen = torch.searchsorted(by_block, drawn, right=True).clamp_max(by_block.shape[1] - 1)
+    start = torch.where(chosen > 0, by_block.gather(1, (chosen - 1).clamp_min(0)), 0.0)
+    inside = weights.gather(1, chosen[:, :, None].expand(-1, -1, block))[:, 0]
+    within = torch.searchsorted(inside.cumsum(-1), drawn - start, right=True)
+    # Rounding may point past the last column of the block that has any weight: take that one.
+    last = block - 1 - (inside > 0).flip(-1).int().argmax(-1, keepdim=True)
+    return (chosen * block + torch.minimum(within, last))[:, 0]
+
+
+def _shrink(alive: Tensor, cache: TreeCache) -> Tensor | None:
+    """Drop finished prompts and slots from the grid; return the kept rows, or None where nothing is gained.
+
+    The grid stays rectangular: its new width is the largest number of live rows under one prompt, and prompts with
+    fewer keep some finished rows.
+    """
+    grid = alive.view(cache.prompts, cache.slots)
+    per_prompt = grid.sum(1)
+    prompts = per_prompt.nonzero()[:, 0]
+    width = int(per_prompt.max())
+    if len(prompts) * width > 0.9 * cache.prompts * cache.slots:
+        return None
+    slots = grid[prompts].int().argsort(dim=1, descending=True, stable=True)[:, :width]
+    rows = (prompts[:, None] * cache.slots + slots).reshape(-1)
+    device = cache.pad_mask.device if cache.pad_mask is not None else alive.device
+    cache.keep(prompts.to(device), slots.to(device))
+    return rows
+
+
+def stop_ids(model: nn.Module, tokenizer: Any) -> set[int]:
+    """Ids that end a turn: those of the generation config and of the tokenizer."""
+    ids: set[int] = set()
+    generation = getattr(model, "generation_config", None)
+    for value in (getattr(generation, "eos_token_id", None), tokenizer.eos_token_id):
+        if isinstance(value, int):
+            ids.add(value)
+        elif value is not None:
+            ids.update(value)
+    if not ids:
+        raise ModelError("the model names no end-of-turn token; set eos_token_id in its tokenizer or generation config")
+    return ids
+
+
+def refuse_special_attention(model: nn.Module, longest: int | None = None) -> None:
+    """Raise ModelError where shared prefixes would be wrong for sequences of `longest` tokens (None: any length)."""
+    config: Any = model.config.get_text_config()  # type: ignore[union-attr, operator]
+    reason = obstacle(config, longest)
+    if reason:
+        raise ModelError(
+            f"policy {getattr(config, 'model_type', '?')!r} uses {reason}, which trees with shared prefixes cannot "
+            "reproduce. Choose a policy with full attention in every layer (Llama, SmolLM2, Qwen2, Qwen3, …)."
+        )

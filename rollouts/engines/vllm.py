@@ -1,0 +1,203 @@
+"""Generation with vLLM in this process, on the GPU that trains.
+
+vLLM 0.30.0 runs without a process of its own (VLLM_ENABLE_V1_MULTIPROCESSING=0), so the merged weights of the policy
+are handed to its `reload_weights` one at a time, by their names in a checkpoint. With several training processes each
+has its engine (`external_launcher`); with tensor parallelism those of a group work on the prompts of all of them.
+
+Prefix caching is on: a prompt, and all that a second turn shares with the first, is computed once. It is emptied when
+weights change. A seeded request repeats its samples as long as vLLM batches alike; vLLM promises no more.
+"""
+
+import gc
+import math
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...configs.schema import RunConfig
+from ...errors import ConfigError, EngineUnavailableError, ModelError
+from ..policy import safetensors_place, torch_dtype
+from .base import Completion, Sampling
+
+Source = Callable[[], Iterator[tuple[str, Tensor]]]
+"""All weights of the policy as they are now."""
+
+
+@dataclass(slots=True)
+class _RunningEngine:
+    """The only vLLM engine of this process: vLLM's memory pool allows no second one."""
+
+    settings: dict[str, Any]
+    llm: Any
+    asleep: bool = False
+
+
+_started: list[_RunningEngine] = []
+
+
+class VllmEngine:
+    """Samples from vLLM. `source` gives the weights, which are sent by `refresh`."""
+
+    def __init__(self, started: _RunningEngine, tokenizer: Any, stop_ids: set[int], source: Source) -> None:
+        self.tokenizer, self.stop_ids, self.source = tokenizer, stop_ids, source
+        self._started = started
+        self._group = _tensor_parallel_group(int(started.settings["tensor_parallel_size"]))
+
+    def generate(self, prompts: Sequence[Sequence[int]], n: int, sampling: Sampling) -> list[list[Completion]]:
+        """Return `n` samples per prompt in the order of the prompts."""
+        if self._started.asleep:
+            self.refresh()
+        seeds = draw_seeds(len(prompts), n, sampling.streams)
+        requests = [(list(map(int, prompt)), seed) for prompt, seed in zip(prompts, seeds, strict=True)]
+        if self._group is None:
+            return self._generate(requests, n, sampling)
+        # Every process of the group has a slice of the model: all answer the questions of all, in one order.
+        gathered: list[Any] = [None] * torch.distributed.get_world_size(self._group)
+        torch.distributed.all_gather_object(gathered, requests, group=self._group)
+        start = sum(len(part) for part in gathered[: torch.distributed.get_rank(self._group)])
+        answers = self._generate([request for part in gathered for request in part], n, sampling)
+        return answers[start : start + len(requests)]
+
+    def _generate(
+        self, requests: Sequence[tuple[list[int], int]], n: int, sampling: Sampling
+    ) -> list[list[Completion]]:
+        from vllm import SamplingParams
+
+        if not requests:
+            return []
+        greedy = sampling.temperature == 0
+        params = [
+            SamplingParams(
+                n=1 if greedy else n,  # vLLM refuses several greedy samples, which are equal
+                temperature=sampling.temperature,
+                top_p=1.0 if greedy else sampling.top_p,
+                max_tokens=sampling.max_new_tokens,
+                seed=seed,
+                stop_token_ids=sorted(self.stop_ids),
+                ignore_eos=True,  # stop_token_ids has every end of turn
+                logprobs=0,
+                detokenize=False,
+            )
+            for _, seed in requests
+        ]
+        prompts = [{"prompt_token_ids": prompt} for prompt, _ in requests]
+        outputs = self._started.llm.generate(prompts, params, use_tqdm=False)
+        return [
+            [self._sample(completion) for completion in output.outputs] * (n if greedy else 1) for output in outputs
+        ]
+
+    def _sample(self, output: Any) -> Completion:
+        ids = list(output.token_ids)
+        logprobs = [candidates[token].logprob for token, candidates in zip(ids, output.logprobs, strict=True)]
+        return make_sample(ids, logprobs, self.stop_ids)
+
+    def refresh(self) -> None:
+        """Give vLLM the weights of the policy and forget what was computed with others."""
+        llm = self._started.llm
+        if self._started.asleep:
+            torch.cuda.empty_cache()
+            llm.wake_up(tags=["weights"])
+        llm.collective_rpc("reload_weights", kwargs={"weights_iterator": self.source()})
+        if self._started.asleep:
+            llm.wake_up(tags=["kv_cache"])
+            self._started.asleep = False
+        if not llm.reset_prefix_cache():
+            raise EngineUnavailableError("vLLM did not empty its prefix cache after a change of weights; start anew.")
+
+    def rest(self) -> None:
+        """Give the memory back where `enable_sleep_mode` is on; weights are not kept, the next refresh sends them."""
+        if self._started.settings["enable_sleep_mode"] and not self._started.asleep:
+            self._started.llm.sleep(level=2)
+            self._started.asleep = True
+
+
+def open_vllm(config: RunConfig, tokenizer: Any, stop_ids: set[int], source: Source) -> VllmEngine:
+    """The vLLM engine for `policy.model`, started at the first call and taken over by later ones with equal settings.
+
+    Raises ConfigError where vLLM is missing or the processes do not fit `tensor_parallel_size`.
+    """
+    require_vllm("vllm")
+    rollout, chosen = config.rollout, config.rollout.vllm
+    processes = int(os.environ.get("WORLD_SIZE") or 1)
+    if processes % chosen.tensor_parallel_size:
+        raise ConfigError(
+            f"rollout.vllm.tensor_parallel_size is {chosen.tensor_parallel_size} and {processes} processes train: each "
+            "holds one slice of the model, so it must divide their number. Start more processes, lower it, or serve "
+            "the model on several GPUs with rollout.engine=vllm_server."
+        )
+    settings: dict[str, Any] = {
+        "model": safetensors_place(config.policy),
+        "trust_remote_code": config.policy.trust_remote_code,
+        "dtype": str(torch_dtype(config.policy)).removeprefix("torch."),
+        "seed": config.seed,
+        "gpu_memory_utilization": chosen.gpu_memory_utilization,
+        "tensor_parallel_size": chosen.tensor_parallel_size,
+        "max_model_len": chosen.max_model_len or rollout.longest_sequence,
+        "enable_sleep_mode": chosen.enable_sleep_mode,
+        "enable_prefix_caching": True,
+        "logprobs_mode": "processed_logprobs",
+    }
+    if processes > 1:
+        settings["distributed_executor_backend"] = "external_launcher"
+    return VllmEngine(_start(settings), tokenizer, stop_ids, source)
+
+
+def _start(settings: dict[str, Any]) -> _RunningEngine:
+    if not _started or _started[0].settings != settings:
+        _started.clear()
+        gc.collect()  # vLLM frees its memory when the last reference goes
+        if "distributed_executor_backend" in settings:
+            from accelerate import PartialState
+
+            PartialState()  # vLLM joins the process group of the training, which must be there first
+        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+        from vllm import LLM
+
+        _started.append(_RunningEngine(settings, LLM(**settings)))
+    return _started[0]
+
+
+def _tensor_parallel_group(size: int) -> Any:
+    """The processes that share one engine with this one; None where it has its own."""
+    if size == 1:
+        return None
+    world = torch.distributed.get_world_size()
+    ranks = [list(range(first, first + size)) for first in range(0, world, size)]
+    return torch.distributed.new_subgroups_by_enumeration(ranks)[0]
+
+
+def require_vllm(engine: str) -> None:
+    """Raise ConfigError where vLLM is not installed."""
+    if find_spec("vllm") is None:
+        raise ConfigError(
+            f"rollout.engine is {engine!r} and the package vllm is not installed (it needs a CUDA GPU). Install it "
+            "with: pip install 'querylect[gpu]', or take rollout.engine=transformers."
+        )
+
+
+def draw_seeds(prompts: int, n: int, streams: Sequence[int] = ()) -> list[int]:
+    """A seed for each prompt: of its random stream where there is one (rollouts/random_streams.py).
+
+    Else they come from torch's random stream on the CPU, which a checkpoint holds: a resumed run draws the same. vLLM
+    gives sample j of a prompt the seed + j, so these lie `n` apart.
+    """
+    if streams:
+        return [stream % 2**62 for stream in streams]
+    start = int(torch.randint(2**62, ()).item())
+    return [start + n * number for number in range(prompts)]
+
+
+def make_sample(ids: Sequence[int], logprobs: Sequence[float | None], stop_ids: set[int]) -> Completion:
+    """One completion of vLLM. Raises ModelError for a log-probability that is not a number."""
+    values = [math.nan if value is None else value for value in logprobs]
+    if any(map(math.isnan, values)):
+        raise ModelError(
+            "vLLM answers with numbers that are not finite: the policy's weights or its arithmetic overflowed. "
+            "Take an earlier checkpoint and a lower train.learning_rate, or policy.dtype=float32."
+        )
+    return Completion(list(ids), values, bool(ids) and ids[-1] in stop_ids)

@@ -1,0 +1,152 @@
+"""Generation by a vLLM server: `trl vllm-serve` on other GPUs or another node, through TRL's own client.
+
+Every prompt is one request of `n` samples with a seed of its own, so that equal prompts differ in their samples; the
+requests of a turn are under way side by side, and the server's prefix cache computes what they share once. Weights go
+over NCCL, merged, by their names in a checkpoint; the process of rank 0 sends them and tells the others how it went.
+"""
+
+import logging
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from ...configs.schema import RunConfig
+from ...errors import ConfigError, EngineUnavailableError, QuerylectError
+from .base import Completion, Sampling
+from .vllm import Source, draw_seeds, make_sample, require_vllm
+
+log = logging.getLogger(__name__)
+
+
+class VllmServerEngine:
+    """Samples from a server. `source` gives the weights that `refresh` sends, where `sync` is on."""
+
+    def __init__(self, config: RunConfig, tokenizer: Any, stop_ids: set[int], source: Source) -> None:
+        """Connect. Raises ConfigError where vLLM is missing here or the server was started in another way than needed,
+        EngineUnavailableError where it cannot be reached."""
+        require_vllm("vllm_server")
+        from trl.generation.vllm_client import VLLMClient
+
+        self.tokenizer, self.stop_ids, self.source = tokenizer, stop_ids, source
+        self.settings = config.rollout.server
+        self._parameters: list[tuple[str, str, list[int]]] = []
+        with self._server_errors():
+            self.client = VLLMClient(
+                base_url=self.settings.base_url,
+                group_port=self.settings.group_port,
+                connection_timeout=self.settings.timeout,
+            )
+        log.info("%s generates with %s", self.settings.base_url, self.client.model)
+        if self.settings.sync:
+            self._check(config)
+            if _rank() == 0:
+                with self._server_errors():
+                    self.client.init_communicator(device=transfer_device())
+
+    def _check(self, config: RunConfig) -> None:
+        with self._server_errors():
+            info = self.client.get_server_info()
+        needed = config.rollout.longest_sequence
+        wrong = []
+        if info["model_config"]["logprobs_mode"] != "processed_logprobs":
+            wrong.append(f"--logprobs-mode is {info['model_config']['logprobs_mode']}, expected processed_logprobs")
+        if info["model_config"]["max_model_len"] < needed:
+            wrong.append(f"--max-model-len is {info['model_config']['max_model_len']}, expected at least {needed}")
+        if wrong:
+            raise ConfigError(
+                f"the vLLM server at {self.settings.base_url} was started in another way than this run needs: "
+                f"{'; '.join(wrong)}. Start it with `trl vllm-serve` (docs/rollouts.md)."
+            )
+        if not info["cache_config"]["enable_prefix_caching"]:
+            log.warning("%s computes shared prefixes anew: it runs without prefix caching", self.settings.base_url)
+
+    def generate(self, prompts: Sequence[Sequence[int]], n: int, sampling: Sampling) -> list[list[Completion]]:
+        """Return `n` samples per prompt in the order of the prompts. Raises EngineUnavailableError."""
+        if not prompts:
+            return []
+
+        def ask(prompt: Sequence[int], seed: int) -> list[Completion]:
+            greedy = sampling.temperature == 0
+            answer = self.client.generate(
+                [list(map(int, prompt))],
+                n=1 if greedy else n,  # vLLM refuses several greedy samples, which are equal
+                temperature=sampling.temperature,
+                top_p=1.0 if greedy else sampling.top_p,
+                max_tokens=sampling.max_new_tokens,
+                logprobs=0,
+                generation_kwargs={"seed": seed, "stop_token_ids": sorted(self.stop_ids), "ignore_eos": True},
+            )
+            samples = [
+                make_sample(ids, [candidates[0] for candidates in logprobs], self.stop_ids)
+                for ids, logprobs in zip(answer["completion_ids"], answer["logprobs"], strict=True)
+            ]
+            return samples * (n if greedy else 1)
+
+        seeds = draw_seeds(len(prompts), n, sampling.streams)
+        with self._server_errors(), ThreadPoolExecutor(min(self.settings.concurrency, len(prompts))) as pool:
+            return list(pool.map(ask, prompts, seeds))
+
+    def refresh(self) -> None:
+        """Send the weights of the policy, and have the server forget what it computed with others.
+
+        Collective: where it fails, it raises the same error in every process, so that none waits for another.
+        """
+        if not self.settings.sync:
+            return
+        failure: list[QuerylectError | None] = [None]
+        if _rank() == 0:
+            try:
+                self._send()
+            except QuerylectError as error:
+                failure = [error]
+        if _processes() > 1:
+            torch.distributed.broadcast_object_list(failure, src=0)
+        if failure[0] is not None:
+            failure[0].already_reported = _rank() > 0
+            raise failure[0]
+
+    def _send(self) -> None:
+        if not self._parameters:  # the server needs the names and shapes of all tensors before the first one
+            self._parameters = [
+                (name, str(weight.dtype).removeprefix("torch."), list(weight.shape)) for name, weight in self.source()
+            ]
+        with self._server_errors():
+            self.client.update_named_params(self._parameters, self.source())
+            self.client.reset_prefix_cache()
+
+    def rest(self) -> None:
+        """A server keeps its own memory."""
+
+    @contextmanager
+    def _server_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except QuerylectError:
+            raise
+        except Exception as error:
+            reason = " ".join(str(error).split())[:300] or type(error).__name__
+            raise EngineUnavailableError(
+                f"the vLLM server at {self.settings.base_url} could not be used ({reason}). See that it runs "
+                "(`trl vllm-serve`) and can be reached from here; a run that was stopped goes on with --resume."
+            ) from error
+
+
+def transfer_device() -> torch.device:
+    """The device over which weights leave. Raises ConfigError where there is no CUDA."""
+    if not torch.cuda.is_available():
+        raise ConfigError(
+            "weights reach a vLLM server over NCCL, and this machine has no CUDA device. Train on a GPU; where the "
+            "server already holds exactly this policy, set rollout.server.sync=false."
+        )
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+def _processes() -> int:
+    return torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
+
+
+def _rank() -> int:
+    return torch.distributed.get_rank() if torch.distributed.is_initialized() else 0

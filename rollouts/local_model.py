@@ -1,0 +1,133 @@
+"""A transformers model in this process, generating with the engine of rollouts/: batched, sorted by length.
+
+A sampled text depends on its prompt, the seed and its number alone, not on the prompts beside it. The model is loaded
+when it is first asked; a run whose replies are all cached loads none.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..configs.llm import LlmConfig
+from ..llms.base import Costs, Deliver, LlmResponse, Message, MissingResponse, Prompt, SamplingParams, Text
+from ..sources import resolve_model
+
+if TYPE_CHECKING:
+    from .chat import Chat
+    from .engines.transformers import TransformersEngine
+
+_WEIGHTS = (".safetensors", ".gguf", ".json", ".jinja", ".model", ".txt")
+
+
+class LocalModel:
+    """One model folder, package or Hub id."""
+
+    def __init__(self, config: LlmConfig) -> None:
+        """Raises ModelError where the name leads nowhere."""
+        self._config = config
+        self._folder = resolve_model(config.model)
+
+    @cached_property
+    def identity(self) -> Mapping[str, Any]:
+        """The name, the type that the weights have on this device, the files of the folder by size and time of change.
+
+        A Hub id stands for itself.
+        """
+        folder = Path(self._folder)
+        files = sorted(path for path in folder.glob("*") if path.suffix in _WEIGHTS) if folder.is_dir() else []
+        states = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+        content = hashlib.sha256(json.dumps(states).encode()).hexdigest()[:16]
+        return {"local": self._config.model, "dtype": self._dtype(), "files": content if states else ""}
+
+    def _dtype(self) -> str:
+        if self._config.dtype != "auto":
+            return self._config.dtype
+        from ..configs.schema import PolicyConfig
+        from .policy import torch_dtype  # the device has to be asked: the one import that a known reply costs
+
+        return str(torch_dtype(PolicyConfig())).removeprefix("torch.")
+
+    def generate(self, prompts: Sequence[Prompt], draw: SamplingParams, deliver: Deliver, costs: Costs) -> None:
+        """Answer all prompts, those of like length side by side; deliver a batch at a time.
+
+        A prompt of more than `max_prompt_tokens` fails. Raises ModelError for an unusable model.
+        """
+        from .engines.base import Sampling
+        from .engines.transformers import refuse_special_attention
+        from .random_streams import stream
+
+        engine, chat = self._engine, self._chat
+        ids = [
+            chat.first(
+                [Message(role=message["role"], content=chat.plain(message["content"])) for message in prompt.messages],
+                prompt.opening,
+            )
+            for prompt in prompts
+        ]
+        fitting = [index for index, prompt_ids in enumerate(ids) if len(prompt_ids) <= self._config.max_prompt_tokens]
+        for index in sorted(set(range(len(prompts))) - set(fitting)):
+            deliver(index, MissingResponse("prompt too long"))
+        if fitting:
+            refuse_special_attention(engine.model, max(len(ids[index]) for index in fitting) + draw.max_tokens)
+        for batch in self._batches(fitting, ids, draw):
+            sampling = Sampling(
+                temperature=draw.temperature,
+                top_p=draw.top_p,
+                max_new_tokens=draw.max_tokens,
+                streams=tuple(stream(draw.seed, *ids[index]) for index in batch) if draw.temperature > 0 else (),
+                first=draw.first_logprobs,
+            )
+            sampled = engine.generate([ids[index] for index in batch], draw.n, sampling)
+            for index, samples in zip(batch, sampled, strict=True):
+                opening = prompts[index].opening
+                texts = tuple(
+                    Text(opening + chat.text(sample.ids), sample.finished, self._first(sample.first))
+                    for sample in samples
+                )
+                deliver(index, LlmResponse(texts, len(ids[index]), sum(len(sample.ids) for sample in samples)))
+
+    def _batches(
+        self, indices: Sequence[int], ids: Sequence[Sequence[int]], draw: SamplingParams
+    ) -> Iterator[list[int]]:
+        """Batches of prompt indices that, with padding and answers, fit `batch_tokens`; each has at least one."""
+        batch: list[int] = []
+        for index in sorted(indices, key=lambda i: len(ids[i])):
+            longest = len(ids[index]) + draw.n * draw.max_tokens
+            if batch and (len(batch) + 1) * longest > self._config.batch_tokens:
+                yield batch
+                batch = []
+            batch.append(index)
+        if batch:
+            yield batch
+
+    def _first(self, likeliest: Mapping[int, float]) -> dict[str, float]:
+        """Log-probabilities by token text instead of id; of ids with equal text the likeliest is kept."""
+        if not likeliest:
+            return {}
+        by_token: dict[str, float] = {}
+        tokens = self._engine.tokenizer.batch_decode([[token_id] for token_id in likeliest])
+        for token, logprob in zip(tokens, likeliest.values(), strict=True):
+            by_token.setdefault(token, logprob)
+        return by_token
+
+    @cached_property
+    def _engine(self) -> "TransformersEngine":
+        import torch
+
+        from ..configs.schema import PolicyConfig
+        from .engines.transformers import TransformersEngine
+        from .policy import load_policy
+
+        model, tokenizer = load_policy(PolicyConfig(model=self._config.model, dtype=self._config.dtype))
+        model.to("cuda" if torch.cuda.is_available() else "cpu")
+        # A batch is bounded by its tokens here, and what a prompt may reach is checked with its length.
+        return TransformersEngine(model, tokenizer, micro_batch=2**30, longest=16)
+
+    @cached_property
+    def _chat(self) -> "Chat":
+        from .chat import Chat
+
+        return Chat(self._engine.tokenizer, self._engine.stop_ids)

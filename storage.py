@@ -1,0 +1,159 @@
+"""Durable file writes (fsync), file locks, and sha256 of files and folders."""
+
+import fcntl
+import hashlib
+import logging
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from .errors import StorageError
+
+log = logging.getLogger(__name__)
+
+Row = TypeVar("Row")
+
+
+def write_lines(path: Path, lines: Iterable[str]) -> None:
+    """Write lines with LF ends on every system and fsync the file. Raises OSError."""
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        file.writelines(line + "\n" for line in lines)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def reach_the_disk(path: Path) -> None:
+    """fsync a file or folder. Without it, a file renamed into place can be empty after a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def folder_reaches_the_disk(folder: Path) -> None:
+    """fsync a folder and everything below it."""
+    for path in [*folder.rglob("*"), folder]:
+        reach_the_disk(path)
+
+
+def hold(descriptor: int, path: Path, message: str) -> None:
+    """Lock the descriptor of `path` for as long as it is open; a file system without locks is tolerated.
+
+    Raises StorageError with `message` if another process holds the lock.
+    """
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise StorageError(message) from error
+    except OSError as error:
+        log.debug("%s cannot be locked (%s)", path, error)
+
+
+def file_sha256(path: Path) -> str:
+    """sha256 (64 hex digits) of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextmanager
+def storage(message: Callable[[OSError], str]) -> Iterator[None]:
+    """Turn an OSError of this block into a StorageError with the text `message(error)`."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(message(error)) from error
+
+
+def writing(path: Path, remedy: str) -> AbstractContextManager[None]:
+    """`storage` for one file: the StorageError names the file, the cause and the `remedy`."""
+    return storage(lambda error: f"{path} could not be written ({error}). {remedy}")
+
+
+_EXCLUDED_SUFFIXES = {".md", ".py", ".pyc", ".lock"}
+
+
+def folder_sha256(folder: Path) -> str:
+    """sha256 over names and contents of a model's files: weights, settings, tokenizer.
+
+    Hidden files, source code and readme files are left out, since they do not change what the model computes.
+    """
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder)
+        if path.is_file() and path.suffix not in _EXCLUDED_SUFFIXES and not any(part[0] == "." for part in name.parts):
+            digest.update(f"{name.as_posix()}\n{file_sha256(path)}\n".encode())
+    return digest.hexdigest()
+
+
+def append(path: Path, text: str) -> None:
+    """Append whole lines and fsync the file. Raises OSError."""
+    with path.open("ab") as file:
+        file.write(text.encode())
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def cut_off_half_a_line(path: Path) -> bool:
+    """Remove an unterminated last line, as a killed process leaves it. True if there was one. Raises OSError."""
+    if not path.exists():
+        return False
+    with path.open("rb+") as file:
+        end = end_of_lines = file.seek(0, os.SEEK_END)
+        while end_of_lines:
+            start = max(0, end_of_lines - 65536)
+            file.seek(start)
+            newline = file.read(end_of_lines - start).rfind(b"\n")
+            if newline >= 0:
+                end_of_lines = start + newline + 1
+                break
+            end_of_lines = start
+        if end_of_lines < end:
+            file.truncate(end_of_lines)
+            os.fsync(file.fileno())
+    return end_of_lines < end
+
+
+def read_whole(path: Path, row: Callable[[bytes], Row | None], useless: str, unreadable: str) -> list[Row]:
+    """Parse each line of a file with `row`; an empty list if there is no file.
+
+    An unterminated last line is removed first. Lines for which `row` returns None are skipped, and logged as a count
+    followed by `useless`. Raises StorageError, ending with `unreadable` (what to do), if the file cannot be read.
+    """
+    try:
+        if cut_off_half_a_line(path):
+            log.info("%s: its last line was cut and is removed", path)
+        rows, lines = [], 0
+        if path.exists():
+            with path.open("rb") as file:
+                for line in file:
+                    lines += 1
+                    if (parsed := row(line.rstrip(b"\r\n"))) is not None:
+                        rows.append(parsed)
+    except OSError as error:
+        raise StorageError(f"{path} cannot be read ({error}). {unreadable}") from error
+    if len(rows) < lines:
+        log.warning("%s: %d lines %s", path, lines - len(rows), useless)
+    return rows
+
+
+@contextmanager
+def only_writer(folder: Path, name: str, unwritable: str, taken: str) -> Iterator[None]:
+    """Lock a folder for this process through its file `name`; the lock ends with the process.
+
+    Raises StorageError: ending with `unwritable` (what to do) if the folder cannot be made, and with the text `taken`
+    if another process holds the lock.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / name).open("w")
+    except OSError as error:
+        raise StorageError(f"{folder} cannot be written ({error}). {unwritable}") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise StorageError(taken) from error
+        yield

@@ -1,0 +1,164 @@
+"""Collective operations of a run: share the environment, gather all trees, stop together."""
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import partialmethod
+from types import FrameType
+from typing import Any
+
+from transformers import TrainerCallback
+
+from ...configs.mix import environments
+from ...configs.schema import RunConfig, TrainConfig
+from ...envs.client.child_process import local_service
+from ...envs.client.client import SyncEnvironmentClient
+from ...envs.client.connect import AnyClient, known_urls, open_environment, open_environments
+from ...envs.client.multi import MixedClient
+from ...rollouts.memory import give_back_freed_memory
+from ...rollouts.tree import Hit, Node, Tree
+from .processes import Processes
+from .stopping import StopOnSignal
+
+
+@contextmanager
+def shared_environment(config: RunConfig, processes: Processes) -> Iterator[AnyClient]:
+    """A client of the configured environment, or of all environments of a mix, in every process.
+
+    `client.urls: local` starts one service per environment and machine.
+    """
+    if processes.count == 1:
+        with open_environments(config) as client:
+            yield client
+        return
+    with ExitStack() as stack:
+        clients = {
+            name: stack.enter_context(_shared_client(member, processes))
+            for name, member in environments(config).items()
+        }
+        yield MixedClient(clients) if config.mix is not None else clients[""]
+
+
+@contextmanager
+def _shared_client(config: RunConfig, processes: Processes) -> Iterator[SyncEnvironmentClient]:
+    if known_urls(config) is not None:
+        with open_environment(config) as client:
+            yield client
+        return
+    machine = os.environ.get("GROUP_RANK") or socket.gethostname()
+    is_starter = processes.all(machine).index(machine) == processes.rank
+    with ExitStack() as service:
+        url = processes.together(lambda: service.enter_context(local_service(config.env)) if is_starter else None)
+        urls = {host: host_url for host, host_url in processes.all((machine, url)) if host_url}
+        with SyncEnvironmentClient(config.client, urls=[urls[machine]]) as client:
+            yield client
+
+
+def all_trees(processes: Processes, local_trees: list[Tree]) -> list[Tree]:
+    """The trees of all processes, ordered by rank; local trees are the same objects. Collective.
+
+    Trees of other processes have a digest instead of prompt ids, and no document texts.
+    """
+    if processes.count == 1:
+        return local_trees
+    grown = processes.all([Tree(tree.question, [_light(root) for root in tree.roots]) for tree in local_trees])
+    return [tree for rank, trees in enumerate(grown) for tree in (local_trees if rank == processes.rank else trees)]
+
+
+def _light(node: Node) -> Node:
+    """A copy of the node without prompt ids and document texts, which other processes do not need."""
+    ranking = [Hit(replace(hit.document, text=""), hit.score) for hit in node.ranking]
+    children = [_light(child) for child in node.children]
+    return replace(node, prompt_ids=[], prompt_digest=node.state, ranking=ranking, children=children)
+
+
+class CollectiveStop(StopOnSignal):
+    """A signal to one process stops all of them; a step is aborted only while no other process waits for this one."""
+
+    def __init__(self, settings: TrainConfig, processes: Processes) -> None:
+        super().__init__(settings)
+        self.processes = processes
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.received is not None:  # launchers forward a signal that the terminal has sent already
+            return
+        self.received = number
+        if self.processes.interruptible and not self._changing:
+            if number == signal.SIGINT:
+                raise KeyboardInterrupt
+            self._finish_or_leave(self.grace[number])
+
+    def _out_of_time(self, number: int, frame: FrameType | None) -> None:
+        if self.processes.interruptible:
+            super()._out_of_time(number, frame)
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Note the time. A signal received since the last collective call is handled at the next one."""
+        self._changing = False
+        self._began = time.perf_counter()
+
+    def meet(self, control: Any) -> None:
+        """Make all processes stop or save if one of them has to. Collective, after every step.
+
+        Raises KeyboardInterrupt in all processes after Ctrl-C in one.
+        """
+        reports = self.processes.all((self.received, control.should_training_stop, control.should_save))
+        signals = [number for number, _, _ in reports if number is not None]
+        self.received = signals[0] if signals else None
+        if self.received == signal.SIGINT:
+            raise KeyboardInterrupt
+        control.should_training_stop = bool(signals) or any(stop for _, stop, _ in reports)
+        control.should_save = bool(signals) or any(save for _, _, save in reports)
+
+
+class AllGatherCallback(TrainerCallback):
+    """Forwards every event to `callbacks`, and after each step's record synchronizes stopping and saving.
+
+    An error of a callback is deferred to that collective call and then raised in all processes.
+    """
+
+    def __init__(self, processes: Processes, stopper: CollectiveStop, watcher: TrainerCallback) -> None:
+        self.processes, self.stopper, self.callbacks = processes, stopper, [stopper, watcher]
+        self._failure: BaseException | None = None
+
+    def _pass_on(self, event: str, args: Any, state: Any, control: Any, **details: Any) -> Any:
+        try:
+            for callback in self.callbacks:
+                control = getattr(callback, event)(args, state, control, **details) or control
+        except Exception as error:  # noqa: BLE001 (raised at the collective call)
+            self._failure = self._failure or error
+        if event == "on_log" and "loss" in (details.get("logs") or {}):
+            failure, self._failure = self._failure, None
+            self.processes.raise_any(failure)
+            self.stopper.meet(control)
+        return control
+
+
+for _event in [name for name in vars(TrainerCallback) if name.startswith("on_")]:
+    setattr(AllGatherCallback, _event, partialmethod(AllGatherCallback._pass_on, _event))
+
+
+class QuietCallback(TrainerCallback):
+    """Replaces the watcher in other processes: between steps it releases cached memory, as the watcher does."""
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Release cached memory blocks of the previous step."""
+        give_back_freed_memory()
+
+
+def stopper_of(config: RunConfig, processes: Processes) -> StopOnSignal:
+    """The signal handler of this process."""
+    return StopOnSignal(config.train) if processes.count == 1 else CollectiveStop(config.train, processes)
+
+
+def collective_callbacks(
+    processes: Processes, stopper: StopOnSignal, watcher: TrainerCallback | None
+) -> list[TrainerCallback]:
+    """The callbacks that stop and log a run; only the first process has a `watcher`."""
+    if not isinstance(stopper, CollectiveStop):
+        return [stopper, watcher or QuietCallback()]
+    return [AllGatherCallback(processes, stopper, watcher or QuietCallback())]

@@ -1,0 +1,1 @@
+"""Memory estimates of training runs."""

@@ -1,0 +1,237 @@
+"""Estimate the memory of a training process before anything is loaded.
+
+The estimate adds memory resident for the whole run (weights, gradients, optimizer, reference model, copies) and the
+peak of each phase: sampling (vLLM, or the KV cache of the transformers engine), the update (activations of the longest
+tree that the token budgets allow) and the optimizer step (its temporaries). Imports neither torch nor transformers.
+
+Activations are those of packed rows (train/packing) through a decoder with gated MLPs, RMS norms and rotary positions.
+Their bytes per token and layer were measured with saved-tensor hooks over widths and lengths; a test repeats this.
+Simplifications: every token budget is used up, the prompt takes all tokens that the last turn leaves, HEADROOM covers
+allocator fragmentation, and experts have the activations of dense layers.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Literal
+
+from ...configs.mix import environments
+from ...configs.schema import RunConfig
+from .model_shape import ModelShape, by_name
+
+GIB = 2**30
+H100_GIB = 79.0
+"""Usable memory of an 80 GB H100, the GPU that the Slurm scripts target."""
+HEADROOM = 0.95
+"""Share of the memory that an estimate may use; the rest is for fragmentation and estimation errors."""
+GPU_RESERVED = int(2.5 * GIB)
+"""CUDA context and libraries, NCCL, the remainder of a sleeping vLLM, and an encoder of some 100M parameters."""
+CPU_RESERVED = int(0.7 * GIB)
+"""Python with torch and transformers."""
+ZERO_BUCKETS = 4 * 500_000_000
+"""DeepSpeed reduces and gathers through two buckets of 5e8 bfloat16 elements."""
+
+LAYER_BYTES = {"float32": (24.0, 16.0, 20.3, 8.1), "mixed": (26.0, 8.0, 12.3, 6.1), "bfloat16": (16.0, 8.0, 12.3, 6.1)}
+"""Bytes saved for the backward pass per token and layer, for each element of (hidden, intermediate, queries, keys).
+mixed: float32 weights under autocast to bfloat16."""
+GATHERED_BYTES = {"float32": (8.0, 4.0), "mixed": (4.0, 2.0), "bfloat16": (4.0, 2.0)}
+"""The same for packed attention without FlexAttention: per element of queries times gathered keys / 256, per key."""
+BACKWARD_SHARE = 0.35
+"""Gradients alive at once in the backward pass of a layer, as a share of its saved tensors."""
+HEAD_CHUNK = 1 << 27
+"""Maximum number of logits held at a time (train/packing/packing.py)."""
+ATTENTION_BLOCK = 256
+"""Queries per gathered block of keys (train/packing/attention.py)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessLayout:
+    """The processes of a run, one per GPU, and the sharding of the training state."""
+
+    processes: int = 1
+    zero: Literal[0, 2, 3] = 0
+    """DeepSpeed's ZeRO stage; 0 is plain DDP, where each process holds everything."""
+    gpu_gib: float | None = H100_GIB
+    """Memory of a GPU; None for the CPU."""
+    bfloat16: bool = True
+    """Whether the device supports bfloat16 arithmetic."""
+
+    @property
+    def description(self) -> str:
+        """A description such as "8 GPUs with ZeRO-2"."""
+        kind = "CPU process" if self.gpu_gib is None else "GPU"
+        number = f"{self.processes} {kind}{'' if self.processes == 1 else 's' if kind == 'GPU' else 'es'}"
+        return f"{number} with ZeRO-{self.zero}" if self.zero else number
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryEstimate:
+    """Bytes of one process."""
+
+    layout: ProcessLayout
+    shape: ModelShape
+    resident: Mapping[str, int]
+    """Memory allocated for the whole run, by name."""
+    phases: Mapping[str, Mapping[str, int]]
+    """Additional memory of each phase, by name."""
+    tree_tokens: int
+    """Computed tokens of a micro-batch of the longest trees."""
+
+    def of_phase(self, name: str) -> int:
+        """Peak bytes of a phase."""
+        return sum(self.resident.values()) + sum(self.phases[name].values())
+
+    @property
+    def height(self) -> str:
+        """The phase with the highest peak."""
+        return max(self.phases, key=self.of_phase)
+
+    @property
+    def peak(self) -> int:
+        """Peak bytes of that phase."""
+        return self.of_phase(self.height)
+
+    def fits(self, available: float | None = None) -> bool:
+        """Whether it fits into `available` bytes (None: the memory of its GPU)."""
+        capacity = (self.layout.gpu_gib or 0) * GIB if available is None else available
+        return self.peak <= HEADROOM * capacity
+
+    def lines(self) -> list[str]:
+        """A readable summary: the peak and its parts."""
+        per = "process" if self.layout.gpu_gib is None else "GPU"
+        location = f"on {self.layout.description}, in the {self.height} ({self.shape.source})"
+        output = [f"{self.peak / GIB:.1f} GiB per {per} {location}"]
+        for name, parts in (("always", self.resident), *self.phases.items()):
+            listed = ", ".join(f"{part} {_gib(size)}" for part, size in parts.items() if size >= GIB / 100)
+            total = "" if name == "always" else f" = {_gib(self.of_phase(name))}"
+            output.append(f"{name}: {listed or 'nothing'}{total}")
+        return output
+
+
+def _gib(size: float) -> str:
+    return f"{size / GIB:.2f}" if size < GIB else f"{size / GIB:.1f}"
+
+
+def longest_tree(config: RunConfig) -> tuple[int, int, int]:
+    """(computed tokens of the largest micro-batch, sampled tokens among them, tokens of its longest sequence)."""
+    rollout, branching = config.rollout, config.rollout.branching
+    turns = len(branching)
+    doc_tokens = rollout.documents * rollout.document_tokens
+    doc_tokens = doc_tokens if rollout.observation_tokens is None else min(doc_tokens, rollout.observation_tokens)
+    prompt = max(16, rollout.max_prompt_tokens - rollout.earlier_tokens(turns))
+    budgets = [rollout.new_tokens(turn) for turn in range(1, turns + 1)]
+    path = prompt + sum(budgets) + doc_tokens * (turns - 1)
+    nodes = [prod(branching[:turn]) for turn in range(1, turns + 1)]
+    sampled = sum(count * budget for count, budget in zip(nodes, budgets, strict=True))
+    packed = prompt + sampled + doc_tokens * sum(nodes[:-1])
+    trees = config.train.questions_per_micro_batch
+    if config.train.packing is False:
+        return trees * nodes[-1] * path, trees * nodes[-1] * (path - prompt), path
+    return trees * packed, trees * sampled, path
+
+
+def trained_parameters(config: RunConfig, shape: ModelShape) -> int:
+    """Number of trained parameters: all, or those of the LoRA adapters."""
+    lora = config.policy.lora
+    if lora is None:
+        return shape.parameters
+    hidden, inner, queries, keys = shape.hidden, shape.intermediate, shape.queries, shape.keys
+    widths = {"q_proj": hidden + queries, "k_proj": hidden + keys, "v_proj": hidden + keys, "o_proj": queries + hidden}
+    widths |= dict.fromkeys(("gate_proj", "up_proj", "down_proj"), hidden + inner)
+    modules = widths if lora.target_modules == "all-linear" else lora.target_modules
+    return lora.r * sum(widths.get(name, 0) for name in modules) * min(lora.last_layers or shape.layers, shape.layers)
+
+
+def estimate(config: RunConfig, shape: ModelShape, layout: ProcessLayout) -> MemoryEstimate:
+    """The memory of one process of a run of `config`."""
+    full, zero = config.policy.lora is None, layout.zero
+    in_bfloat16 = config.policy.dtype == "bfloat16" or (config.policy.dtype == "auto" and layout.bfloat16)
+    mixed = full and config.policy.dtype == "auto" and not zero  # DeepSpeed computes with bfloat16 copies
+    arithmetic = "float32" if not in_bfloat16 else "mixed" if mixed else "bfloat16"
+    weights, trained = shape.parameters, trained_parameters(config, shape)
+    size = 2 if arithmetic == "bfloat16" else 4
+    shards = layout.processes if zero else 1
+    stored_weights = weights // shards if zero == 3 else weights
+    resident = {"weights": size * stored_weights + (0 if full else 4 * trained)}
+    resident["gradients"] = 4 * trained // shards
+    resident["optimizer"] = (12 if zero else 8) * trained // shards
+    if zero:
+        resident["DeepSpeed's buckets"] = min(ZERO_BUCKETS, 8 * trained)
+    elif layout.processes > 1:
+        resident["DDP's buckets"] = 4 * trained
+    if config.train.beta > 0:
+        resident["reference"] = size * stored_weights if full else 4 * trained
+    if config.rollout.engine == "transformers" and (not full or zero == 3):
+        resident["copy to sample from"] = size * weights
+    resident["reserved"] = CPU_RESERVED if layout.gpu_gib is None else GPU_RESERVED
+    if layout.gpu_gib is not None and (encoders := _local_encoders(config)):
+        resident["retriever"] = encoders
+    vllm = config.rollout.vllm
+    engine_memory = {"vLLM": int(vllm.gpu_memory_utilization * (layout.gpu_gib or 0) * GIB)}
+    sampling = engine_memory if config.rollout.engine == "vllm" else {}
+    if config.rollout.engine == "transformers":
+        sampling = _transformers_sampling(config, shape, layout, arithmetic)
+    engine_frees_memory = config.rollout.engine != "vllm" or vllm.enable_sleep_mode
+    tokens = longest_tree(config)
+    update = _activations(config, shape, layout, arithmetic, tokens)
+    step = {"temporaries": 4 * trained // shards if layout.gpu_gib is not None else 0}
+    phases = {"rollout": sampling, "update": update, "optimizer step": step}
+    if not engine_frees_memory:
+        phases |= {name: {**parts, **engine_memory} for name, parts in phases.items() if name != "rollout"}
+    return MemoryEstimate(layout, shape, resident, phases, tokens[0])
+
+
+def _local_encoders(config: RunConfig) -> int:
+    """Bytes of local retrievers whose size follows from their name, such as qwen3-embedding-0.6b."""
+    local = {member.env.retriever for member in environments(config).values() if member.client.urls == "local"}
+    return sum(4 * shape.parameters for name in local if (shape := by_name(name)) is not None)
+
+
+def _activations(
+    config: RunConfig, shape: ModelShape, layout: ProcessLayout, arithmetic: str, tree: tuple[int, int, int]
+) -> dict[str, int]:
+    """Memory of the forward and backward pass of a micro-batch, by part."""
+    tokens, sampled, path = tree
+    size = 4 if arithmetic == "float32" else 2
+    lora, checkpointing = config.policy.lora, bool(config.train.gradient_checkpointing)
+    depth = shape.layers if lora is None else min(lora.last_layers or shape.layers, shape.layers)
+    widths = (shape.hidden, shape.intermediate, shape.queries, shape.keys)
+    layer = sum(factor * width for factor, width in zip(LAYER_BYTES[arithmetic], widths, strict=True))
+    if lora is not None and arithmetic != "float32":
+        layer += 6 * shape.hidden  # each adapter of a layer casts its own copy of the input
+    attention = config.train.packed_attention
+    if config.train.packing is not False and (attention == "sdpa" or (attention == "auto" and layout.gpu_gib is None)):
+        by_query, by_key = GATHERED_BYTES[arithmetic]
+        visible_keys = min(path / 2 + ATTENTION_BLOCK, tokens)
+        layer += by_query * shape.queries * visible_keys / ATTENTION_BLOCK + by_key * visible_keys
+    residual = shape.hidden * (2 if arithmetic == "bfloat16" else 4)
+    saved = shape.layers * residual + layer if checkpointing else depth * layer
+    parts = {"activations of the longest tree": int(tokens * (saved + BACKWARD_SHARE * layer))}
+    if arithmetic == "mixed":
+        parts["weights cast to bfloat16"] = 2 * shape.parameters
+    all_logits = sampled * shape.vocabulary
+    chunked = config.train.packing is not False and layout.zero != 3 and all_logits > HEAD_CHUNK
+    logits = HEAD_CHUNK if chunked else all_logits
+    parts["output head"] = (12 if size == 4 else 14) * logits + 3 * residual * sampled
+    if lora is None:
+        parts["output head"] += 2 * (2 if arithmetic == "bfloat16" else 4) * shape.vocabulary * shape.hidden
+    if layout.zero == 3:
+        parts["gathered layers"] = 2 * 2 * shape.parameters // shape.layers + 4 * shape.vocabulary * shape.hidden
+    return parts
+
+
+def _transformers_sampling(
+    config: RunConfig, shape: ModelShape, layout: ProcessLayout, arithmetic: str
+) -> dict[str, int]:
+    """KV cache and logits of the sequences that the transformers engine samples in one batch."""
+    rollout, size = config.rollout, 4 if arithmetic == "float32" else 2
+    turns = len(rollout.branching)
+    last = rollout.branching[-1]
+    sequences = prod(rollout.branching) * max(1, config.train.questions_per_step // layout.processes)
+    rows = min(rollout.micro_batch, sequences)
+    cached = rows // last * rollout.max_prompt_tokens + rows * rollout.new_tokens(turns)
+    parts = {"keys and values": int(cached * 2 * shape.keys * shape.layers * size)}
+    parts["logits"] = rows * shape.vocabulary * (size + 8)
+    if arithmetic == "mixed":
+        parts["weights cast to bfloat16"] = 2 * shape.parameters
+    return parts

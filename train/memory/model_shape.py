@@ -1,0 +1,133 @@
+"""The dimensions of a language model without loading it: from its config.json if readable, else from its name.
+
+Imports neither torch nor transformers.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ...errors import ModelError
+from ...sources import resolve_model
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """A decoder of `layers` equal layers; widths are in elements of one token."""
+
+    parameters: int
+    hidden: int
+    intermediate: int
+    """Width of the MLP; for a mixture of experts, the total width of the active experts of a token."""
+    layers: int
+    queries: int
+    """Number of attention heads times head width."""
+    keys: int
+    """Number of key-value heads times head width."""
+    vocabulary: int
+    tied: bool = False
+    """Whether the output head shares the weights of the embedding."""
+    source: str = ""
+    """Description of the source; begins with "estimated" if guessed from the name."""
+
+
+def _shape(size: float, hidden: int, inner: int, layers: int, queries: int, keys: int, words: int) -> ModelShape:
+    return ModelShape(round(size * 1e6), hidden, inner, layers, queries, keys, words)
+
+
+KNOWN = {
+    "smollm2-135m": replace(_shape(134.5, 576, 1536, 30, 576, 192, 49_152), tied=True),
+    "smollm2-360m": replace(_shape(361.8, 960, 2560, 32, 960, 320, 49_152), tied=True),
+    "smollm2-1.7b": replace(_shape(1711, 2048, 8192, 24, 2048, 2048, 49_152), tied=True),
+    "qwen2.5-0.5b": replace(_shape(494, 896, 4864, 24, 896, 128, 151_936), tied=True),
+    "qwen2.5-1.5b": replace(_shape(1544, 1536, 8960, 28, 1536, 256, 151_936), tied=True),
+    "qwen2.5-3b": replace(_shape(3086, 2048, 11_008, 36, 2048, 256, 151_936), tied=True),
+    "qwen2.5-7b": _shape(7616, 3584, 18_944, 28, 3584, 512, 152_064),
+    "qwen2.5-14b": _shape(14_770, 5120, 13_824, 48, 5120, 1024, 152_064),
+    "qwen2.5-32b": _shape(32_764, 5120, 27_648, 64, 5120, 1024, 152_064),
+    "qwen3-0.6b": replace(_shape(596, 1024, 3072, 28, 2048, 1024, 151_936), tied=True),
+    "qwen3-1.7b": replace(_shape(1721, 2048, 6144, 28, 2048, 1024, 151_936), tied=True),
+    "qwen3-4b": replace(_shape(4022, 2560, 9728, 36, 4096, 1024, 151_936), tied=True),
+    "qwen3-8b": _shape(8191, 4096, 12_288, 36, 4096, 1024, 151_936),
+    "qwen3-14b": _shape(14_768, 5120, 17_408, 40, 5120, 1024, 151_936),
+    "qwen3-32b": _shape(32_762, 5120, 25_600, 64, 8192, 1024, 151_936),
+    "llama-3.2-1b": replace(_shape(1236, 2048, 8192, 16, 2048, 512, 128_256), tied=True),
+    "llama-3.2-3b": replace(_shape(3213, 3072, 8192, 28, 3072, 1024, 128_256), tied=True),
+    "llama-3.1-8b": _shape(8030, 4096, 14_336, 32, 4096, 1024, 128_256),
+}
+"""Published dimensions of common models, by the prefix of their name on the Hub."""
+
+
+def shape_of(model: str) -> ModelShape | None:
+    """The dimensions of `policy.model`: from the config.json of a folder, an installed package or the Hub cache, from
+    the table above, or from a parameter count such as 8B in its name or that of its GGUF file. None if unknown."""
+    try:
+        folder = Path(resolve_model(model))
+    except ModelError:
+        return None
+    for path in (folder / "config.json", _cached(model)):
+        if path is not None and path.is_file():
+            try:
+                return from_config(json.loads(path.read_text(encoding="utf-8")), f"{model}, by its config.json")
+            except (KeyError, TypeError, ValueError):
+                continue
+    if not folder.is_dir():
+        return by_name(model)
+    return next((shape for path in sorted(folder.glob("*.gguf")) if (shape := by_name(path.stem))), None)
+
+
+def _cached(model: str) -> Path | None:
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        path = try_to_load_from_cache(model, "config.json")
+    except HFValidationError:
+        return None
+    return Path(path) if isinstance(path, str) else None
+
+
+def from_config(config: Mapping[str, Any], source: str = "") -> ModelShape:
+    """The dimensions in transformers' config.json. Raises KeyError if it does not describe such a decoder."""
+    full_config, config = config, config.get("text_config") or config
+
+    def read_int(*names: str) -> int:
+        for name in names:
+            if config.get(name) is not None:
+                return int(config[name])
+        raise KeyError(names[0])
+
+    hidden, layers = read_int("hidden_size", "n_embd"), read_int("num_hidden_layers", "n_layer")
+    heads = read_int("num_attention_heads", "n_head")
+    width = int(config.get("head_dim") or hidden // heads)
+    queries, keys = heads * width, int(config.get("num_key_value_heads") or heads) * width
+    gated = "n_embd" not in config
+    inner = int(config.get("intermediate_size") or config.get("n_inner") or 4 * hidden)
+    experts = int(config.get("num_experts") or config.get("num_local_experts") or 0)
+    mlp = (3 if gated else 2) * hidden * inner
+    if experts:
+        inner = int(config.get("moe_intermediate_size") or inner)
+        mlp = experts * (3 * hidden * inner + hidden)
+        inner *= int(config.get("num_experts_per_tok") or 1)
+    tied = bool(config.get("tie_word_embeddings", full_config.get("tie_word_embeddings", not gated)))
+    words = read_int("vocab_size")
+    layer = 2 * hidden * (queries + keys) + mlp + 2 * hidden
+    parameters = layers * layer + words * hidden * (1 if tied else 2) + hidden
+    return ModelShape(parameters, hidden, inner, layers, queries, keys, words, tied, source)
+
+
+def by_name(model: str) -> ModelShape | None:
+    """The dimensions of a model in the table, or of the table's model nearest to the parameter count in the name."""
+    name = model.rsplit("/", 1)[-1].lower()
+    names = [key for key in KNOWN if name.startswith(key) or key in name.replace("meta-", "")]
+    if names:
+        return replace(KNOWN[max(names, key=len)], source=f"{model}, by its published sizes")
+    match = re.search(r"(\d+(?:\.\d+)?)([bm])(?![a-z0-9])", name)
+    if match is None:
+        return None
+    parameters = round(float(match[1]) * (1e9 if match[2] == "b" else 1e6))
+    template = min(KNOWN.values(), key=lambda shape: abs(shape.parameters - parameters))
+    return replace(template, parameters=parameters, source=f"estimated: {match[0].upper()} in the name {model}")

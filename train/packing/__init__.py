@@ -1,0 +1,1 @@
+"""Training on packed trees: packed rows, their attention, and the check against flat rows."""

@@ -1,0 +1,163 @@
+"""Check whether a policy can be trained on packed rows, by its config and by a small tree computed both ways.
+
+If it cannot, `train.packing: true` raises an error with the reason and the measured values; `auto` logs the same as a
+warning and uses one row per leaf.
+"""
+
+import logging
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from ...configs.schema import RunConfig
+from ...errors import ConfigError, ModelError
+from ...rollouts.engines.shared_prefix import obstacle
+from .attention import Kind
+from .packing import packed_logps
+
+log = logging.getLogger(__name__)
+
+NOISE = {torch.float32: 1e-4, torch.bfloat16: 0.05, torch.float16: 0.02}
+"""Minimum tolerance, as RMS in nats, for log-probabilities computed in two different orders."""
+
+
+@dataclass(frozen=True, slots=True)
+class PackingComparison:
+    """Packed and flat log-probabilities of a small random tree: RMS differences in nats."""
+
+    apart: float
+    """Packed row against single rows."""
+    noise: float
+    """One padded batch against single rows: the numerical noise of flat training."""
+    allowed: float
+
+    @property
+    def equal(self) -> bool:
+        """Whether packed and flat agree up to numerical noise."""
+        return self.apart <= self.allowed  # False for NaN
+
+
+def settle_packing(config: RunConfig, model: nn.Module) -> RunConfig:
+    """`config` with `train.packing` resolved to true or false. `model` is the policy, adapters included.
+
+    Raises ModelError if packing is required but not possible for the policy, ConfigError if FlexAttention is required
+    without a GPU.
+    """
+    setting = config.train.packing
+    if setting is False:
+        return config
+    device = next(model.parameters()).device
+    kind = attention_kind(config.train.packed_attention, device)
+    if kind == "flex" and device.type != "cuda":
+        raise ConfigError(
+            f"train.packed_attention is flex and the policy is on {device.type}: FlexAttention has no backward pass "
+            "there. Set it to auto or sdpa."
+        )
+    reason = why_not(model, config.rollout.longest_sequence, kind)
+    if not reason:
+        return _with_packing(config, True)
+    if setting != "auto":
+        raise ModelError(
+            f"the policy cannot be trained on packed trees: {reason}. Set train.packing to auto or false to train "
+            "every leaf in a row of its own, which costs more, or choose a policy with full attention in every layer "
+            "(Llama, SmolLM2, Qwen2, Qwen3, …)."
+        )
+    log.warning("train.packing is auto: every leaf is trained in a row of its own, because %s", reason)
+    return _with_packing(config, False)
+
+
+def attention_kind(setting: Literal["auto", "sdpa", "flex"], device: torch.device) -> Kind:
+    """The attention implementation for this device."""
+    if setting == "auto":
+        return "flex" if device.type == "cuda" else "sdpa"
+    return setting
+
+
+def why_not(model: nn.Module, longest: int, kind: Kind = "sdpa") -> str:
+    """Why `model` cannot use packed rows with sequences of up to `longest` tokens; "" if it can.
+
+    If there is a reason, the attention implementation of the model is restored.
+    """
+    full_config: Any = model.config
+    config = full_config.get_text_config()
+    name = repr(getattr(config, "model_type", "?"))
+    if unsupported := obstacle(config, longest):
+        return f"{name} uses {unsupported}"
+    balance = getattr(config, "router_aux_loss_coef", None)
+    if balance and hasattr(config, "output_router_logits"):
+        return (
+            f"{name} balances its experts by a loss over the tokens of rows (router_aux_loss_coef {balance:g}), and a "
+            "packed row has other tokens"
+        )
+    previous = full_config._attn_implementation
+    reason = ""
+    try:
+        result = compare(model, kind)
+    except (TypeError, ValueError, RuntimeError, AttributeError, IndexError, KeyError, ModelError) as error:
+        reason = f"{name} does not take a packed row ({' '.join(str(error).split())[:200]})"
+    else:
+        if not result.equal:
+            reason = (
+                f"on a small random tree the log-probabilities of {name} differ by {result.apart:.2g} between packed "
+                f"and flat, where {result.allowed:.2g} is rounding"
+            )
+        log.info("packed against flat log-probabilities: %.2g apart, %.2g allowed", result.apart, result.allowed)
+    if reason:
+        full_config._attn_implementation = previous
+    return reason
+
+
+@torch.no_grad()
+def compare(model: nn.Module, kind: Kind = "sdpa") -> PackingComparison:
+    """Compute a tree of two first turns and four second turns packed, row by row, and as one padded batch."""
+    device = next(model.parameters()).device
+    rows = _small_tree(int(model.get_input_embeddings().weight.shape[0]))  # type: ignore[operator, union-attr]
+    width = max(map(len, rows))
+    ids = torch.tensor([row + [0] * (width - len(row)) for row in rows], device=device)
+    mask = torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in rows], device=device)
+    target_mask = mask[:, 1:].bool()
+    target_mask[:, : PROMPT - 1] = False
+    was_training = model.training
+    model.eval()
+    try:
+        by_row = torch.zeros(target_mask.shape, device=device)
+        for row, length in enumerate(map(len, rows)):
+            row_ids = ids[row : row + 1, :length]
+            by_row[row, : length - 1] = _next(model(input_ids=row_ids, use_cache=False).logits, row_ids)[0]
+        batched = _next(model(input_ids=ids, attention_mask=mask, use_cache=False).logits, ids)
+        packed, _, _ = packed_logps(model, ids, mask, target_mask, 1.0, attention=kind)
+    finally:
+        model.train(was_training)
+    noise = _rms(batched - by_row, target_mask)
+    floor = NOISE.get(next(model.parameters()).dtype, NOISE[torch.float32])
+    return PackingComparison(_rms(packed - by_row, target_mask), noise, max(floor, 3 * noise))
+
+
+PROMPT = 12
+"""Number of prompt tokens of the small tree."""
+
+
+def _small_tree(vocabulary: int) -> list[list[int]]:
+    random = torch.Generator().manual_seed(0)
+
+    def ids(count: int) -> list[int]:
+        return torch.randint(vocabulary, (count,), generator=random).tolist()  # type: ignore[no-any-return]
+
+    prompt = ids(PROMPT)
+    stems = [prompt + ids(9), prompt + ids(14)]
+    return [stem + ids(length) for stem in stems for length in (5, 8)]
+
+
+def _next(logits: Tensor, ids: Tensor) -> Tensor:
+    """(rows, tokens − 1) log-probability of each token after the first."""
+    return torch.log_softmax(logits[:, :-1].float(), -1).gather(-1, ids[:, 1:, None])[..., 0]
+
+
+def _rms(difference: Tensor, mask: Tensor) -> float:
+    return float(difference[mask].square().mean().sqrt())
+
+
+def _with_packing(config: RunConfig, packing: bool) -> RunConfig:
+    return config.model_copy(update={"train": config.train.model_copy(update={"packing": packing})})

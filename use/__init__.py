@@ -1,1 +1,0 @@
-"""What does a trained rewriter do for a user? Questions in, rewrites, plans and rankings out; commands and adapters."""
