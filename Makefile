@@ -12,12 +12,14 @@ TESTED := .venv/.stamp-extras
 RUN = env LD_PRELOAD="$$(realpath -q .venv/lib/libiomp5.so)$${LD_PRELOAD:+:$$LD_PRELOAD}" $(BIN)/querylect
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint docs reference clean
+.PHONY: help install demo test test-fast test-all lint docs reference clean
 
 help:
 	@echo 'make demo      build the index, train, evaluate; ends with the path of report.html (a second one starts anew)'
-	@echo 'make test      run the tests, WORKERS=2 files at a time; ARGS="-k config" goes to pytest,'
+	@echo 'make test      run the tests that are not slow, WORKERS=2 files at a time; ARGS="-k config" goes to pytest,'
 	@echo '               ARGS="-p randomly" shuffles them'
+	@echo 'make test-fast run those without a server or a torch model'
+	@echo 'make test-all  run all of them, as .ci/run does'
 	@echo 'make lint      ruff check, ruff format --check, mypy'
 	@echo 'make docs      build the site of docs/ into build/site; a broken link ends it'
 	@echo 'make reference write docs/config.md anew from the settings'
@@ -49,8 +51,16 @@ demo: $(STAMP)
 	$(RUN) eval runs/demo
 
 # One file of tests belongs to one process; more OpenMP threads than that would only wait for each other
+PYTEST = OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+
 test: $(TESTED)
-	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(PYTEST) -m "not slow" $(ARGS)
+
+test-fast: $(TESTED)
+	$(PYTEST) tests/unit $(ARGS)
+
+test-all: $(TESTED)
+	$(PYTEST) $(ARGS)
 
 # mypy finds the package through a link of its name, whatever the folder of this checkout is called
 lint: $(STAMP)

@@ -7,10 +7,10 @@ such as the judgements of several documents, are yielded as a list, and a list o
 holds no model and no retriever.
 
     def steps(self, question):
-        draft = yield Ask(prompt(question), Draw(max_tokens=256))
+        draft = yield PromptStep(prompt(question), SamplingParams(max_tokens=256))
         if draft is None:
             return Outcome(failure=MISSING)
-        ranking = yield Search(SearchPlan.of(draft.texts[0].text, k=15))
+        ranking = yield SearchStep(SearchPlan.of(draft.texts[0].text, k=15))
         return Outcome(documents=ranking.documents, plan=ranking.plan)
 
 A missing outcome is None, never an empty text or list. A method that cannot go on returns an Outcome with `failure`,
@@ -38,7 +38,7 @@ ANSWER = "answer"
 
 @dataclass(frozen=True, slots=True)
 class PromptStep:
-    """One prompt; the answer is a `llms.base.Reply`, or None where it is missing."""
+    """One prompt; the answer is a `llms.base.LlmResponse`, or None where it is missing."""
 
     prompt: Prompt
     draw: SamplingParams

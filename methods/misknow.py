@@ -8,7 +8,7 @@ then answers from both searches, with the missing knowledge and the reasoning in
 Table 1 of the paper, at K = 4 passages, two per search: `first` and `second` are both Wikipedia, both the QA pairs, one
 of each in either order, or both the merged knowledge base. Table 5, "w/o reasoning", is `reasoning=False`. As in the
 paper, whose judge is DeepSeek-R1, the judge may be another model than the reader, which writes the draft and the answer
-(`Ask.role`).
+(`PromptStep.role`).
 """
 
 from collections.abc import Generator, Sequence

@@ -92,11 +92,24 @@ LONGEST = (
 )
 """Files that take half a minute or more, the longest first: no worker shall end long before the other."""
 
+SLOW = {
+    "test_docs_own_corpus",
+    "test_envs_peers",
+    "test_reproduction",
+    "test_rollouts_policy",
+    "test_service_scifact",
+    "test_train_stops",
+}
+"""Files that only `make test-all` runs, besides the folder `cluster`."""
+
 
 def pytest_collection_modifyitems(items):
-    """Put the longest files first; the order is otherwise as found."""
-    places = {name: place for place, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: places.get(item.path.stem, len(places)))
+    """Mark slow tests, and put the longest files first; the order is otherwise as collected."""
+    ranks = {name: rank for rank, name in enumerate(LONGEST)}
+    for item in items:
+        if item.path.stem in SLOW or item.path.parent.name == "cluster":
+            item.add_marker(pytest.mark.slow)
+    items.sort(key=lambda item: ranks.get(item.path.stem, len(ranks)))
 
 
 TEXTS = {

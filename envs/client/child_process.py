@@ -32,7 +32,6 @@ READY_SECONDS = 600.0
 STOP_SECONDS = 8.0
 """How long the child may take to finish what is under way before it is killed."""
 SHOWN_LINES = 20
-_PR_SET_PDEATHSIG = 1
 
 
 @contextmanager

@@ -52,8 +52,8 @@ def chosen(answer: str, options: Sequence[str]) -> int | None:
     text = answer.strip()
     letters = _NAMED.findall(text)
     for match in (_ALONE.match(text), _LEADING.match(text)):
-        if match:
-            return _option_index(match[1], options)
+        if match and (index := _option_index(match[1], options)) is not None:
+            return index
     if letters:
         return _option_index(letters[-1], options)
     matching = [index for index, option in enumerate(options) if normalise(option) == normalise(text)]

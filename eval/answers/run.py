@@ -248,7 +248,7 @@ def _raw_questions(client: EnvironmentApi, info: Mapping[str, Any], config: RunC
     if not questions:
         return held_out_questions(client, info, config)
     if info.get("splits", {}).get("train"):
-        refuse_overlap(str(info.get("name", "environment")), "test", questions, client.questions("train"))
+        refuse_overlap(str(info.get("name", "environment")), config.eval.split, questions, client.questions("train"))
     return questions
 
 

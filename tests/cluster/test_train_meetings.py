@@ -1,0 +1,154 @@
+"""What several processes decide together, with threads in their place: draws, random streams, saving, validating."""
+
+from types import SimpleNamespace
+
+import pytest
+from querylect.configs.schema import RunConfig
+from querylect.data.types import Question
+from querylect.errors import QuerylectError, StorageError
+from querylect.rollouts.grow import ANSWERED_AT_ONCE, Grower
+from querylect.train.distributed.processes import Processes
+from querylect.train.resampling import resample
+from querylect.train.rows import _grow
+from querylect.train.run_folder import RunFolder
+from querylect.train.trainer import TreeTrainer
+from querylect.train.validation import Validator
+
+from ..lessons import change
+from ..several import side_by_side
+from ..train.test_train_credit import node, tree
+
+
+def grown(name, dull):
+    """A tree of two turns, in which nothing differs where it is dull."""
+    if dull:
+        return tree(node(0.3, 0.5, 0.5), node(0.3, 0.5, 0.5), name=name)
+    return tree(node(0.1, 0.2, 0.4), node(0.9, 0.5, 0.5), name=name)
+
+
+def names(trees):
+    return [each.question.id for each in trees]
+
+
+@pytest.mark.parametrize("dull", ["abcdefgh", "abdg", "cd", "ef", ""])
+@pytest.mark.parametrize("mixed", [False, True], ids=["one environment", "two environments"])
+def test_several_processes_ask_what_one_would_and_no_question_twice(dull, mixed):
+    """Two questions each of four, and two rounds: the trees, the counts and what was asked are those of one process."""
+    ids = [f"{'xy'[n % 2]}/{name}" if mixed else name for n, name in enumerate("abcdefgh")]
+    config = change(RunConfig(), **{"train.resample_rounds": 2, "seed": 5})
+    if mixed:
+        config = change(config, mix={"environments": {"x": {}, "y": {"env": {"index": "other"}}}})
+    questions = {name: Question(name, name) for name in ids}
+
+    def run(processes, first):
+        asked = []
+
+        def grow(chosen):
+            asked.append([question.id for question in chosen])
+            return [grown(question.id, question.id[-1] in dull) for question in chosen]
+
+        trees = grow([questions[name] for name in first])
+        return resample(config, trees, questions, grow, 3, processes), asked
+
+    one, alone = run(Processes(), ids[:4])
+    two, asked = zip(*side_by_side(2, lambda me: run(me, ids[2 * me.rank : 2 * me.rank + 2])), strict=True)
+    assert [*names(two[0].trees), *names(two[1].trees)] == names(one.trees)
+    assert sorted([*names(two[0].dropped), *names(two[1].dropped)]) == sorted(names(one.dropped))
+    assert two[0].record() == two[1].record() == one.record()
+    assert [sorted([*a, *b]) for a, b in zip(*asked, strict=True)] == [sorted(each) for each in alone]
+    everything = [name for each in alone for name in each]
+    assert len(everything) == len(set(everything)), "no question twice in a step"
+    assert len(alone) == 1 + one.rounds
+
+
+def streams_of(ids, processes):
+    """The random streams of the trees of a step, by the question they are for."""
+    given = []
+
+    def grow(questions, _branching, streams):
+        given.extend(zip(names_of(questions), streams, strict=True))
+        return [grown(question.id, False) for question in questions]
+
+    def names_of(questions):
+        return [question.id for question in questions]
+
+    trainer = SimpleNamespace(
+        run=RunConfig(),
+        state=SimpleNamespace(global_step=7),
+        processes=processes,
+        grower=SimpleNamespace(grow=grow),
+        questions={name: Question(name, name) for name in "abc"},
+    )
+    _grow(trainer, ids)
+    return given
+
+
+def test_a_question_that_a_step_asks_twice_is_sampled_anew():
+    """A mix with fewer questions than places asks again: two equal trees would be one tree that counts twice."""
+    alone = streams_of("abab", Processes())
+    assert len({stream for _, stream in alone}) == 4
+    first, second = side_by_side(2, lambda me: streams_of("abab"[2 * me.rank :][:2], me))
+    assert [*first, *second] == alone
+    assert streams_of("ab", Processes()) == alone[:2]
+
+
+def failing(monkeypatch, rank):
+    """TRL's checkpoint is one file per process; the disk is full for one of them."""
+    from trl import GRPOTrainer
+
+    def save(self, model, trial):
+        place = self._staging / "checkpoint-1"
+        place.mkdir(exist_ok=True)
+        if self.processes.rank == rank:
+            raise StorageError("could not write it (No space left on device)")
+        (place / str(self.processes.rank)).write_text("x")
+
+    monkeypatch.setattr(GRPOTrainer, "_save_checkpoint", save)
+
+
+def saved(processes, folder):
+    trainer = object.__new__(TreeTrainer)
+    parts = {
+        "processes": processes, "folder": folder, "run": RunConfig(), "mixture": None, "num_iterations": 1,
+        "state": SimpleNamespace(global_step=1), "_staging": None, "saving_seconds": None,
+    }  # fmt: skip
+    for name, value in parts.items():
+        object.__setattr__(trainer, name, value)
+    trainer._save_checkpoint(None, None)
+    return sorted(path.name for path in (folder.checkpoints / "checkpoint-1").iterdir())
+
+
+@pytest.mark.parametrize("rank", [0, 1, None])
+def test_a_checkpoint_that_one_process_cannot_write_is_an_error_of_all_and_hangs_none(tmp_path, monkeypatch, rank):
+    folder = RunFolder(tmp_path)
+    folder.checkpoints.mkdir()
+    failing(monkeypatch, rank)
+    ended = side_by_side(2, lambda me: saved(me, folder))
+    if rank is None:
+        assert ended == [["0", "1"]] * 2
+    else:
+        assert [type(error) for error in ended] == [StorageError] * 2, ended
+        assert all(isinstance(error, QuerylectError) and "No space left" in str(error) for error in ended)
+        assert [error.already_reported for error in ended] == [rank == 1, rank == 0]
+        assert list(folder.checkpoints.iterdir()) == []
+
+
+def test_processes_that_share_an_engine_call_it_equally_often(monkeypatch):
+    """Three questions for two processes, and one more than is answered at once for each of them."""
+    monkeypatch.setattr("querylect.rollouts.grow.ANSWERED_AT_ONCE", 2)
+    assert ANSWERED_AT_ONCE > 2
+
+    def act(processes):
+        calls, events = [], []
+        grower = SimpleNamespace(clock=None, searched=None)
+        grower.grow = lambda questions, branching, greedy: (
+            calls.append(len(questions)) or [grown(question.id, True) for question in questions]
+        )
+        grower.answer = lambda *args, **how: Grower.answer(grower, *args, **how)
+        sampler = SimpleNamespace(refresh=lambda: events.append("refresh"), rest=lambda: events.append("rest"))
+        questions = [Question(name, name) for name in "abcde"]
+        validator = Validator(RunConfig(), None, questions, grower, None, sampler, None, None, processes)
+        assert validator._measure(4)["questions"] == 5
+        return calls, events
+
+    assert side_by_side(2, act) == [([2, 1], ["refresh", "rest"]), ([2, 0], ["refresh", "rest"])]

@@ -1,0 +1,234 @@
+"""Several processes: the same trees, weights and figures as one, one service, one folder, one end."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+import yaml
+from querylect.errors import ConfigError
+from querylect.train.arguments import check_shape
+from querylect.train.distributed.processes import Processes, launched
+from querylect.train.run import train
+
+from ..lessons import change, lesson_url, lessons, records, settings, speaking, without_seconds  # noqa: F401
+from ..several import Started, free_port, places
+
+PER_MICRO_BATCH = ("entropy", "kl", "clip_ratio", "tokens/packed", "tokens/flat")
+"""Means over micro-batches, which other processes hold, and computed tokens: a process without signal has one."""
+
+
+def weights_of(folder):
+    from safetensors.torch import load_file
+
+    (file,) = (folder / "final").glob("*.safetensors")
+    return load_file(file)
+
+
+def assert_same_run(two: Path, one: Path, learning_rate: float) -> None:
+    """The same trees; figures and weights differ by rounding, which Adam turns into a small part of a step."""
+    assert records(two / "rollouts.jsonl") == records(one / "rollouts.jsonl")
+    for mine, theirs in zip(
+        without_seconds(two / "metrics.jsonl"), without_seconds(one / "metrics.jsonl"), strict=True
+    ):
+        assert mine.keys() == theirs.keys()
+        for name in mine:
+            if not name.startswith(PER_MICRO_BATCH):
+                rounding = 1e-4 if name.startswith("sampling/") else 1e-6
+                if name == "changed_weights":  # a gradient that is 0 but for rounding may move its weight or not
+                    rounding = 1e-2
+                assert mine[name] == pytest.approx(theirs[name], rel=2e-3, abs=rounding), name
+    before, after = weights_of(one), weights_of(two)
+    assert before.keys() == after.keys()
+    for name, weights in before.items():
+        assert (weights - after[name]).abs().max() < 5e-2 * learning_rate, name
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {
+            "train.packing": False,
+            "policy.lora": None,
+            "train.learning_rate": 1e-3,
+            "train.scale": "batch",
+            "train.gradient_checkpointing": True,
+            "train.resample_rounds": 1,
+        },
+    ],
+    ids=["lora packed", "full flat batch-scaled resampled"],
+)
+def test_two_processes_are_one_process(settings, tmp_path, changes):  # noqa: F811
+    """1×2n and 2×n questions: the same samples, rewards and advantages, and the same weights."""
+    config = change(settings, **{"train.questions_per_step": 4, "train.log_rollouts": 4, "train.steps": 3, **changes})
+    one = train(config)
+    assert sum(line["grad_norm"] > 0 for line in records(one / "metrics.jsonl")) >= 2, "it has something to learn"
+    both = change(config, output=str(tmp_path / "both"))
+    with Started(both, tmp_path / "two", 2) as started:
+        assert started.codes() == [0, 0], started.said(0) + started.said(1)
+    assert_same_run(tmp_path / "both" / "run", one, config.train.learning_rate)
+    told = [(tmp_path / "two" / f"out-{rank}").read_text().splitlines() for rank in (0, 1)]
+    folder = str(tmp_path / "both" / "run")
+    assert told[0][-1] == folder, "DeepSpeed, where it is installed, writes to standard output when it is imported"
+    assert folder not in told[1]
+
+
+def test_a_signal_to_one_ends_all_and_another_number_of_processes_goes_on(settings, tmp_path):  # noqa: F811
+    """SIGTERM to the second of two that share one local service; then one process continues their run."""
+    endless = change(settings, **{"client.urls": "local", "train.steps": 500, "output": str(tmp_path / "both")})
+    folder = tmp_path / "both" / "run"
+    with Started(endless, tmp_path / "two", 2) as started:
+        started.wait_for_step(folder / "metrics.jsonl", 2)
+        services = [len(psutil.Process(process.pid).children()) for process in started.processes]
+        started.processes[1].send_signal(signal.SIGTERM)
+        assert started.codes() == [75, 75], started.said(0) + started.said(1)
+    assert services == [1, 0]
+    assert ["stopped: SIGTERM came before" in started.said(rank) for rank in (0, 1)] == [True, False]
+    reached = len(records(folder / "metrics.jsonl"))
+    checkpoint = folder / "checkpoints" / f"checkpoint-{reached}"
+    assert {path.name for path in checkpoint.glob("rng_state*")} == {"rng_state_0.pth", "rng_state_1.pth"}
+    assert not (folder / "final").exists()
+    train(change(endless, **{"client.urls": settings.client.urls, "train.steps": reached + 1}), resume=True)
+    one = train(change(settings, **{"train.steps": reached + 1, "output": str(tmp_path / "one")}))
+    rollouts = records(one / "rollouts.jsonl")
+    assert records(folder / "rollouts.jsonl") == rollouts
+
+
+def test_torchrun_and_an_environment_that_goes_away(settings, tmp_path, lessons, run_app):  # noqa: F811
+    """Both processes of a real launcher end with a checkpoint, and one of them says why."""
+    from querylect.envs.environment import Environment
+    from querylect.envs.server.app import create_app
+
+    from ..train.test_train_stops import breaking
+
+    with run_app(breaking(create_app(Environment.open(lessons), lessons), after=4)) as url:
+        config = change(settings, **{"client.urls": [url], "client.deadline": 2, "train.save_steps": 100})
+        (tmp_path / "run.yaml").write_text(yaml.safe_dump(config.model_dump(mode="json")))
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+        ended = subprocess.run(
+            [*torchrun, "--master-port", str(free_port()), "-m", "querylect", "train", str(tmp_path / "run.yaml")],
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            timeout=400,
+        )
+    assert ended.returncode == 1
+    assert ended.stderr.count("could be scored: the environment did not answer") == 1, ended.stderr
+    folder = Path(config.output) / "run"
+    done = len(records(folder / "metrics.jsonl"))
+    assert [path.name for path in (folder / "checkpoints").iterdir()] == [f"checkpoint-{done}"]
+
+
+MEETINGS = """
+import os, sys
+from pathlib import Path
+from querylect.errors import ModelError, QuerylectError, StorageError
+from querylect.train.distributed.processes import launched
+
+def failing(rank, error):
+    def run():
+        if me.rank == rank:
+            raise error
+        return me.rank
+    return run
+
+def told(what):
+    try:
+        what()
+    except BaseException as error:
+        return f"{type(error).__name__}: {error} [{getattr(error, 'already_reported', '')}]"
+
+def write(bad):
+    with me.staged(Path(sys.argv[1]) / "place") as place:
+        (place / str(me.rank)).write_text("x")
+        if bad is not None and me.rank == bad:
+            raise OSError(28, "No space left on device")
+
+with launched() as me:
+    found = [
+        me.together(failing(None, None)),
+        me.first(failing(None, None)),
+        told(lambda: me.together(failing(1, ModelError("overflow")))),
+        told(lambda: me.first(failing(0, KeyboardInterrupt()))),
+        told(lambda: me.together(failing(1, ZeroDivisionError("0")))),
+        told(lambda: write(0)),
+        told(lambda: write(1)),
+        (me.all(None), sorted(path.name for path in Path(sys.argv[1]).iterdir()))[1],
+    ]
+    me.all(None)
+    found += [told(lambda: write(None)), sorted(path.name for path in (Path(sys.argv[1]) / "place").iterdir())]
+    print(found)
+"""
+
+
+def test_an_error_of_one_process_is_raised_in_all_of_them(tmp_path):
+    """None hangs, nothing half-written stays, and only the process that met the error tells it."""
+    (tmp_path / "out").mkdir()
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-c", MEETINGS, str(tmp_path / "out")], env=os.environ | place, stdout=subprocess.PIPE
+        )
+        for place in places(2)
+    ]
+    first, second = (eval(process.communicate(timeout=120)[0]) for process in running)
+    assert first[:2] == [0, 0]
+    assert second[:2] == [1, 0]
+    assert (first[2], second[2]) == ("ModelError: overflow [True]", "ModelError: overflow [False]")
+    assert first[3] == second[3] == "KeyboardInterrupt:  []"
+    assert first[4] == "QuerylectError: process 1 ended with ZeroDivisionError: 0 [True]"
+    assert second[4] == "ZeroDivisionError: 0 []"
+    assert first[5].startswith("StorageError: could not write")
+    assert second[5].startswith("QuerylectError: process 0 ended with OSError")
+    assert second[6].startswith("OSError")
+    assert first[7] == second[7] == []
+    assert first[8:] == second[8:] == [None, ["0", "1"]]
+
+
+def test_a_tree_is_never_split(settings):  # noqa: F811
+    check_shape(change(settings, **{"train.questions_per_step": 4}), 2)
+    with pytest.raises(ConfigError, match=r"questions_per_step 4 is shared by 3 processes.*multiple of 3"):
+        check_shape(change(settings, **{"train.questions_per_step": 4}), 3)
+
+
+@pytest.mark.parametrize(
+    ("surroundings", "said"),
+    [
+        ({"WORLD_SIZE": "2"}, "WORLD_SIZE is 2, and MASTER_ADDR, MASTER_PORT, RANK, LOCAL_RANK not set"),
+        ({"ACCELERATE_USE_CPU": "True", "MASTER_PORT": "29500"}, "accelerate was asked for several .* torchrun"),
+    ],
+)
+def test_a_launch_that_would_train_several_runs_at_once_is_refused(settings, monkeypatch, surroundings, said):  # noqa: F811
+    for name, value in surroundings.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError, match=said):
+        train(settings)
+
+
+def test_alone_every_meeting_is_the_plain_call():
+    with launched() as alone:
+        assert (alone.rank, alone.count, alone.is_first) == (0, 1, True)
+        assert alone.all("x") == ["x"]
+        with pytest.raises(ZeroDivisionError):
+            alone.together(lambda: 1 / 0)
+
+
+def test_a_process_without_signal_still_computes_a_gradient(settings, monkeypatch):  # noqa: F811
+    """The others wait for it: one token, whose part of the loss is zero."""
+    from ..train.test_train_trl import losses_and_gradients, ready, step_inputs, with_trainer
+
+    def act(trainer):
+        ready(trainer)
+        inputs = step_inputs(trainer)
+        inputs[0]["tool_mask"] = inputs[0]["tool_mask"] * 0
+        trainer.processes = Processes(count=2)
+        monkeypatch.setattr(trainer.accelerator, "reduce", lambda value, **_: value)
+        return losses_and_gradients(trainer, inputs[:1], packing=True)
+
+    losses, gradients = with_trainer(settings, monkeypatch, act)
+    assert float(losses) == 0
+    assert gradients
+    assert not any(gradient.any() for gradient in gradients.values())

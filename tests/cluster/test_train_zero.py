@@ -1,0 +1,180 @@
+"""DeepSpeed's ZeRO with two processes against one process without it. Skipped where DeepSpeed is not installed."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from shutil import which
+
+import pytest
+import yaml
+from querylect.configs.schema import RunConfig
+from querylect.errors import CheckpointError, ConfigError
+from querylect.train.run import train
+from querylect.train.run_folder import RunFolder
+
+from ..lessons import change, lesson_url, lessons, records, settings, speaking  # noqa: F401
+from ..several import Started, free_port, places
+from .test_train_processes import weights_of
+
+CONFIGS = Path(__file__).parents[2] / "configs" / "deepspeed"
+
+
+def launch_zero(stage: int, config, folder: Path, *arguments: str) -> None:
+    """As the documentation says, with accelerate's own launcher."""
+    written = folder / "zero.yaml"
+    written.write_text(yaml.safe_dump(config.model_dump(mode="json")))
+    launch = [sys.executable, "-m", "accelerate.commands.launch", "--use_deepspeed", "--num_processes", "2"]
+    launch += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
+    launch += ["--main_process_port", str(free_port()), "--deepspeed_config_file", str(CONFIGS / f"zero{stage}.json")]
+    ended = subprocess.run(
+        [*launch, "-m", "querylect", "train", str(written), *arguments],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=500,
+    )
+    assert ended.returncode == 0, ended.stderr[-4000:]
+
+
+def fork_zero(stage: int, config, folder: Path, *arguments: str) -> None:
+    """The same with the surroundings that the launcher gives to its processes, which costs a third of its time."""
+    surroundings = {
+        "ACCELERATE_USE_DEEPSPEED": "true",
+        "ACCELERATE_DEEPSPEED_CONFIG_FILE": str(CONFIGS / f"zero{stage}.json"),
+        "ACCELERATE_MIXED_PRECISION": "no",
+    }
+    with Started(config, folder / "forked", 2, *arguments, **surroundings) as started:
+        assert started.codes() == [0, 0], started.said(0)[-4000:] + started.said(1)[-4000:]
+
+
+def needs_deepspeed():
+    """Skip where it cannot run; remove locks of tests that were killed while it compiled: they would be waited for."""
+    pytest.importorskip("deepspeed", reason="DeepSpeed is not installed: pip install 'querylect[deepspeed]'")
+    if which("c++") is None and which("g++") is None:
+        pytest.skip("there is no C++ compiler, with which DeepSpeed builds its communication on CPUs")
+    for lock in Path(os.environ["XDG_CACHE_HOME"]).glob("torch_extensions/*/*/lock"):
+        lock.unlink()
+
+
+MOVING = """
+import json, sys
+import deepspeed, torch
+from types import SimpleNamespace
+from querylect.train.weight_changes import WeightSample, stepped_weights
+
+config = json.load(open(sys.argv[1]))
+config |= {"bf16": {"enabled": True}, "train_batch_size": 2, "train_micro_batch_size_per_gpu": 1}
+config |= {"gradient_accumulation_steps": 2, "gradient_clipping": 1.0}
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 64))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, weight_decay=0.0)
+engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config, dist_init_required=True)
+trained = list(stepped_weights(SimpleNamespace(deepspeed=engine, model=model)))
+copies, computed = WeightSample(trained), WeightSample(list(model.parameters()))
+for _ in range(2):
+    engine.backward(engine(torch.randn(8, 64, dtype=torch.bfloat16)).float().square().mean())
+    engine.step()
+moved, stood = copies.changed(), computed.changed()
+print(json.dumps({
+    "types": sorted({str(one.dtype) for one in trained}),
+    "computed in": sorted({str(one.dtype) for one in model.parameters()}),
+    "copies": moved[0] / moved[1],
+    "weights": stood[0] / max(1, stood[1]),
+}))
+"""
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("stage", [2, 3])
+def test_zero_holds_float32_copies_of_bfloat16_weights_and_moves_them(stage):
+    """At 1e-6 hardly a bfloat16 weight changes, and nearly all copies do. ZeRO-3 leaves no weights to look at."""
+    needs_deepspeed()
+    ended = subprocess.run(
+        [sys.executable, "-c", MOVING, str(CONFIGS / f"zero{stage}.json")],
+        env=os.environ | places(1)[0],
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
+    assert ended.returncode == 0, ended.stderr[-4000:]
+    found = json.loads(ended.stdout.splitlines()[-1])
+    assert found["types"] == ["torch.float32"]
+    assert found["computed in"] == ["torch.bfloat16"]
+    assert found["copies"] > 0.9
+    assert found["weights"] < 0.2
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+@pytest.mark.parametrize("dtype", ["auto", "float32"])
+def test_deepspeed_computes_in_bfloat16_where_the_run_does(settings, monkeypatch, tmp_path, stage, dtype):  # noqa: F811
+    from querylect.train.arguments import grpo_config
+    from transformers.integrations.deepspeed import HfTrainerDeepSpeedConfig
+
+    monkeypatch.setattr("querylect.rollouts.policy.cpu_has_fast_bfloat16", lambda: True)
+    arguments = grpo_config(change(settings, **{"policy.dtype": dtype, "policy.lora": None}), tmp_path)
+    filled = HfTrainerDeepSpeedConfig(str(CONFIGS / f"zero{stage}.json"))
+    filled.trainer_config_process(arguments)
+    assert filled.config["bf16"]["enabled"] == (dtype == "auto")
+    assert filled.config["data_types"] == {"grad_accum_dtype": "fp32"}
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize(
+    ("stage", "launched", "changes"),
+    [
+        (2, True, {}),
+        (3, False, {"train.gradient_checkpointing": True}),
+        (3, False, {"policy.lora": None, "train.learning_rate": 1e-3}),
+    ],
+    ids=["zero-2 lora", "zero-3 lora", "zero-3 full"],
+)
+def test_zero_trains_what_one_process_trains_and_resumes(settings, tmp_path, stage, launched, changes):  # noqa: F811
+    """Two steps, the second after a resume: samples as of the whole weights, and the weights themselves."""
+    needs_deepspeed()
+    common = {"train.questions_per_step": 2, "train.save_steps": 1, "train.steps": 1, **changes}
+    split = change(settings, output=str(tmp_path / "split"), **common)
+    (launch_zero if launched else fork_zero)(stage, split, tmp_path)
+    fork_zero(stage, split, tmp_path, "--resume", "train.steps=2")
+    two = tmp_path / "split" / "run"
+    one = train(change(settings, output=str(tmp_path / "one"), **{**common, "train.steps": 2}))
+    assert records(two / "rollouts.jsonl") == records(one / "rollouts.jsonl")
+    before, after = weights_of(one), weights_of(two)
+    assert before.keys() == after.keys()
+    for name, weights in before.items():
+        assert (weights - after[name]).abs().max() < 1e-2 * split.train.learning_rate, name
+
+
+def test_the_packaged_configs_leave_to_the_run_what_the_run_decides():
+    for stage in (2, 3):
+        config = json.loads((CONFIGS / f"zero{stage}.json").read_text())
+        assert config["zero_optimization"]["stage"] == stage
+        assert {key for key, value in config.items() if value == "auto"} == {
+            "gradient_accumulation_steps", "gradient_clipping", "train_batch_size", "train_micro_batch_size_per_gpu",
+        }  # fmt: skip
+
+
+def test_a_checkpoint_of_another_launcher_is_refused(tmp_path, monkeypatch):
+    """It lacks the optimizer that this launcher reads: going on would begin it anew without a word."""
+    checkpoint = tmp_path / "checkpoints" / "checkpoint-3"
+    (checkpoint / "global_step3").mkdir(parents=True)
+    (checkpoint / "global_step3" / "zero_pp_rank_0_mp_rank_00_optim_states.pt").touch()
+    for name in ("adapter_model.safetensors", "scheduler.pt", "rng_state_0.pth", "trainer_state.json"):
+        (checkpoint / name).touch()
+    with pytest.raises(CheckpointError, match="written with DeepSpeed"):
+        RunFolder(tmp_path).newest_checkpoint(RunConfig())
+    monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
+    assert RunFolder(tmp_path).newest_checkpoint(RunConfig()) == checkpoint
+    (checkpoint / "optimizer.pt").touch()
+    with pytest.raises(CheckpointError, match="written without DeepSpeed"):
+        RunFolder(tmp_path).newest_checkpoint(RunConfig())
+
+
+def test_deepspeed_that_is_not_installed_is_an_error_that_says_so(settings, monkeypatch):  # noqa: F811
+    monkeypatch.setitem(sys.modules, "deepspeed", None)
+    monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
+    for name, value in places(1)[0].items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError, match=r"querylect\[gpu\]"):
+        train(settings)

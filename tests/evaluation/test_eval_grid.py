@@ -1,0 +1,378 @@
+"""Plans carried out with real models, indexes and services: killed, changed, cut, and with parts that fail."""
+
+import json
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+import pytrec_eval
+from querylect.configs.evaluation import PlanConfig
+from querylect.configs.yaml12 import write_yaml
+from querylect.data.beir import save_beir
+from querylect.data.types import Dataset, Document, Question, Split
+from querylect.errors import ConfigError, ModelError, StorageError
+from querylect.eval.grid import run as under_test
+from querylect.eval.grid.results import evaluate_plan
+from querylect.eval.records import read_records
+from querylect.rollouts.engines import open as engines
+
+from ..forked import Forked
+from ..lessons import PROMPT, TEXTS, lesson_url, lessons, speaking  # noqa: F401 (fixtures)
+
+ROLLOUT = {"max_new_tokens": 6, "documents": 2, "document_tokens": 8}
+
+
+@pytest.fixture
+def values(lessons, lesson_url, speaking, tmp_path):  # noqa: F811
+    """A plan of one served environment and one prompted system of two turns."""
+    (tmp_path / "prompt.yaml").write_text(PROMPT)
+    return {
+        "name": "plan",
+        "output": str(tmp_path / "out"),
+        "indexes": str(tmp_path / "indexes"),
+        "batch": 2,
+        "training_free": [],
+        "permutations": 50,
+        "bootstrap": 50,
+        "datasets": {"lessons": lessons.dataset.model_dump()},
+        "environments": {"bm25": {"urls": {"lessons": [lesson_url]}}},
+        "policy": {"model": str(speaking), "dtype": "float32"},
+        "rewriter": {"name": "small", "prompt": str(tmp_path / "prompt.yaml")},
+        "rollout": ROLLOUT,
+        "systems": {"prompted": {"turns": 2}},
+    }
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """Every generation and every model load of this process."""
+    calls = {"prompts": 0, "loads": 0}
+    load = engines.load_engine
+
+    def counting(config, checkpoint):
+        engine = load(config, checkpoint)
+        calls["loads"] += 1
+        generate = engine.generate
+
+        def generate_and_count(prompts, n, sampling):
+            calls["prompts"] += len(prompts)
+            return generate(prompts, n, sampling)
+
+        engine.generate = generate_and_count
+        return engine
+
+    monkeypatch.setattr(engines, "load_engine", counting)
+    return calls
+
+
+def carry_out(values, overwrite=False, **changes):
+    plan = PlanConfig.model_validate({**values, **changes})
+    path, incomplete = evaluate_plan(plan, overwrite=overwrite)
+    results = json.loads((path.parent / "results.json").read_text())
+    return path.parent, results, incomplete
+
+
+def untaught_run(values, env, tmp_path):
+    """A run folder whose policy cannot be loaded."""
+    run = tmp_path / "run"
+    (run / "final").mkdir(parents=True)
+    settings = {"env": env, "policy": values["policy"], "rewriter": values["rewriter"]}
+    (run / "config.yaml").write_text(write_yaml({**settings, "rollout": {**ROLLOUT, "branching": [1, 1]}}))
+    (run / "final" / "config.json").write_text("{}")
+    (run / "final" / "model.safetensors").write_text("")
+    return run
+
+
+def score(results, system, turn, environment="bm25", table=0):
+    rows = results["tables"][table]["rows"]
+    return next(row["scores"][environment] for row in rows if (row["system"], row["turn"]) == (system, turn))
+
+
+def test_a_plan_writes_all_its_files_and_asks_nothing_when_given_again(values, asked):
+    folder, results, incomplete = carry_out(values)
+    assert incomplete is None
+    assert asked == {"prompts": 10, "loads": 1}
+    assert sorted(path.name for path in folder.iterdir() if path.name != ".lock") == [
+        "cells", "plan.yaml", "questions", "results.json", "tables.csv", "tables.html", "tables.md", "tables.tex",
+        "trec",
+    ]  # fmt: skip
+    rows = read_records(folder / "questions" / "lessons.bm25.prompted.jsonl")
+    assert [(row.question_id, row.turn) for row in rows[:3]] == [("t-head", 1), ("t-head", 2), ("t-sugar", 1)]
+    assert all((row.plan is not None) == row.format_ok for row in rows)
+    assert all(row.seconds > 0 for row in rows)
+    assert len(rows) == 10
+    assert all(len(row.scores) == len(row.ranking) for row in rows)
+    before = {path: path.read_bytes() for path in folder.rglob("records.jsonl")}
+    again, repeated, _ = carry_out(values)
+    assert asked == {"prompts": 10, "loads": 1}
+    assert {path: path.read_bytes() for path in again.rglob("records.jsonl")} == before
+    assert repeated["tables"] == results["tables"]
+
+
+def test_trec_files_are_worth_to_pytrec_eval_what_the_table_says(values):
+    folder, results, _ = carry_out(values, depth=100)
+    trec = folder / "trec" / "lessons"
+    with (trec / "qrels.txt").open() as file:
+        qrels = pytrec_eval.parse_qrel(file)
+    for name, system, turn in (("bm25.raw", "raw", 0), ("bm25.prompted-turn2", "prompted", 2)):
+        with (trec / f"{name}.run").open() as file:
+            run = pytrec_eval.parse_run(file)
+        found = pytrec_eval.RelevanceEvaluator(qrels, {"ndcg_cut.10"}).evaluate(run)
+        total = sum(row["ndcg_cut_10"] for row in found.values()) / len(qrels)
+        assert total == pytest.approx(score(results, system, turn)["metrics"]["ndcg@10"], abs=1e-9)
+
+
+def test_a_changed_plan_asks_only_what_changed(values, asked):
+    carry_out(values)
+    systems = {**values["systems"], "other": {"rollout": {**ROLLOUT, "documents": 1}, "turns": 2}}
+    _, results, _ = carry_out(values, systems=systems)
+    assert asked == {"prompts": 20, "loads": 2}
+    carry_out(values, systems={"renamed": {"turns": 2}}, permutations=60)
+    assert asked["prompts"] == 20
+    with pytest.raises(ConfigError, match=r"results.json holds other results.*questions.lessons: .* --overwrite"):
+        carry_out(values, limit=2)
+    folder, results_of_two, _ = carry_out(values, limit=2, overwrite=True)
+    assert asked["prompts"] == 20
+    assert {str(cell["sample"]) for cell in results_of_two["cells"]} == {"{'size': 2, 'of': 5, 'seed': 0}"}
+    assert "lessons: 2 of 5, drawn with seed 0 questions." in (folder / "tables.md").read_text()
+    assert len(read_records(folder / "questions" / "lessons.bm25.prompted.jsonl")) == 4
+    prompt = Path(values["rewriter"]["prompt"])
+    prompt.write_text(prompt.read_text().replace("Name the medicine", "Say the medicine"))
+    carry_out(values, overwrite=True)
+    assert asked["prompts"] == 30
+    assert score(results, "other", 2)["n"] == 5
+
+
+def test_samples_are_seeded_and_counted_by_their_mean(values, asked):
+    systems = {"sampled": {"samples": 3, "temperature": 0.9, "turns": 2}}
+    folder, results, _ = carry_out(values, systems=systems)
+    assert asked["prompts"] == 5 + 15
+    rows = read_records(folder / "questions" / "lessons.bm25.sampled.jsonl")
+    assert {row.sample for row in rows} == {0, 1, 2}
+    last = [row.metrics["ndcg@10"] for row in rows if row.turn == 2]
+    assert score(results, "sampled", 2)["metrics"]["ndcg@10"] == pytest.approx(sum(last) / 15)
+    assert len({row.rewrites for row in rows if row.question_id == "t-head" and row.turn == 1}) > 1
+    other = {**values, "output": values["output"] + "-again", "batch": 1}
+    again, _, _ = carry_out(other, systems=systems)
+    repeated = read_records(again / "questions" / "lessons.bm25.sampled.jsonl")
+    assert [row.rewrites for row in repeated] == [row.rewrites for row in rows]
+
+
+def test_what_fails_is_told_and_the_others_go_on(values, asked, tmp_path):
+    systems = {
+        "gone": {"policy": {"model": str(tmp_path / "gone")}},
+        "run": {"run": str(tmp_path)},
+        **values["systems"],
+    }
+    environments = {
+        **values["environments"],
+        "dead": {"urls": {"lessons": ["http://127.0.0.1:9"]}, "client": {"deadline": 0.2, "timeout": 0.2}},
+    }
+    folder, results, incomplete = carry_out(values, systems=systems, environments=environments)
+    failed = {(row["system"], row["environment"]): row["error"] for row in results["failed"]}
+    assert failed == {
+        ("raw", "dead"): "EnvironmentUnavailableError",
+        ("gone", "dead"): "EnvironmentUnavailableError",
+        ("run", "dead"): "EnvironmentUnavailableError",
+        ("prompted", "dead"): "EnvironmentUnavailableError",
+        ("gone", "bm25"): "ModelError",
+        ("run", "bm25"): "ConfigError",
+    }
+    assert "6 of 8 cells failed" in str(incomplete)
+    assert incomplete.exit_code == 1
+    assert score(results, "prompted", 2)["n"] == 5
+    assert "gone on lessons in bm25 failed: ModelError" in (folder / "tables.md").read_text()
+
+
+def test_a_service_that_dies_leaves_none_and_the_next_command_asks_the_rest(values, asked, monkeypatch):
+    opened = under_test.open_environment
+
+    class Dying:
+        """Answers the first two requests."""
+
+        def __init__(self, client):
+            self.client, self.left = client, 2
+
+        last_failure = "it died"
+
+        def step(self, steps, **options):
+            self.left -= 1
+            return self.client.step(steps, **options) if self.left >= 0 else [None] * len(steps)
+
+    class Opened:
+        def __init__(self, config):
+            self.context = opened(config)
+
+        def __enter__(self):
+            return Dying(self.context.__enter__())
+
+        def __exit__(self, *error):
+            return self.context.__exit__(*error)
+
+    monkeypatch.setattr(under_test, "open_environment", Opened)
+    folder, results, incomplete = carry_out(values, systems={})
+    assert [row["error"] for row in results["failed"]] == ["EnvironmentUnavailableError"]
+    assert "none of 1 questions" in results["failed"][0]["message"]
+    partial = score(results, "raw", 0)
+    assert (partial["n"], partial["of"]) == (4, 5)
+    assert incomplete is not None
+    monkeypatch.setattr(under_test, "open_environment", opened)
+    _, results, incomplete = carry_out(values, systems={})
+    assert incomplete is None
+    assert score(results, "raw", 0)["n"] == 5
+    (journal,) = folder.glob("cells/*/records.jsonl")
+    rows = read_records(journal)
+    assert [row.question_id for row in rows[:4]] == ["t-head", "t-sugar", "t-gums", "t-fat"]
+    assert [row.metrics["ndcg@10"] is None for row in rows] == [False] * 4 + [True, False]
+
+
+def test_an_index_that_is_missing_is_built_and_parts_are_averaged(values, tmp_path):
+    corpus = [Document(f"d{number}", "", f"word{number} text") for number in range(4)]
+    questions = [Question(f"{part}/{number}", f"word{number}") for part in ("a", "b") for number in range(2)]
+    qrels = {question.id: {f"d{question.id[-1]}": 1} for question in questions}
+    save_beir(Dataset("parted", corpus, {"test": Split(questions, qrels)}), tmp_path / "parted")
+    datasets = {**values["datasets"], "parted": {"kind": "beir", "path": str(tmp_path / "parted")}}
+    environments = {"bm25": {}, "slow": {"env": {"engine": "rank_bm25"}, "datasets": ["parted"]}}
+    everywhere = {"datasets": datasets, "environments": environments, "systems": {}, "parts": ["parted"]}
+    folder, results, incomplete = carry_out(values, **everywhere)
+    assert incomplete is None
+    built = sorted(path.name.rsplit("-", 1)[0] for path in (tmp_path / "indexes").iterdir() if path.is_dir())
+    assert built == ["lessons", "parted", "parted-bm25"]
+    titles = [table["title"] for table in results["tables"]]
+    assert titles == ["lessons", "parted: a", "parted: b", "parted: average of 2 parts", "Average of 2 datasets"]
+    first, parts, every = (score(results, "raw", 0, "bm25", table)["metrics"]["ndcg@10"] for table in (0, 3, 4))
+    assert parts == 1.0
+    assert every == pytest.approx((first + parts) / 2)
+    assert (folder / "trec" / "parted" / "slow.raw.run").is_file()
+    _, results, _ = carry_out(values, **everywhere, limit=1, overwrite=True)
+    assert [table["questions"] for table in results["tables"]] == [1, 1, 1, 2, 3]
+
+
+def test_what_the_files_of_a_dataset_say_of_identical_ids_is_part_of_the_cell(values, tmp_path):
+    corpus = [Document("q", "", "word one"), Document("d", "", "word two")]
+    split = Split([Question("q", "word")], {"q": {"d": 1}})
+    folder = tmp_path / "own"
+    save_beir(Dataset("own", corpus, {"test": split}), folder)
+    alone = {"datasets": {"own": {"kind": "beir", "path": str(folder)}}, "environments": {"bm25": {}}, "systems": {}}
+    out, results, _ = carry_out(values, **alone)
+    with_itself = score(results, "raw", 0)["metrics"]["ndcg@10"]
+    meta = json.loads((folder / "meta.json").read_text())
+    (folder / "meta.json").write_text(json.dumps({**meta, "ignore_identical_ids": True}))
+    out, results, _ = carry_out(values, **alone)
+    assert with_itself < score(results, "raw", 0)["metrics"]["ndcg@10"] == 1.0
+    assert len(list(out.glob("cells/*"))) == 2
+
+
+@pytest.mark.parametrize(
+    ("known", "refused"),
+    [
+        (Question("other", "Please, my HEAD hurts!"), ["DataError"]),
+        (Question("t-head", "what the question of that id is in another collection"), []),
+    ],
+)
+def test_questions_that_a_run_was_trained_on_are_refused(values, lessons, speaking, tmp_path, known, refused):  # noqa: F811
+    """By their words. Ids of two collections may be equal by chance."""
+    school = {"kind": "beir", "path": str(tmp_path / "school")}
+    trained_on = Split([known], {known.id: {"aspirin": 1}})
+    save_beir(Dataset("school", [Document("aspirin", "", "headache")], {"train": trained_on}), tmp_path / "school")
+    run = tmp_path / "run"
+    run.mkdir()
+    env = {**lessons.model_dump(), "dataset": school}
+    settings = {"env": env, "policy": values["policy"], "rewriter": values["rewriter"]}
+    (run / "config.yaml").write_text(write_yaml({**settings, "rollout": {**ROLLOUT, "branching": [1, 1]}}))
+    shutil.copytree(speaking, run / "final")
+    systems = {"trained": {"run": str(run)}, "before": {"run": str(run), "checkpoint": "untrained"}}
+    _, results, _ = carry_out(values, systems=systems)
+    assert [(row["system"], row["error"]) for row in results["failed"]] == [("trained", error) for error in refused]
+    assert all("was trained on questions of lessons" in row["message"] for row in results["failed"])
+    assert score(results, "before", 1)["n"] == 5
+
+
+def test_questions_that_are_nearly_those_of_the_training_are_told(values, tmp_path, monkeypatch):
+    def no_model(*_):
+        raise ModelError("not needed")
+
+    monkeypatch.setattr(engines, "load_engine", no_model)
+    corpus = [Document(name, "", text) for name, text in TEXTS.items()]
+    train, test = ({"t": {"aspirin": 1}}, "Please, my head hurtss"), ({"x": {"aspirin": 1}}, "another")
+    splits = {
+        name: Split([Question(next(iter(qrels)), text)], qrels)
+        for name, (qrels, text) in {"train": train, "test": test}.items()
+    }
+    save_beir(Dataset("taught", corpus, splits), tmp_path / "taught")
+    run = untaught_run(values, {"dataset": {"kind": "beir", "path": str(tmp_path / "taught")}}, tmp_path)
+    systems = {"trained": {"run": str(run)}, "twin": {"run": str(run)}}
+    systems["before"] = {"run": str(run), "checkpoint": "untrained"}
+    folder, results, _ = carry_out(values, systems=systems)
+    told = [note for note in results["notes"] if "1 of 5 questions of test are nearly the same as one of train" in note]
+    assert [note.split()[0] for note in told] == ["trained", "twin"]
+    assert "(for instance 'please: my head hurts' and 'Please, my head hurtss';" in told[0]
+    assert told[0] in (folder / "tables.md").read_text()
+
+
+def test_two_evaluations_never_write_into_one_folder(values):
+    plan = PlanConfig.model_validate({**values, "systems": {}})
+    folder = Path(plan.output) / plan.name
+    with under_test._alone(folder), pytest.raises(StorageError, match="another evaluation is at work"):
+        evaluate_plan(plan)
+
+
+def test_a_killed_evaluation_goes_on_and_asks_nothing_twice(values, tmp_path):
+    """`kill -9` in the middle of a process; the service is a child of the killed process and dies with it."""
+    questions = [Question(f"q{number}", f"how much blood {number}") for number in range(40)]
+    qrels = {question.id: {"statin": 1} for question in questions}
+    corpus = [Document(name, f"About {name}", text) for name, text in TEXTS.items()]
+    save_beir(Dataset("many", corpus, {"test": Split(questions, qrels)}), tmp_path / "many")
+    plan = {
+        **values,
+        "batch": 1,
+        "datasets": {"many": {"kind": "beir", "path": str(tmp_path / "many")}},
+        "environments": {"bm25": {}},
+        "systems": {"prompted": {"turns": 4}},
+    }
+    path = tmp_path / "plan.yaml"
+    path.write_text(write_yaml(plan))
+    cells = Path(plan["output"]) / "plan" / "cells"
+
+    def lines():
+        files = [file for file in cells.glob("*/records.jsonl") if '"raw"' not in file.read_text()[:40]]
+        return files[0].read_bytes() if files else b""
+
+    process = Forked(["eval", str(path)], tmp_path / "stdout", tmp_path / "stderr")
+    try:
+        while process.poll() is None and lines().count(b"\n") < 8:
+            time.sleep(0.002)
+    finally:
+        process.kill()
+        process.wait(60)
+    kept = lines()
+    whole = kept[: kept.rfind(b"\n") + 1]
+    assert 8 <= whole.count(b"\n") < 160, (tmp_path / "stderr").read_text()
+    (journal,) = [file for file in cells.glob("*/records.jsonl") if file.read_bytes() == kept]
+    journal.write_bytes(whole[:-20])  # as a kill in the middle of a write leaves it
+    evaluate_plan(PlanConfig.model_validate(plan))
+    before = whole[: whole.rfind(b"\n", 0, -20) + 1]
+    after = journal.read_bytes()
+    assert after.startswith(before)
+    kept_ones, all_of_them = (
+        [json.loads(line)["question_id"] for line in text.splitlines()] for text in (before, after)
+    )
+    cut = {question for question in kept_ones if kept_ones.count(question) != 4}
+    assert len(cut) == 1
+    assert {question: all_of_them.count(question) for question in all_of_them} == {
+        question.id: 7 if question.id in cut else 4 for question in questions
+    }
+    results = json.loads((cells.parent / "results.json").read_text())
+    assert score(results, "prompted", 4)["n"] == 40
+
+
+def test_a_broken_cell_is_told_and_the_others_stand(values):
+    folder, _, _ = carry_out(values)
+    (journal,) = [path for path in folder.glob("cells/*") if '"system": "raw"' not in (path / "cell.json").read_text()]
+    with (journal / "records.jsonl").open("a") as file:
+        file.write("nonsense\n")
+    _, results, incomplete = carry_out(values)
+    assert "line 11" in str(incomplete)
+    assert [row["system"] for row in results["failed"]] == ["prompted"]
+    assert score(results, "raw", 0)["n"] == 5

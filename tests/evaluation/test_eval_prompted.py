@@ -1,0 +1,281 @@
+"""Systems that ask a language model over HTTP: a real server of the protocol, real searches, plans carried out."""
+
+import json
+from pathlib import Path
+
+import pytest
+from querylect.configs.evaluation import PlanConfig
+from querylect.errors import ConfigError
+from querylect.eval.grid.results import evaluate_plan
+from querylect.eval.records import read_records
+
+from ..chat_server import ChatServer, impatient, last_user, serving  # noqa: F401 (fixture)
+from ..lessons import ASKED, lesson_url, lessons  # noqa: F401 (fixtures)
+
+RIGHT = {
+    "my head hurts": "triptan migraine headache",
+    "too much sugar": "insulin glucose",
+    "bleeding gums": "vitamin scurvy",
+    "fat in the blood": "statin cholesterol",
+    "common pills": "aspirin statin",
+}
+
+
+def tagged(body):
+    """The right words for the question that is asked, in the form that the prompt demands."""
+    asked = last_user(body)
+    words = next(words for question, words in RIGHT.items() if question in asked)
+    again = " again" if "brought up these documents" in asked else ""
+    return f"<think>so{again}</think><rewrite>{words}</rewrite>"
+
+
+@pytest.fixture
+def endpoint(run_app):
+    server = ChatServer(tagged)
+    with serving(run_app, server) as url:
+        server.url = url
+        yield server
+
+
+@pytest.fixture
+def values(lessons, lesson_url, endpoint, tmp_path):  # noqa: F811
+    asked = {"model": "m", "base_url": endpoint.url, "cache": str(tmp_path / "replies.sqlite"), "deadline": 120.0}
+    return {
+        "name": "plan",
+        "output": str(tmp_path / "out"),
+        "batch": 2,
+        "training_free": [],
+        "permutations": 50,
+        "bootstrap": 50,
+        "datasets": {"lessons": lessons.dataset.model_dump()},
+        "environments": {"bm25": {"urls": {"lessons": [lesson_url]}}},
+        "rewriter": {"name": "explore"},
+        "rollout": {"max_new_tokens": 20, "documents": 2, "document_tokens": 4},
+        "systems": {"asked": {"llm": asked, "turns": 2}},
+    }
+
+
+def carry_out(values, **changes):
+    path, failed = evaluate_plan(PlanConfig.model_validate({**values, **changes}), overwrite=True)
+    return path.parent, json.loads((path.parent / "results.json").read_text()), failed
+
+
+def with_system(values, name="asked", **changes):
+    return {**values, "systems": {name: {**values["systems"]["asked"], **changes}}}
+
+
+def row(results, system, turn):
+    return next(one for one in results["tables"][0]["rows"] if (one["system"], one["turn"]) == (system, turn))
+
+
+def rows_of(folder: Path):
+    return read_records(folder / "questions" / "lessons.bm25.asked.jsonl")
+
+
+def test_an_endpoint_rewrites_turn_by_turn_and_its_tokens_and_calls_are_counted(values, endpoint):
+    folder, results, failed = carry_out(values)
+    assert failed is None
+    assert len(endpoint.bodies) == 10
+    first = endpoint.bodies[0]
+    later = [body for body in endpoint.bodies if len(body["messages"]) == 3]
+    second = next(body for body in later if "my head hurts" in last_user(body))
+    assert (first["model"], first["max_tokens"], first["temperature"]) == ("m", 20, 0.0)
+    assert second["messages"][1] == {"role": "assistant", "content": tagged({"messages": second["messages"][:1]})}
+    shown = [line for line in second["messages"][2]["content"].splitlines() if line.startswith("[")]
+    assert len(shown) == 2
+    assert all(line.startswith(f"[{place}] About ") for place, line in enumerate(shown, start=1))
+    assert all(len(line.split()) == 1 + 4 for line in shown), "a document is cut at 4 words"
+    records = rows_of(folder)
+    assert [(one.question_id, one.turn) for one in records] == [
+        (f"t-{name}", turn) for name in ASKED for turn in (1, 2)
+    ]
+    assert [one.rewrites for one in records if one.turn == 2] == [(words,) for words in RIGHT.values()]
+    assert {one.think for one in records} == {"so", "so again"}
+    assert {(one.turn, one.prompt_tokens, one.tokens, one.searches) for one in records} == {(1, 7, 3, 1), (2, 7, 6, 2)}
+    assert all(one.seconds > 0 and one.plan and len(one.scores) == len(one.ranking) for one in records)
+    cost = row(results, "asked", 2)["costs"]
+    assert (cost["calls"], cost["tokens_in"], cost["tokens_out"], cost["searches"]) == (2, 7.0, 6.0, 2.0)
+    assert row(results, "asked", 2)["scores"]["bm25"]["metrics"]["ndcg@10"] > 0.9
+    assert results["cells"][1]["missing"] == {}
+
+
+def test_a_second_turn_keeps_the_rewrite_of_the_first_in_its_plan(values):
+    folder, _, _ = carry_out({**values, "rollout": {**values["rollout"], "keep_rewrites_weight": 0.5}})
+    for one in rows_of(folder):
+        (probe,) = one.plan["probes"]
+        assert [term["weight"] for term in probe["terms"]] == [1.0, 0.5][: one.turn]
+        assert {term["text"] for term in probe["terms"]} == set(one.rewrites)
+
+
+def test_nothing_is_asked_twice_and_what_changes_an_answer_asks_anew(values, endpoint, tmp_path):
+    carry_out(values)
+    endpoint.bodies.clear()
+    carry_out(values)
+    llm = values["systems"]["asked"]["llm"]
+    carry_out(with_system(values, "renamed", llm={**llm, "concurrency": 2, "timeout": 3.0}), limit=2)
+    assert endpoint.bodies == []
+    no_cache = {**llm, "cache": None}
+    carry_out(with_system(values, llm=no_cache))
+    assert endpoint.bodies == []
+    for change in (
+        {"llm": {**no_cache, "model": "other"}},
+        {"llm": {**no_cache, "extra": {"seed": None}}},
+        {"llm": no_cache, "turns": 1},
+        {"llm": no_cache, "rewriter": {"name": "general"}},
+        {"llm": no_cache, "rollout": {**values["rollout"], "max_new_tokens": 21}},
+        {"llm": no_cache, "rollout": {**values["rollout"], "document_tokens": 3}},
+        {"llm": no_cache, "samples": 1},
+        {"llm": no_cache, "samples": 1, "temperature": 0.5},
+    ):
+        endpoint.bodies.clear()
+        carry_out(with_system(values, **change))
+        assert len(endpoint.bodies) == 5 * change.get("turns", 2), change
+
+
+def test_samples_have_seeds_of_their_own_and_count_by_their_mean(values, endpoint):
+    endpoint.answer = lambda body: tagged(body) if body["seed"] % 3 else "no tags"
+    folder, results, _ = carry_out(with_system(values, samples=3, temperature=0.7, turns=1), seed=1)
+    assert {body["temperature"] for body in endpoint.bodies} == {0.7}
+    seeds = sorted({body["seed"] for body in endpoint.bodies})
+    assert len(seeds) == 3
+    records = rows_of(folder)
+    assert [one.sample for one in records] == [0, 1, 2] * 5
+    failed = [one for one in records if not one.format_ok]
+    assert len(failed) == 5
+    assert all(one.metrics["ndcg@10"] == 0.0 and one.searches == 0 for one in failed)
+    mean = sum(one.metrics["ndcg@10"] for one in records) / 15
+    assert row(results, "asked", 1)["scores"]["bm25"]["metrics"]["ndcg@10"] == pytest.approx(mean)
+    assert not {body["seed"] for body in endpoint.bodies} & {0, 1, 2}, "another seed of the plan draws other samples"
+
+
+@pytest.mark.parametrize(
+    ("deed", "reason"),
+    [((500, {}), "HTTP 500"), ((429, {}), "HTTP 429"), ((400, {}), "HTTP 400"), ("garbage", "no completion")],
+)
+@pytest.mark.usefixtures("impatient")
+def test_an_answer_that_never_comes_is_told_with_its_reason_and_asked_for_again(values, endpoint, deed, reason):
+    endpoint.always = lambda body: deed if "bleeding gums" in last_user(body) else None
+    folder, results, failed = carry_out(values)
+    assert failed is None
+    assert not [one for one in rows_of(folder) if one.question_id == "t-gums"]
+    for turn in (1, 2):
+        score = row(results, "asked", turn)["scores"]["bm25"]
+        assert (score["n"], score["of"]) == (4, 5)
+    assert results["cells"][1]["missing"] == {reason: 1}
+    told = f"asked on lessons in bm25: 1 answers never came and are counted nowhere: {reason} (1)."
+    assert told in (folder / "tables.md").read_text()
+    (lost,) = (folder / "cells" / results["cells"][1]["fingerprint"] / "missing.jsonl").read_text().splitlines()
+    assert json.loads(lost) == {"question_id": "t-gums", "turn": 1, "sample": 0, "reason": reason}
+    endpoint.always = None
+    endpoint.bodies.clear()
+    folder, results, _ = carry_out(values)
+    assert len(endpoint.bodies) == 2
+    assert results["cells"][1]["missing"] == {}
+    assert "never came" not in (folder / "tables.md").read_text()
+    assert row(results, "asked", 2)["scores"]["bm25"]["n"] == 5
+
+
+@pytest.mark.usefixtures("impatient")
+def test_what_was_said_before_an_answer_failed_to_come_stands(values, endpoint):
+    endpoint.always = lambda body: (
+        (500, {}) if "bleeding gums" in last_user(body) and len(body["messages"]) == 3 else None
+    )
+    folder, results, _ = carry_out(values)
+    assert [one.turn for one in rows_of(folder) if one.question_id == "t-gums"] == [1]
+    assert [row(results, "asked", turn)["scores"]["bm25"]["n"] for turn in (1, 2)] == [5, 4]
+
+
+def test_an_endpoint_that_refuses_everything_fails_its_cells_and_the_others_stand(values, endpoint):
+    endpoint.always = lambda body: (401, {}) if body["model"] == "locked" else None
+    systems = {**values["systems"], "locked": {"llm": {**values["systems"]["asked"]["llm"], "model": "locked"}}}
+    _, results, failed = carry_out(values, systems=systems)
+    assert [(one["system"], one["error"]) for one in results["failed"]] == [("locked", "ConfigError")]
+    assert "HTTP 401" in str(failed)
+    assert row(results, "asked", 2)["scores"]["bm25"]["n"] == 5
+
+
+def test_requests_stand_side_by_side_as_far_as_concurrency_says(values, endpoint):
+    values["systems"]["asked"]["llm"]["concurrency"] = 3
+    endpoint.gather = 3
+    carry_out(values, batch=5)
+    assert endpoint.most_together == 3
+
+
+def test_tokens_that_an_endpoint_does_not_say_are_not_called_zero(values, endpoint):
+    endpoint.usage = False
+    folder, results, _ = carry_out(values)
+    assert {(one.tokens, one.prompt_tokens) for one in rows_of(folder)} == {(None, None)}
+    cost = row(results, "asked", 2)["costs"]
+    assert (cost["tokens_in"], cost["tokens_out"], cost["calls"]) == (None, None, 2)
+    (line,) = [one for one in (folder / "tables.md").read_text().splitlines() if "asked, turn 2 |" in one][:1]
+    assert line.split("|")[4:6] == [" – ", " – "]
+
+
+def test_hyde_searches_with_several_passages_together(values, endpoint):
+    endpoint.answer = lambda body: f"A passage about {RIGHT[last_user(body).rpartition('please: ')[2]]}."
+    system = {"rewriter": {"name": "hyde"}, "turns": 1, "passages": 4, "temperature": 0.7}
+    folder, results, _ = carry_out(with_system(values, **system))
+    assert {(body["n"], body["temperature"]) for body in endpoint.bodies} == {(4, 0.7)}
+    (probe,) = rows_of(folder)[0].plan["probes"]
+    assert [term["weight"] for term in probe["terms"]] == [1.0] * 5
+    cost = row(results, "asked", 1)["costs"]
+    assert (cost["calls"], cost["tokens_out"], cost["searches"]) == (4, 12.0, 1.0)
+    _, results, _ = carry_out(with_system(values, **{**system, "rewriter": {"name": "query2doc"}}))
+    assert "query2doc searches with one answer" in results["failed"][0]["message"]
+
+
+def test_a_local_model_is_asked_through_the_same_door(values, endpoint, tiny_policy, tmp_path):
+    llm = {"model": str(tiny_policy), "dtype": "float32", "cache": str(tmp_path / "replies.sqlite")}
+    folder, _, failed = carry_out(with_system(values, llm=llm, rewriter={"name": "hyde"}))
+    assert failed is None
+    assert endpoint.bodies == []
+    records = rows_of(folder)
+    assert len(records) == 10
+    assert all(one.prompt_tokens > 7 and one.tokens > 0 for one in records)
+
+
+@pytest.mark.parametrize(
+    ("system", "said"),
+    [
+        ({"run": "runs/x"}, "llm is asked instead of a policy"),
+        ({"policy": {"model": "x"}}, "llm is asked instead of a policy"),
+        ({"passages": 2, "turns": 2}, "passages is 2"),
+        ({"passages": 2, "llm": None}, "passages is 2"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(values, system, said):
+    with pytest.raises(ValueError, match=said):
+        PlanConfig.model_validate(with_system(values, **{"turns": 1, **system}))
+
+
+def test_flags_ask_an_endpoint():
+    from querylect.configs.plan_files import plan_of_flags
+
+    given = {"datasets": ["hpo"], "retrievers": ["bm25"], "rewriters": ["hyde", "explore"], "runs": []}
+    plan = plan_of_flags(**given, model="m", turns=2, samples=None, endpoint="http://h/v1")
+    asked = [plan.systems[name].llm for name in ("hyde", "explore")]
+    assert {llm.model for llm in asked} == {"m"}
+    assert {llm.base_url for llm in asked} == {"http://h/v1"}
+    with pytest.raises(ConfigError, match="say with --model"):
+        plan_of_flags(**given, model=None, turns=1, samples=None, endpoint="http://h/v1")
+
+
+def test_a_rewriter_of_two_stages_asks_the_same_model_before(values, endpoint):
+    def answer(body):
+        said = str(body["messages"])
+        if "Analyze the question" in said:
+            parts = {"discriminating_features": ["a"], "reasoning": "b", "confirming_evidence": ["c"]}
+            return "who knows" if "bleeding gums" in said else json.dumps({**parts, "best_guess": "guessed"})
+        assert "Best guess at the answer: guessed" in said
+        words = next(words for question, words in RIGHT.items() if question in said)
+        return f"Query 1: {words}\nQuery 2: {words}\nQuery 3: {words}"
+
+    endpoint.answer = answer
+    folder, results, failed = carry_out(with_system(values, turns=1, rewriter={"name": "hcqr"}))
+    assert failed is None
+    assert len(endpoint.bodies) == 5 + 1 + 4, "hypotheses, a repair, queries"
+    score = row(results, "asked", 1)["scores"]["bm25"]
+    assert (score["n"], score["of"]) == (4, 5)
+    assert score["metrics"]["ndcg@10"] > 0.9
+    assert results["cells"][1]["missing"] == {"not of the form that was asked for": 1}
+    assert {one.question_id for one in rows_of(folder)} == {f"t-{name}" for name in ASKED} - {"t-gums"}

@@ -1,0 +1,349 @@
+"""Training-free baselines in evaluations: tuned on validation alone, rows of every table, shares beside scores."""
+
+import json
+import shutil
+from csv import DictReader
+from dataclasses import replace
+from io import StringIO
+
+import pytest
+from querylect.configs.evaluation import BEST_FREE, PlanConfig
+from querylect.configs.plan_files import dump_plan, load_plan
+from querylect.configs.schema import RunConfig
+from querylect.data.types import Question
+from querylect.envs.server.schemas import EnvironmentInfo, HitBody, Limits, StepResult
+from querylect.errors import EnvironmentUnavailableError
+from querylect.eval.behaviour import behaviour, with_fall_back
+from querylect.eval.compare import evaluate, hyde_config, policy_systems
+from querylect.eval.grid.results import evaluate_plan
+from querylect.eval.records import EvalRecord, read_records
+from querylect.eval.summary import summary
+from querylect.eval.table import Arm, headline, tabulate
+from querylect.eval.training_free import GRIDS, Tuned, Tuning, best_by_validation, default_weights, tune
+from querylect.rollouts.checkpoints import find_warm_start
+
+from ..lessons import PROMPT, lesson_url, lessons, speaking  # noqa: F401 (fixtures)
+
+NAMES = ("first_titles", "rm3", "weighted_words")
+METRICS = ("ndcg@10", "recall@10", "mrr@10")
+VALIDATION = [Question(f"v{number}", f"validation text {number}") for number in range(6)]
+TEST = [Question("t0", "test text zero"), Question("t1", "Validation text 5!")]
+
+
+class Client:
+    """Refuses every question but those of the validation split; `worth` says what a plan is worth."""
+
+    def __init__(self, worth, splits=None):
+        self.worth, self.splits = worth, {"validation": 6, "test": 2} if splits is None else splits
+        self.steps, self.asked = 0, set()
+
+    def environment(self):
+        limits = Limits(max_plans=100, max_k=100, max_body_bytes=10**6)
+        card = {"name": "bm25", "kind": "bm25", "frequent_terms": ["common"]}
+        return EnvironmentInfo(
+            name="toy", retriever=card, corpus_size=4, corpus_hash="c" * 64, index_hash="a" * 64, gain="linear",
+            splits=self.splits, limits=limits,
+        )  # fmt: skip
+
+    def questions(self, split):
+        assert split == "validation", "no other split is asked for"
+        return VALIDATION
+
+    def step(self, steps, with_text=False, metrics=()):
+        assert all(step.question_id.startswith("v") for step in steps), "a test question was searched"
+        self.steps += len(steps)
+        self.asked |= {step.question_id for step in steps}
+        return [self.answer(step) for step in steps]
+
+    def answer(self, step):
+        value = self.worth(step.plan.probes[0].terms)
+        if value is None:
+            return None
+        hits = [HitBody(id="d", score=1.0, title="Title", text="some words")]
+        return StepResult(question_id=step.question_id, ranking=hits, reward=value, metrics={"ndcg@10": value})
+
+
+def tuning(**changes):
+    return replace(Tuning("test", 300, METRICS, 0), **changes)
+
+
+def test_weights_are_chosen_on_validation_questions_and_never_on_evaluated_ones():
+    client = Client(lambda terms: 0.8 if len(terms) == 2 and terms[1].weight == 0.3 else 0.5)
+    (titles, words) = tune(["first_titles", "weighted_words"], client, TEST, tuning())
+    assert (titles.weights, words.weights) == ({"n": 1, "weight": 0.3}, {"n": 1, "weight": 0.3})
+    assert (titles.questions, titles.score, titles.raw, titles.tried) == (5, pytest.approx(0.8), pytest.approx(0.5), 15)
+    assert client.asked == {"v0", "v1", "v2", "v3", "v4"}, "v5 says what a test question says"
+    assert "on 5 validation questions: 0.800 there (raw 0.500)" in titles.sentence
+
+
+def test_of_equal_weights_the_mildest_is_taken():
+    chosen = tune(NAMES, Client(lambda terms: 0.5), TEST, tuning())
+    assert [one.weights for one in chosen] == [GRIDS[name][0] for name in NAMES]
+
+
+def test_the_validation_questions_are_a_seeded_sample():
+    clients = [Client(lambda terms: 0.5) for _ in range(3)]
+    for client, seed in zip(clients, (0, 0, 1), strict=True):
+        tune(["weighted_words"], client, [], tuning(questions=2, seed=seed))
+    assert [len(client.asked) for client in clients] == [2, 2, 2]
+    assert clients[0].asked == clients[1].asked
+
+
+@pytest.mark.parametrize(
+    ("splits", "changes", "reason"),
+    [
+        ({"test": 2}, {}, "no validation split"),
+        (None, {"split": "validation"}, "the validation questions are what is evaluated"),
+        (None, {"questions": 0}, "no questions were to be used"),
+    ],
+)
+def test_without_validation_questions_the_defaults_are_used_and_told(splits, changes, reason):
+    client = Client(lambda terms: 0.5, splits)
+    chosen = tune(NAMES, client, TEST, tuning(**changes))
+    assert client.steps == 0
+    assert chosen[1].weights == {"fb_docs": 10, "fb_terms": 10, "original_query_weight": 0.5}
+    assert all(reason in one.sentence and one.score is None for one in chosen)
+    assert best_by_validation(chosen) is None
+
+
+def test_what_was_chosen_is_kept_by_environment(tmp_path):
+    client = Client(lambda terms: 0.5)
+    cache = tmp_path / "tuning.json"
+    first = tune(NAMES, client, TEST, tuning(), cache)
+    steps = client.steps
+    assert tune(NAMES, client, TEST, tuning(), cache) == first
+    assert client.steps == steps
+    tune(NAMES, client, TEST, tuning(metrics=("ndcg@10",), questions=3), cache)
+    assert client.steps > steps, "other questions are another choice"
+    cache.write_text("{broken")
+    assert tune(NAMES, client, TEST, tuning(), cache) == first
+
+
+def test_a_question_without_a_score_under_some_weights_counts_under_none():
+    class Flaky(Client):
+        def answer(self, step):
+            lost = step.question_id == "v0" and len(step.plan.probes[0].terms) > 1
+            return None if lost else super().answer(step)
+
+    (chosen,) = tune(["weighted_words"], Flaky(lambda terms: 0.5), [], tuning())
+    assert chosen.questions == 5
+    with pytest.raises(EnvironmentUnavailableError, match="none of 6 validation questions"):
+        tune(["weighted_words"], Client(lambda terms: None), [], tuning())
+
+
+def record(system, turn, question, score, *, rewrites=("new",), format_ok=True, cut=False):
+    return EvalRecord(
+        system, turn, question, f"Text of {question}", "", rewrites, (), dict.fromkeys(METRICS, score), 1, 1, 1,
+        format_ok, cut=cut if turn else None,
+    )  # fmt: skip
+
+
+def test_shares_and_fall_back_by_hand():
+    written = [
+        record("trained", 1, "a", 0.0, rewrites=(), format_ok=False, cut=True),
+        record("trained", 1, "b", 0.4, rewrites=("text of B!",)),
+        record("trained", 1, "c", 0.6, rewrites=("text of c", "other")),
+        record("trained", 1, "d", 0.2),
+    ]
+    found = behaviour(written)
+    assert (found.format_ok, found.repeats, found.cut) == (0.75, pytest.approx(1 / 3), 0.25)
+    raw = {name: record("raw", 0, name, 0.8) for name in "abcd"}
+    assert [with_fall_back(one, raw, "ndcg@10") for one in written] == [0.8, 0.4, 0.6, 0.2]
+    assert with_fall_back(written[0], {}, "ndcg@10") is None
+    silent = behaviour(list(raw.values()))
+    assert (silent.repeats, silent.cut) == (None, None), "no model wrote"
+    assert behaviour([replace(written[1], cut=None), written[2]]).cut is None, "not known of every answer"
+    results = tabulate([*raw.values(), *written], resamples=50, permutations=50, seed=0)
+    row = results.rows[-1]
+    assert (row.metrics["ndcg@10"], row.with_fall_back) == (pytest.approx(0.3), pytest.approx(0.5))
+    assert (row.repeats, row.cut, row.format_ok) == (pytest.approx(1 / 3), 0.25, 0.75)
+
+
+def test_the_headline_names_what_is_beaten_the_best_baseline_and_the_warm_start_too():
+    scores = {("raw", 0): 0.2, ("rm3", 0): 0.3, ("weighted_words", 0): 0.1, ("hyde", 1): 0.0, ("untrained", 1): 0.1,
+              ("warm start", 1): 0.9, ("trained", 1): 0.9}  # fmt: skip
+    rows = [record(*arm, f"q{n}", score) for arm, score in scores.items() for n in range(30)]
+    tuned = [Tuned("rm3", {}, 9, 0.1, 0.1), Tuned("weighted_words", {}, 9, 0.4, 0.1)]
+    results = tabulate(rows, tuned, resamples=50, permutations=500, seed=0)
+    assert [row.arm.system for row in results.rows] == [system for system, _ in scores]
+    assert results.best_free == "weighted_words", "by validation, whatever it scores here"
+    assert headline(results) == (
+        "At turn 1, the trained policy beats the untrained policy, the raw question and the training-free baseline "
+        "Weighted question words, but does not beat its warm start."
+    )
+    against = {row.baseline for row in results.comparisons if row.arm.system == "trained"}
+    baselines = {("raw", 0), ("untrained", 1), ("warm start", 1), ("weighted_words", 0), ("hyde", 1)}
+    assert against == {Arm(*each) for each in baselines}
+    untuned = tabulate(rows, [Tuned("rm3", {}), Tuned("weighted_words", {})], resamples=50, permutations=50, seed=0)
+    assert untuned.best_free == "rm3"
+    assert "in its favour" in untuned.notes[-1]
+
+
+def test_hyde_costs_what_the_rewriter_may_cost_and_stands_in_once():
+    config = RunConfig.model_validate({"rollout": {"max_new_tokens": [24, 40]}, "eval": {"turns": 3}})
+    own = hyde_config(config)
+    assert (own.rewriter.name, own.rollout.new_tokens(1), own.eval.turns) == ("hyde", 24 + 40 + 40, 1)
+    assert list(policy_systems(config, None, None)) == ["untrained", "hyde"]
+    without = RunConfig.model_validate({"eval": {"hyde": False}})
+    assert list(policy_systems(without, None, None)) == ["untrained"]
+    itself = RunConfig.model_validate({"rewriter": {"name": "hyde"}})
+    assert list(policy_systems(itself, None, None)) == ["untrained"]
+
+
+@pytest.fixture
+def run(lessons, lesson_url, speaking, tmp_path):  # noqa: F811
+    """A run folder with a warm start, and its settings."""
+    (tmp_path / "prompt.yaml").write_text(PROMPT)
+    config = RunConfig.model_validate(
+        {
+            "name": "run",
+            "env": lessons.model_dump(),
+            "client": {"urls": [lesson_url]},
+            "policy": {"model": str(speaking), "dtype": "float32"},
+            "rewriter": {"name": "small", "prompt": str(tmp_path / "prompt.yaml")},
+            "rollout": {"branching": [2], "max_new_tokens": 6},
+            "eval": {"turns": 1, "permutations": 50, "bootstrap": 50},
+        }
+    )
+    for part in ("final", "warm_start"):
+        shutil.copytree(speaking, tmp_path / "run" / part)
+    return config, tmp_path / "run"
+
+
+def test_a_run_is_compared_with_its_warm_start_hyde_and_the_baselines(run, capsys):
+    config, folder = run
+    assert find_warm_start(folder) == folder / "warm_start"
+    report = evaluate(config, folder, None)
+    results = json.loads((folder / "results.json").read_text())
+    rows = {row["system"]: row for row in results["systems"]}
+    assert list(rows) == ["raw", *NAMES, "hyde", "untrained", "warm start", "trained"]
+    assert rows["warm start"]["metrics"] == rows["trained"]["metrics"], "copies of one policy"
+    assert [one["name"] for one in results["training_free"]] == list(NAMES)
+    assert all(one["reason"] for one in results["training_free"]), "the environment has no validation split"
+    assert results["best_training_free"] in NAMES
+    assert rows["trained"]["cut"] is not None
+    written = [one for one in read_records(folder / "eval.jsonl") if one.system == "trained"]
+    assert rows["trained"]["cut"] == sum(bool(one.cut) for one in written) / len(written)
+    page = report.read_text()
+    for said in (
+        "Warm start, turn 1",
+        "HyDE at equal cost",
+        "repeats the question",
+        "with fall-back",
+        "RM3",
+        "no validation",
+    ):
+        assert said in page
+    told = summary(folder / "results.json")
+    for said in (
+        "Warm start, turn 1",
+        "(best training-free)",
+        "repeats question",
+        "with fall-back",
+        results["headline"],
+    ):
+        assert said in told
+    (folder / "warm_start" / "model.safetensors").unlink()
+    assert find_warm_start(folder) is None
+
+
+def test_the_baselines_of_a_run_can_be_left_out(run):
+    config, folder = run
+    less = config.eval.model_copy(update={"training_free": ["rm3"], "hyde": False})
+    evaluate(config.model_copy(update={"eval": less}), None, folder / "out")
+    results = json.loads((folder / "out" / "results.json").read_text())
+    assert [row["system"] for row in results["systems"]] == ["raw", "rm3", "untrained"]
+    none = config.eval.model_copy(update={"training_free": [], "hyde": False})
+    evaluate(config.model_copy(update={"eval": none}), None, folder / "none")
+    assert [row["system"] for row in json.loads((folder / "none" / "results.json").read_text())["systems"]] == [
+        "raw", "untrained"
+    ]  # fmt: skip
+
+
+@pytest.fixture
+def plan(run):
+    """A plan of one environment and one prompted system."""
+    config, folder = run
+    return {
+        "output": str(folder / "grids"), "permutations": 50, "bootstrap": 50,
+        "datasets": {"lessons": config.env.dataset.model_dump()},
+        "environments": {"bm25": {"urls": {"lessons": config.client.urls}}},
+        "policy": config.policy.model_dump(), "rewriter": config.rewriter.model_dump(),
+        "rollout": {"max_new_tokens": 6, "documents": 2},
+        "systems": {"prompted": {}},
+    }  # fmt: skip
+
+
+def carry_out(values, **changes):
+    path, failed = evaluate_plan(PlanConfig.model_validate({**values, **changes}), overwrite=True)
+    assert failed is None
+    return path.parent, json.loads((path.parent / "results.json").read_text())["tables"][0]
+
+
+def test_a_plan_has_the_baselines_and_the_best_of_them_as_rows(plan):
+    folder, table = carry_out(plan)
+    rows = {row["system"]: row for row in table["rows"]}
+    assert list(rows) == ["raw", *NAMES, BEST_FREE, "prompted"]
+    assert [rows[name]["costs"]["calls"] for name in (*NAMES, "prompted")] == [0, 0, 0, 1]
+    against = {(row["system"], row["against"]["system"]) for row in table["comparisons"]}
+    assert against == {*((name, "raw") for name in (*NAMES, "prompted")), ("prompted", BEST_FREE)}
+    best = [note for note in table["notes"] if "is the best training-free baseline" in note]
+    assert len(best) == 1
+    name = best[0].split()[1]
+    assert rows[BEST_FREE]["scores"] == {
+        "bm25": {**rows[name]["scores"]["bm25"], "marks": rows[BEST_FREE]["scores"]["bm25"]["marks"]}
+    }
+    assert sum("no validation split" in note for note in table["notes"]) == 3
+    records = read_records(folder / "questions" / "lessons.bm25.prompted.jsonl")
+    shares = rows["prompted"]["scores"]["bm25"]
+    assert shares["cut"] == sum(bool(one.cut) for one in records) / 5
+    assert shares["format_ok"] == sum(one.format_ok for one in records) / 5
+    assert rows["raw"]["scores"]["bm25"]["repeats"] is None
+    for text in ("tables.md", "tables.html", "tables.tex"):
+        assert "repeats the question bm25" in (folder / text).read_text()
+    lines = list(DictReader(StringIO((folder / "tables.csv").read_text())))
+    assert [line["system"] for line in lines] == list(rows)
+    assert float(lines[-1]["with_fall_back"]) == pytest.approx(shares["with_fall_back"])
+
+
+def test_a_plan_asks_a_baseline_once_and_keeps_its_weights(plan):
+    folder, table = carry_out(plan, limit=2)
+    before = {path: path.read_text() for path in folder.glob("cells/*/weights.json")}
+    assert len(before) == 3
+    again, wider = carry_out(plan)
+    assert {path: path.read_text() for path in again.glob("cells/*/weights.json")} == before
+    assert [row["system"] for row in wider["rows"]] == [row["system"] for row in table["rows"]]
+
+
+def test_a_baseline_is_a_system_by_name_with_weights_of_its_own_and_can_be_left_out(plan, tmp_path):
+    strong = {"training_free": "rm3", "weights": {"fb_terms": 5, "original_query_weight": 0.9}}
+    values = {**plan, "training_free": [], "systems": {"rm3-mild": strong}}
+    _, table = carry_out(values)
+    assert [row["system"] for row in table["rows"]] == ["raw", "rm3-mild", BEST_FREE]
+    assert any("fb_terms = 5, original_query_weight = 0.9; given in the plan" in note for note in table["notes"])
+    _, bare = carry_out({**plan, "training_free": [], "systems": {}})
+    assert [row["system"] for row in bare["rows"]] == ["raw"]
+
+
+def test_a_plan_is_written_without_the_systems_that_every_plan_has(plan, tmp_path):
+    parsed = PlanConfig.model_validate(plan)
+    (tmp_path / "plan.yaml").write_text(dump_plan(parsed))
+    assert load_plan(str(tmp_path / "plan.yaml")) == parsed
+    assert list(load_plan(str(tmp_path / "plan.yaml"), ["training_free=[]"]).systems) == ["prompted"]
+
+
+@pytest.mark.parametrize(
+    ("system", "said"),
+    [
+        ({"training_free": "rm3", "turns": 2}, "has no model; remove turns"),
+        ({"training_free": "rm3", "weights": {"terms": 3}}, "terms"),
+        ({"weights": {"n": 1}}, "none is named"),
+    ],
+)
+def test_a_baseline_with_settings_of_a_model_is_refused(plan, system, said):
+    with pytest.raises(ValueError, match=said):
+        PlanConfig.model_validate({**plan, "systems": {"mine": system}})
+
+
+def test_the_defaults_are_the_published_ones():
+    assert default_weights("rm3") == {"fb_docs": 10, "fb_terms": 10, "original_query_weight": 0.5}

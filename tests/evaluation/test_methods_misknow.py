@@ -1,0 +1,340 @@
+"""Misknow-RAG and its plain baselines, worked by hand: sources, budget, duplicates, rounds, the prompts."""
+
+from contextlib import ExitStack
+
+import pytest
+from querylect.configs.schema import DatasetConfig, EnvironmentConfig
+from querylect.data.beir import save_beir
+from querylect.data.leakage import unique
+from querylect.data.types import Dataset, Question, Split
+from querylect.errors import ConfigError
+from querylect.llms.access import Llm
+from querylect.llms.base import Text
+from querylect.methods.method import MISSING, NO_RANKING
+from querylect.methods.plain import marked_answer
+from querylect.methods.reading import NO_ANSWER, UNREADABLE, plan_of, reader_prompt, shares, shortened, usable
+from querylect.methods.runner import Runner
+
+from ..method_doubles import (
+    ASKED,
+    Scripted,
+    Shelf,
+    cot,
+    direct_gen,
+    doc,
+    form,
+    ids,
+    main_rag,
+    migres,
+    misknow,
+    qa_rag,
+    run,
+    std_rag,
+)
+
+QUERY = ASKED.text
+WIKI = {QUERY: [doc("w1"), doc("w2"), doc("w3")], "dog tamers": [doc("w2"), doc("w9"), doc("w8")]}
+PAIRS = {QUERY: [doc("p1"), doc("p2")], "dog tamers": [doc("p7"), doc("p8"), doc("p9")], "red dogs": [doc("p5")]}
+MISSING_IT = form(
+    thought="Passage 1 says nothing.", judge=True, missing_knowledge=["the tamer's name"], query=["dog tamers"]
+)
+ENOUGH = form(thought="All is there.", judge=False, missing_knowledge=[], query=[])
+
+
+def judging(judgement, answer="Ann"):
+    """A model that judges so and answers every reader's prompt alike."""
+    return lambda prompt: judgement if "missing_knowledge" in prompt else answer
+
+
+def shown(prompt):
+    """The sections of a reader's prompt, by their heading."""
+    parts = [part.partition("\n") for part in f"\n{prompt}".split("\n## ")[1:]]
+    return {heading: body.strip() for heading, _, body in parts}
+
+
+def test_a_second_search_adds_what_the_first_did_not_hold():
+    wiki = Shelf(WIKI)
+    outcome, model = run(misknow(), judging(MISSING_IT), wiki=wiki)
+    assert wiki.queries == [[QUERY], ["dog tamers"]]
+    assert [plan.k for plan in wiki.plans] == [2, 2], "two passages for each search, four in all"
+    assert ids(outcome) == ["w1", "w2", "w9"], "w2 stands in both and is shown once"
+    assert (outcome.answer, outcome.failure, outcome.plan) == ("Ann", "", None)
+    draft, judge, final = model.prompts
+    assert shown(draft)["Passages"] == "[1] text of w1\n[2] text of w2"
+    assert "Missing knowledge" not in shown(draft)
+    assert shown(judge)["Passages"] == shown(draft)["Passages"]
+    assert (shown(judge)["First answer"], shown(judge)["Question"]) == ("Ann", QUERY)
+    assert shown(final)["Passages"] == shown(draft)["Passages"]
+    assert shown(final)["Missing knowledge"].splitlines() == [
+        "More was wanted on: the tamer's name",
+        "Thoughts on the passages above: Passage 1 says nothing.",
+        "[3] text of w9",
+    ]
+
+
+def test_without_reasoning_the_reader_sees_what_was_missing_but_not_what_was_thought():
+    _, model = run(misknow(reasoning=False), judging(MISSING_IT), wiki=Shelf(WIKI))
+    assert shown(model.prompts[-1])["Missing knowledge"].splitlines() == [
+        "More was wanted on: the tamer's name",
+        "[3] text of w9",
+    ]
+
+
+def test_the_thinking_of_a_judge_is_its_reasoning():
+    judgement = f"<think>Two dogs are\nmeant here.</think>\n{MISSING_IT}"
+    _, model = run(misknow(), judging(judgement), wiki=Shelf(WIKI))
+    assert "above: Two dogs are meant here. Passage 1 says nothing.\n" in model.prompts[-1]
+    _, model = run(misknow(reasoning_words=3), judging(judgement), wiki=Shelf(WIKI))
+    assert "above: Two dogs are…\n" in model.prompts[-1]
+
+
+def test_nothing_is_searched_again_where_nothing_is_missing():
+    contrary = form(thought="Fine.", judge=False, missing_knowledge=["a name"], query=["dog tamers"])
+    for judgement, thought in ((ENOUGH, "All is there."), (contrary, "Fine.")):
+        wiki = Shelf(WIKI)
+        outcome, model = run(misknow(), judging(judgement), wiki=wiki)
+        assert wiki.queries == [[QUERY]]
+        assert (ids(outcome), outcome.plan) == (["w1", "w2"], wiki.plans[0])
+        assert shown(model.prompts[-1])["Missing knowledge"] == f"Thoughts on the passages above: {thought}"
+    outcome, model = run(misknow(reasoning=False), judging(ENOUGH), wiki=Shelf(WIKI))
+    assert model.prompts[-1] == model.prompts[0], "nothing has come to the draft's prompt: a cache knows the reply"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "found"),
+    [
+        (["wiki"], ["wiki"], ["w1", "w2", "w9"]),
+        (["pairs"], ["pairs"], ["p1", "p2", "p7", "p8"]),
+        (["wiki"], ["pairs"], ["w1", "w2", "p7", "p8"]),
+        (["pairs"], ["wiki"], ["p1", "p2", "w2", "w9"]),
+        (["wiki", "pairs"], ["pairs", "wiki"], ["w1", "p1", "p7", "w2"]),
+        (["pairs", "wiki"], ["wiki", "pairs"], ["p1", "w1", "w2", "p7"]),
+    ],
+)
+def test_each_search_has_its_sources_in_their_order(first, second, found):
+    outcome, _ = run(misknow(first=first, second=second), judging(MISSING_IT), wiki=Shelf(WIKI), pairs=Shelf(PAIRS))
+    assert ids(outcome) == found
+    told = {"w": "wiki", "p": "pairs"}
+    assert {tuple(place) for part in outcome.notes["found"] for place in part} >= {(told[one[0]], one) for one in found}
+
+
+def test_a_passage_is_the_same_whatever_its_id_and_source():
+    wiki = Shelf({QUERY: [doc("w1", "Ann did it."), doc("w2", "Ann did it.")], "dog tamers": [doc("w3", "Bob")]})
+    pairs = Shelf({QUERY: [doc("p1", "Ann did it."), doc("p2", "Bob")]})
+    outcome, _ = run(std_rag(sources=["wiki", "pairs"]), judging(ENOUGH), wiki=wiki, pairs=pairs)
+    assert (ids(outcome), outcome.plan) == (["w1", "p2"], None)
+    outcome, _ = run(
+        misknow(first=["wiki", "pairs"], second=["wiki"], first_k=4), judging(MISSING_IT), wiki=wiki, pairs=pairs
+    )
+    assert ids(outcome) == ["w1", "p2"], "the second search found nothing new"
+    twice, _ = run(std_rag(k=2), judging(ENOUGH), wiki=wiki)
+    assert (ids(twice), twice.plan) == (["w1"], None), "not the whole ranking of the plan"
+    apart, _ = run(std_rag(sources=["wiki", "pairs"]), judging(ENOUGH), wiki=Shelf(WIKI), pairs=Shelf(PAIRS))
+    assert (ids(apart), apart.plan) == (["w1", "w2", "p1", "p2"], None), "not one plan"
+    a, b, again = doc("1", "A"), doc("2", "B"), doc("3", "A")
+    assert unique([a, b, again, doc("4", "a"), doc("5", "", "A")]) == (a, b, doc("4", "a"))
+
+
+def test_several_queries_share_the_budget_and_blank_or_known_ones_are_not_made():
+    judgement = form(
+        thought="", judge=True, missing_knowledge=[], query=["dog tamers", " ", QUERY, "red dogs", "dog tamers ", "x"]
+    )
+    pairs = Shelf(PAIRS)
+    outcome, _ = run(misknow(second_k=3, queries=2), judging(judgement), pairs=pairs)
+    (plan,) = pairs.plans[1:]
+    assert (pairs.queries[1], plan.fuse, plan.k) == (["dog tamers", "red dogs"], "interleave", 3)
+    assert ids(outcome) == ["p1", "p2", "p7", "p5", "p8"]
+    assert outcome.notes["queries"] == [["dog tamers", "red dogs"]]
+    assert outcome.notes["judgements"][0]["query"][-1] == "x", "what was said is kept whole"
+
+
+def test_missing_knowledge_without_a_usable_query_is_noted_and_not_searched():
+    wiki = Shelf(WIKI)
+    judgement = form(thought="?", judge=True, missing_knowledge=["a name"], query=[QUERY])
+    outcome, model = run(misknow(), judging(judgement), wiki=wiki)
+    assert (wiki.queries, outcome.notes["queries"], outcome.answer) == ([[QUERY]], [[]], "Ann")
+    assert "More was wanted on: a name" in model.prompts[-1]
+
+
+def test_rounds_end_at_their_number_or_where_no_query_is_new():
+    said = iter(["dog tamers", "red dogs", "puppies", "kennels"])
+
+    def model(prompt):
+        if "missing_knowledge" not in prompt:
+            return "Ann"
+        return form(thought="More.", judge=True, missing_knowledge=["more"], query=[next(said)])
+
+    pairs = Shelf(PAIRS)
+    outcome, asked = run(misknow(rounds=2), model, pairs=pairs)
+    assert pairs.queries == [[QUERY], ["dog tamers"], ["red dogs"]]
+    assert ids(outcome) == ["p1", "p2", "p7", "p8", "p5"]
+    assert len(asked.prompts) == 5, "draft, judgement, draft, judgement, answer"
+    assert shown(asked.prompts[2])["Missing knowledge"].endswith("[3] text of p7\n[4] text of p8")
+    pairs = Shelf(PAIRS)
+    run(misknow(rounds=5), judging(MISSING_IT), pairs=pairs)
+    assert pairs.queries == [[QUERY], ["dog tamers"]], "the same query is not made twice"
+
+
+def test_the_answer_can_be_left_to_another_reader():
+    outcome, model = run(misknow(answers=False), judging(MISSING_IT), wiki=Shelf(WIKI))
+    assert (ids(outcome), outcome.answer, len(model.prompts)) == (["w1", "w2", "w9"], None, 2)
+    outcome, model = run(std_rag(answers=False), judging(MISSING_IT), wiki=Shelf(WIKI))
+    assert (ids(outcome), outcome.answer, len(model.prompts)) == (["w1", "w2", "w3"], None, 0)
+
+
+def test_what_is_wrong_is_recorded_and_never_answered():
+    wiki, down = Shelf(WIKI), Shelf(WIKI, down=True)
+    garbage, _ = run(misknow(), lambda prompt: "ąę 狗 {]", wiki=wiki)
+    assert (garbage.failure, garbage.answer, garbage.documents) == (UNREADABLE, None, ())
+    unread = garbage.notes["unreadable"]
+    assert (unread["step"], unread["text"], "Invalid JSON" in unread["problem"]) == ("judgement", "ąę 狗 {]", True)
+    wrong_type = form(thought="x", judge="yes", missing_knowledge=[], query=[])
+    assert run(misknow(), judging(wrong_type), wiki=wiki)[0].failure == UNREADABLE
+    assert run(misknow(), lambda prompt: None, wiki=wiki)[0].failure == MISSING
+    silent_judge, _ = run(misknow(), judging(None), wiki=wiki)
+    assert (silent_judge.failure, silent_judge.notes["drafts"]) == (MISSING, ["Ann"])
+    assert "unreadable" not in silent_judge.notes
+    for method in (
+        misknow(first=["pairs"], second=["wiki"]),
+        misknow(first=["wiki"], second=["pairs"]),
+        std_rag(sources=["wiki", "pairs"]),
+    ):
+        outcome, _ = run(method, judging(MISSING_IT), wiki=wiki, pairs=down)
+        assert (outcome.failure, outcome.notes["down"], outcome.answer) == (NO_RANKING, "pairs", None)
+    last = iter(["Ann", None])
+    outcome, _ = run(misknow(), lambda one: MISSING_IT if "missing_knowledge" in one else next(last), wiki=wiki)
+    assert (outcome.failure, ids(outcome)) == (MISSING, ["w1", "w2", "w9"])
+    cut, _ = run(misknow(), judging(ENOUGH, Text("Ann and", False)), wiki=wiki)
+    assert (cut.notes["cut"], cut.answer) == (["draft", "answer"], "Ann and")
+
+
+def test_an_empty_ranking_a_content_of_one_word_and_other_scripts_are_nothing_special():
+    outcome, model = run(misknow(), judging(MISSING_IT), wiki=Shelf({}))
+    assert (outcome.documents, outcome.failure, outcome.answer) == ((), "", "Ann")
+    assert shown(model.prompts[1])["Passages"] == "(none was found)"
+    assert "Passages" not in shown(model.prompts[0]), "the reader answers from what it knows"
+    question = Question("z", "谁驯服了红狗?")
+    judgement = form(thought="缺少名字", judge=True, missing_knowledge=["名字"], query=["驯狗师"])
+    wiki = Shelf({question.text: [doc("1", "狗")], "驯狗师": [doc("2", "安" * 2000)]})
+    outcome, model = run(misknow(), judging(judgement, "安"), question, wiki=wiki)
+    assert (ids(outcome), outcome.answer) == (["1", "2"], "安")
+    assert f"[2] {'安' * 1600}…\n" in model.prompts[-1], "200 words of 8 characters where no spaces are set"
+    assert shortened("one two three", 2) == "one two…"
+
+
+def test_options_are_shown_and_a_letter_is_asked_for():
+    question = Question("o", "Which one?", ("red", "blue"))
+    for method in (direct_gen(), std_rag(), misknow()):
+        _, model = run(method, judging(ENOUGH, "B"), question, wiki=Shelf({"Which one?": [doc("1")]}))
+        assert shown(model.prompts[0])["Question"] == "Which one?\nA. red\nB. blue"
+        assert "letter" in model.prompts[0]
+    assert "letter" not in reader_prompt(ASKED, [], 5).messages[0]["content"]
+
+
+def test_every_prompt_bears_a_version_of_its_method():
+    seen = set()
+
+    class Noting(Scripted):
+        def generate(self, prompts, draw, deliver, costs):
+            seen.update(prompt.version for prompt in prompts)
+            super().generate(prompts, draw, deliver, costs)
+
+    for method in (direct_gen(), cot(), std_rag(), misknow(), migres(), qa_rag(), main_rag()):
+        seen.clear()
+        Runner(Llm(Noting(judging(ENOUGH))), {"wiki": Shelf(WIKI)}).run(method, [ASKED])
+        assert seen
+        assert seen <= set(method.versions)
+
+
+def test_plain_baselines():
+    outcome, model = run(direct_gen(), lambda prompt: "<think>hm</think> Ann ")
+    assert (outcome.answer, outcome.documents, "assage" in model.prompts[0]) == ("Ann", (), False)
+    assert run(direct_gen(), lambda prompt: None)[0].failure == MISSING
+    assert run(direct_gen(), lambda prompt: "")[0].answer == "", "an empty text is what the model said"
+    outcome, model = run(cot(), lambda prompt: "The dog was wild.\nAnswer: **Ann**\n")
+    assert (outcome.answer, outcome.failure) == ("Ann", "")
+    assert "step by step" in model.prompts[0]
+    garbage, _ = run(cot(), lambda prompt: "Ann, I think")
+    assert (garbage.answer, garbage.failure, garbage.notes["text"]) == (None, NO_ANSWER, "Ann, I think")
+    wiki = Shelf(WIKI)
+    outcome, model = run(std_rag(k=2), lambda prompt: "Ann", wiki=wiki)
+    assert (ids(outcome), outcome.plan, outcome.answer) == (["w1", "w2"], wiki.plans[0], "Ann")
+    assert shown(model.prompts[0])["Passages"] == "[1] text of w1\n[2] text of w2"
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("Answer: a\nso\nANSWER : b", "b"),
+        ("**Answer:** b.", "b."),
+        ("answer：安", "安"),
+        ("the answer: b", None),
+        ("Answer:\nb", None),
+        ("Answer: b\nAnswer:", "b"),
+        ("", None),
+    ],
+)
+def test_the_last_marked_answer_counts(text, answer):
+    assert marked_answer(text) == answer
+
+
+def test_shares_of_a_budget_and_plans():
+    assert [shares(4, 2), shares(5, 2), shares(7, 3), shares(1, 1)] == [[2, 2], [3, 2], [3, 2, 2], [1]]
+    assert (plan_of(["a"], 3).fuse, plan_of(["a", "b"], 3).fuse) == ("max", "interleave")
+    assert usable([" b ", "", "b", "a", "\ud800"], ["a"], 9) == ["b"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: std_rag(sources=[]),
+        lambda: std_rag(sources=["a", "a"]),
+        lambda: std_rag(sources=["a", "b"], k=1),
+        lambda: misknow(first_k=0),
+        lambda: misknow(second=["a", "b"], second_k=1),
+        lambda: misknow(rounds=0),
+        lambda: misknow(queries=0),
+    ],
+)
+def test_settings_that_cannot_be_carried_out_are_refused(wrong):
+    with pytest.raises(ConfigError):
+        wrong()
+
+
+@pytest.fixture(scope="module")
+def knowledge(tmp_path_factory, run_app):
+    """Clients of two BM25 environments, an encyclopedia and pairs of questions and answers, and a question."""
+    from querylect.configs.schema import ClientConfig
+    from querylect.envs.client.client import SyncEnvironmentClient
+    from querylect.envs.environment import Environment
+    from querylect.envs.index.build import build_index
+    from querylect.envs.server.app import create_app
+
+    folder = tmp_path_factory.mktemp("knowledge")
+    question = Question("q", "which drink helps against scurvy at sea")
+    corpora = {
+        "wiki": [doc("1", "Scurvy was common at sea."), doc("2", "Anson lost most of his crew.", "Voyage")],
+        "pairs": [doc("1", "Lime juice, says James Lind.", "What cures scurvy?"), doc("2", "At noon.", "When?")],
+    }
+    with ExitStack() as stack:
+        clients = {}
+        for name, corpus in corpora.items():
+            save_beir(Dataset(name, corpus, {"test": Split([question], {"q": {"1": 1}})}), folder / name)
+            config = EnvironmentConfig(
+                dataset=DatasetConfig(kind="beir", path=str(folder / name)), index=str(folder / f"{name}-index")
+            )
+            build_index(config)
+            url = stack.enter_context(run_app(create_app(Environment.open(config), config)))
+            clients[name] = stack.enter_context(SyncEnvironmentClient(ClientConfig(), [url]))
+        yield clients, question
+
+
+def test_misknow_over_real_bm25_environments(knowledge):
+    clients, question = knowledge
+    judgement = form(thought="No cure yet.", judge=True, missing_knowledge=["cure"], query=["James Lind lime juice"])
+    model = Scripted(judging(judgement, "lime juice"))
+    method = misknow(first=["wiki"], second=["pairs"], first_k=1, second_k=1)
+    (ran,) = Runner(Llm(model), clients).run(method, [question])
+    assert [(one.id, one.title) for one in ran.outcome.documents] == [("1", ""), ("1", "What cures scurvy?")]
+    assert (ran.outcome.answer, ran.spent.searches, ran.spent.calls) == ("lime juice", 2, 3)
+    assert ran.outcome.notes["found"] == [[["wiki", "1"]], [["pairs", "1"]]]

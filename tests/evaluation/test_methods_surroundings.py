@@ -1,0 +1,134 @@
+"""Every method in bad surroundings: an endpoint that hangs, garbage, a retriever that is down, few and many options,
+other scripts, a content of one word. A question is answered or has a failure that says why; nothing is a silent 0."""
+
+import json
+import re
+
+import pytest
+from querylect.configs.llm import LlmConfig
+from querylect.data.types import Question
+from querylect.llms.access import Llm
+from querylect.llms.base import Text
+from querylect.methods.method import MISSING, NO_RANKING
+from querylect.methods.methods import METHODS, make_method
+from querylect.methods.runner import Runner
+from querylect.rewriters.card import RetrieverCard
+from querylect.rollouts.llms import open_llm
+
+from ..chat_server import ChatServer, serving
+from ..method_doubles import Scripted, doc
+from ..obliging import obliging
+
+FORMED = ("general", "explore", "direct", "small", "multi_query", "hcqr", "chr", "misknow", "migres", "cot")
+"""Methods that read a form: what is none is a failure, whatever it says."""
+WORDS = ("hyde", "query2doc", "csqe", "thinkqe", "qa_rag")
+"""Methods that search with whatever was written, as long as something was."""
+ANSWERS = ("direct_gen", "std_rag")
+"""Methods whose answer is whatever was written, the empty text too."""
+SEARCH_FIRST = ("std_rag", "misknow", "migres", "main_rag", "rerank", "csqe", "thinkqe")
+WITHOUT_MODEL = ("rerank", "first_titles", "rm3", "weighted_words")
+QUESTIONS = [
+    Question("plain", "Who tamed the red dog?"),
+    Question("two", "Is it red?", ("yes", "no")),
+    Question("ten", "Which one is it?", tuple(f"option {number}" for number in range(10))),
+    Question("zh", "维生素D缺乏有什么症状？", ("疲劳", "发热")),
+    Question("ar", "ما الذي يخفض السكر؟"),
+    Question("word", "statin"),
+]
+GARBAGE = ["", "}{", "<think>never ends", "\ud800 half a character", '{"judge": "maybe"}', "\x00" * 40]
+CARD = RetrieverCard("bm25", "bm25")
+
+
+class OneWord:
+    """Finds three contents for every plan: one of a single word, one of another script, one without a title."""
+
+    def search(self, plans, with_text=True):
+        from querylect.envs.server.schemas import HitBody
+
+        found = [doc("word", "statin"), doc("zh", "维生素D", "标题"), doc("empty", "")]
+        return [[HitBody(id=one.id, score=1, title=one.title, text=one.text) for one in found] for _ in plans]
+
+
+class Down:
+    """Never answers."""
+
+    def search(self, plans, with_text=True):
+        from querylect.errors import EnvironmentUnavailableError
+
+        raise EnvironmentUnavailableError("nobody is there")
+
+
+class Even:
+    """A cross-encoder to which all documents are alike."""
+
+    def scores(self, question, texts):
+        return [0.0] * len(texts)
+
+
+def ran(name, llm, searcher, questions=QUESTIONS):
+    method = make_method(name, {}, CARD)
+    return Runner(llm, {"": searcher}, Even()).run(method, questions)
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+@pytest.mark.parametrize("text", GARBAGE, ids=["empty", "braces", "thinking", "surrogate", "json", "zeros"])
+def test_garbage_is_a_failure_or_what_was_said(name, text):
+    outcomes = [one.outcome for one in ran(name, Llm(Scripted(lambda prompt: Text(text, True))), OneWord())]
+    for outcome in outcomes:
+        if name in FORMED or name == "main_rag" or (name in WORDS and not text):
+            assert outcome.failure
+            assert (outcome.answer, outcome.documents if name in WORDS else ()) == (None, ())
+        elif name in ANSWERS:
+            assert (outcome.failure, outcome.answer is None) == ("", False)
+        else:
+            assert outcome.failure or outcome.documents
+        json.dumps(dict(outcome.notes), ensure_ascii=True, default=str)
+
+
+@pytest.fixture(scope="module")
+def hanging(run_app):
+    """An endpoint that takes every request and answers none."""
+    server = ChatServer()
+    server.always = lambda body: "hang"
+    with serving(run_app, server) as url:
+        yield LlmConfig(model="m", base_url=url, cache=None, timeout=0.05, deadline=0.08)
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_an_endpoint_that_hangs_is_no_reply(name, hanging):
+    with open_llm(hanging) as llm:
+        outcomes = [one.outcome for one in ran(name, llm, OneWord(), QUESTIONS[:1])]
+    assert {outcome.failure for outcome in outcomes} == ({""} if name in WITHOUT_MODEL else {MISSING})
+    assert {outcome.answer for outcome in outcomes} == {None}
+    assert set(llm.costs.missing) == (set() if name in WITHOUT_MODEL else {"timeout"})
+
+
+@pytest.mark.parametrize("name", sorted(set(METHODS) - {"direct_gen", "cot"}))
+def test_a_retriever_that_is_down_is_no_empty_context(name):
+    outcomes = [one.outcome for one in ran(name, Llm(Scripted(well_behaved)), Down())]
+    assert {(outcome.failure, outcome.documents, outcome.answer) for outcome in outcomes} == {(NO_RANKING, (), None)}
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_options_scripts_and_single_words_are_nothing_special(name):
+    model = Scripted(well_behaved)
+    found = ran(name, Llm(model), OneWord())
+    assert [(one.question.id, one.outcome.failure) for one in found] == [(one.id, "") for one in QUESTIONS]
+    if name in ("direct_gen", "cot"):
+        assert all(one.outcome.answer for one in found)
+    else:
+        assert all(one.outcome.documents for one in found)
+    if shown := [prompt for prompt in model.prompts if "A. " in prompt]:
+        assert any("J. option 9" in prompt for prompt in shown), "all ten"
+        assert any(re.search(r"A\. yes\nB\. no", prompt) for prompt in shown)
+        assert any("A. 疲劳\nB. 发热" in prompt for prompt in shown)
+    assert any("维生素D缺乏有什么症状？" in prompt for prompt in model.prompts) or name in WITHOUT_MODEL
+
+
+def well_behaved(prompt):
+    """Keeps to the form that a prompt asks for."""
+    if prompt.startswith(tuple(one.text for one in QUESTIONS)):
+        return "statin</rewrite>"  # `small` has opened the tag
+    if "exactly one word: Yes or No" in prompt:
+        return Text("Yes", True, {"Yes": -0.1, "No": -2.0})
+    return obliging(prompt)

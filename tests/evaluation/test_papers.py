@@ -1,0 +1,512 @@
+"""A whole paper in miniature over a real BM25 service and a scripted endpoint: figures, files, what goes wrong."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+import yaml
+from querylect.cli import main
+from querylect.configs.methods import DirectGenConfig
+from querylect.configs.paper import PaperConfig
+from querylect.configs.section import Section
+from querylect.envs.environment import Environment
+from querylect.envs.server.app import create_app
+from querylect.errors import ConfigError, DataError, EngineUnavailableError, EnvironmentUnavailableError, QuerylectError
+from querylect.eval.papers.run import run_paper
+from querylect.methods.method import Outcome
+from querylect.methods.methods import METHODS, KnownMethod
+from querylect.rewriters.card import RetrieverCard
+
+from ..chat_server import ChatServer, impatient, last_user, serving  # noqa: F401 (fixture)
+from ..method_doubles import Shelf
+
+CHOICE = [
+    {"_id": "head", "question": "what stops a migraine", "options": ["triptan", "statin"], "answer": "A"},
+    {"_id": "sugar", "question": "what lowers glucose", "options": ["citrus", "insulin"], "answer": "B"},
+    {"_id": "gums", "question": "what prevents scurvy", "options": ["statin", "vitamin c"], "answer": "B"},
+    {"_id": "odd", "question": "what is the odd one", "options": [f"o{one}" for one in range(10)], "answer": "J"},
+]
+OPEN = [{"_id": "o1", "question": "what lowers cholesterol", "answers": ["statin"]}]
+
+
+def answers(body):
+    """Reads: names the option that the documents speak of, else A. Judges: by whether the right answer is there."""
+    asked = last_user(body)
+    if "You judge how a context" in asked:
+        if "odd one" in asked:
+            return "I would say it is useful"
+        right = asked.partition("Right answer: ")[2].split("\n")[0][3:]
+        held = right in asked.partition("Context:")[2]
+        return json.dumps({"selected_answer": "A", "label": "ENTAILED" if held else "NOT_USEFUL"})
+    if "Write the passage" in asked or "Write a passage" in asked:
+        return "a passage about scurvy"
+    documents = asked.partition("Documents:\n")[2].partition("Question:")[0]
+    if "answer_choice" not in asked:
+        return "statin" if "statin" in documents else "no idea"
+    options = [line for line in asked.split("\n") if line[1:3] == ". "]
+    named = next((line[0] for line in options if line[3:] in documents), "A")
+    return json.dumps({"step_by_step_thinking": "", "answer_choice": named})
+
+
+def lines(path, rows):
+    path.write_text("".join(json.dumps(one) + "\n" for one in rows), encoding="utf-8")
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def environment(small_environment, run_app):
+    with run_app(create_app(Environment.open(small_environment), small_environment)) as url:
+        yield url
+
+
+@pytest.fixture
+def server(run_app):
+    server = ChatServer(answers)
+    with serving(run_app, server) as server.url:
+        yield server
+
+
+@pytest.fixture
+def values(environment, server, tmp_path):
+    return {
+        "name": "tiny",
+        "title": "A tiny paper",
+        "method": "rag",
+        "baseline": "alone",
+        "alone": "alone",
+        "reader": {"model": "org/m", "base_url": server.url, "cache": None},
+        "tasks": {
+            "mcq": {"kind": "choice", "data": lines(tmp_path / "mcq.jsonl", CHOICE), "judges": ["utility"]},
+            "open": {"kind": "open", "data": lines(tmp_path / "open.jsonl", OPEN)},
+        },
+        "environments": {"small": {"client": {"urls": [environment]}}},
+        "systems": {
+            "alone": {"method": "direct_gen", "label": "No retrieval", "settings": {"answers": False}},
+            "rag": {"method": "std_rag", "settings": {"k": 1, "answers": False}},
+            "hyde": {"method": "hyde", "settings": {"k": 2, "passages": 2}, "tasks": ["mcq"]},
+        },
+        "shifts": [["rag", "hyde"]],
+        "sweeps": [{"system": "rag", "setting": "k", "values": [1, 2], "task": "mcq", "beside": ["alone"]}],
+        "tables": [
+            {
+                "title": "Accuracy",
+                "columns": [{"task": "mcq", "metric": "accuracy"}, {"task": "average", "metric": "accuracy"}],
+            }
+        ],
+    }
+
+
+def run(values, folder, overwrite=False, **changes):
+    paper = PaperConfig.model_validate({**values, **changes})
+    page = run_paper(paper, folder, overwrite=overwrite)
+    return page, json.loads((page.parent / "results.json").read_text())
+
+
+def written(page):
+    return [json.loads(line) for line in (page.parent / "questions.jsonl").read_text().splitlines()]
+
+
+def row(results, task, system):
+    return next(one for one in results["rows"] if (one["task"], one["system"]) == (task, system))
+
+
+def test_a_whole_paper(values, server, tmp_path):
+    values["sweeps"][0]["values"] = [1, 2]
+    page, results = run(values, tmp_path / "out")
+    alone, rag, hyde = (row(results, "mcq", name) for name in ("alone", "rag", "hyde"))
+    assert alone["means"]["accuracy"] == {"value": 1 / 4, "n": 4}, "alone it always says A"
+    assert rag["means"]["accuracy"]["value"] == 3 / 4, "the odd question has no document"
+    assert rag["means"]["dur"] == {"value": 1.0, "n": 3}
+    assert (rag["off_format"], alone["off_format"]) == ({"utility": 1}, {})
+    assert rag["means"]["accuracy:entailed"] == {"value": 1.0, "n": 3}
+    assert rag["means"]["gain:entailed"] == {"value": pytest.approx(2 / 3), "n": 3}
+    assert rag["means"]["gain:not_useful"] == {"value": None, "n": 0}
+    assert (rag["means"]["calls"]["value"], rag["means"]["searches"]["value"]) == (0, 1)
+    assert (hyde["means"]["calls"]["value"], hyde["means"]["searches"]["value"]) == (1, 1)
+    assert [prompt.partition("-")[0] for prompt in hyde["prompts"]] == ["hyde"]
+    open_row = row(results, "open", "rag")
+    assert {name: open_row["means"][name]["value"] for name in ("em", "accuracy", "f1")} == {
+        "em": 1,
+        "accuracy": 1,
+        "f1": 1,
+    }
+    assert row(results, "open", "alone")["means"]["em"]["value"] == 0
+    comparisons = {(one["task"], one["system"], one["metric"]): one for one in results["comparisons"]}
+    test = comparisons["mcq", "rag", "accuracy"]["test"]
+    assert (test["test"], test["higher"], test["lower"], test["p"]) == ("binomial", 2, 0, 0.25)
+    shift = {one["only"]: one["shift"] for one in results["shifts"] if one["task"] == "mcq"}
+    assert shift["all"]["n"] == 4
+    assert shift["right"]["n"] == sum(
+        a["scores"]["accuracy"] == 1 and b["scores"]["accuracy"] == 0
+        for a, b in zip(
+            *[[one for one in written(page) if (one["task"], one["system"]) == ("mcq", s)] for s in ("rag", "hyde")],
+            strict=True,
+        )
+    )
+    assert row(results, "mcq", "rag[k=2]")["questions"] == 4
+    assert "<svg" in (page.parent / "sweep-1.svg").read_text()
+    assert results["reader"] == {"endpoint": server.url, "model": "org/m", "extra": {}}
+    assert (results["judges"], results["generator"]) == ({"utility": "utility-1"}, "generator-1")
+    text = page.read_text()
+    for part in (
+        "mcq n = 4, open n = 1",
+        "checks that the machinery works",
+        "| No retrieval | 25.0 | 25.0 |",
+        "utility-1",
+    ):
+        assert part in text
+    assert results["environments"]["small"]["retriever"] == "bm25"
+
+
+def test_a_second_run_asks_nothing_and_a_change_only_what_is_different(values, server, tmp_path):
+    page, first = run(values, tmp_path / "out")
+    before, asked = (page.parent / "questions.jsonl").read_bytes(), len(server.bodies)
+    page, second = run(values, tmp_path / "out")
+    assert len(server.bodies) == asked
+    assert (page.parent / "questions.jsonl").read_bytes() == before
+    assert second["rows"] == first["rows"]
+    with pytest.raises(ConfigError, match=r"results.json holds other results.*questions.mcq: .* --overwrite"):
+        run(values, tmp_path / "out", limit=2)
+    run(values, tmp_path / "out", limit=2, overwrite=True)
+    assert len(server.bodies) == asked, "fewer questions are known"
+    run(values, tmp_path / "out", overwrite=True)
+    assert len(server.bodies) == asked, "and those that were left out meanwhile still are"
+    alone = {"method": "direct_gen", "settings": {"answers": False, "max_tokens": DirectGenConfig().max_tokens}}
+    run(values, tmp_path / "out", systems={**values["systems"], "alone": alone})
+    assert len(server.bodies) == asked, "a default that is named is no other setting"
+    systems = {**values["systems"], "rag": {"method": "std_rag", "settings": {"k": 3, "answers": False}}}
+    run(values, tmp_path / "out", systems=systems, sweeps=[])
+    new = [last_user(body) for body in server.bodies[asked:]]
+    assert new
+    assert not any("Write the passage" in one for one in new), "hyde is as it was"
+    asked = len(server.bodies)
+    lines(tmp_path / "open.jsonl", [{**OPEN[0], "answers": ["no idea"]}])
+    _, results = run(values, tmp_path / "out")
+    assert len(server.bodies) == asked, "other right answers of an unjudged task are scored anew without a call"
+    assert row(results, "open", "alone")["means"]["em"]["value"] == 1
+
+
+def test_lines_are_another_form_of_the_same_judge(values, server, tmp_path):
+    rest = {"sweeps": [], "shifts": [], "tables": [], "limit": 3}
+    run(values, tmp_path / "out", **rest)
+    asked, in_json = len(server.bodies), server.answer
+
+    def in_lines(body):
+        judged = body["messages"][0]["content"].startswith("You judge how a context")
+        return "Selected answer: A\nLabel: ENTAILED" if judged else in_json(body)
+
+    server.answer = in_lines
+    page, results = run(values, tmp_path / "out", form="lines", **rest)
+    rag = row(results, "mcq", "rag")
+    assert (rag["means"]["dur"], rag["off_format"]["utility"]) == ({"value": 1.0, "n": 3}, 0)
+    assert len(server.bodies) > asked, "another form is another record"
+    assert results["judges"] == {"utility": "utility-1/lines"}
+    assert "Answers of a fixed form: labelled lines." in page.read_text()
+    judged = [body for body in server.bodies[asked:] if len(body["messages"]) > 1]
+    assert [one["role"] for one in judged[0]["messages"]] == ["user", "assistant", "user"]
+    asked = len(server.bodies)
+    run(values, tmp_path / "out", form="lines", **rest)
+    assert len(server.bodies) == asked
+
+
+def test_no_answer_to_a_method_is_longer_than_the_paper_allows(values, server, tmp_path):
+    systems = {
+        "short": {"method": "hyde", "settings": {"passages": 1, "max_tokens": 5}},
+        "long": {"method": "query2doc", "settings": {"max_tokens": 99}},
+    }
+    rest = {"baseline": "", "alone": "", "method": "", "shifts": [], "sweeps": [], "limit": 1}
+    run(values, tmp_path / "out", systems=systems, method_max_tokens=9, max_tokens=50, judging=False, **rest)
+    told = {("passage" in last_user(body), body["max_tokens"]) for body in server.bodies}
+    assert told == {(True, 5), (True, 9), (False, 50)}
+    asked = len(server.bodies)
+    run(values, tmp_path / "out", systems=systems, max_tokens=50, judging=False, **rest)
+    assert {body["max_tokens"] for body in server.bodies[asked:]} >= {99}, "other lengths are other records"
+
+
+def test_limit_draws_questions_of_every_task(values, tmp_path):
+    tasks = {**values["tasks"], "mcq": {**values["tasks"]["mcq"], "limit": 3}}
+    page, results = run(values, tmp_path / "out", limit=1, tasks=tasks)
+    assert {one["question_id"] for one in written(page)} == {"odd", "o1"}, "the first of the draw, not of the file"
+    sample = {"size": 1, "of": 4, "seed": 0}
+    assert results["questions"]["mcq"] == {"asked": 1, "skipped": 0, "sample": sample}
+    assert "mcq n = 1 of 4, drawn with seed 0" in page.read_text()
+
+
+def test_what_does_not_come_is_counted_and_asked_again(values, server, tmp_path):
+    server.always = lambda body: (400, {}) if "glucose" in last_user(body) else None
+    page, results = run(values, tmp_path / "out", sweeps=[])
+    rag = row(results, "mcq", "rag")
+    assert (rag["answered"], rag["reasons"], rag["means"]["accuracy"]) == (3, {"no reply": 1}, {"value": 2 / 3, "n": 3})
+    assert rag["unjudged"] == {"utility": 1}
+    lost = next(one for one in written(page) if (one["system"], one["question_id"]) == ("rag", "sugar"))
+    assert (lost["answer"], lost["scores"]) == (None, {"accuracy": None})
+    assert "no reply: 1" in page.read_text()
+    server.always, asked = None, len(server.bodies)
+    _, results = run(values, tmp_path / "out", sweeps=[])
+    assert row(results, "mcq", "rag")["means"]["accuracy"] == {"value": 3 / 4, "n": 4}
+    assert all("glucose" in last_user(body) for body in server.bodies[asked:])
+    server.always = lambda body: (400, {})
+    with pytest.raises(EngineUnavailableError, match="got a reply"):
+        run(values, tmp_path / "none", sweeps=[])
+    assert not (tmp_path / "none" / "results.json").exists()
+
+
+class Away:
+    """An environment that is there when it is opened, and then is not."""
+
+    card = RetrieverCard("bm25", "bm25")
+    facts: dict = {}  # noqa: RUF012
+    client = Shelf({}, down=True)
+
+
+def test_an_environment_that_is_away_ends_a_paper_with_its_reason(values, server, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr("querylect.eval.papers.run.open_bases", lambda *_: {"small": Away()})
+    with pytest.raises(EnvironmentUnavailableError, match="no environment answered any of"):
+        run(values, tmp_path / "out", sweeps=[])
+    assert "4 plans got no ranking: nobody is there" in caplog.text
+    assert not (tmp_path / "out" / "results.json").exists()
+
+
+@pytest.mark.parametrize("silent", [False, True])
+def test_a_cost_is_of_replies_and_unknown_where_an_endpoint_does_not_count(values, server, tmp_path, silent):
+    server.always = lambda body: (400, {}) if "glucose" in last_user(body) else None
+    server.usage = not silent
+    rest = {"baseline": "", "alone": "", "method": "", "shifts": [], "sweeps": [], "tables": [], "judging": False}
+    systems = {"rag": values["systems"]["rag"], "hyde": {"method": "hyde", "settings": {"k": 1, "passages": 1}}}
+    tasks = {"mcq": values["tasks"]["mcq"]}
+    _, results = run(values, tmp_path / "out", systems=systems, tasks=tasks, **rest)
+    rag, hyde = (row(results, "mcq", name)["means"] for name in ("rag", "hyde"))
+    assert rag["calls"] == {"value": 0, "n": 3}, "the question without a reply is in no mean"
+    for cost in (rag["reader_tokens"], rag["reader_prompt_tokens"], hyde["tokens"], hyde["prompt_tokens"]):
+        assert (cost["n"], bool(cost["value"])) == ((0, False) if silent else (3, True))
+
+
+@pytest.mark.parametrize("deed", ["hang", "garbage"])
+@pytest.mark.usefixtures("impatient")
+def test_an_endpoint_that_hangs_or_talks_garbage_is_no_wrong_answer(values, server, tmp_path, deed):
+    values["reader"] |= {"timeout": 4 if deed == "hang" else 60, "deadline": 60}
+    server.always = lambda body: deed if "glucose" in last_user(body) else None
+    rest = {"baseline": "", "alone": "", "method": "", "shifts": [], "sweeps": [], "tables": [], "judging": False}
+    rest |= {"tasks": {"mcq": values["tasks"]["mcq"]}, "systems": {"rag": values["systems"]["rag"]}}
+    page, results = run(values, tmp_path / "out", **rest)
+    rag = row(results, "mcq", "rag")
+    assert (rag["reasons"], rag["means"]["accuracy"]) == ({"no reply": 1}, {"value": 2 / 3, "n": 3})
+    assert "no reply: 1" in page.read_text()
+
+
+def test_garbage_names_no_option_and_other_scripts_are_read(values, server, tmp_path):
+    asked = [
+        {"_id": "two", "question": "is it?", "options": ["yes", "no"], "answer": "A"},
+        {"_id": "zh", "question": "维生素D缺乏有什么症状？", "options": ["疲劳", "发热"], "answer": "A"},
+    ]
+    values["tasks"] = {"mcq": {**values["tasks"]["mcq"], "data": lines(tmp_path / "odd.jsonl", asked)}}
+    server.answer = lambda body: '{"answer_choice": "A"}' if "维生素" in last_user(body) else "}{ <think>"
+    rest = {"baseline": "", "alone": "", "method": "", "shifts": [], "sweeps": [], "tables": []}
+    _, results = run(values, tmp_path / "out", systems={"rag": values["systems"]["rag"]}, **rest)
+    rag = row(results, "mcq", "rag")
+    assert (rag["no_choice"], rag["means"]["accuracy"]) == (1, {"value": 0.5, "n": 2})
+    assert (rag["means"]["dur"], rag["off_format"]) == ({"value": None, "n": 0}, {"utility": 2})
+
+
+class Refuses:
+    """Comes to no end on every second question, and answers the others by itself."""
+
+    name = "refuses"
+
+    def __init__(self, versions=()):
+        self.versions, self.asked = versions, 0
+
+    def steps(self, question):
+        self.asked += 1
+        return (
+            Outcome(failure="unreadable")
+            if question.text < "what m"
+            else Outcome(answer="B", notes={"cut": ["answer"]})
+        )
+        yield
+
+
+def test_a_method_that_fails_is_no_zero_and_one_that_answers_is_not_read_for(values, server, tmp_path):
+    paper = PaperConfig.model_validate(
+        {
+            **values,
+            "systems": {"own": {"method": "own"}},
+            "baseline": "",
+            "alone": "",
+            "method": "",
+            "shifts": [],
+            "sweeps": [],
+            "tables": [],
+        }
+    )
+    page = run_paper(
+        paper, tmp_path / "out", {**METHODS, "own": KnownMethod(Section, lambda settings, card: Refuses())}
+    )
+    own = row(json.loads((page.parent / "results.json").read_text()), "mcq", "own")
+    assert own["reasons"] == {"unreadable": 2}
+    assert own["means"]["accuracy"] == {"value": 0.5, "n": 2}
+    assert own["cut"] == 2, "of an answer that the method wrote, too"
+    assert server.bodies == []
+    for versions, new in (((), 0), (("own-2",), 5), (("own-2",), 0)):
+        method = Refuses(versions)
+        run_paper(paper, tmp_path / "out", {**METHODS, "own": KnownMethod(Section, lambda *_, own=method: own)})
+        assert method.asked == new, "a record is known of the same prompts alone"
+
+
+def test_killed_and_started_again(values, server, tmp_path):
+    """What was written or answered before the kill is never asked for again."""
+    values["reader"] |= {"cache": str(tmp_path / "cache"), "concurrency": 1}
+    values |= {"batch": 2, "sweeps": []}
+    path = tmp_path / "paper.yaml"
+    path.write_text(yaml.safe_dump(values), encoding="utf-8")
+    command = [sys.executable, "-m", "querylect", "paper", str(path), "-o", str(tmp_path / "out")]
+    stuck = threading.Event()
+
+    def stall(body):
+        if len(server.bodies) > 7:
+            stuck.set()
+            return "hang"
+
+    server.always = stall
+    process = subprocess.Popen(command, stderr=subprocess.PIPE)
+    assert stuck.wait(240), process.stderr.read().decode()
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    first = [last_user(body) for body in server.bodies[:7]]
+    with (tmp_path / "out" / "questions.jsonl").open("a") as file:
+        file.write('{"half a li')
+    server.always, asked = None, len(server.bodies)
+    with pytest.raises(SystemExit) as ended:
+        main(command[3:])
+    assert ended.value.code in (0, None)
+    assert not set(first) & {last_user(body) for body in server.bodies[asked:]}
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert row(results, "mcq", "rag")["means"]["accuracy"]["value"] == 3 / 4
+
+
+def test_content_questions(values, server, small_environment, tmp_path):
+    task = {"kind": "content", "data": small_environment.dataset.path}
+    systems = {"rag": {"method": "std_rag", "settings": {"k": 1, "answers": False}}}
+    server.answer = lambda body: "I cannot determine the answer to that."
+    page, results = run(
+        values,
+        tmp_path / "out",
+        tasks={"own": {**task, "judges": ["declined"]}},
+        systems=systems,
+        baseline="",
+        alone="",
+        shifts=[],
+        sweeps=[],
+        tables=[],
+    )
+    right = {"q-head": {"triptan", "aspirin"}, "q-sugar": {"insulin"}, "q-hidden": {"withheld-judgement"}}
+    recovered = {one["question_id"]: one["scores"]["exact_recovery"] for one in written(page)}
+    assert recovered == {
+        one["question_id"]: float(bool(right[one["question_id"]] & set(one["documents"]))) for one in written(page)
+    }
+    assert set(recovered.values()) == {0, 1}
+    own = row(results, "own", "rag")
+    assert own["means"]["exact_recovery"] == {"value": pytest.approx(sum(recovered.values()) / 3), "n": 3}
+    assert (own["off_format"], own["means"]["declined"]["value"]) == ({"declined": 3}, None)
+
+
+def test_what_is_missing_or_unknown_is_told_before_anything_is_asked(values, server, tmp_path):
+    tasks = {**values["tasks"], "mcq": {"kind": "choice", "data": "nowhere.jsonl", "about": "From there."}}
+    with pytest.raises(DataError, match=r"'mcq' is missing.*From there\..*tasks\.mcq\.data=FILE"):
+        run(values, tmp_path / "out", tasks=tasks)
+    for wrong, told in (
+        ({"method": "hydra"}, r"system 'a': the method 'hydra' is unknown; known are .*hyde.*Did you mean 'hyde'"),
+        ({"method": "std_rag", "settings": {"source": ["w"]}}, r"'a'.*'std_rag': unknown key source; .*mean sources"),
+        ({"method": "hcqr", "settings": {"without": ["suport"]}}, r"'a'.*'hcqr': without\.0 is \"suport\".*'support'"),
+        ({"method": "chr", "settings": {"penalty": -1}}, r"'a'.*'chr': penalty is -1; expected a number greater"),
+    ):
+        with pytest.raises(ConfigError, match=told):
+            run(values, tmp_path / "out", systems={**values["systems"], "a": wrong})
+    with pytest.raises(DataError, match="holds open questions"):
+        run(
+            values,
+            tmp_path / "out",
+            tasks={**values["tasks"], "mcq": {"kind": "choice", "data": values["tasks"]["open"]["data"]}},
+        )
+    base = {
+        "env": {"dataset": {"kind": "beir", "path": "nowhere"}, "index": str(tmp_path / "no")},
+        "about": "From here",
+    }
+    with pytest.raises(DataError, match=r"corpus of the environment 'small'.*From here\."):
+        run(values, tmp_path / "out", environments={"small": base})
+    known = {"small": values["environments"]["small"]}
+    question_index = {"folder": str(tmp_path / "none"), "index": str(tmp_path / "of-none")}
+    qb_rag = {"retriever": "qb-rag", "index": str(tmp_path / "no-qb"), "question_index": question_index}
+    for changes, told in (
+        ({"systems": {"r": {"method": "rerank"}}}, r"'r' puts documents in order .*reranker\.model=MODEL"),
+        ({"systems": {"q": {"method": "qa_rag", "settings": {"rerank": True}}}}, "'q' puts documents in order"),
+        ({"systems": {"m": {"method": "main_rag", "sources": []}}}, r"'m'.*nothing to search.*systems\.m\.sources"),
+        (
+            {"systems": {"n": {"method": "misknow", "settings": {"first": ["small"], "second": ["wiki"]}}}},
+            r"'n'.*names the source 'wiki'.*may search 'small'",
+        ),
+        (
+            {"systems": {"r": {"method": "rerank"}}, "reranker": {"model": str(tmp_path / "no-model")}},
+            "no-model' does not exist",
+        ),
+        (
+            {"environments": {**known, "qb": {"env": qb_rag}}},
+            "none is no question index",
+        ),
+        (
+            {"tasks": {**values["tasks"], "open": {**values["tasks"]["open"], "metrics": ["rouge9"]}}},
+            "'rouge9' is unknown",
+        ),
+    ):
+        bare = {"baseline": "", "alone": "", "method": "", "shifts": [], "sweeps": [], "tables": []}
+        with pytest.raises(QuerylectError, match=told):
+            run(values, tmp_path / "out", **bare, **changes)
+    assert not (tmp_path / "of-none").exists()
+    assert server.bodies == []
+
+
+def test_answers_are_the_readers_and_all_else_the_writers(values, server, run_app, tmp_path):
+    """A reasoning model may judge what is missing while another one answers."""
+    writer = ChatServer(
+        lambda body: json.dumps({"thought": "?", "judge": True, "missing_knowledge": ["x"], "query": ["statin"]})
+    )
+    server.answer = lambda body: "no idea"
+    with serving(run_app, writer) as url:
+        _, results = run(
+            values,
+            tmp_path / "out",
+            writer={"model": "org/reasoner", "base_url": url, "cache": None},
+            systems={"m": {"method": "misknow"}, "d": {"method": "direct_gen"}},
+            tasks={"open": values["tasks"]["open"]},
+            **{"baseline": "", "alone": "", "method": "", "shifts": [], "sweeps": [], "tables": []},
+        )
+    assert [("First answer" in last_user(body), body["model"]) for body in writer.bodies] == [(True, "org/reasoner")]
+    assert len(server.bodies) == 3, "a draft, an answer, and an answer without retrieval"
+    assert not any("missing_knowledge" in last_user(body) for body in server.bodies)
+    assert results["writer"]["model"] == "org/reasoner"
+    assert results["cost"]["writer"]["calls"] == 1
+    assert row(results, "open", "m")["means"]["calls"]["value"] == 3
+
+
+def test_yes_and_no_for_files_without_options(values, tmp_path):
+    data = lines(
+        tmp_path / "yn.jsonl",
+        [{"_id": "1", "text": "is it?", "answer": "Yes"}, {"_id": "2", "text": "or?", "answer": "maybe"}],
+    )
+    tasks = {"yn": {"kind": "choice", "data": data, "options": ["yes", "no"]}}
+    page, results = run(
+        values,
+        tmp_path / "out",
+        tasks=tasks,
+        sweeps=[],
+        tables=[],
+        shifts=[],
+        systems={"alone": {"method": "direct_gen", "settings": {"answers": False}}},
+        method="",
+    )
+    assert results["questions"]["yn"] == {"asked": 1, "skipped": 1, "sample": None}
+    assert written(page)[0]["scores"] == {"accuracy": 1}

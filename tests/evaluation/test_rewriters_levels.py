@@ -1,0 +1,179 @@
+"""The three prompt levels: what each tells the model, and that the next turn shows what was found."""
+
+import re
+from pathlib import Path
+
+import pytest
+from querylect.configs.schema import RewriterConfig
+from querylect.data.types import Document, Question
+from querylect.envs.retrievers.recipes import RECIPES
+from querylect.errors import ConfigError
+from querylect.rewriters.card import RetrieverCard
+from querylect.rewriters.direct import KEYWORDS, PASSAGE, QUESTION, SEARCH, SENTENCE, STATEMENT, query_form
+from querylect.rewriters.general import DECOMPOSE, ENRICH, IMAGINE, REPHRASE, UNDERSTAND
+from querylect.rewriters.parse import REWRITE_OPEN
+from querylect.rewriters.registry import make_rewriter
+
+LEVELS = ("general", "explore", "direct")
+STRATEGIES = (UNDERSTAND, ENRICH, DECOMPOSE, REPHRASE, IMAGINE)
+FORMS = (KEYWORDS, PASSAGE, QUESTION, SENTENCE, SEARCH, STATEMENT)
+BM25 = RetrieverCard("bm25", "bm25", "BM25, which counts matching words.")
+CONTRIEVER = RetrieverCard("contriever", "dense", "Contriever, trained on pairs of spans of one document.")
+QUESTION_ASKED = Question("q", "Who discovered polonium?")
+DOCUMENTS = (Document("d1", "Polonium", "A rare\nmetal."), Document("d2", "", "An untitled text."))
+
+
+def chat(level, card, **settings):
+    """Everything that the level says over two turns."""
+    rewriter = make_rewriter(RewriterConfig(name=level, **settings), card)
+    (message,) = rewriter.first(QUESTION_ASKED)
+    assert message["role"] == "user"
+    return message["content"], rewriter.follow_up(QUESTION_ASKED, DOCUMENTS, 2)
+
+
+@pytest.mark.parametrize("card", [BM25, CONTRIEVER])
+def test_general_explains_five_strategies_and_hides_the_retriever(card):
+    first, second = chat("general", card)
+    assert all(f"{number}. {text}" in first for number, text in enumerate(STRATEGIES, start=1))
+    for text in (first, second):
+        assert card.name not in text.lower()
+        assert card.trained not in text
+    assert chat("general", BM25) == chat("general", CONTRIEVER)
+
+
+@pytest.mark.parametrize("card", [BM25, CONTRIEVER])
+def test_explore_introduces_the_retriever_and_prescribes_nothing(card):
+    first, _ = chat("explore", card)
+    assert first.startswith(f"Documents are found by {card.trained}")
+    assert not any(text in first for text in STRATEGIES)
+    assert not any(form.advice in first for form in FORMS)
+
+
+@pytest.mark.parametrize(("card", "form"), [(BM25, KEYWORDS), (CONTRIEVER, PASSAGE)])
+def test_direct_introduces_the_retriever_and_prescribes_one_form(card, form):
+    first, second = chat("direct", card)
+    assert first.startswith(f"Documents are found by {card.trained}")
+    assert [each.name for each in FORMS if each.advice in first] == [form.name]
+    assert f"Write {form.name} again" in second
+    assert not any(text in first for text in STRATEGIES)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "form"),
+    [
+        ("bm25", "bm25", KEYWORDS),
+        ("contriever", "dense", PASSAGE),
+        ("all-minilm-l6-v2", "dense", SENTENCE),
+        ("sentence-transformers/all-MiniLM-L12-v2", "dense", SENTENCE),
+        ("Qwen/Qwen3-Embedding-4B", "dense", QUESTION),
+        ("medcpt", "dense", SEARCH),
+        ("hybrid", "hybrid", STATEMENT),
+        ("BAAI/bge-base-en-v1.5", "dense", QUESTION),
+        ("splade", "splade", SENTENCE),
+        ("somebody/some-encoder", "dense", PASSAGE),
+        ("bm25+contriever", "hybrid", STATEMENT),
+    ],
+)
+def test_direct_knows_the_form_that_suits_a_retriever(name, kind, form):
+    assert query_form(RetrieverCard(name, kind)) is form
+
+
+def test_direct_makes_up_no_strategy_for_a_retriever_of_the_users_own():
+    mine = RetrieverCard("mine", "custom", "mine, a retriever of the user's own.")
+    with pytest.raises(ConfigError, match=r"no form of query is known to suit the retriever 'mine'.*explore"):
+        chat("direct", mine)
+    assert chat("explore", mine)[0].startswith("Documents are found by mine, a retriever of the user's own.")
+
+
+SIX = ("bm25", "contriever", "all-minilm-l6-v2", "qwen3-embedding-0.6b", "medcpt", "hybrid")
+
+
+def test_the_six_retrievers_have_six_direct_and_six_exploring_prompts_and_one_general_one():
+    cards = [RetrieverCard.from_service(RECIPES[name].model_dump()) for name in SIX]
+    assert [len({chat(level, card) for card in cards}) for level in LEVELS] == [1, 6, 6]
+    assert len({query_form(card) for card in cards}) == 6
+
+
+def test_each_level_asks_for_the_reasoning_of_its_own_task():
+    asked = {level: re.search(r"</think>: (.*?)\. Then", chat(level, CONTRIEVER)[0])[1] for level in LEVELS}
+    assert "which strategy you choose" in asked["general"]
+    assert "what you know of this retriever" in asked["explore"]
+    assert "this form of query" in asked["direct"]
+
+
+def test_the_manual_shows_the_prompts_as_they_are():
+    """Every level of the manual's examples, and the direct advice for each of the six retrievers."""
+    manual = " ".join((Path(__file__).parents[2] / "docs" / "rewriters.md").read_text(encoding="utf-8").split())
+    for level in LEVELS:
+        first = chat(level, RetrieverCard.from_service(RECIPES["bm25"].model_dump()))[0]
+        assert " ".join(first.split()) in manual, level
+    for name in SIX:
+        card = RetrieverCard.from_service(RECIPES[name].model_dump())
+        form = query_form(card)
+        assert f"| {form.name} | {form.advice} |" in manual, name
+        assert card.trained in manual, name
+
+
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=lambda recipe: recipe.name)
+@pytest.mark.parametrize("level", ["explore", "direct"])
+def test_every_built_in_retriever_is_introduced_by_its_own_sentence(level, recipe):
+    first, _ = chat(level, RetrieverCard.from_service(recipe.model_dump()))
+    assert first.count(recipe.trained) == 1
+
+
+def test_a_retriever_without_a_word_about_its_training_is_still_named():
+    assert chat("explore", RetrieverCard("my-encoder", "dense"))[0].startswith(
+        "Documents are found by my-encoder, a dense embedding retriever."
+    )
+    assert chat("explore", RetrieverCard("x7", "dense", "a model for law."))[0].startswith(
+        "Documents are found by x7, a model for law."
+    )
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_the_next_turn_numbers_the_documents_in_rank_order(level):
+    _, second = chat(level, BM25)
+    assert "\n[1] Polonium: A rare metal.\n[2] An untitled text.\n" in second
+    assert second.endswith(QUESTION_ASKED.text)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_the_next_turn_without_documents_says_so_and_asks_again(level):
+    rewriter = make_rewriter(RewriterConfig(name=level), BM25)
+    second = rewriter.follow_up(QUESTION_ASKED, [], 2)
+    assert "found no documents" in second
+    assert "[1]" not in second
+    assert "these results" not in second
+    assert f"{REWRITE_OPEN}what the retriever gets" in second
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_both_turns_ask_for_the_same_form(level):
+    first, second = chat(level, BM25)
+    form = first[first.index("Reason first") : first.index("Question: ")]
+    assert form in second
+
+
+def test_only_general_offers_several_rewrites_and_says_how_many():
+    assert "3 at most" in chat("general", BM25, max_rewrites=3)[0]
+    for level in ("explore", "direct"):
+        assert "exactly one" in chat(level, BM25, max_rewrites=3)[0]
+
+
+def test_general_does_not_offer_splitting_where_one_rewrite_is_allowed():
+    first, _ = chat("general", BM25, max_rewrites=1)
+    assert DECOMPOSE not in first
+    assert f"4. {IMAGINE}" in first
+    assert "exactly one" in first
+
+
+def test_answer_options_are_shown_with_the_question():
+    rewriter = make_rewriter(RewriterConfig(name="explore"), BM25)
+    asked = Question("q", "Which metal?", ("Iron", "Polonium"))
+    assert rewriter.first(asked)[0]["content"].endswith("Question: Which metal?\nA. Iron\nB. Polonium")
+
+
+@pytest.mark.parametrize("card", [{}, {"name": "bm25"}, {"name": "bm25", "kind": None}, {"name": "x", "kind": "magic"}])
+def test_a_card_that_a_prompt_cannot_use_is_a_clear_error(card):
+    with pytest.raises(ConfigError, match="kind"):
+        RetrieverCard.from_service(card)

@@ -1,0 +1,179 @@
+"""Rewriters inside LangChain, LlamaIndex and Haystack: the real libraries around a real tiny policy."""
+
+import asyncio
+import logging
+import os
+
+import pytest
+from querylect.data.types import Question
+from querylect.envs.client.client import SyncEnvironmentClient
+from querylect.envs.plan import Probe, SearchPlan, Term
+from querylect.errors import ConfigError, RequestError
+from querylect.inference.adapters.common import RewriteFailedError, merged, queries_of
+from querylect.inference.results import RewriteResult, plain_queries
+from querylect.inference.rewriter import Rewriter
+
+from ..lessons import TEXTS, WORDS, lesson_url, lessons, settings, speaking  # noqa: F401 (fixtures)
+from ..used import failing, trained  # noqa: F401 (fixtures)
+
+os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "False"  # read when it is imported
+QUESTION = "my head hurts"
+
+
+@pytest.fixture
+def rewriter(trained):  # noqa: F811
+    """One whose answer to every question is one of WORDS."""
+    loaded = Rewriter.from_pretrained(trained[1])
+    assert loaded.rewrite(QUESTION).text in WORDS
+    return loaded
+
+
+def found(query):
+    """The documents that share a word with the query, the longest text first."""
+    words = set(query.split())
+    return sorted((name for name, text in TEXTS.items() if words & set(text.split())), key=lambda n: -len(TEXTS[n]))
+
+
+def test_a_plan_becomes_one_query_per_probe_and_one_that_subtracts_none():
+    probes = [
+        Probe(terms=(Term(text="head", weight=0.5), Term(text="ache"))),
+        Probe(terms=(Term(text="migraine"), Term(text="left out", weight=0))),
+        Probe(terms=(Term(text="migraine"),)),
+    ]
+    assert plain_queries(SearchPlan(probes=tuple(probes))) == ["head ache", "migraine"]
+    with pytest.raises(ConfigError, match="negative weight"):
+        plain_queries(SearchPlan(probes=(Probe(terms=(Term(text="a"), Term(text="b", weight=-1))),)))
+
+
+def test_a_failed_rewrite_is_the_question_and_a_warning_or_an_error(caplog):
+    failed = failure_of("as asked", "missing think")
+    with caplog.at_level(logging.WARNING):
+        assert queries_of(failed, "question") == ["as asked"]
+    assert "missing think" in caplog.text
+    with pytest.raises(RewriteFailedError, match="missing think"):
+        queries_of(failed, "raise")
+
+
+def failure_of(text, why):
+    return RewriteResult(Question("", text), 1, SearchPlan.of(text), failure=why)
+
+
+class Several:
+    """In place of a policy for several: says which of them was meant."""
+
+    def rewrite(self, questions, *, retriever=None):
+        found = [failure_of(one, retriever) for one in [*questions]]
+        return found if isinstance(questions, list) else failure_of(questions, retriever)
+
+    async def arewrite(self, question, *, retriever=None):
+        return self.rewrite(question, retriever=retriever)
+
+
+def test_each_adapter_says_which_one_of_a_policy_for_several_is_meant(caplog):
+    pytest.importorskip("langchain_core")
+    pytest.importorskip("llama_index.core")
+    from llama_index.core.schema import QueryBundle
+    from querylect.inference.adapters.langchain import QueryRewriter
+    from querylect.inference.adapters.llama_index import QuerylectTransform
+
+    runnable = QueryRewriter.model_construct(rewriter=Several(), env="bm25", on_failure="question")
+    with caplog.at_level(logging.WARNING):
+        assert runnable._one("x") == ["x"]
+        assert asyncio.run(runnable._aone("x")) == ["x"]
+        assert runnable._several(["x"]) == [["x"]]
+        assert QuerylectTransform(Several(), env="bm25")._run(QueryBundle("x"), {}).query_str == "x"
+    assert [("bm25" in one.getMessage()) for one in caplog.records] == [True] * 4
+    runnable = QueryRewriter.model_construct(rewriter=Several(), env="bm25", on_failure="raise")
+    assert [type(one) for one in runnable._several(["x", "y"])] == [RewriteFailedError] * 2
+
+
+def test_rankings_are_merged_by_their_places():
+    assert merged([["a", "b", "c"]], str) == ["a", "b", "c"]
+    assert merged([["a", "b", "c"], ["c", "d"]], str) == ["c", "a", "b", "d"]  # 1/63 + 1/61, then 1/61, 1/62, 1/62
+    assert merged([], str) == []
+
+
+def test_langchain(rewriter, failing, lesson_url, trained, monkeypatch):  # noqa: F811
+    pytest.importorskip("langchain_core")
+    from langchain_core.documents import Document
+    from langchain_core.retrievers import BaseRetriever
+    from langchain_core.runnables import RunnableLambda
+    from querylect.inference.adapters.langchain import EnvironmentRetriever, QueryRewriter, RewritingRetriever
+
+    class Words(BaseRetriever):
+        def _get_relevant_documents(self, query, *, run_manager):
+            return [Document(page_content=TEXTS[name], id=name) for name in found(query)]
+
+    text = rewriter.rewrite(QUESTION).text
+    runnable = QueryRewriter(rewriter=rewriter)
+    assert runnable.invoke(QUESTION) == asyncio.run(runnable.ainvoke(QUESTION)) == [text]
+    assert runnable.batch([QUESTION, "gums"]) == [[text], runnable.invoke("gums")]
+    assert (runnable | RunnableLambda(len)).invoke(QUESTION) == 1
+    kept, refused = runnable.batch([QUESTION, "\ud800"], return_exceptions=True)
+    assert (kept, type(refused)) == ([text], RequestError)
+
+    retriever = RewritingRetriever(rewriter=rewriter, retriever=Words())
+    expected = found(text)
+    assert expected
+    assert [one.id for one in retriever.invoke(QUESTION)] == expected
+    assert [one.id for one in asyncio.run(retriever.ainvoke(QUESTION))] == expected
+
+    with SyncEnvironmentClient(trained[0].client) as client:
+        served = EnvironmentRetriever(client=client, rewriter=rewriter, turns=1, k=2).invoke(QUESTION)
+        plain = EnvironmentRetriever(client=client, k=2).invoke("headache")
+        ranking = rewriter.search(QUESTION, client, turns=1).ranking
+        assert [one.id for one in served] == [hit.id for hit in ranking[:2]]
+        plans = []
+        asking = client.search
+        monkeypatch.setattr(client, "search", lambda some: plans.extend(some) or asking(some))
+        EnvironmentRetriever(client=client, rewriter=rewriter, turns=2, k=50).invoke(QUESTION)
+        assert [plan.k for plan in plans] == [10, 50]
+        assert {one.id for one in plain} == {"aspirin", "triptan"}
+        assert plain[0].page_content == TEXTS[plain[0].id]
+        broken = Rewriter.from_pretrained(failing[1])
+        kept = EnvironmentRetriever(client=client, rewriter=broken, k=2).invoke("headache")
+        assert {one.id for one in kept} == {"aspirin", "triptan"}
+        with pytest.raises(RewriteFailedError):
+            EnvironmentRetriever(client=client, rewriter=broken, on_failure="raise").invoke("headache")
+
+
+def test_llama_index(rewriter):
+    pytest.importorskip("llama_index.core")
+    from llama_index.core.retrievers import BaseRetriever, TransformRetriever
+    from llama_index.core.schema import NodeWithScore, TextNode
+    from querylect.inference.adapters.llama_index import QuerylectTransform
+
+    asked = []
+
+    class Words(BaseRetriever):
+        def _retrieve(self, query_bundle):
+            asked.append(query_bundle)
+            return [NodeWithScore(node=TextNode(id_=name), score=1.0) for name in found(query_bundle.query_str)]
+
+    text = rewriter.rewrite(QUESTION).text
+    retriever = TransformRetriever(Words(), QuerylectTransform(rewriter))
+    assert [one.node.node_id for one in retriever.retrieve(QUESTION)] == found(text)
+    assert (asked[0].query_str, asked[0].embedding_strs) == (text, [text])
+
+
+def test_haystack(rewriter, trained, failing):  # noqa: F811
+    pytest.importorskip("haystack")
+    from haystack import Document, Pipeline
+    from haystack.components.retrievers.in_memory import InMemoryBM25Retriever
+    from haystack.document_stores.in_memory import InMemoryDocumentStore
+    from querylect.inference.adapters.haystack import QuerylectRewriter
+
+    store = InMemoryDocumentStore()
+    store.write_documents([Document(id=name, content=text) for name, text in TEXTS.items()])
+    pipeline = Pipeline()
+    pipeline.add_component("rewriter", QuerylectRewriter(str(trained[1]), checkpoint="final", env="bm25"))
+    pipeline.add_component("retriever", InMemoryBM25Retriever(store, top_k=2))
+    pipeline.connect("rewriter.query", "retriever.query")
+    text = rewriter.rewrite(QUESTION).text
+    ran = pipeline.run({"rewriter": {"query": QUESTION}}, include_outputs_from={"rewriter"})
+    assert ran["rewriter"] == {"query": text, "queries": [text], "failure": None}
+    assert ran["retriever"]["documents"][0].id in found(text)
+    again = Pipeline.loads(pipeline.dumps(), allowed_modules=["querylect.inference.adapters.haystack"])
+    assert again.get_component("rewriter").checkpoint == "final"
+    assert again.get_component("rewriter").env == "bm25"
+    assert QuerylectRewriter(str(failing[1])).run(query="headache")["query"] == "headache"

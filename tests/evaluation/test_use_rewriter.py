@@ -1,0 +1,466 @@
+"""`querylect.Rewriter`: a real tiny policy from a run folder or an export, against a real environment service."""
+
+import asyncio
+import json
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import querylect
+import torch
+from querylect.cli import main
+from querylect.configs.load import dump_config, load_config
+from querylect.data.types import Document, Question
+from querylect.envs.client.client import EnvironmentClient, SyncEnvironmentClient
+from querylect.envs.plan import SearchPlan
+from querylect.errors import CheckpointError, ConfigError, EngineUnavailableError, ModelError, RequestError
+from querylect.eval.compare import PolicySystem
+from querylect.export.export import ExportOptions, export_to_folder
+from querylect.inference.batching import ClosedError, DynamicBatcher
+from querylect.inference.load import only_member, open_trained
+from querylect.inference.rewriter import Rewriter
+from querylect.rollouts.checkpoints import find_checkpoint
+from querylect.rollouts.engines.open import load_engine
+from querylect.rollouts.fingerprint import fingerprint
+from querylect.rollouts.policy import load_policy
+
+from ..hub_models import Hub, Repository, serving
+from ..lessons import change, lesson_url, lessons, settings, speaking  # noqa: F401 (fixtures)
+from ..used import failing, trained  # noqa: F401 (fixtures)
+
+WISHES = ExportOptions(merge_lora=True, without_evaluation=True, licence="mit")
+
+
+def ids(result):
+    """The prompt and the answer of a result, in ids."""
+    return result.continuation.node.prompt_ids, result.continuation.node.completion_ids
+
+
+@pytest.mark.parametrize("policy", ["trained", "failing"])
+def test_greedy_answers_are_those_of_eval_token_for_token(policy, request):
+    config, folder = request.getfixturevalue(policy)
+    with SyncEnvironmentClient(config.client) as client:
+        questions = client.questions("test")
+        evaluated = PolicySystem("trained", config, client, find_checkpoint(folder))(questions)
+        rewriter = Rewriter.from_pretrained(folder)
+        together = rewriter.search(questions, client, turns=2)
+        alone = [rewriter.search(question, client, turns=2) for question in questions[:2]]
+        rewritten = rewriter.rewrite([question.text for question in questions])
+    assert rewriter.turns == 2
+    if policy == "failing":
+        assert len({tuple(tree.roots[0].completion_ids) for tree in evaluated}) > 1, "it tells questions apart"
+    else:
+        assert all(found.ranking for found in together)
+    for tree, found, first in zip(evaluated, together, rewritten, strict=True):
+        turns = [tree.roots[0], tree.roots[0].children[0]]
+        assert [ids(turn.rewrite) for turn in found.turns] == [(n.prompt_ids, n.completion_ids) for n in turns]
+        for turn, node in zip(found.turns, turns, strict=True):
+            assert turn.rewrite.fallback == (node.rewrite.plan is None)
+            if node.rewrite.plan is not None:
+                assert turn.rewrite.plan == node.rewrite.plan
+                assert [hit.id for hit in turn.ranking] == [hit.document.id for hit in node.ranking]
+        assert ids(first) == (turns[0].prompt_ids, turns[0].completion_ids)
+    assert [ids(found.rewrite) for found in alone] == [ids(found.rewrite) for found in together[:2]]
+
+
+def test_a_result_is_a_plan_or_says_why_not(trained, failing):  # noqa: F811
+    kept = Rewriter.from_pretrained(trained[1]).rewrite("my head hurts")
+    assert (kept.failure, kept.text) == (None, kept.rewrites[0])
+    assert kept.plan.probes[0].terms[0].text == kept.text
+    for one in Rewriter.from_pretrained(failing[1]).rewrite(["a", "b"]):
+        assert (one.plan, one.text, one.rewrites) == (SearchPlan.of(one.question.text), one.question.text, ())
+        assert one.record()["failure"] == one.failure != ""
+        assert one.answer
+
+
+def test_documents_ask_for_the_turn_that_is_shown_them(trained):  # noqa: F811
+    _, folder = trained
+    rewriter = Rewriter.from_pretrained(folder)
+    first = rewriter.rewrite("my head hurts")
+    shown = [Document("x", "About triptan", "triptan stops migraine")]
+    second = rewriter.rewrite("my head hurts", documents=shown, after=first)
+    assert second.turn == 2
+    prompt, _ = ids(second)
+    assert prompt[: len(ids(first)[0]) + len(ids(first)[1])] == [*ids(first)[0], *ids(first)[1]]
+    assert "About triptan" in second.continuation.context.messages[-1]["content"]
+    assert ids(rewriter.rewrite("my head hurts", documents=shown)) == ids(second), "the first turn is answered again"
+    empty = rewriter.rewrite("my head hurts", documents=[], after=first)
+    assert "Found nothing." in empty.continuation.context.messages[-1]["content"]
+    several = rewriter.rewrite(["my head hurts", "gums"], documents=[shown, ["a plain text"]])
+    assert ids(several[0]) == ids(second)
+    assert "Found: a plain" in several[1].continuation.context.messages[-1]["content"]
+    with pytest.raises(RequestError, match="1 lists of documents"):
+        rewriter.rewrite(["one", "two"], documents=[shown])
+    with pytest.raises(RequestError, match="is shown documents"):
+        rewriter.rewrite("one", after=first)
+
+
+def test_an_export_answers_as_the_run_that_it_came_from(trained, tmp_path, capsys):  # noqa: F811
+    config, folder = trained
+    questions = [f"question {n}" for n in range(8)]
+    expected = [ids(one) for one in Rewriter.from_pretrained(folder).rewrite(questions)]
+    export_to_folder(folder, tmp_path / "merged", WISHES)
+    merged = Rewriter.from_pretrained(tmp_path / "merged")
+    assert [ids(one) for one in merged.rewrite(questions)] == expected
+    assert (merged.retrievers[""].name, merged.turns) == ("bm25", 2)
+
+    adapter = tmp_path / "adapter"  # as of a base model on the Hub, here beside it
+    shutil.copytree(folder / "final", adapter)
+    shutil.copy(tmp_path / "merged" / "prompt.yaml", adapter)
+    told = json.loads((tmp_path / "merged" / "querylect.json").read_text())
+    told |= {"lora": True, "base_model": config.policy.model}
+    (adapter / "querylect.json").write_text(json.dumps(told))
+    assert [ids(one) for one in Rewriter.from_pretrained(adapter).rewrite(questions)] == expected
+
+    told["policy"]["trust_remote_code"] = True
+    (adapter / "querylect.json").write_text(json.dumps(told))
+    with pytest.raises(ModelError, match="--trust-remote-code"):
+        Rewriter.from_pretrained(adapter)
+    with pytest.raises(SystemExit) as ended:
+        main(["rewrite", str(adapter), "rollout.micro_batch=8", "--trust-remote-code", "--dry-run"])
+    assert not ended.value.code
+    printed = capsys.readouterr().out
+    assert "micro_batch: 8" in printed
+    assert f"model: {config.policy.model}" in printed
+
+
+def test_an_adapter_answers_and_leaves_only_on_the_weights_that_it_was_trained_on(trained, tmp_path):  # noqa: F811
+    config, folder = trained
+    model, _ = load_policy(config.policy)
+    written = folder / "base.json"
+    written.write_text(json.dumps({"model": config.policy.model, "fingerprint": fingerprint(model)}))
+    export_to_folder(folder, tmp_path / "out", WISHES)
+    adapter = Path(shutil.copytree(folder / "final", tmp_path / "adapter"))
+    shutil.copy(tmp_path / "out" / "prompt.yaml", adapter)
+    told = json.loads((tmp_path / "out" / "querylect.json").read_text())
+    told |= {"lora": True, "base_model": config.policy.model}
+    (adapter / "querylect.json").write_text(json.dumps(told))
+    for place in (folder, adapter):
+        assert Rewriter.from_pretrained(place).rewrite("my head hurts").plan is not None
+    other = tmp_path / "other"
+    shutil.copytree(config.policy.model, other)
+    with torch.no_grad():
+        next(model.parameters()).mul_(1.5)
+    model.save_pretrained(other)
+    (folder / "config.yaml").write_text(dump_config(change(config, **{"policy.model": str(other)})))
+    (adapter / "querylect.json").write_text(json.dumps(told | {"base_model": str(other)}))
+    for place in (folder, adapter):
+        with pytest.raises(CheckpointError, match=r"was trained on other weights than '.*other' holds now"):
+            Rewriter.from_pretrained(place)
+    with pytest.raises(CheckpointError, match="was trained on other weights"):
+        export_to_folder(folder, tmp_path / "again", WISHES)
+    with pytest.raises(CheckpointError, match="was trained on other weights"):
+        load_engine(load_config(str(folder / "config.yaml")), find_checkpoint(folder))  # as an evaluation does
+    assert not (tmp_path / "again").exists()
+
+
+def test_a_hub_id_is_downloaded_and_what_the_hub_refuses_is_told(trained, tmp_path):  # noqa: F811
+    """In a process of its own: the Hub's client reads its settings when it is imported."""
+    _, folder = trained
+    export_to_folder(folder, tmp_path / "merged", WISHES)
+    files = {path.name: path.read_bytes() for path in (tmp_path / "merged").iterdir() if path.is_file()}
+    hub = Hub()
+    for name, held in (("acme/rewriter", files), ("acme/other", {"config.json": b"{}"})):
+        hub.repositories[name] = Repository(private=False)
+        hub.repositories[name].commit("main", "as it is", held)
+    with serving(hub) as url:
+        surroundings = {**os.environ, "HF_ENDPOINT": url, "HF_HOME": str(tmp_path / "home"), "HF_TOKEN": hub.token}
+        surroundings |= {"HF_HUB_DISABLE_XET": "1", "HF_HUB_ETAG_TIMEOUT": "5"}
+        asked = subprocess.run(
+            [sys.executable, "-c", ASK_THE_HUB], capture_output=True, text=True, timeout=240, env=surroundings
+        )
+    assert asked.returncode == 0, asked.stderr
+    answered, *refused = [json.loads(line) for line in asked.stdout.splitlines()]
+    assert answered == Rewriter.from_pretrained(folder).rewrite("my head hurts").record()
+    for (kind, message), (expected, says) in zip(
+        refused,
+        [
+            ("ModelError", "no revision 'v9'"),
+            ("ModelError", "holds no querylect.json"),
+            ("ModelError", "no repository that can be seen"),
+            ("DownloadError", "the Hub cannot be reached"),
+        ],
+        strict=True,
+    ):
+        assert (kind, says in message) == (expected, True), message
+
+
+ASK_THE_HUB = """
+import json, os
+import huggingface_hub.constants as constants
+from querylect import Rewriter
+from querylect.errors import QuerylectError
+
+def ask(name, **more):
+    try:
+        Rewriter.from_pretrained(name, **more)
+    except QuerylectError as error:
+        print(json.dumps([type(error).__name__, str(error)]))
+
+print(json.dumps(Rewriter.from_pretrained("acme/rewriter", revision="main").rewrite("my head hurts").record()))
+ask("acme/rewriter", revision="v9")
+ask("acme/other")
+ask("acme/nobody")
+constants.HF_HUB_OFFLINE = True
+ask("acme/unseen")
+"""
+
+
+def test_another_retriever_than_the_one_trained_for_is_told_once(trained, caplog):  # noqa: F811
+    _, folder = trained
+    rewriter = Rewriter.from_pretrained(folder)
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        same = rewriter.rewrite("x", retriever="bm25")
+        assert same == rewriter.rewrite("x")
+        assert not caplog.records
+        assert rewriter.rewrite("x", retriever="contriever") == same
+        rewriter.rewrite("y", retriever="contriever")
+        rewriter.rewrite("y", retriever={"name": "all-minilm-l6-v2", "kind": "dense"})
+        card = json.loads((folder / "environment.json").read_text())["retriever"]
+        rewriter.rewrite("x", retriever=card)
+        rewriter.rewrite("x", retriever=card | {"k1": 2.0})
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 3
+    assert "'contriever' will search" in told[0]
+    assert "'all-minilm-l6-v2' will search" in told[1]
+    assert "'bm25' with another k1 will search" in told[2]
+    assert all("trained for 'bm25'" in one for one in told)
+
+
+def test_a_policy_for_several_is_asked_for_the_one_that_will_search(trained, lesson_url):  # noqa: F811
+    config, folder = trained
+    members = {
+        "words": {"rewriter": {"name": "explore"}},
+        "meaning": {"rewriter": {"name": "explore"}, "client": {"urls": [lesson_url + "/"]}},
+    }
+    mixed = change(config, **{"mix": {"environments": members}})
+    (folder / "config.yaml").write_text(dump_config(mixed))
+    searched = json.loads((folder / "environment.json").read_text())
+    dense = {"name": "contriever", "kind": "dense", "trained": "Contriever, an unsupervised dense retriever"}
+    searched["retriever"] = {"words": searched["retriever"], "meaning": dense}
+    (folder / "environment.json").write_text(json.dumps(searched))
+    rewriter = Rewriter.from_pretrained(folder)
+
+    def asked(**more):
+        return rewriter.rewrite("my head hurts", **more).continuation.context.messages[0]["content"]
+
+    assert "Contriever" in asked(retriever="meaning")
+    assert "Contriever" not in asked(retriever="words")
+    assert asked(retriever="contriever") == asked(retriever="meaning") == asked(retriever=dense)
+    alone = only_member(open_trained(str(folder)), "meaning")
+    assert {name: member.card.name for name, member in alone.members.items()} == {"": "contriever"}
+    assert alone.config.mix is None
+    with pytest.raises(ConfigError, match="knows words, meaning"):
+        only_member(open_trained(str(folder)), "splade")
+    for wrong in (None, "splade"):
+        with pytest.raises(ConfigError, match="words, meaning"):
+            rewriter.rewrite("x", retriever=wrong)
+
+
+def test_concurrent_calls_stand_in_one_batch_and_cancelled_ones_in_none(trained, monkeypatch):  # noqa: F811
+    from querylect.rollouts.engines.transformers import TransformersEngine
+
+    config, folder = trained
+    rewriter = Rewriter.from_pretrained(folder)
+    expected = rewriter.rewrite([f"question {n}" for n in range(8)])
+    began, go_on, sizes = threading.Event(), threading.Event(), []
+    generate = TransformersEngine.generate
+
+    def remember(engine, prompts, n, sampling):
+        sizes.append(len(prompts))
+        began.set()
+        assert go_on.wait(30)
+        return generate(engine, prompts, n, sampling)
+
+    monkeypatch.setattr(TransformersEngine, "generate", remember)
+
+    async def ask():
+        first = asyncio.create_task(rewriter.arewrite("question 0"))
+        assert await asyncio.to_thread(began.wait, 30)
+        tasks = [asyncio.create_task(rewriter.arewrite(f"question {n}")) for n in range(9)]
+        await asyncio.sleep(0)
+        tasks[8].cancel()
+        await asyncio.gather(tasks[8], return_exceptions=True)
+        assert rewriter.waiting == 8
+        go_on.set()
+        return [await first, *await asyncio.gather(*tasks[:8])]
+
+    assert asyncio.run(ask()) == [expected[0], *expected]
+    assert sizes == [1, 8]
+
+    async def search():
+        async with EnvironmentClient(config.client) as client:
+            return await asyncio.gather(*(rewriter.asearch(f"question {n}", client, turns=2, k=2) for n in range(4)))
+
+    found = asyncio.run(search())
+    assert sum(sizes[2:]) == 8
+    assert all(len(one.turns) == 2 and len(one.ranking or ()) <= 2 for one in found)
+
+
+def test_an_order_that_fails_fails_alone_and_one_batch_is_worked_on_at_a_time():
+    began, go_on = threading.Event(), threading.Event()
+    batches = []
+
+    def work(items):
+        batches.append(list(items))
+        if items == ["first"]:
+            began.set()
+            assert go_on.wait(30)
+        if "bad" in items:
+            raise ValueError("bad")
+        return [item.upper() for item in items]
+
+    desk = DynamicBatcher(work, most=4)
+    found = {}
+
+    def ask(*items):
+        try:
+            found[items[0]] = desk.ask(items)
+        except ValueError as error:
+            found[items[0]] = error
+
+    threads = [threading.Thread(target=ask, args=("first",))]
+    threads[0].start()
+    assert began.wait(30)
+    put = 0
+    for items in (("bad",), ("good", "better"), ("more", "and", "more", "still")):
+        threads.append(threading.Thread(target=ask, args=items))
+        threads[-1].start()
+        put += len(items)
+        while desk.waiting < put:
+            assert threads[-1].is_alive()
+    go_on.set()
+    for thread in threads:
+        thread.join(30)
+    assert found["first"] == ["FIRST"]
+    assert isinstance(found["bad"], ValueError)
+    assert found["good"] == ["GOOD", "BETTER"]
+    assert found["more"] == ["MORE", "AND", "MORE", "STILL"]
+    assert batches == [
+        ["first"], ["bad", "good", "better"], ["bad"], ["good", "better"], ["more", "and", "more", "still"],
+    ]  # fmt: skip
+    assert desk.ask([str(n) for n in range(9)]) == [str(n) for n in range(9)]
+    assert [len(batch) for batch in batches[-3:]] == [4, 4, 1]
+
+
+def put_beside(desk, *asked):
+    """Threads that ask while the desk is busy, each with its outcome, once all of them wait."""
+    found, threads = {}, []
+
+    def ask(item):
+        try:
+            found[item] = desk.ask([item])
+        except BaseException as error:  # noqa: BLE001 (the outcome)
+            found[item] = error
+
+    for number, item in enumerate(asked):
+        threads.append(threading.Thread(target=ask, args=(item,), daemon=True))
+        threads[-1].start()
+        while desk.waiting < number + 1:
+            assert threads[-1].is_alive()
+    return found, threads
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit])
+def test_who_is_interrupted_leaves_nobody_waiting_and_stops_nobody_else(stop):
+    calls = []
+
+    def work(items):
+        calls.append(list(items))
+        if "stop" in items:
+            if len(items) > 1:
+                raise ValueError("the batch fails, and its orders are tried one by one")
+            raise stop
+        return items
+
+    desk = DynamicBatcher(work, most=4)
+    with desk._work_lock:
+        found, threads = put_beside(desk, "before", "stop", "after")
+    for thread in threads:
+        thread.join(30)
+    assert calls == [["before", "stop", "after"], ["before"], ["stop"]]
+    (interrupted,) = [item for item, one in found.items() if isinstance(one, stop)]  # whose thread worked
+    others = {item: one for item, one in found.items() if item != interrupted}
+    assert others.pop("before", ["before"]) == ["before"]
+    assert all(isinstance(one, ClosedError) for one in others.values())
+    assert found.keys() == {"before", "stop", "after"}
+    assert desk.ask(["later"]) == ["later"]
+
+
+def test_the_thread_of_asynchronous_callers_outlives_what_it_worked_on(caplog):
+    def work(items):
+        if items == ["stop"]:
+            raise SystemExit
+        return items
+
+    async def ask():
+        desk = DynamicBatcher(work, most=4)
+        with pytest.raises(ClosedError, match="interrupted before it came to this question"):
+            await asyncio.wait_for(desk.ask_soon(["stop"]), 30)
+        return await asyncio.wait_for(desk.ask_soon(["later"]), 30)
+
+    assert asyncio.run(ask()) == ["later"]
+    assert "a batch of questions was broken off" in caplog.text
+
+
+def test_an_engine_that_is_gone_is_told_to_all_at_once():
+    calls = []
+
+    def work(items):
+        calls.append(list(items))
+        raise EngineUnavailableError("it does not answer")
+
+    desk = DynamicBatcher(work, most=4)
+    with desk._work_lock:
+        found, threads = put_beside(desk, "one", "two", "three")
+    for thread in threads:
+        thread.join(30)
+    assert calls == [["one", "two", "three"]]
+    assert all(isinstance(one, EngineUnavailableError) for one in found.values())
+
+
+def test_what_cannot_be_asked_is_told(trained, tmp_path):  # noqa: F811
+    _, folder = trained
+    rewriter = Rewriter.from_pretrained(folder, settings=["rollout.max_prompt_tokens=128"])
+    short, long = rewriter.rewrite(["head", "head " * 400])
+    assert short.continuation is not None
+    assert "shorten the question" in long.failure
+    with pytest.raises(ConfigError, match=r"rollout\.max_prompt_tokens is 16"):
+        Rewriter.from_pretrained(folder, settings=["rollout.max_prompt_tokens=16"]).rewrite("x")
+    with pytest.raises(RequestError, match="surrogate"):
+        rewriter.rewrite("\ud800")
+    with pytest.raises(CheckpointError, match="complete ones are: final"):
+        Rewriter.from_pretrained(folder, checkpoint="best")
+    with pytest.raises(ConfigError, match=r"no config\.yaml.*no querylect\.json"):
+        Rewriter.from_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match="not on the Hub"):
+        Rewriter.from_pretrained(folder, revision="v1")
+
+
+def test_the_package_names_it_without_importing_what_it_needs():
+    code = "import sys, querylect; print('torch' in sys.modules, 'pydantic' in sys.modules, querylect.__all__)"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120).stdout
+    assert out.split(maxsplit=2) == ["False", "False", "['RetrievalEnv', 'RetrievalTaskset', 'Rewriter']\n"]
+    assert querylect.Rewriter is Rewriter
+    with pytest.raises(AttributeError):
+        querylect.nothing  # noqa: B018
+
+
+def test_a_search_asks_any_client_for_plans(trained):  # noqa: F811
+    """A client without /v1/environment: the retriever is the one trained for."""
+    _, folder = trained
+
+    class Nothing:
+        def search(self, plans):
+            assert all(isinstance(plan, SearchPlan) for plan in plans)
+            return [[] for _ in plans]
+
+    found = Rewriter.from_pretrained(folder).search(Question("q", "my head hurts", ("yes", "no")), Nothing(), turns=1)
+    assert found.question.options == ("yes", "no")
+    assert (found.ranking, found.failure) == ((), None)

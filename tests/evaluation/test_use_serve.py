@@ -1,0 +1,282 @@
+"""`querylect serve --rewriter`: a real tiny policy on a real service, over real connections."""
+
+import asyncio
+import re
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+
+import httpx
+import pytest
+import schemathesis
+from querylect.cli import main
+from querylect.configs.schema import ClientConfig
+from querylect.data.types import Question
+from querylect.envs.client.client import SyncEnvironmentClient
+from querylect.envs.environment import Environment
+from querylect.envs.plan import SearchPlan
+from querylect.envs.server.app import create_app
+from querylect.envs.server.batching import OverloadedError
+from querylect.errors import ConfigError, EnvironmentUnavailableError, RequestError
+from querylect.inference import server as serving
+from querylect.inference.rewriter import Rewriter
+from querylect.inference.server import PageWriter, mount, open_rewriter
+
+from ..lessons import lesson_url, lessons, settings, speaking  # noqa: F401 (fixtures)
+from ..used import save_run, trained  # noqa: F401 (fixtures)
+
+QUESTIONS = ["my head hurts", {"text": "too much sugar", "options": ["yes", "no"]}, "bleeding gums"]
+
+
+@pytest.fixture
+def service(trained, lessons, run_app):  # noqa: F811
+    """Starts the service; gives an HTTP client of it and its rewriter."""
+
+    @contextmanager
+    def start(token=None, turn=None):
+        rewriter = Rewriter.from_pretrained(trained[1], turn=turn)
+        extend = partial(mount, rewriter=rewriter)
+        app = create_app(Environment.open(lessons), lessons, token, PageWriter(rewriter), extend)
+        with run_app(app) as url, httpx.Client(base_url=url, timeout=60, trust_env=False) as http:
+            yield http, rewriter
+
+    return start
+
+
+@pytest.fixture
+def held(monkeypatch):
+    """Holds the model up from when `hold` is called until `go_on` is set; remembers how many prompts it got."""
+    from querylect.rollouts.engines.transformers import TransformersEngine
+
+    began, go_on, sizes = threading.Event(), threading.Event(), []
+    generate = TransformersEngine.generate
+
+    def wait(engine, prompts, n, sampling):
+        sizes.append(len(prompts))
+        began.set()
+        assert go_on.wait(60)
+        return generate(engine, prompts, n, sampling)
+
+    def hold():
+        monkeypatch.setattr(TransformersEngine, "generate", wait)
+
+    yield hold, began, go_on, sizes
+    go_on.set()
+
+
+def wait_until(holds):
+    """Wait for something that another thread does; the test's own limit ends it."""
+    while not holds():
+        threading.Event().wait(0.01)
+
+
+def test_questions_are_rewritten_and_searched_as_the_library_does(service, trained):  # noqa: F811
+    with service() as (http, rewriter):
+        asked = [asked_as(one) for one in QUESTIONS]
+        with SyncEnvironmentClient(ClientConfig(urls=[str(http.base_url)])) as client:
+            expected = {turns: rewriter.search(asked, client, turns=turns) for turns in (1, 2)}
+        told = http.post("/v1/rewrite", json={"questions": QUESTIONS}).json()
+        assert told["rewriter"] == str(trained[1])
+        assert told["rewrites"] == [
+            {key: value for key, value in found.rewrite.record().items() if key != "question"} for found in expected[1]
+        ]
+        for body, turns in (({}, 1), ({"turns": 2}, 2), ({"turns": 2, "with_text": False, "k": 1}, 2)):
+            answer = http.post("/v1/ask", json={"questions": QUESTIONS, **body}).json()
+            for one, found in zip(answer["answers"], expected[turns], strict=True):
+                assert [turn["text"] for turn in one["turns"]] == [turn.rewrite.text for turn in found.turns]
+                hits = found.ranking[: body.get("k")]
+                assert [hit["id"] for hit in one["ranking"]] == [hit.id for hit in hits]
+                assert [hit["text"] for hit in one["ranking"]] == [
+                    hit.text if body.get("with_text", True) else None for hit in hits
+                ]
+        page = http.post("/page/rewrite", json={"question": "my head hurts"}).json()
+        assert page["plan"] == told["rewrites"][0]["plan"]
+
+
+def test_a_service_whose_turn_is_a_later_one_searches_its_index_in_between(service):
+    with service(turn=2) as (http, rewriter):
+        asked = [asked_as(one) for one in QUESTIONS]
+        with SyncEnvironmentClient(ClientConfig(urls=[str(http.base_url)])) as client:
+            expected = [found.rewrite.record() for found in rewriter.search(asked, client)]
+        for record in expected:
+            del record["question"]
+        assert [record["turn"] for record in expected] == [2, 2, 2]
+        assert http.post("/v1/rewrite", json={"questions": QUESTIONS}).json()["rewrites"] == expected
+        first = http.post("/v1/rewrite", json={"questions": QUESTIONS, "turn": 1}).json()["rewrites"]
+        assert [record["turn"] for record in first] == [1, 1, 1]
+        assert http.post("/v1/ask", json={"questions": QUESTIONS}).json()["answers"][0]["turns"][1] == expected[0]
+        page = http.post("/page/rewrite", json={"question": QUESTIONS[0]}).json()
+        assert page["plan"] == expected[0]["plan"]
+        for path in ("/v1/rewrite", "/v1/ask"):
+            blank = http.post(path, json={"questions": ["x", "  "]})
+            assert 400 <= blank.status_code < 500
+            assert "question 2 of 2 is '  ', which is blank" in blank.text
+
+
+def asked_as(body):
+    """The question that a body asks."""
+    from querylect.data.types import Question
+
+    return Question("", body) if isinstance(body, str) else Question("", body["text"], tuple(body["options"]))
+
+
+def test_token_limits_and_errors_are_the_services_own(service):
+    with service(token="s3cret") as (http, _):
+        assert http.post("/v1/ask", json={"questions": ["x"]}).status_code == 401
+        http.headers["Authorization"] = "Bearer s3cret"
+        for path in ("/v1/rewrite", "/v1/ask"):
+            for body, status in (
+                ({"questions": []}, 422),
+                ({"questions": [""]}, 422),
+                ({"questions": ["x"], "n": 1}, 422),
+                ({"questions": ["x" * (serving.MAX_QUESTION + 1)]}, 422),
+                ({"questions": ["x"] * (serving.MAX_QUESTIONS + 1)}, 413),
+            ):
+                answer = http.post(path, json=body)
+                assert (answer.status_code, answer.headers["content-type"]) == (status, "application/problem+json")
+        assert http.post("/v1/ask", json={"questions": ["x"], "turns": 5}).status_code == 422
+        half = http.post("/v1/ask", content=rb'{"questions": ["\ud800"]}', headers={"content-type": "application/json"})
+        assert half.status_code == 422
+        document = http.get("/v1/openapi.json").json()
+    schemathesis.openapi.from_dict(document).validate()
+    for path in ("/v1/rewrite", "/v1/ask"):
+        said = document["paths"][path]["post"]
+        assert set(said["responses"]) == {"200", "400", "401", "408", "413", "422", "500", "503"}
+        assert said["security"]
+
+
+def test_requests_stand_in_one_batch_searches_go_on_and_too_many_are_turned_away(service, held, monkeypatch):
+    hold, began, go_on, sizes = held
+    monkeypatch.setattr(serving, "MAX_WAITING", 3)
+    with service() as (http, rewriter), ThreadPoolExecutor(8) as pool:
+        hold()
+        first = pool.submit(http.post, "/v1/rewrite", json={"questions": ["one"]})
+        assert began.wait(60)
+        others = [pool.submit(http.post, "/v1/rewrite", json={"questions": [f"other {n}"]}) for n in range(3)]
+        wait_until(lambda: rewriter.waiting == 3)
+        refused = http.post("/v1/ask", json={"questions": ["too many"]})
+        assert refused.status_code == 503
+        assert 1 <= int(refused.headers["retry-after"]) <= 30
+        searched = http.post("/v1/search", json={"plans": [SearchPlan.of("glucose").model_dump()]})
+        assert searched.status_code == 200
+        go_on.set()
+        assert [one.result(60).status_code for one in (first, *others)] == [200] * 4
+    assert sizes == [1, 3]
+
+
+def test_a_client_that_goes_away_costs_nothing_more(service, held):
+    hold, began, go_on, sizes = held
+    with service() as (http, rewriter), ThreadPoolExecutor(1) as pool:
+        hold()
+        first = pool.submit(http.post, "/v1/rewrite", json={"questions": ["one"]})
+        assert began.wait(60)
+        body = b'{"questions": ["two", "three"]}'
+        head = b"POST /v1/ask HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+        with socket.create_connection((http.base_url.host, http.base_url.port)) as connection:
+            connection.sendall(head % len(body) + body)
+            wait_until(lambda: rewriter.waiting == 2)
+        wait_until(lambda: rewriter.waiting == 0)
+        go_on.set()
+        assert first.result(60).status_code == 200
+        assert http.post("/v1/rewrite", json={"questions": ["four"]}).status_code == 200
+    assert sizes == [1, 1]
+
+
+def test_who_waits_while_the_service_goes_down_is_told(service, held):
+    hold, began, go_on, _ = held
+    with service() as (http, rewriter), ThreadPoolExecutor(2) as pool:
+        hold()
+        first = pool.submit(http.post, "/v1/rewrite", json={"questions": ["one"]})
+        assert began.wait(60)
+        second = pool.submit(http.post, "/v1/rewrite", json={"questions": ["two"]})
+        wait_until(lambda: rewriter.waiting == 1)
+        rewriter.close()
+        assert second.result(60).status_code == 503
+        go_on.set()
+        assert first.result(60).status_code == 200
+        late = http.post("/v1/rewrite", json={"questions": ["three"]})
+        assert (late.status_code, late.headers["retry-after"]) == (503, "1")
+
+
+def test_what_waits_and_what_is_worked_on_is_told_when_the_service_gives_up(trained, lessons, held):  # noqa: F811
+    hold, began, go_on, _ = held
+    rewriter = Rewriter.from_pretrained(trained[1])
+    app = create_app(Environment.open(lessons), lessons, None, PageWriter(rewriter), partial(mount, rewriter=rewriter))
+
+    async def give_up():
+        transport = httpx.ASGITransport(app)
+        async with (
+            app.router.lifespan_context(app),
+            httpx.AsyncClient(transport=transport, base_url="http://x") as http,
+        ):
+            asked = [asyncio.create_task(http.post("/v1/rewrite", json={"questions": ["one"]}))]
+            assert await asyncio.to_thread(began.wait, 60)
+            asked.append(asyncio.create_task(http.post("/v1/ask", json={"questions": ["two"]})))
+            while rewriter.waiting < 1:
+                await asyncio.sleep(0)
+            await app.state.room.give_up()
+            told = await asyncio.gather(*asked)
+            go_on.set()
+            return [*told, await http.post("/page/rewrite", json={"question": "three"})]
+
+    hold()
+    answers = asyncio.run(give_up())
+    assert [(one.status_code, one.headers["retry-after"]) for one in answers] == [(503, "1")] * 3
+    assert all("going down" in one.json()["detail"] for one in answers)
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (EnvironmentUnavailableError("the retriever is down"), 503),
+        (OverloadedError("too much", retry_after=7), 503),
+        (RequestError("no such probe"), 422),
+    ],
+)
+def test_a_search_that_fails_answers_as_the_services_own(service, monkeypatch, error, status):
+    async def fail(*_):
+        raise error
+
+    monkeypatch.setattr("querylect.envs.server.app.ServiceState.rank", fail)
+    plans = {"plans": [SearchPlan.of("glucose").model_dump()]}
+    with service() as (http, _):
+        own, ours = http.post("/v1/search", json=plans), http.post("/v1/ask", json={"questions": ["one"]})
+    assert (ours.status_code, ours.json()["detail"]) == (own.status_code, own.json()["detail"]) == (status, str(error))
+    assert ours.headers.get("retry-after") == own.headers.get("retry-after")
+
+
+def test_the_command_takes_the_checkpoint_that_is_named(trained, capsys):  # noqa: F811
+    run = str(trained[1])
+    for given, said in (
+        (["--checkpoint", "final"], "there is no --rewriter"),
+        (["--rewriter", run, "--revision", "step-1"], "is not on the Hub"),
+        (
+            ["--rewriter", run, "--checkpoint", "checkpoint-7"],
+            "no checkpoint 'checkpoint-7'; complete ones are: .*final",
+        ),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            main(["serve", "demo", *given])
+        assert ended.value.code == 2
+        assert re.search(said, capsys.readouterr().err)
+
+
+def test_another_checkpoint_answers_otherwise(trained):  # noqa: F811
+    config, folder = trained
+    save_run(config, folder / "again", scale=1.0)
+    (folder / "checkpoints").mkdir()
+    (folder / "again" / "final").rename(folder / "checkpoints" / "checkpoint-3")
+    said = []
+    for checkpoint in ("final", "checkpoint-3"):
+        writer, _ = open_rewriter(str(folder), None, checkpoint)
+        said.append(writer(Question("q", "my head hurts"), {"name": "bm25", "kind": "bm25"}))
+    assert said[0].failure == ""
+    assert said[0] != said[1]
+
+
+def test_a_rewriter_that_does_not_fit_is_told_before_anything_is_served(trained, lessons):  # noqa: F811
+    rewriter = Rewriter.from_pretrained(trained[1], settings=["rewriter.name=genral"])
+    with pytest.raises(ConfigError, match="Did you mean 'general'"):
+        create_app(Environment.open(lessons), lessons, extend=partial(mount, rewriter=rewriter))

@@ -1,0 +1,196 @@
+"""The turn that won on validation is what users get; what fails falls back to the question; what is none is refused."""
+
+import asyncio
+import logging
+
+import pytest
+from querylect.cli import main
+from querylect.configs.load import dump_config
+from querylect.data.types import Question
+from querylect.envs.client.client import EnvironmentClient, SyncEnvironmentClient
+from querylect.envs.plan import Probe, SearchPlan, Term
+from querylect.errors import ConfigError, RequestError
+from querylect.export.export import ExportOptions, export_to_folder
+from querylect.export.exported import read_exported
+from querylect.inference.results import RewriteResult, joined
+from querylect.inference.rewriter import Rewriter
+
+from ..lessons import change, lesson_url, lessons, settings, speaking  # noqa: F401 (fixtures)
+from ..used import failing, save_run, trained  # noqa: F401 (fixtures)
+
+ASKED = ["my head hurts", "bleeding gums", "too much sugar"]
+
+
+@pytest.fixture
+def second(settings, tmp_path):  # noqa: F811
+    """Settings of a run whose second turn won on validation, and its folder."""
+    return settings, save_run(settings, tmp_path / "runs" / "second", turn=2)
+
+
+def test_a_rewriter_of_two_turns_searches_and_asks_twice(second, trained, lessons):  # noqa: F811
+    config, folder = second
+    with SyncEnvironmentClient(config.client) as client:
+        expected = [one.rewrite for one in Rewriter.from_pretrained(folder).search(ASKED, client, turns=2)]
+        first = Rewriter.from_pretrained(trained[1]).rewrite(ASKED)
+        assert [one.turn for one in first] == [1, 1, 1]
+        rewriter = Rewriter.from_pretrained(folder)
+        assert rewriter.turn == 2
+        assert rewriter.rewrite(ASKED) == expected, "through the service of the run"
+        assert rewriter.rewrite(ASKED[0], client=client) == expected[0]
+        assert [one.turn for one in expected] == [2, 2, 2]
+        assert all("About" in one.continuation.context.messages[-1]["content"] for one in expected), (
+            "documents were shown"
+        )
+        assert rewriter.rewrite(ASKED, turn=1) == first
+        assert Rewriter.from_pretrained(folder, turn=1).rewrite(ASKED) == first
+        assert rewriter.search(ASKED[0], client).rewrite == expected[0]
+        rewriter.close()
+
+    local = change(config, **{"client.urls": "local", "env": lessons.model_dump(mode="json")})
+    (folder / "config.yaml").write_text(dump_config(local))
+    with Rewriter.from_pretrained(folder) as rewriter:
+        assert rewriter.rewrite(ASKED) == expected, "through the index, in this process"
+        assert asyncio.run(rewriter.arewrite(ASKED)) == expected
+
+    async def ask(rewriter):
+        async with EnvironmentClient(config.client) as client:
+            return await rewriter.arewrite(ASKED[0], client=client)
+
+    assert asyncio.run(ask(Rewriter.from_pretrained(folder))) == expected[0]
+
+
+def test_an_export_says_its_turn_and_what_it_lacks_to_search(second, tmp_path):
+    config, folder = second
+    export_to_folder(folder, tmp_path / "out", ExportOptions(merge_lora=True, without_evaluation=True, licence="mit"))
+    rollout = read_exported(tmp_path / "out").rollout
+    assert (rollout.turn, rollout.turns) == (2, 2)
+    assert rollout.turn_reason == "best on 5 validation questions: ndcg@10 of turn 1 0.000, turn 2 1.000"
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "The answer is that of turn 2 (best on 5 validation" in card
+    url = config.client.urls[0]
+    assert "settings=['client.urls=[\"http://localhost:8765\"]']" in card
+    alone = Rewriter.from_pretrained(tmp_path / "out")
+    with pytest.raises(
+        ConfigError, match=r"answers in turn 2.*an export comes without a retriever.*client.urls.*turn=1"
+    ):
+        alone.rewrite(ASKED[0])
+    with pytest.raises(ConfigError, match="an export comes without a retriever"):
+        asyncio.run(alone.arewrite(ASKED[0]))
+    assert alone.rewrite(ASKED[0], turn=1).turn == 1
+    served = Rewriter.from_pretrained(tmp_path / "out", settings=[f'client.urls=["{url}"]'])
+    assert served.rewrite(ASKED[0]) == Rewriter.from_pretrained(folder).rewrite(ASKED[0])
+
+
+def test_what_cannot_be_searched_is_told_and_never_left_out(second, tmp_path):
+    config, folder = second
+    missing = {"client.urls": "local", "env.index": str(tmp_path / "no index")}
+    (folder / "config.yaml").write_text(dump_config(change(config, **missing)))
+    rewriter = Rewriter.from_pretrained(folder)
+    with pytest.raises(ConfigError, match=r"shown what the turn before found, and that cannot be searched: .*no index"):
+        rewriter.rewrite("x")
+    with pytest.raises(ConfigError, match="the retriever is not the one of its run"):
+        rewriter.rewrite("x", retriever={"name": "all-minilm-l6-v2", "kind": "dense"})
+
+
+def test_a_run_that_was_never_validated_uses_its_last_turn_and_says_so(settings, tmp_path, caplog):  # noqa: F811
+    folder = save_run(settings, tmp_path / "runs" / "unknown", turn=None)
+    with caplog.at_level(logging.INFO):
+        rewriter = Rewriter.from_pretrained(folder)
+    assert "the rewrite of turn 2 is used (final was not validated, so the last turn)" in caplog.text
+    assert rewriter.rewrite("my head hurts").turn == 2
+    with pytest.raises(ConfigError, match="turn is 0"):
+        Rewriter.from_pretrained(folder, turn=0)
+    with pytest.raises(RequestError, match="leave turn out"):
+        rewriter.rewrite("x", turn=2, documents=["a text"])
+
+
+def test_a_failed_answer_falls_back_to_the_question_and_says_so(failing, capsys):  # noqa: F811
+    config, folder = failing
+    rewriter = Rewriter.from_pretrained(folder)
+    result = rewriter.rewrite("headache")
+    assert (result.text, result.rewrites, result.fallback) == ("headache", (), True)
+    assert result.plan == SearchPlan.of("headache", config.search_depth)
+    assert result.failure
+    with SyncEnvironmentClient(config.client) as client:
+        for turns in (1, 2):
+            found = rewriter.search("headache", client, turns=turns)
+            assert {hit.id for hit in found.ranking} == {"aspirin", "triptan"}
+            assert found.failure == found.rewrite.failure
+            assert [turn.ranking is None for turn in found.turns] == [True] * (turns - 1) + [False]
+    with pytest.raises(SystemExit) as ended:
+        main(["rewrite", str(folder), "-q", "headache", "-q", "gums"])
+    assert not ended.value.code
+    out, err = capsys.readouterr()
+    assert out.count('"fallback": true') == 2
+    assert "2 of 2 answers failed, and the question itself is their text and plan" in err
+
+
+def term(text, weight=1.0):
+    return Term(text=text, weight=weight)
+
+
+@pytest.mark.parametrize(
+    ("texts", "said"),
+    [
+        (["Heart defect", "heart defect"], "Heart defect"),
+        (["Heart defect", "defect"], "Heart defect"),
+        (["Heart defect", "defect heart"], "Heart defect"),
+        (["Heart defect", "congenital heart defect"], "congenital heart defect"),
+        (["Heart defect", "valve"], "Heart defect valve"),
+        (["Heart-defect?", "heart defect."], "Heart-defect?"),
+        (["a", "b", "a b"], "a b"),
+        (["?", "!"], "?"),
+    ],
+)
+def test_a_text_never_says_the_question_twice(texts, said):
+    probe = Probe(terms=tuple(map(term, texts)))
+    assert joined(probe) == said
+    question = Question("", texts[0])
+    assert RewriteResult(question, 1, SearchPlan(probes=(probe,)), tuple(texts[1:])).text == said
+
+
+def test_a_plan_that_subtracts_has_the_rewrite_as_its_text():
+    plan = SearchPlan(probes=(Probe(terms=(term("a"), term("b"), term("c", -1.0))),))
+    assert RewriteResult(Question("", "a"), 1, plan, ("b",)).text == "b"
+
+
+@pytest.mark.parametrize(
+    ("asked", "seen"),
+    [
+        ("", "the question is the empty text ''"),
+        (" \n", r"the question is ' \\n', which is blank"),
+        (None, "the question is None"),
+        (b"x", "the question is a bytes"),
+        (7, "the question is a int"),
+        ({"question": "x"}, "the question is a dict"),
+        (["x", ""], "question 2 of 2 is the empty text"),
+        (["x", None, "y"], "question 2 of 3 is None"),
+        ([Question("", "  ")], "question 1 of 1 is '  ', which is blank"),
+        ([3], "question 1 of 1 is a int"),
+    ],
+)
+def test_what_is_no_question_is_named(trained, asked, seen):  # noqa: F811
+    rewriter = Rewriter.from_pretrained(trained[1])
+    with pytest.raises(RequestError, match=seen):
+        rewriter.rewrite(asked)
+    with pytest.raises(RequestError, match=seen):
+        asyncio.run(rewriter.arewrite(asked))
+    with SyncEnvironmentClient(trained[0].client) as client, pytest.raises(RequestError, match=seen):
+        rewriter.search(asked, client)
+    assert rewriter.rewrite([]) == []
+
+
+def test_reprs_are_one_short_line(trained, failing):  # noqa: F811
+    rewriter = Rewriter.from_pretrained(trained[1])
+    assert (
+        repr(rewriter) == f"Rewriter({str(trained[1])!r}, retriever='bm25', turn=1, checkpoint='final', device='cpu')"
+    )
+    result = rewriter.rewrite("my head hurts")
+    assert repr(result) == f"RewriteResult('my head hurts' → {result.text!r}, turn=1)"
+    failed = Rewriter.from_pretrained(failing[1]).rewrite("my head hurts")
+    assert repr(failed) == f"RewriteResult('my head hurts' → the question, for it failed: {failed.failure}, turn=1)"
+    with SyncEnvironmentClient(trained[0].client) as client:
+        found = rewriter.search("my head hurts", client)
+    assert repr(found) == f"SearchResult({result!r}, {len(found.ranking)} documents)"
+    probes = (Probe(terms=(term("q"), term("w " * 50, 0.6))), Probe(terms=(term("z"),)))
+    assert str(SearchPlan(probes=probes)) == f"SearchPlan(1·'q' + 0.6·'{'w ' * 29}w…' | 1·'z', fuse='max', k=10)"

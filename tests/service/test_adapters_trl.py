@@ -1,0 +1,163 @@
+"""The environment in TRL's own GRPOTrainer: a tiny model, real searches, real optimiser steps.
+
+Only the sampled ids are replaced, for a random model never calls a tool: TRL parses them, calls the tool, scores the
+rollout and updates the weights.
+"""
+
+import json
+import math
+
+import pytest
+from querylect.configs.schema import ClientConfig
+from querylect.envs.adapters.trl import RetrievalEnvironment, environment_factory, question_dataset
+from querylect.envs.client.client import SyncEnvironmentClient
+from querylect.envs.environment import Environment
+from querylect.envs.server.app import create_app
+from querylect.errors import RequestError
+
+from ..tiny import tiny_model, tiny_tokenizer
+
+SECOND = 1 / math.log2(3)
+
+
+@pytest.fixture(scope="module")
+def url(small_environment, run_app):
+    with run_app(create_app(Environment.open(small_environment), small_environment)) as url:
+        yield url
+
+
+@pytest.fixture
+def client(url):
+    with SyncEnvironmentClient(ClientConfig(), [url]) as client:
+        yield client
+
+
+@pytest.fixture
+def gone():
+    """A client of a service that is not there."""
+    with SyncEnvironmentClient(ClientConfig(deadline=0.3), ["http://127.0.0.1:9"]) as client:
+        yield client
+
+
+def test_the_last_search_is_the_reward(client):
+    rollout = RetrievalEnvironment(client, shown=1)
+    rollout.reset(question_id="q-head", prompt=[{"role": "user", "content": "…"}])
+    assert rollout.get_reward() == 0.0, "nothing was searched"
+    assert rollout.search("triptan headache") == "1. About triptan: triptan stops migraine and headache"
+    assert rollout.get_reward() == 1.0
+    assert rollout.search("unseenword") == "Nothing was found."
+    assert rollout.get_reward() == 0.0
+    rollout.search("aspirin headache")
+    assert rollout.get_reward() == pytest.approx((1 + 2 * SECOND) / (2 + SECOND))
+    rollout.reset(question_id="q-sugar")
+    assert rollout.get_reward() == 0.0
+
+
+def test_an_outage_is_no_reward_whatever_was_found_before_and_after(client, gone):
+    rollout = RetrievalEnvironment(client)
+    rollout.reset(question_id="q-head")
+    rollout.search("triptan headache")
+    rollout._client = gone
+    assert "did not answer" in rollout.search("triptan")
+    rollout._client = client
+    rollout.search("triptan headache")
+    assert rollout.get_reward() is None
+    rollout.reset(question_id="q-head")
+    assert rollout.get_reward() == 0.0
+
+
+def test_what_the_policy_writes_is_its_own_mistake_and_a_refusal_stops_the_training(client):
+    rollout = RetrievalEnvironment(client)
+    rollout.reset(question_id="q-head")
+    rollout.search("triptan headache")
+    for query in (5, None, "\ud800"):
+        with pytest.raises(ValueError, match="must be a text"):
+            rollout.search(query)
+    assert rollout.get_reward() == 1.0
+    rollout.reset(question_id="q-nobody")
+    with pytest.raises(RequestError, match="q-nobody"):
+        rollout.search("x")
+    with pytest.raises(RequestError, match="q-nobody"):
+        rollout.get_reward()
+
+
+def call(query) -> str:
+    return f"<tool_call>\n{json.dumps({'name': 'search', 'arguments': {'query': query}})}\n</tool_call>"
+
+
+def trainer_of(client, folder, said, **changes):
+    """GRPOTrainer on a tiny Llama, whose n-th turns of every generation are `said[n]`, cycled over the rollouts."""
+    from trl import GRPOConfig, GRPOTrainer
+    from trl.chat_template_utils import qwen3_chat_template
+
+    class Speaking(GRPOTrainer):
+        turns = 0
+
+        def _generate_single_turn(self, prompt_ids, *arguments, **options):
+            answer = super()._generate_single_turn(prompt_ids, *arguments, **options)
+            spoken = said[type(self).turns % len(said)]
+            type(self).turns += 1
+            texts = [spoken[i % len(spoken)] for i in range(len(prompt_ids))]
+            ids = [[*tokenizer(text)["input_ids"], tokenizer.eos_token_id] for text in texts]
+            return (ids, *answer[1:])
+
+    tokenizer = tiny_tokenizer(qwen3_chat_template)
+    settings = {
+        "output_dir": str(folder),
+        "max_steps": 2,
+        "per_device_train_batch_size": 4,
+        "num_generations": 4,
+        "max_completion_length": 600,
+        "generation_kwargs": {"max_new_tokens": 2},
+        "learning_rate": 1e-2,
+        "report_to": [],
+        "logging_steps": 1,
+        "use_cpu": True,
+        "bf16": False,
+        "save_strategy": "no",
+        "shuffle_dataset": False,
+        "disable_tqdm": True,
+    }
+    return Speaking(
+        model=tiny_model(vocab_size=len(tokenizer)),
+        args=GRPOConfig(**{**settings, **changes}),
+        processing_class=tokenizer,
+        train_dataset=question_dataset(client, "test"),
+        environment_factory=environment_factory(client),
+    )
+
+
+def train(trainer):
+    """Train; the logged steps and whether a weight has moved."""
+    before = {name: value.detach().clone() for name, value in trainer.model.named_parameters()}
+    trainer.train()
+    moved = any(not value.equal(before[name]) for name, value in trainer.model.named_parameters())
+    return [entry for entry in trainer.state.log_history if "reward" in entry], moved
+
+
+def test_trl_trains_on_the_rewards_of_the_service(client, tmp_path):
+    first = [call("triptan headache"), call("aspirin headache"), call("scurvy"), "no search"]
+    trainer = trainer_of(client, tmp_path, [first, ["that is all"]])
+    assert [tool.__name__ for tool in trainer.tools] == ["search"]
+    entries, moved = train(trainer)
+    middle = (1 + 2 * SECOND) / (2 + SECOND)
+    assert entries[0]["rewards/RetrievalEnvironment/mean"] == pytest.approx((1 + middle) / 4, abs=1e-6)
+    assert entries[1]["rewards/RetrievalEnvironment/mean"] == 0.0, "the second question is about sugar"
+    assert moved
+
+
+def test_trl_stops_where_the_service_refuses(client, tmp_path, monkeypatch):
+    trainer = trainer_of(client, tmp_path, [[call("triptan")], ["that is all"]])
+    trainer.train_dataset = trainer.train_dataset.map(lambda row: {"question_id": "q-nobody"})
+    with pytest.raises(RequestError, match="q-nobody"):
+        trainer.train()
+
+
+def test_an_outage_teaches_trl_nothing(client, gone, tmp_path):
+    trainer = trainer_of(client, tmp_path, [[call("triptan")], ["that is all"]], max_steps=1)
+    for environment in trainer._environment_pool[None]:
+        environment._client = gone
+    trainer.environment_factories = {None: environment_factory(gone)}
+    entries, moved = train(trainer)
+    assert entries[0]["rewards/RetrievalEnvironment/mean"] is None
+    assert not moved

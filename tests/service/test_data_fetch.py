@@ -1,0 +1,243 @@
+"""`data get`: from a local copy and from a Hub on loopback; interrupted, damaged, refused."""
+
+import gzip
+import hashlib
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from querylect.configs.schema import DatasetConfig
+from querylect.data.check import check
+from querylect.data.fetch import fetch
+from querylect.data.fetched import changed_files, source_of
+from querylect.data.known import HubFiles, KnownBenchmark, known, look_up
+from querylect.data.load import load_dataset
+from querylect.errors import DataError, DownloadError
+
+from ..hub import COMMIT, Hub, serving
+
+CORPUS = gzip.compress(
+    b"".join(json.dumps({"_id": f"d{i}", "title": "", "text": f"text {i * i}"}).encode() + b"\n" for i in range(400))
+)
+FILES = {
+    "BeIR/scifact": {
+        "README.md": b"# a card\n",
+        "corpus.jsonl.gz": CORPUS,
+        "queries.jsonl.gz": gzip.compress(b'{"_id": "d7", "text": "what is it?"}\n'),
+        "unwanted.bin": b"x" * 100,
+    },
+    "BeIR/scifact-qrels": {"test.tsv": b"query-id\tcorpus-id\tscore\nd7\td8\t1\n"},
+}
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)  # loopback is no network
+    hub = Hub({repo: dict(files) for repo, files in FILES.items()})
+    hub.large.add("corpus.jsonl.gz")
+    with serving(hub):
+        yield hub
+
+
+def copy_of_scifact(folder: Path) -> Path:
+    for place, repo in {"": "BeIR/scifact", "qrels": "BeIR/scifact-qrels"}.items():
+        (folder / place).mkdir(parents=True, exist_ok=True)
+        for name, content in FILES[repo].items():
+            (folder / place / name).write_bytes(content)
+    return folder
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and path.name != "source.json"
+    }
+
+
+def test_from_a_copy_and_from_the_hub_come_the_same_files(tmp_path, hub):
+    entry = look_up("beir/scifact")
+    seen = []
+    one = fetch(entry, tmp_path / "one", copy_of_scifact(tmp_path / "copy"))
+    two = fetch(entry, tmp_path / "two", endpoint=hub.url, progress=lambda done, total: seen.append((done, total)))
+    assert contents(one) == contents(two)
+    assert sorted(contents(one)) == ["README.md", "corpus.jsonl.gz", "qrels/test.tsv", "queries.jsonl.gz"]
+    assert seen[-1][0] == seen[-1][1] == sum(map(len, contents(two).values()))
+    said = json.loads((two / "source.json").read_text())
+    assert said["source"]["revisions"] == {"BeIR/scifact": COMMIT, "BeIR/scifact-qrels": COMMIT}
+    assert said["files"]["corpus.jsonl.gz"]["sha256"] == hashlib.sha256(CORPUS).hexdigest()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["copy", "one", "two"]
+    dataset = load_dataset(DatasetConfig(kind="mteb", path=str(two)))
+    assert (dataset.name, len(dataset.corpus), dataset.ignore_identical_ids) == ("scifact", 400, True)
+    assert dataset.splits["test"].qrels == {"d7": {"d8": 1}}
+
+
+def test_a_broken_download_goes_on_where_it_stopped(tmp_path, hub, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.DOWNLOAD_CHUNK_SIZE", 500)  # what it keeps of a broken answer
+    entry, target = look_up("beir/scifact"), tmp_path / "scifact"
+    hub.cut["corpus.jsonl.gz"] = [1000]
+    hub.refused.add("queries.jsonl.gz")
+    with pytest.raises(
+        DownloadError, match=r"could not give queries\.jsonl\.gz of BeIR/scifact .*Run the same command"
+    ):
+        fetch(entry, target, endpoint=hub.url)
+    assert not target.exists()
+    assert [given for name, given in hub.ranges if name == "corpus.jsonl.gz"][-1] == "bytes=1000-"
+    hub.refused.clear()
+    hub.ranges.clear()
+    fetch(entry, target, endpoint=hub.url)
+    assert "corpus.jsonl.gz" not in [name for name, _ in hub.ranges]
+    assert contents(target)["corpus.jsonl.gz"] == CORPUS
+
+
+def test_a_file_that_the_hub_calls_otherwise_is_not_kept(tmp_path, hub):
+    entry, target = look_up("beir/scifact"), tmp_path / "scifact"
+    hub.refused.add("corpus.jsonl.gz")
+    with pytest.raises(DownloadError):
+        fetch(entry, target, endpoint=hub.url)
+    hub.refused.clear()
+    hub.repositories["BeIR/scifact"]["corpus.jsonl.gz"] = b"y" * len(CORPUS)
+    with pytest.raises(DownloadError, match="another size or checksum"):
+        fetch(entry, target, endpoint=hub.url)
+    hub.repositories["BeIR/scifact"]["corpus.jsonl.gz"] = CORPUS
+    assert contents(fetch(entry, target, endpoint=hub.url))["corpus.jsonl.gz"] == CORPUS
+
+
+def test_offline_says_what_to_do(tmp_path):
+    with pytest.raises(DownloadError, match=r"could not be looked up of BeIR/scifact .*--from FOLDER"):
+        fetch(look_up("beir/scifact"), tmp_path / "x", endpoint="http://127.0.0.1:9")
+    assert not (tmp_path / "x").exists()
+
+
+def test_what_the_hub_does_not_have_is_told(tmp_path, hub):
+    with pytest.raises(DataError, match="no/where is not on the Hub"):
+        fetch(look_up("hub:no/where"), tmp_path / "x", endpoint=hub.url)
+    wrong = KnownBenchmark("w", "mteb", "", "", (HubFiles("BeIR/scifact", ("corpus/*.parquet",)),))
+    with pytest.raises(DataError, match=r"holds none of the files corpus/\*\.parquet; it has README\.md"):
+        fetch(wrong, tmp_path / "y", endpoint=hub.url)
+
+
+def test_a_copy_is_checked_too(tmp_path):
+    copy = copy_of_scifact(tmp_path / "copy")
+    with pytest.raises(DataError, match="is no folder; expected a copy"):
+        fetch(look_up("beir/scifact"), tmp_path / "x", tmp_path / "absent")
+    with pytest.raises(DataError, match=r"holds none of the files \*/\*\.parquet, README\.md"):
+        fetch(look_up("ragbench"), tmp_path / "y", copy)
+    target = fetch(look_up("beir/scifact"), tmp_path / "z", copy)
+    with pytest.raises(DataError, match="exists already"):
+        fetch(look_up("beir/scifact"), target, copy)
+    with pytest.raises(DataError, match=r"cannot be fetched by a program: .*Kaggle"):
+        fetch(look_up("finagentbench"), tmp_path / "w")
+
+
+def test_an_interrupted_copy_keeps_what_is_complete(tmp_path, monkeypatch):
+    copy, target = copy_of_scifact(tmp_path / "copy"), tmp_path / "scifact"
+    import querylect.data.fetch as module
+
+    real, copied = module.shutil.copyfile, []
+
+    def killed(source, place):
+        copied.append(Path(source).name)
+        if len(copied) == 3:
+            Path(place).write_bytes(b"half")
+            raise KeyboardInterrupt
+        return real(source, place)
+
+    monkeypatch.setattr(module.shutil, "copyfile", killed)
+    with pytest.raises(KeyboardInterrupt):
+        fetch(look_up("beir/scifact"), target, copy)
+    assert not target.exists()
+    copied.append("")
+    fetch(look_up("beir/scifact"), target, copy)
+    assert len(copied) == 4 + 2, "two of four files were there"
+    assert contents(target) == {name: content for name, content in contents(copy).items() if name != "unwanted.bin"}
+    again = fetch(look_up("beir/scifact"), tmp_path / "other", copy)
+    (again.with_name(".third.partial")).mkdir()
+    (again.with_name(".third.partial") / "plan.json").write_text('{"asked": {"source": "z"}, "files": []}')
+    with pytest.raises(DataError, match="holds part of another source"):
+        fetch(look_up("beir/scifact"), tmp_path / "third", copy)
+
+
+def test_check_tells_counts_overlap_and_changed_files(tmp_path):
+    target = fetch(look_up("beir/scifact"), tmp_path / "scifact", copy_of_scifact(tmp_path / "copy"))
+    said = "\n".join(check(target))
+    assert "4 files, each with the sha256" in said
+    assert "scifact: 400 documents, documents with the id of a question are ignored" in said
+    assert "test: 1 questions, 1 judgements above 0 (1.00 a question; grades 1)" in said
+    assert "beir/scifact, test: 400 documents, not 5,183; 1 questions, not 300; 1 judgements, not 339" in said
+    (target / "corpus.jsonl.gz").write_bytes(b"other")
+    with pytest.raises(DataError, match=r"1 of 4 files are missing or were changed .*corpus\.jsonl\.gz"):
+        list(check(target))
+    assert changed_files(target, source_of(target).files) == ["corpus.jsonl.gz"]
+    (target / "source.json").write_text("{}")
+    with pytest.raises(DataError, match="not what `querylect data get` writes"):
+        list(check(target))
+
+
+def test_all_sets_of_the_paper_are_known():
+    names = "arguana msmarco trec-covid nfcorpus nq hotpotqa fiqa webis-touche2020 quora dbpedia-entity scidocs fever "
+    names += "climate-fever scifact"
+    entries = known()
+    for name in names.split():
+        entry = entries[f"beir/{name}"]
+        assert entry.ignore_identical_ids
+        assert entry.licence
+        assert entry.split == ("validation" if name == "msmarco" else "test")
+    assert len(entries) == 14 + 2
+    with pytest.raises(DataError, match="no benchmark 'scifacts' is known; known are ragbench"):
+        look_up("scifacts")
+
+
+class _Task:
+    """What `get_task` of mteb 2.26 gives of a task, as far as it is read."""
+
+    def __init__(self, kind="Retrieval", modalities=("text",)):
+        self.ignore_identical_ids = True
+        self.metadata = SimpleNamespace(
+            type=kind,
+            modalities=list(modalities),
+            dataset={"path": "BeIR/scifact", "revision": "d56462d0e63a25450459c4f213e49ffdb866f7f9"},
+            description="Scientific claims.",
+            license="cc-by-nc-4.0",
+            reference="https://github.com/allenai/scifact",
+        )
+
+
+def test_tasks_of_mteb_are_looked_up_in_its_library(monkeypatch):
+    tasks = {"SciFact": _Task(), "STS12": _Task("STS"), "Pictures": _Task(modalities=("image",))}
+    monkeypatch.setitem(sys.modules, "mteb", SimpleNamespace(get_task=tasks.__getitem__))
+    entry = look_up("mteb/SciFact")
+    assert (entry.kind, entry.ignore_identical_ids) == ("mteb", True)
+    assert entry.repositories[0].revision == "d56462d0e63a25450459c4f213e49ffdb866f7f9"
+    assert entry.licence == "cc-by-nc-4.0, as MTEB reports; https://github.com/allenai/scifact"
+    for name, said in {
+        "STS12": "of type STS; expected a retrieval task",
+        "Pictures": "over texts",
+        "None": "no task",
+    }.items():
+        with pytest.raises(DataError, match=said):
+            look_up(f"mteb/{name}")
+    monkeypatch.setitem(sys.modules, "mteb", None)
+    with pytest.raises(DataError, match=r"pip install 'querylect\[mteb\]'"):
+        look_up("mteb/SciFact")
+
+
+def test_the_installed_mteb_is_understood():
+    pytest.importorskip("mteb", reason="pip install 'querylect[mteb]'")
+    entry = look_up("mteb/SciFact")
+    assert entry.repositories[0].repo == "mteb/scifact"
+    assert entry.repositories[0].revision
+    assert look_up("mteb/ArguAna").ignore_identical_ids
+    assert not entry.ignore_identical_ids
+
+
+def test_the_real_scifact_is_counted_as_published(realdata, tmp_path):
+    for name in ("corpus.jsonl", "queries.jsonl", "qrels/test.tsv"):
+        place = tmp_path / "scifact" / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes((realdata / "scifact" / name).read_bytes())
+    assert "beir/scifact, test: as many documents, questions and judgements as published" in list(
+        check(tmp_path / "scifact")
+    )

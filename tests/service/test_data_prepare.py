@@ -1,0 +1,143 @@
+"""A published benchmark as a BEIR folder, near-duplicates taken out by a real encoder."""
+
+import json
+from functools import partial
+
+import numpy as np
+import pytest
+from querylect.configs.schema import DatasetConfig, EnvironmentConfig
+from querylect.data.beir import load_beir
+from querylect.data.check import check
+from querylect.data.load import load_dataset
+from querylect.data.prepare import near_duplicates as near
+from querylect.data.prepare.prepare import prepare
+from querylect.data.ragbench import document_id
+from querylect.data.types import Document
+from querylect.envs.retrievers.encoder import open_corpus_encoder
+from querylect.errors import DataError
+
+from ..encoders import DOCUMENTS, save_bert
+from ..unit.test_data_ragbench import write
+
+SAME = DOCUMENTS[1].upper()  # the tokenizer lower-cases: another text with the same embedding
+ROWS = {
+    ("covidqa", "test"): [("1", "one?", [DOCUMENTS[0], SAME], []), ("2", "two?", [DOCUMENTS[1], SAME], [])],
+    ("covidqa", "train"): [("3", "three?", [DOCUMENTS[2], DOCUMENTS[3], DOCUMENTS[4]], [])],
+}
+PART = {"kind": "ragbench", "parts": ["covidqa"]}
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory):
+    return partial(open_corpus_encoder, EnvironmentConfig(retriever=save_bert(tmp_path_factory.mktemp("bert"))))
+
+
+@pytest.fixture
+def published(tmp_path):
+    return DatasetConfig(path=str(write(tmp_path / "ragbench", ROWS)), **PART)
+
+
+def test_judgements_follow_the_copy_that_is_kept(tmp_path, published, encoder):
+    meta = prepare(published, tmp_path / "out", encoder)
+    dataset = load_beir(tmp_path / "out")
+    kept = document_id(SAME)  # the first in corpus order: test rows stand after train rows, SAME before its twin
+    gone = document_id(DOCUMENTS[1])
+    assert {kept, gone} - {document.id for document in dataset.corpus} == {gone}
+    assert dataset.splits["test"].qrels == {
+        "covidqa/1": {document_id(DOCUMENTS[0]): 1, kept: 1},
+        "covidqa/2": {kept: 1},
+    }
+    assert meta["near_duplicates"] | {"model": "", "encoder": ""} == {
+        "encoder": "",
+        "model": "",
+        "max_length": meta["near_duplicates"]["max_length"],
+        "cosine_over": 0.99,
+        "removed": 1,
+    }
+    assert (tmp_path / "out" / "duplicates.tsv").read_text().splitlines()[1].split("\t")[:2] == [gone, kept]
+    assert meta == json.loads((tmp_path / "out" / "meta.json").read_text())
+    assert meta["documents"] == 5
+    assert meta["questions"] == {"train": 1, "test": 2}
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+    said = "\n".join(check(tmp_path / "out"))
+    assert "5 files, each with the sha256" in said
+    assert "no question stands in two splits" in said
+
+
+def test_without_an_encoder_it_is_what_the_kind_reads(tmp_path, published):
+    prepare(published, tmp_path / "out")
+    ours, direct = load_beir(tmp_path / "out"), load_dataset(published)
+    assert (ours.corpus, ours.name, ours.licence) == (direct.corpus, direct.name, direct.licence)
+    assert ours.splits["test"].qrels == direct.splits["test"].qrels
+    with pytest.raises(DataError, match="exists already"):
+        prepare(published, tmp_path / "out")
+
+
+def test_a_killed_run_goes_on_with_its_embeddings(tmp_path, published, encoder, monkeypatch):
+    monkeypatch.setattr(near, "BLOCK", 2)
+    done = []
+
+    def killed(number):
+        done.append(number)
+        if len(done) == 2:
+            raise KeyboardInterrupt
+
+    save = near._save
+    monkeypatch.setattr(near, "_save", lambda path, vectors: (save(path, vectors), killed(path.name)))
+    with pytest.raises(KeyboardInterrupt):
+        prepare(published, tmp_path / "out", encoder)
+    assert not (tmp_path / "out").exists()
+    prepare(published, tmp_path / "out", encoder)
+    assert done == [f"vectors-0000{block}.npy" for block in range(3)], "six documents are three blocks, each once"
+    monkeypatch.setattr(near, "BLOCK", 4096)
+    monkeypatch.setattr(near, "_save", save)
+    prepare(published, tmp_path / "whole", encoder)
+    for name in ("corpus.jsonl", "queries.jsonl", "qrels/test.tsv", "duplicates.tsv"):
+        assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_embeddings_of_something_else_are_not_taken_up(tmp_path, published, encoder, monkeypatch):
+    monkeypatch.setattr(
+        "querylect.data.prepare.prepare.near_duplicates", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
+    )
+    with pytest.raises(KeyboardInterrupt):
+        prepare(published, tmp_path / "out", encoder)
+    monkeypatch.undo()
+    other = {**ROWS, ("covidqa", "test"): [*ROWS["covidqa", "test"], ("9", "nine?", ["new"], [])]}
+    write(tmp_path / "ragbench", other)
+    with pytest.raises(DataError, match="embeddings of another corpus or by another encoder"):
+        prepare(published, tmp_path / "out", encoder)
+    assert prepare(published, tmp_path / "out", encoder, restart=True)["documents"] == 6
+
+
+def test_an_encoder_is_asked_for(tmp_path, published):
+    with pytest.raises(DataError, match="'bm25' is no encoder"):
+        prepare(published, tmp_path / "out", partial(open_corpus_encoder, EnvironmentConfig(retriever="bm25")))
+
+
+@pytest.mark.parametrize("block", [1, 3, 7, 100])
+def test_blocks_decide_nothing(tmp_path, monkeypatch, block):
+    """The greedy rule, one document after another, over vectors with chains of neighbours."""
+    monkeypatch.setattr(near, "BLOCK", block)
+    angles = np.concatenate([np.linspace(0, 1.2, 25), [0.0, 0.5, 3.0, 3.0], np.linspace(1.3, 0, 20)])
+    vectors = np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
+
+    class Fixed:
+        """Gives the vectors in order; a document's text is its place."""
+
+        def embed(self, documents):
+            return vectors[[int(document.text) for document in documents]] * 3
+
+    threshold, expected, kept = 0.99, [], []
+    for place, vector in enumerate(vectors):
+        twin = next((other for other in kept if float(vectors[other] @ vector) > threshold), None)
+        if twin is None:
+            kept.append(place)
+        else:
+            expected.append((place, twin))
+    documents = [Document(str(place), "", str(place)) for place in range(len(vectors))]
+    assert near.embed(documents, Fixed(), tmp_path) == len(vectors)
+    found = near.near_duplicates(tmp_path, len(vectors), threshold)
+    assert [(each.place, each.kept) for each in found] == expected
+    assert all(each.cosine > threshold for each in found)
+    assert 3 < len(kept) < len(vectors) / 2

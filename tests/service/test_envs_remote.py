@@ -1,0 +1,423 @@
+"""Documents in an OpenSearch-compatible service: what is asked, how answers become rankings, and what an outage is.
+
+`tests/recordings/opensearch.json` is an exchange in the form that OpenSearch's API reference describes; `StandIn`
+scores like such a service, and refuses what it refuses.
+"""
+
+import json
+import math
+import socket
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fastapi.testclient import TestClient
+from querylect.configs.schema import (
+    DatasetConfig,
+    EnvironmentConfig,
+    HybridConfig,
+    MemberConfig,
+    RecipeConfig,
+    RemoteConfig,
+)
+from querylect.data.beir import save_beir
+from querylect.data.types import Dataset, Document, Question, Split
+from querylect.envs.environment import Environment
+from querylect.envs.index.build import (
+    build_index,
+)
+from querylect.envs.plan import Probe, SearchPlan, Term
+from querylect.envs.server.app import create_app
+from querylect.errors import ConfigError, EnvironmentUnavailableError, IndexFolderError, RequestError
+from starlette.responses import JSONResponse, PlainTextResponse
+
+from ..encoders import hidden_states, save_bert
+
+RECORDING = Path(__file__).parents[1] / "recordings" / "opensearch.json"
+WORDS = ("wing", "heat", "slab", "flow", "drag", "lift", "layer")
+CORPUS = [
+    Document(f"d{i}", WORDS[i % 7], f"{WORDS[i % 3]} {WORDS[(i * i) % 7]} {'heat ' * (i % 4)}air {WORDS[i % 5]}")
+    for i in range(80)
+]
+PROBES = [
+    [("heat of a wing", 1.0)],
+    [("heat", 1.0), ("wing", -0.5)],
+    [("heat air", 2.0), ("flow", 0.3), ("heat slab", -1.9)],
+    [("heat", 1.0), ("heat", -1.0)],
+    [("heat", -1.0)],
+    [(" ", 1.0), ("drag", 1.0), ("lift", 0.0)],
+]
+
+
+def plan(terms, k=5):
+    return SearchPlan(probes=(Probe(terms=tuple(Term(text=text, weight=weight) for text, weight in terms)),), k=k)
+
+
+@cache
+def words(field):
+    """The blank-separated words of one field of every document."""
+    return {document: getattr(document, field).lower().split() for document in CORPUS}
+
+
+@cache
+def bm25(field, text, document):
+    """Lucene's BM25 over one field."""
+    own, mean = words(field)[document], np.mean([len(each) for each in words(field).values()])
+    score = 0.0
+    for word in text.lower().split():
+        df = sum(word in each for each in words(field).values())
+        idf = math.log(1 + (len(CORPUS) - df + 0.5) / (df + 0.5))
+        tf = own.count(word)
+        score += idf * tf / (tf + 1.2 * (0.25 + 0.75 * len(own) / mean)) if tf else 0.0
+    return score
+
+
+class StandIn:
+    """A service with one index. `trouble` holds answers that are given, one each, instead of the right ones."""
+
+    def __init__(self, vectors=None, space="innerproduct"):
+        self.vectors, self.space = vectors, space
+        self.trouble, self.asked, self.headers = [], [], []
+        self.uuid, self.count = "first", len(CORPUS)
+
+    async def __call__(self, scope, receive, send):
+        if scope["type"] != "http":
+            return
+        body = b""
+        while True:
+            message = await receive()
+            body += message.get("body", b"")
+            if not message.get("more_body"):
+                break
+        self.headers.append({name.decode(): value.decode() for name, value in scope["headers"]})
+        await self.answer(scope["path"], body.decode())(scope, receive, send)
+
+    def answer(self, path, lines):
+        if path == "/mine":
+            return JSONResponse({"mine-1": {"mappings": {}, "settings": {"index": {"uuid": self.uuid}}}})
+        if path == "/mine/_count":
+            return JSONResponse({"count": self.count})
+        if path != "/_msearch":
+            return JSONResponse({"error": {"type": "index_not_found_exception"}, "status": 404}, 404)
+        said = [json.loads(line) for line in lines.splitlines()]
+        assert all(header["index"] == "mine" for header in said[::2])
+        self.asked.append(said[1::2])
+        responses = [self.search(body) for body in said[1::2]]
+        if self.trouble:
+            trouble = self.trouble.pop(0)
+            return trouble(responses)
+        return JSONResponse({"took": 1, "responses": responses})
+
+    def search(self, body):
+        scores = {place: self.score(body["query"], document) for place, document in enumerate(CORPUS)}
+        found = sorted((place for place, score in scores.items() if score is not None), key=lambda p: -scores[p])
+        hits = [{"_id": f"d{place}", "_score": scores[place]} for place in found[: body["size"]]]
+        return {"timed_out": False, "_shards": {"failed": 0}, "hits": {"hits": hits}, "status": 200}
+
+    def score(self, query, document):
+        """The score of a query that a document matches, else None."""
+        ((kind, body),) = query.items()
+        if kind == "match":
+            ((field, said),) = body.items()
+            assert said["boost"] >= 0, "negative boosts are refused"
+            score = bm25(field, said["query"], document)
+            return said["boost"] * score if score else None
+        if kind == "ids":
+            return 0.0 if document.id in body["values"] else None
+        if kind == "knn":
+            return self.near(np.array(body["vector"]["vector"]), self.vectors[CORPUS.index(document)])
+        must = [self.score(each, document) for each in [*body.get("filter", []), *body.get("must", [])]]
+        should = [self.score(each, document) for each in body.get("should", [])]
+        matched = [score for score in should if score is not None]
+        if None in must or (not must and not matched):
+            return None
+        return sum(must) + sum(matched)
+
+    def near(self, query, vector):
+        product = float(query @ vector)
+        if self.space == "cosinesimil":
+            return (1 + product / np.linalg.norm(query) / np.linalg.norm(vector)) / 2
+        return product + 1 if product >= 0 else 1 / (1 - product)
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data") / "mine"
+    save_beir(Dataset("mine", CORPUS, {"test": Split([Question("q", "heat")], {"q": {"d0": 1}})}), folder)
+    return DatasetConfig(kind="beir", path=str(folder))
+
+
+@pytest.fixture
+def stand_in(run_app):
+    service = StandIn()
+    with run_app(service) as url:
+        service.url = url
+        yield service
+
+
+def settings(dataset, folder, url, **changes):
+    remote = {"url": url, "index": "mine", "timeout": 5.0, "deadline": 20.0, **changes}
+    cut = {"index": str(folder / "index"), "block_mib": 1e-3}
+    return EnvironmentConfig(dataset=dataset, remote=RemoteConfig(**remote), **cut)
+
+
+@pytest.fixture
+def config(dataset, tmp_path, stand_in):
+    return settings(dataset, tmp_path, stand_in.url)
+
+
+def opened(config):
+    build_index(config, overwrite=True)
+    return Environment.open(config)
+
+
+def scores_by_hand(terms, fields=("title", "text")):
+    said = [(text, weight) for text, weight in terms if text.strip()]
+    scores = {
+        document.id: sum(weight * bm25(field, text, document) for text, weight in said for field in fields)
+        for document in CORPUS
+    }
+    return {id_: score for id_, score in scores.items() if score > 1e-12}
+
+
+def check(ranking, scores, k):
+    found = {hit.id: hit.score for hit in ranking}
+    best = sorted(scores.values(), reverse=True)[:k]
+    assert [hit.score for hit in ranking] == pytest.approx(best)
+    assert found == pytest.approx({id_: scores[id_] for id_ in found})
+
+
+@pytest.mark.parametrize("fields", [["title", "text"], ["text"]])
+@pytest.mark.parametrize("k", [1, 5, 80])
+def test_signed_probes_score_as_computed_by_hand(config, fields, k):
+    config = config.model_copy(update={"remote": config.remote.model_copy(update={"fields": fields})})
+    environment = opened(config)
+    rankings = environment.search([plan(terms, k) for terms in PROBES])
+    for ranking, terms in zip(rankings, PROBES, strict=True):
+        check(ranking, scores_by_hand(terms, fields), k)
+    assert [len(rankings[3]), len(rankings[4])] == [0, 0]
+    assert rankings == [environment.search([plan(terms, k)])[0] for terms in PROBES]
+
+
+def test_more_probes_than_one_request_takes_are_all_ranked(config, stand_in):
+    environment = opened(config)
+    terms = [[("heat", 1 + number / 100), ("wing", 1.0)] for number in range(130)]
+    rankings = environment.search([plan(each, 3) for each in terms])
+    assert [len(searches) for searches in stand_in.asked] == [64, 64, 2]
+    for ranking, each in zip(rankings, terms, strict=True):
+        check(ranking, scores_by_hand(each), 3)
+
+
+def test_more_documents_are_fetched_until_no_other_can_belong_to_the_ranking(config, stand_in):
+    environment = opened(config)
+    terms = [("heat", 1.0), ("heat", -0.999), ("slab", 0.001)]
+    (ranking,) = environment.search([plan(terms, 5)])
+    check(ranking, scores_by_hand(terms), 5)
+    sizes = [searches[0]["size"] for searches in stand_in.asked if "filter" not in searches[0]["query"]["bool"]]
+    assert sizes[0] == 5 + 16
+    assert sizes == sorted(set(sizes))
+    assert len(sizes) > 1
+
+
+def test_a_ranking_that_the_window_cuts_is_told(config, caplog):
+    narrow = config.remote.model_copy(update={"window": 10})
+    environment = opened(config.model_copy(update={"remote": narrow}))
+    environment.search([plan([("heat", 1.0), ("heat", -0.999)], 5)])
+    assert "env.remote.window, 10 candidates" in caplog.text
+
+
+def test_the_recorded_exchange_is_asked_and_read(small_environment, run_app, tmp_path):
+    exchange = json.loads(RECORDING.read_text(encoding="utf-8"))
+    known = {(each["method"], each["path"], each["lines"]): each for each in exchange}
+    used = []
+
+    async def replay(scope, receive, send):
+        if scope["type"] == "http":
+            body = (await receive()).get("body", b"").decode()
+            each = known[scope["method"], scope["path"], body]
+            used.append(each["lines"])
+            await JSONResponse(each["answer"], each["status"])(scope, receive, send)
+
+    with run_app(replay) as url:
+        remote = RemoteConfig(url=url, index="wards")
+        config = small_environment.model_copy(update={"remote": remote, "index": str(tmp_path / "index")})
+        environment = opened(config)
+        rankings = environment.search([plan([("headache", 1.0)], 3), plan([("blood", 2.0), ("cholesterol", -0.5)], 3)])
+    found = [[(hit.id, round(hit.score, 6)) for hit in ranking] for ranking in rankings]
+    assert found == [
+        [("aspirin", 1.386294), ("triptan", 1.150728)],
+        [("insulin", 2.407946), ("statin", 1.512066)],
+    ]
+    assert {each["lines"] for each in exchange} == set(used)
+
+
+@pytest.mark.parametrize("space", ["innerproduct", "cosinesimil"])
+def test_dense_probes_are_one_vector_and_scores_are_inner_products(space, dataset, run_app, tmp_path):
+    model = save_bert(tmp_path / "model")
+    documents = np.stack([hidden_states(model, document.contents)[0].numpy() for document in CORPUS]).astype(float)
+    similarity = "dot"
+    if space == "cosinesimil":
+        documents /= np.linalg.norm(documents, axis=1, keepdims=True)
+        similarity = "cos"
+    with run_app(StandIn(documents, space)) as url:
+        config = settings(dataset, tmp_path, url, space=space).model_copy(
+            update={
+                "retriever": "contriever",
+                "model": model,
+                "recipe": RecipeConfig(pooling="cls", similarity=similarity),
+            }
+        )
+        rankings = opened(config).search([plan(terms, 80) for terms in PROBES])
+    for ranking, terms in zip(rankings, PROBES, strict=True):
+        query = np.zeros(32)
+        for text, weight in terms:
+            if text.strip() and weight:
+                vector = hidden_states(model, text)[0].numpy().astype(float)
+                query += weight * (vector / np.linalg.norm(vector) if space == "cosinesimil" else vector)
+        expected = documents @ query if query.any() else np.array([])
+        assert [hit.score for hit in ranking] == pytest.approx(sorted(expected, reverse=True), rel=1e-3, abs=1e-3)
+        for hit in ranking:
+            assert hit.score == pytest.approx(expected[int(hit.id[1:])], rel=1e-3, abs=1e-3)
+
+
+def busy(responses):
+    return PlainTextResponse("try later", 503)
+
+
+def half(responses):
+    return JSONResponse({"responses": [{**responses[0], "_shards": {"failed": 1}}, *responses[1:]]})
+
+
+def late(responses):
+    return JSONResponse({"responses": [{**responses[0], "timed_out": True}, *responses[1:]]})
+
+
+def rejected(responses):
+    error = {"type": "rejected_execution_exception"}
+    return JSONResponse({"responses": [{"error": error, "status": 429}, *responses[1:]]})
+
+
+def garbled(responses):
+    return PlainTextResponse("<html>", 200)
+
+
+def short(responses):
+    return JSONResponse({"responses": responses[1:]})
+
+
+@pytest.mark.parametrize("trouble", [busy, half, late, rejected, garbled, short])
+def test_an_incomplete_answer_is_asked_for_again_and_is_never_a_ranking(trouble, config, stand_in):
+    environment = opened(config)
+    (expected,) = environment.search([plan(PROBES[0])])
+    stand_in.trouble = [trouble, trouble]
+    assert environment.search([plan(PROBES[0])]) == [expected]
+    impatient = Environment.open(
+        config.model_copy(update={"remote": config.remote.model_copy(update={"deadline": 0.05})})
+    )
+    stand_in.trouble = [trouble] * 50
+    with pytest.raises(EnvironmentUnavailableError, match=r"did not answer POST /_msearch completely within 0\.05 s"):
+        impatient.search([plan(PROBES[0])])
+
+
+def test_a_service_that_is_gone_is_an_outage_at_every_step(dataset, tmp_path, run_app):
+    service = StandIn()
+    with run_app(service) as url:
+        config = settings(dataset, tmp_path, url, deadline=0.2)
+        environment = opened(config)
+        app = TestClient(create_app(environment, config))
+    with pytest.raises(EnvironmentUnavailableError, match=r"the last attempt: .*Check that the service"):
+        environment.search([plan(PROBES[0])])
+    with pytest.raises(EnvironmentUnavailableError):
+        Environment.open(config)
+    with app:
+        steps = [{"question_id": "q", "plan": plan(terms).model_dump()} for terms in PROBES]
+        answer = app.post("/v1/step", json={"steps": steps})
+    assert answer.status_code == 503
+    assert answer.headers["Retry-After"]
+    assert "did not answer" in answer.json()["detail"]
+
+
+def test_nothing_listens_at_the_url(dataset, tmp_path):
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{held.getsockname()[1]}"
+        with pytest.raises(EnvironmentUnavailableError, match="refused"):
+            build_index(settings(dataset, tmp_path, url, deadline=0.1))
+    assert not (tmp_path / "index").exists()
+
+
+def test_what_the_service_calls_wrong_is_an_error_at_once(config, stand_in):
+    environment = opened(config)
+    for trouble, error, said in (
+        (lambda _: JSONResponse({"error": "no such field"}, 400), RequestError, "status 400.*no such field"),
+        (
+            lambda r: JSONResponse({"responses": [{"error": {"reason": "too many clauses"}, "status": 400}]}),
+            RequestError,
+            "too many clauses",
+        ),
+        (lambda _: JSONResponse({}, 401), ConfigError, "refuses access.*QUERYLECT_REMOTE_AUTH"),
+        (lambda _: JSONResponse({}, 404), IndexFolderError, "no index 'mine'"),
+        (
+            lambda r: JSONResponse({"responses": [{"hits": {"hits": [{"_id": "foreign", "_score": 1.0}]}}]}),
+            IndexFolderError,
+            "'foreign', which the corpus does not have",
+        ),
+    ):
+        stand_in.trouble, before = [trouble], len(stand_in.asked)
+        with pytest.raises(error, match=said):
+            environment.search([plan(PROBES[0])])
+        assert len(stand_in.asked) == before + 1
+
+
+def test_an_index_that_is_missing_or_of_another_corpus_or_changed_is_refused(config, stand_in):
+    with pytest.raises(IndexFolderError, match="no index 'yours'"):
+        build_index(config.model_copy(update={"remote": config.remote.model_copy(update={"index": "yours"})}))
+    first = opened(config).index_hash
+    stand_in.uuid = "second"
+    with pytest.raises(IndexFolderError, match="other weights"):
+        Environment.open(config)
+    assert opened(config).index_hash != first
+    stand_in.count = 79
+    build_index(config, overwrite=True)
+    with pytest.raises(IndexFolderError, match=r"holds 79 documents; the corpus has 80"):
+        Environment.open(config)
+
+
+def test_local_and_remote_indexes_are_not_taken_for_each_other(config):
+    local = config.model_copy(update={"remote": None})
+    build_index(config)
+    with pytest.raises(IndexFolderError, match="engine"):
+        Environment.open(local)
+    build_index(local, overwrite=True)
+    with pytest.raises(IndexFolderError, match="engine"):
+        Environment.open(config)
+
+
+def test_the_authorization_header_comes_from_the_environment_and_not_from_the_url(config, stand_in, monkeypatch):
+    opened(config)
+    assert not any("authorization" in headers for headers in stand_in.headers)
+    stand_in.headers.clear()
+    monkeypatch.setenv("QUERYLECT_REMOTE_AUTH", "Basic c2VjcmV0")
+    environment = opened(config)
+    assert {headers.get("authorization") for headers in stand_in.headers} == {"Basic c2VjcmV0"}
+    assert environment.card["remote"] == "mine"
+    assert "c2VjcmV0" not in json.dumps(environment.card)
+    for url, said in (
+        (stand_in.url.replace("//", "//user:secret@"), "user name or password"),
+        ("localhost:9200", "expected http://HOST:PORT"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            opened(config.model_copy(update={"remote": config.remote.model_copy(update={"url": url})}))
+
+
+def test_a_remote_member_of_a_hybrid_and_no_remote_for_others(config, stand_in, tmp_path):
+    members = [
+        MemberConfig(retriever="bm25", index=str(tmp_path / "here")),
+        MemberConfig(retriever="bm25", index=str(tmp_path / "there"), remote=config.remote),
+    ]
+    plain = {"remote": None, "retriever": "hybrid", "hybrid": HybridConfig(members=members)}
+    (ranking,) = opened(config.model_copy(update=plain)).search([plan(PROBES[0])])
+    assert len(ranking) == 5
+    with pytest.raises(ConfigError, match="'splade' is splade"):
+        build_index(config.model_copy(update={"retriever": "splade", "index": str(tmp_path / "splade")}))

@@ -1,0 +1,415 @@
+"""Builds in parts: any number of shards and workers and any kill -9 in between give the same bytes."""
+
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from multiprocessing import active_children
+from pathlib import Path
+
+import bm25s
+import numpy as np
+import pytest
+import Stemmer
+from querylect.cli import main
+from querylect.configs.schema import DatasetConfig, EnvironmentConfig
+from querylect.data.beir import load_beir
+from querylect.data.corpus import open_corpus
+from querylect.data.load import corpus_hash, load_dataset
+from querylect.envs.environment import Environment
+from querylect.envs.index.build import build_index, build_shard, merge_index
+from querylect.envs.index.open import (
+    open_index,
+    verify_index,
+)
+from querylect.envs.plan import SearchPlan
+from querylect.envs.retrievers import bm25
+from querylect.envs.retrievers.open import (
+    open_retriever,
+)
+from querylect.errors import ConfigError, DataError, IndexFolderError, StorageError
+
+from ..encoders import save_bert
+
+WORDS = ["wing", "heat", "slab", "flow", "drag", "lift", "plate", "stream", "boundary", "layer"]
+DOCUMENTS = 90
+BLOCK = 1500 / 2**20
+"""About 15 documents: six parts."""
+
+
+def text_of(number):
+    return " ".join(WORDS[(number * factor) % 10] for factor in range(2, 3 + number % 5)) + f" word{number}"
+
+
+def write_corpus(folder, documents=DOCUMENTS, changed=None):
+    """A BEIR folder; blank lines, non-ASCII text, a document longer than a block and one without any word."""
+    (folder / "qrels").mkdir(parents=True)
+    lines = []
+    for number in range(documents):
+        text = {7: "heat " * 800, 30: "", 31: "é" * 40 + " Wärme"}.get(number, text_of(number))
+        record = {"_id": f"d{number}", "title": f"T{number}", "text": text if number != changed else "other text"}
+        lines.append(json.dumps(record, ensure_ascii=bool(number % 2)))
+        if number % 20 == 3:
+            lines.append("  ")
+    (folder / "corpus.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    (folder / "queries.jsonl").write_text('{"_id": "q", "text": "heat of a wing"}\n')
+    (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq\td4\t1\n")
+    return DatasetConfig(kind="beir", path=str(folder))
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("bert")
+    save_bert(folder)
+    return str(folder)
+
+
+@pytest.fixture(params=["bm25s", "rank_bm25", "dense"])
+def config(request, tmp_path, bert):
+    kind = {"retriever": "contriever", "model": bert} if request.param == "dense" else {"engine": request.param}
+    return EnvironmentConfig(
+        dataset=write_corpus(tmp_path / "data"), index=str(tmp_path / "in" / "it"), block_mib=BLOCK, **kind
+    )
+
+
+def at(config, name):
+    return config.model_copy(update={"index": str(Path(config.index).with_name(name))})
+
+
+def content_of(config):
+    """Every file of an index but the manifest, whose origin holds a time."""
+    return {path.name: path.read_bytes() for path in Path(config.index).iterdir() if path.name != "manifest.json"}
+
+
+def parts_of(config):
+    return sorted(Path(config.index).parent.glob(f".{Path(config.index).name}.parts/0*"))
+
+
+def test_any_number_of_shards_gives_the_same_bytes(config):
+    whole = build_index(config)
+    assert whole.documents == DOCUMENTS
+    for shards in (1, 3):
+        cut = at(config, f"cut{shards}")
+        for shard in range(shards, 0, -1):
+            build_shard(cut, shard, shards)
+        assert merge_index(cut).index_hash == whole.index_hash
+        assert content_of(cut) == content_of(config)
+    assert sorted(os.listdir(Path(config.index).parent)) == ["cut1", "cut3", "it"]
+
+
+@pytest.mark.parametrize("config", ["dense"], indirect=True)
+def test_any_number_of_workers_gives_the_same_bytes(config):
+    whole, seen = build_index(config), []
+    worked = at(config, "worked")
+    manifest = build_index(worked, workers=2, progress=lambda done, total: seen.append((done, total)))
+    assert manifest.index_hash == whole.index_hash
+    assert content_of(worked) == content_of(config)
+    assert seen[-1] == (DOCUMENTS, DOCUMENTS)
+    assert seen == sorted(seen, key=lambda pair: pair[0])
+    assert active_children() == []
+
+
+def test_the_size_of_the_blocks_does_not_show_in_a_bm25_index(tmp_path):
+    dataset = write_corpus(tmp_path / "data")
+    hashes = {
+        build_index(
+            EnvironmentConfig(dataset=dataset, index=str(tmp_path / f"i{size}"), block_mib=size / 2**20)
+        ).index_hash
+        for size in (700, 1500, 10**6)
+    }
+    assert len(hashes) == 1
+
+
+KILLED = """
+import os, signal, sys
+from querylect.configs.schema import EnvironmentConfig
+from querylect.envs.index.build import build_index
+
+real, count = os.fsync, 0
+
+def build(name, moment):
+    def fsync(descriptor):
+        global count
+        count += 1
+        if count == moment:
+            os.kill(os.getpid(), signal.SIGKILL)
+        real(descriptor)
+
+    os.fsync = fsync
+    config = EnvironmentConfig.model_validate_json(sys.argv[1])
+    build_index(config.model_copy(update={"index": config.index + name}))
+    return count
+
+if '"retriever":"contriever"' in sys.argv[1]:
+    import sentence_transformers
+
+total = int(sys.argv[2])
+for moment in (1, total // 3, 2 * total // 3, total):
+    child = os.fork()
+    if not child:
+        build(f".{moment}", moment)
+        os._exit(0)
+    print(moment, os.WTERMSIG(os.waitpid(child, 0)[1]))
+"""
+"""Builds an index again and again, each time killed when a further file is to be flushed to the disk."""
+
+
+@pytest.mark.parametrize("config", ["bm25s", "dense"], indirect=True)
+def test_a_build_killed_at_any_moment_goes_on_and_ends_with_the_same_bytes(config, monkeypatch):
+    flushed = []
+    monkeypatch.setattr(os, "fsync", flushed.append)
+    whole = build_index(config)
+    monkeypatch.undo()
+    code = [sys.executable, "-c", KILLED, config.model_dump_json(), str(len(flushed))]
+    ended = subprocess.run(code, check=True, capture_output=True, text=True).stdout.split()
+    assert ended[1::2] == [str(int(signal.SIGKILL))] * 4
+    for moment in ended[::2]:
+        killed = at(config, f"it.{moment}")
+        assert not Path(killed.index).exists()
+        finished = {path: path.stat().st_mtime_ns for path in parts_of(killed) if not path.suffix}
+        assert bool(finished) == (moment != "1")
+        assert build_index(killed).index_hash == whole.index_hash
+        assert content_of(killed) == content_of(config)
+    assert not [name for name in os.listdir(Path(config.index).parent) if name.startswith(".")]
+
+
+def test_finished_parts_are_not_written_again(tmp_path, monkeypatch):
+    config = EnvironmentConfig(
+        dataset=write_corpus(tmp_path / "data"), index=str(tmp_path / "in" / "it"), block_mib=BLOCK
+    )
+    written = []
+    real = bm25.write_part
+
+    def counted(folder, texts, *rest):
+        if len(written) == 3 and not (tmp_path / "again").exists():
+            raise KeyboardInterrupt
+        written.append(tuple(texts))
+        real(folder, texts, *rest)
+
+    monkeypatch.setattr(bm25, "write_part", counted)
+    with pytest.raises(KeyboardInterrupt):
+        build_index(config)
+    assert len(parts_of(config)) == 3
+    (tmp_path / "again").touch()
+    build_index(config)
+    assert len(written) == len(set(written))
+    assert len(written) > 5
+
+
+def test_parts_of_another_build_are_refused_until_the_user_lets_them_go(tmp_path):
+    config = EnvironmentConfig(dataset=write_corpus(tmp_path / "a"), index=str(tmp_path / "it"), block_mib=BLOCK)
+    build_shard(config, 1, 2)
+    other = config.model_copy(update={"engine": "rank_bm25"})
+    with pytest.raises(IndexFolderError, match=r"interrupted build with another engine.*--restart"):
+        build_index(other)
+    with pytest.raises(IndexFolderError, match="with another dataset and origin"):
+        build_shard(config.model_copy(update={"dataset": write_corpus(tmp_path / "b", changed=5)}), 2, 2)
+    with pytest.raises(IndexFolderError, match="with another engine"):
+        merge_index(other)
+    assert len(parts_of(config)) > 2
+    assert build_index(other, restart=True).engine == "rank_bm25"
+    assert not parts_of(config)
+
+
+def test_a_merge_without_all_parts_says_which_is_missing(tmp_path):
+    config = EnvironmentConfig(dataset=write_corpus(tmp_path / "a"), index=str(tmp_path / "it"), block_mib=BLOCK)
+    with pytest.raises(IndexFolderError, match="no parts to merge"):
+        merge_index(config)
+    build_shard(config, 2, 3)
+    with pytest.raises(IndexFolderError, match=r"parts are missing in .*the first is number 0.*--shard i/N"):
+        merge_index(config)
+    for shard in (0, 4):
+        with pytest.raises(ConfigError, match=rf"shard {shard}/3 does not exist"):
+            build_shard(config, shard, 3)
+
+
+def test_two_merges_at_once_do_not_meet(tmp_path):
+    config = EnvironmentConfig(dataset=write_corpus(tmp_path / "a"), index=str(tmp_path / "it"), block_mib=BLOCK)
+    build_shard(config, 1, 1)
+    with (tmp_path / ".it.parts" / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(IndexFolderError, match="another process puts the parts"):
+            merge_index(config)
+    assert merge_index(config).documents == DOCUMENTS
+
+
+def test_an_index_that_was_set_aside_when_the_build_was_killed_is_put_back_by_the_next(tmp_path):
+    config = EnvironmentConfig(dataset=write_corpus(tmp_path / "a"), index=str(tmp_path / "it"), block_mib=BLOCK)
+    built = build_index(config)
+    (tmp_path / "it").rename(tmp_path / ".it.replaced")
+    build_shard(config, 1, 2)
+    assert open_index(config.index).manifest.index_hash == built.index_hash
+
+
+@pytest.mark.parametrize("harm", ["cut", "remove", "foreign"])
+def test_a_damaged_part_is_never_merged(tmp_path, harm):
+    config = EnvironmentConfig(dataset=write_corpus(tmp_path / "a"), index=str(tmp_path / "it"), block_mib=BLOCK)
+    build_shard(config, 1, 1)
+    part = parts_of(config)[2]
+    if harm == "cut":
+        (part / "words.bin").write_bytes((part / "words.bin").read_bytes()[:-1])
+    elif harm == "remove":
+        (part / "words.bin").unlink()
+    else:
+        said = json.loads((part / "part.json").read_text())
+        (part / "part.json").write_text(json.dumps(said | {"plan": "0" * 64}))
+    for build in (merge_index, build_index):
+        with pytest.raises(IndexFolderError, match=rf"part {part.name} .*Remove that part"):
+            build(config)
+    shutil.rmtree(part)
+    assert build_index(config).documents == DOCUMENTS
+
+
+def test_a_corpus_that_changes_while_it_is_indexed_is_noticed(tmp_path):
+    config = EnvironmentConfig(dataset=write_corpus(tmp_path / "a"), index=str(tmp_path / "it"), block_mib=BLOCK)
+    build_shard(config, 1, 1)
+    with (tmp_path / "a" / "corpus.jsonl").open("a") as file:
+        file.write('\n{"_id": "late", "text": "x"}')
+    with pytest.raises(DataError, match="was changed while it was indexed"):
+        merge_index(config)
+
+
+def test_an_id_that_stands_twice_is_found_across_parts(tmp_path):
+    dataset = write_corpus(tmp_path / "a")
+    path = tmp_path / "a" / "corpus.jsonl"
+    path.write_text(path.read_text().replace('"_id": "d80"', '"_id": "d3"'))
+    config = EnvironmentConfig(dataset=dataset, index=str(tmp_path / "it"), block_mib=BLOCK)
+    with pytest.raises(DataError, match=r"'d3' stands twice in the corpus \(documents 4 and 81\)"):
+        build_index(config)
+
+
+def test_an_error_in_a_block_names_its_line(tmp_path):
+    dataset = write_corpus(tmp_path / "a")
+    path = tmp_path / "a" / "corpus.jsonl"
+    lines = path.read_text().split("\n")
+    lines[70] = "{"
+    path.write_text("\n".join(lines))
+    for workers in (1, 2):
+        config = EnvironmentConfig(dataset=dataset, index=str(tmp_path / "it"), block_mib=BLOCK)
+        with pytest.raises(DataError, match=r"corpus\.jsonl, line 71: not valid JSON"):
+            build_index(config, workers=workers)
+    assert active_children() == []
+
+
+def test_the_corpus_is_read_in_blocks_and_never_held(tmp_path, monkeypatch):
+    config = EnvironmentConfig(dataset=write_corpus(tmp_path / "a"), index=str(tmp_path / "it"), block_mib=BLOCK)
+    held = []
+    real = bm25.write_part
+    monkeypatch.setattr(
+        bm25, "write_part", lambda folder, texts, *rest: held.append(texts) or real(folder, texts, *rest)
+    )
+    build_index(config)
+    assert sum(map(len, held)) == DOCUMENTS
+    assert max(map(len, held)) < 30
+    _, lines = open_corpus(config.dataset).blocks(1500)
+    assert lines == len((tmp_path / "a" / "corpus.jsonl").read_text().split("\n"))
+    for size in (1, 7, 100, 10**6):
+        corpus = open_corpus(config.dataset)
+        read = [document for block in corpus.blocks(size)[0] for document in corpus.read(block)]
+        assert read == list(load_beir(tmp_path / "a").corpus)
+    assert open_index(config.index).manifest.corpus_hash == corpus_hash(read)
+
+
+def test_an_environment_takes_documents_from_the_index_and_reads_no_corpus(tmp_path):
+    config = EnvironmentConfig(dataset=write_corpus(tmp_path / "a"), index=str(tmp_path / "it"), block_mib=BLOCK)
+    build_index(config)
+    whole = load_dataset(config.dataset)
+    path = tmp_path / "a" / "corpus.jsonl"
+    path.unlink()
+    environment = Environment.open(config)
+    assert environment.corpus_size == DOCUMENTS
+    assert [environment.document(document.id) for document in whole.corpus] == list(whole.corpus)
+    assert environment.search([SearchPlan.of("word44")])[0][0].id == "d44"
+    with pytest.raises(KeyError):
+        environment.document("d90")
+
+
+def test_a_judged_document_that_the_index_does_not_hold_is_named(tmp_path):
+    config = EnvironmentConfig(dataset=write_corpus(tmp_path / "a"), index=str(tmp_path / "it"))
+    build_index(config)
+    with (tmp_path / "a" / "qrels" / "test.tsv").open("a") as file:
+        file.write("q\td900\t1\n")
+    with pytest.raises(DataError, match=r"test\.tsv: document 'd900' is judged but is not in corpus\.jsonl"):
+        Environment.open(config)
+
+
+def test_a_corpus_file_with_other_content_is_refused_and_a_copy_is_not(tmp_path):
+    config = EnvironmentConfig(dataset=write_corpus(tmp_path / "a"), index=str(tmp_path / "it"))
+    build_index(config)
+    copied = config.model_copy(update={"dataset": write_corpus(tmp_path / "copy")})
+    os.utime(tmp_path / "copy" / "corpus.jsonl", ns=(1, 1))
+    assert Environment.open(copied).corpus_size == DOCUMENTS
+    path = tmp_path / "copy" / "corpus.jsonl"
+    path.write_text(path.read_text().replace("word44", "word45"))
+    with pytest.raises(IndexFolderError, match=r"another corpus.*corpus\.jsonl has other content"):
+        Environment.open(copied)
+    longer = config.model_copy(update={"dataset": write_corpus(tmp_path / "longer", documents=91)})
+    with pytest.raises(IndexFolderError, match=r"another corpus.*corpus\.jsonl has \d+ bytes, not \d+"):
+        Environment.open(longer)
+
+
+def test_postings_are_those_of_bm25s_to_the_last_bit(tmp_path):
+    config = EnvironmentConfig(dataset=write_corpus(tmp_path / "a"), index=str(tmp_path / "it"), block_mib=BLOCK)
+    build_index(config)
+    texts = [document.contents for document in load_beir(tmp_path / "a").corpus]
+    peer = bm25s.BM25(method="lucene", k1=1.2, b=0.75)
+    tokens = bm25s.tokenize(texts, stopwords="en", stemmer=Stemmer.Stemmer("english"), show_progress=False)
+    peer.index(tokens, show_progress=False)
+    model = open_retriever(open_index(config.index), config)._engine
+    assert len(model._words) == len([word for word in peer.vocab_dict if word])
+    for word, theirs in peer.vocab_dict.items():
+        if not word:
+            continue
+        ours = model._words.place(word)
+        for name in ("data", "indices"):
+            ends = (peer.scores["indptr"][theirs : theirs + 2], model._model.scores["indptr"][ours : ours + 2])
+            expected, found = peer.scores[name][slice(*ends[0])], model._model.scores[name][slice(*ends[1])]
+            assert np.array_equal(expected, found), (word, name)
+
+
+def test_a_full_disk_keeps_what_is_finished(tmp_path):
+    config = EnvironmentConfig(dataset=write_corpus(tmp_path / "a"), index=str(tmp_path / "in" / "it"), block_mib=BLOCK)
+    code = (
+        "import resource, sys; from querylect.configs.schema import EnvironmentConfig as C; "
+        "from querylect.envs.index.build import build_index; "
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (7000, resource.RLIM_INFINITY)); "
+        "build_index(C.model_validate_json(sys.argv[1]))"
+    )
+    ended = subprocess.run([sys.executable, "-c", code, config.model_dump_json()], capture_output=True, text=True)
+    assert StorageError.__name__ in ended.stderr
+    assert "goes on with the parts that are finished" in ended.stderr
+    assert len(parts_of(config)) > 3
+    assert build_index(config).documents == DOCUMENTS
+
+
+def test_a_job_array_builds_shards_that_its_task_0_merges(tmp_path):
+    """The job script as Slurm starts it, three times."""
+    dataset = write_corpus(tmp_path / "a")
+    overrides = [
+        "tiny",
+        "env.dataset.kind=beir",
+        f"env.dataset.path={dataset.path}",
+        f"env.index={tmp_path / 'in' / 'it'}",
+        f"env.block_mib={BLOCK}",
+    ]
+    script = Path(__file__).parents[2] / "slurm" / "index_array.sh"
+    command = Path(sys.executable).with_name("querylect")
+    for task, count, said in (("1", "2", "shard 1/2"), ("2", "2", "shard 2/2"), ("0", "1", f"{DOCUMENTS} documents")):
+        slurm = {"SLURM_ARRAY_TASK_ID": task, "SLURM_ARRAY_TASK_COUNT": count, "SLURM_SUBMIT_DIR": str(tmp_path)}
+        slurm |= {"QUERYLECT": str(command), "QUERYLECT_SLURM": str(script.parent)}
+        told = subprocess.run(
+            ["bash", script, *overrides], env=os.environ | slurm, check=True, capture_output=True, text=True
+        )
+        assert said in told.stdout
+    assert verify_index(tmp_path / "in" / "it").documents == DOCUMENTS
+
+
+@pytest.mark.parametrize("shard", ["0/2", "3/2", "1", "a/b", "1/2/3"])
+def test_a_shard_that_does_not_exist_is_a_user_s_mistake(shard, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["index", "build", "tiny", "--shard", shard])
+    assert ended.value.code == 2
+    assert "expected i/n" in capsys.readouterr().err

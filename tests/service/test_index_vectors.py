@@ -1,0 +1,243 @@
+"""Vectors of an index: kinds of search against exact search, memory that is told and refused, damage."""
+
+import json
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import faiss
+import numpy as np
+import pytest
+from querylect.configs.schema import EnvironmentConfig, VectorsConfig
+from querylect.envs.environment import Environment
+from querylect.envs.index.build import build_index
+from querylect.envs.index.open import (
+    open_index,
+    verify_index,
+)
+from querylect.envs.plan import Probe, SearchPlan, Term
+from querylect.envs.retrievers import dense, nearest
+from querylect.envs.retrievers.open import (
+    open_retriever,
+)
+from querylect.errors import ConfigError, IndexFolderError, ModelError
+
+from ..encoders import save_bert
+from .test_index_build import write_corpus
+
+ROWS, WIDTH = 3000, 16
+KINDS = [
+    {"dtype": "float32"},
+    {"dtype": "float16"},
+    {"search": "hnsw", "hnsw_links": 16},
+    {"search": "hnsw", "dtype": "float16"},
+    {"search": "ivfpq", "ivf_lists": 20, "ivf_probes": 20, "pq_bytes": 8},
+]
+NAMES = ["-".join(str(value) for value in kind.values()) for kind in KINDS]
+
+
+class Axes:
+    """An encoder whose texts are vectors written out."""
+
+    dimension = WIDTH
+
+    def queries(self, texts):
+        return np.array([json.loads(text) for text in texts], dtype=np.float32)
+
+
+def written(row):
+    return json.dumps([float(value) for value in row])
+
+
+@pytest.fixture(scope="module")
+def vectors():
+    """Clustered, as embeddings are: an approximate search over pure noise finds little."""
+    random = np.random.default_rng(0)
+    centres = random.normal(size=(60, WIDTH))
+    return (centres[random.integers(60, size=ROWS)] + 0.3 * random.normal(size=(ROWS, WIDTH))).astype(np.float32)
+
+
+def opened(folder, vectors, **settings):
+    """The retriever over vectors that were written in three parts."""
+    config = VectorsConfig(**settings)
+    store = nearest.vector_store(config, WIDTH, len(vectors))
+    parts = []
+    for number, piece in enumerate(np.array_split(vectors.astype(config.dtype), 3)):
+        parts.append(folder / f"part{number}")
+        parts[-1].mkdir(parents=True)
+        np.save(parts[-1] / dense.VECTORS, piece)
+    (folder / "index").mkdir()
+    dense.merge(parts, folder / "index", store, config)
+    return dense.load(folder / "index", Axes(), store, config)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=NAMES)
+def test_every_kind_finds_what_exact_search_finds_and_scores_it_exactly(tmp_path, vectors, kind):
+    random = np.random.default_rng(1)
+    mixed = [(vectors[a], vectors[b]) for a, b in random.integers(ROWS, size=(40, 2))]
+    probes = [Probe(terms=(Term(text=written(a)), Term(text=written(b), weight=-0.4))) for a, b in mixed]
+    rankings = opened(tmp_path, vectors, **kind).rank(probes, [10] * 40)
+    found = 0
+    for (plus, minus), ranking in zip(mixed, rankings, strict=True):
+        scores = vectors.astype(kind.get("dtype", "float32")).astype(np.float64) @ (
+            plus - 0.4 * minus.astype(np.float64)
+        )
+        np.testing.assert_allclose(ranking.scores, scores[ranking.documents], rtol=1e-4)
+        assert (np.diff(ranking.scores) <= 0).all()
+        assert len(set(ranking.documents.tolist())) == 10
+        found += len(set(ranking.documents.tolist()) & set(np.argsort(-scores)[:10].tolist()))
+    assert found == 400 if "search" not in kind else found > 360
+
+
+@pytest.mark.parametrize(
+    ("kind", "depth", "shallow", "deep"),
+    [
+        ({"search": "hnsw", "hnsw_links": 2, "hnsw_effort": 4}, "hnsw_depth", 1, 1000),
+        ({"search": "ivfpq", "ivf_lists": 20, "pq_bytes": 8}, "ivf_probes", 1, 20),
+    ],
+)
+def test_a_deeper_search_finds_more(tmp_path, vectors, kind, depth, shallow, deep):
+    probes = [Probe(terms=(Term(text=written(row)),)) for row in vectors[:60]]
+    found = []
+    for value in (shallow, deep):
+        rankings = opened(tmp_path / str(value), vectors, **kind, **{depth: value}).rank(probes, [10] * 60)
+        nearest_ten = np.argsort(-(vectors @ vectors[:60].T), axis=0)[:10].T
+        pairs = zip(rankings, nearest_ten.tolist(), strict=True)
+        found.append(sum(len(set(ranking.documents.tolist()) & set(ten)) for ranking, ten in pairs))
+    assert found[0] < found[1]
+
+
+def test_float16_is_searched_piece_by_piece_like_one_piece(tmp_path, vectors, monkeypatch):
+    probes = [Probe(terms=(Term(text=written(row)),)) for row in vectors[:20]]
+    whole = opened(tmp_path / "a", vectors, dtype="float16").rank(probes, [30] * 20)
+    monkeypatch.setattr(nearest, "_ROWS", 7)
+    pieces = opened(tmp_path / "b", vectors, dtype="float16").rank(probes, [30] * 20)
+    for one, other in zip(whole, pieces, strict=True):
+        assert one.documents.tolist() == other.documents.tolist()
+
+
+@pytest.mark.parametrize("kind", KINDS[2:], ids=NAMES[2:])
+def test_an_approximate_index_is_the_same_file_every_time(tmp_path, vectors, kind):
+    files = []
+    for name in ("a", "b"):
+        opened(tmp_path / name, vectors, **kind)
+        files.append((tmp_path / name / "index" / nearest.NEAREST).read_bytes())
+    assert files[0] == files[1]
+
+
+def test_fewer_documents_than_asked_for_are_all_ranked(tmp_path, vectors):
+    for number, kind in enumerate(KINDS[:4]):
+        retriever = opened(tmp_path / str(number), vectors[:5], **kind)
+        (ranking,) = retriever.rank([Probe(terms=(Term(text=written(vectors[0])),))], [10])
+        assert sorted(ranking.documents.tolist()) == [0, 1, 2, 3, 4]
+
+
+def test_memory_is_what_faiss_takes(tmp_path, vectors):
+    """The estimate is at least the size of the written file (but for its header), and not twice as much."""
+    for number, kind in enumerate(KINDS[2:]):
+        opened(tmp_path / str(number), vectors, **kind)
+        file = (tmp_path / str(number) / "index" / nearest.NEAREST).stat().st_size
+        _, needed = nearest.vector_store(VectorsConfig(**kind), WIDTH, ROWS).memory(ROWS)
+        assert file - 1000 <= needed < 2 * file
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("vectors")
+    save_bert(folder / "bert")
+    config = EnvironmentConfig(
+        dataset=write_corpus(folder / "data"),
+        index=str(folder / "it"),
+        retriever="contriever",
+        model=str(folder / "bert"),
+        vectors=VectorsConfig(search="hnsw"),
+    )
+    build_index(config)
+    return config
+
+
+def changed(config, **settings):
+    return config.model_copy(update={"vectors": VectorsConfig(**settings)})
+
+
+def test_the_memory_is_told_before_it_starts_and_refused_where_it_cannot_fit(built, tmp_path, caplog):
+    config = built.model_copy(update={"index": str(tmp_path / "it")})
+    with pytest.raises(ConfigError, match=r"hnsw over \d+ vectors.*does not fit.*float16 or search=ivfpq"):
+        build_index(changed(config, search="hnsw", memory_gib=1e-6))
+    assert os.listdir(tmp_path) == []
+    with caplog.at_level(logging.INFO, logger="querylect"):
+        build_index(changed(config, search="flat", memory_gib=1))
+    assert "GiB of memory to build" in caplog.text
+
+
+def test_too_few_documents_for_ivfpq_and_bytes_that_do_not_divide_are_refused(built, tmp_path):
+    config = built.model_copy(update={"index": str(tmp_path / "it")})
+    with pytest.raises(ConfigError, match=r"at least 256 documents.*Use 'flat'"):
+        build_index(changed(config, search="ivfpq"))
+    with pytest.raises(ConfigError, match=r"pq_bytes is 5, which does not divide.* such as 4"):
+        nearest.vector_store(VectorsConfig(search="ivfpq", pq_bytes=5), 16, 3000)
+
+
+def test_other_vectors_than_the_index_has_are_refused_but_search_depth_may_change(built):
+    assert Environment.open(changed(built, search="hnsw", hnsw_depth=7)).search([SearchPlan.of("heat")])[0]
+    for settings, said in (
+        ({"search": "flat"}, "search 'hnsw'; the configuration says vectors.search 'flat'"),
+        ({"search": "hnsw", "dtype": "float16"}, "vectors.dtype 'float32'"),
+        ({"search": "hnsw", "hnsw_links": 8}, "vectors.hnsw_links 32"),
+    ):
+        with pytest.raises(IndexFolderError, match=said):
+            Environment.open(changed(built, **settings))
+
+
+@pytest.mark.skipif(hasattr(faiss, "StandardGpuResources"), reason="this FAISS has GPUs")
+def test_a_gpu_that_is_not_there_is_said(built):
+    with pytest.raises(ModelError, match=r"sees no GPU.*Use device=cpu"):
+        Environment.open(changed(built, search="hnsw", device="gpu"))
+
+
+@pytest.mark.parametrize("name", ["vectors.npy", nearest.NEAREST, "documents.offsets.npy", "manifest.json"])
+def test_a_file_cut_short_or_of_other_content_is_never_searched(built, name):
+    path = Path(built.index) / name
+    good = path.read_bytes()
+    try:
+        path.write_bytes(good[: len(good) // 2])
+        with pytest.raises(IndexFolderError, match=rf"{name}.*querylect index build --overwrite"):
+            open_index(built.index)
+        path.write_bytes(b"\x00" * len(good))
+        with pytest.raises(IndexFolderError, match="index build --overwrite"):
+            open_retriever(open_index(built.index), built)
+        with pytest.raises(IndexFolderError, match="index build --overwrite"):
+            verify_index(built.index)
+    finally:
+        path.write_bytes(good)
+    verify_index(built.index)
+
+
+def test_a_pickle_is_opened_by_nobody(built, tmp_path):
+    """Planted under every name that could tempt a library; Python itself reports each pickle that it loads."""
+    code = """
+import pickle, sys
+from querylect.configs.schema import EnvironmentConfig
+from querylect.envs.environment import Environment
+from querylect.envs.plan import SearchPlan
+
+import faiss, sentence_transformers
+loaded = []
+sys.addaudithook(lambda event, details: event == "pickle.find_class" and loaded.append(details))
+opened = []
+sys.addaudithook(lambda event, details: event == "open" and ".pkl" in str(details[0]) and opened.append(details))
+environment = Environment.open(EnvironmentConfig.model_validate_json(sys.argv[1]))
+assert environment.search([SearchPlan.of("heat")])[0]
+assert not loaded and not opened, (loaded, opened)
+"""
+    planted = [Path(built.index) / name for name in ("index.pkl", "vocab.index.pkl", "nearest.pkl")]
+    for path in planted:
+        path.write_bytes(b"cos\nmkdir\n(S'" + os.fsencode(tmp_path / "ran") + b"'\ntR.")
+    try:
+        subprocess.run([sys.executable, "-c", code, built.model_dump_json()], check=True)
+    finally:
+        for path in planted:
+            path.unlink()
+    assert not (tmp_path / "ran").exists()

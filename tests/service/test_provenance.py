@@ -1,0 +1,91 @@
+"""What a run says of where it comes from: git, versions, the GPU file."""
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from querylect import provenance
+from querylect.train.run_folder import RunFolder
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def git(folder: Path, *arguments: str) -> str:
+    named = ("-c", "user.name=n", "-c", "user.email=e@x", "-c", "commit.gpgsign=false")
+    return subprocess.run(["git", "-C", folder, *named, *arguments], check=True, capture_output=True, text=True).stdout
+
+
+def test_git_says_commit_and_whether_files_that_it_knows_differ(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert provenance.git_state()["directory"] is None
+    git(tmp_path, "init", "-q", "-b", "work")
+    assert provenance.git_state()["directory"] is None, "no commit yet"
+    (tmp_path / "notes").write_text("one")
+    git(tmp_path, "add", "notes")
+    git(tmp_path, "commit", "-q", "-m", "first")
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "metrics.jsonl").write_text("{}")
+    commit = git(tmp_path, "rev-parse", "HEAD").strip()
+    assert provenance.git_state()["directory"] == {"commit": commit, "branch": "work", "dirty": False}
+    (tmp_path / "notes").write_text("two")
+    assert provenance.git_state()["directory"]["dirty"]
+    (tmp_path / ".git" / "index").write_bytes(b"torn")
+    assert provenance.git_state()["directory"] == {"commit": commit, "branch": "work", "dirty": None}
+
+
+def test_a_machine_without_git_says_none(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert provenance.git_state() == {"directory": None, "package": None}
+
+
+def test_a_package_installed_inside_of_a_checkout_is_not_of_that_checkout(tmp_path, monkeypatch):
+    git(tmp_path, "init", "-q")
+    site = tmp_path / ".venv" / "querylect"
+    site.mkdir(parents=True)
+    (site / "provenance.py").write_text("")
+    (tmp_path / "mine").write_text("")
+    git(tmp_path, "add", "mine")
+    git(tmp_path, "commit", "-q", "-m", "first")
+    monkeypatch.setattr(provenance, "__file__", str(site / "provenance.py"))
+    assert provenance.git_state()["package"] is None
+    git(tmp_path, "add", "-f", ".venv")
+    git(tmp_path, "commit", "-q", "-m", "second")
+    assert provenance.git_state()["package"]["dirty"] is False
+
+
+def test_every_start_of_a_run_is_kept_until_it_begins_anew(tmp_path):
+    folder = RunFolder(tmp_path)
+    environment = {"name": "e", "corpus_hash": "c", "index_hash": "i", "limits": {}}
+    first = provenance.this_start(0, environment)
+    assert first["environment"] == {"name": "e", "corpus_hash": "c", "index_hash": "i"}
+    assert first["versions"]["python"] == ".".join(map(str, sys.version_info[:3]))
+    folder.note_start(first)
+    folder.note_start(provenance.this_start(5, environment))
+
+    def steps() -> list[int]:
+        import json
+
+        return [one["step"] for one in json.loads((tmp_path / "provenance.json").read_text())["starts"]]
+
+    assert steps() == [0, 5]
+    folder.note_start(provenance.this_start(0, environment))
+    assert steps() == [0]
+
+
+def normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+@pytest.mark.parametrize("python", ["3.11", "3.12"])
+def test_the_versions_for_gpus_are_within_the_bounds(python):
+    """That they also exist together is checked against the package index by `.ci/resolve_gpu`."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    pins = dict(line.split("==") for line in (ROOT / "constraints-gpu.txt").read_text().split())
+    pins = {normal(name): version for name, version in pins.items()}
+    for one in map(Requirement, project["dependencies"] + project["optional-dependencies"]["gpu"]):
+        if one.marker is None or one.marker.evaluate({"python_version": python}):
+            assert pins[normal(one.name)] in one.specifier, one

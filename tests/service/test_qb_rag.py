@@ -1,0 +1,278 @@
+"""QB-RAG as a served retriever: against a brute force over the questions, with every plan, and what is refused."""
+
+import json
+
+import numpy as np
+import pytest
+from querylect.cli import main
+from querylect.configs.evaluation import PlanConfig
+from querylect.configs.load import load_config
+from querylect.configs.schema import (
+    ClientConfig,
+    EnvironmentConfig,
+    HybridConfig,
+    MemberConfig,
+    QuestionIndexConfig,
+    QuestionsConfig,
+)
+from querylect.envs.client.child_process import local_service
+from querylect.envs.client.client import Step, SyncEnvironmentClient
+from querylect.envs.environment import Environment
+from querylect.envs.index.build import (
+    build_index,
+    build_shard,
+)
+from querylect.envs.index.open import (
+    open_index,
+)
+from querylect.envs.plan import Probe, SearchPlan, Term
+from querylect.envs.retrievers.open import (
+    verify_indexes,
+)
+from querylect.envs.retrievers.qb_rag import questions_settings
+from querylect.envs.retrievers.question_index import open_question_index
+from querylect.errors import ConfigError, IndexFolderError
+from querylect.eval.grid.places import searched_here
+from querylect.questions.build import write_question_index
+from querylect.rewriters.card import RetrieverCard
+from querylect.rewriters.direct import ASKED_BEFORE, query_form
+
+from ..asked import TEXTS, corpus, lines, save_corpus  # noqa: F401 (a fixture)
+
+VETTED = {
+    "What helps when my head hurts?": ["aspirin", "triptan"],
+    "Is aspirin good for a headache?": ["aspirin"],
+    "What is aspirin for?": ["aspirin"],
+    "What stops a migraine?": ["triptan"],
+    "What lowers the sugar in the blood?": ["insulin"],
+    "Why did sailors bleed from the gums?": ["citrus"],
+    "Warum bin ich so müde?": ["fremd"],
+}
+
+
+def add_questions(env, tmp_path, vetted=VETTED):
+    """A question index of these questions, without a model."""
+    file = tmp_path / "vetted.jsonl"
+    rows = [{"question": text, "contents": contents} for text, contents in vetted.items()]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return write_question_index(QuestionsConfig(), env, env.question_index.folder, add=file)
+
+
+@pytest.fixture
+def served(tmp_path, corpus):  # noqa: F811
+    add_questions(corpus, tmp_path)
+    build_index(corpus)
+    return corpus
+
+
+def changed(env, **own):
+    return env.model_copy(update={"question_index": env.question_index.model_copy(update=own)})
+
+
+def test_a_served_environment_ranks_by_questions_and_rewards(served):
+    with local_service(served) as url, SyncEnvironmentClient(ClientConfig(), [url]) as client:
+        info = client.environment()
+        card = RetrieverCard.from_service(info.retriever)
+        assert (card.name, card.kind) == ("qb-rag", "questions")
+        assert "7 questions that were written for the documents beforehand" in card.trained
+        assert card.trained.endswith("and it knows no synonyms."), "what ranks the questions is said too"
+        assert query_form(card) is ASKED_BEFORE
+        plan = SearchPlan.of("my head hurts and I have a headache", k=5)
+        (result,) = client.step([Step(question_id="q-head", plan=plan)], with_text=True)
+        (gums,) = client.step([Step(question_id="q-gums", plan=SearchPlan.of("bleed from the gums"))])
+    assert [hit.id for hit in result.ranking] == ["aspirin", "triptan"]
+    assert [hit.text for hit in result.ranking] == [TEXTS["aspirin"], TEXTS["triptan"]]
+    assert 0.5 < result.reward < 1.0
+    assert gums.reward == 1.0
+
+
+PROBES = [
+    [("what helps when my head hurts", 1.0)],
+    [("sugar in the blood", 1.0), ("headache", 0.4)],
+    [("headache head", 1.0), ("aspirin", -2.0)],
+    [("müde", 1.0), (" ", 1.0)],
+    [("nothing of this is there", 1.0)],
+]
+
+
+def brute_force(env, terms, k):
+    """Rank every question by the questions' own environment, then go down the list."""
+    folder = open_question_index(env.question_index.folder)
+    answers = {}
+    for answer in folder.answers():
+        answers.setdefault(answer.question, []).append(answer.content)
+    index = open_index(env.question_index.index)
+    from querylect.envs.retrievers.open import (
+        open_retriever,
+    )
+
+    probe = Probe(terms=tuple(Term(text=text, weight=weight) for text, weight in terms))
+    (ranked,) = open_retriever(index, questions_settings(env)).rank([probe], [len(index.documents)])
+    found = {}
+    for place, score in zip(ranked.documents.tolist(), ranked.scores.tolist(), strict=True):
+        own = answers[index.documents.id(place)]
+        for content in sorted(own, key=lambda name: -sum(name in row for row in answers.values())):
+            found.setdefault(content, score)
+    return dict(list(found.items())[:k])
+
+
+@pytest.mark.parametrize("base", ["bm25", "dense"])
+def test_every_plan_is_ranked_as_by_brute_force(served, tmp_path, base):
+    env = served
+    if base == "dense":
+        from ..encoders import save_bert
+
+        model = save_bert(tmp_path / "model")
+        env = changed(env, retriever=model, index=str(tmp_path / "dense-questions"))
+        env = env.model_copy(update={"index": str(tmp_path / "dense")})
+        build_index(env)
+    environment = Environment.open(env)
+    for k in (1, 3, 6):
+        plans = [
+            SearchPlan(probes=(Probe(terms=tuple(Term(text=text, weight=weight) for text, weight in terms)),), k=k)
+            for terms in PROBES
+        ]
+        for terms, ranking in zip(PROBES, environment.search(plans), strict=True):
+            wanted = brute_force(env, terms, k)
+            assert [hit.id for hit in ranking] == list(wanted), terms
+            assert [hit.score for hit in ranking] == pytest.approx(list(wanted.values()))
+    both = SearchPlan(probes=tuple(plan.probes[0] for plan in plans[:2]), fuse="interleave", k=4)
+    one, two = ([hit.id for hit in environment.search([plan])[0]] for plan in plans[:2])
+    woven = list(dict.fromkeys(name for pair in zip(one, two, strict=False) for name in pair))[:4]
+    assert [hit.id for hit in environment.search([both])[0]][: len(woven)] == woven
+    (cut,) = environment.search([SearchPlan(probes=(plans[0].probes[0].model_copy(update={"k": 1}),), k=6)])
+    assert [hit.id for hit in cut] == one[:1]
+    (nothing,) = environment.search([SearchPlan.of("statin", k=6)])
+    assert "word" not in [hit.id for hit in nothing], "a content without a question is never found"
+
+
+def test_the_first_answer_alone_and_another_index_hash(served, tmp_path):
+    env = changed(served, answers="first").model_copy(update={"index": str(tmp_path / "first")})
+    build_index(env)
+    hurts = SearchPlan.of("head hurts")
+    assert [hit.id for hit in Environment.open(env).search([hurts])[0]] == ["aspirin"]
+    assert [hit.id for hit in Environment.open(served).search([hurts])[0]] == ["aspirin", "triptan"]
+    assert open_index(env.index).manifest.index_hash != open_index(served.index).manifest.index_hash
+    with pytest.raises(IndexFolderError, match="first answers"):
+        Environment.open(served.model_copy(update={"index": env.index}))
+
+
+def test_questions_that_changed_are_refused_until_the_index_is_built_again(served, tmp_path):
+    verified = verify_indexes(served)
+    assert list(verified) == [served.question_index.index, served.index]
+    more = {**VETTED, "What is statin good for?": ["word"]}
+    add_questions(served, tmp_path, more)
+    with pytest.raises(IndexFolderError, match="does not hold the questions"):
+        Environment.open(served)
+    with pytest.raises(IndexFolderError, match=r"its questions are now|was built with"):
+        verify_indexes(served)
+    build_index(served, overwrite=True)
+    verify_indexes(served)
+    assert [hit.id for hit in Environment.open(served).search([SearchPlan.of("statin")])[0]] == ["word"]
+    file = tmp_path / "of-questions" / "documents.bin"
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(IndexFolderError, match=r"documents\.bin"):
+        Environment.open(served)
+
+
+def test_a_corpus_that_moved_on_is_refused(served, tmp_path):
+    save_corpus(tmp_path / "data", {**TEXTS, "citrus": "lemons are sour"})
+    with pytest.raises(IndexFolderError, match=r"another text of the id 'citrus'"):
+        build_index(served, overwrite=True)
+    assert open_index(served.index), "the old one stands"
+
+
+def test_newer_content_wins_in_the_service(tmp_path, corpus):  # noqa: F811
+    (tmp_path / "dates.jsonl").write_text('{"_id": "triptan", "date": "2025-01-01"}\n')
+    file = tmp_path / "vetted.jsonl"
+    file.write_text(json.dumps({"question": "headache?", "contents": ["aspirin", "triptan", "word"]}) + "\n")
+    config = QuestionsConfig(dates=str(tmp_path / "dates.jsonl"))
+    write_question_index(config, corpus, corpus.question_index.folder, add=file)
+    build_index(corpus)
+    hits = Environment.open(corpus).search([SearchPlan.of("headache")])[0]
+    assert hits[0].id == "triptan"
+    assert {hit.score for hit in hits} == {hits[0].score}
+    assert len(hits) == 3
+
+
+def test_a_hybrid_may_hold_it_and_reach_what_has_no_question(served, tmp_path):
+    members = [
+        MemberConfig(retriever="bm25", index=str(tmp_path / "plain")),
+        MemberConfig(retriever="qb-rag", index=served.index, question_index=served.question_index),
+    ]
+    env = EnvironmentConfig(
+        dataset=served.dataset, retriever="hybrid", hybrid=HybridConfig(members=members), index=str(tmp_path / "both")
+    )
+    build_index(env)
+    environment = Environment.open(env)
+    assert [hit.id for hit in environment.search([SearchPlan.of("statin")])[0]] == ["word"]
+    assert environment.search([SearchPlan.of("gums")])[0][0].id == "citrus"
+    assert set(verify_indexes(env)) == {served.index, served.question_index.index, env.index, str(tmp_path / "plain")}
+
+
+def test_what_cannot_be_is_refused(served, tmp_path):
+    with pytest.raises(ConfigError, match="question_index go together"):
+        load_config(None, ["env.retriever=qb-rag"])
+    with pytest.raises(ConfigError, match="question_index go together"):
+        load_config(None, ["env.question_index={folder: a, index: b}"])
+    with pytest.raises(ConfigError, match="ranked by one retriever"):
+        load_config(None, ["env.retriever=qb-rag", "env.question_index={folder: a, index: b, retriever: qb-rag}"])
+    with pytest.raises(ConfigError, match="a threshold or a share"):
+        load_config(None, ["questions.extend={retriever: bm25, index: a}"])
+    with pytest.raises(ConfigError, match="whole number"):
+        load_config(None, ["questions.sample=content", "questions.mean=1.5"])
+    with pytest.raises(ConfigError, match="no shards of its own"):
+        build_shard(served, 1, 2)
+    with pytest.raises(IndexFolderError, match="is no question index"):
+        build_index(changed(served, folder=str(tmp_path / "data"), index=str(tmp_path / "x")), overwrite=True)
+
+
+def test_questions_and_contents_lie_in_files_without_a_pickle(served):
+    ends, contents = (np.load(f"{served.index}/answers.{name}.npy") for name in ("ends", "contents"))
+    names = [row["_id"] for row in lines_of(served, "corpus.jsonl")]
+    assert len(ends) == len(names) + 1
+    assert sorted(contents.tolist()) == sorted([0, 3, 0, 0, 3, 1, 2, 5])
+    assert QuestionIndexConfig.model_validate(served.question_index.model_dump()) == served.question_index
+
+
+def lines_of(env, name):
+    from pathlib import Path
+
+    return lines(Path(env.question_index.folder) / name)
+
+
+def test_the_command_line_goes_from_questions_to_a_verified_index(tmp_path, corpus, capsys):  # noqa: F811
+    config = tmp_path / "mine.yaml"
+    own = corpus.model_dump(mode="json", include={"dataset", "retriever", "question_index", "index"})
+    config.write_text(json.dumps({"env": own}))
+    file = tmp_path / "vetted.jsonl"
+    file.write_text(json.dumps({"question": "headache?", "contents": ["aspirin"]}) + "\n")
+    for arguments in (["questions", str(config), "--add", str(file)], ["build", str(config)], ["verify", str(config)]):
+        with pytest.raises(SystemExit) as ended:
+            main(["index", *arguments])
+        assert not ended.value.code
+    said = capsys.readouterr().out
+    assert "1 questions of 6 contents, 5 of which have none" in said
+    assert "0 calls, 0 tokens read, 0 written" in said
+    assert f"{corpus.index}: 6 documents, every file as its manifest says" in said
+    with pytest.raises(SystemExit) as ended:
+        main(["index", "questions", "demo"])
+    assert ended.value.code == 2
+    assert "--to FOLDER" in capsys.readouterr().err
+
+
+def test_an_evaluation_over_datasets_names_folders_by_dataset():
+    own = {"folder": "q/{dataset}", "index": "i/{dataset}"}
+    plan = PlanConfig.model_validate(
+        {
+            "datasets": {name: {"kind": "beir", "path": name} for name in ("one", "two")},
+            "environments": {"qb": {"env": {"retriever": "qb-rag", "question_index": own}}},
+            "systems": {"plain": {}},
+        }
+    )
+    env = searched_here(plan, plan.environments["qb"], "two", plan.datasets["two"])
+    assert (env.question_index.folder, env.question_index.index) == ("q/two", "i/two")
+    other = plan.environments["qb"].model_copy(
+        update={"env": changed(plan.environments["qb"].env, answers="first", seed=3)}
+    )
+    assert searched_here(plan, other, "two", plan.datasets["two"]).index != env.index

@@ -1,0 +1,82 @@
+"""kill -9 in the middle of a training step: the service comes back, the run goes on, and no reward was invented."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+
+from querylect.envs.environment import Environment
+from querylect.envs.plan import SearchPlan
+from querylect.train.run import train
+
+from ..lessons import change, lesson_url, lessons, records, settings, speaking, without_seconds  # noqa: F401
+from ..several import free_port
+
+SERVICE = textwrap.dedent(
+    """
+    import sys, time
+    from querylect.configs.schema import EnvironmentConfig
+    from querylect.envs.environment import Environment
+    from querylect.envs.server.serve import serve
+
+    left, real = int(sys.argv[2]), Environment.search
+    def search(self, plans):
+        global left
+        left -= 1
+        if left == 0:
+            print("searching", flush=True)
+            time.sleep(600)
+        return real(self, plans)
+    Environment.search = search
+    serve(EnvironmentConfig.model_validate_json(sys.argv[1]), ready=lambda url: print(url, flush=True))
+    """
+)
+
+
+def serving(config, searches):
+    """The service in a process of its own; the search of that number never ends (0: all do)."""
+    command = [sys.executable, "-c", SERVICE, config.model_dump_json(), str(searches)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def test_a_killed_service_that_comes_back_changes_nothing_but_the_time(settings, lessons):  # noqa: F811
+    """Worth its seconds: a real run against a real process that dies while it searches for the second step."""
+    straight = train(change(settings, name="straight"))
+    config = lessons.model_copy(update={"port": free_port()})
+    first = serving(config, searches=4)
+    url = first.stdout.readline().strip()
+    began_again = []
+
+    def kill_in_the_middle():
+        assert first.stdout.readline() == "searching\n"
+        os.kill(first.pid, signal.SIGKILL)
+        first.wait()
+        began_again.append(serving(config, searches=0))
+
+    killer = threading.Thread(target=kill_in_the_middle)
+    killer.start()
+    try:
+        run = train(change(settings, **{"name": "killed", "client.urls": [url], "client.timeout": 10}))
+    finally:
+        killer.join(10)
+        for process in [first, *began_again]:
+            process.kill()
+            process.wait()
+    assert began_again, "the service was killed during the run"
+    found = records(run / "metrics.jsonl")
+    assert len(found) == 4
+    assert all(line["unscorable/turn1"] == line["unscorable/turn2"] == 0 for line in found)
+    assert without_seconds(run / "metrics.jsonl") == without_seconds(straight / "metrics.jsonl")
+    kept = [[tree["turns"] for tree in records(folder / "rollouts.jsonl")] for folder in (run, straight)]
+    assert kept[0] == kept[1], "the same samples with the same rewards, none twice and none missing"
+    here, graded = Environment.open(lessons), 0
+    for tree in records(run / "rollouts.jsonl"):
+        for node in [*tree["turns"], *(child for turn in tree["turns"] for child in turn["children"])]:
+            if not node["failure"]:
+                (ranking,) = here.search([SearchPlan.of(node["rewrites"][0])])
+                assert node["ranking"] == [hit.id for hit in ranking]
+                assert node["metrics"]["ndcg@10"] == here.score(tree["question_id"], ranking, ["ndcg@10"])["ndcg@10"]
+                graded += 1
+    assert graded > 20, "and they are what those rankings are worth"

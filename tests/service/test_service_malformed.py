@@ -1,0 +1,104 @@
+"""Requests that mean nothing: refused every time as the service's OpenAPI document says, and nothing stays behind.
+
+The number of requests is that of QUERYLECT_REQUESTS (1000 where unset); `benchmarks/soak.py` sends ten times as many.
+"""
+
+import os
+
+import httpx
+import psutil
+import pytest
+import schemathesis
+from querylect.configs.schema import EnvironmentConfig
+from querylect.envs.client.child_process import local_service
+from querylect.envs.environment import Environment
+from querylect.envs.plan import SearchPlan
+from querylect.envs.server.app import create_app
+
+from ..malformed import Sent, document_of, send_damaged, send_drawn, send_raw
+
+REQUESTS = int(os.environ.get("QUERYLECT_REQUESTS", "1000"))
+
+
+@pytest.mark.timeout(1800)
+def test_malformed_requests_get_an_error_of_their_own_and_leave_nothing_behind(small_environment):
+    config = EnvironmentConfig.model_validate({**small_environment.model_dump(), "cache_bytes": 100_000})
+    before = {child.pid for child in psutil.Process().children()}
+    good = {"plans": [SearchPlan.of("triptan headache").model_dump()]}
+
+    def storm(url, number, seed):
+        drawn, raw = number // 4, max(8, number // 50)
+        return send_drawn(url, drawn, seed) + send_damaged(url, number - drawn, seed) + send_raw(url, raw, seed)
+
+    with local_service(config) as url, httpx.Client(base_url=url, trust_env=False, timeout=30) as http:
+        (service,) = [child for child in psutil.Process().children() if child.pid not in before]
+        expected = http.post("/v1/search", json=good).json()
+        sent = storm(url, REQUESTS // 2, 1)
+        warm = service.memory_info().rss
+        sent += storm(url, REQUESTS // 2, 2)
+        after = service.memory_info().rss
+        assert http.post("/v1/search", json=good).json() == expected
+        connections = service.net_connections()
+    print(f"{dict(sent.statuses)}; resident {warm} bytes after half of them, {after} at the end")
+    assert sent.wrong == []
+    assert {200, 400, 404, 405, 413, 422} <= sent.statuses.keys()
+    assert after <= 1.05 * warm
+    assert len(connections) < 10
+
+
+def test_the_document_is_valid_and_declares_problems_the_token_and_no_form_but_ours(small_environment):
+    environment = Environment.open(small_environment)
+    for token in (None, "t"):
+        document = create_app(environment, small_environment, token=token).openapi()
+        assert document["openapi"].startswith("3.1")
+        schemathesis.openapi.from_dict(document).validate()
+        assert "HTTPValidationError" not in document["components"]["schemas"]
+        for path, methods in document["paths"].items():
+            for operation in methods.values():
+                guarded = token is not None and path not in ("/healthz", "/readyz")
+                assert ("401" in operation["responses"], "security" in operation) == (guarded, guarded)
+                assert ("503" in operation["responses"]) == (path not in ("/healthz", "/metrics"))
+        for answer in document["components"]["responses"].values():
+            assert list(answer["content"]) == ["application/problem+json"]
+
+
+def test_an_answer_that_the_document_does_not_declare_is_noticed(small_environment, run_app):
+    """The net has no hole: a 500, a body of another form and an undeclared status are each found, by both senders."""
+    app = create_app(Environment.open(small_environment), small_environment)
+    found = {}
+
+    def changed(status, content_type, body):
+        async def wrapped(scope, receive, send):
+            if scope["type"] != "http" or scope["path"] not in ("/v1/search", "/v1/step"):
+                await app(scope, receive, send)
+                return
+            headers = [(b"content-type", content_type), (b"x-request-id", b"r")]
+            await send({"type": "http.response.start", "status": status, "headers": headers})
+            await send({"type": "http.response.body", "body": body})
+
+        return wrapped
+
+    for name, answer in {
+        "crash": (500, b"application/problem+json", b'{"type":"t","title":"t","status":500,"detail":"d"}'),
+        "undeclared": (418, b"application/problem+json", b'{"type":"t","title":"t","status":418,"detail":"d"}'),
+        "another form": (422, b"application/json", b'{"detail": []}'),
+    }.items():
+        with run_app(changed(*answer)) as url:
+            found[name] = [send_drawn(url, 6, 1).wrong, send_damaged(url, 20, 1).wrong]
+    assert all(wrong for both in found.values() for wrong in both), found
+
+
+def test_a_service_with_a_token_refuses_what_has_none_as_declared(small_environment, run_app):
+    app = create_app(Environment.open(small_environment), small_environment, token="right")
+    right = {"Authorization": "Bearer right"}
+    with run_app(app) as url:
+        document = document_of(url, right)
+        for path, methods in document["paths"].items():
+            for method, operation in methods.items():
+                answer = httpx.request(method, url + path, headers={"Authorization": "Bearer wrong"})
+                declared = operation["responses"].get("401")
+                assert (answer.status_code == 401) == (declared is not None), path
+        sent = send_drawn(url, 12, 1, headers=right)
+    assert sent.wrong == []
+    assert 401 not in sent.statuses
+    assert isinstance(sent, Sent)

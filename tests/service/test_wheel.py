@@ -1,0 +1,81 @@
+"""What `pip install` puts where: the wheel is built here, listed, installed into a folder and used from there."""
+
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DATA = (".yaml", ".json", ".j2", ".html", ".sh", ".env")
+"""Endings of the files besides modules that the package reads or hands out."""
+
+
+def run(*command: object, cwd: Path, **environment: str) -> subprocess.CompletedProcess:
+    done = subprocess.run(
+        [str(part) for part in command], cwd=cwd, capture_output=True, text=True, timeout=300, env=environment or None
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    return done
+
+
+@pytest.fixture(scope="module")
+def tracked() -> list[str]:
+    """The files of this repository, as they are committed or about to be."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("no git checkout: what belongs into the wheel is read from git")
+    asked = ("git", "ls-files", "--cached", "--others", "--exclude-standard")
+    return [name for name in run(*asked, cwd=ROOT).stdout.splitlines() if (ROOT / name).is_file()]
+
+
+@pytest.fixture(scope="module")
+def wheel(tracked, tmp_path_factory) -> Path:
+    """The wheel of a copy of this checkout, built without isolation and without network."""
+    pytest.importorskip("setuptools")
+    source, place = tmp_path_factory.mktemp("source") / "checkout", tmp_path_factory.mktemp("wheel")
+    for name in tracked:
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).write_bytes((ROOT / name).read_bytes())
+    pip = (sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--no-index", "--quiet")
+    run(*pip, "--wheel-dir", place, source, cwd=place)
+    (built,) = place.glob("querylect-*.whl")
+    return built
+
+
+def test_the_wheel_holds_the_namespace_querylect_alone(wheel):
+    names = zipfile.ZipFile(wheel).namelist()
+    tops = {name.partition("/")[0] for name in names}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"querylect"}
+    assert len(tops) == 2
+
+
+def test_the_wheel_holds_every_module_and_all_data_and_nothing_else(wheel, tracked):
+    names = {name for name in zipfile.ZipFile(wheel).namelist() if name.startswith("querylect/")}
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    rooms = {name.split(".")[1] for name in listed if "." in name}
+    rooms |= {name.split("/")[0] for name in tracked if name.endswith("/__init__.py")} - {"tests", "benchmarks"}
+    wanted = {
+        name
+        for name in tracked
+        if (name.endswith((".py", *DATA)) or name == "py.typed") and ("/" not in name or name.split("/")[0] in rooms)
+    }
+    assert names == {f"querylect/{name}" for name in wanted}
+
+
+def test_an_installed_wheel_runs_from_anywhere(wheel, tmp_path):
+    site, elsewhere = tmp_path / "site", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    run(sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", "-q", "--target", site, wheel, cwd=elsewhere)
+    (script,) = (site / "bin").glob("querylect*")
+    path = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(site), "HOME": str(elsewhere)}
+    told = run(sys.executable, "-c", "import querylect; print(querylect.__file__)", cwd=elsewhere, **path).stdout
+    assert Path(told.strip()).is_relative_to(site)
+    assert "drift" in run(sys.executable, script, "--help", cwd=elsewhere, **path).stdout
+    assert "name: tiny" in run(sys.executable, script, "train", "tiny", "--dry-run", cwd=elsewhere, **path).stdout
+    code = "from querylect.doctor.surroundings import known_extras; print(*known_extras())"
+    extras = run(sys.executable, "-c", code, cwd=elsewhere, **path).stdout.split()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert sorted(extras) == sorted(project["optional-dependencies"]), "by its metadata, without a checkout"
+    assert list(elsewhere.iterdir()) == [], "nothing was written beside the user"

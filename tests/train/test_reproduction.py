@@ -1,0 +1,204 @@
+"""The reproduction of the paper's comparisons: its tiny mode from end to end, and what it decides and how."""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from ..tiny import tiny_policy  # noqa: F401
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _importable():
+    """The benchmarks, which are scripts beside each other."""
+    sys.path.insert(0, str(BENCHMARKS))
+    yield
+    sys.path.remove(str(BENCHMARKS))
+
+
+@pytest.fixture
+def tiny(tmp_path, tiny_policy):  # noqa: F811
+    """`tiny(what, …)` runs the command on a tiny model in a folder of its own."""
+    from reproduction import main
+
+    model = [f"policy.model={tiny_policy}", "policy.lora.last_layers=1", "rollout.max_prompt_tokens=2048"]
+
+    def run(what, *arguments):
+        return main([what, *model, "--tiny", "--folder", str(tmp_path / "repro"), *arguments])
+
+    return run
+
+
+def files(folder):
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_tiny_runs_all_parts_and_continues_where_it_was_cut(tiny, tmp_path, capsys, monkeypatch):
+    """All arms are trained, tested and compared; a repeat does nothing; what is cut off is made again as it was."""
+    folder = tmp_path / "repro"
+    assert tiny("run", "--seeds", "0") == 0
+    first = files(folder)
+
+    def tokens(name):
+        lines = (folder / name / "metrics.jsonl").read_text().splitlines()
+        return [json.loads(line)["tokens/sampled"] for line in lines]
+
+    budget, spent = sum(tokens("trajectory-0")), tokens("turn-0")
+    assert sum(spent) >= budget > sum(spent[:-1]), "4×4 is trained until it has sampled as much as 16×1"
+
+    monkeypatch.setattr("reproduction.PolicySystem", lambda *_: pytest.fail("a finished evaluation is repeated"))
+    monkeypatch.setattr("reproduction.train", lambda *_, **__: pytest.fail("a finished run is trained again"))
+    assert tiny("run", "--seeds", "0") == 0
+    monkeypatch.undo()
+
+    answers = folder / "answers" / "test-bm25-general-0-step2.jsonl"
+    answers.unlink()
+    shutil.rmtree(folder / "general-0" / "final")
+    shutil.rmtree(folder / "general-0" / "checkpoints" / "checkpoint-2")
+    assert tiny("run", "--only", "c", "--seeds", "0") == 0
+    assert (folder / "general-0" / "final").is_dir()
+    made = [json.loads(line)["rewrites"] for line in answers.read_text().splitlines()]
+    assert made == [json.loads(line)["rewrites"] for line in first[answers.relative_to(folder)].decode().splitlines()]
+
+    page = tmp_path / "page.md"
+    page.write_text((BENCHMARKS.parent / "docs" / "reproduction.md").read_text())
+    capsys.readouterr()
+    assert tiny("table", "--seeds", "0", "--page", str(page), "--curves", str(tmp_path / "curves.svg")) == 0
+    table = capsys.readouterr().out.strip()
+    assert table in page.read_text()
+    assert "](curves.svg)" in table
+    for part in ("### (a)", "### (b)", "### (c)", "### The paper's claims", "RE-MMD² ×100", "Rewrites of seed 0"):
+        assert part in table
+    verdicts = [line.split(" | ")[1] for line in table.partition("| claim |")[2].splitlines()[2:]]
+    assert set(verdicts) == {"not decidable here"}, "fewer than three seeds decide nothing"
+
+
+def test_a_time_limit_ends_with_the_exit_code_of_a_stopped_run(tiny, tmp_path):
+    assert tiny("run", "--minutes", "0") == 75
+    assert not list((tmp_path / "repro").glob("*/final"))
+
+
+def test_a_signal_that_a_destructor_swallowed_ends_the_next_unit_of_work(tmp_path):
+    import os
+    import signal
+    from contextlib import suppress
+
+    from reproduction import _stoppable, _Stopped
+
+    with _stoppable(None) as check:
+        check()
+        with suppress(_Stopped):
+            os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(_Stopped):
+            check()
+
+
+def test_a_second_process_in_the_same_folder_is_refused(tiny, tmp_path):
+    from querylect.errors import ConfigError
+    from reproduction import _alone
+
+    (tmp_path / "repro").mkdir()
+    with _alone(tmp_path / "repro", "abc"), pytest.raises(ConfigError, match="another process"):
+        tiny("run")
+
+
+def test_a_token_budget_is_approached_from_below():
+    from reproduction import next_steps
+
+    assert next_steps([], 1000, first=15) == 15
+    assert next_steps([10] * 15, 1000, first=15) == 15 + 80
+    assert next_steps([10] * 99, 1000, first=15) == 100
+    assert next_steps([10] * 100, 1000, first=15) is None
+    assert next_steps([2] * 15 + [10] * 10, 1000, first=15) == 25 + 82, "by the newest steps"
+
+
+def test_arms_of_a_part_differ_in_what_is_compared_alone(tmp_path):
+    from querylect.configs.differences import flat
+    from reproduction_arms import ARMS, Options
+
+    options = Options(tmp_path)
+
+    def different(one, other):
+        a, b = (dict(flat(options.config(ARMS[name], 0).model_dump())) for name in (one, other))
+        return {key for key in {*a, *b} if a.get(key) != b.get(key)} - {"name"}
+
+    assert different("turn", "trajectory") == {"rollout.branching", "train.credit"}
+    assert different("bm25", "minilm") == {"env.name", "env.retriever", "env.model", "env.index"}
+    assert different("general", "explore") == different("general", "direct") == {"rewriter.prompt"}
+    for name in ARMS:
+        config = options.config(ARMS[name], 0)
+        assert config.train.lr_schedule == "constant", "a run is continued to a number of tokens"
+        assert config.train.steps >= 60
+        assert config.env.dataset.kind == "wordnet"
+
+
+def test_prompt_levels_show_the_same_questions_and_no_held_out_word():
+    """Levels differ in guidance; their words are those of the packaged prompt, which a test holds against WordNet."""
+    from querylect.rewriters.small import load_prompt
+
+    packaged = load_prompt("wordnet")
+    names = ("general", "explore", "direct")
+    levels = {name: load_prompt(str(BENCHMARKS / "prompts" / f"{name}.yaml")) for name in names}
+    single = {
+        word.strip() for example in packaged.examples for turn in example.turns for word in turn.rewrite.split(",")
+    }
+    for name, level in levels.items():
+        assert [one.question for one in level.examples] == [one.question for one in packaged.examples]
+        assert ("BM25" in level.system) == (name != "general")
+        for example in level.examples:
+            for word in (word.strip() for word in example.turns[0].rewrite.split(",")):
+                assert word in single or len(word.split()) > 3
+    assert levels["general"].examples == levels["explore"].examples
+
+
+def compared(difference, low, high):
+    from querylect.eval.statistics import PairedComparison
+
+    return PairedComparison(9, 0, difference, 0, difference, low, high, 0.01, 0, 0, 0, None)
+
+
+@pytest.mark.parametrize(
+    ("difference", "low", "high", "p", "by_seed", "expected"),
+    [
+        (0.05, 0.03, 0.07, 0.01, [0.04, 0.05, 0.06], "confirmed here"),
+        (0.05, 0.03, 0.07, 0.01, [0.14, 0.05, -0.01], "not decidable here"),
+        (0.05, 0.03, 0.07, 0.01, [0.04, 0.05], "not decidable here"),
+        (-0.05, -0.07, -0.03, 0.01, [-0.04, -0.05, -0.06], "refuted here"),
+        (0.001, -0.008, 0.009, 0.7, [0.01, -0.01, 0.0], "refuted here"),
+        (0.02, -0.01, 0.05, 0.2, [0.04, 0.01, 0.01], "not decidable here"),
+    ],
+)
+def test_a_verdict_takes_significance_and_every_seed(difference, low, high, p, by_seed, expected):
+    from reproduction_claims import verdict
+
+    assert verdict(compared(difference, low, high), p, by_seed) == expected
+
+
+def test_a_collapse_is_a_fall_from_the_best_validation():
+    from reproduction_claims import collapse
+
+    falling, rising = {0: 0.1, 15: 0.3, 30: 0.28}, {0: 0.1, 15: 0.28, 30: 0.3}
+    assert collapse([falling] * 3, [rising] * 3).verdict == "confirmed here"
+    assert collapse([rising] * 3, [falling] * 3).verdict == "refuted here"
+    assert collapse([falling, rising, rising], [rising] * 3).verdict == "not decidable here"
+    assert collapse([falling] * 2, [rising] * 2).verdict == "not decidable here"
+
+
+@pytest.mark.parametrize(
+    ("between", "within", "semantic", "expected"),
+    [
+        ([0.2, 0.3], [0.01, 0.02], [0.01, 0.02], "confirmed here"),
+        ([0.2, 0.3], [0.01, 0.02], [0.1, 0.2], "not decidable here"),
+        ([0.02, 0.03], [0.01, 0.09], [0.0, 0.0], "refuted here"),
+        ([0.02, 0.09], [0.01, 0.03], [0.0, 0.0], "not decidable here"),
+    ],
+)
+def test_a_dialect_is_further_apart_than_two_seeds(between, within, semantic, expected):
+    from reproduction_claims import dialect
+
+    row = {"step": 60, "structural": {"between": between, "within": within}, "semantic": {"between": semantic}}
+    assert dialect({"seeds": [0, 1, 2], "steps": [row]}).verdict == expected

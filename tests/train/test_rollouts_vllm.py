@@ -1,0 +1,418 @@
+"""Both vLLM engines against the policy itself: what they are asked, what they give, and the weights that they hold.
+
+vLLM does not run without a GPU; tests/vllm_doubles.py stands in for it at its own interfaces.
+"""
+
+# ruff: noqa: F811 (fixtures)
+
+import sys
+from importlib.util import find_spec
+
+import pytest
+import torch
+from querylect.configs.schema import RunConfig
+from querylect.errors import ConfigError, EngineUnavailableError, ModelError
+from querylect.rollouts.engines.base import Sampling
+from querylect.rollouts.engines.open import load_engine, open_engine
+from querylect.rollouts.engines.transformers import TransformersEngine
+from querylect.rollouts.engines.vllm import make_sample
+from querylect.rollouts.policy import add_lora, load_policy
+
+from ..lessons import change
+from ..vllm_doubles import serving, vllm  # noqa: F401 (fixture)
+
+PROMPTS = [[5, 6, 7, 8], [9, 10], [5, 6, 7, 11, 12]]
+HOT = Sampling(temperature=0.8, top_p=0.9, max_new_tokens=5)
+
+
+@pytest.fixture
+def config(tiny_policy) -> RunConfig:
+    return RunConfig.model_validate(
+        {
+            "policy": {"model": str(tiny_policy), "dtype": "float32", "lora": {"r": 4, "alpha": 8}},
+            "rollout": {"max_new_tokens": 8, "max_prompt_tokens": 64},
+        }
+    )
+
+
+def trained(config, seed=0):
+    """A policy whose adapters do something, and its tokenizer."""
+    model, tokenizer = load_policy(config.policy)
+    policy = add_lora(model, config.policy)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        for name, weight in policy.named_parameters():
+            if "lora_B" in name:
+                weight.data.normal_(0, 0.2)
+    return policy, tokenizer
+
+
+@pytest.fixture(params=["vllm", "vllm_server"])
+def opened(request, config, vllm, run_app, monkeypatch, tiny_policy):
+    """(engine, policy under training, tokenizer, config) of each kind, refreshed."""
+    policy, tokenizer = trained(config)
+    with serving(run_app, monkeypatch, tiny_policy) as (url, _):
+        config = change(config, **{"rollout.engine": request.param, "rollout.server.base_url": url})
+        engine, weights = open_engine(config, policy, tokenizer)
+        weights.refresh()
+        yield engine, policy, tokenizer, config
+
+
+def test_greedy_ids_and_their_probabilities_are_those_of_the_policy(opened):
+    engine, policy, tokenizer, _ = opened
+    greedy = Sampling(temperature=0.0, top_p=0.5, max_new_tokens=6)
+    expected = TransformersEngine(policy, tokenizer).generate(PROMPTS, 2, greedy)
+    given = engine.generate(PROMPTS, 2, greedy)
+    assert [[sample.ids for sample in each] for each in given] == [[s.ids for s in each] for each in expected]
+    for one, other in zip(given, expected, strict=True):
+        assert one[0].logprobs == pytest.approx(other[0].logprobs, abs=1e-4)
+        assert one[0].finished == other[0].finished
+
+
+def test_sampled_log_probabilities_are_those_of_the_draw(opened):
+    """Temperature .8 and top_p .9 of a plain forward pass of the policy, adapters and all."""
+    engine, policy, _, _ = opened
+    torch.manual_seed(1)
+    given = engine.generate(PROMPTS, 3, HOT)
+    assert [len(each) for each in given] == [3, 3, 3]
+    seen = 0
+    for prompt, samples in zip(PROMPTS, given, strict=True):
+        for sample in samples:
+            with torch.no_grad():
+                logits = policy(torch.tensor([prompt + sample.ids])).logits[0, len(prompt) - 1 : -1]
+            full = torch.softmax(logits / 0.8, -1)
+            for token, distribution, logprob in zip(sample.ids, full, sample.logprobs, strict=True):
+                above = distribution[distribution > distribution[token]].sum()
+                assert above < 0.9, "it was drawn from the nucleus"
+                ranked = distribution.sort(descending=True)[0]
+                nucleus = ranked[ranked.cumsum(0) - ranked < 0.9].sum()
+                assert logprob == pytest.approx(float((distribution[token] / nucleus).log()), abs=1e-3)
+                seen += 1
+    assert seen > 9
+
+
+def test_the_random_stream_of_torch_decides_the_samples(opened):
+    engine = opened[0]
+
+    def draw(seed):
+        torch.manual_seed(seed)
+        return [[s.ids for s in each] for each in engine.generate([[5, 6, 7]] * 3, 4, HOT)]
+
+    first = draw(3)
+    assert draw(3) == first
+    assert draw(4) != first
+    assert len({tuple(ids) for each in first for ids in each}) > 4, "equal prompts have samples of their own"
+    torch.manual_seed(3)
+    assert [[s.ids for s in each] for each in engine.generate([[5, 6, 7]] * 3, 4, HOT)] == first
+    assert [[s.ids for s in each] for each in engine.generate([[5, 6, 7]] * 3, 4, HOT)] != first, "the stream went on"
+
+
+def test_a_turn_ends_with_a_stop_id_or_is_cut(opened):
+    engine, *_ = opened
+    engine.stop_ids = set(range(0, 400, 2))
+    torch.manual_seed(0)
+    samples = [sample for each in engine.generate(PROMPTS, 8, HOT) for sample in each]
+    assert {sample.finished for sample in samples} == {True, False}
+    for sample in samples:
+        assert [token % 2 for token in sample.ids[:-1]] == [1] * (len(sample.ids) - 1)
+        assert sample.finished == (sample.ids[-1] % 2 == 0)
+        assert sample.finished or len(sample.ids) == HOT.max_new_tokens
+
+
+def test_trained_weights_arrive_merged_and_under_the_names_of_the_checkpoint(opened, tiny_policy, vllm):
+    from safetensors import safe_open
+
+    engine, policy, _, config = opened
+    before = engine.generate(PROMPTS, 1, Sampling(temperature=0.0, max_new_tokens=1))
+    with torch.no_grad():
+        for name, weight in policy.named_parameters():
+            if "lora_B" in name:
+                weight.mul_(-2)
+    assert engine.generate(PROMPTS, 1, Sampling(temperature=0.0, max_new_tokens=1)) == before, "not before it is told"
+    trainable = {name: weight.clone() for name, weight in policy.named_parameters()}
+    engine.refresh()
+    now = engine.generate(PROMPTS, 1, Sampling(temperature=0.0, max_new_tokens=1))
+    expected = TransformersEngine(policy, engine.tokenizer).generate(
+        PROMPTS, 1, Sampling(temperature=0.0, max_new_tokens=1)
+    )
+    for (one,), (other,), (old,) in zip(now, expected, before, strict=True):
+        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
+        assert one.logprobs != pytest.approx(old.logprobs, abs=1e-3)
+    assert all(torch.equal(weight, trainable[name]) for name, weight in policy.named_parameters())
+    if config.rollout.engine == "vllm":
+        with safe_open(tiny_policy / "model.safetensors", "pt") as saved:
+            assert sorted(vllm[0].answers.loaded[-1]) == sorted(saved.keys())
+
+
+def test_an_engine_in_the_process_is_asked_for_n_samples_of_ids_with_prefix_caching(config, vllm):
+    import os
+
+    policy, tokenizer = trained(config)
+    config = change(config, **{"rollout.engine": "vllm", "rollout.vllm.gpu_memory_utilization": 0.45, "seed": 7})
+    engine, weights = open_engine(config, policy, tokenizer)
+    weights.refresh()
+    assert os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0", "weights cannot be handed to another process"
+    (llm,) = vllm
+    assert llm.settings == {
+        "trust_remote_code": False, "dtype": "float32", "seed": 7, "gpu_memory_utilization": 0.45,
+        "tensor_parallel_size": 1, "max_model_len": 72, "enable_sleep_mode": False, "enable_prefix_caching": True,
+        "logprobs_mode": "processed_logprobs",
+    }  # fmt: skip
+    assert llm.events == ["load", "reset"], "what was computed with other weights is forgotten"
+    engine.generate(PROMPTS, 4, HOT)
+    assert [prompt for prompt, _ in llm.requests] == [{"prompt_token_ids": prompt} for prompt in PROMPTS]
+    asked = [params for _, params in llm.requests]
+    assert {(one.n, one.max_tokens, one.temperature, one.top_p) for one in asked} == {(4, 5, 0.8, 0.9)}
+    assert {tuple(one.stop_token_ids) for one in asked} == {(tokenizer.eos_token_id,)}
+    seeds = [one.seed for one in asked]
+    assert seeds == [seeds[0], seeds[0] + 4, seeds[0] + 8], "samples of two prompts never share a seed"
+    assert open_engine(change(config, **{"rollout.vllm.max_model_len": 99}), policy, tokenizer)
+    assert [one.settings["max_model_len"] for one in vllm] == [72, 99]
+
+
+def test_one_engine_serves_all_policies_of_a_process(config, vllm):
+    config = change(config, **{"rollout.engine": "vllm"})
+    one, other = load_engine(config, None), load_engine(config, None)
+    assert len(vllm) == 1
+    assert one.generate(PROMPTS, 1, Sampling(0.0)) == other.generate(PROMPTS, 1, Sampling(0.0))
+
+
+def test_a_sleeping_engine_gives_its_memory_back_and_gets_its_weights_anew(config, vllm):
+    policy, tokenizer = trained(config)
+    config = change(config, **{"rollout.engine": "vllm", "rollout.vllm.enable_sleep_mode": True})
+    engine, weights = open_engine(config, policy, tokenizer)
+    weights.refresh()
+    torch.manual_seed(0)
+    before = engine.generate(PROMPTS, 2, HOT)
+    weights.rest()
+    weights.rest()
+    torch.manual_seed(0)
+    assert engine.generate(PROMPTS, 2, HOT) == before, "asked while it sleeps, it wakes up with the policy's weights"
+    weights.rest()
+    weights.refresh()
+    woken = ["wake weights", "load", "wake kv_cache", "reset"]
+    assert vllm[0].events == ["load", "reset", "sleep", *woken, "sleep", *woken]
+
+
+def test_without_sleep_mode_an_engine_stays_awake(config, vllm):
+    engine, weights = open_engine(change(config, **{"rollout.engine": "vllm"}), *trained(config))
+    weights.rest()
+    assert engine.generate(PROMPTS, 1, HOT)
+    assert vllm[0].events == []
+
+
+def test_processes_that_share_an_engine_answer_the_prompts_of_all_in_one_order(config, vllm, monkeypatch):
+    """As the second of two processes; the first asks for the prompts [1, 2] and [3]."""
+
+    def gathered(into, own, group):
+        into[:] = [[([1, 2], 50), ([3], 54)], own]
+
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr("accelerate.PartialState", lambda: None)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda group=None: 2)
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda group=None: 1)
+    monkeypatch.setattr(torch.distributed, "all_gather_object", gathered)
+    made = []
+
+    def one_group(ranks):
+        made.append(ranks)
+        return "both", None
+
+    monkeypatch.setattr(
+        torch.distributed, "new_subgroups_by_enumeration", lambda ranks: made.append(ranks) or ("two", 0)
+    )
+    config = change(config, **{"rollout.engine": "vllm", "rollout.vllm.tensor_parallel_size": 2})
+    engine, _ = open_engine(config, *trained(config))
+    assert made == [[[0, 1]]]
+    assert vllm[0].settings["distributed_executor_backend"] == "external_launcher"
+    torch.manual_seed(5)
+    answers = engine.generate(PROMPTS, 2, HOT)
+    assert [prompt["prompt_token_ids"] for prompt, _ in vllm[0].requests] == [[1, 2], [3], *PROMPTS]
+    monkeypatch.setattr(engine, "_group", None)
+    torch.manual_seed(5)
+    assert engine.generate(PROMPTS, 2, HOT) == answers
+
+
+def test_tensor_parallelism_that_the_processes_do_not_fit_is_refused(config, vllm):
+    config = change(config, **{"rollout.engine": "vllm", "rollout.vllm.tensor_parallel_size": 2})
+    with pytest.raises(ConfigError, match=r"tensor_parallel_size is 2 and 1 processes train.*vllm_server"):
+        open_engine(config, *trained(config))
+
+
+@pytest.mark.skipif(find_spec("vllm") is not None, reason="vLLM is installed here")
+@pytest.mark.parametrize("kind", ["vllm", "vllm_server"])
+def test_without_vllm_the_error_names_the_extra(config, kind):
+    with pytest.raises(ConfigError, match=r"pip install 'querylect\[gpu\]'"):
+        load_engine(change(config, **{"rollout.engine": kind}), None)
+
+
+def test_vllm_is_not_imported_before_it_is_asked_for(config):
+    assert load_engine(config, None)
+    assert "vllm" not in sys.modules
+
+
+def test_every_prompt_is_one_request_to_the_server_with_a_seed_of_its_own(
+    config,
+    vllm,
+    run_app,
+    monkeypatch,
+    tiny_policy,
+):
+    policy, tokenizer = trained(config)
+    with serving(run_app, monkeypatch, tiny_policy) as (url, server):
+        config = change(config, **{"rollout.engine": "vllm_server", "rollout.server.base_url": url})
+        engine, weights = open_engine(config, policy, tokenizer)
+        weights.refresh()
+        assert server.events == ["init", "start", "update", "finish", "reset"]
+        engine.generate([*PROMPTS, PROMPTS[0]], 4, HOT)
+        assert sorted(body["prompt"] for body in server.asked) == sorted([p] for p in [*PROMPTS, PROMPTS[0]])
+        assert {(body["n"], body["logprobs"], tuple(body["stop_token_ids"])) for body in server.asked} == {
+            (4, 0, (tokenizer.eos_token_id,))
+        }
+        seeds = sorted(body["seed"] for body in server.asked)
+        assert [seed - seeds[0] for seed in seeds] == [0, 4, 8, 12]
+        weights.refresh()
+        assert len(server.answers.loaded) == 2
+        assert server.wire.empty()
+
+
+@pytest.mark.parametrize(
+    ("info", "said"),
+    [
+        ({"model_config": {"logprobs_mode": "raw_logprobs", "max_model_len": 8192}}, "--logprobs-mode is raw_logprobs"),
+        ({"model_config": {"logprobs_mode": "processed_logprobs", "max_model_len": 71}}, "71, expected at least 72"),
+    ],
+)
+def test_a_server_that_was_started_in_another_way_is_refused(
+    config,
+    vllm,
+    run_app,
+    monkeypatch,
+    tiny_policy,
+    info,
+    said,
+):
+    with serving(run_app, monkeypatch, tiny_policy, **info) as (url, _):
+        config = change(config, **{"rollout.engine": "vllm_server", "rollout.server.base_url": url})
+        with pytest.raises(ConfigError, match=said):
+            open_engine(config, *trained(config))
+
+
+def test_a_server_without_its_development_routes_or_weight_transfer_says_how_to_start_it(
+    config,
+    vllm,
+    run_app,
+    monkeypatch,
+    tiny_policy,
+):
+    with serving(run_app, monkeypatch, tiny_policy, weight_transfer_config=None) as (url, server):
+        config = change(config, **{"rollout.engine": "vllm_server", "rollout.server.base_url": url})
+        with pytest.raises(EngineUnavailableError, match="--weight-transfer-config"):
+            open_engine(config, *trained(config))
+        server.info = None
+        with pytest.raises(EngineUnavailableError, match="VLLM_SERVER_DEV_MODE=1"):
+            open_engine(config, *trained(config))
+
+
+def test_a_server_that_is_not_there_or_dies_is_named(config, vllm, run_app, monkeypatch, tiny_policy):
+    nowhere = {
+        "rollout.engine": "vllm_server",
+        "rollout.server.base_url": "http://127.0.0.1:9",
+        "rollout.server.timeout": 0,
+    }
+    with pytest.raises(EngineUnavailableError, match=r"http://127\.0\.0\.1:9 "):
+        open_engine(change(config, **nowhere), *trained(config))
+    with serving(run_app, monkeypatch, tiny_policy) as (url, server):
+        config = change(config, **{"rollout.engine": "vllm_server", "rollout.server.base_url": url})
+        engine, _ = open_engine(config, *trained(config))
+        server.down = True
+        with pytest.raises(EngineUnavailableError, match=f"{url} could not be used.*the engine is dead.*--resume"):
+            engine.generate(PROMPTS, 1, HOT)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_where_weights_cannot_be_sent_no_process_waits_for_another(
+    rank,
+    config,
+    vllm,
+    run_app,
+    monkeypatch,
+    tiny_policy,
+):
+    """Rank 0 tells the others how it went, whatever came; they raise its error and ask the server nothing."""
+    told = []
+
+    def broadcast(values, src):
+        assert src == 0
+        if rank:
+            values[:] = [EngineUnavailableError("the server is gone")]
+        told.append(list(values))
+
+    with serving(run_app, monkeypatch, tiny_policy) as (url, server):
+        config = change(config, **{"rollout.engine": "vllm_server", "rollout.server.base_url": url})
+        engine, weights = open_engine(config, *trained(config))
+        monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+        monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
+        monkeypatch.setattr(torch.distributed, "get_rank", lambda: rank)
+        monkeypatch.setattr(torch.distributed, "broadcast_object_list", broadcast)
+        if rank == 0:
+            weights.refresh()
+            assert told.pop() == [None]
+
+            def fails(*_):
+                raise ConnectionError("the server is gone")
+
+            monkeypatch.setattr(engine.client, "update_named_params", fails)
+        before = list(server.events)
+        with pytest.raises(EngineUnavailableError, match="the server is gone") as raised:
+            weights.refresh()
+        assert told == [[raised.value]]
+        assert raised.value.already_reported == (rank == 1)
+        assert server.events == before
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
+def test_weights_for_a_server_need_a_gpu_and_a_server_without_sync_needs_none(
+    config,
+    vllm,
+    run_app,
+    monkeypatch,
+    tiny_policy,
+):
+    from querylect.rollouts.engines import vllm_server
+
+    real = vllm_server.transfer_device
+    with serving(run_app, monkeypatch, tiny_policy) as (url, server):
+        monkeypatch.setattr(vllm_server, "transfer_device", real)
+        config = change(config, **{"rollout.engine": "vllm_server", "rollout.server.base_url": url})
+        with pytest.raises(ConfigError, match=r"rollout\.server\.sync=false"):
+            open_engine(config, *trained(config))
+        server.info = None
+        config = change(config, **{"rollout.server.sync": False})
+        engine = load_engine(config, None)
+        expected = load_engine(change(config, **{"rollout.engine": "transformers"}), None)
+        greedy = Sampling(temperature=0.0, max_new_tokens=4)
+        assert [s.ids for (s,) in engine.generate(PROMPTS, 1, greedy)] == [
+            s.ids for (s,) in expected.generate(PROMPTS, 1, greedy)
+        ]
+        assert server.events == []
+
+
+def test_a_probability_that_is_no_number_stops_the_run():
+    assert make_sample([4, 2], [-0.5, -0.1], {2}).finished
+    for broken in (None, float("nan")):
+        with pytest.raises(ModelError, match="not finite"):
+            make_sample([4, 2], [-0.5, broken], {2})
+
+
+def test_no_prompts_are_no_requests(opened):
+    assert opened[0].generate([], 4, HOT) == []
+
+
+def test_weights_that_are_split_over_processes_are_not_sent(config, vllm):
+    policy, tokenizer = trained(config)
+    _, weights = open_engine(change(config, **{"rollout.engine": "vllm"}), policy, tokenizer)
+    split = next(weight for name, weight in policy.named_parameters() if "embed_tokens" in name)
+    split.data = split.data.new_empty(0)
+    with pytest.raises(ConfigError, match=r"embed_tokens\.weight has no elements here: ZeRO-3"):
+        weights.refresh()

@@ -1,0 +1,115 @@
+"""train.curriculum, on one environment: what is asked follows the success so far, and a resumed run is the run that was
+not stopped."""
+
+import json
+from collections import Counter
+
+import pytest
+from querylect.configs.schema import RunConfig
+from querylect.data.types import Question
+from querylect.errors import CheckpointError
+from querylect.train.curriculum import Curriculum, Progress
+from querylect.train.mix import Mixture
+from querylect.train.run import train
+
+from ..lessons import ASKED, change, lesson_url, lessons, records, settings, speaking, stopped_copy, without_seconds  # noqa: F401
+from ..several import Started
+from .test_train_credit import node, tree
+
+SETTINGS = {"prefer": "hard", "floor": 0.05, "memory": 0.5}
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory, lessons, lesson_url, speaking):  # noqa: F811
+    """Eight steps of two questions that nothing interrupted: three passes over five questions."""
+    config = settings.__wrapped__(lessons, lesson_url, speaking, tmp_path_factory.mktemp("straight"))
+    changes = {"train.curriculum": SETTINGS, "train.steps": 8, "train.save_steps": 1, "train.keep_checkpoints": 9}
+    config = change(config, **changes)
+    return config, train(config)
+
+
+def asked(folder, step):
+    return [each["question_id"] for each in records(folder / "rollouts.jsonl") if each["step"] == step]
+
+
+def reached(folder, step):
+    """Question id and mean nDCG@10 of the last turns of each tree of a step."""
+    for each in records(folder / "rollouts.jsonl"):
+        if each["step"] == step:
+            leaves = [leaf for turn in each["turns"] for leaf in turn["children"]]
+            yield each["question_id"], sum(leaf["metrics"]["ndcg@10"] for leaf in leaves) / len(leaves)
+
+
+def test_a_step_asks_what_the_curriculum_draws_from_the_success_so_far(straight):
+    config, folder = straight
+    course = Curriculum({"": 1.0}, {"": list(ASKED)}, config.train.curriculum, config.seed)
+    progress, passes = Progress(), Counter()
+    for line in records(folder / "metrics.jsonl"):
+        drawn, progress = course.draw(progress, line["step"], 2)
+        assert sorted(asked(folder, line["step"])) == sorted(drawn)
+        progress = course.learn(progress, list(reached(folder, line["step"])))
+        passes.update(drawn)
+        assert line["success"] == pytest.approx(progress.environments[""], rel=1e-4)
+    assert len(passes) == 5
+    assert progress.positions[""] > 16, "questions were passed over for what they reached before"
+    saved = json.loads((folder / "checkpoints" / "checkpoint-8" / "curriculum.json").read_text())
+    assert saved["questions"] == pytest.approx(dict(progress.questions), rel=1e-4)
+
+
+@pytest.mark.parametrize("upto", [2, 5])
+def test_a_resumed_run_is_the_run_that_was_not_stopped(straight, tmp_path, upto):
+    config, copy = stopped_copy(*straight, tmp_path / "copy", upto)
+    train(config, resume=True)
+    assert without_seconds(copy / "metrics.jsonl") == without_seconds(straight[1] / "metrics.jsonl")
+    assert records(copy / "rollouts.jsonl") == records(straight[1] / "rollouts.jsonl")
+    last = [each / "checkpoints" / "checkpoint-8" / "curriculum.json" for each in (copy, straight[1])]
+    assert last[0].read_bytes() == last[1].read_bytes()
+
+
+def test_two_processes_draw_the_same(straight, tmp_path):
+    config = change(straight[0], output=str(tmp_path / "both"), **{"train.steps": 4})
+    with Started(config, tmp_path / "two", 2) as started:
+        assert started.codes() == [0, 0], started.said(0) + started.said(1)
+    for step in range(1, 5):
+        assert asked(tmp_path / "both" / "run", step) == asked(straight[1], step)
+
+
+def test_a_checkpoint_that_lost_the_curriculum_is_refused(straight, tmp_path):
+    config, copy = stopped_copy(*straight, tmp_path / "copy", 2)
+    (copy / "checkpoints" / "checkpoint-2" / "curriculum.json").unlink()
+    with pytest.raises(CheckpointError, match=r"curriculum\.json does not say how far .* Remove .*checkpoint-2"):
+        train(config, resume=True)
+
+
+def test_another_curriculum_is_another_run(straight, tmp_path):
+    config, _ = stopped_copy(*straight, tmp_path / "copy", 2)
+    with pytest.raises(CheckpointError, match=r"other settings: train\.curriculum\.floor: 0\.05 → 0\.5"):
+        train(change(config, **{"train.curriculum.floor": 0.5}), resume=True)
+
+
+@pytest.mark.parametrize(("prefer", "rarest"), [("hard", "solved"), ("learnable", "solved")])
+def test_what_always_succeeds_is_asked_least(prefer, rarest):
+    success = {"solved": 1.0, "half": 0.5, "some": 0.4}
+    curriculum = {"prefer": prefer, "floor": 0.05}
+    config = RunConfig.model_validate({"train": {"questions_per_step": 1, "curriculum": curriculum}})
+    mixture = Mixture(config, [Question(name, name) for name in success])
+    counts = Counter()
+    for step in range(600):
+        ((question,),) = (row.values() for row in mixture.fill([{"prompt": "0"}], step))
+        counts[question] += 1
+        grown = tree(node(success[question]), name=question)
+        grown.roots[0].metrics = {"ndcg@10": success[question]}
+        mixture.learn([grown], step)
+    assert counts[rarest] < 0.2 * min(counts["half"], counts["some"])
+
+
+def test_without_a_preference_questions_come_in_shuffled_passes(settings):
+    folder = train(change(settings, **{"train.save_steps": 4}))
+    assert "success" not in records(folder / "metrics.jsonl")[0]
+    assert not (folder / "checkpoints" / "checkpoint-4" / "curriculum.json").exists()
+
+
+def test_a_mix_has_a_curriculum_of_its_own():
+    members = {"a": {}, "b": {"env": {"index": "other"}}}
+    with pytest.raises(ValueError, match=r"train\.curriculum is that of a run on one environment.*mix\.curriculum"):
+        RunConfig.model_validate({"train": {"curriculum": SETTINGS}, "mix": {"environments": members}})

@@ -1,0 +1,135 @@
+"""In which type weights are trained: what is refused, what LoRA and DeepSpeed hold, and autocast on both sides."""
+
+# ruff: noqa: F811 (fixtures)
+
+import json
+
+import pytest
+import torch
+from querylect.configs.load import known_configs, load_config
+from querylect.errors import ConfigError
+from querylect.rollouts.engines.base import Sampling
+from querylect.rollouts.engines.open import open_engine
+from querylect.rollouts.policy import load_policy
+from querylect.train import run
+from querylect.train.arguments import check_deepspeed_device, check_trained_dtype, grpo_config, trainable_dtype
+from querylect.train.run import train
+from querylect.train.trainer import TreeTrainer
+
+from ..lessons import change, lesson_url, lessons, records, settings, speaking  # noqa: F401
+
+FULL = {"policy.dtype": "bfloat16", "policy.lora": None}
+
+
+def deepspeed(monkeypatch, tmp_path, **config):
+    """The surroundings of a process that `accelerate launch --use_deepspeed` started with this DeepSpeed config."""
+    path = tmp_path / "deepspeed.json"
+    path.write_text(json.dumps({"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 1, **config}))
+    monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
+    monkeypatch.setenv("ACCELERATE_DEEPSPEED_CONFIG_FILE", str(path))
+
+
+def test_full_bfloat16_training_is_refused_before_anything_is_loaded(settings, monkeypatch, tmp_path):
+    monkeypatch.setattr(run, "shared_environment", pytest.fail, raising=False)
+    config = change(settings, **FULL, **{"client.urls": ["http://127.0.0.1:9"]})
+    with pytest.raises(ConfigError) as refused:
+        train(config)
+    for remedy in ("policy.dtype=auto", "policy.dtype=float32", "policy.lora={}", "zero2.json"):
+        assert remedy in str(refused.value)
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("changes", [{"policy.dtype": "auto"}, {"policy.dtype": "float32"}, {"policy.lora": {"r": 4}}])
+def test_each_remedy_of_the_refusal_is_taken(settings, changes):
+    check_trained_dtype(change(settings, **{**FULL, **changes}))
+
+
+def test_deepspeed_counts_only_where_its_optimizer_holds_float32_weights(settings, monkeypatch, tmp_path):
+    pytest.importorskip("deepspeed")
+    full = change(settings, **FULL)
+    deepspeed(monkeypatch, tmp_path, zero_optimization={"stage": 2})
+    check_trained_dtype(full)
+    warm = change(settings, **FULL, **{"train.warm_start.questions": 4})
+    with pytest.raises(ConfigError, match=r"train\.warm_start trains before DeepSpeed"):
+        check_trained_dtype(warm)
+    deepspeed(monkeypatch, tmp_path, zero_optimization={"stage": 0})
+    with pytest.raises(ConfigError, match="ZeRO stage 0"):
+        check_trained_dtype(full)
+    only = {"enabled": True, "bf16_master_weights_and_grads": True}
+    deepspeed(monkeypatch, tmp_path, zero_optimization={"stage": 2}, bf16=only)
+    for config in (full, change(settings, **{"policy.dtype": "bfloat16"})):
+        with pytest.raises(ConfigError, match="bf16_master_weights_and_grads"):
+            check_trained_dtype(config)
+    check_trained_dtype(change(settings, **{"policy.lora": None}))  # float32
+
+
+def test_deepspeed_in_bfloat16_on_a_cpu_is_refused_with_what_to_set(settings, monkeypatch):
+    fast(monkeypatch)
+    half = change(settings, **{"policy.dtype": "auto"})
+    check_deepspeed_device(half)
+    monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
+    check_deepspeed_device(settings)
+    with pytest.raises(ConfigError, match=r"Set policy\.dtype=float32"):
+        check_deepspeed_device(half)
+
+
+@pytest.mark.parametrize("name", known_configs())
+def test_every_packaged_config_trains_weights_that_can_move(name):
+    check_trained_dtype(load_config(name, []))
+
+
+def fast(monkeypatch):
+    """A device that multiplies in bfloat16."""
+    monkeypatch.setattr("querylect.rollouts.policy.cpu_has_fast_bfloat16", lambda: True)
+
+
+def test_auto_trains_float32_weights_under_autocast_and_freezes_bfloat16_ones(settings, monkeypatch, tmp_path):
+    fast(monkeypatch)
+    full = change(settings, **{"policy.dtype": "auto", "policy.lora": None})
+    assert trainable_dtype(full).policy.dtype == "float32"
+    assert grpo_config(full, tmp_path).bf16
+    assert not grpo_config(change(full, **{"policy.dtype": "float32"}), tmp_path).bf16
+    lora = change(settings, **{"policy.dtype": "auto"})
+    assert trainable_dtype(lora) == lora
+    assert load_policy(lora.policy)[0].dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize(("dtype", "computed"), [("auto", torch.bfloat16), ("float32", torch.float32)])
+def test_the_policy_samples_in_the_type_that_it_is_trained_in(settings, monkeypatch, dtype, computed):
+    """Prefill and decoding compute under the trainer's autocast; the weights stay float32."""
+    fast(monkeypatch)
+    config = change(settings, **{"policy.dtype": dtype, "policy.lora": None})
+    model, tokenizer = load_policy(trainable_dtype(config).policy)
+    engine, _ = open_engine(config, model, tokenizer)
+    seen = []
+    for part in model.modules():
+        if isinstance(part, torch.nn.Linear):
+            part.register_forward_hook(lambda module, given, result: seen.append(result.dtype))
+    prompt = tokenizer("what helps when my head hurts?")["input_ids"]
+    engine.generate([prompt], 2, Sampling(temperature=1.0, max_new_tokens=3))
+    assert set(seen) == {computed}
+    assert {weight.dtype for weight in model.parameters()} == {torch.float32}
+
+
+@pytest.mark.parametrize("lora", [None, {"r": 4, "alpha": 8.0}], ids=["full", "lora"])
+def test_what_is_trained_is_float32_also_after_a_resume(settings, monkeypatch, lora):
+    """And so is the state of its optimizer; the base under the adapters stays in bfloat16."""
+    fast(monkeypatch)
+    seen = []
+    inner = TreeTrainer.training_step
+
+    def look(trainer, *args, **kwargs):
+        state = trainer.optimizer.state.values()
+        moments = {value.dtype for one in state for name, value in one.items() if name != "step"}
+        groups = [weight for group in trainer.optimizer.param_groups for weight in group["params"]]
+        frozen = {weight.dtype for weight in trainer.model.parameters() if not weight.requires_grad}
+        seen.append(({weight.dtype for weight in groups}, moments, frozen))
+        return inner(trainer, *args, **kwargs)
+
+    monkeypatch.setattr(TreeTrainer, "training_step", look)
+    config = change(settings, **{"policy.dtype": "auto", "policy.lora": lora, "train.steps": 1, "train.save_steps": 1})
+    train(config)
+    train(change(config, **{"train.steps": 2}), resume=True)
+    base = {torch.bfloat16} if lora else set()
+    assert seen[0] == ({torch.float32}, set(), base)
+    assert seen[-1] == ({torch.float32}, {torch.float32}, base)

@@ -1,0 +1,331 @@
+"""Expert iteration: which samples are imitated, that rounds sample the policy as it is, and exact resumption."""
+
+import signal
+import time
+from statistics import fmean
+
+import pytest
+import torch
+import yaml
+from querylect.configs.schema import ClientConfig
+from querylect.data.types import Question
+from querylect.envs.client.client import SyncEnvironmentClient
+from querylect.envs.plan import SearchPlan
+from querylect.errors import ConfigError, EnvironmentUnavailableError
+from querylect.rewriters.base import Rewrite
+from querylect.rollouts.build import make_grower
+from querylect.rollouts.engines.open import open_engine
+from querylect.rollouts.policy import add_lora, load_policy
+from querylect.rollouts.tree import Node, Tree
+from querylect.train.arguments import check_shape
+from querylect.train.expert_iteration import best_samples, expert_rounds, sample_value
+from querylect.train.imitation import imitation_loss
+from querylect.train.run import train
+from querylect.train.run_folder import RunFolder
+from querylect.train.warm_start import warm_start
+from safetensors.torch import load_file
+
+from ..forked import Forked
+from ..lessons import change, lesson_url, lessons, records, settings, speaking, without_seconds  # noqa: F401 (fixtures)
+from ..several import Started
+
+
+@pytest.fixture
+def client(lesson_url):  # noqa: F811
+    with SyncEnvironmentClient(ClientConfig(urls=[lesson_url])) as opened:
+        yield opened
+
+
+@pytest.fixture
+def expert(settings):  # noqa: F811
+    """Three rounds over four of the five questions each, eight samples of one turn."""
+    warm = {"kind": "expert_iteration", "questions": 4, "questions_per_step": 2, "rounds": 3, "samples": 8,
+            "learning_rate": 0.02}  # fmt: skip
+    return change(settings, **{"train.warm_start": warm, "rollout.branching": [4], "train.steps": 1})
+
+
+class Ready:
+    """A policy with its adapter, and what samples from it."""
+
+    def __init__(self, config, client):
+        model, tokenizer = load_policy(config.policy)
+        self.policy = add_lora(model, config.policy)
+        engine, self.sampler = open_engine(config, self.policy, tokenizer)
+        self.grower = make_grower(config, client, engine)
+
+
+def node(reward, prompt=(1,), turn=1, children=(), **changes):
+    values = {
+        "turn": turn,
+        "prompt_ids": list(prompt),
+        "completion_ids": [7, 8],
+        "logprobs": [],
+        "finished": True,
+        "text": "",
+        "rewrite": Rewrite(SearchPlan.of("word"), rewrites=("word",)),
+        "reward": reward,
+        "children": list(children),
+    }
+    return Node(**{**values, **changes})
+
+
+def tree(*roots):
+    return Tree(Question("q", "question"), list(roots))
+
+
+def chosen(config, *roots, raw=None):
+    return [(each.node.reward, each.baseline) for each in best_samples(tree(*roots), config, raw)]
+
+
+def test_the_best_sample_is_imitated_where_it_beats_the_mean_by_more_than_the_margin(expert):
+    config = change(expert, **{"train.warm_start.margin": 0.25})
+    assert chosen(config, node(0.0), node(0.5), node(1.0)) == [(1.0, 0.5)]
+    assert chosen(config, node(0.5), node(0.5), node(0.8)) == [], "0.2 above a mean of 0.6"
+    assert chosen(config, node(0.5), node(1.0)) == [], "the margin itself is not enough"
+    assert chosen(change(config, **{"train.warm_start.margin": 0.0}), node(0.7), node(0.7), node(0.7)) == []
+
+
+def test_unscorable_cut_and_malformed_samples_are_never_imitated(expert):
+    failed = node(0.0, rewrite=Rewrite(None, failure="missing rewrite"))
+    assert chosen(expert, node(None), node(1.0, finished=False), failed, node(0.8)) == [(0.8, pytest.approx(0.6))]
+    assert chosen(expert, node(None), node(0.9)) == [], "alone it equals its mean"
+    assert chosen(expert, node(None)) == []
+
+
+def test_against_the_question_the_mean_of_the_samples_does_not_matter(expert):
+    assert chosen(expert, node(0.6), node(0.6), raw=0.4) == [(0.6, 0.4)]
+    assert chosen(expert, node(0.0), node(0.6), raw=0.5) == [], "no more than the margin above"
+
+
+def test_turns_are_chosen_by_themselves_and_equal_prompts_share_one_mean(expert):
+    """Second turns under equal first turns answer one prompt; the best of the turn may stand under any first turn."""
+    config = change(expert, **{"reward.turn_weights": [0.5, 1.0], "train.warm_start.margin": 0.1})
+    one, other = (1, 7, 8, 2), (1, 7, 9, 2)
+    roots = [
+        node(0.6, children=[node(0.1, one, 2), node(0.1, one, 2)]),
+        node(0.0, children=[node(0.7, one, 2), node(0.7, one, 2)]),
+        node(0.9, children=[node(0.6, other, 2), node(0.4, other, 2)]),
+    ]
+    values = [(0.5 * 0.6 + 0.1) / 1.5, 0.7 / 1.5, (0.45 + 0.5) / 1.5]
+    assert [sample_value(root, [0.5, 1.0]) for root in roots] == pytest.approx(values)
+    assert chosen(config, *roots) == [(0.9, pytest.approx(fmean(values))), (0.7, pytest.approx(0.4))]
+
+
+def test_the_value_of_a_turn_leaves_unscorable_turns_out():
+    leaf = node(0.8, turn=3)
+    middle = node(0.2, turn=2, children=[leaf, node(None, turn=3)])
+    root = node(0.5, children=[middle, node(None, turn=2, children=[node(1.0, turn=3)])])
+    weights = [0.2, 0.3, 0.5]
+    below = (0.3 * 0.2 + 0.5 * 0.8) / 0.8
+    assert sample_value(middle, weights) == pytest.approx(below)
+    assert sample_value(root, weights) == pytest.approx(0.2 * 0.5 + 0.8 * below)
+    assert sample_value(node(0.5, children=[node(None, turn=2)]), [0.5, 1.0]) is None
+    assert sample_value(node(None, children=[node(1.0, turn=2)]), [0.5, 1.0]) is None
+
+
+def test_what_is_imitated_is_what_was_sampled(expert, client):
+    ready = Ready(expert, client)
+    (first, *_) = expert_rounds(expert, ready.policy, ready.grower, ready.sampler, client.questions("train"))
+    taught = [each for several in first.demonstrations for each in several]
+    assert taught
+    for each in taught:
+        ((begin, end),) = each.spans
+        assert end == len(each.ids)
+        text = ready.grower.chat.tokenizer.decode(each.ids)
+        assert text.endswith("</rewrite><|im_end|>")
+        ids = torch.tensor([each.ids])
+        logps = torch.log_softmax(ready.policy(input_ids=ids).logits[0, :-1].float(), -1)
+        logps = logps.gather(-1, ids[0, 1:, None])[begin - 1 :, 0]
+        torch.testing.assert_close(imitation_loss(ready.policy, [each], expert.train), -logps.mean())
+
+
+@pytest.mark.parametrize("branching", [[4], [2, 2]])
+def test_every_round_samples_from_the_policy_as_it_is_then(expert, client, monkeypatch, branching):
+    """Between two rounds the adapter is changed: the samples of the second have its log-probabilities."""
+    ready = Ready(change(expert, **{"rollout.branching": branching}), client)
+    trees, grow = [], ready.grower.grow
+
+    def kept(questions, widths, **how):
+        trees.append(grow(questions, widths, **how))
+        return trees[-1]
+
+    monkeypatch.setattr(ready.grower, "grow", kept)
+    rounds = expert_rounds(expert, ready.policy, ready.grower, ready.sampler, client.questions("train"))
+    for _ in range(2):
+        trees.clear()
+        next(rounds)
+        for node in [node for grown in trees for tree in grown for node in tree.walk()][::7]:
+            ids = torch.tensor([[*node.prompt_ids, *node.completion_ids]])
+            with torch.no_grad():
+                logps = torch.log_softmax(ready.policy(input_ids=ids).logits[0, :-1].float(), -1)
+            logps = logps.gather(-1, ids[0, 1:, None])[len(node.prompt_ids) - 1 :, 0]
+            torch.testing.assert_close(torch.tensor(node.logprobs), logps, rtol=1e-3, atol=1e-3)
+        torch.manual_seed(0)
+        with torch.no_grad():
+            for weights in ready.policy.parameters():
+                if weights.requires_grad:
+                    weights += 0.05 * torch.randn_like(weights)
+
+
+def test_imitating_makes_the_best_samples_likelier(expert, client, tmp_path):
+    torch.manual_seed(0)
+    config = change(expert, **{"train.warm_start.rounds": 1, "train.warm_start.questions": 5,
+                               "train.warm_start.questions_per_step": 1})  # fmt: skip
+    ready, questions = Ready(config, client), client.questions("train")
+    (first,) = expert_rounds(config, ready.policy, ready.grower, ready.sampler, questions)
+    taught = [each for several in first.demonstrations for each in several]
+    (tmp_path / "run").mkdir()
+    folder = RunFolder(tmp_path / "run")
+    with torch.no_grad():
+        before = float(imitation_loss(ready.policy, taught))
+    warm_start(config, ready.policy, ready.grower, ready.sampler, questions, folder)
+    with torch.no_grad():
+        assert float(imitation_loss(ready.policy, taught)) < before - 0.1
+    lines = records(folder.warm_start)
+    assert [line["step"] for line in lines] == list(range(1, len(first.demonstrations) + 1))
+    assert all(line["round"] == 1 and line["reward_best"] > line["reward_mean"] > 0 for line in lines)
+    assert lines[0]["imitated_share"] == pytest.approx(len(lines) / 5)
+
+
+def test_rounds_ask_other_questions_until_a_pass_is_over(expert, client, monkeypatch):
+    asked, widths = [], set()
+    ready = Ready(expert, client)
+    grow = ready.grower.grow
+
+    def kept(questions, branching, **how):
+        asked.extend(zip([question.id for question in questions], how["streams"], strict=True))
+        widths.add(tuple(branching))
+        return grow(questions, branching, **how)
+
+    monkeypatch.setattr(ready.grower, "grow", kept)
+    config = change(expert, **{"rollout.branching": [4, 2]})
+    list(expert_rounds(config, ready.policy, ready.grower, ready.sampler, client.questions("train")))
+    names = [name for name, _ in asked]
+    assert len(names) == 12
+    assert len(set(names[:5])) == len(set(names[5:10])) == 5
+    assert names[:5] != names[5:10]
+    assert len(dict(asked)) == 5
+    assert len({stream for _, stream in asked}) == 12, "asked again, a question is sampled anew"
+    assert widths == {(8, 2)}
+
+
+def test_samples_do_not_depend_on_what_is_sampled_beside_them(expert, client):
+    def demonstrations(together):
+        config = change(expert, **{"train.questions_per_step": together})
+        ready = Ready(config, client)
+        rounds = expert_rounds(config, ready.policy, ready.grower, ready.sampler, client.questions("train"))
+        return [each.demonstrations for each in rounds]
+
+    assert demonstrations(1) == demonstrations(4)
+
+
+def test_the_question_as_it_stands_is_searched_for_its_baseline(expert, client):
+    """Below 1 there is room above every question; a margin of 1 leaves none."""
+    ready = Ready(expert, client)
+    config = change(expert, **{"train.warm_start.baseline": "question", "train.warm_start.margin": 0.0})
+    steps, step = [], client.step
+
+    class Recorded:
+        def step(self, asked, with_text=False, metrics=()):
+            results = step(asked, with_text=with_text, metrics=metrics)
+            steps.extend(zip(asked, results, strict=True))
+            return results
+
+    ready.grower.client = Recorded()
+    taught = [
+        each
+        for now in expert_rounds(config, ready.policy, ready.grower, ready.sampler, client.questions("train"))
+        for several in now.demonstrations
+        for each in several
+    ]
+    texts = {question.id: question.text for question in client.questions("train")}
+    raw = {
+        asked.question_id: result.reward
+        for asked, result in steps
+        if asked.plan.probes[0].terms[0].text == texts[asked.question_id]
+    }
+    better = {asked.question_id for asked, result in steps if result.reward > raw[asked.question_id]}
+    assert len(raw) == 5
+    prompts = ready.grower.chat.tokenizer.batch_decode([each.ids for each in taught])
+    assert {name for name, text in texts.items() if any(text in prompt for prompt in prompts)} == better
+    assert 0 < len(better) < 5
+
+
+def test_a_round_without_anything_to_imitate_is_passed_over_and_a_run_refused(expert, client, tmp_path):
+    ready = Ready(expert, client)
+    config = change(expert, **{"train.warm_start.margin": 1.0})
+    with pytest.raises(ConfigError, match=r"beats its baseline by more than train\.warm_start\.margin 1"):
+        warm_start(config, ready.policy, ready.grower, ready.sampler, client.questions("train"), RunFolder(tmp_path))
+    assert not (tmp_path / "warm_start.jsonl").exists()
+
+
+def test_an_outage_stops_expert_iteration(expert, client, tmp_path):
+    class Gone:
+        last_failure = "connection refused"
+
+        def step(self, steps, with_text=False, metrics=()):
+            return [None] * len(steps)
+
+    ready = Ready(expert, client)
+    ready.grower.client = Gone()
+    with pytest.raises(EnvironmentUnavailableError, match=r"round 1 of the warm start.*connection refused"):
+        warm_start(expert, ready.policy, ready.grower, ready.sampler, client.questions("train"), RunFolder(tmp_path))
+
+
+ALL_WEIGHTS = {"rollout.branching": [2, 2], "policy.lora": None, "train.warm_start.learning_rate": 1e-3}
+
+
+@pytest.mark.parametrize("changes", [{}, ALL_WEIGHTS], ids=["[4] lora", "[2, 2] full"])
+def test_a_run_goes_on_from_expert_iteration(expert, changes):
+    folder = train(change(expert, **changes))
+    lines = records(folder / "warm_start.jsonl")
+    assert {line["round"] for line in lines} <= {1, 2, 3}
+    assert len(lines) >= 2
+    (warmed,), (trained,) = ([*(folder / name).glob("*.safetensors")] for name in ("warm_start", "final"))
+    before, after = load_file(warmed), load_file(trained)
+    assert any((before[name] != after[name]).any() for name in before)
+    assert len(records(folder / "metrics.jsonl")) == 1
+
+
+def test_expert_iteration_that_sigterm_ended_begins_again_and_comes_out_equal(expert, tmp_path):
+    config = change(expert, **{"name": "stopped", "train.warm_start.rounds": 30})
+    whole = train(change(config, name="whole"))
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(config.model_dump(mode="json")))
+    process = Forked(["train", str(tmp_path / "run.yaml")], tmp_path / "out", tmp_path / "err")
+    folder = whole.parent / "stopped"
+    until = time.monotonic() + 240
+    while not (folder / "warm_start.jsonl").exists() and process.poll() is None and time.monotonic() < until:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(240) == 75, (tmp_path / "err").read_text()
+    assert not (folder / "warm_start").exists(), "it was stopped in the middle"
+    train(config, resume=True)
+    assert records(folder / "warm_start.jsonl") == records(whole / "warm_start.jsonl")
+    assert without_seconds(folder / "metrics.jsonl") == without_seconds(whole / "metrics.jsonl")
+
+
+def test_two_processes_share_what_the_first_has_imitated(expert, tmp_path):
+    config = change(expert, **{"train.questions_per_step": 4, "train.log_rollouts": 4, "train.steps": 2})
+    one = train(config)
+    with Started(change(config, output=str(tmp_path / "both")), tmp_path / "two", 2) as started:
+        assert started.codes() == [0, 0], started.said(0) + started.said(1)
+    two = tmp_path / "both" / "run"
+    assert records(two / "warm_start.jsonl") == records(one / "warm_start.jsonl")
+    warmed, alone = (load_file(folder / "warm_start" / "adapter_model.safetensors") for folder in (two, one))
+    assert all(torch.equal(warmed[name], alone[name]) for name in alone)
+    assert records(two / "rollouts.jsonl") == records(one / "rollouts.jsonl"), "half of them are of the second process"
+
+
+def test_an_engine_that_all_processes_share_is_refused(expert):
+    served = change(expert, **{"rollout.engine": "vllm_server"})
+    check_shape(served)
+    with pytest.raises(ConfigError, match=r"samples in the first of 2 processes.*rollout\.engine=transformers"):
+        check_shape(served, 2)
+
+
+def test_a_model_card_says_which_warm_start_there_was():
+    from querylect.export.card import _warm_start
+
+    said = _warm_start({"kind": "expert_iteration", "questions": 96, "rounds": 4})
+    assert said == "4 rounds of expert iteration on 96 questions each"
+    assert _warm_start({"questions": 720}) == "720 graded proposals imitated"

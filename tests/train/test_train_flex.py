@@ -1,0 +1,121 @@
+"""FlexAttention on packed rows: its block mask is the ancestor relation, and its values are those of the other way.
+
+On a CPU it computes values by writing down all scores; torch refuses to differentiate them there, although the formula
+that it would use is the same, so the gradient is compared with that refusal taken away.
+"""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from querylect.errors import ModelError
+from querylect.train.packing import attention as packed_attention
+from querylect.train.packing.attention import TILE, flex_mask, packed_row
+from querylect.train.packing.packing import pack, packed_logps
+from torch.nn.attention.flex_attention import create_block_mask
+
+from ..tiny import tiny_model
+from .test_train_packing import batch, gradient, relative, tree_rows
+
+pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+
+
+def long_rows(seed=0):
+    """Two trees that fill five tiles and a part of the sixth."""
+    return batch(*tree_rows(seed, prompts=(150, 40), branching=(2, 2), lengths=(30, 20), observation=60))
+
+
+def dense(ends):
+    at = torch.arange(len(ends))
+    return (at[None, :] <= at[:, None]) & (at[:, None] < ends[None, :])
+
+
+def tiles_of(mask):
+    """(tiles that hold something, tiles that are whole) of a BlockMask, as two sets of (query tile, key tile)."""
+
+    def listed(counts, indices):
+        pairs = enumerate(zip(counts[0, 0].tolist(), indices[0, 0].tolist(), strict=True))
+        return {(query, key) for query, (count, keys) in pairs for key in keys[:count]}
+
+    return listed(mask.kv_num_blocks, mask.kv_indices), listed(mask.full_kv_num_blocks, mask.full_kv_indices)
+
+
+lengths = st.integers(1, 200)
+trees = st.recursive(lengths.map(lambda n: (n, [])), lambda below: st.tuples(lengths, st.lists(below, max_size=3)))
+
+
+def sequences_of(tree, ids, path=()):
+    length, children = tree
+    path = (*path, *(next(ids) for _ in range(length)))
+    return [row for child in children for row in sequences_of(child, ids, path)] or [path]
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.lists(trees, min_size=1, max_size=3))
+def test_the_mask_is_the_one_that_torch_builds_from_all_pairs(forest):
+    from itertools import count
+
+    ids = count()
+    packed = pack([row for tree in forest for row in sequences_of(tree, ids)]).filled(TILE)
+    assert len(packed.ids) % TILE == 0
+    mask = flex_mask(packed.ends)
+    seen = dense(packed.ends)
+    assert seen.any(1).all(), "a token that sees nothing would be not a number"
+    reference = create_block_mask(lambda b, h, q, k: seen[q, k], None, None, len(seen), len(seen), device="cpu")
+    assert tiles_of(mask) == tiles_of(reference)
+    assert (mask.q_num_blocks == reference.q_num_blocks).all()
+    assert (mask.full_q_num_blocks == reference.full_q_num_blocks).all()
+    assert torch.equal(mask.to_dense(), reference.to_dense())
+    at = torch.arange(len(seen))
+    assert torch.equal(mask.mask_mod(0, 0, at[:, None], at[None, :]), seen)
+
+
+def test_whole_tiles_are_skipped():
+    """Four branches behind a prompt of one tile: a branch looks at the prompt and at itself only."""
+    packed = pack([[*range(TILE), *range(1000 * n, 1000 * n + 2 * TILE)] for n in range(1, 5)])
+    some, whole = tiles_of(flex_mask(packed.ends))
+    assert len(packed.ids) == 9 * TILE
+    assert len(some | whole) == 1 + 4 * (2 + 3)
+    assert len(whole) == 4 * (2 + 1)
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen3"])
+@pytest.mark.parametrize("heads", [(4, 2), (6, 2), (4, 4)], ids=str)
+def test_its_values_are_those_of_blocks(kind, heads):
+    model = tiny_model(kind, hidden_size=96, num_attention_heads=heads[0], num_key_value_heads=heads[1])
+    rows = long_rows()
+    with torch.no_grad():
+        expected, entropies, tokens = packed_logps(model, *rows, 0.7, entropies=True)
+        logps, found, counted = packed_logps(model, *rows, 0.7, entropies=True, attention="flex")
+    assert relative(logps, expected) < 1e-5
+    assert relative(found, entropies) < 1e-5
+    assert counted == tokens, "the tokens that fill the last tile are not counted"
+
+
+def test_its_gradient_is_that_of_blocks(monkeypatch):
+    from torch.nn.attention import flex_attention as module
+
+    monkeypatch.setattr(module, "_validate_device", lambda *_: None)
+    model, rows = tiny_model(), long_rows()
+    parameters = dict(model.named_parameters())
+    blocks = gradient(parameters, packed_logps(model, *rows, 0.7)[0].sum())
+    flex = gradient(parameters, packed_logps(model, *rows, 0.7, attention="flex")[0].sum())
+    assert relative(flex, blocks) < 1e-5
+
+
+def test_dropped_attention_is_refused_and_not_left_out():
+    model = tiny_model(attention_dropout=0.1).train()
+    with torch.no_grad(), pytest.raises(ModelError, match=r"drops 0.1 .* train.packed_attention to sdpa"):
+        packed_logps(model, *long_rows(), 1.0, attention="flex")
+
+
+def test_a_gpu_gets_the_compiled_kernel(monkeypatch):
+    compiled = []
+    monkeypatch.setattr(torch, "compile", lambda function: compiled.append(function) or function)
+    packed_attention._flex_kernel.cache_clear()
+    packed_attention._flex_kernel("cpu")
+    assert compiled == []
+    packed_attention._flex_kernel("cuda")
+    assert compiled == [packed_attention.flex_attention]
+    packed_attention._flex_kernel.cache_clear()
+    assert packed_row(torch.full((TILE,), TILE), TILE, "flex").seen.shape == (1, 1, TILE, TILE)

@@ -1,0 +1,111 @@
+"""The run folder on disk: what a checkpoint must hold to be gone on from, and that it is written before it is named."""
+
+import logging
+import os
+import resource
+import signal
+from pathlib import Path
+
+import pytest
+from querylect.configs.schema import RunConfig
+from querylect.errors import CheckpointError, StorageError
+from querylect.train.run_folder import RunFolder, staged, write_atomically
+
+from ..lessons import change
+
+WHOLE = ("adapter_model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json")
+
+
+def checkpoint(folder, step, *files):
+    place = folder.checkpoints / f"checkpoint-{step}"
+    for name in (*WHOLE, *files):
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).touch()
+    return place
+
+
+@pytest.mark.parametrize(
+    ("changes", "needed"),
+    [
+        ({"train.beta": 0.1}, "ref/adapter_model.safetensors"),
+        ({"train.use_adaptive_entropy": True}, "entropy_ctrl_state.json"),
+        ({"train.num_iterations": 2}, "rollout/process-0.safetensors"),
+    ],
+)
+def test_a_checkpoint_without_what_the_run_needs_is_passed_over(tmp_path, caplog, changes, needed):
+    """TRL would begin a lost entropy coefficient anew and compare with another reference, without a word."""
+    folder, config = RunFolder(tmp_path), change(RunConfig(), **changes)
+    before, newest = checkpoint(folder, 1, needed), checkpoint(folder, 3)
+    assert folder.newest_checkpoint(RunConfig()) == newest
+    with caplog.at_level(logging.WARNING):
+        assert folder.newest_checkpoint(config) == before
+    assert "checkpoint-3 is passed over: it has no " in caplog.text
+    checkpoint(folder, 3, needed)
+    assert folder.newest_checkpoint(config) == newest
+
+
+def test_what_other_runs_need_is_not_asked_for(tmp_path):
+    """A rollout is in use only between two steps on it; all weights have no adapter as reference."""
+    folder = RunFolder(tmp_path)
+    newest = checkpoint(folder, 4)
+    config = change(RunConfig(), **{"train.num_iterations": 2, "train.beta": 0.1, "policy.lora": None})
+    assert folder.newest_checkpoint(config) == newest
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        (None, r"by an earlier version of querylect \(run format 1; .* its advantages were computed by another rule"),
+        ('{"format": 1, "querylect": "0.0.9"}', r"querylect 0.0.9 \(run format 1"),
+        ('{"format": 99, "querylect": "9.1"}', r"querylect 9.1 \(run format 99; this version"),
+        ("{", "does not say of which format"),
+    ],
+)
+def test_a_run_of_another_format_is_not_resumed(tmp_path, written, said):
+    """Its steps so far and new ones would be of two algorithms."""
+    config = change(RunConfig(), output=str(tmp_path), name="run")
+    folder = RunFolder.create(config)
+    assert RunFolder.reopen(config)[1] is None
+    if written is None:
+        folder.format.unlink()
+    else:
+        folder.format.write_text(written)
+    with pytest.raises(CheckpointError, match=said):
+        RunFolder.reopen(config)
+
+
+def test_a_line_that_the_disk_does_not_take_leaves_no_part_of_it(tmp_path):
+    folder = RunFolder(tmp_path)
+    folder.append(folder.validation, {"step": 0})
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (40, hard))
+    try:
+        with pytest.raises(StorageError, match=r"could not write .*validation.jsonl \(File too large\)"):
+            folder.append(folder.validation, {"step": 1, "more": "x" * 100})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, handler)
+    assert folder.validation.read_text() == '{"step": 0}\n'
+
+
+def test_what_is_renamed_into_place_has_reached_the_disk(tmp_path, monkeypatch):
+    """A power cut after the rename would else leave a checkpoint of empty files, and the ones before it are removed."""
+    done = []
+    sync, rename, replace = os.fsync, Path.rename, os.replace
+
+    def noted(opened):
+        done.append(Path(os.readlink(f"/proc/self/fd/{opened}")).name)
+        sync(opened)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    monkeypatch.setattr(Path, "rename", lambda path, target: done.append("renamed") or rename(path, target))
+    monkeypatch.setattr(os, "replace", lambda path, target: done.append("renamed") or replace(path, target))
+    with staged(tmp_path / "place") as place:
+        (place / "inner").mkdir()
+        (place / "inner" / "weights").write_text("x")
+    assert set(done[: done.index("renamed")]) == {".place.writing", "inner", "weights"}
+    assert done[done.index("renamed") + 1 :] == [tmp_path.name], "and so has its name"
+    done.clear()
+    write_atomically(tmp_path / "config.yaml", "a: 1")
+    assert done == [".config.yaml.writing", "renamed"]

@@ -1,0 +1,224 @@
+"""The gradient of a step of trees, against brute force: one plain forward pass per path, and credit of its own.
+
+Every path is a row of its own, every turn of it counts, and nothing of train/credit.py, rows.py or packing.py is used.
+"""
+
+from collections import defaultdict
+
+import pytest
+from querylect.rollouts.random_streams import stream
+from querylect.train import rows
+
+from ..lessons import change, lesson_url, lessons, settings, speaking  # noqa: F401
+from ..wrong_credit import (
+    equal_node_weights,
+    leaf_advantages_without_lambda,
+    mean_over_a_whole_path,
+    plain_means,
+    siblings_only,
+    signal_only_normalizer,
+)
+from .test_train_trl import losses_and_gradients, ready, step_inputs, with_trainer
+
+CASES = {
+    "4x4": {"rollout.branching": [4, 4]},
+    "4x4-trajectory": {"rollout.branching": [4, 4], "train.credit": "trajectory"},
+    "4x4-grpo": {"rollout.branching": [4, 4], "train.loss_type": "grpo"},
+    "4x4-two-trees": {"rollout.branching": [4, 4], "train.questions_per_micro_batch": 2, "train.scale": "batch"},
+    "4x4-scaled": {"rollout.branching": [4, 4], "train.scale": "group"},
+    "4x4-by-turn": {"rollout.branching": [4, 4], "rollout.temperature": [1.5, 0.7], "rollout.max_new_tokens": [4, 6]},
+    "2x3x2": {"rollout.branching": [2, 3, 2], "reward.turn_weights": [0.25, 0.5, 2.0]},
+    "2x3x2-trajectory": {
+        "rollout.branching": [2, 3, 2],
+        "reward.turn_weights": [0.25, 0.5, 2.0],
+        "train.credit": "trajectory",
+    },
+    "16x1": {"rollout.branching": [16, 1], "train.credit": "trajectory"},
+    "16": {"rollout.branching": [16], "reward.turn_weights": [1.0]},
+    "16-grpo": {"rollout.branching": [16], "reward.turn_weights": [1.0], "train.loss_type": "grpo"},
+    "16-dr_grpo": {"rollout.branching": [16], "reward.turn_weights": [1.0], "train.loss_type": "dr_grpo"},
+}
+
+WRONG_RULES = {
+    "equal-node-weights": (equal_node_weights, {"rollout.branching": [4, 4]}),
+    "equal-node-weights-trajectory": (
+        equal_node_weights,
+        {"rollout.branching": [4, 4], "train.credit": "trajectory"},
+    ),
+    "siblings-only": (siblings_only, {"rollout.branching": [8, 2]}),
+    "leaf-advantages-without-lambda": (
+        leaf_advantages_without_lambda,
+        {"rollout.branching": [4, 4], "reward.turn_weights": [0.5, 2.0]},
+    ),
+    "plain-means": (plain_means, {"rollout.branching": [2, 3, 2], "reward.turn_weights": [0.25, 0.5, 2.0]}),
+    "plain-means-trajectory": (plain_means, {"rollout.branching": [4, 4], "train.credit": "trajectory"}),
+    "signal-only-normalizer": (signal_only_normalizer, {"rollout.branching": [8, 2]}),
+    "mean-over-a-whole-path": (
+        mean_over_a_whole_path,
+        {"rollout.branching": [4, 4], "train.loss_type": "grpo", "rollout.max_new_tokens": [4, 6]},
+    ),
+}
+"""Rules that stand nowhere in the product, and a step on which they give another gradient."""
+
+
+def made_up_rewards(trees):
+    """Rewards that depend on question, state and answer alone, so that equal answers to a state earn the same; some
+    turns got no answer from the environment, and some were cut."""
+    for tree in trees:
+        for node in tree.walk():
+            draw = stream(7, tree.question.id, *node.prompt_ids, *node.completion_ids) % 1000
+            node.reward = None if draw < 90 else draw / 1000
+            node.finished = draw % 11 != 0
+    return trees
+
+
+def mean(values):
+    return sum(values) / len(values)
+
+
+def brute_force_advantages(trees, config):
+    """{(tree, path, turn): advantage}, by states as pairs of question and ids; None where there is no signal."""
+    weights = [1.0] if len(config.rollout.branching) == 1 else config.reward.turn_weights
+    paths = {(t, p): path for t, tree in enumerate(trees) for p, path in enumerate(tree.paths())}
+    question = {t: tree.question.id for t, tree in enumerate(trees)}
+
+    def state(t, node):
+        return question[t], tuple(node.prompt_ids)
+
+    if config.train.credit == "trajectory":
+        totals = defaultdict(list)
+        for (t, p), path in paths.items():
+            if all(node.reward is not None for node in path):
+                totals[t].append((p, sum(w * node.reward for w, node in zip(weights, path, strict=True))))
+        by_leaf = {}
+        for t, found in totals.items():
+            values = [value for _, value in found]
+            if max(values) - min(values) > 1e-9:
+                by_leaf |= {(t, p): (value - mean(values)) / spread(values, config) for p, value in found}
+        through = defaultdict(list)
+        for (t, p), path in paths.items():
+            for node in path:
+                if (t, p) in by_leaf:
+                    through[id(node)].append(by_leaf[t, p])
+        found, reference = {}, {}
+        for (t, p), path in paths.items():
+            for k, node in enumerate(path):
+                n, own = len(totals[t]), through[id(node)]
+                found[t, p, k] = None
+                if own and n > len(own):
+                    reference.setdefault(t, (n - len(own)) / n)
+                    found[t, p, k] = mean(own) * reference[t] / ((n - len(own)) / n)
+        return found
+
+    nodes = {id(node): (t, node) for (t, p), path in paths.items() for node in path}
+    members = defaultdict(list)
+    for t, node in nodes.values():
+        members[state(t, node)].append(node)
+
+    def value(t, node):
+        if node.reward is None:
+            return None
+        own = weights[node.turn - 1] * node.reward
+        if not node.children:
+            return own
+        later = [value(t, each) for each in members[state(t, node.children[0])]]
+        later = [each for each in later if each is not None]
+        return own + mean(later) if later else None
+
+    values = {key: value(t, node) for key, (t, node) in nodes.items()}
+    scored = {s: [values[id(n)] for n in group if values[id(n)] is not None] for s, group in members.items()}
+    every = defaultdict(list)
+    for s, group in members.items():
+        every[group[0].turn] += scored[s]
+    found, reference = {}, {}
+    for key, (t, node) in sorted(nodes.items(), key=lambda item: item[1][1].turn):
+        group = scored[state(t, node)]
+        n = len(group)
+        if n < 2:
+            found[key] = None
+            continue
+        reference.setdefault(question[t], n / (n - 1))
+        if values[key] is None or max(group) - min(group) <= 1e-9:
+            found[key] = None
+            continue
+        found[key] = (values[key] - mean(group)) / spread(
+            every[node.turn] if config.train.scale == "batch" else group, config
+        )
+        if config.train.scale != "group":
+            found[key] *= n / (n - 1) / reference[question[t]]
+    return {(t, p, k): found[id(node)] for (t, p), path in paths.items() for k, node in enumerate(path)}
+
+
+def spread(values, config):
+    if config.train.scale == "none":
+        return 1.0
+    return (sum((value - mean(values)) ** 2 for value in values) / (len(values) - 1)) ** 0.5
+
+
+def brute_force_gradients(trainer, config):
+    """Gradients of the loss by its definition, path by path."""
+    import torch
+
+    trees, model = trainer.trees, trainer.model
+    advantages = brute_force_advantages(trees, config)
+    turns = len(config.rollout.branching)
+    temperatures = config.rollout.temperature
+    temperatures = temperatures if isinstance(temperatures, list) else [temperatures] * turns
+    loss, tokens, rows_ = torch.zeros(()), 0, 0
+    for t, tree in enumerate(trees):
+        for p, path in enumerate(tree.paths()):
+            ids = torch.tensor([[*path[-1].prompt_ids, *path[-1].completion_ids]])
+            logits = model(input_ids=ids, use_cache=False).logits[0].float()
+            for k, node in enumerate(path):
+                begin, length = len(node.prompt_ids), len(node.completion_ids)
+                distribution = torch.log_softmax(logits[begin - 1 : begin + length - 1] / temperatures[k], -1)
+                chosen = distribution.gather(-1, ids[0, begin : begin + length, None])
+                term = -(advantages[t, p, k] or 0.0) * chosen.sum()
+                loss = loss + (term / length if config.train.loss_type == "grpo" else term)
+                tokens, rows_ = tokens + length, rows_ + 1
+    budget = config.rollout.max_new_tokens
+    divisor = {"grpo": rows_, "dapo": tokens, "dr_grpo": rows_ * (budget if isinstance(budget, int) else max(budget))}
+    model.zero_grad()
+    (loss / divisor[config.train.loss_type]).backward()
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+def relative_difference(gradients, expected):
+    norm = sum(float(g.double().norm()) ** 2 for g in expected.values()) ** 0.5
+    assert norm > 0
+    return sum(float((gradients[n].double() - g.double()).norm()) ** 2 for n, g in expected.items()) ** 0.5 / norm
+
+
+def compare(config, monkeypatch, packing=True):
+    """(relative difference of the trainer's gradient to brute force, the metrics of the step)."""
+    grow = rows._grow
+    monkeypatch.setattr(rows, "_grow", lambda trainer, ids: made_up_rewards(grow(trainer, ids)))
+
+    def act(trainer):
+        ready(trainer)
+        inputs = step_inputs(trainer)
+        _, gradients = losses_and_gradients(trainer, inputs, packing)
+        trainer.model.eval()
+        return relative_difference(gradients, brute_force_gradients(trainer, config)), trainer.last_metrics
+
+    return with_trainer(config, monkeypatch, act)
+
+
+@pytest.mark.parametrize("changes", CASES.values(), ids=CASES)
+@pytest.mark.parametrize("packing", [True, False], ids=["packed", "flat"])
+def test_the_gradient_of_trees_equals_brute_force(settings, monkeypatch, changes, packing):  # noqa: F811
+    if not packing and "rollout.temperature" in changes:
+        changes = {**changes, "rollout.temperature": 0.7}  # flat rows have one temperature
+    config = change(settings, **changes)
+    difference, metrics = compare(config, monkeypatch, packing)
+    assert difference <= 1e-5
+    assert metrics["states/turn1"] == 1
+    if config.rollout.branching == [16, 1]:
+        assert metrics["states/turn2"] < 16, "some first turns said the same"
+
+
+@pytest.mark.parametrize(("wrong", "changes"), WRONG_RULES.values(), ids=WRONG_RULES)
+def test_a_wrong_rule_of_credit_is_noticed(settings, monkeypatch, wrong, changes):  # noqa: F811
+    wrong(monkeypatch)
+    difference, _ = compare(change(settings, **changes), monkeypatch)
+    assert difference > 1e-2

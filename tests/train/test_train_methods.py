@@ -1,0 +1,98 @@
+"""Training the methods whose answer is a plan: the same tree, credit and reward, another prompt and parser."""
+
+import json
+import logging
+
+import pytest
+from querylect.envs.client.connect import open_environment
+from querylect.eval.compare import PolicySystem
+from querylect.inference.load import of_config
+from querylect.inference.rewriter import Rewriter
+from querylect.train.run import train
+
+from ..chat_server import ChatServer, serving
+from ..lessons import WORDS, change, lesson_url, lessons, records, save_chain, settings, speaking  # noqa: F401
+from ..several import Started
+
+LABELS = {
+    "chr": ("H_plus:", "H_minus:"),
+    "multi_query": ("Sub-query 1:", "Sub-query 2:", "Sub-query 3:"),
+    "hcqr": ("Query 1:", "Query 2:", "Query 3:"),
+}
+WEIGHTS = {"chr": [[1.0, -1.0]], "multi_query": [[1.0]] * 3, "hcqr": [[1.0]] * 3}
+HYPOTHESIS = {"discriminating_features": ["a"], "reasoning": "b", "confirming_evidence": ["c"], "best_guess": "guess"}
+
+
+def save_listing(folder, labels):
+    """A policy that goes on from the first label: a word, the next label, another word, to the last part."""
+    later = [f"\n{label}" for label in labels[1:]]
+    share = len(WORDS) // len(labels)
+    words = [WORDS[place * share :][:share] for place in range(len(labels))]
+    links = [(begin, own, None) for begin, own in zip((labels[0], *later), words, strict=True)]
+    for own, after in zip(words, [[label] for label in later] + [[]], strict=True):
+        links += [(word, after, None) for word in own]
+    return save_chain(folder, [*later, *WORDS], links)
+
+
+def formed(body):
+    """A hypothesis for every question but one."""
+    return "I do not know." if "common pills" in str(body["messages"]) else json.dumps(HYPOTHESIS)
+
+
+@pytest.fixture
+def run(settings, tmp_path, run_app):  # noqa: F811
+    """Settings of a run of two steps with a rewriter, and the model that forms hypotheses."""
+    server = ChatServer(formed)
+    with serving(run_app, server) as url:
+        llm = {"model": "m", "base_url": url, "cache": str(tmp_path / "replies.sqlite")}
+
+        def of(name):
+            values = {"rewriter.name": name, "rewriter.llm": llm, "rollout.max_new_tokens": 8, "train.steps": 2}
+            values["policy.model"] = str(save_listing(tmp_path / "policy", LABELS[name]))
+            return change(settings, **values)
+
+        yield of, server
+
+
+@pytest.mark.parametrize("name", ["chr", "multi_query", "hcqr"])
+def test_a_policy_learns_to_write_plans(run, name, caplog):
+    of, server = run
+    config = of(name)
+    with caplog.at_level(logging.WARNING):
+        folder = train(config)
+    metrics = records(folder / "metrics.jsonl")
+    assert [line["step"] for line in metrics] == [1, 2]
+    assert {line[f"format/turn{turn}"] for line in metrics for turn in (1, 2)} == {1.0}
+    assert max(line["reward/turn1"] for line in metrics) > 0.1, "some plan found something"
+    assert any(line["grad_norm"] > 0 for line in metrics)
+    with open_environment(config) as client:
+        asked = client.questions("train")
+        trees = PolicySystem("untrained", config, client, None)(asked)
+    plans = [node.rewrite.plan for tree in trees for node in tree.walk()]
+    assert all([[term.weight for term in probe.terms] for probe in plan.probes] == WEIGHTS[name] for plan in plans)
+    lines = Rewriter(of_config("", config, None, None)).rewrite(["too much sugar", "common pills"])
+    if name != "hcqr":
+        assert server.bodies == []
+        assert len(trees) == len(asked)
+        assert all(line.plan for line in lines)
+        return
+    assert "1 of 5 questions fall out" in caplog.text
+    assert [tree.question.id for tree in trees] == [one.id for one in asked if one.id != "pills"]
+    assert [line.fallback for line in lines] == [False, True]
+    assert "pills" not in (folder / "rollouts.jsonl").read_text()
+    repairs = sum("required form" in str(body["messages"][-1]) for body in server.bodies)
+    again = len(server.bodies) - len({str(body["messages"]) for body in server.bodies})
+    assert (len(server.bodies), repairs, again) == (6, 1, 0), "every question once, whoever asks"
+
+
+def test_two_processes_ask_for_a_hypothesis_once_and_train_as_one(run, tmp_path):
+    """Slow, for it starts two processes: only they can show that what one was told reaches the other."""
+    of, server = run
+    config = change(of("hcqr"), **{"train.steps": 1, "train.questions_per_step": 4, "rewriter.llm.cache": None})
+    one = train(config)
+    alone, server.bodies[:] = len(server.bodies), []
+    both = change(config, output=str(tmp_path / "both"))
+    with Started(both, tmp_path / "two", 2) as started:
+        assert started.codes() == [0, 0], started.said(0) + started.said(1)
+    assert len(server.bodies) == alone == 5 + 1, "hypotheses and a repair"
+    assert records(tmp_path / "both" / "run" / "rollouts.jsonl") == records(one / "rollouts.jsonl")

@@ -1,0 +1,342 @@
+"""The sampler and the trained model: weights worked out by hand, equality with TRL's own, and runs that log them."""
+
+# ruff: noqa: F811 (fixtures)
+
+import math
+from itertools import chain
+from pathlib import Path
+
+import pytest
+import torch
+from querylect.configs.schema import RunConfig, TrainConfig
+from querylect.errors import ConfigError, EngineUnavailableError
+from querylect.inference.load import of_config
+from querylect.inference.rewriter import Rewriter
+from querylect.train.mismatch import Mismatch, importance_weights, log_ratios
+from querylect.train.run import train
+
+from ..lessons import change, lesson_url, lessons, records, settings, speaking  # noqa: F401
+from ..vllm_doubles import serving, vllm  # noqa: F401
+from .test_train_trl import batch, losses_and_gradients, ready, step_inputs, with_trainer
+
+RATIO = "sampling/importance_sampling_ratio"
+APART = "sampling/sampling_logp_difference"
+
+
+def bounds(mode="token_truncate", most=3.0, least=None):
+    return TrainConfig(
+        importance_sampling_mode=mode, importance_sampling_clip_max=most, importance_sampling_clip_min=least
+    )
+
+
+@pytest.mark.parametrize(
+    ("chosen", "expected"),
+    [
+        (bounds(), [0.25, 1.0, 3.0, 3.0]),
+        (bounds(least=0.5), [0.5, 1.0, 3.0, 3.0]),
+        (bounds("token_mask"), [0.25, 1.0, 3.0, 0.0]),
+        (bounds("token_mask", least=0.5), [0.0, 1.0, 3.0, 0.0]),
+        (bounds("token_mask", most=None, least=0.5), [0.0, 1.0, 3.0, 8.0]),
+        (bounds(most=None), [0.25, 1.0, 3.0, 8.0]),
+    ],
+)
+def test_ratios_of_a_quarter_one_three_and_eight(chosen, expected):
+    weights = importance_weights(torch.tensor([0.25, 1.0, 3.0, 8.0]).log(), chosen)
+    assert weights.tolist() == pytest.approx(expected, rel=1e-5)
+
+
+def test_only_sampled_tokens_with_a_recorded_probability_are_corrected():
+    trainer = torch.tensor([[-1.0, -2.0, -3.0, 500.0]])
+    sampler = torch.tensor([[-1.5, math.nan, -1.0, -1.0]])
+    assert log_ratios(trainer, sampler, torch.tensor([[1, 1, 0, 1]])).tolist() == [[0.5, 0.0, 0.0, 20.0]]
+
+
+def test_the_figures_of_a_step_by_hand():
+    """Ratios 2, ½ and 4 (cut to 3) over two micro-batches; the last token of each is not of the loss."""
+    mismatch = Mismatch(bounds())
+    first = mismatch.weigh(torch.tensor([[2.0, 0.5, 9.0]]).log(), torch.zeros(1, 3), torch.tensor([[1, 1, 0]]))
+    second = mismatch.weigh(torch.tensor([[4.0, 9.0]]).log(), torch.zeros(1, 2), torch.tensor([[1, 0]]))
+    assert first.tolist() == [[pytest.approx(2.0), pytest.approx(0.5), 1.0]]
+    assert second.tolist() == [[3.0, 1.0]]
+    log = math.log
+    assert mismatch.read() == pytest.approx(
+        {
+            f"{RATIO}/min": 0.5,
+            f"{RATIO}/mean": 6.5 / 3,
+            f"{RATIO}/max": 4.0,
+            f"{APART}/mean": (log(2) + log(2) + log(4)) / 3,
+            f"{APART}/max": log(4),
+            "sampling/kl": ((2 - 1 - log(2)) + (0.5 - 1 + log(2)) + (4 - 1 - log(4))) / 3,
+            "sampling/clipped": 1 / 3,
+        },
+        rel=1e-5,
+    )
+    assert mismatch.read() == {}, "every step has its own"
+    mismatch.weigh(torch.zeros(1, 2), torch.zeros(1, 2), torch.zeros(1, 2))
+    assert mismatch.read() == {}, "no token, no figure"
+
+
+def test_a_token_without_a_recorded_probability_weighs_1_and_is_not_counted():
+    mismatch = Mismatch(bounds())
+    unknown = torch.tensor([[0.0, math.nan]])
+    weights = mismatch.weigh(torch.tensor([[2.0, 5.0]]).log(), unknown, torch.tensor([[1, 1]]))
+    assert weights.tolist() == [[pytest.approx(2.0), 1.0]]
+    figures = mismatch.read()
+    assert figures[f"{RATIO}/mean"] == figures[f"{RATIO}/min"] == pytest.approx(2.0)
+
+
+def test_figures_of_several_processes_are_joined():
+    """Another process has two tokens with ratio 1 beside ours with ratio 3."""
+
+    def gather(rows):
+        sums = rows.shape[1] == 5
+        other = [2.0, 2.0, 0.0, 0.0, 0.0] if sums else [1.0, -1.0, 0.0]
+        return torch.cat([rows, torch.tensor([other], dtype=rows.dtype)])
+
+    mismatch = Mismatch(bounds(), gather)
+    mismatch.weigh(torch.tensor([[3.0]]).log(), torch.zeros(1, 1), torch.ones(1, 1))
+    figures = mismatch.read()
+    assert [figures[f"{RATIO}/{name}"] for name in ("min", "mean", "max")] == pytest.approx([1.0, 5 / 3, 3.0])
+
+
+@pytest.mark.parametrize("wrong", [3.0, 4.0])
+def test_bounds_in_the_wrong_order_are_refused(wrong):
+    with pytest.raises(ValueError, match="is not below"):
+        bounds(least=wrong)
+
+
+@pytest.mark.parametrize("packing", [True, False])
+def test_the_policy_that_samples_for_itself_has_nothing_to_correct(settings, monkeypatch, packing):
+    """fp32: what transformers recorded while sampling is what the forward pass of the loss gives."""
+
+    def act(trainer):
+        ready(trainer)
+        inputs = step_inputs(trainer)
+        losses_and_gradients(trainer, inputs, packing)
+        return trainer.mismatch.read()
+
+    figures = with_trainer(change(settings, **{"rollout.temperature": 0.7}), monkeypatch, act)
+    assert figures[f"{RATIO}/min"] == pytest.approx(1.0, abs=1e-4)
+    assert figures[f"{RATIO}/max"] == pytest.approx(1.0, abs=1e-4)
+    assert 0 <= figures["sampling/kl"] < 1e-8
+    assert figures["sampling/clipped"] == 0
+
+
+def disturb(trainer):
+    """The sampler's copy of the weights is not that of the trainer, and stays so."""
+    with torch.random.fork_rng():
+        torch.manual_seed(11)
+        head = trainer.grower.engine.model.get_output_embeddings()
+        head.weight.data.add_(0.05 * torch.randn_like(head.weight))
+    trainer.sampler.refresh = lambda: None
+
+
+def by_hand(trainer):
+    """For each sampled token of each row: ratio from plain forward passes, advantage, whether its turn has signal."""
+    from querylect.train.credit import assign_credit
+
+    credit = assign_credit(trainer.trees, "turn", [0.5, 1.0], "none")
+    found = []
+    for tree in trainer.trees:
+        for node in chain.from_iterable(tree.paths()):
+            with torch.no_grad():
+                logits = trainer.model(torch.tensor([node.prompt_ids + node.completion_ids])).logits[0]
+            taught = torch.log_softmax(logits[len(node.prompt_ids) - 1 : -1], -1)
+            for token, recorded, row in zip(node.completion_ids, node.logprobs, taught, strict=True):
+                found.append((math.exp(float(row[token]) - recorded), credit.of(node), credit.has_signal(node)))
+    ratios, advantages, signal = map(torch.tensor, zip(*found, strict=True))
+    return ratios, advantages, signal
+
+
+@pytest.mark.parametrize(
+    ("mode", "most", "packing"),
+    [("token_truncate", 1.2, True), ("token_mask", 1.2, True), ("token_truncate", None, False)],
+)
+def test_a_disturbed_sampler_is_corrected_by_the_weights_that_follow(settings, monkeypatch, mode, most, packing):
+    def act(trainer):
+        ready(trainer)
+        disturb(trainer)
+        losses, _ = losses_and_gradients(trainer, step_inputs(trainer), packing)
+        return float(losses.sum()), by_hand(trainer), trainer.mismatch.read()
+
+    chosen = {"train.importance_sampling_mode": mode, "train.importance_sampling_clip_max": most}
+    loss, (ratios, advantages, signal), figures = with_trainer(change(settings, **chosen), monkeypatch, act)
+    assert ratios.max() > 1.3
+    assert ratios.min() < 0.8
+    outside = ratios > (most or math.inf)
+    weights = ratios.clone()
+    weights[outside] = 0.0 if mode == "token_mask" else most or 1.0
+    assert loss == pytest.approx(float(-(weights * advantages).mean()), rel=1e-3, abs=1e-6)
+    assert abs(loss + float(advantages.mean())) > 3e-4, "the correction is not nothing"
+    ratios, outside = ratios[signal], outside[signal]
+    assert figures[f"{RATIO}/mean"] == pytest.approx(float(ratios.mean()), rel=1e-3)
+    assert figures[f"{RATIO}/max"] == pytest.approx(float(ratios.max()), rel=1e-3)
+    assert figures["sampling/clipped"] == pytest.approx(float(outside.float().mean()))
+    assert figures["sampling/kl"] == pytest.approx(float((ratios - 1 - ratios.log()).mean()), rel=1e-2)
+
+
+def test_without_the_correction_the_mismatch_is_only_logged(settings, monkeypatch):
+    def act(trainer):
+        ready(trainer)
+        disturb(trainer)
+        losses, _ = losses_and_gradients(trainer, step_inputs(trainer), True)
+        return float(losses.sum()), by_hand(trainer), trainer.mismatch.read()
+
+    config = change(settings, **{"train.importance_sampling_correction": False})
+    loss, (_, advantages, _), figures = with_trainer(config, monkeypatch, act)
+    assert loss == pytest.approx(-float(advantages.mean()), rel=1e-5, abs=1e-7)
+    assert figures[f"{RATIO}/max"] > 1.3
+
+
+def test_vespo_leaves_the_mismatch_alone_where_it_is_only_logged(settings, monkeypatch):
+    """TRL's vespo folds a ratio that it is given into its own, whether it is asked to correct or not."""
+
+    def act(trainer):
+        ready(trainer)
+        inputs = step_inputs(trainer)
+        found = []
+        for correct in (False, True):
+            trainer.run = change(trainer.run, **{"train.importance_sampling_correction": correct})
+            for shift in (0.0, 0.2):
+                moved = [
+                    dict(each, sampling_per_token_logps=each["sampling_per_token_logps"] - shift) for each in inputs
+                ]
+                found.append(float(losses_and_gradients(trainer, moved, True)[0].abs().sum()))
+        return found
+
+    vespo = {"train.loss_type": "vespo", "rollout.branching": [8]}
+    logged, logged_moved, corrected, corrected_moved = with_trainer(change(settings, **vespo), monkeypatch, act)
+    assert logged == logged_moved == pytest.approx(corrected, rel=1e-3)
+    assert corrected_moved != pytest.approx(corrected, rel=1e-2)
+
+
+@pytest.mark.parametrize("mode", ["token_truncate", "token_mask"])
+def test_the_weights_are_those_of_trl_which_takes_a_second_forward_pass(settings, monkeypatch, mode):
+    from trl import GRPOTrainer
+
+    def act(trainer):
+        ready(trainer)
+        disturb(trainer)
+        trainer.use_vllm, trainer._last_loaded_step = True, trainer.state.global_step
+        for name in ("mode", "clip_max", "clip_min"):
+            value = getattr(trainer.run.train, f"importance_sampling_{name}")
+            setattr(trainer, f"vllm_importance_sampling_{name}", value)
+        output = GRPOTrainer._generate_and_score_completions(trainer, batch(trainer))
+        ours = trainer.mismatch.weigh(
+            output["old_per_token_logps"],
+            output["sampling_per_token_logps"],
+            output["completion_mask"],
+        )
+        trainer.use_vllm = False
+        return ours, output["importance_sampling_ratio"]
+
+    chosen = {
+        "train.importance_sampling_mode": mode,
+        "train.importance_sampling_clip_max": 1.3,
+        "train.importance_sampling_clip_min": 0.7,
+    }
+    ours, theirs = with_trainer(change(settings, **chosen), monkeypatch, act)
+    torch.testing.assert_close(ours, theirs)
+    assert len(theirs.unique()) > 5
+
+
+def test_a_run_logs_the_mismatch_of_every_step(settings):
+    folder = train(change(settings, **{"train.steps": 2}))
+    for line in records(folder / "metrics.jsonl"):
+        assert line[f"{RATIO}/max"] == pytest.approx(1.0, abs=1e-4)
+        assert line["sampling/kl"] < 1e-8
+        assert line["sampling/clipped"] == 0
+
+
+@pytest.fixture(params=["vllm", "vllm_server"])
+def served(request, settings, vllm, run_app, monkeypatch, speaking) -> RunConfig:
+    with serving(run_app, monkeypatch, speaking) as (url, server):
+        yield change(settings, **{"rollout.engine": request.param, "rollout.server.base_url": url}), server
+
+
+def test_a_run_samples_from_the_weights_that_it_has_just_trained(served, vllm):
+    """At a learning rate of 0.05 weights of the step before would show: only those of now give a ratio of 1."""
+    config, server = served
+    config = change(config, **{"train.steps": 3, "train.learning_rate": 0.05, "rollout.vllm.enable_sleep_mode": True})
+    folder = train(config)
+    taught = [line for line in records(folder / "metrics.jsonl") if line["grad_norm"] > 0]
+    assert len(taught) >= 2
+    for line in taught:
+        assert line[f"{RATIO}/min"] == pytest.approx(1.0, abs=1e-3)
+        assert line[f"{RATIO}/max"] == pytest.approx(1.0, abs=1e-3)
+    loads = vllm[0].answers.loaded if config.rollout.engine == "vllm" else server.answers.loaded
+    assert len(loads) == 3
+    if config.rollout.engine == "vllm":
+        assert vllm[0].events[-1] == "sleep", "training has the memory to itself"
+
+
+def test_weights_that_do_not_arrive_show_in_the_log(served, monkeypatch):
+    """The same run, every change of weights after the first lost on its way."""
+    config, _ = served
+    config = change(config, **{"train.steps": 3, "train.learning_rate": 0.05})
+    name = "VllmEngine" if config.rollout.engine == "vllm" else "VllmServerEngine"
+    module = "vllm" if config.rollout.engine == "vllm" else "vllm_server"
+    monkeypatch.setattr(f"querylect.rollouts.engines.{module}.{name}.refresh", lambda self: None)
+    folder = train(config)
+    assert max(line.get(f"{APART}/max", 0) for line in records(folder / "metrics.jsonl")) > 0.01
+
+
+def test_a_server_that_dies_leaves_a_checkpoint(served, monkeypatch):
+    config, server = served
+    if config.rollout.engine == "vllm":
+        pytest.skip("an engine in the process dies with it")
+    from querylect.rollouts.engines.vllm_server import VllmServerEngine
+
+    inner = VllmServerEngine.refresh
+
+    def refresh(self):
+        inner(self)
+        server.down = len(server.answers.loaded) == 3
+
+    monkeypatch.setattr(VllmServerEngine, "refresh", refresh)
+    with pytest.raises(EngineUnavailableError, match="--resume"):
+        train(change(config, **{"train.save_steps": 9}))
+    checkpoints = Path(config.output) / config.name / "checkpoints"
+    assert [path.name for path in checkpoints.iterdir()] == ["checkpoint-2"]
+
+
+def test_a_server_that_nobody_sends_weights_to_cannot_be_trained_with(settings):
+    config = change(settings, **{"rollout.engine": "vllm_server", "rollout.server.sync": False})
+    with pytest.raises(ConfigError, match=r"rollout\.server\.sync is false"):
+        train(config)
+
+
+def test_questions_are_rewritten_with_the_engine_of_the_config(served):
+    config, server = served
+    lines = ["my head hurts", "bleeding gums"]
+    given, expected = (
+        [result.record() for result in Rewriter(of_config("", one, None, None)).rewrite(lines)]
+        for one in (config, change(config, **{"rollout.engine": "transformers"}))
+    )
+    assert given == expected
+    assert len(server.asked) == (2 if config.rollout.engine == "vllm_server" else 0)
+
+
+def test_policies_are_evaluated_with_the_engine_of_the_config(served):
+    from querylect.data.types import Question
+    from querylect.envs.client.connect import open_environment
+    from querylect.eval.compare import policy_systems
+
+    config, _ = served
+    questions = [Question("head", "my head hurts"), Question("gums", "bleeding gums")]
+    said = []
+    with open_environment(config) as client:
+        for each in (config, change(config, **{"rollout.engine": "transformers"})):
+            system = policy_systems(each, client, None)["untrained"]
+            said.append([[node.text for node in tree.walk()] for tree in system(questions)])
+    assert said[0] == said[1]
+    assert [len(turns) for turns in said[0]] == [2, 2]
+
+
+def test_a_resumed_run_may_find_its_engine_elsewhere_but_not_have_another(settings):
+    from querylect.train.run_folder import changed_keys
+
+    elsewhere = {"rollout.server.base_url": "http://node-b:8000", "rollout.vllm.gpu_memory_utilization": 0.5}
+    assert changed_keys(settings, change(settings, **elsewhere)) == []
+    (said,) = changed_keys(settings, change(settings, **{"rollout.engine": "vllm"}))
+    assert said == "rollout.engine: 'transformers' → 'vllm'"

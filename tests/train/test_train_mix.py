@@ -1,0 +1,380 @@
+"""One policy on two served environments, BM25 and dense vectors: whose questions are asked, where they are searched, in
+which words, what is measured, and that a resumed run is the run that was not stopped.
+
+Both environments have the same question ids, and corpora that share no document.
+"""
+
+import json
+
+import pytest
+from querylect.configs.schema import EnvironmentConfig, RunConfig
+from querylect.data.types import Dataset, Document, Question, Split
+from querylect.errors import CheckpointError, ConfigError, DataError, EnvironmentUnavailableError
+from querylect.rollouts.grow import Grower
+from querylect.train.run import train
+
+from ..encoders import save_bert
+from ..lessons import ASKED, change, lesson_url, lessons, records, settings, speaking, stopped_copy, without_seconds  # noqa: F401
+from .test_train_stops import breaking
+
+PROMPT = """
+system: Name the medicine.
+question: "{retriever} < {question}"
+documents: "Found: {documents}"
+no_documents: Found nothing.
+examples:
+  - question: itch
+    retriever: bm25
+    turns:
+      - {rewrite: menthol}
+      - {documents: [About menthol], rewrite: menthol}
+"""
+HERBS = {
+    "willow": "willow bark for headache",
+    "cinnamon": "cinnamon and blood sugar",
+    "lemon": "lemon against scurvy",
+    "garlic": "garlic and blood",
+}
+ANSWERS = {"head": "willow", "sugar": "cinnamon", "gums": "lemon", "fat": "garlic"}
+
+
+def renamed(split):
+    """The split under other question ids."""
+    return Split(
+        [Question(f"t-{question.id}", question.text) for question in split.questions],
+        {f"t-{name}": grades for name, grades in split.qrels.items()},
+    )
+
+
+@pytest.fixture(scope="session")
+def herbs(tmp_path_factory) -> EnvironmentConfig:
+    """Four documents and four questions, under ids that BM25's questions have too; a random BERT with FAISS."""
+    from querylect.data.beir import save_beir
+    from querylect.envs.index.build import (
+        build_index,
+    )
+
+    folder = tmp_path_factory.mktemp("herbs")
+    corpus = [Document(name, f"About {name}", text) for name, text in HERBS.items()]
+    questions = [Question(name, f"herbs: {ASKED[name][0]}") for name in ANSWERS]
+    split = Split(questions, {name: {herb: 1} for name, herb in ANSWERS.items()})
+    held_out = Split([Question(name, f"which herb for {ASKED[name][0]}") for name in ANSWERS], split.qrels)
+    save_beir(Dataset("herbs", corpus, {"train": split, "test": renamed(held_out)}), folder / "data")
+    config = EnvironmentConfig.model_validate(
+        {
+            "dataset": {"kind": "beir", "path": str(folder / "data")},
+            "retriever": save_bert(folder / "bert"),
+            "recipe": {"name": "tiny-bert", "pooling": "mean", "similarity": "cos", "max_length": 64},
+            "index": str(folder / "index"),
+        }
+    )
+    build_index(config)
+    return config
+
+
+def app_of(config):
+    from querylect.envs.environment import Environment
+    from querylect.envs.server.app import create_app
+
+    return create_app(Environment.open(config), config)
+
+
+@pytest.fixture(scope="session")
+def herbs_url(herbs, run_app):
+    """The second environment as a running service."""
+    with run_app(app_of(herbs)) as url:
+        yield url
+
+
+def mixed(settings, herbs, url, folder, **curriculum):
+    """Five steps of four questions: three of BM25, one of the dense retriever."""
+    (folder / "prompt.yaml").write_text(PROMPT)
+    plain = change(settings, **{"train.questions_per_step": 4, "train.steps": 5, "train.save_steps": 1}).model_dump()
+    plain["train"] |= {"keep_checkpoints": 9, "log_rollouts": 4}
+    plain["rewriter"]["prompt"] = str(folder / "prompt.yaml")
+    plain["mix"] = {
+        "environments": {
+            "bm25": {"weight": 3.0},
+            "dense": {"env": herbs.model_dump(), "client": {"urls": [url], "deadline": 4.0}},
+        },
+        "curriculum": curriculum,
+    }
+    return RunConfig.model_validate(plain)
+
+
+@pytest.fixture
+def mix(settings, herbs, herbs_url, tmp_path):
+    return mixed(settings, herbs, herbs_url, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory, lessons, lesson_url, speaking, herbs, herbs_url):  # noqa: F811
+    """Five steps with a curriculum that nothing interrupted, its settings, and the trees that it grew."""
+    folder = tmp_path_factory.mktemp("straight")
+    plain = settings.__wrapped__(lessons, lesson_url, speaking, folder)
+    config = mixed(plain, herbs, herbs_url, folder, prefer="learnable", floor=0.1, memory=0.5)
+    grown, grow = [], Grower.grow
+
+    def kept(self, questions, branching, **how):
+        grown.append((self, grow(self, questions, branching, **how)))
+        return grown[-1][1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Grower, "grow", kept)
+        return config, train(config), grown
+
+
+def by_environment(folder, step):
+    found = {"bm25": [], "dense": []}
+    for tree in records(folder / "rollouts.jsonl"):
+        if tree["step"] == step:
+            found[tree["question_id"].partition("/")[0]].append(tree)
+    return found
+
+
+def test_weights_decide_whose_questions_a_step_asks(mix):
+    config = change(mix, **{"train.steps": 3})
+    folder = train(config)
+    for line in records(folder / "metrics.jsonl"):
+        assert {name: line[name] for name in ("questions/bm25", "questions/dense")} == {
+            "questions/bm25": 3,
+            "questions/dense": 1,
+        }
+        assert (line["share/bm25"], line["share/dense"]) == (0.75, 0.25)
+        assert {name: len(trees) for name, trees in by_environment(folder, line["step"]).items()} == {
+            "bm25": 3,
+            "dense": 1,
+        }
+    assert sum(line["grad_norm"] > 0 for line in records(folder / "metrics.jsonl")) >= 2
+
+
+def test_every_question_is_searched_in_its_own_environment(straight):
+    """The ids are those of both; the documents found, and the text asked, are those of one."""
+    from ..lessons import TEXTS
+
+    _, folder, _ = straight
+    searched = {"bm25": 0, "dense": 0}
+    for step in range(1, 6):
+        for name, trees in by_environment(folder, step).items():
+            for tree in trees:
+                assert tree["question"].startswith("herbs: ") == (name == "dense")
+                for turn in [turn for root in tree["turns"] for turn in (root, *root["children"])]:
+                    assert set(turn["ranking"]) <= set(TEXTS if name == "bm25" else HERBS)
+                    searched[name] += bool(turn["ranking"])
+    assert min(searched.values()) > 10
+
+
+def test_every_prompt_names_the_retriever_that_searches(straight):
+    seen = set()
+    for grower, trees in straight[2]:
+        for tree in trees:
+            name = {"bm25": "bm25", "dense": "tiny-bert"}[tree.question.id.partition("/")[0]]
+            for node in tree.walk():
+                prompt = grower.chat.tokenizer.decode(node.prompt_ids)
+                assert f"{name} < {tree.question.text}" in prompt
+                assert f"{({'bm25', 'tiny-bert'} - {name}).pop()} < {tree.question.text}" not in prompt
+            seen.add(name)
+    assert seen == {"bm25", "tiny-bert"}
+
+
+def test_each_environment_is_measured_by_itself(straight):
+    _, folder, _ = straight
+    lines = records(folder / "metrics.jsonl")
+    for line in lines:
+        trees = by_environment(folder, line["step"])
+        for name, mine in trees.items():
+            leaves = [leaf for tree in mine for turn in tree["turns"] for leaf in turn["children"]]
+            if not leaves:
+                assert f"reward/turn2/{name}" not in line
+                continue
+            for measured, values in (
+                ("reward", [leaf["reward"] for leaf in leaves]),
+                ("ndcg", [leaf["metrics"]["ndcg@10"] for leaf in leaves]),
+            ):
+                assert line[f"{measured}/turn2/{name}"] == pytest.approx(sum(values) / len(values), rel=1e-5)
+        whole = sum(line.get(f"reward/turn1/{name}", 0) * len(mine) for name, mine in trees.items()) / 4
+        assert line["reward/turn1"] == pytest.approx(whole, rel=1e-5)
+
+
+def test_what_watches_a_run_reads_the_figures_over_all_environments(straight):
+    """The view, the guard and the page of curves look for turns by name, and find no environment among them."""
+    from querylect.eval.report.curves import write_curves
+    from querylect.train.metrics import turns_of
+
+    _, folder, _ = straight
+    for line in records(folder / "metrics.jsonl"):
+        assert turns_of(line, "reward") == [(1, "reward/turn1"), (2, "reward/turn2")]
+    assert write_curves([folder], folder.parent / "curves.html").is_file()
+
+
+def test_the_curriculum_follows_the_success_that_was_measured(straight):
+    """s ← (s + mean nDCG@10 of the last turns) / 2, chance 0.1 + 0.9·4·s·(1 − s), share ∝ weight · chance."""
+    _, folder, _ = straight
+    success, weights = {}, {"bm25": 3.0, "dense": 1.0}
+    for line in records(folder / "metrics.jsonl"):
+        chance = {
+            name: weight * (0.1 + 0.9 * 4 * success[name] * (1 - success[name]) if name in success else 1)
+            for name, weight in weights.items()
+        }
+        for name, value in chance.items():
+            assert line[f"share/{name}"] == pytest.approx(value / sum(chance.values()), rel=1e-4)
+        for name in weights:
+            if (measured := line.get(f"ndcg/turn2/{name}")) is not None:
+                success[name] = (success[name] + measured) / 2 if name in success else measured
+                assert line[f"success/{name}"] == pytest.approx(success[name], rel=1e-4)
+    shares = [line["share/bm25"] for line in records(folder / "metrics.jsonl")]
+    assert shares[0] == 0.75
+    assert max(abs(share - 0.75) for share in shares) > 0.02, "it shifted"
+    saved = json.loads((folder / "checkpoints" / "checkpoint-5" / "mix.json").read_text())
+    assert saved["environments"] == pytest.approx(success, rel=1e-4)
+    assert all(mixed.partition("/")[0] in weights for mixed in saved["questions"])
+
+
+def copy_of(straight, tmp_path, upto):
+    """The settings and the folder of the run as it was after step `upto`, its log running ahead of its checkpoint."""
+    return stopped_copy(*straight[:2], tmp_path / "copy", upto)
+
+
+@pytest.mark.parametrize("upto", [1, 3])
+def test_a_resumed_run_is_the_run_that_was_not_stopped(straight, tmp_path, upto):
+    import torch
+    from safetensors.torch import load_file
+
+    config, copy = copy_of(straight, tmp_path, upto)
+    assert train(config, resume=True) == copy
+    assert without_seconds(copy / "metrics.jsonl") == without_seconds(straight[1] / "metrics.jsonl")
+    assert records(copy / "rollouts.jsonl") == records(straight[1] / "rollouts.jsonl")
+    one, other = (load_file(each / "final" / "adapter_model.safetensors") for each in (copy, straight[1]))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    last = [(each / "checkpoints" / "checkpoint-5" / "mix.json").read_bytes() for each in (copy, straight[1])]
+    assert last[0] == last[1]
+
+
+def test_a_checkpoint_that_lost_the_curriculum_is_refused(straight, tmp_path):
+    config, copy = copy_of(straight, tmp_path, 2)
+    (copy / "checkpoints" / "checkpoint-2" / "mix.json").write_text('{"positions": {}')
+    with pytest.raises(CheckpointError, match=r"mix\.json does not say how far .* Remove .*checkpoint-2 to go"):
+        train(config, resume=True)
+
+
+def test_settings_and_indexes_of_every_member_are_held_to_on_resume(straight, tmp_path):
+    config, copy = copy_of(straight, tmp_path, 1)
+    plain = config.model_dump()
+    plain["mix"]["environments"]["dense"] |= {"weight": 2.0}
+    plain["mix"]["environments"]["dense"]["client"]["deadline"] = 9.0
+    plain["mix"]["environments"]["dense"]["env"]["log"] = "none"
+    with pytest.raises(CheckpointError) as refused:
+        train(RunConfig.model_validate(plain), resume=True)
+    assert "other settings: mix.environments.dense.weight: 1.0 → 2.0. " in str(refused.value)
+    served = json.loads((copy / "environment.json").read_text())
+    assert {name: one["name"] for name, one in served["environments"].items()}.keys() == {"bm25", "dense"}
+    assert (served["name"], list(served["retriever"])) == ("bm25 + dense", ["bm25", "dense"])
+    assert (served["corpus_size"], served["splits"]["train"]) == (5 + 4, 5 + 4)
+    served["index_hash"] = served["index_hash"].partition(", ")[0] + ", dense: 0000"
+    (copy / "environment.json").write_text(json.dumps(served))
+    with pytest.raises(CheckpointError, match=r"started on another environment: index_hash: 'bm25: \w+, dense: 0000"):
+        train(config, resume=True)
+
+
+def test_an_outage_of_one_environment_stops_the_run_and_it_goes_on_exactly(mix, herbs, run_app, tmp_path):
+    """Every step asks the dense environment twice, once a turn: in the third it is gone, and BM25 answers on."""
+    whole = without_seconds(train(change(mix, name="whole", **{"train.steps": 4})) / "metrics.jsonl")
+    config = change(mix, **{"train.steps": 4, "train.save_steps": 100})
+    plain = config.model_dump()
+    with run_app(breaking(app_of(herbs), after=4)) as url:
+        plain["mix"]["environments"]["dense"]["client"]["urls"] = [url]
+        with pytest.raises(EnvironmentUnavailableError) as stopped:
+            train(RunConfig.model_validate(plain))
+    assert "no rollout of step 3 could be scored: the environment dense did not answer" in str(stopped.value)
+    assert "client.deadline (4 s). Last failure: dense: " in str(stopped.value)
+    folder = tmp_path / "runs" / "run"
+    assert [path.name for path in (folder / "checkpoints").iterdir()] == ["checkpoint-2"]
+    assert without_seconds(folder / "metrics.jsonl") == whole[:2], "the step was neither trained nor logged"
+    assert set(json.loads((folder / "checkpoints" / "checkpoint-2" / "mix.json").read_text())["positions"]) == {
+        "bm25",
+        "dense",
+    }
+    train(config, resume=True)
+    assert without_seconds(folder / "metrics.jsonl") == whole
+
+
+def test_one_environment_can_be_a_mix_of_its_own(mix):
+    plain = change(mix, **{"train.steps": 1}).model_dump()
+    del plain["mix"]["environments"]["dense"]
+    folder = train(RunConfig.model_validate(plain))
+    assert [line["questions/bm25"] for line in records(folder / "metrics.jsonl")] == [4]
+
+
+def test_an_environment_without_questions_is_refused_by_name(mix):
+    from querylect.train.mix import Mixture
+
+    with pytest.raises(ConfigError, match=r"no training question of bm25 is left after train\.raw_reward \[0\.0"):
+        Mixture(mix, [Question("dense/head", "a question of the other one")])
+
+
+def test_the_curriculum_learns_from_questions_that_made_room(mix):
+    """A word that is always the same ties: every tree is dull, and all that were asked are known."""
+    config = change(mix, **{"train.steps": 1, "train.resample_rounds": 1, "rollout.temperature": 0.01})
+    folder = train(config)
+    (line,) = records(folder / "metrics.jsonl")
+    assert line["resample/asked"] > 4
+    saved = json.loads((folder / "checkpoints" / "checkpoint-1" / "mix.json").read_text())
+    assert len(saved["questions"]) == line["resample/asked"]
+    assert (line["questions/bm25"], line["questions/dense"]) == (3, 1)
+
+
+def served(config, url):
+    """A member of a mix that is served at `url`."""
+    return {"env": config.model_dump(), "client": {"urls": [url]}}
+
+
+def test_a_run_is_evaluated_on_each_environment(straight, small_environment, herbs, herbs_url, run_app, tmp_path):
+    """Under plain ids, with the prompts of training; `--env` takes one of them."""
+    from querylect.eval.compare import evaluate_each
+    from querylect.eval.records import read_records
+
+    config, folder, _ = straight
+    quick = {"permutations": 50, "bootstrap": 50, "examples": 2, "turns": 1}
+    with run_app(app_of(small_environment)) as url:
+        members = {"bm25": served(small_environment, url), "dense": served(herbs, herbs_url)}
+        plain = {**config.model_dump(), "mix": {"environments": members}, "eval": quick}
+        config = RunConfig.model_validate(plain)
+        told: list[str] = []
+        reports = list(evaluate_each(config, folder, tmp_path / "out", check=told.append))
+        assert ["no figure is published" in sentence for sentence in told] == [True, True]
+        assert reports == [tmp_path / "out" / f"eval-{name}" / "report.html" for name in ("bm25", "dense")]
+        held_out = {"q-head", "q-sugar", "q-hidden"}, {f"t-{name}" for name in ANSWERS}
+        for report, asked in zip(reports, held_out, strict=True):
+            rows = read_records(report.parent / "eval.jsonl")
+            assert {row.question_id for row in rows} == asked
+            baselines = {"first_titles", "rm3", "weighted_words", "hyde"}
+            assert {row.system for row in rows} == {"raw", "untrained", "trained"} | baselines
+            assert report.is_file()
+            (compared,) = json.loads((report.parent / "results.json").read_text())["baselines"]
+            assert (compared["status"], compared["measured"]["questions"]) == ("unknown", len(asked))
+        assert list(evaluate_each(config, folder, tmp_path / "one", "dense")) == [
+            tmp_path / "one" / "eval-dense" / "report.html"
+        ]
+        with pytest.raises(ConfigError, match="--env is 'minilm'; the config mixes bm25, dense"):
+            list(evaluate_each(config, folder, tmp_path / "two", "minilm"))
+
+
+def test_a_question_that_another_member_trains_on_is_not_held_out(straight, herbs, herbs_url, run_app, tmp_path):
+    from querylect.data.beir import save_beir
+    from querylect.envs.index.build import (
+        build_index,
+    )
+    from querylect.eval.compare import evaluate_each
+
+    asked = Split([Question("x", "Which herb for my head HURTS?")], {"x": {"d": 1}})
+    save_beir(Dataset("leaky", [Document("d", "willow", "bark")], {"train": asked}), tmp_path / "data")
+    leaky = EnvironmentConfig.model_validate(
+        {"dataset": {"kind": "beir", "path": str(tmp_path / "data")}, "index": str(tmp_path / "index")}
+    )
+    build_index(leaky)
+    with run_app(app_of(leaky)) as url:
+        members = {"leaky": served(leaky, url), "dense": served(herbs, herbs_url)}
+        config = RunConfig.model_validate({**straight[0].model_dump(), "mix": {"environments": members}})
+        with pytest.raises(DataError, match="dense with leaky: 0 question ids and 1 question texts stand in both"):
+            list(evaluate_each(config, None, tmp_path / "out", "dense"))
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,320 @@
+"""Packing: a tree in one row gives the numbers and the gradients of its paths in rows of their own."""
+
+import copy
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from querylect.train.packing import attention as packed_attention
+from querylect.train.packing import packing
+from querylect.train.packing.attention import blocks
+from querylect.train.packing.packing import pack, packed_logps
+
+from ..tiny import tiny_model
+
+TEMPERATURE = 0.7
+
+
+def flat_logps(model, input_ids, attention_mask, wanted, temperature):
+    """The same by the book: each row by itself without its padding, one forward pass a row."""
+    offset = input_ids.shape[1] - wanted.shape[1]
+    logps, entropies = torch.zeros(wanted.shape), torch.zeros(wanted.shape)
+    for row in range(len(input_ids)):
+        columns = attention_mask[row].nonzero()[:, 0]
+        logits = model(input_ids=input_ids[row, columns][None]).logits[0] / temperature
+        distribution = torch.log_softmax(logits, -1)
+        for at, column in enumerate(columns.tolist()):
+            if column >= offset and wanted[row, column - offset]:
+                place = distribution[at - 1]
+                logps[row, column - offset] = place[input_ids[row, column]]
+                entropies[row, column - offset] = -(place.exp() * place).sum()
+    return logps, entropies
+
+
+def batch(rows, wanted, left=0, right=0, pad=0):
+    """Prompts on the left and completions on the right as TRL pads them. rows: (prompt, completion) pairs."""
+    prompts, completions = max(len(p) for p, _ in rows) + left, max(len(c) for _, c in rows) + right
+    ids = [[pad] * (prompts - len(p)) + p + c + [pad] * (completions - len(c)) for p, c in rows]
+    mask = [[0] * (prompts - len(p)) + [1] * len(p + c) + [0] * (completions - len(c)) for p, c in rows]
+    wanted = [each + [0] * (completions - len(each)) for each in wanted]
+    return torch.tensor(ids), torch.tensor(mask), torch.tensor(wanted).bool()
+
+
+def tree_rows(seed=0, prompts=(11, 7), branching=(2, 3), lengths=(4, 5), observation=6):
+    """Rows and wanted tokens of a random tree per prompt: (prompt, first turn + observation + second turn)."""
+    random = torch.Generator().manual_seed(seed)
+
+    def ids(count):
+        return torch.randint(3, 300, (count,), generator=random).tolist()
+
+    rows, wanted = [], []
+    for length in prompts:
+        prompt = ids(length)
+        for _ in range(branching[0]):
+            first, shown = ids(lengths[0]), ids(observation)
+            for leaf in range(branching[1]):
+                rows.append((prompt, [*first, *shown, *ids(lengths[1] + leaf)]))
+                wanted.append([int(leaf == 0)] * lengths[0] + [0] * observation + [1] * (lengths[1] + leaf))
+    return rows, wanted
+
+
+@pytest.fixture(scope="module", params=["llama", "qwen2", "qwen3"])
+def model(request):
+    return tiny_model(request.param)
+
+
+@pytest.fixture(autouse=True)
+def block(monkeypatch):
+    """Blocks that these small trees fill many times."""
+    monkeypatch.setattr(packed_attention, "BLOCK", 8)
+
+
+def trainable(model, lora):
+    if not lora:
+        return model, dict(model.named_parameters())
+    from peft import LoraConfig, get_peft_model
+
+    adapted = get_peft_model(model, LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False))
+    return adapted.eval(), {name: value for name, value in adapted.named_parameters() if value.requires_grad}
+
+
+def checkpointed(model, kind):
+    """In training mode, its layers computed again in the backward pass."""
+    model.gradient_checkpointing_enable({"use_reentrant": kind == "reentrant"})
+    model.enable_input_require_grads()  # as TRL does for adapters: a reentrant checkpoint follows its inputs only
+    return model.train()
+
+
+def gradient(parameters, loss):
+    """All of it as one vector."""
+    for value in parameters.values():
+        value.grad = None
+    loss.backward()
+    return torch.cat([value.grad.flatten() for value in parameters.values()])
+
+
+def relative(one, other):
+    return float((one - other).detach().norm() / other.detach().norm())
+
+
+@pytest.mark.parametrize("again", ["", "reentrant", "non-reentrant"])
+@pytest.mark.parametrize("lora", [False, True], ids=["full", "lora"])
+def test_values_and_gradients_are_those_of_flat_rows(model, lora, again):
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        model, parameters = trainable(copy.deepcopy(model), lora)
+    if again:
+        model = checkpointed(model, again)
+    ids, mask, wanted = batch(*tree_rows(), left=2, right=3)
+    weights = torch.randn(wanted.shape, generator=torch.Generator().manual_seed(2)) * wanted
+
+    logps, entropies, tokens = packed_logps(model, ids, mask, wanted, TEMPERATURE, entropies=True)
+    packed = gradient(parameters, (logps * weights).sum())
+    expected, expected_entropies = flat_logps(model, ids, mask, wanted, TEMPERATURE)
+    flat = gradient(parameters, (expected * weights).sum())
+
+    assert relative(logps, expected) < 1e-5
+    assert relative(entropies, expected_entropies) < 1e-5
+    assert not (logps * ~wanted).any()
+    assert relative(packed, flat) < 1e-5
+    assert flat.norm() > 1
+    assert tokens < int(mask.sum()) / 2
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    st.lists(st.tuples(*[st.lists(st.integers(3, 5), min_size=1, max_size=9)] * 2), min_size=1, max_size=6),
+    st.tuples(st.integers(0, 3), st.integers(0, 3)),
+    st.randoms(use_true_random=False),
+)
+def test_any_sequences_give_the_values_and_gradients_of_flat_rows(model, rows, padding, random):
+    """Three ids and short rows: prompts that are prefixes of others, equal rows, no common prefix, gaps in the loss."""
+    wanted = [[random.random() < 0.7 for _ in completion] for _, completion in rows]
+    wanted[0][-1] = True
+    ids, mask, wanted = batch(rows, wanted, *padding, pad=9)
+    weights = torch.tensor([[random.uniform(0.5, 1.5) for _ in row] for row in wanted]) * wanted
+    parameters = dict(model.named_parameters())
+    logps, entropies, _ = packed_logps(model, ids, mask, wanted, 1.0, entropies=True)
+    expected, expected_entropies = flat_logps(model, ids, mask, wanted, 1.0)
+    assert relative(logps, expected) < 1e-5
+    assert relative(entropies, expected_entropies) < 1e-5
+    packed, flat = (gradient(parameters, (one * weights).sum()) for one in (logps, expected))
+    assert relative(packed, flat) < 1e-5
+
+
+def test_bfloat16_is_as_near_to_float32_as_flat_bfloat16_is(model):
+    ids, mask, wanted = batch(*tree_rows(prompts=(30, 21), branching=(4, 4)))
+    weights = torch.randn(wanted.shape, generator=torch.Generator().manual_seed(2)) * wanted
+    rounded = copy.deepcopy(model).bfloat16()
+    found = {}
+    for name, policy, how in (
+        ("exact", copy.deepcopy(rounded).float(), flat_logps),
+        ("flat", rounded, flat_logps),
+        ("packed", rounded, lambda *args: packed_logps(*args)[:1]),
+    ):
+        logps = how(policy, ids, mask, wanted, TEMPERATURE)[0]
+        found[name] = logps.detach(), gradient(dict(policy.named_parameters()), (logps * weights).sum()).float()
+    for packed, flat, exact in zip(found["packed"], found["flat"], found["exact"], strict=True):
+        assert 1e-4 < relative(flat, exact) < 0.1
+        assert relative(packed, exact) < 1.5 * relative(flat, exact)
+
+
+def test_probabilities_made_a_few_places_at_a_time_are_the_same(model, monkeypatch):
+    ids, mask, wanted = batch(*tree_rows())
+    parameters = dict(model.named_parameters())
+
+    def act():
+        logps, entropies, _ = packed_logps(model, ids, mask, wanted, TEMPERATURE, True, entropy_gradient=True)
+        return logps, entropies, gradient(parameters, (logps - 0.3 * entropies).sum())
+
+    whole = act()
+    monkeypatch.setattr(packing, "HEAD_VALUES", 3 * model.config.vocab_size)
+    for one, other in zip(act(), whole, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("lora", [False, True], ids=["full", "lora"])
+@pytest.mark.parametrize("mixed", [False, True], ids=["float32", "autocast"])
+def test_the_head_computed_in_chunks_gives_the_same_values_and_gradients(model, monkeypatch, lora, mixed):
+    ids, mask, wanted = batch(*tree_rows())
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        policy, parameters = trainable(copy.deepcopy(model), lora)
+    heads = []
+    policy.get_output_embeddings().register_forward_hook(lambda module, given, logits: heads.append(logits.shape[-2]))
+
+    def act():
+        heads.clear()
+        with torch.autocast("cpu", torch.bfloat16, enabled=mixed):
+            logps, entropies, _ = packed_logps(policy, ids, mask, wanted, TEMPERATURE, True, entropy_gradient=True)
+        return logps, entropies, gradient(parameters, (logps - 0.3 * entropies).sum())
+
+    whole = act()
+    assert len(heads) == 1
+    monkeypatch.setattr(packing, "HEAD_CHUNK", 5 * model.config.vocab_size)
+    chunked = act()
+    assert 5 in heads, "as many as a chunk holds"
+    for one, other in zip(chunked, whole, strict=True):
+        assert relative(one, other) < (2e-2 if mixed else 1e-5)
+
+
+def test_an_architecture_that_changes_its_logits_keeps_its_own_head():
+    plain, scaled = tiny_model("llama"), tiny_model("granite", logits_scaling=4.0)
+    assert packing._separable_head(plain) is plain.get_output_embeddings()
+    assert packing._separable_head(scaled) is None
+
+
+def test_entropy_carries_the_gradient_that_an_entropy_bonus_needs(model):
+    ids, mask, wanted = batch(*tree_rows(prompts=(5,)))
+    grads = []
+    for one in (
+        lambda: packed_logps(model, ids, mask, wanted, TEMPERATURE, entropies=True, entropy_gradient=True)[1],
+        lambda: flat_logps(model, ids, mask, wanted, TEMPERATURE)[1],
+    ):
+        grads.append(torch.autograd.grad(one().sum(), model.get_output_embeddings().weight)[0])
+    torch.testing.assert_close(*grads, rtol=1e-4, atol=1e-4)
+    assert not packed_logps(model, ids, mask, wanted, TEMPERATURE, entropies=True)[1].requires_grad
+
+
+def test_one_block_gives_what_many_give(model, monkeypatch):
+    rows = batch(*tree_rows())
+    many, _ = _values(model, *rows)
+    monkeypatch.setattr(packed_attention, "BLOCK", 256)
+    one, _ = _values(model, *rows)
+    torch.testing.assert_close(one, many, rtol=1e-5, atol=1e-5)
+
+
+def test_rows_by_themselves_give_the_values_and_gradients_of_flat_rows(model):
+    rows, wanted = tree_rows()
+    wanted[1] = [0] * len(wanted[1])
+    ids, mask, wanted = batch(rows, wanted, left=2, right=3)
+    parameters = dict(model.named_parameters())
+    found = packing.row_logps(model, ids, mask, wanted, TEMPERATURE)
+    expected, _ = flat_logps(model, ids, mask, wanted, TEMPERATURE)
+    assert relative(found, expected) < 1e-6
+    assert relative(gradient(parameters, found.sum()), gradient(parameters, expected.sum())) < 1e-5
+
+
+@pytest.mark.parametrize(("left", "right"), [(0, 0), (9, 0), (0, 9), (4, 5)])
+def test_padding_on_either_side_does_not_matter(model, left, right):
+    rows, wanted = tree_rows()
+    plain, plain_tokens = _values(model, *batch(rows, wanted))
+    padded, tokens = _values(model, *batch(rows, wanted, left, right, pad=7))
+    assert tokens == plain_tokens
+    width = plain.shape[1]
+    torch.testing.assert_close(padded[:, :width], plain, rtol=1e-5, atol=1e-5)
+    assert not padded[:, width:].any()
+
+
+def test_the_order_of_the_rows_does_not_matter(model):
+    rows, wanted = tree_rows()
+    values, tokens = _values(model, *batch(rows, wanted))
+    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0)).tolist()
+    shuffled, again = _values(model, *batch([rows[i] for i in order], [wanted[i] for i in order]))
+    assert tokens == again
+    torch.testing.assert_close(shuffled, values[order], rtol=1e-5, atol=1e-5)
+
+
+def _values(model, ids, mask, wanted):
+    with torch.no_grad():
+        logps, _, tokens = packed_logps(model, ids, mask, wanted, TEMPERATURE)
+    return logps, tokens
+
+
+def test_a_four_by_four_tree_costs_each_shared_token_once(model):
+    prompt, first, shown, second = 13, 4, 6, 5
+    rows, wanted = tree_rows(prompts=(prompt,), branching=(4, 4), lengths=(first, second), observation=shown)
+    rows = [(p, c[: first + shown + second]) for p, c in rows]
+    wanted = [each[: first + shown + second] for each in wanted]
+    _, tokens = _values(model, *batch(rows, wanted))
+    assert tokens == prompt + 4 * (first + shown) + 16 * second == 133
+    assert sum(len(p) + len(c) for p, c in rows) == 448, "what flat rows cost"
+
+
+def test_rows_with_nothing_wanted_and_tails_that_are_not_wanted_cost_nothing(model):
+    rows, wanted = tree_rows(prompts=(8,), branching=(2, 2))
+    second_turn_first_row_only = [[0] * 10 + [1] * 5, [0] * 16, [0] * 15, [0] * 16]
+    _, tokens = _values(model, *batch(rows, second_turn_first_row_only))
+    assert tokens == 8 + 4 + 6 + 5
+    first_turn_only = [[1] * 4 + [0] * 11, [0] * 16, [0] * 15, [0] * 16]
+    values, tokens = _values(model, *batch(rows, first_turn_only))
+    assert tokens == 8 + 4
+    assert values.nonzero().tolist() == [[0, column] for column in range(4)]
+    assert wanted[0][:4] == [1] * 4
+
+
+def test_nothing_wanted_at_all_runs_no_model_and_can_be_differentiated():
+    def refuse(**_):
+        raise AssertionError("the model was run")
+
+    ids, mask, wanted = batch(*tree_rows())
+    logps, entropies, tokens = packed_logps(refuse, ids, mask, wanted & False, TEMPERATURE, entropies=True)
+    assert (tokens, logps.shape, entropies.shape) == (0, wanted.shape, wanted.shape)
+    logps.sum().backward()
+    assert not logps.any()
+
+
+tries = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=7), min_size=1, max_size=7)
+
+
+@settings(max_examples=200, deadline=None)
+@given(tries)
+def test_the_mask_is_the_ancestor_relation(sequences):
+    """Each packed token is one distinct prefix; it sees the prefixes of itself and nothing else."""
+    packed = pack(sequences)
+    prefix_of = {}
+    for sequence, places in zip(sequences, packed.rows, strict=True):
+        assert packed.ids[places].tolist() == sequence
+        assert packed.positions[places].tolist() == list(range(len(sequence)))
+        for end, place in enumerate(places, start=1):
+            assert prefix_of.setdefault(place, tuple(sequence[:end])) == tuple(sequence[:end])
+    distinct = {tuple(sequence[:end]) for sequence in sequences for end in range(1, len(sequence) + 1)}
+    assert len(packed.ids) == len(distinct) == len(prefix_of)
+    mask = torch.zeros(len(distinct), len(distinct), dtype=torch.bool)
+    for block in blocks(packed.ends, 4):
+        mask[block.begin : block.end, block.keys] = block.mask[0, 0]
+        assert block.mask.any(-2).all(), "every gathered key is seen"
+    for query, of_query in prefix_of.items():
+        for key, of_key in prefix_of.items():
+            assert bool(mask[query, key]) == (of_query[: len(of_key)] == of_key)

@@ -1,0 +1,151 @@
+"""Which policies are trained on packed rows: what is read, what is measured, what is said, and what is done then."""
+
+import logging
+
+import pytest
+import torch
+from querylect.configs.schema import RunConfig
+from querylect.errors import ConfigError, ModelError
+from querylect.train.packing import check as packing_check
+from querylect.train.packing.attention import NAME
+from querylect.train.packing.check import compare, settle_packing, why_not
+
+from ..lessons import change, lesson_url, lessons, settings, speaking  # noqa: F401
+from ..tiny import tiny_model
+
+GPT2 = {"n_embd": 64, "n_head": 4, "n_layer": 2}
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+
+TAKEN = [
+    ("llama", {}),
+    ("qwen2", {}),
+    ("qwen3", {}),
+    ("mistral", {"sliding_window": None}),
+    ("mistral", {"sliding_window": 100}),
+    ("qwen2", {"use_sliding_window": False, "sliding_window": 8}),
+    ("qwen2", {"use_sliding_window": True, "sliding_window": 100, "max_window_layers": 1}),
+    ("gemma", {}),
+    ("gemma3_text", {"sliding_window": 100}),
+    ("gpt2", GPT2),
+    ("phi3", {}),
+    ("olmo2", {}),
+    ("smollm3", {}),
+    ("qwen3_moe", {**EXPERTS, "router_aux_loss_coef": 0.0}),
+]
+
+REFUSED = [
+    ("mistral", {"sliding_window": 99}, "a sliding window of 99 tokens, and a sequence may have 100"),
+    ("gemma3_text", {"sliding_window": 99}, "sliding_attention that see 99 tokens, and a sequence may have 100"),
+    ("qwen2", {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1}, "sliding_attention"),
+    ("gemma2", {}, "soft-capped"),
+    ("mpt", {"d_model": 64, "n_heads": 4, "n_layers": 2}, "ALiBi"),
+    ("bloom", {"n_head": 4}, "attention interface"),
+    ("stablelm", {}, "attention interface"),
+    ("mamba", {}, "linear_attention"),
+    ("jamba", {}, "linear_attention"),
+    ("qwen3_moe", EXPERTS, r"router_aux_loss_coef 0\.001"),
+    (
+        "gpt_oss",
+        {"num_local_experts": 2, "num_experts_per_tok": 1, "sliding_window": 500, "router_aux_loss_coef": 0.0},
+        "attention sinks",
+    ),
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize(("kind", "changes"), TAKEN)
+def test_policies_with_full_attention_are_taken(kind, changes, dtype):
+    assert why_not(tiny_model(kind, **changes).to(dtype), 100) == ""
+
+
+@pytest.mark.parametrize(("kind", "changes", "reason"), REFUSED)
+def test_policies_that_packing_would_falsify_are_found(kind, changes, reason):
+    import re
+
+    model = tiny_model(kind, **changes)
+    before = model.config._attn_implementation
+    assert re.search(reason, why_not(model, 100))
+    assert model.config._attn_implementation == before != NAME, "it attends as before"
+
+
+SILENT = {
+    "mistral": ({"sliding_window": 16}, "sliding window of 16 tokens, and a sequence has 34"),
+    "gemma2": ({"sliding_window": 100}, "soft-capped scores"),
+    "mpt": ({"d_model": 64, "n_heads": 4, "n_layers": 2}, "does not take a packed row"),
+    "mamba": ({}, "does not take a packed row"),
+    "jamba": ({"attn_layer_period": 2, "attn_layer_offset": 1, "router_aux_loss_coef": 0.0}, "differ by"),
+}
+
+
+@pytest.mark.parametrize("kind", SILENT)
+def test_what_the_settings_do_not_say_is_found_by_running(kind, monkeypatch):
+    """With everything that is known about settings taken away."""
+    monkeypatch.setattr(packing_check, "obstacle", lambda *_: "")
+    changes, reason = SILENT[kind]
+    assert reason in why_not(tiny_model(kind, **changes), 4096)
+
+
+def test_the_numbers_that_were_seen_are_told():
+    """Attention that is shifted by one token: nothing raises, and the values are wrong."""
+    from transformers.models.llama import modeling_llama
+
+    model = tiny_model()
+    inner = modeling_llama.LlamaModel.forward
+
+    def shifted(self, *args, position_ids=None, **kwargs):
+        positions = None if position_ids is None else position_ids * 2
+        return inner(self, *args, position_ids=positions, **kwargs)
+
+    model.model.forward = shifted.__get__(model.model)
+    reason = why_not(model, 100)
+    found = compare(model)
+    assert not found.equal
+    assert found.apart > 0.01 > 1e-4 == found.allowed
+    assert f"differ by {found.apart:.2g} between packed and flat, where 0.0001 is rounding" in reason
+
+
+def test_values_that_are_no_numbers_are_not_equal():
+    model = tiny_model()
+    model.model.norm.weight.data.fill_(float("nan"))
+    assert "differ by nan" in why_not(model, 100)
+
+
+def test_the_question_changes_neither_mode_nor_random_numbers():
+    model = tiny_model(attention_dropout=0.5).train()
+    before = torch.get_rng_state()
+    assert why_not(model, 100) == ""
+    assert model.training
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def config(**changes):
+    return RunConfig.model_validate({"train": changes})
+
+
+def test_a_policy_that_cannot_is_refused_by_true_and_flat_by_auto(caplog):
+    model = tiny_model("mistral", sliding_window=16)
+    with pytest.raises(ModelError, match=r"sliding window of 16 tokens.*train\.packing to auto or false"):
+        settle_packing(config(packing=True), model)
+    with caplog.at_level(logging.WARNING):
+        assert settle_packing(config(packing="auto"), model).train.packing is False
+    assert "every leaf is trained in a row of its own" in caplog.text
+    assert "sliding window of 16 tokens" in caplog.text
+
+
+def test_a_policy_that_can_is_packed_unless_switched_off():
+    model = tiny_model()
+    assert settle_packing(config(packing=False), model).train.packing is False
+    assert model.config._attn_implementation == "sdpa", "nobody asked"
+    for wish in (True, "auto"):
+        assert settle_packing(config(packing=wish), model).train.packing is True
+
+
+def test_flex_without_a_gpu_is_refused_before_anything_runs():
+    with pytest.raises(ConfigError, match=r"train\.packed_attention is flex and the policy is on cpu"):
+        settle_packing(config(packed_attention="flex"), tiny_model())
+
+
+def test_auto_takes_flex_on_a_gpu():
+    kinds = [packing_check.attention_kind("auto", torch.device(name)) for name in ("cuda", "cpu")]
+    assert kinds == ["flex", "sdpa"]
+    assert packing_check.attention_kind("sdpa", torch.device("cuda")) == "sdpa"

@@ -1,0 +1,404 @@
+"""A whole run: what lies in its folder, what is refused, and that a resumed run is the run that was not stopped."""
+
+import json
+import logging
+import shutil
+from pathlib import Path
+
+import pytest
+from querylect.errors import CheckpointError, ConfigError, ModelError
+from querylect.rollouts.checkpoints import find_checkpoint
+from querylect.train.run import train
+
+from ..lessons import (  # noqa: F401
+    ANSWER_TOKENS,
+    change,
+    lesson_url,
+    lessons,
+    records,
+    settings,
+    speaking,
+    stopped_copy,
+    without_seconds,
+)
+
+PER_TURN = (
+    "reward", "ndcg", "format", "truncated", "think_tokens", "rewrite_tokens", "completion_tokens", "zero_variance",
+    "best_of_group", "unscorable", "advantage_spread", "entropy", "copy", "seconds/retrieve", "signal", "states",
+)  # fmt: skip
+ONCE = (
+    "step", "loss", "grad_norm", "entropy", "learning_rate", "clip_ratio/region_mean", "tokens/packed", "tokens/flat",
+    "tokens/sampled", "seconds/generate", "seconds/retrieve", "seconds/score", "seconds/update", "seconds/step",
+    "memory/peak_gib", "cache/hits",
+    "sampling/importance_sampling_ratio/min", "sampling/importance_sampling_ratio/mean",
+    "sampling/importance_sampling_ratio/max", "sampling/sampling_logp_difference/mean",
+    "sampling/sampling_logp_difference/max", "sampling/kl", "sampling/clipped",
+    "changed_weights",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory, lessons, lesson_url, speaking):  # noqa: F811
+    """A run of five steps that nothing interrupted, with its settings. Others resume copies of it."""
+    config = settings.__wrapped__(lessons, lesson_url, speaking, tmp_path_factory.mktemp("straight"))
+    config = change(config, **{"train.steps": 5, "train.save_steps": 1, "train.keep_checkpoints": 9})
+    return config, train(config)
+
+
+def copy_of(straight, tmp_path, upto):
+    """The settings and the folder of the run as it was after step `upto`, its log running ahead of its checkpoint."""
+    return stopped_copy(*straight, tmp_path / "copy", upto)
+
+
+def test_a_run_folder_is_complete(straight):
+    config, folder = straight
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "base.json", "checkpoints", "config.yaml", "environment.json", "final", "metrics.jsonl", "provenance.json",
+        "rollouts.jsonl", "run.json",
+    ]  # fmt: skip
+    metrics = records(folder / "metrics.jsonl")
+    assert [line["step"] for line in metrics] == [1, 2, 3, 4, 5]
+    assert set(metrics[0]) == {*ONCE, *(f"{name}/turn{turn}" for name in PER_TURN for turn in (1, 2))}
+    assert sum(line["grad_norm"] > 0 for line in metrics) >= 3, "the run has something to learn from"
+    assert all(0 < line["tokens/packed"] < line["tokens/flat"] for line in metrics if line["grad_norm"])
+    assert metrics[0]["completion_tokens/turn1"] <= config.rollout.max_new_tokens
+    assert metrics[0]["rewrite_tokens/turn1"] == ANSWER_TOKENS - 3
+    assert all(0 <= line["cache/hits"] <= 1 for line in metrics)
+    assert metrics[-1]["cache/hits"] > 0, "eight words make fewer plans than were asked"
+    served = json.loads((folder / "environment.json").read_text())
+    assert served["corpus_size"] == 5
+    assert len(served["index_hash"]) >= 32
+    (start,) = json.loads((folder / "provenance.json").read_text())["starts"]
+    assert start["environment"]["index_hash"] == served["index_hash"]
+    trees = records(folder / "rollouts.jsonl")
+    assert [tree["step"] for tree in trees] == [1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
+    for tree in trees:
+        assert [len(turn["children"]) for turn in tree["turns"]] == [2, 2]
+    assert [path.name for path in sorted((folder / "checkpoints").iterdir())] == [
+        f"checkpoint-{step}" for step in range(1, 6)
+    ]
+
+
+def test_metrics_are_the_means_of_the_logged_rollouts(straight):
+    folder = straight[1]
+    rollouts = records(folder / "rollouts.jsonl")
+    for line in records(folder / "metrics.jsonl"):
+        roots = [turn for tree in rollouts if tree["step"] == line["step"] for turn in tree["turns"]]
+        leaves = [child for turn in roots for child in turn["children"]]
+        for number, turns in ((1, roots), (2, leaves)):
+            mean = sum(turn["reward"] for turn in turns) / len(turns)
+            assert line[f"reward/turn{number}"] == pytest.approx(mean, rel=1e-5)
+            kept = sum(not turn["failure"] for turn in turns) / len(turns)
+            assert line[f"format/turn{number}"] == pytest.approx(kept, rel=1e-5)
+            assert line[f"unscorable/turn{number}"] == 0
+        written = 4 * line["completion_tokens/turn1"] + 8 * line["completion_tokens/turn2"]
+        assert line["tokens/sampled"] == pytest.approx(written, rel=1e-5), "a shared first turn is sampled once"
+
+
+def test_training_changed_the_policy_and_the_result_loads(straight):
+    import torch
+    from querylect.rollouts.policy import load_policy
+
+    config, folder = straight
+    assert find_checkpoint(folder) == folder / "final"
+    untrained, _ = load_policy(config.policy)
+    trained, _ = load_policy(config.policy, find_checkpoint(folder))
+    last, _ = load_policy(config.policy, folder / "checkpoints" / "checkpoint-5")
+    changed = [
+        name
+        for (name, before), after in zip(untrained.named_parameters(), trained.parameters(), strict=True)
+        if not torch.equal(before, after)
+    ]
+    assert any("o_proj" in name for name in changed)
+    for one, other in zip(trained.parameters(), last.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_every_question_is_asked_once_a_pass_and_passes_differ(straight):
+    asked = [tree["question_id"] for tree in records(straight[1] / "rollouts.jsonl")]
+    assert len(set(asked[:4])) == len(set(asked[4:8])) == 4, "four of five fit into the two steps of a pass"
+    assert asked[:4] != asked[4:8]
+
+
+@pytest.mark.parametrize("upto", [1, 2, 3])
+def test_a_resumed_run_is_the_run_that_was_not_stopped(straight, tmp_path, upto):
+    """Same questions, samples, losses and weights; the pass over the questions ends after step 2."""
+    import torch
+    from safetensors.torch import load_file
+
+    config, copy = copy_of(straight, tmp_path, upto)
+    assert train(config, resume=True) == copy
+    assert without_seconds(copy / "metrics.jsonl") == without_seconds(straight[1] / "metrics.jsonl")
+    assert records(copy / "rollouts.jsonl") == records(straight[1] / "rollouts.jsonl")
+    one, other = (load_file(each / "final" / "adapter_model.safetensors") for each in (copy, straight[1]))
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_a_run_of_two_steps_goes_on_to_four(settings, straight):
+    """train.steps may grow at a constant learning rate; older checkpoints make room."""
+    short = change(settings, **{"train.steps": 2, "train.save_steps": 1})
+    folder = train(short)
+    train(change(short, **{"train.steps": 4, "train.keep_checkpoints": 2}), resume=True)
+    assert without_seconds(folder / "metrics.jsonl") == without_seconds(straight[1] / "metrics.jsonl")[:4]
+    assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == ["checkpoint-3", "checkpoint-4"]
+    with pytest.raises(CheckpointError, match=r"reached step 4.*train\.steps is 3"):
+        train(change(short, **{"train.steps": 3}), resume=True)
+
+
+@pytest.mark.parametrize("lora", [None, {"r": 4, "last_layers": 1}])
+def test_full_training_and_kl_run_and_resume(settings, lora):
+    changes = {"policy.lora": lora, "train.beta": 0.01, "train.entropy_coef": 0.01, "train.learning_rate": 1e-3}
+    config = change(settings, **changes, **{"train.steps": 2, "train.save_steps": 1})
+    folder = train(config)
+    whole = without_seconds(folder / "metrics.jsonl")
+    assert whole[0]["kl"] == pytest.approx(0, abs=1e-6)
+    assert whole[1]["kl"] > 1e-6
+    for name in ("checkpoints/checkpoint-2", "final"):
+        shutil.rmtree(folder / name)
+    train(config, resume=True)
+    assert without_seconds(folder / "metrics.jsonl") == whole
+    assert find_checkpoint(folder).name == "final"
+
+
+@pytest.mark.parametrize("changes", [{}, {"policy.lora": None}], ids=["lora", "full"])
+@pytest.mark.parametrize("kind", [True, "reentrant"])
+def test_layers_computed_again_give_the_same_run(settings, changes, kind, monkeypatch):
+    """And they are computed again: a packed layer attends in the forward pass and once more in the backward pass."""
+    from querylect.train.packing import attention as packed_attention
+
+    attended = []
+    inner = packed_attention._refuse_more_than_a_mask
+    monkeypatch.setattr(packed_attention, "_refuse_more_than_a_mask", lambda *args: attended.append(1) or inner(*args))
+    runs = []
+    for name, setting in (("plain", False), ("again", kind)):
+        attended.clear()
+        config = change(settings, name=name, **{"train.steps": 2, "train.gradient_checkpointing": setting, **changes})
+        runs.append((without_seconds(train(config) / "metrics.jsonl"), len(attended)))
+    (plain, once), (again, twice) = runs
+    assert twice > 1.5 * once
+    assert len(plain) == len(again) == 2
+    for one, other in zip(plain, again, strict=True):
+        assert other == pytest.approx(one, rel=1e-4, abs=1e-7)
+    assert any(line["grad_norm"] > 0 for line in plain)
+
+
+def test_a_policy_that_cannot_be_packed_is_refused_before_a_folder_is_made_or_trained_flat(settings, tmp_path, caplog):
+    """Experts that are balanced by a loss over rows: sampled with shared prefixes, trained in rows of their own."""
+    from ..tiny import save_tiny
+
+    experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+    folder = save_tiny(tmp_path / "experts", "qwen3_moe", **experts)
+    asked = change(settings, **{"policy.model": str(folder), "policy.lora": None, "train.steps": 1})
+    with pytest.raises(ModelError, match=r"router_aux_loss_coef 0\.001.* Set train\.packing to auto or false"):
+        train(asked)
+    assert not (Path(asked.output) / asked.name).exists()
+    run = train(change(asked, **{"train.packing": "auto", "train.beta": 0.01}))
+    assert "every leaf is trained in a row of its own, because 'qwen3_moe' balances its experts" in caplog.text
+    (line,) = records(run / "metrics.jsonl")
+    assert line.get("tokens/packed", 0) == 0
+    assert "packing: auto" in (run / "config.yaml").read_text(), "what was asked for is kept, so that it can be resumed"
+
+
+def test_a_small_learning_rate_is_not_logged_as_zero(settings):
+    folder = train(change(settings, **{"train.learning_rate": 2.5e-7, "train.steps": 1}))
+    assert records(folder / "metrics.jsonl")[0]["learning_rate"] == 2.5e-7
+
+
+def test_an_existing_run_is_refused_and_left_alone(straight):
+    config, folder = straight
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    with pytest.raises(ConfigError, match=r"already holds a run\. Continue it with --resume"):
+        train(config)
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"rollout.branching": [1, 1]}, "has one leaf"),
+        ({"train.questions_per_step": 3, "train.questions_per_micro_batch": 2}, "no multiple of"),
+        ({"train.questions_per_step": 6}, "5 training questions"),
+        ({"rollout.max_prompt_tokens": 16}, "documents alone may take 22"),
+        ({"rollout.max_prompt_tokens": 30}, "a prompt has"),
+    ],
+)
+def test_settings_that_cannot_be_trained_are_refused_before_a_folder_is_made(settings, changes, said):
+    config = change(settings, **changes)
+    with pytest.raises(ConfigError, match=said):
+        train(config)
+    if said != "a prompt has":
+        from pathlib import Path
+
+        assert not Path(config.output).exists()
+
+
+def test_resuming_nothing_is_refused(settings):
+    with pytest.raises(CheckpointError, match="holds no run to resume"):
+        train(settings, resume=True)
+
+
+def test_a_run_that_was_stopped_before_its_first_checkpoint_begins_again(straight, tmp_path):
+    config, copy = copy_of(straight, tmp_path, 1)
+    shutil.rmtree(copy / "checkpoints" / "checkpoint-1")
+    assert train(config, resume=True) == copy
+    assert without_seconds(copy / "metrics.jsonl") == without_seconds(straight[1] / "metrics.jsonl")
+
+
+def test_a_changed_setting_is_named_and_refused(straight, tmp_path):
+    config, _ = copy_of(straight, tmp_path, 1)
+    changed = change(config, **{"train.learning_rate": 0.5, "rollout.temperature": 0.3, "train.save_steps": 7})
+    with pytest.raises(CheckpointError) as refused:
+        train(changed, resume=True)
+    assert "rollout.temperature: 1.0 → 0.3; train.learning_rate: 0.01 → 0.5" in str(refused.value)
+    assert "save_steps" not in str(refused.value), "what does not change the outcome may differ"
+
+
+def test_another_environment_is_refused(straight, tmp_path):
+    config, copy = copy_of(straight, tmp_path, 1)
+    served = json.loads((copy / "environment.json").read_text())
+    (copy / "environment.json").write_text(json.dumps({**served, "index_hash": "0" * 64}))
+    with pytest.raises(CheckpointError, match=r"started on another environment: index_hash: '0000"):
+        train(config, resume=True)
+
+
+@pytest.mark.parametrize(
+    "name", ["adapter_model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "trainer_state.json"]
+)
+def test_a_damaged_checkpoint_is_said_and_a_missing_file_leads_to_the_one_before(straight, tmp_path, caplog, name):
+    config, copy = copy_of(straight, tmp_path, 2)
+    damaged = copy / "checkpoints" / "checkpoint-2" / name
+    damaged.write_bytes(damaged.read_bytes()[: damaged.stat().st_size // 2])
+    with pytest.raises(CheckpointError, match=r"checkpoint-2 could not be continued"):
+        train(config, resume=True)
+    damaged.unlink()
+    with caplog.at_level(logging.WARNING):
+        from querylect.train.run_folder import RunFolder
+
+        assert RunFolder(copy).newest_checkpoint(config) == copy / "checkpoints" / "checkpoint-1"
+    assert "checkpoint-2 is passed over" in caplog.text
+
+
+def test_a_checkpoint_of_another_policy_is_refused(straight, tmp_path, speaking):  # noqa: F811
+    from ..lessons import save_speaking
+
+    config, copy = copy_of(straight, tmp_path, 2)
+    other = save_speaking(tmp_path / "other", heads=2)
+    config = change(config, **{"policy.model": str(other)})
+    written = (copy / "config.yaml").read_text().replace(str(speaking), str(other))
+    (copy / "config.yaml").write_text(written)
+    with pytest.raises(CheckpointError, match=rf"started on other weights than '{other}' holds now .*{speaking}"):
+        train(config, resume=True)
+    (copy / "base.json").unlink()  # a run from before there were fingerprints
+    with pytest.raises(CheckpointError, match=r"could not be continued.*size mismatch.*of another policy"):
+        train(config, resume=True)
+
+
+def test_a_resume_without_enough_memory_does_not_blame_the_checkpoint(straight, tmp_path, monkeypatch):
+    """Who followed the advice to remove it would lose a whole checkpoint."""
+    import torch
+    from querylect.train.trainer import TreeTrainer
+
+    def full(*_, **__):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    config, _ = copy_of(straight, tmp_path, 2)
+    monkeypatch.setattr(TreeTrainer, "train", full)
+    with pytest.raises(torch.OutOfMemoryError):
+        train(config, resume=True)
+
+
+def test_base_weights_that_were_swapped_under_an_adapter_are_refused(straight, tmp_path, speaking):  # noqa: F811
+    """Same name, same shapes, other values: the adapter would go on over weights that it was not trained on."""
+    from safetensors.torch import load_file, save_file
+
+    config, copy = copy_of(straight, tmp_path, 2)
+    model = shutil.copytree(speaking, tmp_path / "model")
+    config = change(config, **{"policy.model": str(model)})
+    (copy / "config.yaml").write_text((copy / "config.yaml").read_text().replace(str(speaking), str(model)))
+    weights = load_file(model / "model.safetensors")
+    changed = {name: tensor * 1.02 if "q_proj" in name else tensor for name, tensor in weights.items()}
+    save_file(changed, model / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(CheckpointError, match="was started on other weights"):
+        train(config, resume=True)
+
+
+def test_a_fingerprint_is_of_the_weights_and_not_of_their_precision(speaking):  # noqa: F811
+    import torch
+    from querylect.configs.schema import PolicyConfig
+    from querylect.rollouts.fingerprint import fingerprint
+    from querylect.rollouts.policy import load_policy
+
+    exact, half = (load_policy(PolicyConfig(model=str(speaking), dtype=dtype))[0] for dtype in ("float32", "bfloat16"))
+    before = fingerprint(exact)
+    assert fingerprint(half) == before
+    with torch.no_grad():
+        exact.model.norm.weight[-1] += 0.5
+    assert fingerprint(exact) != before
+
+
+def test_a_log_line_that_was_cut_is_written_again(straight, tmp_path):
+    """A kill in the middle of a write leaves half a line; it may end like a whole one, or inside a letter."""
+    config, copy = copy_of(straight, tmp_path, 4)
+    for name, tail in (
+        ("metrics.jsonl", b'{"step": 5, "reward/turn1": {}'),
+        ("rollouts.jsonl", b'{"step": 5, "t": "\xc3'),
+    ):
+        lines = (copy / name).read_bytes().split(b"\n")
+        (copy / name).write_bytes(b"\n".join([*lines[: 4 if name[0] == "m" else 8], tail]))
+    train(config, resume=True)
+    for name in ("metrics.jsonl", "rollouts.jsonl"):
+        assert [r["step"] for r in records(copy / name)] == [r["step"] for r in records(straight[1] / name)]
+
+
+def test_line_separators_inside_a_text_do_not_cut_a_record(tmp_path):
+    from querylect.train.run_folder import RunFolder
+
+    folder = RunFolder(tmp_path)
+    said = {"step": 1, "text": "one\u2028two\u0085three\x0cfour"}
+    folder.append(folder.rollouts, said)
+    folder.append(folder.rollouts, {"step": 2, "text": "later"})
+    folder.forget_after(1)
+    assert [json.loads(line) for line in folder.rollouts.read_bytes().split(b"\n") if line] == [said]
+
+
+def test_wandb_offline_is_joined_by_a_resumed_run(settings, monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    config = change(settings, **{"tracking.wandb": "auto", "train.steps": 1, "train.save_steps": 1})
+    folder = train(config)
+    train(change(config, **{"train.steps": 2}), resume=True)
+    runs = list((folder / "wandb").glob("offline-run-*"))
+    assert len({path.name.rsplit("-", 1)[1] for path in runs}) == 1
+    assert runs[0].name.endswith((folder / "tracking_id").read_text().strip())
+    assert [line["step"] for line in records(folder / "metrics.jsonl")] == [1, 2]
+
+
+def test_wandb_gets_sampled_trees_as_a_table(settings, monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    folder = train(
+        change(
+            settings, **{"tracking.wandb": "auto", "tracking.table_steps": 3, "train.steps": 3, "train.log_rollouts": 1}
+        )
+    )
+    tables = sorted(folder.glob("wandb/offline-run-*/files/media/table/rollouts_*.table.json"))
+    found = {table["data"][0][0]: table for table in map(json.loads, (path.read_text() for path in tables))}
+    assert sorted(found) == [1, 3], "the first step and every third"
+    logged = next(tree for tree in records(folder / "rollouts.jsonl") if tree["step"] == 3)
+    rows = [dict(zip(found[3]["columns"], row, strict=True)) for row in found[3]["data"]]
+    assert [row["branch"] for row in rows] == ["1", "1.1", "1.2", "2", "2.1", "2.2"]
+    assert {row["question"] for row in rows} == {logged["question"]}
+    nodes = [node for root in logged["turns"] for node in (root, *root["children"])]
+    for row, node in zip(rows, nodes, strict=True):
+        assert (row["turn"], row["said"], row["reward"]) == (node["turn"], node["text"], node["reward"])
+        assert row["rewrites"] == " · ".join(node["rewrites"])
+
+
+def test_cache_hits_are_the_plans_that_were_not_searched():
+    from querylect.train.watch import share_without_search
+
+    before = {"searched": 10.0, "cached": 5.0}
+    assert share_without_search(before, {"searched": 12.0, "cached": 10.0, "joined": 1.0, "refused": 9.0}) == 0.75
+    assert share_without_search(before, before) is None, "nothing was asked"
+    assert share_without_search(before, {"searched": 1.0}) is None, "the service was started anew"
+    assert share_without_search({}, {"searched": 3.0, "joined": 1.0}) == 0.25
+    assert share_without_search(None, before) is share_without_search(before, None) is None

@@ -1,0 +1,437 @@
+"""How a run ends before its end: signals, a dead environment, a full disk. It always goes on exactly where it was."""
+
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import time
+from types import SimpleNamespace
+
+import pytest
+import yaml
+from querylect.configs.schema import ClientConfig, RunConfig, TrainConfig
+from querylect.data.types import Question
+from querylect.errors import ConfigError, EnvironmentUnavailableError, StoppedError, StorageError, TokenError
+from querylect.rewriters.base import Rewrite
+from querylect.rollouts.tree import Node, Tree
+from querylect.train.distributed.stopping import StopOnSignal
+from querylect.train.run import train
+from querylect.train.run_folder import RunFolder
+
+from ..forked import Forked
+from ..lessons import change, lesson_url, lessons, records, settings, speaking, without_seconds  # noqa: F401
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory, lessons, lesson_url, speaking):  # noqa: F811
+    """The log of four steps that nothing interrupted."""
+    config = settings.__wrapped__(lessons, lesson_url, speaking, tmp_path_factory.mktemp("straight"))
+    return without_seconds(train(config) / "metrics.jsonl")
+
+
+def checkpoints(folder):
+    return sorted(path.name for path in (folder / "checkpoints").iterdir())
+
+
+def breaking(app, after, instead=None):
+    """The service until it has answered `after` requests for steps; then `instead` gets them, or nobody does."""
+    answered = 0
+
+    async def wrapped(scope, receive, send):
+        nonlocal answered
+        if scope["type"] == "http" and scope["path"] == "/v1/step":
+            answered += 1
+            if answered > after and instead is not None:
+                await instead(scope, receive, send)
+                return
+            if answered > after:
+                await send({"type": "http.response.start", "status": 503, "headers": []})
+                await send({"type": "http.response.body", "body": b""})
+                return
+        await app(scope, receive, send)
+
+    return wrapped
+
+
+@pytest.fixture
+def dying(lessons, run_app):  # noqa: F811
+    from querylect.envs.environment import Environment
+    from querylect.envs.server.app import create_app
+
+    return lambda after: run_app(breaking(create_app(Environment.open(lessons), lessons), after))
+
+
+def test_a_dead_environment_stops_the_run_with_a_checkpoint_and_it_goes_on_exactly(settings, straight, dying):
+    """Every step asks twice, once a turn: the third finds nobody."""
+    config = change(settings, **{"train.save_steps": 100, "client.deadline": 4})
+    with (
+        dying(after=4) as url,
+        pytest.raises(EnvironmentUnavailableError, match=r"no rollout of step 3 .*Last failure: .*503") as stopped,
+    ):
+        train(change(config, **{"client.urls": [url]}))
+    assert "--resume" in str(stopped.value)
+    folder = RunFolder(settings_folder(config))
+    assert checkpoints(folder.path) == ["checkpoint-2"]
+    assert not folder.final.exists()
+    assert without_seconds(folder.metrics) == straight[:2], "the step without rewards was neither trained nor logged"
+    train(config, resume=True)
+    assert without_seconds(folder.metrics) == straight
+
+
+def test_a_token_that_changes_in_the_middle_of_a_run_stops_it_with_a_checkpoint(settings, straight, lessons, run_app):  # noqa: F811
+    """A refusal is no outage: it is neither waited out nor worth 0, and the run goes on where it was."""
+    from querylect.envs.environment import Environment
+    from querylect.envs.server.app import create_app
+
+    environment = Environment.open(lessons)
+    changed = breaking(create_app(environment, lessons), 5, instead=create_app(environment, lessons, token="new"))
+    config = change(settings, **{"train.save_steps": 100})
+    with run_app(changed) as url, pytest.raises(TokenError, match=r"401.*client\.token_env"):
+        train(change(config, **{"client.urls": [url]}))
+    folder = RunFolder(settings_folder(config))
+    assert checkpoints(folder.path) == ["checkpoint-2"]
+    assert without_seconds(folder.metrics) == straight[:2]
+    train(config, resume=True)
+    assert without_seconds(folder.metrics) == straight
+
+
+def test_a_prompt_that_is_too_long_in_the_middle_of_a_run_stops_it_with_a_checkpoint(settings, straight, monkeypatch):
+    """Lengths are looked at twice a step, once a turn. The run goes on with room for longer ones."""
+    from querylect.rollouts.grow import Grower
+
+    check, looks = Grower.check_length, 0
+
+    def too_long_at_the_fifth(grower, prompts):
+        nonlocal looks
+        looks += 1
+        check(grower, [[0] * 9999] if looks == 5 else prompts)
+
+    config = change(settings, **{"train.save_steps": 100})
+    monkeypatch.setattr(Grower, "check_length", too_long_at_the_fifth)
+    with pytest.raises(ConfigError, match="a prompt has 9999 tokens"):
+        train(config)
+    folder = RunFolder(settings_folder(config))
+    assert checkpoints(folder.path) == ["checkpoint-2"]
+    train(change(config, **{"rollout.max_prompt_tokens": 4096}), resume=True)
+    assert without_seconds(folder.metrics) == straight
+
+
+def settings_folder(config):
+    from pathlib import Path
+
+    return Path(config.output) / config.name
+
+
+def test_an_outage_in_the_middle_of_a_step_invents_no_reward(settings, dying):
+    with dying(after=3) as url, pytest.raises(EnvironmentUnavailableError, match="no rollout of step 3"):
+        train(change(settings, **{"client.urls": [url], "client.deadline": 4}))
+    folder = RunFolder(settings_folder(settings))
+    second = records(folder.metrics)[1]
+    assert second["unscorable/turn1"] == 0
+    assert second["unscorable/turn2"] > 0
+    leaves = [
+        leaf
+        for tree in records(folder.rollouts)
+        if tree["step"] == 2
+        for turn in tree["turns"]
+        for leaf in turn["children"]
+    ]
+    assert all(leaf["reward"] == (0.0 if leaf["failure"] else None) for leaf in leaves)
+    assert second["unscorable/turn2"] == pytest.approx(sum(leaf["reward"] is None for leaf in leaves) / len(leaves))
+
+
+def test_format_failures_do_not_hide_an_outage():
+    """They are scored without a search, so a dead service beside them is still a dead service."""
+    from querylect.envs.plan import SearchPlan
+    from querylect.train.trainer import TreeTrainer
+
+    def turn(reward, searched):
+        return Node(1, [1], [2], [], True, "", Rewrite(SearchPlan.of("x") if searched else None), reward=reward)
+
+    def step(*turns):
+        return SimpleNamespace(
+            trees=[Tree(Question("q", "q"), list(turns))],
+            grower=SimpleNamespace(client=SimpleNamespace(last_failure="refused")),
+            state=SimpleNamespace(global_step=6),
+            run=RunConfig(client=ClientConfig(deadline=1.0)),
+        )
+
+    with pytest.raises(EnvironmentUnavailableError, match=r"step 7 .*refused"):
+        TreeTrainer._refuse_silence(step(turn(None, True), turn(0.0, False)))
+    TreeTrainer._refuse_silence(step(turn(None, True), turn(0.0, True), turn(0.0, False)))
+    TreeTrainer._refuse_silence(step(turn(0.0, False), turn(0.0, False)))
+
+
+@pytest.fixture
+def terminal():
+    """Ctrl-C as in a terminal, also where the tests themselves run in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("terminal")
+@pytest.mark.parametrize("where", ["rollout", "update", "record"])
+def test_ctrl_c_at_any_point_leaves_a_whole_step(settings, straight, monkeypatch, where):
+    """In the third rollout it stops at once; in the update or the record of the second step that step is finished."""
+    from querylect.rollouts.grow import Grower
+    from querylect.train.watch import Watcher
+
+    place, name, at = {
+        "rollout": (Grower, "grow", 3),
+        "update": (StopOnSignal, "on_pre_optimizer_step", 2),
+        "record": (Watcher, "_write", 2),
+    }[where]
+    original, calls = getattr(place, name), []
+
+    def interrupted(*args, **kwargs):
+        result = original(*args, **kwargs)
+        calls.append(1)
+        if len(calls) == at:
+            os.kill(os.getpid(), signal.SIGINT)
+        return result
+
+    config = change(settings, **{"train.save_steps": 100})
+    before = signal.getsignal(signal.SIGINT)
+    with monkeypatch.context() as patch:
+        patch.setattr(place, name, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            train(config)
+    assert signal.getsignal(signal.SIGINT) == before
+    folder = RunFolder(settings_folder(config))
+    assert checkpoints(folder.path) == ["checkpoint-2"]
+    assert without_seconds(folder.metrics) == straight[:2]
+    train(config, resume=True)
+    assert without_seconds(folder.metrics) == straight
+
+
+GRACE = "train.grace_seconds"
+
+
+@pytest.mark.parametrize(("where", "grace", "left"), [("first", 60, 0), ("rollout", 0, 2), ("rollout", 600, 3)])
+def test_a_step_is_finished_where_the_grace_period_is_long_enough(settings, straight, monkeypatch, where, grace, left):
+    """SIGTERM in the rollout of the third step, and in that of the first, which nobody knows how long it takes.
+
+    A second one, while the checkpoint is being saved, does not cut it short.
+    """
+    from querylect.rollouts.grow import Grower
+    from querylect.train.trainer import TreeTrainer
+
+    original, calls = Grower.grow, []
+
+    def interrupted(*args, **kwargs):
+        calls.append(1)
+        if len(calls) == {"first": 1, "rollout": 3}[where]:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return original(*args, **kwargs)
+
+    def told_twice(trainer):
+        os.kill(os.getpid(), signal.SIGTERM)
+        save(trainer)
+
+    save = TreeTrainer.save_now
+    config = change(settings, **{"train.save_steps": 100, GRACE: grace})
+    before = signal.getsignal(signal.SIGTERM)
+    with monkeypatch.context() as patch:
+        patch.setattr(Grower, "grow", interrupted)
+        patch.setattr(TreeTrainer, "save_now", told_twice)
+        with pytest.raises(StoppedError, match=r"^SIGTERM came before the run had ended; .*--resume") as stopped:
+            train(config)
+    assert stopped.value.exit_code == 75
+    assert signal.getsignal(signal.SIGTERM) == before
+    folder = RunFolder(settings_folder(config))
+    assert checkpoints(folder.path) == ([f"checkpoint-{left}"] if left else [])
+    assert not folder.final.exists()
+    train(config, resume=True)
+    assert without_seconds(folder.metrics) == straight
+
+
+def test_a_step_that_takes_longer_than_it_used_to_is_given_up_when_the_time_is_over(settings, straight, monkeypatch):
+    from querylect.rollouts.grow import Grower
+
+    original, calls = Grower.grow, []
+
+    def stuck(*args, **kwargs):
+        calls.append(1)
+        if len(calls) == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+            while True:  # nothing but the alarm ends this; signal.pause() would miss one that came just before
+                time.sleep(0.01)
+        return original(*args, **kwargs)
+
+    config = change(settings, **{"train.save_steps": 1, "train.steps": 4})
+    monkeypatch.setattr(StopOnSignal, "_finish_or_leave", soon(StopOnSignal._finish_or_leave))
+    with monkeypatch.context() as patch:
+        patch.setattr(Grower, "grow", stuck)
+        with pytest.raises(StoppedError):
+            train(config)
+    folder = RunFolder(settings_folder(config))
+    assert folder.newest_checkpoint(settings).name == "checkpoint-2"
+    train(config, resume=True)
+    assert without_seconds(folder.metrics) == straight
+
+
+def soon(decide):
+    """The decision with 50 ms left, for steps that are believed to take 10."""
+
+    def decided(self, grace):
+        self.trainer.saving_seconds = 0.0
+        self._steps.clear()
+        self._steps.append(time.perf_counter() - self._began + 0.01)
+        decide(self, 0.05)
+
+    return decided
+
+
+def test_a_signal_while_the_last_step_is_recorded_leaves_a_finished_run(settings, straight, monkeypatch):
+    from querylect.train.watch import Watcher
+
+    original = Watcher._write
+
+    def interrupted(self, step, losses):
+        if step == 4:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return original(self, step, losses)
+
+    monkeypatch.setattr(Watcher, "_write", interrupted)
+    folder = RunFolder(train(settings))
+    assert folder.final.exists()
+    assert without_seconds(folder.metrics) == straight
+
+
+def test_a_signal_before_training_has_begun_is_told_apart_as_well(settings, monkeypatch):
+    from querylect.rollouts import policy
+
+    monkeypatch.setattr(policy, "load_policy", lambda _: os.kill(os.getpid(), signal.SIGUSR1))
+    with pytest.raises(StoppedError, match="SIGUSR1 came before the run had ended; no step was finished yet"):
+        train(settings)
+
+
+def test_an_ignored_ctrl_c_stays_ignored():
+    """As under nohup: who started the run said so."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with StopOnSignal(TrainConfig()).listening():
+            assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def file_limit():
+    """A function that lets no file grow beyond a number of bytes: what a full disk does to large files."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("failing", ["adapter_model.safetensors", "optimizer.pt"])
+def test_a_full_disk_leaves_no_half_checkpoint_and_keeps_the_one_before(settings, straight, file_limit, failing):
+    config = change(settings, **{"train.save_steps": 1, "train.keep_checkpoints": 1})
+    folder = train(change(config, **{"train.steps": 1}))
+    whole = {path: path.stat().st_size for path in (folder / "checkpoints").rglob("*")}
+    sizes = {path.name: size for path, size in whole.items()}
+    assert sizes["optimizer.pt"] > sizes["adapter_model.safetensors"] > 30_000
+    file_limit(sizes[failing] - 2000)
+    with pytest.raises(StorageError, match=r"could not write .*checkpoint-2 \(.*Free some space"):
+        train(config, resume=True)
+    file_limit(resource.RLIM_INFINITY)
+    assert {path: path.stat().st_size for path in (folder / "checkpoints").rglob("*")} == whole
+    train(config, resume=True)
+    assert without_seconds(folder / "metrics.jsonl") == straight
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A disk of its own at `small_disk.place`, of as many bytes as `small_disk.resize` says."""
+    place = tmp_path / "disk"
+    place.mkdir()
+
+    def mount(options, *what):
+        return subprocess.run(["mount", "-t", "tmpfs", "-o", options, *what, place], check=False).returncode == 0
+
+    if os.getuid() or not mount("size=64m", "tmpfs"):
+        pytest.skip("needs root and the right to mount a tmpfs")
+    yield SimpleNamespace(place=place, resize=lambda size: mount(f"remount,size={size}"))
+    subprocess.run(["umount", "--lazy", place], check=True)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9])
+def test_a_disk_that_fills_ends_the_run_with_a_sentence_and_loses_no_step(settings, straight, small_disk, share):
+    """A run that keeps a checkpoint per step, on a disk with room for a share of what it writes."""
+    config = change(settings, **{"output": str(small_disk.place), "train.save_steps": 1, "train.keep_checkpoints": 9})
+    page = os.sysconf("SC_PAGE_SIZE")
+    folder = train(config)
+    used = sum(-(-path.stat().st_size // page) * page for path in small_disk.place.rglob("*") if path.is_file())
+    shutil.rmtree(folder)
+    assert small_disk.resize(int(used * share))
+    with pytest.raises(StorageError, match=r"could not write .*Free some space"):
+        train(config)
+    left = [path for path in small_disk.place.rglob("*") if ".part" in path.name or ".tmp" in path.name]
+    assert not left, "nothing half-written stays behind"
+    assert small_disk.resize(64 << 20)
+    assert without_seconds(train(config, resume=folder.exists()) / "metrics.jsonl") == straight
+
+
+def test_a_log_that_cannot_be_written_is_a_storage_error(tmp_path):
+    folder = RunFolder(tmp_path)
+    folder.metrics.symlink_to("/dev/full")
+    with pytest.raises(StorageError, match=r"could not write .*metrics\.jsonl \(No space left"):
+        folder.append(folder.metrics, {"step": 1})
+
+
+def querylect(folder, *arguments):
+    """`querylect train` of the settings in a YAML file, with Ctrl-C as in a terminal."""
+    return Forked(["train", str(folder / "run.yaml"), *arguments], folder / "stdout", folder / "stderr")
+
+
+def wait_for_step(process, metrics, step):
+    until = time.monotonic() + 240
+    while not (metrics.exists() and len(metrics.read_bytes().splitlines()) >= step):
+        assert process.poll() is None, "it ended by itself"
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    return len(metrics.read_bytes().splitlines())
+
+
+def end(process):
+    try:
+        return process.wait(120)
+    finally:
+        process.kill()
+
+
+def test_killed_terminated_and_interrupted_it_logs_every_step_once(settings, lessons, tmp_path):  # noqa: F811
+    """The same run dies by SIGKILL, is ended by SIGTERM and by Ctrl-C, and is the run that was not."""
+    endless = change(settings, **{"client.urls": "local", "train.steps": 500, "train.keep_checkpoints": 3})
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(endless.model_dump(mode="json")))
+    folder = RunFolder(settings_folder(endless))
+
+    process = querylect(tmp_path)
+    reached = wait_for_step(process, folder.metrics, 3)
+    process.kill()
+    assert end(process) == -signal.SIGKILL
+    assert folder.newest_checkpoint(settings) is not None
+
+    process = querylect(tmp_path, "--resume")
+    wait_for_step(process, folder.metrics, reached + 3)
+    process.send_signal(signal.SIGTERM)
+    assert end(process) == 75, "its caller can tell it from a run that is done"
+    assert (tmp_path / "stdout").read_text() == ""
+    assert "stopped: SIGTERM came before the run had ended" in (tmp_path / "stderr").read_text()
+    steps = [line["step"] for line in records(folder.metrics)]
+    assert steps == list(range(1, len(steps) + 1))
+    assert folder.newest_checkpoint(settings).name == f"checkpoint-{steps[-1]}"
+    assert not folder.final.exists()
+
+    process = querylect(tmp_path, "--resume")
+    reached = wait_for_step(process, folder.metrics, len(steps) + 1)
+    process.send_signal(signal.SIGINT)
+    assert end(process) == 130
+    steps = [line["step"] for line in records(folder.metrics)]
+    assert steps == list(range(1, len(steps) + 1))
+    assert folder.newest_checkpoint(settings).name == f"checkpoint-{steps[-1]}"
+
+    whole = change(endless, output=str(tmp_path / "whole"), **{"train.steps": len(steps)})
+    assert without_seconds(train(whole) / "metrics.jsonl") == without_seconds(folder.metrics)

@@ -1,0 +1,334 @@
+"""The three seams with the pinned TRL, and what one training step of trees gives to the loss."""
+
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+from querylect.rollouts.tree import Node
+from querylect.train.rows import rollout
+from querylect.train.run import train
+from querylect.train.trainer import TreeTrainer, WholeRun
+
+from ..lessons import change, lesson_url, lessons, settings, speaking  # noqa: F401
+
+PINNED = "1.16.0"
+
+
+def test_the_pinned_version_is_the_one_that_is_tested():
+    import trl
+
+    assert trl.__version__ == PINNED
+    pyproject = (Path(__file__).parents[2] / "pyproject.toml").read_text()
+    assert re.search(r'"trl==([\d.]+)"', pyproject)[1] == PINNED
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("_prepare_inputs", ["generation_batch"]),
+        ("_generate_and_score_completions", ["inputs"]),
+        ("_compute_loss", ["model", "inputs"]),
+        ("training_step", ["model", "inputs", "num_items_in_batch"]),
+        ("_get_train_sampler", ["dataset"]),
+        ("_get_output_dir", ["trial"]),
+        ("_save_checkpoint", ["model", "trial"]),
+        (
+            "_get_per_token_logps_and_entropies",
+            ["model", "input_ids", "attention_mask", "logits_to_keep", "batch_size", "compute_entropy"],
+        ),
+    ],
+)
+def test_what_is_overridden_has_the_signature_that_is_expected(name, parameters):
+    from trl import GRPOTrainer
+
+    assert name in vars(TreeTrainer)
+    assert list(inspect.signature(getattr(GRPOTrainer, name)).parameters)[1 : len(parameters) + 1] == parameters
+
+
+def with_trainer(config, monkeypatch, act):
+    """Set up the trainer of a run exactly as `train` does, and call `act(trainer)` in the place of training."""
+    results = []
+
+    def at_once(trainer, **_):
+        results.append(act(trainer))
+        trainer.state.global_step = trainer.args.max_steps
+
+    monkeypatch.setattr(TreeTrainer, "train", at_once)
+    train(config)
+    return results[0]
+
+
+def batch(trainer, questions=("head", "sugar")):
+    """One generation batch as TRL's loader gives it: each question once per leaf."""
+    return [{"prompt": question} for question in questions for _ in range(trainer.num_generations)]
+
+
+def ready(trainer, seed=0):
+    """As in the middle of training: adapters that do something, and one accumulation window."""
+    import torch
+
+    torch.manual_seed(seed)
+    for name, parameter in trainer.model.named_parameters():
+        if "lora_B.default" in name:
+            parameter.data.normal_(0, 0.05)
+    trainer.model.train()
+    trainer.current_gradient_accumulation_steps = trainer.args.gradient_accumulation_steps
+    trainer.sampler.refresh()
+
+
+def step_inputs(trainer):
+    """The micro-batches of one step."""
+    trainer._prepare_inputs(batch(trainer))
+    return list(trainer._buffered_inputs)
+
+
+def loss_and_gradients(trainer, inputs):
+    import torch
+
+    trainer.model.zero_grad()
+    losses = []
+    for each in inputs:
+        loss = trainer._compute_loss(trainer.model, each)
+        loss.backward()
+        losses.append(loss.detach())
+    gradients = {name: p.grad.clone() for name, p in trainer.model.named_parameters() if p.grad is not None}
+    return torch.stack(losses), gradients
+
+
+def losses_and_gradients(trainer, inputs, packing):
+    trainer.run = change(trainer.run, **{"train.packing": packing})
+    return loss_and_gradients(trainer, inputs)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"rollout.temperature": 0.7},
+        {"policy.lora": None, "rollout.branching": [3, 1], "train.credit": "trajectory"},
+        {
+            "train.beta": 0.1,
+            "train.entropy_coef": 0.05,
+            "train.loss_type": "grpo",
+            "train.questions_per_micro_batch": 2,
+        },
+    ],
+    ids=["lora", "full", "kl-and-entropy"],
+)
+def test_packing_changes_neither_the_loss_nor_its_gradient(settings, monkeypatch, changes):  # noqa: F811
+    import torch
+
+    def act(trainer):
+        ready(trainer)
+        inputs = step_inputs(trainer)
+        packed = losses_and_gradients(trainer, inputs, packing=True)
+        assert 0 < trainer.packed_tokens < trainer.flat_tokens
+        return packed, losses_and_gradients(trainer, inputs, packing=False)
+
+    (losses, gradients), (flat_losses, flat_gradients) = with_trainer(change(settings, **changes), monkeypatch, act)
+    torch.testing.assert_close(losses, flat_losses, rtol=1e-4, atol=1e-6)
+    moved = {name for name, gradient in flat_gradients.items() if gradient.norm() > 1e-6}
+    assert moved, "there is something to compare"
+    for name in moved:
+        difference = (gradients[name] - flat_gradients[name]).norm() / flat_gradients[name].norm()
+        assert difference < 1e-3, f"{name}: {difference:.1e}"
+
+
+def test_the_loss_weighs_a_turn_by_its_leaves(settings, monkeypatch):  # noqa: F811
+    """loss = − Σ leaves · advantage · tokens / Σ leaves · tokens; turns without signal count below the line only."""
+    from querylect.train.credit import assign_credit
+
+    def act(trainer):
+        ready(trainer)
+        losses, _ = losses_and_gradients(trainer, step_inputs(trainer), packing=True)
+        credit = assign_credit(trainer.trees, "turn", [0.5, 1.0], "none")
+        return float(losses.sum()), [
+            (credit.of(node), max(1, len(node.children)) * len(node.completion_ids))
+            for tree in trainer.trees
+            for node in tree.walk()
+        ]
+
+    loss, turns = with_trainer(settings, monkeypatch, act)
+    assert sum(bool(advantage) for advantage, _ in turns) >= 4
+    assert any(not advantage for advantage, _ in turns), "there is a turn without signal"
+    expected = -sum(advantage * tokens for advantage, tokens in turns) / sum(tokens for _, tokens in turns)
+    assert loss == pytest.approx(expected, rel=1e-5, abs=1e-7)
+
+
+@pytest.mark.parametrize("loss_type", ["grpo", "bnpo", "dr_grpo", "dapo"])
+def test_other_terms_do_not_change_the_size_of_the_policy_term(settings, monkeypatch, loss_type):  # noqa: F811
+    """A KL term or an entropy term so small that it adds nothing leaves the gradient as it is, ties or not."""
+    import torch
+
+    def gradient(**changes):
+        def act(trainer):
+            ready(trainer)
+            _, gradients = losses_and_gradients(trainer, step_inputs(trainer), packing=True)
+            return torch.cat([each.flatten() for each in gradients.values()]), trainer.last_metrics["signal/turn2"]
+
+        config = change(settings, **{"train.loss_type": loss_type}, **changes)
+        return with_trainer(change(config, name="-".join(changes) or "plain"), monkeypatch, act)
+
+    plain, signal = gradient()
+    assert 0 < signal < 1, "some turns have no signal"
+    for term in ({"train.beta": 1e-12}, {"train.entropy_coef": 1e-12}):
+        assert (gradient(**term)[0] - plain).norm() < 1e-5 * plain.norm()
+
+
+def test_a_question_without_signal_costs_no_token_of_the_update(settings, monkeypatch):  # noqa: F811
+    def act(trainer):
+        ready(trainer)
+        inputs = step_inputs(trainer)
+        inputs[0]["tool_mask"] = inputs[0]["tool_mask"] * 0
+        losses, _ = losses_and_gradients(trainer, inputs[:1], packing=True)
+        return trainer.packed_tokens, float(losses)
+
+    assert with_trainer(settings, monkeypatch, act) == (0, 0.0)
+
+
+@pytest.mark.parametrize("packing", [True, False])
+def test_retrieved_text_is_attended_and_never_trained_on(settings, monkeypatch, packing):  # noqa: F811
+    """What was observed stands in the prompt of its turn: another document changes the turn's log-probabilities, and
+    only sampled ids are completion ids."""
+    import torch
+
+    def act(trainer):
+        ready(trainer)
+        inputs = step_inputs(trainer)
+        for each, tree in zip(inputs, trainer.trees, strict=True):
+            turns = [node for path in tree.paths() for node in path]
+            for row, node in enumerate(turns):
+                prompt = each["prompt_ids"][row][each["prompt_mask"][row].bool()].tolist()
+                said = each["completion_ids"][row][each["completion_mask"][row].bool()].tolist()
+                assert (prompt, said) == (node.prompt_ids, node.completion_ids)
+        trainer.run = change(trainer.run, **{"train.packing": packing})
+
+        def logps(each):
+            ids = torch.cat([each["prompt_ids"], each["completion_ids"]], 1)
+            mask = torch.cat([each["prompt_mask"], each["completion_mask"]], 1)
+            keep = each["completion_ids"].shape[1]
+            with torch.no_grad():
+                return trainer._get_per_token_logps_and_entropies(trainer.model, ids, mask, keep)[0]
+
+        first = inputs[0]
+        before = logps(first)
+        document = first["prompt_ids"].clone()
+        document[1::2, -12] += 1  # a token of what second turns were shown
+        after = logps({**first, "prompt_ids": document})
+        return before, after
+
+    before, after = with_trainer(settings, monkeypatch, act)
+    assert torch.allclose(before[::2], after[::2])
+    assert (before[1::2] - after[1::2]).abs().max() > 1e-4
+
+
+def test_a_changed_document_changes_what_the_second_turn_is_worth_saying():
+    """Were documents hidden when the policy is updated, nothing in them could change these values."""
+    import torch
+    from querylect.train.packing.packing import packed_logps
+
+    from ..tiny import tiny_model
+
+    prompt, first, shown, second = [5, 6, 7], [20, 21], [30, 31, 32, 33], [40, 41, 42]
+    ids = torch.tensor([prompt + first + shown + second, prompt + first + [30, 99, 32, 33] + second])
+    wanted = torch.tensor([[1, 1, 0, 0, 0, 0, 1, 1, 1]] * 2).bool()
+    with torch.no_grad():
+        logps, _, _ = packed_logps(tiny_model(), ids, torch.ones_like(ids), wanted, 1.0)
+    assert torch.equal(logps[0, :2], logps[1, :2])
+    assert (logps[0, 6:] - logps[1, 6:]).abs().min() > 1e-4
+    assert not logps[:, 2:6].any()
+
+
+def test_the_rollout_function_gets_every_prompt_once_per_row(settings, monkeypatch):  # noqa: F811
+    def act(trainer):
+        ready(trainer)
+        given = []
+        inner = trainer.rollout_func
+        trainer.rollout_func = lambda prompts, this: given.append(list(prompts)) or inner(prompts, this)
+        loader = iter(trainer.get_train_dataloader())
+        output = trainer._generate_and_score_completions(next(loader))
+        return given, [tree.question.id for tree in trainer.trees], {name: tuple(v.shape) for name, v in output.items()}
+
+    given, asked, shapes = with_trainer(settings, monkeypatch, act)
+    assert given == [[question for question in asked for _ in range(8)]], "two turns of four leaves"
+    assert len(set(asked)) == 2
+    rows, width = shapes["completion_ids"]
+    assert rows == 16
+    assert shapes["advantages"] == (16,)
+    assert shapes["tool_mask"] == shapes["completion_mask"] == (16, width)
+    assert shapes["num_items_in_batch"] == ()
+    assert "old_per_token_logps" not in shapes, "one optimizer step per rollout needs no second forward pass"
+
+
+def test_leaves_split_over_processes_are_refused(settings, monkeypatch):  # noqa: F811
+    """A process that got half of a tree's rows would compare a question with itself only in part."""
+    from querylect.errors import QuerylectError
+
+    def act(trainer):
+        for prompts in (["head"] * 4 + ["sugar"] * 2, ["head"] * 2 + ["sugar"] * 4, ["head", "sugar"] * 4):
+            with pytest.raises((RuntimeError, QuerylectError), match="split over processes"):
+                rollout(prompts, trainer)
+
+    with_trainer(settings, monkeypatch, act)
+
+
+def test_an_order_of_questions_that_is_cut_anywhere_goes_on():
+    from trl.trainer.utils import RepeatSampler
+
+    def order(length):
+        return list(WholeRun(RepeatSampler(range(5), 2, batch_size=2, shuffle=True, seed=3), length))
+
+    whole = order(40)
+    assert len(whole) == 40
+    assert order(24) == whole[:24]
+    passes = [whole[start : start + 8] for start in range(0, 40, 8)]
+    assert all(len(set(one)) == 4 for one in passes), "every pass asks four of five, twice each"
+    assert len({tuple(one) for one in passes}) > 1
+    assert list(WholeRun([], 3)) == []
+
+
+def turn(number, prompt, completion, *children):
+    return Node(number, prompt, completion, [], True, "", None, children=list(children))
+
+
+@pytest.fixture
+def small_tree():
+    """Two first turns; the first has two second turns, the second has one. Observations 90, 91 and 92."""
+    from querylect.data.types import Question
+    from querylect.rollouts.tree import Tree
+
+    a, b = [1, 2, 10, 11, 90, 91], [1, 2, 20, 92]
+    return Tree(
+        Question("q", "q"),
+        [
+            turn(1, [1, 2], [10, 11], turn(2, a, [12]), turn(2, a, [13, 14, 15])),
+            turn(1, [1, 2], [20], turn(2, b, [21, 22])),
+        ],
+    )
+
+
+def test_every_leaf_has_a_row_for_each_turn_of_its_path(small_tree):
+    from querylect.train.rows import row_turns
+
+    first, second = small_tree.roots
+    assert list(row_turns([small_tree])) == [
+        first,
+        first.children[0],
+        first,
+        first.children[1],
+        second,
+        *second.children,
+    ]
+
+
+@pytest.mark.parametrize("every", [False, True])
+def test_turns_without_signal_are_masked_where_no_term_looks_at_them(small_tree, every):
+    from querylect.train.credit import Credit
+    from querylect.train.rows import row_advantages, row_mask
+
+    first, second = small_tree.roots
+    credit = Credit({id(first): 0.5, id(first.children[1]): -1.0, id(second): -0.5}, [])
+    assert row_advantages([small_tree], credit).tolist() == [0.5, 0, 0.5, -1, -0.5, 0]
+    assert row_mask([small_tree], None if every else credit).tolist() == [1, int(every), 1, 1, 1, int(every)]
+    second.finished = False
+    assert row_mask([small_tree], None, mask_truncated=True).tolist() == [1, 1, 1, 1, 0, 1]

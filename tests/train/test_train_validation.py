@@ -1,0 +1,217 @@
+"""Validation inside a run: what is asked, what is kept as best, and that training does not notice."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from querylect.configs.schema import DatasetConfig, EnvironmentConfig
+from querylect.data.beir import load_beir, save_beir
+from querylect.data.types import Question, Split
+from querylect.errors import CheckpointError, ConfigError, DataError, StoppedError
+from querylect.rollouts.checkpoints import find_checkpoint
+from querylect.rollouts.turns import UsedTurn, used_turn, winning_turn
+from querylect.train.run import train
+from querylect.train.run_folder import RunFolder
+
+from ..lessons import change, lesson_url, lessons, records, settings, speaking, without_seconds  # noqa: F401
+
+
+def environment(lessons, folder, validation):  # noqa: F811
+    """The lessons with a validation split, their index used as it is."""
+    dataset = load_beir(lessons.dataset.path)
+    asked = [Question(f"v{number}", text) for number, text in enumerate(validation)]
+    split = Split(asked, {question.id: {"aspirin": 1} for question in asked})
+    save_beir(replace(dataset, splits={**dataset.splits, "validation": split}), folder)
+    changed = {"dataset": DatasetConfig(kind="beir", path=str(folder))}
+    return EnvironmentConfig.model_validate({**lessons.model_dump(), **{k: v.model_dump() for k, v in changed.items()}})
+
+
+@pytest.fixture
+def served(lessons, tmp_path, run_app):  # noqa: F811
+    """A function: validation questions in, `with` it the URL of the environment that has them."""
+    from querylect.envs.environment import Environment
+    from querylect.envs.server.app import create_app
+
+    def serve(validation):
+        config = environment(lessons, tmp_path / "validated", validation)
+        return run_app(create_app(Environment.open(config), config))
+
+    return serve
+
+
+ASKED = ["a sore head", "no sugar please", "pain in the temples", "what helps my brow", "my skull aches"]
+
+
+def test_validation_is_logged_keeps_the_best_and_does_not_change_training(settings, served, monkeypatch):  # noqa: F811
+    """Without it and with it, training logs the same figures; the best is the first of the highest values."""
+    plain = without_seconds(train(settings) / "metrics.jsonl")
+    with served(ASKED) as url:
+        config = change(
+            settings,
+            name="validated",
+            **{"client.urls": [url], "train.validate_steps": 2, "train.validation_questions": 3},
+            **{"train.keep_checkpoints": 1, "train.save_steps": 1},
+        )
+        folder = RunFolder(train(config))
+        logged = records(folder.validation)
+        assert without_seconds(folder.metrics) == plain
+        assert [row["step"] for row in logged] == [0, 2, 4]
+        assert all(row["questions"] == 3 and row["unscorable"] == 0 for row in logged)
+        assert set(logged[0]) == {
+            "step", "questions", "unscorable", "seconds",
+            *(f"{name}/turn{turn}" for name in ("reward", "ndcg", "format") for turn in (1, 2)), "turn",
+        }  # fmt: skip
+        kept = json.loads((folder.best / "best.json").read_text())
+        assert kept == max(logged, key=lambda row: (max(row["ndcg/turn1"], row["ndcg/turn2"]), -row["step"]))
+        assert all(row["turn"] == 1 + (row["ndcg/turn2"] > row["ndcg/turn1"]) for row in logged)
+        for name, row in (("best", kept), ("final", logged[-1]), ("checkpoint-4", logged[-1])):
+            used = used_turn(config, folder.path, find_checkpoint(folder.path, name))
+            assert (used.turn, used.reason[:8]) == (row["turn"], "best on "), name
+        assert find_checkpoint(folder.path) == folder.best
+        assert find_checkpoint(folder.path, "final") == folder.final
+        with pytest.raises(CheckpointError, match=r"no checkpoint 'checkpoint-1'; .*: best, checkpoint-4, final"):
+            find_checkpoint(folder.path, "checkpoint-1")
+
+        stop_in_validation(monkeypatch, at=2)
+        again = change(config, name="again")
+        with pytest.raises(StoppedError, match="checkpoint-2"):
+            train(again)
+        monkeypatch.undo()
+        resumed = RunFolder(train(again, resume=True))
+    assert without_seconds(resumed.validation) == without_seconds(folder.validation)
+    assert without_seconds(resumed.metrics) == plain
+    assert json.loads((resumed.best / "best.json").read_text())["step"] == kept["step"]
+    one, other = (each / "best" / "adapter_model.safetensors" for each in (folder.path, resumed.path))
+    assert one.read_bytes() == other.read_bytes()
+
+
+def stop_in_validation(monkeypatch, at):
+    """SIGTERM while the validation after step `at` is answered, with hours of grace: the step is whole, so it stops."""
+    import os
+    import signal
+
+    from querylect.train import validation
+
+    original = validation.Validator._measure
+
+    def interrupted(self, step):
+        if step == at:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return original(self, step)
+
+    monkeypatch.setattr(validation.Validator, "_measure", interrupted)
+
+
+def test_the_best_policy_is_replaced_by_a_better_one_only_and_never_by_a_guess(tmp_path):
+    from types import SimpleNamespace
+
+    from querylect.configs.schema import RunConfig
+    from querylect.train.distributed.processes import Processes
+    from querylect.train.validation import Validator, best_of
+
+    folder = RunFolder(tmp_path)
+    saved = []
+    validator = SimpleNamespace(config=RunConfig(), folder=folder, save=saved.append, processes=Processes())
+    for step, value, unscorable in ((0, 0.3, 0), (5, 0.5, 0), (10, 0.5, 0), (15, 0.9, 1), (20, 0.4, 0)):
+        turns = {"ndcg/turn1": value, "ndcg/turn2": 0.45}  # what the second turn reaches decides only at first
+        Validator._keep_best(validator, step, {"step": step, **turns, "unscorable": unscorable})
+    assert len(saved) == 2
+    assert best_of(folder)["step"] == 5
+
+
+def test_the_turn_that_won_is_used_and_a_tie_goes_to_the_earlier(tmp_path):
+    from querylect.configs.schema import RunConfig
+
+    config = RunConfig()
+    for name in ("final", "checkpoints/checkpoint-8", "checkpoints/checkpoint-4", "best"):
+        (tmp_path / name).mkdir(parents=True)
+    rows = [{"step": 4, "ndcg/turn1": 0.25, "ndcg/turn2": 0.3}, {"step": 8, "ndcg/turn1": 0.3, "ndcg/turn2": 0.3}]
+
+    def used(name):
+        return used_turn(config, tmp_path, tmp_path / name)
+
+    last = UsedTurn(2, "final was not validated, so the last turn")
+    assert used("final") == last
+    (tmp_path / "metrics.jsonl").write_text('{"step": 7}\n{"step": 8}\n')
+    (tmp_path / "validation.jsonl").write_text(json.dumps(rows[0]) + "\n")
+    assert used("final") == last, "what is known of step 4 is not known of the last one"
+    (tmp_path / "validation.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"step": 9, ')
+    assert used("final").turn == used("checkpoints/checkpoint-8").turn == 1
+    assert used("checkpoints/checkpoint-4").turn == 2
+    assert "ndcg@10 of turn 1 0.300, turn 2 0.300" in used("final").reason
+    (tmp_path / "best" / "best.json").write_text(json.dumps(rows[0]))
+    assert used("best").turn == 2
+    single = change(config, **{"rollout.branching": [16]})
+    assert used_turn(single, tmp_path, tmp_path / "final").turn == 1
+    assert used_turn(config, None, None).turn == 1
+    assert winning_turn({"step": 1}, "ndcg@10", 2) is None
+
+
+def test_validation_questions_are_a_sample_of_the_split(settings, served):  # noqa: F811
+    from querylect.envs.client.client import SyncEnvironmentClient
+    from querylect.train.validation import validation_questions
+
+    with served(ASKED) as url:
+        config = change(settings, **{"client.urls": [url], "train.validate_steps": 1, "train.validation_questions": 2})
+        with SyncEnvironmentClient(config.client) as client:
+            assert [each.text for each in validation_questions(config, client, [])] == [ASKED[2], ASKED[0]]
+            everything = change(config, **{"train.validation_questions": 99})
+            assert [each.text for each in validation_questions(everything, client, [])][:2] == [ASKED[2], ASKED[0]]
+            assert {each.text for each in validation_questions(everything, client, [])} == set(ASKED)
+            other = change(config, seed=5)
+            assert validation_questions(other, client, []) == validation_questions(config, client, [])
+            with pytest.raises(DataError, match=r"stand in both train and validation"):
+                validation_questions(config, client, [Question("other", "A sore head?")])
+
+
+def test_validation_without_its_split_is_refused(settings):  # noqa: F811
+    with pytest.raises(ConfigError, match=r"validate_steps is 3 and the environment has no validation questions"):
+        train(change(settings, **{"train.validate_steps": 3}))
+
+
+def validator(tmp_path, told, **values):
+    """One that measures nothing and finds the same metric at every step."""
+    from contextlib import nullcontext
+    from types import SimpleNamespace
+
+    from querylect.configs.schema import RunConfig
+    from querylect.train.validation import Validator
+
+    stopper = SimpleNamespace(between_steps=nullcontext)
+    config = change(RunConfig(), **{"train.validate_steps": 3, **values})
+    found = Validator(config, RunFolder(tmp_path), [], None, stopper, None, lambda _: None, told)
+    found._measure = lambda step: {"step": step, "ndcg/turn2": 0.5, "unscorable": 0}
+    return found
+
+
+def test_steps_are_validated_where_they_are_due_and_once(tmp_path):
+    """Seven steps, stopped after the fourth: 0, every third, and the last; not the one at which it was stopped."""
+    from types import SimpleNamespace
+
+    told = []
+    for steps in (range(4), range(4, 7)):
+        found = validator(tmp_path, told.append)
+        for step in steps:
+            found.on_step_begin(None, SimpleNamespace(global_step=step, max_steps=7), None)
+        found.on_train_end(None, SimpleNamespace(global_step=steps[-1] + 1, max_steps=7), None)
+    found.on_step_begin(None, SimpleNamespace(global_step=6, max_steps=7), None)
+    assert [row["step"] for row in told] == [0, 3, 6, 7]
+    assert records(RunFolder(tmp_path).validation) == told
+    assert json.loads((tmp_path / "best" / "best.json").read_text())["step"] == 0
+
+
+def test_figures_are_means_over_the_answers_that_were_scored():
+    from querylect.train.validation import validation_metrics
+
+    from .test_train_credit import node, tree
+
+    trees = [tree(node(0.8, 0.4)), tree(node(0.4, None))]
+    for one in trees:
+        for each in one.walk():
+            each.metrics = {"ndcg@10": (each.reward or 0.9) / 2}
+    assert validation_metrics(trees) == pytest.approx(
+        {
+            "questions": 2, "unscorable": 1, "reward/turn1": 0.6, "ndcg/turn1": 0.3, "format/turn1": 0,
+            "reward/turn2": 0.4, "ndcg/turn2": 0.2, "format/turn2": 0,
+        }
+    )  # fmt: skip

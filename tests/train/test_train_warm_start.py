@@ -1,0 +1,172 @@
+"""The warm start: which proposal is imitated, by rewards alone, and that imitating it works."""
+
+import pytest
+import torch
+from querylect.configs.schema import ClientConfig, RewriterConfig, RolloutConfig, TrainConfig
+from querylect.data.types import Question
+from querylect.envs.client.client import SyncEnvironmentClient
+from querylect.envs.plan import SearchPlan
+from querylect.envs.server.schemas import Step
+from querylect.errors import ConfigError, EnvironmentUnavailableError
+from querylect.rewriters.card import RetrieverCard
+from querylect.rewriters.registry import make_rewriter
+from querylect.rollouts.build import make_grower
+from querylect.rollouts.checkpoints import find_checkpoint
+from querylect.rollouts.engines.open import load_engine
+from querylect.train.imitation import imitation_loss
+from querylect.train.run import train, worth_training
+from querylect.train.run_folder import RunFolder
+from querylect.train.warm_start import Lesson, _lessons, demonstration, warm_start
+from safetensors.torch import load_file
+
+from ..lessons import change, lesson_url, lessons, records, settings, speaking, without_seconds  # noqa: F401 (fixtures)
+
+
+@pytest.fixture
+def client(lesson_url):  # noqa: F811
+    with SyncEnvironmentClient(ClientConfig(urls=[lesson_url])) as opened:
+        yield opened
+
+
+@pytest.fixture
+def warm(settings):  # noqa: F811
+    return change(settings, **{"train.warm_start": {"questions": 5, "questions_per_step": 5, "least_reward": 0.6}})
+
+
+@pytest.fixture
+def grower(warm, client):
+    return make_grower(warm, client, load_engine(warm, None))
+
+
+class Graded:
+    """An environment that knows which title each question is about, and counts what it is asked."""
+
+    def __init__(self, real, titles, broken=False):
+        self.real, self.titles, self.broken, self.asked = real, titles, broken, []
+
+    def step(self, steps, with_text=False, metrics=()):
+        results = self.real.step(steps, with_text=with_text, metrics=metrics)
+        self.asked += [(step.question_id, step.plan.probes[0].terms[0].text) for step in steps]
+        if self.broken:
+            return [None, *results[1:]]
+        return [
+            result.model_copy(update={"metrics": {metrics[0]: float(term == self.titles.get(question))}})
+            for result, (question, term) in zip(results, self.asked[-len(steps) :], strict=True)
+        ]
+
+
+def test_the_title_that_earns_most_alone_is_imitated_and_the_question_where_none_does(warm, grower, client):
+    questions = client.questions("train")
+    grower.client = probe = Graded(client, {})
+    every = change(warm, **{"train.warm_start.unanswered_share": 1.0})
+    given = {lesson.question.id: lesson for lesson in _lessons(every, grower, questions)}
+    assert {lesson.answer for lesson in given.values()} == {question.text.lower() for question in questions}
+
+    second = {id: lesson.documents[-1].title for id, lesson in given.items() if lesson.documents}
+    grower.client = Graded(client, second)
+    for lesson in _lessons(every, grower, questions):
+        if lesson.documents:
+            assert lesson.answer == second[lesson.question.id].lower()
+    assert {id for id, _ in probe.asked} == {question.id for question in questions}
+
+
+def test_questions_without_a_title_that_earns_are_thinned(warm, grower, client):
+    grower.client = Graded(client, {})
+    none = change(warm, **{"train.warm_start.unanswered_share": 0.0})
+    assert list(_lessons(none, grower, client.questions("train"))) == []
+
+
+def test_a_warm_start_without_anything_to_imitate_is_refused(warm, grower, client, tmp_path):
+    grower.client = Graded(client, {})
+    none = change(warm, **{"train.warm_start.unanswered_share": 0.0})
+    with pytest.raises(ConfigError, match="no training question has a title that earns"):
+        warm_start(none, grower.engine.model, grower, None, client.questions("train"), RunFolder(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_rewriter_that_reads_no_tags_is_refused(warm, grower, client, tmp_path):
+    grower.rewriter = make_rewriter(RewriterConfig(name="hyde"), RetrieverCard("bm25", "bm25"))
+    with pytest.raises(ConfigError, match=r"'hyde' does not read.*warm_start\.questions to 0"):
+        warm_start(warm, grower.engine.model, grower, None, client.questions("train"), RunFolder(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_warm_start_that_was_stopped_is_begun_again(warm, monkeypatch):
+    config = change(warm, **{"train.steps": 1, "name": "stopped"})
+    whole = train(change(config, **{"name": "whole"}))
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("querylect.train.run._learn", stop)
+        with pytest.raises(KeyboardInterrupt):
+            train(config)
+    folder = train(config, resume=True)
+    assert records(folder / "warm_start.jsonl") == records(whole / "warm_start.jsonl")
+    assert without_seconds(folder / "metrics.jsonl") == without_seconds(whole / "metrics.jsonl")
+
+
+def test_an_outage_stops_the_warm_start(warm, grower, client):
+    grower.client = Graded(client, {}, broken=True)
+    with pytest.raises(EnvironmentUnavailableError, match="could not be graded"):
+        list(_lessons(warm, grower, client.questions("train")))
+
+
+@pytest.mark.parametrize("packing", [True, False])
+def test_the_loss_is_that_of_the_answers_alone(grower, packing):
+    lesson = Lesson(Question("q", "Aspirin headache"), [], "statin")
+    taught = demonstration(grower, lesson)
+    ids = torch.tensor([taught.ids])
+    logps = torch.log_softmax(grower.engine.model(input_ids=ids).logits[0, :-1].float(), -1)
+    logps = logps.gather(-1, ids[0, 1:, None])[:, 0]
+    texts = [grower.chat.text(taught.ids[begin:end]) for begin, end in taught.spans]
+    said = ["aspirin headache</rewrite>", "statin</rewrite>"]
+    assert [text.rpartition("<rewrite>")[2] for text in texts] == said
+    answers = [place - 1 for begin, end in taught.spans for place in range(begin, end)]
+    loss = imitation_loss(grower.engine.model, [taught], TrainConfig(packing=packing))
+    torch.testing.assert_close(loss, -logps[answers].mean())
+
+
+def test_imitating_makes_the_answer_likelier(warm, grower, client, tmp_path):
+    (tmp_path / "folder").mkdir()
+    config = change(warm, **{"train.warm_start.questions_per_step": 1, "train.warm_start.unanswered_share": 1.0,
+                             "train.warm_start.learning_rate": 0.01})  # fmt: skip
+    policy = grower.engine.model
+    given = [demonstration(grower, lesson) for lesson in _lessons(config, grower, client.questions("train"))]
+    with torch.no_grad():
+        before = float(imitation_loss(policy, given))
+    warm_start(config, policy, grower, None, client.questions("train"), RunFolder(tmp_path / "folder"))
+    with torch.no_grad():
+        assert float(imitation_loss(policy, given)) < before
+    assert [record["step"] for record in records(tmp_path / "folder" / "warm_start.jsonl")] == [1, 2, 3, 4, 5]
+
+
+def test_a_run_may_begin_warm_and_one_turn_cannot(warm):
+    folder = train(change(warm, **{"train.steps": 1}))
+    assert len(records(folder / "warm_start.jsonl")) == 1
+    warmed, trained = (load_file(folder / name / "adapter_model.safetensors") for name in ("warm_start", "final"))
+    assert warmed.keys() == trained.keys()
+    assert any((warmed[name] != trained[name]).any() for name in warmed), "GRPO went on from it"
+    assert find_checkpoint(folder) == folder / "final"
+    assert len(records(folder / "metrics.jsonl")) == 1
+    single = change(warm, **{"name": "single", "rollout": RolloutConfig(branching=[4]).model_dump()})
+    with pytest.raises(ConfigError, match="imitates a second turn"):
+        train(single)
+
+
+def test_training_questions_are_chosen_by_what_they_are_worth_raw(warm, client):
+    questions = client.questions("train")
+    plans = [Step(question_id=question.id, plan=SearchPlan.of(question.text)) for question in questions]
+    worth = {result.question_id: result.reward for result in client.step(plans)}
+    assert len(set(worth.values())) > 1, "questions that are all worth the same would prove nothing"
+    cut = sorted(worth.values())[len(worth) // 2]
+    for lowest, highest in ((0.0, 1.0), (cut, 1.0), (0.0, cut), (cut, cut)):
+        kept = worth_training(change(warm, **{"train.raw_reward": [lowest, highest]}), client, questions)
+        assert [question.id for question in kept] == [id for id, value in worth.items() if lowest <= value <= highest]
+
+
+def test_an_outage_does_not_change_the_training_set(warm, client):
+    half = change(warm, **{"train.raw_reward": [0.5, 1.0]})
+    with pytest.raises(EnvironmentUnavailableError, match=r"1 of 5 training questions.*could not be graded"):
+        worth_training(half, Graded(client, {}, broken=True), client.questions("train"))

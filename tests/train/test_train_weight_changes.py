@@ -1,0 +1,108 @@
+"""The share of trained weights that a step changes: by hand, against a full comparison, and in real runs."""
+
+# ruff: noqa: F811 (fixtures)
+
+import pytest
+import torch
+from querylect.train.run import train
+from querylect.train.trainer import TreeTrainer
+from querylect.train.weight_changes import SAMPLED, WeightChanges, WeightSample, stepped_weights
+
+from ..lessons import change, lesson_url, lessons, records, settings, speaking  # noqa: F401
+
+
+def test_small_tensors_are_compared_whole_and_bit_by_bit():
+    one, other = torch.zeros(6), torch.ones(4, dtype=torch.bfloat16)
+    sample = WeightSample([one, other, torch.zeros(0)])
+    assert sample.changed() == (0, 10)
+    one[2] = 1.0
+    other[0] += 0.001  # rounded away
+    other[1] += 0.01
+    assert sample.changed() == (2, 10)
+    assert sample.changed() == (0, 10), "compared with the step before, not with the first"
+    one[3] = float("nan")
+    assert sample.changed() == (1, 10)
+    assert sample.changed() == (0, 10), "the same NaN is no change"
+
+
+def test_a_sample_is_seeded_spread_by_size_and_near_the_whole():
+    torch.manual_seed(0)
+    tensors = [torch.randn(900_000), torch.randn(100_000), torch.randn(3)]
+    samples = [WeightSample(tensors, seed) for seed in (0, 0, 1)]
+    places = [[part.tolist() for part in sample._places] for sample in samples]
+    assert places[0] == places[1] != places[2]
+    counts = [len(part) for part in places[0]]
+    assert counts[2] == 1
+    assert sum(counts) <= SAMPLED + 1
+    assert counts[0] == pytest.approx(9 * counts[1], rel=0.1)
+    tensors[0][torch.rand(900_000) < 0.25] += 1.0
+    changed, compared = samples[0].changed()
+    assert changed / compared == pytest.approx(0.225, abs=0.01)
+
+
+@pytest.mark.parametrize(("dtype", "low", "high"), [(torch.float32, 0.99, 1.0), (torch.bfloat16, 0.0, 0.03)])
+def test_adamw_at_1e_6_moves_float32_weights_and_leaves_bfloat16_weights(dtype, low, high):
+    torch.manual_seed(0)
+    weight = torch.nn.Parameter((0.02 * torch.randn(50_000)).to(dtype))
+    optimizer, sample = torch.optim.AdamW([weight], lr=1e-6, weight_decay=0.0), WeightSample([weight])
+    for _ in range(3):
+        weight.grad = torch.randn_like(weight)
+        optimizer.step()
+        changed, compared = sample.changed()
+        assert low <= changed / compared <= high
+
+
+def test_the_shards_of_zero_are_what_is_compared():
+    class Engine:
+        class optimizer:
+            single_partition_of_fp32_groups = (torch.zeros(3),)
+
+    class Trainer:
+        model = torch.nn.Linear(4, 2)
+        deepspeed = None
+
+    assert [tuple(weight.shape) for weight in stepped_weights(Trainer)] == [(2, 4), (2,)]
+    Trainer.deepspeed = Engine
+    assert [tuple(weight.shape) for weight in stepped_weights(Trainer)] == [(3,)]
+
+
+def test_the_shares_of_all_processes_are_weighed_by_what_they_compare():
+    changes = WeightChanges(0, lambda own: [own, (1, 2)])
+
+    class Trainer:
+        model = torch.nn.Linear(3, 2, bias=False)
+
+    changes.trainer = Trainer
+    changes.on_step_begin(None, None, None)
+    Trainer.model.weight.data[0, 0] += 1.0
+    changes.on_optimizer_step(None, None, None)
+    assert changes.read() == {"changed_weights": 2 / 8}
+    assert changes.read() == {}
+
+
+@pytest.mark.parametrize("lora", [None, {"r": 4, "alpha": 8.0}], ids=["full", "lora"])
+def test_a_run_logs_what_comparing_all_of_its_trained_weights_gives(settings, monkeypatch, lora):
+    """Also after a resume; the weights are few, so the sample is all of them."""
+    seen = []
+    inner = TreeTrainer.training_step
+
+    def look(trainer, *args, **kwargs):
+        weights = [weight for weight in trainer.model.parameters() if weight.requires_grad]
+        if trainer._step % trainer.args.gradient_accumulation_steps == 0:
+            seen.append([weight.detach().clone() for weight in weights])
+            look.weights = weights
+        return inner(trainer, *args, **kwargs)
+
+    monkeypatch.setattr(TreeTrainer, "training_step", look)
+    monkeypatch.setattr("querylect.train.weight_changes.SAMPLED", 10**9)
+    config = change(settings, **{"policy.lora": lora, "train.steps": 2, "train.save_steps": 1})
+    train(config)
+    folder = train(change(config, **{"train.steps": 3}), resume=True)
+    after = [*seen[1:], [weight.detach() for weight in look.weights]]
+    shares = []
+    for before, now in zip(seen, after, strict=True):
+        equal = [(one == other).sum() for one, other in zip(before, now, strict=True)]
+        shares.append(1 - int(sum(equal)) / sum(one.numel() for one in before))
+    logged = [row["changed_weights"] for row in records(folder / "metrics.jsonl")]
+    assert logged == pytest.approx(shares, abs=1e-4)
+    assert 0 < logged[0] <= 1

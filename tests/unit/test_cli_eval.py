@@ -1,0 +1,105 @@
+"""`querylect eval`: what is taken for a plan and what for a run, its flags, and how it ends."""
+
+from pathlib import Path
+
+import pytest
+from querylect.configs.plan_files import load_plan
+from querylect.errors import BaselineError, IncompleteError
+
+from ..service.test_cli import end, room  # noqa: F401 (a fixture)
+
+PLAN = "datasets: {hpo: {kind: hpo}}\nenvironments: {bm25: {}}\n"
+
+
+@pytest.fixture(autouse=True)
+def _summaries(monkeypatch):
+    """What is printed of results, which no evaluation of this file writes."""
+    monkeypatch.setattr("querylect.eval.summary.summary", lambda path: "the table of a run")
+    monkeypatch.setattr("querylect.eval.summary.plan_summary", lambda path: "the tables of a plan")
+
+
+@pytest.fixture
+def path(tmp_path):
+    (tmp_path / "plan.yaml").write_text(PLAN)
+    return str(tmp_path / "plan.yaml")
+
+
+def test_a_plan_is_carried_out_and_a_run_is_not_taken_for_one(room, path, capsys):  # noqa: F811
+    plans = room("eval.grid.results", "evaluate_plan", (Path("out/tables.md"), None))
+    runs = room("eval.compare", "evaluate_each", [Path("report.html")])
+    assert end("eval", path, "limit=3", "-o", "out") == 0
+    assert end("eval", "grid") == 0
+    assert end("eval", "tiny", "--overwrite") == 0
+    assert runs[0][0][-1] is True
+    assert plans == [
+        ((load_plan(path, ["limit=3"]), Path("out"), None, False), {}),
+        ((load_plan("grid"), None, None, False), {}),
+    ]
+    assert len(runs) == 1
+    assert capsys.readouterr().out == "out/tables.md\nout/tables.md\nreport.html\n"
+
+
+def test_failed_cells_make_the_exit_code_one_after_the_tables_are_told(room, path, capsys):  # noqa: F811
+    room("eval.grid.results", "evaluate_plan", (Path("tables.md"), IncompleteError("2 of 3 cells failed")))
+    assert end("eval", path) == 1
+    told = capsys.readouterr()
+    assert told.out == "tables.md\n"
+    assert "incomplete: 2 of 3 cells failed" in told.err
+
+
+def test_flags_stand_for_a_plan(room):  # noqa: F811
+    plans = room("eval.grid.results", "evaluate_plan", (Path("tables.md"), None))
+    flags = ["--dataset", "hpo", "--retriever", "bm25", "--rewriter", "small", "--run", "mine=runs/demo"]
+    assert end("eval", "limit=4", *flags, "--turns", "2", "--model", "m") == 0
+    (((plan, output, check, overwrite), _),) = plans
+    assert (output, check, overwrite) == (None, None, False)
+    assert (plan.limit, list(plan.systems), plan.systems["mine"].turns) == (
+        4,
+        ["first_titles", "rm3", "weighted_words", "small", "mine"],
+        2,
+    )
+
+
+def test_baselines_are_told_on_the_standard_error_and_a_wrong_one_is_exit_code_one(room, path, capsys):  # noqa: F811
+    plans = room("eval.grid.results", "evaluate_plan", (Path("tables.md"), BaselineError("bm25 on hpo is wrong")))
+    runs = room("eval.compare", "evaluate_each", [Path("report.html")])
+    assert end("eval", path, "--check-baselines") == 1
+    assert end("eval", "tiny", "--check-baselines") == 0
+    for (*_, check, _), _ in (*plans, *runs):
+        check("bm25: right")
+    told = capsys.readouterr()
+    assert told.out == "tables.md\nreport.html\n"
+    assert "error: bm25 on hpo is wrong" in told.err
+    assert told.err.count("bm25: right") == 2
+    assert "the table of a run" in told.err
+    assert "the tables of a plan" in told.err
+
+
+def test_an_endpoint_stands_for_the_model_of_all_rewriters(room):  # noqa: F811
+    plans = room("eval.grid.results", "evaluate_plan", (Path("tables.md"), None))
+    asked = ["--rewriter", "hyde", "--model", "m", "--endpoint", "http://h/v1"]
+    assert end("eval", "--dataset", "hpo", "--retriever", "bm25", *asked) == 0
+    llm = plans[0][0][0].systems["hyde"].llm
+    assert (llm.model, llm.base_url) == ("m", "http://h/v1")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "nothing to evaluate: give a plan"),
+        (["PLAN", "--dataset", "hpo"], "says what is evaluated; leave out the flags"),
+        (["PLAN", "--endpoint", "http://h"], "says what is evaluated; leave out the flags"),
+        (["tiny", "--turns", "3"], "says what is evaluated; leave out the flags"),
+        (["PLAN", "--checkpoint", "best"], "--checkpoint and --env are for a run"),
+        (["PLAN", "limt=3"], "did you mean limit?"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(arguments, said, path, capsys):
+    assert end("eval", *(path if word == "PLAN" else word for word in arguments)) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_dry_run_prints_a_plan_that_can_be_given_again(path, tmp_path, capsys):
+    assert end("eval", path, "limit=3", "--dry-run") == 0
+    (tmp_path / "again.yaml").write_text(capsys.readouterr().out)
+    assert load_plan(str(tmp_path / "again.yaml")) == load_plan(path, ["limit=3"])

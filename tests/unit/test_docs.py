@@ -1,0 +1,226 @@
+"""The pages of docs/: links lead somewhere, what they quote is what the code says, what is generated is up to date."""
+
+import ast
+import re
+import shlex
+from collections import Counter
+from functools import cache
+from urllib.parse import urlsplit
+
+import pytest
+from querylect.cli import app
+from querylect.configs import reference
+from querylect.configs.load import load_config
+from querylect.configs.schema import RunConfig
+from querylect.envs.environment import Environment
+from querylect.envs.server.app import create_app
+from querylect.errors import ConfigError
+from typer.main import get_command
+
+from ..pages import DOCS, ROOT, blocks
+
+PAGES = sorted(path.name for path in DOCS.glob("*.md"))
+TEXTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(DOCS / name for name in PAGES)]
+_LINK = re.compile(r"(?<!\\)\]\(([^)\s]+)\)")
+_FENCED = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
+_CODE = re.compile(r"`[^`\n]+`")
+
+
+def test_the_site_builds_without_a_warning(tmp_path):
+    """MkDocs checks every page's links and anchors, and that no page is missing from the navigation."""
+    pytest.importorskip("material", reason="the extra docs is not installed: mkdocs-material")
+    from mkdocs.commands.build import build
+    from mkdocs.config import load_config
+
+    config = load_config(str(ROOT / "mkdocs.yml"), site_dir=str(tmp_path / "site"), strict=True)
+    build(config)  # raises Abort where there was a warning
+    built = (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
+    assert "own-corpus.html" in built
+    assert "fonts.googleapis.com" not in built
+
+
+@pytest.mark.parametrize("text", TEXTS, ids=lambda path: path.name)
+def test_links_lead_to_files_and_headings_of_the_repository(text):
+    """As GitHub follows them, which MkDocs does not check."""
+    for link in _LINK.findall(_FENCED.sub("", text.read_text(encoding="utf-8"))):
+        if re.match(r"[a-z]+:", link):
+            parts = urlsplit(link)
+            assert parts.scheme == "https", link
+            assert "." in parts.netloc, link
+            continue
+        path, _, fragment = link.partition("#")
+        target = (text.parent / path).resolve() if path else text
+        assert target.is_file(), f"{text.name} links to {link}"
+        assert target.is_relative_to(ROOT), f"{text.name} links to {link}, which is outside of the repository"
+        if fragment:
+            assert fragment in _anchors(target), f"{text.name} links to {link}; there are {sorted(_anchors(target))}"
+
+
+def test_a_page_reaches_every_other_from_the_front_page():
+    seen, waiting = set(), ["index.md"]
+    while waiting:
+        name = waiting.pop()
+        if name in PAGES and name not in seen:
+            seen.add(name)
+            waiting += [link.partition("#")[0] for link in _LINK.findall((DOCS / name).read_text(encoding="utf-8"))]
+    assert seen == set(PAGES)
+
+
+def test_the_page_of_settings_is_what_its_command_prints():
+    assert (DOCS / "config.md").read_text(encoding="utf-8") == reference.page(), "run: make reference"
+
+
+def test_every_setting_has_a_line_of_explanation():
+    rows = [line for line in reference.page().splitlines() if line.startswith("| `")]
+    assert len(rows) > 300
+    assert [row for row in rows if row.endswith("|  |")] == []
+
+
+def test_a_setting_is_described_with_type_bounds_and_default():
+    page = reference.page()
+    assert "| `port` | whole number ≥ 0 and ≤ 65535 | `0` | 0 takes a free port. |" in page
+    assert "| `lora` | [policy.lora](#policylora) or `null` | as below | None trains all weights. |" in page
+    assert "| `retriever` | text | *required* |" in page
+    headings = re.findall(r"^###? (.*)$", page, re.MULTILINE)
+    assert [heading for heading, times in Counter(headings).items() if times > 1] == []
+
+
+def test_every_command_in_the_texts_exists_with_its_options():
+    """`querylect …` in code, wherever it stands, is understood by the command line of this version."""
+    seen = set()
+    for text in TEXTS:
+        for words in _commands_in(text.read_text(encoding="utf-8")):
+            seen.add(_understood(words, text.name))
+    assert {"train", "eval", "index build", "data check", "serve", "rewrite", "report"} <= seen
+
+
+def test_every_setting_that_a_text_changes_exists_and_takes_its_value():
+    """Every `section.key=VALUE` in code, one at a time; what it needs beside it stands elsewhere in the text."""
+    changes = [(text.name, change) for text in TEXTS for change in _changes_in(text.read_text(encoding="utf-8"))]
+    assert len(changes) > 80
+    wrong = [f"{name}: {change}: {said}" for name, change in changes if (said := _complaint(change))]
+    beside = re.compile(r"dataset\.path is needed|mix\.environments; the defaults|dataset\.parts belongs to kind")
+    assert [one for one in wrong if not beside.search(one)] == []
+
+
+def _complaint(change):
+    try:
+        load_config(None, [change])
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
+def test_every_call_of_the_service_is_described(small_environment):
+    """Every path of its OpenAPI document, with its method, and every field that is asked or answered there."""
+    document = create_app(Environment.open(small_environment), small_environment).openapi()
+    page = (DOCS / "environment.md").read_text(encoding="utf-8")
+    calls = [f"{method.upper()} {path}" for path, methods in document["paths"].items() for method in methods]
+    assert len(calls) >= 6
+    assert [call for call in calls if f"`{call}" not in page] == []
+    fields = {name for schema in document["components"]["schemas"].values() for name in schema.get("properties", {})}
+    assert [name for name in sorted(fields) if not re.search(rf"\b{name}\b", page)] == []
+
+
+def test_the_page_of_commands_names_every_command():
+    page = (DOCS / "commands.md").read_text(encoding="utf-8")
+    missing = [name for name in _all_commands(get_command(app)) if f"querylect {name}" not in page]
+    assert [name for name in missing if name not in UNNAMED] == []
+
+
+UNNAMED = {"data list", "data merge"}
+"""Commands that only the pages of their areas describe."""
+
+
+QUOTED = [block.text for block in blocks("troubleshooting.md") if block.language == "text"]
+
+
+@pytest.mark.parametrize("message", QUOTED, ids=lambda text: text[:40])
+def test_a_quoted_message_is_one_that_the_code_says(message):
+    """Between the marks … every piece stands in some string of the code."""
+    for piece in re.split(r"…|\n", message):
+        words = " ".join(piece.split()).strip()
+        if len(words) >= 8:
+            assert words in _said(), words
+
+
+def _anchors(path):
+    counts = Counter()
+    found = set()
+    for heading in re.findall(r"^#+ (.*)$", _FENCED.sub("", path.read_text(encoding="utf-8")), re.MULTILINE):
+        plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).replace("`", "").replace("**", "")
+        slug = reference.anchor(plain)
+        found.add(f"{slug}-{counts[slug]}" if counts[slug] else slug)
+        counts[slug] += 1
+    return found
+
+
+def _commands_in(text):
+    """The words of every `querylect …` in shell blocks and in inline code."""
+    for language, block in re.findall(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+        if language in ("sh", "bash", "console"):
+            for line in block.replace("\\\n", " ").splitlines():
+                yield from _calls(line.removeprefix("$ "))
+    for code in _CODE.findall(_FENCED.sub("", text)):
+        yield from _calls(code.strip("`"))
+    indented = re.sub(r"\\\n *", " ", _FENCED.sub("", text))
+    for line in re.findall(r"^ {4}(.*)$", indented, re.MULTILINE):
+        yield from _calls(line.strip())
+
+
+def _changes_in(text):
+    """The words of code that change a setting of a run; `bash` marks blocks that a test runs as they stand."""
+    sections = "|".join(name for name in RunConfig.model_fields if name not in ("name", "output", "seed"))
+    code = [block for _, block in re.findall(r"^```(sh|console)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)]
+    code += [found.strip("`") for found in _CODE.findall(_FENCED.sub("", text))]
+    code += re.findall(r"^ {4}.*$", _FENCED.sub("", text), re.MULTILINE)
+    pattern = re.compile(rf"(?<![\w.])((?:{sections})\.[a-z_.]+)=('[^']*'|\"[^\"]*\"|[^\s`;,)\"']+)")
+    for name, value in pattern.findall("\n".join(code)):
+        yield f"{name}={value.strip(chr(39))}"
+
+
+def _calls(line):
+    found = re.search(r"(?:^|bin/|&& |-m |\| )querylect ([a-z].*)$", line)
+    if found:
+        command = re.split(r"\s[#|>&]|[0-9]>", found[1])[0]
+        try:
+            yield shlex.split(command)
+        except ValueError:
+            yield command.split()
+
+
+def _understood(words, where):
+    group, path = get_command(app), []
+    while hasattr(group, "commands") and words and words[0] in group.commands:
+        path.append(words[0])
+        group, words = group.commands[words[0]], words[1:]
+    said = f"{where}: querylect {' '.join([*path, *words])}"
+    assert path, said
+    options = {name for parameter in group.params for name in (*parameter.opts, *parameter.secondary_opts)} | {"--help"}
+    for word in words:
+        if re.match(r"--?[a-z]", word):
+            assert word.partition("=")[0] in options, said
+    return " ".join(path)
+
+
+def _all_commands(group, before=""):
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from _all_commands(command, f"{before}{name} ")
+        else:
+            yield f"{before}{name}"
+
+
+@cache
+def _said():
+    """All strings of the code, f-strings with … for what is filled in, each with its blanks as single spaces."""
+    texts = []
+    for path in (*ROOT.glob("*.py"), *ROOT.glob("[a-z]*/*.py"), *ROOT.glob("[a-z]*/*/*.py")):
+        if path.relative_to(ROOT).parts[0] in ("tests", "build", "docs"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                texts.append(node.value)
+            elif isinstance(node, ast.JoinedStr):
+                texts.append("".join(part.value if isinstance(part, ast.Constant) else "…" for part in node.values))
+    return "\n".join(" ".join(re.sub(r"%[sdg.\d]*[sdgf]", "…", text).split()) for text in texts)

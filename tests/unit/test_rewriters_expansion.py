@@ -1,0 +1,124 @@
+"""CSQE and ThinkQE: what stands in their queries, which sentences count, and which documents a round is shown."""
+
+import pytest
+from querylect.data.types import Document, Question
+from querylect.methods.csqe import NO_EXPANSION, pivotal
+from querylect.methods.method import MISSING, NO_RANKING
+
+from ..scripted import Collection, Down, Script, run, terms
+
+QUESTION = Question("q", "are sharks warm")
+TEXTS = {
+    "mako": "Most sharks are cold-blooded. The mako is partly warm.",
+    "tuna": "Tuna swim fast.",
+    "one": "shark",
+}
+DOCUMENTS = [Document(name, "", text) for name, text in TEXTS.items()]
+
+
+@pytest.mark.parametrize(
+    ("text", "kept", "dropped"),
+    [
+        (
+            'Document 1:\n"The mako is partly warm."\n"Tuna swim fast."',
+            ["The mako is partly warm.", "Tuna swim fast."],
+            0,
+        ),
+        ('"the MAKO is  partly warm"\n"The mako is partly cold."', ["the MAKO is partly warm"], 1),
+        ("1. “Tuna swim fast.” and „Tuna swim fast.“", ["Tuna swim fast."], 0),
+        ('Both "Tuna swim fast." and "Most sharks are cold" fit', ["Tuna swim fast.", "Most sharks are cold"], 0),
+        ('"shark"\n"sha"\n"mako is partly warm. Tuna"', ["shark"], 2),
+        ('<think>"Tuna swim fast."</think>nothing', [], 0),
+        ('<think>"Tuna swim fast."', [], 0),
+        ('"..."\n""\nnone', [], 0),
+        ("\ud800", [], 0),
+    ],
+)
+def test_a_sentence_counts_where_it_stands_in_a_document(text, kept, dropped):
+    assert pivotal(text, DOCUMENTS) == (kept, dropped)
+
+
+def test_a_sentence_of_another_script():
+    documents = [Document("d", "鮫", "多くの鮫は変温動物である。アオザメは温かい。")]
+    assert pivotal('"アオザメは温かい。"\n"鮫は温かい。"', documents) == (["アオザメは温かい。"], 1)
+
+
+def csqe(*said, searcher=None, **settings):
+    shelf = searcher or Collection("mako", "tuna", "one", texts=TEXTS)
+    model = Script(*said)
+    return run("csqe", QUESTION, model, shelf, k=2, **settings), shelf, model
+
+
+def test_csqe_joins_question_passages_and_sentences():
+    picks = ['"The mako is partly warm."\n"Tuna swim fast."\n"made up"', "none of them"]
+    outcome, shelf, model = csqe(picks, ["Some are warm.", "<think>so</think> Makos are."], documents=2)
+    assert terms(shelf.plans[0]) == [[(QUESTION.text, 1.0)]]
+    assert [plan.k for plan in shelf.plans] == [2, 2]
+    assert terms(outcome.plan) == [
+        [
+            (QUESTION.text, 2.0),
+            ("Some are warm.", 1.0),
+            ("Makos are.", 1.0),
+            ("The mako is partly warm.\nTuna swim fast.", 1.0),
+        ]
+    ]
+    assert outcome.notes["dropped_sentences"] == 1
+    assert outcome.notes["sentences"] == [["The mako is partly warm.", "Tuna swim fast."], []]
+    assert [(draw.n, draw.temperature) for draw in model.draws] == [(2, 1.0), (2, 1.0)]
+    assert "1. About mako: Most sharks" in model.asked[0]
+    assert "About one" not in model.asked[0], "only the first two documents"
+    assert [document.id for document in outcome.documents] == ["mako", "tuna"]
+
+
+def test_csqe_goes_on_with_what_is_left():
+    outcome, _, _ = csqe(["nothing"], [" "], picks=1, passages=1)
+    assert (outcome.failure, outcome.notes["empty_passages"]) == (NO_EXPANSION, 1)
+    outcome, _, _ = csqe(['"shark"'], [" "], picks=1, passages=1)
+    assert terms(outcome.plan) == [[(QUESTION.text, 1.0), ("shark", 1.0)]]
+    outcome, _, model = csqe(["A passage."], searcher=Collection(), passages=1)
+    assert terms(outcome.plan) == [[(QUESTION.text, 1.0), ("A passage.", 1.0)]]
+    assert len(model.asked) == 1, "there is nothing to pick from"
+    assert csqe(None, ["p"])[0].failure == csqe(["p"], None)[0].failure == MISSING
+    assert csqe(searcher=Down())[0].failure == NO_RANKING
+
+
+def thinkqe(*said, searcher=None, **settings):
+    names = [f"d{number}" for number in range(9)]
+    shelf = searcher or Collection(*names)
+    model = Script(*said)
+    return run("thinkqe", QUESTION, model, shelf, k=3, **{"documents": 2, **settings}), shelf, model
+
+
+def test_thinkqe_grows_the_query_and_shows_no_document_twice():
+    names = {"first": ["d5", "d0", "d1", "d7", "d8"], "second": ["d0", "d2", "d5", "d7", "d8", "d3"]}
+    # The plan of a later round holds the earlier passages too: the newest one decides here.
+    known = {"second": names["second"], "first": names["first"]}
+    shelf = Collection(*(f"d{number}" for number in range(9)), known=known)
+    outcome, _, model = thinkqe("<think>a</think>first", "second", "third", searcher=shelf)
+    assert outcome.notes["shown"] == [["d0", "d1"], ["d5", "d7"], ["d2", "d8"]]
+    assert "1. About d5: d5 text\n2. About d7" in model.asked[1]
+    assert [plan.k for plan in shelf.plans] == [2, 4, 6, 3], "deep enough for two new documents"
+    assert [terms(plan)[0][1:] for plan in shelf.plans] == [
+        [],
+        [("first", 1.0)],
+        [("first", 1.0), ("second", 1.0)],
+        [("first", 1.0), ("second", 1.0), ("third", 1.0)],
+    ]
+    assert outcome.notes["expansions"] == ["first", "second", "third"]
+    assert [document.id for document in outcome.documents] == ["d0", "d2", "d5"]
+
+
+@pytest.mark.parametrize(("words", "weight"), [(1, 1.0), (17, 1.0), (18, 2.0), (27, 3.0)])
+def test_thinkqe_repeats_the_question_a_third_as_long(words, weight):
+    outcome, _, _ = thinkqe(" ".join(["word"] * words), rounds=1)
+    assert terms(outcome.plan)[0][0] == (QUESTION.text, weight)
+
+
+def test_thinkqe_counts_rounds_that_add_nothing():
+    outcome, _, model = thinkqe("<think>never ends", "a passage", rounds=2)
+    assert (outcome.failure, outcome.notes["empty_rounds"], outcome.notes["expansions"]) == ("", 1, ["a passage"])
+    assert thinkqe("", " ", rounds=2)[0].failure == NO_EXPANSION
+    assert thinkqe("first", None, rounds=2)[0].failure == MISSING
+    assert thinkqe("first", searcher=Down())[0].failure == NO_RANKING
+    outcome, _, model = thinkqe("first", "second", searcher=Collection("d0"), rounds=2)
+    assert "No further passages" in model.asked[1]

@@ -1,0 +1,259 @@
+"""HCQR: its two stages, its three queries, its ablations, and what becomes of a question without a hypothesis."""
+
+import json
+import logging
+from typing import get_args
+
+import pytest
+from pydantic import ValidationError
+from querylect.configs.evaluation import SystemConfig
+from querylect.configs.llm import LlmConfig
+from querylect.configs.rewriter import HcqrConfig, QueryRole, RewriterConfig
+from querylect.configs.schema import PolicyConfig, RunConfig
+from querylect.data.types import Document, Question
+from querylect.errors import ConfigError
+from querylect.eval.identity import system_identity
+from querylect.llms.access import Llm
+from querylect.methods.method import GARBLED, MISSING
+from querylect.methods.methods import make_method
+from querylect.methods.runner import Runner
+from querylect.rewriters.base import Staged
+from querylect.rewriters.hcqr import ChosenHypothesis, Hypothesis
+from querylect.rewriters.mixed import MixedRewriter
+from querylect.rewriters.registry import make_rewriter
+from querylect.rollouts import first_stage as stages
+from querylect.rollouts.first_stage import ask_first_stage
+
+from ..scripted import BM25, Collection, Script, run, terms
+
+PLAIN = Question("plain", "why is the sky blue?")
+CHOICE = Question("choice", "which scatters most?", ("blue light", "red light"))
+FEATURES = {
+    "discriminating_features": ["short waves", "noon"],
+    "reasoning": "short waves scatter more",
+    "confirming_evidence": ["Rayleigh's law"],
+}
+OPEN = json.dumps({**FEATURES, "best_guess": "scattering"})
+CHOSEN = json.dumps({**FEATURES, "best_guess": "A", "best_guess_text": "blue light"})
+LINES = "Discriminating features:\n1. short waves\nReasoning: so\nConfirming evidence: x\nBest guess: scattering"
+QUERIES = "Query 1: s\nQuery 2: d\nQuery 3: k"
+
+
+def hcqr(llm=None, **settings):
+    return make_rewriter(RewriterConfig(name="hcqr", hcqr=settings, llm=llm), BM25, 10)
+
+
+def learned(question=PLAIN, **settings):
+    rewriter = hcqr(**settings)
+    rewriter.learn(question, Hypothesis.model_validate_json(OPEN))
+    return rewriter
+
+
+def test_the_formulator_sees_the_options_unless_they_are_off():
+    for settings, question, form, shown in (
+        ({}, CHOICE, ChosenHypothesis, True),
+        ({"options": False}, CHOICE, Hypothesis, False),
+        ({}, PLAIN, Hypothesis, False),
+    ):
+        stage = hcqr(**settings).stage(question)
+        asked = said(stage)
+        assert stage.ask.form is form
+        assert ("A. blue light\nB. red light" in asked) == shown == ("best_guess_text" in asked)
+        assert question.text in asked
+        assert stage.llm is None
+    many = Question("many", "which?", tuple(f"option {number}" for number in range(10)))
+    assert '"A/B/C/D/E/F/G/H/I/J"' in said(hcqr().stage(many))
+    assert "\nBest guess: <A/B/C/D/E/F/G/H/I/J>\n" in said(hcqr().stage(many), "lines", 0)
+
+
+def said(stage, way="json", message=-1):
+    return stage.ask.prompt.worded(stage.ask.form, way).messages[message]["content"]
+
+
+def test_the_rewriter_is_asked_with_the_hypothesis_and_without_the_options():
+    rewriter = hcqr()
+    rewriter.learn(CHOICE, ChosenHypothesis.model_validate_json(CHOSEN))
+    (message,) = rewriter.first(CHOICE)
+    for said in ("Best guess at the answer: blue light\n", "Key features: short waves; noon\n",
+                 "Evidence needed: Rayleigh's law\n", "Reasoning: short waves scatter more\n"):  # fmt: skip
+        assert said in message["content"]
+    assert "red light" not in message["content"]
+    assert rewriter.opening == "Query 1:"
+    assert "Query 3:" in rewriter.follow_up(CHOICE, [Document("d", "T", "t")], 2)
+    rewriter.learn(CHOICE, Hypothesis.model_validate_json(OPEN))
+    assert "scattering" in rewriter.first(CHOICE)[0]["content"], "the newest hypothesis counts"
+
+
+def test_three_queries_are_searched_five_documents_each_and_at_most_fifteen_in_all():
+    plan = learned().parse(PLAIN, "s\nQuery 2: d\nQuery 3: k", 1).plan
+    assert terms(plan) == [[("s", 1.0)], [("d", 1.0)], [("k", 1.0)]]
+    assert ([probe.k for probe in plan.probes], plan.fuse, plan.k) == ([5, 5, 5], "interleave", 15)
+
+
+@pytest.mark.parametrize(
+    ("role", "left"), [("support", ["d", "k"]), ("distinction", ["s", "k"]), ("key_features", ["s", "d"])]
+)
+def test_an_ablated_query_is_written_and_not_searched(role, left):
+    rewriter = learned(without=[role])
+    read = rewriter.parse(PLAIN, QUERIES.removeprefix("Query 1:"), 1)
+    assert [[(text, 1.0)] for text in left] == terms(read.plan)
+    assert read.rewrites == ("s", "d", "k")
+    assert rewriter.first(PLAIN) == learned().first(PLAIN)
+    assert role in get_args(QueryRole)
+
+
+def test_something_must_be_left_to_search():
+    with pytest.raises(ValidationError, match="all three"):
+        HcqrConfig(without=["support", "distinction", "key_features"])
+
+
+def test_a_question_without_a_hypothesis_is_refused():
+    with pytest.raises(ConfigError, match="no hypothesis was formed for the question 'choice'"):
+        learned(PLAIN).first(CHOICE)
+    with pytest.raises(TypeError, match="not HcqrConfig"):
+        hcqr().learn(PLAIN, HcqrConfig())
+
+
+def test_both_stages_as_a_method():
+    shelf, model = Collection("a", "b"), Script(f"<think>A or B?</think>{CHOSEN}", QUERIES)
+    outcome = run("hcqr", CHOICE, model, shelf, without=["distinction"])
+    assert terms(outcome.plan) == [[("s", 1.0)], [("k", 1.0)]]
+    assert outcome.notes["first_stage"]["best_guess_text"] == "blue light"
+    assert outcome.notes["rewrites"] == ["s", "d", "k"]
+    assert [draw.max_tokens for draw in model.draws] == [1024, 512]
+    assert [document.id for document in outcome.documents] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("said", "failure"),
+    [
+        (("no idea", "still none"), GARBLED),
+        ((OPEN.replace("scattering", " "), "{}"), GARBLED),
+        ((json.dumps({**FEATURES, "best_guess": "x", "confirming_evidence": []}), "{}"), GARBLED),
+        ((None,), MISSING),
+        ((OPEN, None), MISSING),
+        ((OPEN, "Query 1: only"), "missing part"),
+    ],
+)
+def test_a_stage_that_fails_ends_the_method(said, failure):
+    shelf = Collection("a")
+    outcome = run("hcqr", PLAIN, Script(*said), shelf)
+    assert (outcome.failure, outcome.documents, shelf.plans) == (failure, (), [])
+
+
+@pytest.fixture
+def opened(monkeypatch):
+    """Models by name: what each is to say, in the order of the prompts; and which were opened."""
+    scripts, names = {}, []
+
+    def open_llm(config):
+        names.append(config.model)
+        return Llm(scripts[config.model])
+
+    monkeypatch.setattr(stages, "open_llm", open_llm)
+    return scripts, names
+
+
+def test_questions_fall_out_with_a_count(opened, caplog):
+    scripts, names = opened
+    questions = [Question(str(number), f"question {number}") for number in range(4)]
+    scripts["base"] = Script(OPEN, "?", None, OPEN, "??")
+    rewriter = hcqr()
+    told = []
+    with caplog.at_level(logging.WARNING):
+        kept = ask_first_stage(
+            rewriter, questions, PolicyConfig(model="base"), lost=lambda one, why: told.append((one.id, why))
+        )
+    assert told == [("1", GARBLED), ("2", MISSING)]
+    assert [question.id for question in kept] == ["0", "3"]
+    assert names == ["base"], "the policy's own base model, once"
+    assert f"2 of 4 questions fall out; their first stage gave: 1 {GARBLED}, 1 {MISSING}" in caplog.text
+    rewriter.first(questions[3])
+    with pytest.raises(ConfigError):
+        rewriter.first(questions[1])
+
+
+def test_where_all_fall_out_the_run_ends(opened):
+    opened[0]["weak"] = Script("?", "?")
+    with pytest.raises(ConfigError, match=r"1 of 1 questions fall out.*rewriter\.llm"):
+        ask_first_stage(hcqr(LlmConfig(model="weak")), [PLAIN], PolicyConfig(model="base"))
+
+
+def test_a_small_model_forms_hypotheses_in_lines(opened):
+    opened[0]["base"] = Script(LINES, "?", OPEN)
+    rewriter = make_rewriter(RewriterConfig(name="hcqr", form="lines"), BM25, 10)
+    questions = [PLAIN, Question("other", "why not?")]
+    assert ask_first_stage(rewriter, questions, PolicyConfig(model="base")) == [PLAIN], "JSON is no line"
+    assert "Best guess at the answer: scattering" in rewriter.first(PLAIN)[0]["content"]
+    assert "form" not in RewriterConfig(name="hcqr").unread
+    assert "form" in RewriterConfig(name="chr").unread
+
+
+def test_other_rewriters_have_no_first_stage(opened):
+    general = make_rewriter(RewriterConfig(name="general"), BM25)
+    assert not isinstance(general, Staged)
+    assert ask_first_stage(general, [PLAIN], PolicyConfig(model="base")) == [PLAIN]
+    assert ask_first_stage(hcqr(), [], PolicyConfig(model="base")) == []
+    assert opened[1] == []
+
+
+def test_forms_do_not_mix_and_several_processes_ask_once(opened):
+    opened[0]["base"] = Script(OPEN, CHOSEN)
+    asked = []
+
+    def once(ask):
+        asked.append(ask())
+        return asked[0]
+
+    first, second = hcqr(), hcqr()
+    for rewriter in (first, second):
+        ask_first_stage(
+            rewriter, [PLAIN, CHOICE], PolicyConfig(model="base"), once if not asked else lambda ask: asked[0]
+        )
+    assert "Best guess at the answer: blue light" in second.first(CHOICE)[0]["content"]
+    assert second.first(PLAIN) == first.first(PLAIN)
+    assert len(opened[0]["base"].asked) == 2
+
+
+def identity(rewriter, **settings):
+    config = RewriterConfig(name=rewriter, **settings)
+    made = make_rewriter(config, BM25, 10)
+    return system_identity(SystemConfig(turns=2), RunConfig(rewriter=config), {}, made, 0)
+
+
+def test_a_system_is_recognised_by_its_prompts_and_its_own_settings():
+    assert identity("hcqr")["prompts"] == identity("hcqr")["prompts"] != identity("multi_query")["prompts"]
+    strong = LlmConfig(model="strong")
+    assert identity("hcqr")["rewriter"] != identity("hcqr", llm=strong)["rewriter"]
+    assert identity("chr")["rewriter"] != identity("chr", chr={"penalty": 0.5})["rewriter"]
+    assert identity("general") == identity("general", chr={"penalty": 0.5}, hcqr={"per_query": 3}, llm=strong)
+
+
+def test_in_a_mix_only_the_questions_of_its_environment_have_a_first_stage(opened):
+    opened[0]["strong"] = Script(OPEN)
+    members = {"a": hcqr(LlmConfig(model="strong")), "b": make_rewriter(RewriterConfig(name="multi_query"), BM25)}
+    with pytest.raises(ConfigError, match="openings"):
+        MixedRewriter(members)
+    mixed = MixedRewriter({"a": members["a"], "b": hcqr()})
+    assert mixed.alike({"a": "one", "b": "another"}) == ["b"], "looked at without a hypothesis"
+    questions = [Question("a/1", "why?")]
+    assert ask_first_stage(mixed, questions, PolicyConfig(model="base")) == questions
+    assert "scattering" in mixed.first(questions[0])[0]["content"]
+
+
+def test_a_small_model_is_shown_an_example_where_forms_are_lines():
+    for way, shown in (("json", False), ("lines", True)):
+        model = Script(OPEN if way == "json" else LINES, QUERIES)
+        method = make_method("hcqr", {}, BM25)
+        (ran,) = Runner(Llm(model), {"": Collection("d1", "d2")}, form=way).run(method, [PLAIN])
+        assert ran.outcome.failure == ""
+        chat = model.prompts[1].messages
+        assert (len(chat), model.prompts[1].opening) == (3 if shown else 1, "Query 1:")
+        assert PLAIN.text in chat[-1]["content"]
+        if shown:
+            assert chat[1]["content"].startswith("Query 1: croup")
+            assert "Best guess at the answer: Croup" in chat[0]["content"]
+            assert model.prompts[1].version == "hcqr-rewriter-1/lines"
+    copied = "Query 1: <the supporting query>\nQuery 2: <the distinguishing query>\nQuery 3: x"
+    outcome = run("hcqr", PLAIN, Script(OPEN, copied), Collection("d1"))
+    assert outcome.failure == "empty part", "the form itself is no answer"

@@ -1,0 +1,119 @@
+"""Labelled parts: what is read, what fails, and the two rewriters that ask for nothing else."""
+
+import pytest
+from querylect.configs.rewriter import RewriterConfig
+from querylect.data.types import Document, Question
+from querylect.envs.environment import Environment
+from querylect.rewriters.parts import ParsedParts, read_parts
+from querylect.rewriters.plans import union
+from querylect.rewriters.registry import make_rewriter
+
+from ..scripted import BM25, Collection, Script, run, terms
+
+LABELS = ("Query 1", "Query 2")
+QUESTION = Question("q", "what lowers blood sugar")
+CHOICE = Question("q", "what lowers blood sugar", ("insulin", "citrus"))
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        ("Query 1: a b\nQuery 2: c", ParsedParts(("a b", "c"))),
+        ("\nQuery 1:a\n\n\nQuery 2 : c<|im_end|>", ParsedParts(("a", "c"))),
+        ("**Query 1:** a\n- query 2: c", ParsedParts(("a", "c"))),
+        ("Query 1: a\nand more\nQuery 2: see Query 1: there", ParsedParts(("a and more", "see Query 1: there"))),
+        ("<think>Query 1: no</think>Query 1: a\nQuery 2: c", ParsedParts(("a", "c"), "Query 1: no")),
+        ("Query 1: 血糖を下げる\nQuery 2: ça", ParsedParts(("血糖を下げる", "ça"))),
+        ("", ParsedParts(failure="empty answer")),
+        ("<think>on and on", ParsedParts(think="on and on", failure="unclosed think")),
+        ("I do not know.", ParsedParts(failure="missing part")),
+        ("Query 1: a", ParsedParts(failure="missing part")),
+        ("Query 1: a\nQuery 12: b", ParsedParts(failure="missing part")),
+        ("Query 1: a\nQuery 2:", ParsedParts(failure="empty part")),
+        ("Query 2: a\nQuery 1: b", ParsedParts(failure="parts out of order")),
+        ("Query 1: a\nQuery 2: b\nQuery 2: c", ParsedParts(failure="repeated part")),
+        ("Sure!\nQuery 1: a\nQuery 2: b", ParsedParts(failure="text outside parts")),
+        ("Query 1: \ud800\nQuery 2: b", ParsedParts(failure="invalid unicode")),
+    ],
+)
+def test_parts_are_read_strictly(text, read):
+    assert read_parts(text, LABELS) == read
+
+
+def test_a_union_takes_the_first_of_every_query_rank_by_rank_and_no_document_twice():
+    plan = union(["a", "b", "c"], per_query=2, budget=5)
+    assert terms(plan) == [[("a", 1.0)], [("b", 1.0)], [("c", 1.0)]]
+    assert [probe.k for probe in plan.probes] == [2, 2, 2]
+    assert (plan.fuse, plan.k) == ("interleave", 5)
+
+
+def test_a_union_on_a_real_index(small_environment):
+    environment = Environment.open(small_environment)
+    queries = ["headache", "blood cholesterol", "headache migraine"]
+    alone = environment.search([union([query], 2, 2) for query in queries])
+    assert [[hit.id for hit in ranking] for ranking in alone] == [
+        ["aspirin", "triptan"],
+        ["statin", "insulin"],
+        ["triptan", "aspirin"],
+    ]
+    whole, cut, one = environment.search([union(queries, 2, 15), union(queries, 2, 3), union(queries, 1, 15)])
+    assert [hit.id for hit in whole] == ["aspirin", "statin", "triptan", "insulin"], "fewer than 15: they overlap"
+    assert [hit.id for hit in cut] == ["aspirin", "statin", "triptan"]
+    assert [hit.id for hit in one] == ["aspirin", "statin", "triptan"]
+
+
+def rewriter(**settings):
+    return make_rewriter(RewriterConfig(name="multi_query", multi_query=settings), BM25, 10)
+
+
+def test_multi_query_plans_one_probe_for_each_paraphrase():
+    read = rewriter(queries=2, per_query=4, budget=7).parse(QUESTION, " insulin\nSub-query 2: glucose\n", 1)
+    assert read.rewrites == ("insulin", "glucose")
+    assert terms(read.plan) == [[("insulin", 1.0)], [("glucose", 1.0)]]
+    assert ([probe.k for probe in read.plan.probes], read.plan.fuse, read.plan.k) == ([4, 4], "interleave", 7)
+    again = rewriter(queries=2).parse(QUESTION, "Sub-query 1: insulin\nSub-query 2: glucose", 1)
+    assert again.rewrites == ("insulin", "glucose"), "a label that was written again"
+    thought = rewriter(queries=2).parse(QUESTION, "<think>so</think>Sub-query 1: a\nSub-query 2: b", 1)
+    assert (thought.think, thought.rewrites) == ("so", ("a", "b"))
+    failed = rewriter(queries=2).parse(QUESTION, "insulin", 2)
+    assert (failed.plan, failed.rewrites, failed.failure) == (None, (), "missing part")
+
+
+def test_multi_query_shows_options_only_where_it_is_told_to():
+    for options in (False, True):
+        (message,) = rewriter(options=options).first(CHOICE)
+        assert ("B. citrus" in message["content"]) == options
+        assert "exactly 3 different versions" in message["content"]
+        assert message["content"].endswith("Sub-query 3: <version 3 of the question>")
+    many = Question("q", "which?", tuple(f"option {number}" for number in range(10)))
+    assert "J. option 9" in rewriter(options=True).first(many)[0]["content"]
+    assert rewriter().opening == "Sub-query 1:"
+    later = rewriter().follow_up(QUESTION, [Document("d", "A title", "text")], 2)
+    assert "[1] A title: text" in later
+    assert "Sub-query 3:" in later
+    assert "found no documents" in rewriter().follow_up(QUESTION, [], 2)
+
+
+def test_multi_query_as_a_method():
+    shelf = Collection("a", "b", "c")
+    model = Script("Sub-query 1: x\nSub-query 2: y\nSub-query 3: z")
+    outcome = run("multi_query", QUESTION, model, shelf, budget=2)
+    assert [document.id for document in outcome.documents] == ["a", "b"]
+    assert terms(shelf.plans[0]) == [[("x", 1.0)], [("y", 1.0)], [("z", 1.0)]]
+    assert (outcome.plan, outcome.notes["rewrites"], outcome.failure) == (shelf.plans[0], ["x", "y", "z"], "")
+
+
+def test_hyde_as_a_method_samples_its_passages():
+    shelf, model = Collection("a"), Script(["one", "two", " "])
+    outcome = run("hyde", QUESTION, model, shelf, passages=3)
+    assert (model.draws[0].n, model.draws[0].temperature) == (3, 0.7)
+    assert terms(outcome.plan) == [[(QUESTION.text, 1.0), ("one", 1.0), ("two", 1.0)]]
+    assert outcome.plan.k == 15
+
+
+@pytest.mark.parametrize("name", ["general", "query2doc", "hyde", "multi_query"])
+def test_garbage_and_silence_end_a_method_with_a_reason(name):
+    for said, failure in (("", True), (None, True)):
+        texts = [said] * 8 if said is not None and name == "hyde" else said
+        outcome = run(name, QUESTION, Script(texts), Collection("a"))
+        assert (bool(outcome.failure), outcome.documents) == (failure, ())

@@ -1,0 +1,113 @@
+"""From a sampled answer to a search plan, for every rewriter; and that only the sampled answer counts."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from querylect.configs.schema import RewriterConfig
+from querylect.data.types import Document, Question
+from querylect.envs.plan import Probe, SearchPlan, Term
+from querylect.errors import ConfigError
+from querylect.rewriters.card import RetrieverCard
+from querylect.rewriters.parse import render
+from querylect.rewriters.registry import REWRITERS, make_rewriter
+
+BM25 = RetrieverCard("bm25", "bm25")
+ASKED = Question("q", "Big head")
+
+TAGGED = sorted(REWRITERS.keys() - {"hyde", "query2doc", "multi_query", "hcqr", "chr"})
+"""Those that ask for tagged answers; the others' are tested in test_rewriters_passages.py."""
+
+every_rewriter = pytest.mark.parametrize("name", TAGGED)
+
+
+WHOLE = str(Path(__file__).parents[1] / "plain_prompt.yaml")
+"""Of `small`: a prompt that leaves the whole answer to the model, as the other rewriters do."""
+
+
+def make(name="small", k=10, **settings):
+    return make_rewriter(RewriterConfig(name=name, prompt=WHOLE, **settings), BM25, k)
+
+
+@every_rewriter
+def test_one_rewrite_is_one_probe_of_one_term(name):
+    read = make(name).parse(ASKED, "<think>a large skull</think><rewrite>macrocephaly</rewrite>", 1)
+    assert read.plan == SearchPlan.of("macrocephaly")
+    assert (read.think, read.rewrites, read.failure) == ("a large skull", ("macrocephaly",), "")
+
+
+@every_rewriter
+def test_several_rewrites_are_one_probe_each_fused_by_maximum(name):
+    plan = make(name).parse(ASKED, render("", ["skull size", "skull growth"]), 1).plan
+    assert [[term.text for term in probe.terms] for probe in plan.probes] == [["skull size"], ["skull growth"]]
+    assert plan.fuse == "max"
+
+
+@every_rewriter
+def test_a_kept_question_is_a_term_of_every_probe(name):
+    rewriter = make(name, keep_question_weight=0.5, rewrite_weight=2.0)
+    plan = rewriter.parse(ASKED, render("", ["a", "b"]), 2).plan
+    assert plan.probes == tuple(
+        Probe(terms=(Term(text="Big head", weight=0.5), Term(text=rewrite, weight=2.0))) for rewrite in ("a", "b")
+    )
+
+
+def test_a_rewrite_with_angle_brackets_reaches_the_plan_whole():
+    read = make().parse(ASKED, "<think>x < y</think><rewrite>p < 0.05 </b> <i></rewrite>", 1)
+    assert read.plan == SearchPlan.of("p < 0.05 </b> <i>")
+
+
+def test_the_number_of_documents_is_passed_on():
+    assert make(k=25).parse(ASKED, render("", ["a"]), 1).plan.k == 25
+
+
+@every_rewriter
+def test_more_rewrites_than_allowed_fail(name):
+    read = make(name, max_rewrites=2).parse(ASKED, render("", ["a", "b", "c"]), 1)
+    assert (read.plan, read.failure, read.format_ok) == (None, "too many rewrites", False)
+
+
+@every_rewriter
+@pytest.mark.parametrize("turn", [1, 2, 3])
+def test_tags_in_the_prompt_earn_nothing(name, turn):
+    """A well-formed answer in question, examples or documents is not the answer of a turn that says nothing."""
+    planted = render("", ["planted"])
+    asked = Question("q", planted)
+    rewriter = make(name)
+    shown = rewriter.first(asked)[-1]["content"] + rewriter.follow_up(asked, [Document("d", planted, planted)], 2)
+    assert planted in shown
+    assert rewriter.parse(asked, "I do not know", turn).plan is None
+    assert rewriter.parse(asked, "", turn).plan is None
+
+
+@every_rewriter
+def test_a_prompt_given_to_the_parser_by_mistake_fails(name):
+    rewriter = make(name)
+    prompt = "\n".join(message["content"] for message in rewriter.first(ASKED))
+    assert rewriter.parse(ASKED, prompt, 1).plan is None
+    assert rewriter.parse(ASKED, prompt + "\n" + render("", ["a"]), 1).plan is None
+
+
+@given(st.text(st.characters()), st.sampled_from(sorted(REWRITERS)))
+def test_whatever_is_sampled_gives_a_plan_or_a_reason(text, name):
+    for sampled in (text, f"<think>{text}</think><rewrite>{text}</rewrite>"):
+        read = make(name).parse(ASKED, sampled, 1)
+        assert (read.plan is None) == bool(read.failure) == (not read.rewrites)
+
+
+def test_an_unknown_rewriter_names_the_nearest():
+    with pytest.raises(ConfigError, match=r"'explor' is unknown; known are chr, direct, explore, .*, small.*'explore'"):
+        make("explor")
+    with pytest.raises(ConfigError, match=r"known are [a-z0-9_, ]+\.$"):
+        make("zzz")
+
+
+def test_a_rewrite_without_weight_is_refused():
+    with pytest.raises(ConfigError, match="rewrite_weight is 0"):
+        make(rewrite_weight=0)
+
+
+@pytest.mark.parametrize("name", sorted(REWRITERS))
+def test_the_name_is_the_configured_one(name):
+    assert make(name).name == name

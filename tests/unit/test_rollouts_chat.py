@@ -1,0 +1,175 @@
+"""From chat to ids: later turns continue the sampled ids, and outside text cannot speak for the template."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from querylect.errors import ModelError
+from querylect.rollouts.chat import Chat
+from tokenizers import AddedToken
+
+from ..tiny import tiny_tokenizer
+
+STRIPS_THINKING = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n"
+    "{% if message.role == 'assistant' %}{{ message.content.split('</think>')[-1] }}"
+    "{% else %}{{ message.content }}{% endif %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+DROPS_ASSISTANT = STRIPS_THINKING.replace("message.content.split('</think>')[-1]", "''")
+REFUSES_SYSTEM = "{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}x"
+FIRST = [{"role": "system", "content": "Rewrite."}, {"role": "user", "content": "my head hurts"}]
+ANSWER = "<think>it aches</think><rewrite>headache</rewrite>"
+
+
+def chat_of(template=None):
+    tokenizer = tiny_tokenizer(template) if template else tiny_tokenizer()
+    return Chat(tokenizer, {tokenizer.eos_token_id})
+
+
+@pytest.fixture(scope="module")
+def chat():
+    return chat_of()
+
+
+def ids(chat, text):
+    return chat.tokenizer(text, add_special_tokens=False)["input_ids"]
+
+
+def control_ids(chat):
+    return set(ids(chat, "<|im_start|><|im_end|><|endoftext|>"))
+
+
+def test_a_first_turn_is_the_template_up_to_the_assistants_turn(chat):
+    text = "<|im_start|>system\nRewrite.<|im_end|>\n<|im_start|>user\nmy head hurts<|im_end|>\n<|im_start|>assistant\n"
+    assert chat.tokenizer.decode(chat.first(FIRST)) == text
+    assert chat.first(FIRST, "<think></think>") == [*chat.first(FIRST), *ids(chat, "<think></think>")]
+
+
+def test_the_ids_after_a_sampled_end_do_not_repeat_it(chat):
+    sampled = [*ids(chat, ANSWER), chat.tokenizer.eos_token_id]
+    follow = chat.continuation(FIRST, "Found: Migraine", sampled)
+    assert chat.tokenizer.decode(follow) == "\n<|im_start|>user\nFound: Migraine<|im_end|>\n<|im_start|>assistant\n"
+    whole = chat.tokenizer.decode([*chat.first(FIRST), *sampled, *follow])
+    turns = [{"role": "assistant", "content": ANSWER}, {"role": "user", "content": "Found: Migraine"}]
+    assert whole == chat.tokenizer.apply_chat_template([*FIRST, *turns], tokenize=False, add_generation_prompt=True)
+
+
+@pytest.mark.parametrize("completion", [[], "cut", "another end"])
+def test_a_turn_that_did_not_end_is_ended(chat, completion):
+    if completion == "cut":
+        completion = ids(chat, "<think>it ach")
+    if completion == "another end":
+        completion = [*ids(chat, ANSWER), *ids(chat, "<|endoftext|>")]
+    follow = chat.tokenizer.decode(chat.continuation(FIRST, "Found", completion))
+    assert follow == "<|im_end|>\n<|im_start|>user\nFound<|im_end|>\n<|im_start|>assistant\n"
+    opened = chat.tokenizer.decode(chat.continuation(FIRST, "Found", completion, "<think>"))
+    assert opened == f"{follow}<think>"
+
+
+def test_a_template_that_strips_thinking_changes_nothing_of_an_earlier_turn():
+    """What was sampled stays; the ids of the next turn are those of a template that strips nothing."""
+    stripping, plain = chat_of(STRIPS_THINKING), chat_of()
+    sampled = [*ids(plain, ANSWER), plain.tokenizer.eos_token_id]
+    again = [*FIRST, {"role": "assistant", "content": ANSWER}, {"role": "user", "content": "Found"}]
+    for messages in (FIRST, again):
+        assert stripping.first(FIRST) == plain.first(FIRST)
+        assert stripping.continuation(messages, "Next", sampled) == plain.continuation(messages, "Next", sampled)
+    assert "it aches" not in stripping.tokenizer.apply_chat_template(again, tokenize=False)
+
+
+@pytest.mark.parametrize("end", ["<think>", "<think>\n"])
+def test_a_template_that_begins_the_answer_itself_is_refused(end):
+    """Every answer would be a format failure: that looks like a policy which learns nothing."""
+    opens = chat_of(STRIPS_THINKING.replace("assistant\n{% endif %}", f"assistant\n{end}{{% endif %}}"))
+    with pytest.raises(ModelError, match="ends every prompt with <think>, so no answer could begin with it"):
+        opens.first(FIRST)
+
+
+def test_a_template_that_drops_turns_or_refuses_messages_is_named():
+    with pytest.raises(ModelError, match="drops or repeats"):
+        chat_of(DROPS_ASSISTANT).continuation(FIRST, "Found", [])
+    with pytest.raises(ModelError, match="no system role"):
+        chat_of(REFUSES_SYSTEM).first(FIRST)
+
+
+def test_text_that_looks_like_the_stand_in_is_only_text(chat):
+    from querylect.rollouts.chat import _STAND_IN
+
+    messages = [*FIRST, {"role": "assistant", "content": _STAND_IN}, {"role": "user", "content": _STAND_IN * 2}]
+    follow = chat.tokenizer.decode(chat.continuation(messages, f"{_STAND_IN} again", []))
+    assert follow == f"<|im_end|>\n<|im_start|>user\n{_STAND_IN} again<|im_end|>\n<|im_start|>assistant\n"
+
+
+def test_the_text_of_a_turn_is_what_was_sampled_without_its_end(chat):
+    assert chat.text([*ids(chat, ANSWER), chat.tokenizer.eos_token_id]) == ANSWER
+    assert chat.text(ids(chat, "p < 0.05 <b> , no  tidying .")) == "p < 0.05 <b> , no  tidying ."
+    assert chat.text([]) == ""
+    inside = ids(chat, "a<|im_end|>b")
+    assert chat.text(inside) == "a<|im_end|>b"
+
+
+PIECES = st.sampled_from(
+    ["<|im_", "start|>", "<|im_start|>", "<|im_end|>", "end|>", "<|endoftext|>", "a", " ", "<", "|>"]
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(PIECES, max_size=12).map("".join), st.integers(1, 40))
+def test_no_piece_of_outside_text_becomes_a_control_token(text, tokens):
+    """Also where taking one out of the text would put another together."""
+    chat = CHAT
+    for made in (chat.plain(text), chat.cut(text, tokens)):
+        assert not control_ids(chat) & set(ids(chat, made))
+        assert not any(token in made for token in ("<|im_start|>", "<|im_end|>", "<|endoftext|>"))
+
+
+CHAT = chat_of()
+
+
+def test_plain_text_is_left_as_it_is(chat):
+    text = "  <b>p < 0.05</b>\n| a | b |  <think>  im_start "
+    assert chat.plain(text) == text
+
+
+def test_control_tokens_that_the_tokenizer_does_not_name_are_taken_out_too():
+    """Llama 3 lists its header tokens only among the added ones; others are added as ordinary text."""
+    template = "{% for m in messages %}<header>{{ m.role }}<|end of header|>{{ m.content }}<|eot|>{% endfor %}<header>"
+    tokenizer = tiny_tokenizer(template)
+    specials = [AddedToken("<|eot|>", special=True), AddedToken("<|end of header|>", special=True)]
+    tokenizer.add_tokens([*specials, AddedToken("<header>"), AddedToken("<harmless>")])
+    named = {"<|eot|>", "<header>"} & set(tokenizer.all_special_tokens)
+    assert not named
+    chat = Chat(tokenizer, {tokenizer.eos_token_id})
+    assert chat.plain("a<header>assistant<|eot|>b <harmless>") == "a assistant b <harmless>"
+    assert chat.plain("a<|end<|eot|>of header|>b") == "a b"
+
+
+WORDS = st.text(
+    st.one_of(st.characters(codec="utf-8", exclude_categories=("Cs",)), st.sampled_from("aeé漢🙂 ,.…<>")), max_size=60
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(WORDS, st.integers(1, 30))
+def test_cut_keeps_to_its_budget_and_to_the_beginning(text, tokens):
+    cut = CHAT.cut(text, tokens)
+    whole = " ".join(CHAT.plain(text).split())
+    assert len(ids(CHAT, cut)) <= tokens
+    assert "\n" not in cut
+    if len(ids(CHAT, whole)) <= tokens:
+        assert cut == whole
+    else:
+        assert cut == "" or (cut.endswith("…") and whole.startswith(cut[:-1]))
+
+
+def test_cut_uses_its_budget(chat):
+    text = "what helps when my head hurts, and what lowers the sugar in the blood"
+    mark = chat.count("…")
+    for tokens in range(mark + 1, chat.count(text)):
+        assert tokens - 1 <= chat.count(chat.cut(text, tokens)) <= tokens
+
+
+def test_cut_never_ends_in_half_a_character(chat):
+    assert {chat.cut("漢字漢字漢字漢字", tokens).rstrip("…") for tokens in range(1, 24)} <= {
+        "漢字漢字漢字漢字"[:length] for length in range(9)
+    }

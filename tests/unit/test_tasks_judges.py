@@ -1,0 +1,240 @@
+"""Judges with scripted answers: what they are shown, what a verdict is worth, and what a judge off its form becomes."""
+
+import json
+
+import pytest
+from querylect.data.types import Document, Question
+from querylect.eval.tasks.items import Item
+from querylect.eval.tasks.judges import JUDGES, NO_STATEMENTS, OFF_FORMAT, Case, Setting, judged
+from querylect.llms.access import Llm
+from querylect.methods.runner import Runner
+
+from ..evaluation.test_methods import Echo
+
+DOCUMENTS = (Document("d1", "Mercury", "melts at -39"), Document("d2", "Iron", "melts at 1538"))
+CHOICE = Item(Question("q", "What melts at 1538?", ("mercury", "iron")), right=1)
+OPEN = Item(Question("q", "Who?"), answers=("Ada", "Lovelace"))
+CONTENT = Item(Question("q", "What is iron?"), contents=(DOCUMENTS[1],))
+
+
+class Script:
+    """Answers each prompt with the first text whose key stands in it."""
+
+    def __init__(self, answers):
+        self.answers, self.seen = answers, []
+
+    def __call__(self, text):
+        self.seen.append(text)
+        return next((said for part, said in self.answers.items() if part in text), "???")
+
+
+def verdicts(name, answers, *cases):
+    script = Script({part: said if isinstance(said, str) else json.dumps(said) for part, said in answers.items()})
+    return judged(Runner(Llm(Echo(script)), {}), JUDGES[name], cases, Setting()), script
+
+
+def case(item, answer="an answer", documents=DOCUMENTS, searched=True):
+    return Case(item, documents, searched, answer)
+
+
+@pytest.mark.parametrize(
+    ("label", "value", "short"),
+    [("ENTAILED", 1, "entailed"), ("USEFUL_BUT_NOT_ENTAILED", 1, "useful"), ("NOT_USEFUL", 0, "not_useful")],
+)
+def test_utility_by_label(label, value, short):
+    (verdict,), script = verdicts("utility", {"": {"selected_answer": "B", "label": label}}, case(CHOICE))
+    assert (verdict.value, verdict.label, verdict.failure, verdict.version) == (value, short, "", "utility-1")
+    for part in ("What melts at 1538?", "A. mercury\nB. iron", "Right answer: B. iron", "[2] Iron: melts at 1538"):
+        assert part in script.seen[0]
+
+
+@pytest.mark.parametrize(
+    "text", ["ENTAILED", '{"label": "ENTAILED"}', '{"selected_answer": "B", "label": "USEFUL"}', ""]
+)
+def test_a_judge_off_its_form_is_a_failure_and_no_zero(text):
+    (verdict,), script = verdicts("utility", {"": text}, case(CHOICE))
+    assert (verdict.value, verdict.failure, verdict.missing) == (None, OFF_FORMAT, False)
+    assert verdict.said["text"] == text
+    assert len(script.seen) == 2, "it was asked again once"
+
+
+@pytest.mark.parametrize("name", sorted(JUDGES))
+def test_no_reply_is_missing_and_garbage_is_a_failure(name):
+    item = {"utility": CHOICE, "context_recall": OPEN}.get(name, CONTENT)
+    silent = Item(Question("q", "silence?", item.question.options), item.right, item.answers, item.contents)
+    found, _ = verdicts(name, {}, case(item), case(silent))
+    assert [(one.value, one.failure, one.missing) for one in found] == [(None, OFF_FORMAT, False), (None, "", True)]
+
+
+GOOD = {
+    '"attributed"': {"statements": [{"statement": 1, "attributed": True, "reason": ""}]},
+    '"statements"': {"statements": ["one"]},
+    '"points"': {"points": ["one"]},
+    '"score"': {"explanation": "", "score": 1.0},
+    '"label"': {"selected_answer": "A", "label": "ENTAILED"},
+    '"answerable"': {"explanation": "", "answerable": True},
+    '"verdict"': {"explanation": "", "verdict": True},
+    "": "a golden answer",
+}
+SHORT = (Document("word", "", "statin"), Document("zh", "标题", "维生素D"), Document("empty", "", ""))
+
+
+@pytest.mark.parametrize("name", sorted(JUDGES))
+@pytest.mark.parametrize(
+    "question",
+    [
+        Question("two", "Is it?", ("yes", "no")),
+        Question("ten", "Which?", tuple(f"option {number}" for number in range(10))),
+        Question("zh", "维生素D缺乏有什么症状？", ("疲劳", "发热")),
+        Question("ar", "ما الذي يخفض السكر؟", ("ا", "ب")),
+    ],
+    ids=lambda question: question.id,
+)
+def test_options_scripts_and_single_words_are_judged_like_anything(name, question):
+    item = Item(question, len(question.options) - 1, ("疲劳",), SHORT[:1])
+    (verdict,), script = verdicts(name, GOOD, case(item, "statin", SHORT))
+    assert (verdict.value, verdict.failure, verdict.missing) == (1.0, "", False)
+    assert all(question.text in seen for seen in script.seen)
+    if name == "utility":
+        last = f"{chr(ord('A') + len(question.options) - 1)}. {question.options[-1]}"
+        assert f"Right answer: {last}" in script.seen[0]
+
+
+def test_where_there_is_nothing_to_judge_nobody_is_asked():
+    found, script = verdicts("utility", {}, case(CHOICE, searched=False))
+    assert (found, script.seen) == ([None], [])
+    found, script = verdicts("declined", {}, case(CONTENT, answer=None))
+    assert (found, script.seen) == ([None], [])
+
+
+def test_relevancy_needs_one_document_that_answers():
+    yes, no = {"explanation": "", "answerable": True}, {"explanation": "", "answerable": False}
+    first = {"Mercury": yes}
+    (verdict,), script = verdicts("relevancy", first, case(CONTENT))
+    assert (verdict.value, verdict.said, len(script.seen)) == (1, {"d1": True}, 1)
+    assert verdicts("relevancy", {"Mercury": no, "Iron": yes}, case(CONTENT))[0][0].value == 1
+    assert verdicts("relevancy", {"Mercury": no, "Iron": no}, case(CONTENT))[0][0].value == 0
+    assert verdicts("relevancy", {"Iron": yes}, case(CONTENT))[0][0].value == 1, "one that is off its form hides no yes"
+    (verdict,), _ = verdicts("relevancy", {"Iron": no}, case(CONTENT))
+    assert (verdict.value, verdict.failure) == (None, OFF_FORMAT), "but it is no no"
+    assert verdicts("relevancy", {}, case(CONTENT, documents=()))[0][0].value == 0
+
+
+@pytest.mark.parametrize("name", ["declined", "faithfulness", "answer_relevancy"])
+def test_yes_and_no(name):
+    found, script = verdicts(
+        name,
+        {"good reply": {"explanation": "", "verdict": True}, "bad reply": {"explanation": "", "verdict": False}},
+        case(CONTENT, "good reply"),
+        case(CONTENT, "bad reply"),
+        case(CONTENT, "odd"),
+    )
+    assert [(one.value, one.failure) for one in found] == [(1, ""), (0, ""), (None, OFF_FORMAT)]
+    assert ("[1] Mercury" in script.seen[0]) == (name == "faithfulness")
+
+
+def test_guideline_in_three_steps():
+    answers = {
+        "Ideal answer: a metal": {"points": ["a metal", "an element"]},
+        "- a metal\n- an element": {"explanation": "", "score": 0.5},
+        "from the text below": "a metal",
+    }
+    (verdict,), script = verdicts("guideline", answers, case(CONTENT, "It is a metal."))
+    assert (verdict.value, verdict.said["points"]) == (0.5, ["a metal", "an element"])
+    assert "[1] Iron" in script.seen[0], "the golden answer is from the documents of the question"
+    assert "Mercury" not in script.seen[0]
+    assert "Answer: It is a metal." in script.seen[2]
+    for wrong in ({"explanation": "", "score": 1.5}, {"explanation": "", "score": "0.5"}):
+        changed = {**answers, "- a metal\n- an element": wrong}
+        assert verdicts("guideline", changed, case(CONTENT))[0][0].failure == OFF_FORMAT
+    assert verdicts("guideline", {**answers, "Ideal answer": {"points": []}}, case(CONTENT))[0][0].value == 0.5
+    thought = {**answers, "from the text below": "<think>a metal? yes</think>\na metal"}
+    (verdict,), script = verdicts("guideline", thought, case(CONTENT))
+    assert (verdict.value, "think" in script.seen[1]) == (0.5, False)
+    for empty in ("<think>a metal?</think>", "<think>and so on"):
+        (verdict,), script = verdicts("guideline", {**answers, "from the text below": empty}, case(CONTENT))
+        assert (verdict.failure, len(script.seen)) == (OFF_FORMAT, 1)
+    nothing = {"Ideal answer": {"points": []}, "from the text below": "x"}
+    assert verdicts("guideline", nothing, case(CONTENT))[0][0].failure == OFF_FORMAT
+
+
+def marks(*attributed):
+    return {
+        "statements": [
+            {"statement": place, "attributed": one, "reason": ""} for place, one in enumerate(attributed, start=1)
+        ]
+    }
+
+
+def test_context_recall_in_two_steps():
+    needed = {"statements": ["Ada lived.", "She wrote.", "In 1843."]}
+    (verdict,), script = verdicts(
+        "context_recall", {"Statements:\n1. Ada lived.": marks(True, False, True), "List": needed}, case(OPEN)
+    )
+    assert verdict.value == pytest.approx(2 / 3)
+    assert "Answer: Ada (or: Lovelace)" in script.seen[0]
+    assert "3. In 1843." in script.seen[1]
+    twice = {"statements": [*marks(True, True, True)["statements"], {"statement": 2, "attributed": True, "reason": ""}]}
+    for wrong in (marks(True, True), marks(True, True, True, True), twice):
+        (verdict,), _ = verdicts("context_recall", {"Statements:\n": wrong, "List": needed}, case(OPEN))
+        assert (verdict.value, verdict.failure) == (None, OFF_FORMAT), "every statement is to be judged once"
+    (verdict,), _ = verdicts("context_recall", {"List": {"statements": [" "]}}, case(OPEN))
+    assert (verdict.value, verdict.failure) == (None, NO_STATEMENTS)
+
+
+def test_context_recall_of_several_sources_is_judged_for_each_as_well():
+    needed = {"statements": ["one", "two"]}
+    answers = {
+        "[1] Mercury: melts at -39\n[2]": marks(True, True),
+        "[1] Mercury": marks(False, True),
+        "[1] Iron": marks(True, False),
+        "List": needed,
+    }
+    both = Case(OPEN, DOCUMENTS, True, "x", ("wiki", "pairs"))
+    one = Case(OPEN, DOCUMENTS, True, "x", ("wiki", "wiki"))
+    (verdict, alike), script = verdicts("context_recall", answers, both, one)
+    assert (verdict.value, verdict.said["by_source"]) == (1.0, {"wiki": 0.5, "pairs": 0.5})
+    assert (alike.value, alike.said["by_source"]) == (1.0, {"wiki": 1.0}), "what is known is not asked again"
+    assert len(script.seen) == 1 + 3, "equal prompts once"
+    assert "by_source" not in verdicts("context_recall", answers, case(OPEN))[0][0].said
+    (verdict,), _ = verdicts("context_recall", {**answers, "[1] Iron": "hm"}, both)
+    assert (verdict.value, verdict.said["by_source"]) == (1.0, {"wiki": 0.5, "pairs": None})
+
+
+def test_many_cases_travel_together():
+    echo = Echo(Script({"": json.dumps({"selected_answer": "A", "label": "NOT_USEFUL"})}))
+    found = judged(
+        Runner(Llm(echo), {}), JUDGES["utility"], [case(CHOICE, documents=DOCUMENTS[:n]) for n in (0, 1, 2)], Setting()
+    )
+    assert [one.value for one in found] == [0, 0, 0]
+    assert [len(said) for _, said in echo.batches] == [3]
+
+
+CASES = {"utility": CHOICE, "context_recall": OPEN}
+LINES = {
+    "utility": {"Right answer": "Selected answer: B\nLabel: useful but not entailed"},
+    "relevancy": {"Iron": "Explanation: it says so\nAnswerable: yes", "Mercury": "Explanation: no\nAnswerable: no"},
+    "declined": {"Reply: ": "Explanation: it: answers\nVerdict: no"},
+    "faithfulness": {"Documents": "Explanation: borne out\nVerdict: yes"},
+    "answer_relevancy": {"Reply: ": "Explanation: 它回答了\nVerdict: yes"},
+    "guideline": {
+        "completely and correctly": "Iron melts at 1538.",
+        "Ideal answer: ": "Points:\n1. It is a metal.\n2. It melts.",
+        "Guideline:": "Explanation: half of it\nScore: 0.5",
+    },
+    "context_recall": {
+        "Documents:": "Statement: 1\nAttributed: yes\nReason: d1\nStatement: 2\nAttributed: no\nReason: none",
+        "Answer: Ada": "Statements:\n1. Ada wrote.\n2. It ran.",
+    },
+}
+VALUES = {"utility": 1, "relevancy": 1, "declined": 0, "faithfulness": 1, "answer_relevancy": 1, "guideline": 0.5}
+
+
+@pytest.mark.parametrize("name", sorted(JUDGES))
+def test_every_judge_is_answered_in_lines_and_its_version_says_so(name):
+    own = case(CASES.get(name, CONTENT))
+    for answers, failure, value in ((LINES[name], "", VALUES.get(name, 0.5)), ({}, OFF_FORMAT, None)):
+        runner = Runner(Llm(Echo(Script(answers))), {}, form="lines")
+        (verdict,) = judged(runner, JUDGES[name], [own], Setting())
+        assert (verdict.failure, verdict.value) == (failure, value)
+        assert verdict.version == f"{JUDGES[name].version}/lines"

@@ -1,0 +1,260 @@
+"""Which questions a step asks: weights, passes and the success seen so far, each against the documented formula."""
+
+import json
+from collections import Counter
+from dataclasses import asdict
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from querylect.configs.schema import CurriculumConfig
+from querylect.data.mixed_ids import join_id, split_id
+from querylect.train.curriculum import Curriculum, Progress
+
+QUESTIONS = {"bm25": [f"q{n}" for n in range(40)], "dense": [f"q{n}" for n in range(7)]}
+
+
+def curriculum(weights=None, questions=None, seed=0, **settings):
+    weights = weights or {"bm25": 3.0, "dense": 1.0}
+    mixed = {name: [join_id(name, each) for each in ids] for name, ids in (questions or QUESTIONS).items()}
+    return Curriculum(weights, mixed, CurriculumConfig(**settings), seed)
+
+
+def drawn(course, steps, count, progress=None):
+    """The mixed ids of each of the first steps, and the progress after them."""
+    progress, found = progress or Progress(), []
+    for step in range(1, steps + 1):
+        ids, progress = course.draw(progress, step, count)
+        found.append(ids)
+    return found, progress
+
+
+def test_weights_are_the_shares_of_many_draws_and_of_every_step_up_to_rounding():
+    steps, _ = drawn(curriculum({"bm25": 0.7, "dense": 0.3}), 2000, 5)
+    counts = [Counter(split_id(mixed)[0] for mixed in step) for step in steps]
+    assert {count["bm25"] for count in counts} == {3, 4}, "3.5 of 5, rounded up or down"
+    share = sum(count["bm25"] for count in counts) / 10_000
+    assert share == pytest.approx(0.7, abs=0.01)
+
+
+def test_a_share_below_one_question_comes_as_often_as_it_says():
+    steps, _ = drawn(curriculum({"bm25": 9.0, "dense": 1.0}), 3000, 2)
+    assert sum(split_id(mixed)[0] == "dense" for step in steps for mixed in step) / 3000 == pytest.approx(0.2, abs=0.02)
+
+
+def test_environments_are_not_in_blocks_within_a_step():
+    steps, _ = drawn(curriculum({"bm25": 1.0, "dense": 1.0}), 50, 4)
+    orders = {tuple(split_id(mixed)[0] for mixed in step) for step in steps}
+    assert len(orders) > 4
+
+
+def test_every_question_comes_once_a_pass_and_passes_differ():
+    steps, _ = drawn(curriculum({"dense": 1.0}, {"dense": QUESTIONS["dense"]}), 6, 7)
+    assert all(sorted(step) == sorted(join_id("dense", each) for each in QUESTIONS["dense"]) for step in steps)
+    passes = [curriculum({"dense": 1.0}, {"dense": QUESTIONS["dense"]})._order("dense", number) for number in range(6)]
+    assert len({tuple(each) for each in passes}) == 6
+
+
+def test_no_question_comes_twice_in_a_step_while_there_are_others():
+    """Seven questions, four places a step: passes end in the middle of steps."""
+    steps, _ = drawn(curriculum({"dense": 1.0}, {"dense": QUESTIONS["dense"]}), 200, 4)
+    assert all(len(set(step)) == 4 for step in steps)
+    seen = Counter(mixed for step in steps for mixed in step)
+    assert max(seen.values()) - min(seen.values()) < 40, "what was passed over for it comes again"
+    (step,), _ = drawn(curriculum({"dense": 1.0}, {"dense": ["a", "b"]}), 1, 5)
+    assert sorted(Counter(step).values()) == [2, 3]
+
+
+def test_another_seed_asks_in_another_order():
+    one, other = (drawn(curriculum(seed=seed), 3, 8)[0] for seed in (0, 1))
+    assert one != other
+    assert one == drawn(curriculum(), 3, 8)[0]
+
+
+def test_the_same_id_in_two_environments_is_two_questions():
+    course = curriculum({"a": 1.0, "b": 1.0}, {"a": ["q"], "b": ["q"]}, prefer="hard", floor=0.1)
+    progress = course.learn(Progress(), [("a/q", 1.0), ("b/q", 0.0)])
+    assert progress.questions == {"a/q": 1.0, "b/q": 0.0}
+    assert course.shares(progress) == pytest.approx({"a": 0.1 / 1.1, "b": 1 / 1.1})
+
+
+@pytest.mark.parametrize(
+    ("prefer", "chances"), [("none", [1, 1, 1, 1]), ("hard", [1, 0.8, 0.6, 0.2]), ("learnable", [0.2, 0.8, 1, 0.2])]
+)
+def test_chance_is_as_documented(prefer, chances):
+    course = curriculum(prefer=prefer, floor=0.2)
+    successes = [0.0, 0.25, 0.5, 1.0]
+    assert [course.chance(success) for success in successes] == pytest.approx(chances)
+    assert course.chance(None) == 1
+
+
+@pytest.mark.parametrize(
+    ("prefer", "one", "other"), [("none", 3, 1), ("hard", 3 * 0.28, 0.92), ("learnable", 3 * 0.488, 0.488)]
+)
+def test_shares_shift_with_the_success_of_the_environments(prefer, one, other):
+    """floor 0.2, success 0.9 and 0.1: chances 0.28 and 0.92 (hard), 0.488 twice (learnable); weights 3 and 1."""
+    course = curriculum(prefer=prefer, floor=0.2)
+    progress = Progress({}, {"bm25": 0.9, "dense": 0.1})
+    assert course.shares(progress) == pytest.approx({"bm25": one / (one + other), "dense": other / (one + other)})
+    steps, _ = drawn(course, 1500, 4, progress)
+    seen = Counter(split_id(mixed)[0] for step in steps for mixed in step)
+    assert seen["bm25"] / 6000 == pytest.approx(one / (one + other), abs=0.01)
+
+
+def test_success_of_an_environment_is_a_running_mean_of_its_steps():
+    course = curriculum(memory=0.75)
+    progress = course.learn(Progress(), [("bm25/q1", 1.0), ("bm25/q2", 0.0)])
+    assert progress.environments == {"bm25": 0.5}
+    progress = course.learn(progress, [("bm25/q1", 0.1), ("dense/q1", 0.3), ("dense/q2", 0.9), ("dense/q1", 0.6)])
+    assert progress.environments == pytest.approx({"bm25": 0.75 * 0.5 + 0.25 * 0.1, "dense": 0.6})
+    assert progress.questions == pytest.approx({"bm25/q1": 0.1, "bm25/q2": 0.0, "dense/q1": 0.45, "dense/q2": 0.9})
+    assert course.learn(progress, []) == progress, "a step without a score changes nothing"
+
+
+def test_questions_are_passed_over_by_their_own_success():
+    """Ten solved and ten hopeless questions, floor 0.25: under `hard` a solved one comes a quarter as often."""
+    ids = [f"q{n}" for n in range(20)]
+    course = curriculum({"a": 1.0}, {"a": ids}, prefer="hard", floor=0.25)
+    progress = Progress(questions={join_id("a", each): float(n < 10) for n, each in enumerate(ids)})
+    steps, after = drawn(course, 5000, 1, progress)
+    seen = Counter(mixed for step in steps for mixed in step)
+    solved = sum(seen[join_id("a", each)] for each in ids[:10])
+    assert solved / (5000 - solved) == pytest.approx(0.25, abs=0.02)
+    assert after.positions["a"] > 5000, "what is passed over is passed"
+
+
+def test_nothing_starves_at_the_floor():
+    ids = ["solved", "half"]
+    course = curriculum({"a": 1.0}, {"a": ids}, prefer="learnable", floor=0.05)
+    progress = Progress(questions={"a/solved": 1.0, "a/half": 0.5})
+    seen = Counter(mixed for step in drawn(course, 4000, 1, progress)[0] for mixed in step)
+    assert seen["a/solved"] / seen["a/half"] == pytest.approx(0.05, abs=0.015)
+
+
+@settings(deadline=None)
+@given(st.integers(1, 6), st.sampled_from(["none", "hard", "learnable"]), st.integers(0, 3))
+def test_a_run_that_goes_on_from_its_written_progress_draws_the_same(stop, prefer, seed):
+    def run(course, first, last, progress):
+        found = []
+        for step in range(first, last + 1):
+            ids, progress = course.draw(progress, step, 5)
+            found.append(ids)
+            progress = course.learn(progress, [(mixed, (hash_of(mixed) % 5) / 4) for mixed in ids])
+        return found, progress
+
+    def hash_of(mixed):
+        return sum(map(ord, mixed))
+
+    whole, _ = run(curriculum(prefer=prefer, seed=seed), 1, 7, Progress())
+    before, progress = run(curriculum(prefer=prefer, seed=seed), 1, stop, Progress())
+    again = Progress.from_plain(json.loads(json.dumps(asdict(progress))))
+    assert again == progress
+    after, _ = run(curriculum(prefer=prefer, seed=seed), stop + 1, 7, again)
+    assert before + after == whole
+
+
+@pytest.mark.parametrize("slashed", ["a/b", "/a", "a/", "", "a"])
+def test_an_id_with_slashes_comes_back_whole(slashed):
+    assert split_id(join_id("env", slashed)) == ("env", slashed)
+
+
+def test_another_seed_deals_environments_in_another_order():
+    """The order of questions within one would differ by itself."""
+    dealt = [
+        [
+            [split_id(mixed)[0] for mixed in step]
+            for step in drawn(curriculum({"bm25": 1.0, "dense": 1.0}, seed=seed), 6, 4)[0]
+        ]
+        for seed in (0, 1)
+    ]
+    assert dealt[0] != dealt[1]
+
+
+def mixture():
+    from querylect.configs.schema import RunConfig
+    from querylect.data.types import Question
+    from querylect.train.mix import Mixture
+
+    members = {"bm25": {"weight": 3.0}, "dense": {"env": {"index": "other"}}}
+    mix = {"environments": members, "curriculum": {"prefer": "hard", "memory": 0.5}}
+    config = RunConfig.model_validate({"train": {"questions_per_step": 4}, "mix": mix})
+    return Mixture(config, [Question(join_id(name, each), each) for name, ids in QUESTIONS.items() for each in ids])
+
+
+def step_of_slots(mix, finished):
+    """The ids in two slots of the step after `finished` ones, as the rows of one process, a row per leaf."""
+    rows = [{"prompt": slot, "leaf": leaf} for slot in mix.slots[1:3] for leaf in (0, 1)]
+    filled = mix.fill(rows, finished)
+    assert [row["leaf"] for row in filled] == [0, 1, 0, 1]
+    assert filled[0]["prompt"] == filled[1]["prompt"]
+    return [filled[0]["prompt"], filled[2]["prompt"]]
+
+
+REACHED = {"bm25": 0.9, "dense": 0.1}
+
+
+def tried(mixed_ids):
+    """A tree of one turn for each question; BM25 succeeds nearly always, the other one rarely."""
+    from ..train.test_train_credit import node, tree
+
+    trees = [tree(node(REACHED[split_id(mixed)[0]]), name=mixed) for mixed in mixed_ids]
+    for one in trees:
+        one.roots[0].metrics = {"ndcg@10": one.roots[0].reward}
+    return trees
+
+
+def test_progress_belongs_to_finished_steps(tmp_path):
+    """A step that is given up is drawn again as it was, and a checkpoint of the step before knows nothing of it."""
+    mix = mixture()
+    first = step_of_slots(mix, 0)
+    mix.learn(tried(first), 0)
+    assert step_of_slots(mix, 0) == first, "given up after its rollout"
+    mix.learn(tried(first), 0)
+    mix.save(tmp_path, 0)
+    assert json.loads((tmp_path / "mix.json").read_text()) == asdict(Progress())
+    second = step_of_slots(mix, 1)
+    shares = mix.shares
+    assert shares["bm25"] != 0.75, "what was learnt counts from the next step on"
+    assert not set(first) & set(second)
+    mix.save(tmp_path, 1)
+    saved = json.loads((tmp_path / "mix.json").read_text())
+    assert saved["questions"] == {mixed: REACHED[split_id(mixed)[0]] for mixed in first}
+    assert sum(saved["positions"].values()) == 4, "all processes draw the whole step"
+    again = mixture()
+    again.load(tmp_path)
+    assert step_of_slots(again, 1) == second
+    assert again.shares == shares
+
+
+def test_every_step_has_a_draw_of_its_own():
+    mix, course = mixture(), curriculum(prefer="hard", memory=0.5)
+    for finished in range(6):
+        ids = [row["prompt"] for row in mix.fill([{"prompt": slot} for slot in mix.slots], finished)]
+        assert ids == course.draw(mix.progress(finished), finished + 1, 4)[0]
+        mix.learn(tried(ids), finished)
+
+
+def test_two_steps_on_one_rollout_learn_from_it_once(tmp_path):
+    """The rollout of steps 1 and 2 is behind the checkpoints of both, and step 3 draws anew."""
+    mix = mixture()
+    mix.learn(tried(step_of_slots(mix, 0)), 0)
+    found = []
+    for finished in (1, 2):
+        mix.save(tmp_path, finished)
+        found.append((tmp_path / "mix.json").read_text())
+    assert found[0] == found[1]
+    again = mixture()
+    again.load(tmp_path)
+    assert step_of_slots(again, 2) == step_of_slots(mix, 2)
+
+
+def test_success_is_that_of_scored_last_turns():
+    from querylect.train.mix import success
+
+    from ..train.test_train_credit import node, tree
+
+    one = tree(node(0.9, 0.2, None, 0.6), node(0.9, 0.1))
+    for leaf, metric in zip([path[-1] for path in one.paths()], (0.1, 0.7, 0.5, 0.3), strict=True):
+        leaf.metrics = {"ndcg@10": metric}
+    assert success(one, "ndcg@10") == pytest.approx(0.3), "the mean of .1, .5 and .3"
+    assert success(tree(node(0.9, None)), "ndcg@10") is None
