@@ -22,9 +22,10 @@ from .configs.run_settings import load_run_config
 from .configs.schema import RunConfig
 from .data.commands import app as data_app
 from .doctor.commands import app as doctor_app
-from .envs import commands as _data_prepare  # noqa: F401 - a command of data_app
+from .envs.commands import app as prepare_app
 from .errors import ConfigError, QuerylectError
 from .eval.commands import app as eval_app
+from .eval.commands import data_app as baselines_app
 from .eval.papers.commands import app as paper_app
 from .export.commands import app as hub_app
 from .inference.commands import app as use_app
@@ -45,6 +46,8 @@ index_app = typer.Typer(no_args_is_help=True, help="Build or check the index tha
 app.add_typer(index_app, name="index")
 env_app = typer.Typer(no_args_is_help=True, help="Take an environment's data elsewhere.")
 app.add_typer(env_app, name="env")
+data_app.add_typer(prepare_app)
+data_app.add_typer(baselines_app)
 app.add_typer(data_app, name="data")
 app.add_typer(doctor_app)
 app.add_typer(eval_app)

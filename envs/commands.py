@@ -1,17 +1,19 @@
 """`querylect data prepare`, which embeds documents where it is asked to."""
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from ..data.commands import From, Name, Verbose, fetched_dataset, split_commas
-from ..data.commands import app as data_app
 from ..errors import ConfigError
 from ..logs import progress_bar, set_up_logging
 
+app = typer.Typer()
 
-@data_app.command("prepare")
+
+@app.command("prepare")
 def prepare(
     name: Name,
     to: Annotated[Path, typer.Option("--to", metavar="FOLDER", help="The new BEIR folder.")],
@@ -34,8 +36,6 @@ def prepare(
     if leaks not in ("text", "near"):
         raise ConfigError(f"--leaks is {leaks!r}; expected text or near.")
     dataset = fetched_dataset(name, copy, parts=split_commas(parts), positives=positives, task=task, subset=subset)
-    from functools import partial
-
     from ..configs.schema import EnvironmentConfig
     from ..data.prepare.prepare import prepare as write
     from ..data.prepare.prepare import summary

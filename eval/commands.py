@@ -10,11 +10,12 @@ from ..configs.load import dump_config, load_config
 from ..configs.mix import only
 from ..configs.run_settings import load_run_config
 from ..data.commands import Verbose
-from ..data.commands import app as data_app
 from ..errors import ConfigError
 from ..logs import set_up_logging
 
 app = typer.Typer()
+data_app = typer.Typer()
+"""What `querylect data` offers from here."""
 
 
 @app.command()

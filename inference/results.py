@@ -19,7 +19,7 @@ from ..rollouts.tree import Node
 class Continuation:
     """The position of an answer in its conversation, from which the next turn continues."""
 
-    context: Branch
+    branch: Branch
     node: Node
 
 

@@ -92,43 +92,41 @@ def _answer_turn(
     dialogue: Conversation, orders: Sequence[Order], turn: int, base: PolicyConfig, depth: int
 ) -> list[RewriteResult]:
     failed: dict[str, str] = {}
-    contexts: dict[str, Branch] = {}
+    branches: dict[str, Branch] = {}
     if turn == 1:
         questions = {order.id: Question(order.id, order.question.text, order.question.options) for order in orders}
         failed = _first_stage(dialogue, list(questions.values()), base)
-        contexts = {name: dialogue.begin(question) for name, question in questions.items() if name not in failed}
+        branches = {name: dialogue.begin(question) for name, question in questions.items() if name not in failed}
     else:
         for order in orders:
             if order.after is None or order.after.continuation is None:
                 failed[order.id] = "no turn to go on from"
                 continue
             continuation = order.after.continuation
-            contexts[order.id] = dialogue.next_turn(
-                continuation.context, continuation.node, order.documents or [], turn
-            )
+            branches[order.id] = dialogue.next_turn(continuation.branch, continuation.node, order.documents or [], turn)
     max_tokens = dialogue.rollout.max_prompt_tokens
-    for name, context in list(contexts.items()):
-        if len(context.prompt_ids) > max_tokens:
+    for name, branch in list(branches.items()):
+        if len(branch.prompt_ids) > max_tokens:
             if turn == 1:
-                _refuse_long_prompt(dialogue, context)
-            failed[name] = f"the prompt has {len(context.prompt_ids)} tokens of {max_tokens}; shorten the question"
-            del contexts[name]
+                _refuse_long_prompt(dialogue, branch)
+            failed[name] = f"the prompt has {len(branch.prompt_ids)} tokens of {max_tokens}; shorten the question"
+            del branches[name]
     answers = (
-        dialogue.generate(list(contexts.values()), turn, 1, dialogue.sampling(turn, greedy=True)) if contexts else []
+        dialogue.generate(list(branches.values()), turn, 1, dialogue.sampling(turn, greedy=True)) if branches else []
     )
-    nodes = dict(zip(contexts, answers, strict=True))
+    nodes = dict(zip(branches, answers, strict=True))
     results: list[RewriteResult] = []
     for order in orders:
         if order.id in failed:
             fallback = SearchPlan.of(order.question.text, depth)
             results.append(RewriteResult(order.question, turn, fallback, failure=failed[order.id]))
             continue
-        context, node = nodes[order.id]
+        branch, node = nodes[order.id]
         rewrite = node.rewrite
         failure = None if rewrite.plan is not None else rewrite.failure or "no plan"
         texts = rewrite.rewrites if rewrite.plan is not None else ()
         plan = rewrite.plan or SearchPlan.of(order.question.text, depth)
-        continuation = Continuation(context, node)
+        continuation = Continuation(branch, node)
         results.append(
             RewriteResult(order.question, turn, plan, texts, rewrite.think, failure, node.text, continuation)
         )
@@ -148,9 +146,9 @@ def _first_stage(dialogue: Conversation, questions: Sequence[Question], base: Po
     return {name: f"first stage: {reason}" for name, reason in lost.items()}
 
 
-def _refuse_long_prompt(dialogue: Conversation, context: Branch) -> None:
+def _refuse_long_prompt(dialogue: Conversation, branch: Branch) -> None:
     """Raise ConfigError if the prompt is too long even with an empty question."""
-    question = context.tree.question
+    question = branch.tree.question
     bare = dialogue.chat.first(dialogue.rewriter.first(Question(question.id, "")), dialogue.rewriter.opening)
     dialogue.check_length([bare])
 

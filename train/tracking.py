@@ -170,9 +170,8 @@ def open_trackers(config: RunConfig, folder: Path, provenance: Mapping[str, Any]
     factories: dict[str, Callable[[Started], Tracker]] = {}
     if wandb_mode(config.tracking) != "disabled":
         factories["Weights & Biases"] = WandbRun
-    if config.tracking.report_to:
-        available: dict[str, Callable[[Started], Tracker]] = {"tensorboard": TensorBoard, "trackio": Trackio}
-        factories |= {name: available[name] for name in config.tracking.report_to}
+    available: dict[str, Callable[[Started], Tracker]] = {"tensorboard": TensorBoard, "trackio": Trackio}
+    factories |= {name: available[name] for name in config.tracking.report_to}
     if not factories:
         return Trackers([])
     id, joined = tracking_id(folder)

@@ -83,7 +83,8 @@ def _duplicates(
 ) -> tuple[dict[str, tuple[str, float]], dict[str, Any]]:
     """Id of a removed document → (id of the remaining one, cosine), and the entry for meta.json."""
     total, digest = _corpus_digest(benchmark)
-    plan = {"corpus": digest, **encoder.identity}
+    identity = encoder.identity
+    plan = {"corpus": digest, **identity}
     path = staging / _PLAN
     if path.is_file():
         if path.read_text(encoding="utf-8") != json.dumps(plan):
@@ -102,9 +103,9 @@ def _duplicates(
     needed = {duplicate.place for duplicate in matches} | {duplicate.kept for duplicate in matches}
     ids = {position: document.id for position, document in enumerate(benchmark.documents()) if position in needed}
     details = {
-        "encoder": encoder.identity["recipe"]["name"],
-        "model": encoder.identity["encoder"],
-        "max_length": encoder.identity["recipe"]["max_length"],
+        "encoder": identity["recipe"]["name"],
+        "model": identity["encoder"],
+        "max_length": identity["recipe"]["max_length"],
         "cosine_over": threshold,
         "removed": len(matches),
     }

@@ -87,13 +87,13 @@ def test_documents_ask_for_the_turn_that_is_shown_them(trained):  # noqa: F811
     assert second.turn == 2
     prompt, _ = ids(second)
     assert prompt[: len(ids(first)[0]) + len(ids(first)[1])] == [*ids(first)[0], *ids(first)[1]]
-    assert "About triptan" in second.continuation.context.messages[-1]["content"]
+    assert "About triptan" in second.continuation.branch.messages[-1]["content"]
     assert ids(rewriter.rewrite("my head hurts", documents=shown)) == ids(second), "the first turn is answered again"
     empty = rewriter.rewrite("my head hurts", documents=[], after=first)
-    assert "Found nothing." in empty.continuation.context.messages[-1]["content"]
+    assert "Found nothing." in empty.continuation.branch.messages[-1]["content"]
     several = rewriter.rewrite(["my head hurts", "gums"], documents=[shown, ["a plain text"]])
     assert ids(several[0]) == ids(second)
-    assert "Found: a plain" in several[1].continuation.context.messages[-1]["content"]
+    assert "Found: a plain" in several[1].continuation.branch.messages[-1]["content"]
     with pytest.raises(RequestError, match="1 lists of documents"):
         rewriter.rewrite(["one", "two"], documents=[shown])
     with pytest.raises(RequestError, match="is shown documents"):
@@ -248,7 +248,7 @@ def test_a_policy_for_several_is_asked_for_the_one_that_will_search(trained, les
     rewriter = Rewriter.from_pretrained(folder)
 
     def asked(**more):
-        return rewriter.rewrite("my head hurts", **more).continuation.context.messages[0]["content"]
+        return rewriter.rewrite("my head hurts", **more).continuation.branch.messages[0]["content"]
 
     assert "Contriever" in asked(retriever="meaning")
     assert "Contriever" not in asked(retriever="words")

@@ -38,7 +38,7 @@ def test_a_rewriter_of_two_turns_searches_and_asks_twice(second, trained, lesson
         assert rewriter.rewrite(ASKED) == expected, "through the service of the run"
         assert rewriter.rewrite(ASKED[0], client=client) == expected[0]
         assert [one.turn for one in expected] == [2, 2, 2]
-        assert all("About" in one.continuation.context.messages[-1]["content"] for one in expected), (
+        assert all("About" in one.continuation.branch.messages[-1]["content"] for one in expected), (
             "documents were shown"
         )
         assert rewriter.rewrite(ASKED, turn=1) == first
