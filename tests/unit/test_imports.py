@@ -9,6 +9,7 @@ ORDER = [
     "errors",
     "logs",
     "sources",
+    "markdown",
     "provenance",
     "storage",
     "rewards",
