@@ -35,8 +35,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import httpx
-import yaml
 from machine import describe
+from querylect.configs.load import dump_config
 from querylect.configs.schema import ClientConfig, DatasetConfig, EnvironmentConfig, RunConfig
 from querylect.envs.client.client import SyncEnvironmentClient
 from querylect.envs.environment import Environment
@@ -72,7 +72,7 @@ class Soak:
         build_index(self.config.env)
         self.here = Environment.open(self.config.env)
         self.yaml = folder / "run.yaml"
-        self.yaml.write_text(yaml.safe_dump(self.config.model_dump(mode="json")))
+        self.yaml.write_text(dump_config(self.config))
         self.service = Service(self.yaml, port, TOKEN, folder / "service.log")
         self.asker = Asker(self.here, CLIENT.model_copy(update={"deadline": 15.0}), self.service.url)
 

@@ -1,7 +1,7 @@
 """Configuration from the schema's defaults, a YAML file and dotted overrides; later ones win.
 
 All mistakes are raised as one ConfigError that names the source (file or override), the key, its value and what was
-expected. Imports only pydantic and PyYAML.
+expected. Imports only pydantic and ruamel.yaml.
 """
 
 import difflib
@@ -11,13 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import ValidationError
 
 from ..errors import ConfigError
 from .mix_values import shortened, taken_over
 from .schema import RunConfig, Section
-from .yaml12 import parse_yaml, write_yaml
+from .yaml12 import InvalidYAMLError, parse_yaml, write_yaml
 
 Settings = typing.TypeVar("Settings", bound=Section)
 
@@ -98,20 +97,12 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} cannot be read: {error.strerror}.") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is not UTF-8 text (byte {error.start}); expected a YAML file.") from error
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path}{_yaml_problem(error)}") from error
+    except InvalidYAMLError as error:
+        raise ConfigError(f"{path}, {error}.") from error
     if not isinstance(values, dict):
         actual = "nothing" if values is None else f"a {type(values).__name__}"
         raise ConfigError(f"{path} holds {actual}; expected a mapping with keys such as env, policy and train.")
     return values
-
-
-def _yaml_problem(error: yaml.YAMLError) -> str:
-    mark = error.problem_mark if isinstance(error, yaml.MarkedYAMLError) else None
-    if mark is None:
-        return f" is not valid YAML: {' '.join(str(error).split())}."
-    problem = error.problem or error.context or "syntax error"  # type: ignore[attr-defined]
-    return f", line {mark.line + 1}, column {mark.column + 1}: {problem}."
 
 
 def _parse_override(override: str, schema: type[Section]) -> tuple[Key, Any]:
@@ -124,8 +115,8 @@ def _parse_override(override: str, schema: type[Section]) -> tuple[Key, Any]:
         raise ConfigError(f"override {override!r}: {_unknown_key_message(key, schema)}")
     try:
         return key, parse_yaml(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"override {override!r}: the value is not valid YAML{_yaml_problem(error)}") from error
+    except InvalidYAMLError as error:
+        raise ConfigError(f"override {override!r}: the value is not valid YAML, {error}.") from error
 
 
 def _set(values: dict[str, Any], key: Key, value: Any) -> None:

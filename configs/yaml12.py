@@ -1,82 +1,119 @@
-"""YAML in and out by the 1.2 core schema: `1e-5` is a number, `no` is text, `010` is ten, dates are text.
+"""YAML 1.2 in and out with ruamel.yaml: `1e-5` is a number, `no` is text, `010` is ten.
 
-PyYAML follows YAML 1.1, where `1e-5` is text and `no` is false. Duplicate keys, which YAML forbids and PyYAML lets
-pass, are refused here. Infinite and not-a-number values stay text: no setting takes them.
+Narrower than YAML where no setting needs more: dates are text, numbers are finite, keys are text. Written text means
+the same to readers of YAML 1.1.
 """
 
 import math
 import re
-from collections.abc import Hashable
+from io import StringIO
 from typing import Any
 
-import yaml
+from ruamel.yaml import YAML
+from ruamel.yaml.constructor import SafeConstructor
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+from ruamel.yaml.reader import ReaderError
+from ruamel.yaml.representer import SafeRepresenter
+from ruamel.yaml.resolver import implicit_resolvers
 
-_RESOLVERS: tuple[tuple[str, str, str], ...] = (
-    ("tag:yaml.org,2002:null", r"^(?:~|null|Null|NULL|)$", "~nN\0"),
-    ("tag:yaml.org,2002:bool", r"^(?:true|True|TRUE|false|False|FALSE)$", "tTfF"),
-    ("tag:yaml.org,2002:int", r"^(?:[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+)$", "-+0123456789"),
-    ("tag:yaml.org,2002:float", r"^[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?$", "-+.0123456789"),
-    ("tag:yaml.org,2002:merge", r"^<<$", "<"),
-)
-
-
-class _Loader(yaml.SafeLoader):
-    """SafeLoader with the core schema's scalars and without duplicate keys."""
-
-    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        """Build a dictionary; raises yaml.MarkedYAMLError at a key that is not text or stands twice."""
-        keys: set[str] = set()
-        for key, _ in node.value:
-            if key.tag == "tag:yaml.org,2002:merge":
-                continue
-            problem = "" if key.tag == "tag:yaml.org,2002:str" else "a key that is not text"
-            problem = f"duplicate key {key.value!r}" if not problem and key.value in keys else problem
-            if problem:
-                raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
-            keys.add(key.value)
-        return super().construct_mapping(node, deep)
+_TAG = "tag:yaml.org,2002:"
 
 
-def _construct_int(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
-    text = node.value
-    return int(text, 8) if text.startswith("0o") else int(text, 16) if text.startswith("0x") else int(text)
+class InvalidYAMLError(ValueError):
+    """Text that is not YAML; the message says where and why: `line 4, column 5: …`."""
 
 
-def _construct_float(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> float:
-    value = float(node.value)
-    if not math.isfinite(value):
-        raise yaml.MarkedYAMLError(problem=f"{node.value} is too large for a number", problem_mark=node.start_mark)
-    return value
+class _Constructor(SafeConstructor):
+    def check_mapping_key(self, node: MappingNode, key_node: Node, mapping: Any, key: Any, value: Any) -> bool:
+        """Refuse keys that stand twice or are not text."""
+        if not isinstance(key, str) or key in mapping:
+            problem = f"duplicate key {key!r}" if isinstance(key, str) else "a key that is not text"
+            raise MarkedYAMLError(problem=problem, problem_mark=key_node.start_mark)
+        return True
+
+    def construct_yaml_float(self, node: ScalarNode) -> float:
+        """Refuse infinities and NaN."""
+        value = super().construct_yaml_float(node)
+        if not math.isfinite(value):
+            problem = f"{node.value} is no finite number; give one, or quote it as text"
+            raise MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
+        return value
 
 
-class _Dumper(yaml.SafeDumper):
-    """SafeDumper that quotes whatever either YAML version would read as something else than text."""
-
-    yaml_implicit_resolvers = {first: list(rules) for first, rules in yaml.SafeDumper.yaml_implicit_resolvers.items()}
-
+class _Representer(SafeRepresenter):
     def ignore_aliases(self, data: Any) -> bool:
         """Write every value out in full."""
         return True
 
+    def represent_str(self, data: str) -> ScalarNode:
+        """Quote what YAML 1.1 or 1.2 reads as something else than text, and what only 1.2 allows in a list."""
+        is_ambiguous = (
+            data.startswith(":") or "?" in data or any(pattern.match(data) for _, _, pattern, _ in implicit_resolvers)
+        )
+        return self.represent_scalar(f"{_TAG}str", data, style="'" if is_ambiguous else None)
 
-for _tag, _pattern, _first in _RESOLVERS:
-    _characters = ["" if character == "\0" else character for character in _first]
-    _Loader.add_implicit_resolver(_tag, re.compile(_pattern), _characters)
-    _Dumper.add_implicit_resolver(_tag, re.compile(_pattern), _characters)
-_Loader.add_constructor("tag:yaml.org,2002:int", _construct_int)
-_Loader.add_constructor("tag:yaml.org,2002:float", _construct_float)
-_Dumper.add_representer(
-    list, lambda dumper, items: dumper.represent_sequence("tag:yaml.org,2002:seq", items, flow_style=True)
-)
+    def represent_float(self, data: float) -> ScalarNode:
+        """Write a point, without which YAML 1.1 reads text: 1.0e-05."""
+        text = repr(data)
+        return self.represent_scalar(f"{_TAG}float", text if "." in text else text.replace("e", ".0e"))
+
+    def represent_list(self, data: list[Any]) -> SequenceNode:
+        """Write a list in one line."""
+        return self.represent_sequence(f"{_TAG}seq", data, flow_style=True)
+
+
+_Constructor.add_constructor(f"{_TAG}float", _Constructor.construct_yaml_float)
+for _kind in ("timestamp", "value"):
+    _Constructor.add_constructor(f"{_TAG}{_kind}", _Constructor.construct_yaml_str)
+_Representer.add_representer(str, _Representer.represent_str)
+_Representer.add_representer(float, _Representer.represent_float)
+_Representer.add_representer(list, _Representer.represent_list)
+
+
+def _yaml() -> YAML:
+    yaml = YAML(typ="safe", pure=True)
+    yaml.Constructor, yaml.Representer = _Constructor, _Representer
+    yaml.default_flow_style = False
+    yaml.brace_single_entry_mapping_in_flow_sequence = True
+    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]  # declared as None there
+    yaml.width = 100
+    return yaml
 
 
 def parse_yaml(text: str) -> Any:
-    """Return the value of one YAML document. Raises yaml.YAMLError; never builds a Python object of another kind."""
-    return yaml.load(text, Loader=_Loader)
+    """Return the value of one YAML document. Raises InvalidYAMLError; builds no Python objects of other kinds."""
+    return _load(_yaml(), text)
+
+
+def card_metadata(text: str) -> dict[str, Any]:
+    """The YAML head of a card on the Hub, read as leniently as others write it; empty without one.
+
+    Raises InvalidYAMLError.
+    """
+    head = re.match(r"\s*---\r?\n(.*?)^---\s*$", text, re.DOTALL | re.MULTILINE)
+    yaml = YAML(typ="safe", pure=True)
+    yaml.allow_duplicate_keys = True
+    values = _load(yaml, head[1]) if head else None
+    return values if isinstance(values, dict) else {}
+
+
+def _load(yaml: YAML, text: str) -> Any:
+    try:
+        return yaml.load(text)
+    except MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        raise InvalidYAMLError(f"{where}{error.problem or error.context or 'syntax error'}") from error
+    except ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise InvalidYAMLError(f"line {line}: {error.reason} (#x{error.character:04x})") from error
+    except (YAMLError, ValueError) as error:
+        raise InvalidYAMLError(" ".join(str(error).split())) from error
 
 
 def write_yaml(value: Any) -> str:
     """Return YAML that `parse_yaml` reads back to an equal value; dictionaries keep their order."""
-    return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
+    stream = StringIO()
+    _yaml().dump(value, stream)
+    return stream.getvalue()

@@ -8,16 +8,15 @@ import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
 
 from ..errors import DataError, DownloadError, StorageError, first_line
 from ..storage import file_sha256, storage, write_lines
 from .fetched import SOURCE, git_blob_of
-from .known import HubFiles, KnownBenchmark
+from .known import KnownBenchmark
 
 Progress = Callable[[int, int], None]
 """Called with (bytes done, bytes in total)."""
@@ -61,11 +60,8 @@ def fetch(
     if copy is None and not benchmark.repositories:
         raise DataError(f"{benchmark.name} cannot be fetched by a program: {benchmark.by_hand}.")
     staging = target.with_name(f".{target.name}.partial")
-    source = (
-        str(copy.expanduser().resolve())
-        if copy
-        else ", ".join(repository.repo for repository in benchmark.repositories)
-    )
+    repositories = ", ".join(repository.repo for repository in benchmark.repositories)
+    source = str(copy.expanduser().resolve()) if copy else repositories
     with storage(
         lambda error: (
             f"{target} could not be written ({error}); what has arrived is kept beside it, and the same command goes "
@@ -78,10 +74,7 @@ def fetch(
         total, done = sum(file.size for file in files), 0
         for file in files:
             if not _complete(staging / file.path, file):
-                if copy is not None:
-                    _copy(file, staging)
-                else:
-                    _download(file, staging, endpoint)
+                _bring(file, staging, endpoint)
             done += file.size
             if progress:
                 progress(done, total)
@@ -108,12 +101,8 @@ def _plan(
             )
         return files
     files = _local_files(benchmark, copy) if copy is not None else _hub_files(benchmark, revision, endpoint)
-    _write(path, json.dumps({"asked": request, "files": [_as_json(file) for file in files]}, indent=1))
+    _write(path, json.dumps({"asked": request, "files": [asdict(file) for file in files]}, indent=1))
     return files
-
-
-def _as_json(file: _File) -> dict[str, Any]:
-    return {name: getattr(file, name) for name in _File.__slots__}
 
 
 def _local_files(benchmark: KnownBenchmark, copy: Path) -> list[_File]:
@@ -121,13 +110,11 @@ def _local_files(benchmark: KnownBenchmark, copy: Path) -> list[_File]:
     if not folder.is_dir():
         raise DataError(f"{folder} is no folder; expected a copy of the published files of {benchmark.name}.")
     names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
-    chosen = [name for name in _matching(names, benchmark.files) if not name.startswith(".")]
-    _refuse_none(chosen, names, benchmark.files, str(folder))
+    names = [name for name in names if not name.startswith(".")]
+    paths = {name: folder.resolve() / name for name in names}
     return [
-        _File(
-            name, (folder / name).stat().st_size, file_sha256(folder / name), "", "", "", str((folder / name).resolve())
-        )
-        for name in chosen
+        _File(name, paths[name].stat().st_size, file_sha256(paths[name]), "", "", "", str(paths[name]))
+        for name in _matching(names, benchmark.files, str(folder))
     ]
 
 
@@ -136,14 +123,12 @@ def _hub_files(benchmark: KnownBenchmark, revision: str | None, endpoint: str | 
 
     files: list[_File] = []
     for repository in benchmark.repositories:
-        with _hub(repository, "be looked up"):
+        with _hub(repository.repo, "be looked up"):
             info = HfApi(endpoint=endpoint).dataset_info(
                 repository.repo, revision=revision or repository.revision, files_metadata=True
             )
         siblings = {sibling.rfilename: sibling for sibling in info.siblings or ()}
-        chosen = _matching(sorted(siblings), repository.files)
-        _refuse_none(chosen, sorted(siblings), repository.files, repository.repo)
-        for name in chosen:
+        for name in _matching(sorted(siblings), repository.files, repository.repo):
             sibling = siblings[name]
             files.append(
                 _File(
@@ -159,17 +144,15 @@ def _hub_files(benchmark: KnownBenchmark, revision: str | None, endpoint: str | 
     return files
 
 
-def _matching(names: Sequence[str], patterns: Sequence[str]) -> list[str]:
-    return [name for name in names if any(fnmatch(name, pattern) for pattern in patterns)]
-
-
-def _refuse_none(chosen: Sequence[str], names: Sequence[str], patterns: Sequence[str], source: str) -> None:
-    data = [name for name in chosen if not name.endswith(".md")]
-    if not data:
+def _matching(names: Sequence[str], patterns: Sequence[str], source: str) -> list[str]:
+    """The names that match a pattern. DataError if `source` has no such file besides a README."""
+    chosen = [name for name in names if any(fnmatch(name, pattern) for pattern in patterns)]
+    if all(name.endswith(".md") for name in chosen):
         raise DataError(
             f"{source} holds none of the files {', '.join(patterns)}; it has {', '.join(names[:8]) or 'none'}. "
             "It is another dataset, or it is published in another form now."
         )
+    return chosen
 
 
 def _complete(path: Path, file: _File) -> bool:
@@ -178,8 +161,24 @@ def _complete(path: Path, file: _File) -> bool:
     return file_sha256(path) == file.sha256 if file.sha256 else not file.git or git_blob_of(path) == file.git
 
 
-def _copy(file: _File, staging: Path) -> None:
+def _bring(file: _File, staging: Path, endpoint: str | None) -> None:
+    """Copy or download a file, whole and verified, or not at all."""
     target = staging / file.path
+    if file.repo:
+        _download(file, target, endpoint)
+        error: DataError | DownloadError = DownloadError(
+            f"{file.there} of {file.repo} arrived with another size or checksum than the Hub states, and was removed. "
+            "Fetch again; if that repeats, something on the way changes files."
+        )
+    else:
+        _copy(file, target)
+        error = DataError(f"{file.there} changed while it was copied. Remove {staging} and fetch again.")
+    if not _complete(target, file):
+        target.unlink(missing_ok=True)
+        raise error
+
+
+def _copy(file: _File, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f".{target.name}.tmp")
     try:
@@ -187,60 +186,42 @@ def _copy(file: _File, staging: Path) -> None:
     except FileNotFoundError:
         raise DataError(f"{file.there} is gone; it was there when the copying began. Look at the source.") from None
     temporary.replace(target)
-    if not _complete(target, file):
-        target.unlink()
-        raise DataError(f"{file.there} changed while it was copied. Remove {staging} and fetch again.")
 
 
-def _download(file: _File, staging: Path, endpoint: str | None) -> None:
+def _download(file: _File, target: Path, endpoint: str | None) -> None:
     from huggingface_hub import hf_hub_download
 
-    local_dir = staging / file.path.removesuffix(file.there) if file.path != file.there else staging
-    with _hub(HubFiles(file.repo, ()), f"give {file.there}"):
+    folder = Path(str(target).removesuffix(file.there))
+    with _hub(file.repo, f"give {file.there}"):
         hf_hub_download(
-            file.repo,
-            file.there,
-            repo_type="dataset",
-            revision=file.revision,
-            local_dir=local_dir,
-            endpoint=endpoint,
-        )
-    if not _complete(staging / file.path, file):
-        (staging / file.path).unlink(missing_ok=True)
-        raise DownloadError(
-            f"{file.there} of {file.repo} arrived with another size or checksum than the Hub states, and was removed. "
-            "Fetch again; if that repeats, something on the way changes files."
+            file.repo, file.there, repo_type="dataset", revision=file.revision, local_dir=folder, endpoint=endpoint
         )
 
 
 @contextmanager
-def _hub(repository: HubFiles, action: str) -> Iterator[None]:
+def _hub(repo: str, action: str) -> Iterator[None]:
     """Turn errors of the Hub into DataError or DownloadError with advice."""
     from huggingface_hub import errors
 
+    unreachable = (errors.HTTPError, errors.XetDownloadError, ConnectionError, TimeoutError)
     try:
         yield
     except errors.GatedRepoError as error:
         raise DataError(
-            f"{repository.repo} asks for its terms to be accepted on the Hub, and for the token of an account that did "
+            f"{repo} asks for its terms to be accepted on the Hub, and for the token of an account that did "
             f"(hf auth login): {first_line(error)}"
         ) from error
-    except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError, errors.EntryNotFoundError) as error:
-        if isinstance(error, errors.LocalEntryNotFoundError):
-            raise _unreachable(repository, action, error) from error
-        raise DataError(
-            f"{repository.repo} is not on the Hub, or not in that revision: {first_line(error)} Check the name; a "
-            "local copy is read with --from FOLDER."
+    except (*unreachable, errors.EntryNotFoundError) as error:
+        missing = (errors.RepositoryNotFoundError, errors.RevisionNotFoundError, errors.EntryNotFoundError)
+        if isinstance(error, missing) and not isinstance(error, errors.LocalEntryNotFoundError):
+            raise DataError(
+                f"{repo} is not on the Hub, or not in that revision: {first_line(error)} Check the name; a local copy "
+                "is read with --from FOLDER."
+            ) from error
+        raise DownloadError(
+            f"the Hub could not {action} of {repo} ({first_line(error)}). Run the same command again where the network "
+            "reaches it: it goes on with what has arrived. A copy from another machine is read with --from FOLDER."
         ) from error
-    except (errors.HTTPError, ConnectionError, TimeoutError, errors.OfflineModeIsEnabled) as error:
-        raise _unreachable(repository, action, error) from error
-
-
-def _unreachable(repository: HubFiles, action: str, error: Exception) -> DownloadError:
-    return DownloadError(
-        f"the Hub could not {action} of {repository.repo} ({first_line(error)}). Run the same command again where the "
-        "network reaches it: it goes on with what has arrived. A copy from another machine is read with --from FOLDER."
-    )
 
 
 def _refuse_full(staging: Path, files: Sequence[_File]) -> None:

@@ -9,8 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import yaml
-
+from ..configs.yaml12 import InvalidYAMLError, card_metadata
 from ..errors import DataError
 from .benchmark import Benchmark, splits_of
 from .rows import FETCH, grade_of, id_of, read_rows, string_of
@@ -85,13 +84,12 @@ def _configs(folder: Path) -> dict[str, dict[str, list[Path]]]:
     """Table → split → files, from the YAML header of README.md; empty if it has no `configs`."""
     readme = folder / "README.md"
     text = readme.read_text(encoding="utf-8", errors="replace") if readme.is_file() else ""
-    head = re.match(r"---\n(.*?)\n---", text, re.DOTALL)
     try:
-        metadata = yaml.safe_load(head[1]) if head else None
-    except yaml.YAMLError as error:
+        metadata = card_metadata(text)
+    except InvalidYAMLError as error:
         raise DataError(f"the head of {readme} is not valid YAML ({error}). Mend or remove the file.") from error
     configs: dict[str, dict[str, list[Path]]] = {}
-    for table in (metadata.get("configs") if isinstance(metadata, dict) else None) or ():
+    for table in metadata.get("configs") or ():
         for split, patterns in _data_files(table):
             safe = [pattern for pattern in patterns if not Path(pattern).is_absolute() and ".." not in pattern]
             paths = sorted({path for pattern in safe for path in folder.glob(pattern)})

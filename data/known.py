@@ -10,8 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from ..configs.yaml12 import parse_yaml
 from ..errors import DataError
 
 _BEIR_LICENCE = "BEIR (Thakur et al. 2021); {}, as its authors report"
@@ -148,4 +147,4 @@ def _mteb(name: str) -> KnownBenchmark:
 
 @cache
 def _read(name: str) -> dict[str, Any]:
-    return dict(yaml.safe_load((Path(__file__).parent / name).read_text(encoding="utf-8")))
+    return dict(parse_yaml((Path(__file__).parent / name).read_text(encoding="utf-8")))

@@ -9,8 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from ..configs.yaml12 import parse_yaml
 from ..errors import DataError
 
 _FOLDER = Path(__file__).parent / "papers"
@@ -76,7 +75,7 @@ def published(name: str) -> Published:
     path = _FOLDER / f"{name}.yaml"
     if not path.is_file():
         return NOTHING_PUBLISHED
-    content: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    content: dict[str, Any] = parse_yaml(path.read_text(encoding="utf-8"))
     figures = []
     for group in content["figures"]:
         for system, values in group["values"].items():

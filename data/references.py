@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
+from ..configs.yaml12 import parse_yaml
 
 TOLERANCE = 0.005
 METRIC = "ndcg@10"
@@ -120,4 +120,4 @@ def _source(reference: Reference) -> str:
 
 @cache
 def _read() -> list[dict[str, Any]]:
-    return list(yaml.safe_load((Path(__file__).parent / "references.yaml").read_text(encoding="utf-8")))
+    return list(parse_yaml((Path(__file__).parent / "references.yaml").read_text(encoding="utf-8")))

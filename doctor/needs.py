@@ -158,6 +158,8 @@ def _packages(config: RunConfig) -> Iterator[Finding]:
     }
     if config.rollout.engine == "vllm":
         required["rollout.engine vllm"] = ("vllm", "gpu")
+    if config.env.remote is not None:
+        required["env.remote"] = ("opensearchpy", "opensearch")
     for name, (module, extra) in required.items():
         installed = find_spec(module) is not None
         remedy = "" if installed else f"pip install 'querylect[{extra}]'"

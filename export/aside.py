@@ -59,47 +59,52 @@ def only_export(run: Path) -> Iterator[None]:
 
 
 @contextmanager
+def staging(folder: Path, failed: str) -> Iterator[Path]:
+    """Make an empty folder to write into, and delete it at the end.
+
+    Raises StorageError if the disk fails: its message is `failed` with the cause in the place of {cause}.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        folder.mkdir(parents=True)
+        yield folder
+    except Exception as error:
+        if _is_of_the_disk(error):
+            cause = " ".join(str(getattr(error, "strerror", None) or error).split())[:200]
+            raise StorageError(failed.replace("{cause}", cause)) from error
+        raise
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
 def placed(target: Path) -> Iterator[Path]:
     """Yield a temporary folder to write into. It replaces `target` on success and is deleted on any error.
 
     The old `target` is removed only after the new folder is flushed to disk. Raises StorageError.
     """
     target = target.resolve()
-    staging, backup = (target.with_name(f".{target.name}.{suffix}") for suffix in ("exporting", "before"))
-    shutil.rmtree(staging, ignore_errors=True)
-    try:
-        staging.mkdir(parents=True)
-        yield staging
-        folder_reaches_the_disk(staging)
+    beside, backup = (target.with_name(f".{target.name}.{suffix}") for suffix in ("exporting", "before"))
+    failed = (
+        f"the export {target} could not be written ({{cause}}). Nothing half-written was left there, and the run "
+        "folder is as it was. Free some space, or choose another --to, and export again."
+    )
+    with staging(beside, failed) as folder:
+        yield folder
+        folder_reaches_the_disk(folder)
         shutil.rmtree(backup, ignore_errors=True)
-        if target.exists():
-            target.rename(backup)
-        staging.rename(target)
+        try:
+            if target.exists():
+                target.rename(backup)
+            folder.rename(target)
+        finally:
+            if backup.exists() and not target.exists():
+                backup.rename(target)
         shutil.rmtree(backup, ignore_errors=True)
-    except Exception as error:
-        if said_by_the_disk(error):
-            raise _storage_error(target, error) from error
-        raise
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
-        if backup.exists() and not target.exists():
-            backup.rename(target)
 
 
-def said_by_the_disk(error: Exception) -> bool:
+def _is_of_the_disk(error: Exception) -> bool:
     """Whether the error is a failed write. safetensors wraps OSErrors in its own type, so the text is checked too."""
     if isinstance(error, QuerylectError):
         return False
     return isinstance(error, OSError) or "I/O error" in str(error) or "No space left" in str(error)
-
-
-def reason_of(error: Exception) -> str:
-    """The OS error message, in one line."""
-    return " ".join(str(getattr(error, "strerror", None) or error).split())[:200]
-
-
-def _storage_error(target: Path, error: Exception) -> StorageError:
-    return StorageError(
-        f"the export {target} could not be written ({reason_of(error)}). Nothing half-written was left there, and "
-        "the run folder is as it was. Free some space, or choose another --to, and export again."
-    )

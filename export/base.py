@@ -4,8 +4,7 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-
+from ..configs.yaml12 import InvalidYAMLError, card_metadata
 from ..errors import ConfigError
 from ..sources import resolve_model
 
@@ -71,14 +70,11 @@ def _licence(folder: Path | None, gguf: Path | None, hub_id: str | None) -> Lice
 
 def licence_of_card(text: str) -> Licence:
     """The licence in the YAML metadata at the top of a model card."""
-    parts = text.split("---\n", 2)
-    if len(parts) < 3 or parts[0].strip():
-        return Licence()
     try:
-        values = yaml.safe_load(parts[1])
-    except yaml.YAMLError:
+        values = card_metadata(text)
+    except InvalidYAMLError:
         return Licence()
-    identifier = values.get("license") if isinstance(values, dict) else None
+    identifier = values.get("license")
     if isinstance(identifier, list):
         identifier = identifier[0] if len(identifier) == 1 else None
     if not isinstance(identifier, str):

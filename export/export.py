@@ -2,23 +2,19 @@
 
 import json
 import logging
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
 from .. import __version__
-from ..errors import StorageError
-from .aside import only_export, placed, reason_of, refuse_strangers, refuse_the_run, said_by_the_disk
+from .aside import only_export, placed, refuse_strangers, refuse_the_run, staging
 from .base import BaseModelSource, base_of
-from .card import README, model_card
-from .datasets import dataset_ids
+from .card import README, Address, model_card
 from .describe import describe
 from .exported import Exported, ExportedResults, write_exported
 from .results import find_results, refuse_unevaluated
-from .snippets import Address
-from .source import CheckpointSource, every_checkpoint, open_source, run_identity
+from .source import CheckpointSource, dataset_ids, every_checkpoint, open_source, run_identity
 from .upload import MAIN, HubRepository
 from .weights import load, refuse_lone_adapter, write_adapter, write_merged
 
@@ -73,10 +69,10 @@ def export_to_folder(run: Path, target: Path, wishes: ExportOptions) -> list[str
     refuse_the_run(target, run)
     if not wishes.overwrite:
         refuse_strangers(target, parts[0].source.config.name, run_identity(run))
-    with only_export(run), placed(target) as staging:
+    with only_export(run), placed(target) as folder:
         for part in parts:
-            folder = staging if part.revision == MAIN else staging / CHECKPOINTS / part.revision
-            write_folder(folder, part, base, wishes, Address("."))
+            subfolder = folder if part.revision == MAIN else folder / CHECKPOINTS / part.revision
+            write_folder(subfolder, part, base, wishes, Address("."))
     return [str(target)]
 
 
@@ -97,11 +93,11 @@ def export_to_hub(run: Path, repo_id: str, wishes: ExportOptions, endpoint: str 
                 log.info("%s of %s is there already", part.revision, repo_id)
                 yield repository.address(part.revision)
                 continue
-            with _staging(run) as staging:
-                write_folder(staging, part, base, wishes, address)
+            with _upload_folder(run) as folder:
+                write_folder(folder, part, base, wishes, address)
                 name, step = part.source.checkpoint.name, part.source.step
                 after = f", after {step} steps" if step is not None else ""
-                repository.put(staging, part.revision, f"Export {name} of the run {part.source.config.name}{after}")
+                repository.put(folder, part.revision, f"Export {name} of the run {part.source.config.name}{after}")
             yield repository.address(part.revision)
 
 
@@ -164,26 +160,11 @@ def _is_up_to_date(existing: Exported, part: _Part, base: BaseModelSource, wishe
     )
 
 
-@contextmanager
-def _staging(run: Path) -> Iterator[Path]:
+def _upload_folder(run: Path) -> AbstractContextManager[Path]:
     """A temporary folder inside the run folder, deleted after the upload. Raises StorageError."""
     folder = run / ".exporting"
-    shutil.rmtree(folder, ignore_errors=True)
-    try:
-        folder.mkdir()
-    except OSError as error:
-        raise StorageError(
-            f"{folder} cannot be made ({error.strerror}), where the export is put together. Make {run} writable, or "
-            "copy the run folder to a place that is."
-        ) from error
-    try:
-        yield folder
-    except Exception as error:
-        if said_by_the_disk(error):
-            raise StorageError(
-                f"the export could not be put together in {folder} ({reason_of(error)}). It needs the room of one "
-                "checkpoint there: free some and give the same command again."
-            ) from error
-        raise
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    return staging(
+        folder,
+        f"the export could not be put together in {folder} ({{cause}}). It needs the room of one checkpoint there: "
+        f"make {run} writable, free some space, or copy the run folder elsewhere, and give the same command again.",
+    )

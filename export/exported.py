@@ -9,17 +9,18 @@ Readers ignore unknown fields, so fields may be added. `format` changes when the
 """
 
 import json
-from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Self, get_args
+from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from ..configs.llm import LlmConfig
 from ..configs.rewriter import RewriterConfig
+from ..configs.run_settings import known_settings
 from ..data.sampling import QuestionSample
 from ..envs.plan import SearchPlan
-from ..errors import ModelError, StorageError
+from ..errors import ModelError
+from ..storage import writing
 
 FILE = "querylect.json"
 FORMAT = 1
@@ -177,20 +178,8 @@ class ExportedResults(_Entry):
         return str(self.questions) if sample is None else str(QuestionSample(sample.size, sample.of, sample.seed))
 
 
-def _drop_unknown(section: type[BaseModel], values: Any) -> Any:
-    """The values of a settings section, without fields that this version does not know."""
-    if not isinstance(values, dict):
-        return values
-    retained: dict[str, Any] = {}
-    for name in values.keys() & section.model_fields.keys():
-        options = get_args(section.model_fields[name].annotation) or (section.model_fields[name].annotation,)
-        inner = next((option for option in options if isinstance(option, type) and issubclass(option, BaseModel)), None)
-        retained[name] = values[name] if inner is None else _drop_unknown(inner, values[name])
-    return retained
-
-
-ExportedRewriter = Annotated[RewriterConfig, BeforeValidator(partial(_drop_unknown, RewriterConfig))]
-"""The rewriter's section of a run's settings."""
+ExportedRewriter = Annotated[RewriterConfig, BeforeValidator(lambda values: known_settings(RewriterConfig, values)[0])]
+"""The rewriter's section of a run's settings, without those that this version does not know."""
 
 
 class ExportedMember(_Entry):
@@ -370,10 +359,6 @@ def write_exported(folder: Path, exported: Exported) -> Path:
     values = exported.model_dump(mode="json", exclude_none=False)
     for name in ("environments",) if exported.environments is None else ExportedMember.model_fields:
         values.pop(name)
-    try:
+    with writing(path, "Free some space and export again."):
         path.write_text(json.dumps(values, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise StorageError(
-            f"{path} could not be written ({error.strerror}). Free some space and export again."
-        ) from error
     return path

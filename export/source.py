@@ -3,15 +3,18 @@
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..configs.environment import DatasetConfig
 from ..configs.mix import environments
 from ..configs.run_settings import load_run_config
 from ..configs.schema import RunConfig
-from ..errors import CheckpointError, ConfigError
+from ..data.fetched import source_of
+from ..data.known import known
+from ..errors import CheckpointError, ConfigError, DataError
 from ..eval.identity import folder_identity
 from ..rollouts.checkpoints import find_checkpoint
 from ..rollouts.turns import UsedTurn, used_turn
@@ -96,6 +99,27 @@ def _searched(run: Path, config: RunConfig) -> dict[str, dict[str, Any]]:
             "Go on with the run (--resume) against the same environments, which writes it anew."
         )
     return by_name
+
+
+def dataset_ids(config: RunConfig) -> list[str]:
+    """Hub ids of the datasets of the run's local environments; the user's own datasets have none."""
+    repos = [repo for environment in environments(config).values() for repo in _hub_ids(environment.env.dataset)]
+    return list(dict.fromkeys(repos))
+
+
+def _hub_ids(dataset: DatasetConfig) -> Iterator[str]:
+    names: list[str] = [dataset.kind]
+    if dataset.path is not None and Path(dataset.path).is_dir():
+        try:
+            names.append(source_of(Path(dataset.path)).name)
+        except DataError:
+            return
+    benchmarks = known()
+    for name in names:
+        if name.startswith("hub:"):
+            yield name.removeprefix("hub:")
+        elif name in benchmarks:
+            yield from (repository.repo for repository in benchmarks[name].repositories)
 
 
 def run_identity(run: Path) -> str:

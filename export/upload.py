@@ -8,7 +8,6 @@ private by default. huggingface_hub finds the token itself (HF_TOKEN or its logi
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from fnmatch import fnmatch
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -89,11 +88,17 @@ class HubRepository:
                 f"{self.repo_id} holds an export of another run ({existing.run.name!r}). Choose another repository, or "
                 "replace it with --overwrite."
             )
-        if existing is None and not overwrite and any(_is_ours(name) for name in self._files(MAIN)):
+        if existing is None and not overwrite and self._holds_a_model():
             raise HubRefusedError(
                 f"{self.repo_id} holds a model that is no export of this run. Choose another repository, or replace it "
                 "with --overwrite."
             )
+
+    def _holds_a_model(self) -> bool:
+        from huggingface_hub.utils import filter_repo_objects
+
+        with self._asked(f"be listed at {MAIN}"):
+            return any(filter_repo_objects(self.api.list_repo_files(self.repo_id), allow_patterns=list(OURS)))
 
     def exported(self, revision: str) -> Exported | None:
         """The export at the revision; None if the revision does not exist or has no readable export."""
@@ -110,27 +115,17 @@ class HubRepository:
 
     def put(self, folder: Path, revision: str, message: str) -> None:
         """Commit the files of `folder` to the branch, which is created if missing."""
-        from huggingface_hub import CommitOperationAdd, CommitOperationDelete
-
         with self._asked(f"take {revision}"):
             if revision != MAIN:
                 first = self.api.list_repo_commits(self.repo_id)[-1].commit_id
                 self.api.create_branch(self.repo_id, branch=revision, revision=first, exist_ok=True)
-            names = sorted(path.name for path in folder.iterdir() if path.is_file())
-            stale = [name for name in self._files(revision) if _is_ours(name) and name not in names]
-            self.api.create_commit(
-                self.repo_id,
-                [
-                    *(CommitOperationAdd(name, str(folder / name)) for name in names),
-                    *(CommitOperationDelete(name) for name in stale),
-                ],
+            self.api.upload_folder(
+                repo_id=self.repo_id,
+                folder_path=folder,
                 commit_message=message,
                 revision=revision,
+                delete_patterns=list(OURS),
             )
-
-    def _files(self, revision: str) -> list[str]:
-        with self._asked(f"be listed at {revision}"):
-            return [str(name) for name in self.api.list_repo_files(self.repo_id, revision=revision)]
 
     @contextmanager
     def _asked(self, action: str) -> Iterator[None]:
@@ -165,26 +160,18 @@ class HubRepository:
         status = getattr(getattr(error, "response", None), "status_code", None)
         head = f"{self.repo_id} could not {action}"
         owner = self.repo_id.partition("/")[0]
-        if status == 401:
-            return HubRefusedError(
-                f"{head}: the Hub does not accept the token (HTTP 401), which is wrong, expired or missing. Set "
-                "HF_TOKEN, or run `hf auth login`, and give the same command again."
-            )
-        if status == 403:
-            return HubRefusedError(
-                f"{head}: the token may not do that (HTTP 403: {_first_line(error)}). Take one with write access to "
-                f"{owner}, or a repository of your own."
-            )
-        if status == 404:
-            return HubRefusedError(
-                f"{head}: the Hub knows no such place (HTTP 404), or hides it from this token. Look whether the owner "
-                f"{owner!r} is spelled rightly and the token may see it."
-            )
-        if status == 409:
-            return HubRefusedError(
-                f"{head}: something else is changing it, or has just done so (HTTP 409). Wait until that is over and "
-                "give the same command again."
-            )
+        refusals = {
+            401: "the Hub does not accept the token (HTTP 401), which is wrong, expired or missing. Set HF_TOKEN, or "
+            "run `hf auth login`, and give the same command again.",
+            403: f"the token may not do that (HTTP 403: {_first_line(error)}). Take one with write access to {owner}, "
+            "or a repository of your own.",
+            404: "the Hub knows no such place (HTTP 404), or hides it from this token. Look whether the owner "
+            f"{owner!r} is spelled rightly and the token may see it.",
+            409: "something else is changing it, or has just done so (HTTP 409). Wait until that is over and give the "
+            "same command again.",
+        }
+        if status in refusals:
+            return HubRefusedError(f"{head}: {refusals[status]}")
         if status == 429:
             return HubUnavailableError(f"{head}: the Hub asks for patience (HTTP 429). Wait some minutes. {SAFE}")
         if status is not None and 400 <= status < 500:
@@ -194,10 +181,6 @@ class HubRepository:
         late = isinstance(error, TimeoutError) or "Timeout" in type(error).__name__
         reason = "it did not answer in time" if late else f"it cannot be reached ({_first_line(error)})"
         return HubUnavailableError(f"{head}: {self.api.endpoint}: {reason}. {SAFE}")
-
-
-def _is_ours(name: str) -> bool:
-    return any(fnmatch(name, pattern) for pattern in OURS)
 
 
 def _http_cause(error: BaseException | None) -> BaseException | None:

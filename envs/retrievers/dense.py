@@ -6,17 +6,18 @@ and `max` fusion would lose how far the terms of a probe agree.
 """
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ...configs.schema import VectorsConfig
 from ...errors import ModelError
 from ..index.arrays import NpyWriter, mapped
 from ..plan import Probe, speaks
-from ..server.cache import ByteCache
+from ..server.cache import ByteCache, remembered
 from . import nearest
 from .encoder import Encoder as Encoder
 from .encoder import Vectors
@@ -31,30 +32,46 @@ _SPARE = 16
 _CACHE_BYTES = 128 * 2**20
 
 
+class ProbeEncoder:
+    """The vectors of probes; embeddings of their texts are cached."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        self._encoder = encoder
+        self.cache: ByteCache[str, Vectors] = ByteCache(
+            _CACHE_BYTES, lambda text, vector: sys.getsizeof(text) + sys.getsizeof(vector)
+        )
+        """Vectors of query texts, as returned by the encoder."""
+
+    def vectors(self, probes: Sequence[Probe]) -> npt.NDArray[np.float64]:
+        """Σ wᵢ·e(tᵢ) of each probe, shape (probes, d), 0 for blank texts; every distinct text is embedded once."""
+        texts = (term.text for probe in probes for term in filter(speaks, probe.terms))
+        # a row of the batch would keep the whole batch in memory
+        embedded = remembered(self.cache, texts, lambda new: [row.copy() for row in self._encoder.queries(new)])
+        sums = np.zeros((len(probes), self._encoder.dimension), dtype=np.float64)
+        for row, probe in enumerate(probes):
+            for term in filter(speaks, probe.terms):
+                sums[row] += term.weight * embedded[term.text].astype(np.float64)
+        return sums
+
+
 class Dense:
     """Ranks probes by the inner product of Σ wᵢ·e(tᵢ) with every document vector."""
 
     def __init__(self, encoder: Encoder, vectors: nearest.Vectors, search: nearest.Nearest | None = None) -> None:
         """`vectors`: (documents, d), float32 or float16, may be memory-mapped. `search` None is exact search."""
-        self._encoder = encoder
+        self._probe_encoder = ProbeEncoder(encoder)
         self._vectors = vectors
         self._search = search or nearest.flat(vectors, import_faiss())
-        self.embeddings: ByteCache[str, Vectors] = ByteCache(_CACHE_BYTES, _embedding_bytes)
-        """Vectors of query texts, as returned by the encoder."""
+        self.embeddings = self._probe_encoder.cache
         self.caches = {"embeddings": self.embeddings}
 
     def rank(self, probes: Sequence[Probe], limits: Sequence[int]) -> list[Scored]:
-        """The ranking of each probe, at most limits[i] documents; every distinct text is embedded once.
+        """The ranking of each probe, at most limits[i] documents.
 
-        A blank text adds nothing, and a probe whose vector is 0 has an empty ranking. Scores are inner products summed
-        in float64 in a fixed order, so that equal vectors get equal scores in any batch.
+        A probe whose vector is 0 has an empty ranking. Scores are inner products summed in float64 in a fixed order, so
+        that equal vectors get equal scores in any batch.
         """
-        embedded = self._embed(term.text for probe in probes for term in probe.terms if speaks(term))
-        sums = np.zeros((len(probes), self._encoder.dimension), dtype=np.float64)
-        for row, probe in enumerate(probes):
-            for term in probe.terms:
-                if speaks(term):
-                    sums[row] += term.weight * embedded[term.text].astype(np.float64)
+        sums = self._probe_encoder.vectors(probes)
         rankings = [NOTHING] * len(probes)
         rows: list[int] = np.flatnonzero(sums.any(axis=1)).tolist()
         if not rows:
@@ -65,15 +82,6 @@ class Dense:
             scores = np.einsum("nd,d->n", self._vectors[valid].astype(np.float64), sums[row])
             rankings[row] = best(valid, scores.astype(np.float32).astype(np.float64), limits[row])
         return rankings
-
-    def _embed(self, texts: Iterable[str]) -> dict[str, Vectors]:
-        distinct = dict.fromkeys(texts)
-        vectors = {text: vector for text in distinct if (vector := self.embeddings.get(text)) is not None}
-        missing = [text for text in distinct if text not in vectors]
-        for text, vector in zip(missing, self._encoder.queries(missing) if missing else (), strict=True):
-            vectors[text] = vector.copy()  # a row of the batch would keep the whole batch in memory
-            self.embeddings.put(text, vectors[text])
-        return vectors
 
 
 def write_part(
@@ -121,7 +129,3 @@ def import_faiss() -> Any:
             '`pip install "querylect[cpu]"`, or `pip install "querylect[gpu]"` on a machine with a CUDA GPU.'
         ) from error
     return faiss
-
-
-def _embedding_bytes(text: str, vector: Vectors) -> int:
-    return sys.getsizeof(text) + sys.getsizeof(vector)

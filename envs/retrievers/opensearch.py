@@ -5,42 +5,180 @@ form one boosted query. Such services refuse negative boosts, so terms with nega
 the retrieved documents and subtracted, and more documents are fetched until no other one can enter the ranking. A dense
 probe is one vector Σ wᵢ·e(tᵢ), and the service's scores are converted back into inner products; the neighbours are
 those of the service's own approximate search.
+
+A search returns all its results or raises; a failure never becomes an empty ranking.
 """
 
 import hashlib
 import json
 import logging
-import sys
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import HttpUrl
 
 from ...configs.schema import RemoteConfig
 from ...data.types import Document
-from ...errors import ConfigError, IndexFolderError
+from ...errors import ConfigError, EnvironmentUnavailableError, IndexFolderError, RequestError
 from ..index.documents import Documents
 from ..plan import Probe, Term, speaks
-from ..server.cache import ByteCache, remembered
 from .base import Progress
-from .encoder import Encoder, Vectors
+from .dense import ProbeEncoder
+from .encoder import Encoder
 from .fusion import NOTHING, Scored, best
-from .opensearch_http import Hits, OpenSearch, Query
 from .recipes import RetrieverRecipe
 
 log = logging.getLogger(__name__)
 
+Answer = TypeVar("Answer")
+Query = dict[str, Any]
+Hits = list[tuple[str, float]]
+"""(id, score), best first."""
+
 _SPARE = 16
 _GROWTH = 4
-_CACHE_BYTES = 128 * 2**20
+_PER_REQUEST = 64
+_MAX_CHARS = 300
+_BUSY = {408, 429}
+
+
+class _Incomplete(Exception):
+    """One attempt without a complete answer."""
+
+
+class RemoteIndex:
+    """One index of a service, through opensearch-py.
+
+    No connection, a timeout, 408, 429, 5xx, a reply that is not JSON, and a reply from only a part of the shards are
+    retried until the deadline and then raise EnvironmentUnavailableError; other errors of the service raise at once.
+    """
+
+    def __init__(self, config: RemoteConfig) -> None:
+        """Connects at the first request. Raises ConfigError without opensearch-py or for an unusable URL."""
+        try:
+            from opensearchpy import OpenSearch
+        except ImportError as error:
+            raise ConfigError(
+                "env.remote needs opensearch-py, which is not installed: pip install 'querylect[opensearch]'."
+            ) from error
+        try:
+            url = HttpUrl(config.url)
+        except ValueError as error:
+            raise ConfigError(
+                f"env.remote.url is {config.url!r}; expected http://HOST:PORT or https://HOST:PORT."
+            ) from error
+        if url.username or url.password:
+            raise ConfigError(
+                "env.remote.url holds a user name or password. Put the Authorization header into the environment "
+                f"variable {config.auth_env} instead (env.remote.auth_env)."
+            )
+        auth = os.environ.get(config.auth_env)
+        self._config = config
+        self._client = OpenSearch(
+            [{"host": (url.host or "").strip("[]"), "port": url.port, "url_prefix": (url.path or "").strip("/")}],
+            use_ssl=url.scheme == "https",
+            headers={"Authorization": auth} if auth else {},
+            timeout=config.timeout,
+            max_retries=0,  # they follow at once and without a deadline; _complete_answer waits and has one
+        )
+        logging.getLogger("opensearch").setLevel(logging.CRITICAL)  # it logs a traceback for each failed attempt
+
+    def describe(self) -> dict[str, Any]:
+        """Settings and mappings of the index, under `settings` and `mappings`."""
+        name = self._config.index
+        described = self._complete_answer(
+            f"GET /{name}", lambda: [dict(value) for value in self._client.indices.get(index=name).values()]
+        )
+        if len(described) != 1:
+            raise ConfigError(
+                f"env.remote.index {name!r} stands for {len(described)} indexes at {self._config.url}; expected one. "
+                "Name one index, or an alias of one."
+            )
+        return described[0]
+
+    def count(self) -> int:
+        """Number of documents in the index."""
+        name = self._config.index
+        return self._complete_answer(f"POST /{name}/_count", lambda: int(self._client.count(index=name)["count"]))
+
+    def search(self, queries: Sequence[tuple[Query, int]]) -> list[Hits]:
+        """The hits of each (query, number of hits), scored with the word statistics of the whole index."""
+        header = {"index": self._config.index, "search_type": "dfs_query_then_fetch", "preference": "querylect"}
+        bodies = [{"query": query, "size": size, "_source": False} for query, size in queries]
+        results: list[Hits] = []
+        for start in range(0, len(bodies), _PER_REQUEST):
+            lines = [line for body in bodies[start : start + _PER_REQUEST] for line in (header, body)]
+            results += self._complete_answer("POST /_msearch", partial(self._search, lines))
+        return results
+
+    def _search(self, lines: list[dict[str, Any]]) -> list[Hits]:
+        responses = self._client.msearch(body=lines)["responses"]
+        if 2 * len(responses) != len(lines):
+            raise _Incomplete(f"{len(responses)} answers to {len(lines) // 2} searches")
+        for response in responses:
+            if "error" in response:
+                raise self._failure(response.get("status", 200), json.dumps(response["error"]))
+            if response.get("timed_out") or response.get("_shards", {}).get("failed"):
+                raise _Incomplete(f"only a part of the shards answered: {json.dumps(response.get('_shards'))}")
+        return [[(hit["_id"], float(hit["_score"])) for hit in response["hits"]["hits"]] for response in responses]
+
+    def _complete_answer(self, request: str, ask: Callable[[], Answer]) -> Answer:
+        """What `ask` returns, repeated with growing waits until the deadline while answers are incomplete."""
+        from tenacity import Retrying, retry_if_exception_type, stop_before_delay, wait_random_exponential
+
+        attempts = Retrying(
+            retry=retry_if_exception_type(_Incomplete),
+            wait=wait_random_exponential(multiplier=0.1, max=5),
+            stop=stop_before_delay(self._config.deadline),
+            reraise=True,
+        ).wraps(self._attempt)
+        try:
+            return attempts(ask)
+        except _Incomplete as error:
+            raise EnvironmentUnavailableError(
+                f"{self._config.url} did not answer {request} completely within {self._config.deadline:g} s; the last "
+                f"attempt: {str(error)[:_MAX_CHARS]}. Check that the service of env.remote runs and has room, or raise "
+                "env.remote.deadline."
+            ) from error
+
+    def _attempt(self, ask: Callable[[], Answer]) -> Answer:
+        from opensearchpy import SerializationError, TransportError
+
+        try:
+            return ask()
+        except TransportError as error:
+            detail = json.dumps(error.info) if isinstance(error.info, dict) else error.error
+            raise self._failure(error.status_code, detail) from error
+        except (SerializationError, AttributeError, KeyError, TypeError, ValueError) as error:
+            raise _Incomplete(f"an answer in another form ({error!r})") from error
+
+    def _failure(self, status: int | str, detail: str) -> Exception:
+        """The exception for an error of the service; its status is a word if no answer came."""
+        if isinstance(status, str) or status in _BUSY or status >= 500:
+            return _Incomplete(f"status {status}: {detail}")
+        if status in (401, 403):
+            return ConfigError(
+                f"{self._config.url} refuses access (HTTP {status}). Put the Authorization header that it wants into "
+                f"the environment variable {self._config.auth_env} (env.remote.auth_env)."
+            )
+        if status == 404:
+            return IndexFolderError(
+                f"{self._config.url} has no index {self._config.index!r}. Fill it with the corpus, or correct "
+                "env.remote.index."
+            )
+        return RequestError(f"{self._config.url} refuses the request (status {status}): {detail[:_MAX_CHARS]}")
 
 
 class Remote:
     """An index of a service and, for dense retrievers, the query encoder."""
 
     def __init__(
-        self, config: RemoteConfig, recipe: RetrieverRecipe, service: OpenSearch, encoder: Encoder | None
+        self, config: RemoteConfig, recipe: RetrieverRecipe, service: RemoteIndex, encoder: Encoder | None
     ) -> None:
         described = service.describe()
         self.recipe = recipe
@@ -72,7 +210,7 @@ class Remote:
                 "bm25 and dense retrievers. Remove env.remote, or give it to the members of a hybrid."
             )
         encoder = Encoder.open(recipe) if recipe.kind == "dense" else None
-        return cls(config, encoder.recipe if encoder else recipe, OpenSearch(config), encoder)
+        return cls(config, encoder.recipe if encoder else recipe, RemoteIndex(config), encoder)
 
     def write_part(self, folder: Path, documents: Sequence[Document], progress: Progress | None) -> None:
         """Nothing: the service holds the documents."""
@@ -95,7 +233,7 @@ class Remote:
 class RemoteWords:
     """Ranks probes by Σ wᵢ·BM25(tᵢ) with `match` queries."""
 
-    def __init__(self, service: OpenSearch, config: RemoteConfig, documents: Documents) -> None:
+    def __init__(self, service: RemoteIndex, config: RemoteConfig, documents: Documents) -> None:
         """`documents` gives the position of an id."""
         self._service, self._config, self._documents = service, config, documents
 
@@ -153,32 +291,23 @@ class RemoteWords:
 class RemoteVectors:
     """Ranks the neighbours that the service returns by the inner product with Σ wᵢ·e(tᵢ)."""
 
-    def __init__(self, service: OpenSearch, config: RemoteConfig, documents: Documents, encoder: Encoder) -> None:
+    def __init__(self, service: RemoteIndex, config: RemoteConfig, documents: Documents, encoder: Encoder) -> None:
         """`documents` gives the position of an id."""
-        self._service, self._config, self._documents, self._encoder = service, config, documents, encoder
-        self._cache: ByteCache[str, Vectors] = ByteCache(
-            _CACHE_BYTES, lambda text, vector: sys.getsizeof(text) + vector.nbytes
-        )
-        self.caches = {"embeddings": self._cache}
+        self._service, self._config, self._documents = service, config, documents
+        self._probe_encoder = ProbeEncoder(encoder)
+        self.caches = {"embeddings": self._probe_encoder.cache}
 
     def rank(self, probes: Sequence[Probe], limits: Sequence[int]) -> list[Scored]:
         """The ranking of each probe, at most limits[i] documents; empty if its vector is 0."""
-        texts = [term.text for probe in probes for term in filter(speaks, probe.terms)]
-        embeddings = remembered(self._cache, texts, lambda new: [row.copy() for row in self._encoder.queries(new)])
+        vectors = self._probe_encoder.vectors(probes)
         queries: dict[int, tuple[Query, int]] = {}
-        lengths: dict[int, float] = {}
-        for row, (probe, limit) in enumerate(zip(probes, limits, strict=True)):
-            vector: npt.NDArray[np.float64] = np.zeros(self._encoder.dimension)
-            for term in filter(speaks, probe.terms):
-                vector += term.weight * embeddings[term.text].astype(np.float64)
-            if vector.any():
-                size = min(limit + _SPARE, self._config.window, len(self._documents))
-                knn = {"vector": vector.astype(np.float32).tolist(), "k": size}
-                queries[row] = ({"knn": {self._config.vector_field: knn}}, size)
-                lengths[row] = float(np.linalg.norm(vector))
+        for row in np.flatnonzero(vectors.any(axis=1)).tolist():
+            size = min(limits[row] + _SPARE, self._config.window, len(self._documents))
+            knn = {"vector": vectors[row].astype(np.float32).tolist(), "k": size}
+            queries[row] = ({"knn": {self._config.vector_field: knn}}, size)
         rankings = [NOTHING] * len(probes)
         for row, hits in zip(queries, self._service.search(list(queries.values())), strict=True):
-            scores = np.array([self._product(score, lengths[row]) for _, score in hits])
+            scores = np.array([self._product(score, float(np.linalg.norm(vectors[row]))) for _, score in hits])
             rankings[row] = best(_positions(hits, self._documents, self._config), scores, limits[row])
         return rankings
 

@@ -6,7 +6,6 @@ stemming, and stop-words are kept, because both are part of how queries are word
 
 import math
 import re
-from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -79,33 +78,23 @@ def words_of(text: str) -> list[str]:
 def count_words(texts: Sequence[str]) -> WordCounts:
     """Count the words of each text over the common vocabulary, in alphabetical order."""
     from scipy.sparse import csr_matrix
+    from sklearn.feature_extraction.text import CountVectorizer
 
-    numbers: dict[str, int] = {}
-    word_ids, ends = array("i"), array("q", [0])
-    for text in texts:
-        word_ids.extend(numbers.setdefault(word, len(numbers)) for word in words_of(text))
-        ends.append(len(word_ids))
-    vocabulary = sorted(numbers)
-    column = np.empty(len(vocabulary), dtype=np.int32)
-    column[[numbers[word] for word in vocabulary]] = np.arange(len(vocabulary))
-    columns = column[np.frombuffer(word_ids, dtype=np.int32)] if word_ids else np.empty(0, dtype=np.int32)
-    counts = csr_matrix((np.ones(len(columns)), columns, np.array(ends)), shape=(len(texts), len(vocabulary)))
-    counts.sum_duplicates()
-    return WordCounts(tuple(vocabulary), counts)
+    if not any(map(words_of, texts)):
+        return WordCounts((), csr_matrix((len(texts), 0)))
+    vectorizer = CountVectorizer(tokenizer=words_of, token_pattern=None, lowercase=False, dtype=np.float64)
+    counts = vectorizer.fit_transform(texts)
+    return WordCounts(tuple(vectorizer.get_feature_names_out().tolist()), counts)
 
 
 def tf_idf(counts: Any) -> Any:
     """TF-IDF of word counts with rows of length 1: count · (ln((1 + texts) / (1 + texts with the word)) + 1).
 
-    This is scikit-learn's default weighting. A text without words stays 0.
+    A text without words stays 0.
     """
-    from scipy.sparse import diags
+    from sklearn.feature_extraction.text import TfidfTransformer
 
-    texts, vocabulary = counts.shape
-    document_frequency = np.bincount(counts.indices, minlength=vocabulary)
-    weighted = counts @ diags(np.log((1 + texts) / (1 + document_frequency)) + 1)
-    lengths = np.sqrt(np.asarray(weighted.multiply(weighted).sum(axis=1)).ravel())
-    return (diags(1 / np.where(lengths > 0, lengths, 1)) @ weighted).tocsr()
+    return TfidfTransformer().fit_transform(counts)
 
 
 def telling_terms(words: WordCounts, parts: Sequence[slice], number: int) -> list[list[TellingTerm]]:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from querylect.configs.load import dump_config, known_configs, load_config
 from querylect.configs.mix import environments
 from querylect.configs.schema import LoraConfig, RolloutConfig, RunConfig
-from querylect.configs.yaml12 import parse_yaml, write_yaml
+from querylect.configs.yaml12 import card_metadata, parse_yaml, write_yaml
 from querylect.errors import ConfigError
 
 PACKAGED = [
@@ -206,6 +206,13 @@ def test_a_missing_file_names_the_packaged_configs():
     assert ", ".join(PACKAGED) in message
 
 
+def test_the_head_of_a_card_may_have_keys_that_are_not_text_or_stand_twice():
+    card = "---\r\nnames: {0: neg}\r\ntags: [a]\r\ntags: [a]\r\n---\r\n# A card\n---\nx: 1\n---\n"
+    assert card_metadata(card) == {"names": {0: "neg"}, "tags": ["a"]}
+    for text in ("# A card\n---\nx: 1\n---\n", "---\n---\n", "---\n- a\n---\n", ""):
+        assert card_metadata(text) == {}
+
+
 def test_a_folder_is_not_a_config(tmp_path):
     assert "is a folder; give a YAML file" in refusal(str(tmp_path))
 
@@ -238,8 +245,8 @@ def test_what_is_not_text_is_refused(tmp_path):
     path = tmp_path / "run.yaml"
     path.write_bytes(b"name: \xff\n")
     assert refusal(str(path)) == f"{path} is not UTF-8 text (byte 6); expected a YAML file."
-    path.write_bytes(b"name: \x00\n")
-    assert "is not valid YAML" in refusal(str(path))
+    path.write_bytes(b"seed: 1\nname: \x00\n")
+    assert refusal(str(path)) == f"{path}, line 2: special characters are not allowed (#x0000)."
 
 
 def test_no_python_object_is_built(written, tmp_path):
@@ -278,8 +285,6 @@ def test_an_unknown_key_like_no_other_lists_the_keys_beside_it(written):
         ("train: {steps: true}", "train.steps is true; expected a whole number."),
         ("train: {steps: '5'}", 'train.steps is "5"; expected a whole number.'),
         ("train: {learning_rate: fast}", 'train.learning_rate is "fast"; expected a number.'),
-        ("train: {learning_rate: .nan}", 'train.learning_rate is ".nan"; expected a number.'),
-        ("train: {beta: .inf}", 'train.beta is ".inf"; expected a number.'),
         ("train: {packing: 1}", "train.packing is 1; expected true or false or 'auto'."),
         ("env: {playground: 1}", "env.playground is 1; expected true or false."),
         ("train: {credit: leaf}", "train.credit is \"leaf\"; expected 'turn' or 'trajectory'."),
@@ -315,8 +320,10 @@ def test_every_wrong_key_gets_its_own_line(written):
     assert len(lines) == 3
 
 
-def test_a_number_too_large_for_a_float_is_refused(written):
-    assert "1e999 is too large for a number" in refusal(written("train: {learning_rate: 1e999}"))
+@pytest.mark.parametrize("text", ["1e999", ".inf", "-.inf", ".nan"])
+def test_a_number_that_is_not_finite_is_refused(text, written):
+    path = written(f"train: {{learning_rate: {text}}}")
+    assert refusal(path).startswith(f"{path}, line 1, column 24: {text} is no finite number")
 
 
 def test_a_long_value_is_cut(written):
@@ -363,9 +370,10 @@ def test_written_yaml_reads_back_equal_and_of_the_same_types(value):
     assert repr(back) == repr(value)
 
 
-@given(
-    st.dictionaries(st.sampled_from(["a", "b"]), st.text("abcnoyesTrueFals0123456789e-+.:_x ") | st.floats(-1e9, 1e9))
-)
+AMBIGUOUS = st.text("abcnoyesTrueFals0123456789e-+.:_x? ,#") | st.floats(-1e9, 1e9)
+
+
+@given(st.dictionaries(st.sampled_from(["a", "b"]), AMBIGUOUS | st.lists(AMBIGUOUS)))
 def test_written_yaml_means_the_same_to_other_readers(value):
     assert yaml.safe_load(write_yaml(value)) == value
 
@@ -397,5 +405,5 @@ def test_loading_a_config_stays_light():
         "print(*sorted({name.split('.')[0] for name in sys.modules}))"
     )
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert {"pydantic", "yaml"} <= set(loaded)
+    assert {"pydantic", "ruamel"} <= set(loaded)
     assert not {"torch", "transformers", "numpy", "fastapi", "typer", "httpx"} & set(loaded)

@@ -7,7 +7,7 @@ import pytest
 from huggingface_hub import errors
 from querylect.errors import ConfigError, DownloadError, HubUnavailableError, StorageError
 from querylect.export.aside import only_export, refuse_the_run
-from querylect.export.export import _staging
+from querylect.export.export import _upload_folder
 from querylect.export.upload import HubRepository
 from querylect.inference.load import open_trained
 
@@ -38,10 +38,10 @@ def test_one_export_of_a_run_at_a_time_and_no_file_left_of_it(tmp_path):
     "error", [OSError(28, "No space left on device"), RuntimeError("I/O error: No space left on device (os error 28)")]
 )
 def test_a_disk_that_is_full_while_an_upload_is_put_together_is_told(tmp_path, error):
-    with pytest.raises(StorageError, match=r"put together in .*No space left on device"), _staging(tmp_path):
+    with pytest.raises(StorageError, match=r"put together in .*No space left on device"), _upload_folder(tmp_path):
         raise error
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(RuntimeError, match="a mistake of ours"), _staging(tmp_path):
+    with pytest.raises(RuntimeError, match="a mistake of ours"), _upload_folder(tmp_path):
         raise RuntimeError("a mistake of ours")
 
 

@@ -7,10 +7,12 @@ import threading
 import pytest
 from querylect.configs.llm import LlmConfig
 from querylect.configs.rewriter import RewriterConfig
+from querylect.configs.schema import RunConfig
 from querylect.errors import ConfigError, EnvironmentUnavailableError, ModelError
+from querylect.export.base import BaseModelSource, Licence
+from querylect.export.card import Address, model_card
 from querylect.export.describe import _settings, findable
 from querylect.export.exported import FILE, Exported, read_exported, rewriter_of
-from querylect.export.snippets import Address, querylect_snippet
 from querylect.inference.load import open_trained
 from querylect.inference.retriever_prompts import RewriterPool
 from querylect.inference.rewriter import Rewriter
@@ -131,15 +133,21 @@ def test_a_retriever_that_a_policy_of_several_does_not_know_is_asked_in_words_th
 
 
 def test_the_card_names_the_environment_of_several_and_the_code_that_must_be_allowed():
-    alone = Exported.model_validate(exported())
-    assert "retriever=" not in querylect_snippet(alone, Address("."), "")
-    assert "trust_remote_code" not in querylect_snippet(alone, Address("."), "")
-    several = Exported.model_validate(
-        exported({"bm25": {}, "splade": {}}, policy={"dtype": "float32", "trust_remote_code": True})
-    )
-    code = querylect_snippet(several, Address("acme/x", "v1"), "bm25")
-    assert 'from_pretrained("acme/x", revision="v1", trust_remote_code=True)' in code
-    assert 'rewrite("an itch", retriever="bm25")' in code
+    base = BaseModelSource("acme/base", "acme/base", False, Licence("mit"))
+    trained = {
+        **{name: section.model_dump(mode="json") for name, section in RunConfig() if name in ("train", "rollout")},
+        "reward": {"metric": "ndcg@10", "format_weight": 0.1},
+        "policy": {},
+    }
+    alone = model_card(Exported.model_validate(exported(training=trained)), base, [], Address("."), None)
+    assert "retriever=" not in alone
+    assert "trust_remote_code" not in alone
+    policy = {"dtype": "float32", "trust_remote_code": True}
+    several = Exported.model_validate(exported({"bm25": {}, "s|e": {}}, policy=policy, training=trained))
+    card = model_card(several, base, [], Address("acme/x", "v1"), None)
+    assert 'from_pretrained("acme/x", revision="v1", trust_remote_code=True)' in card
+    assert 'rewrite("an itch", retriever="bm25")' in card
+    assert "| environment s\\|e | the retriever `s\\|e` over `e`, 1 documents, corpus `c` |" in card
 
 
 def test_the_environment_is_asked_outside_of_the_event_loop(monkeypatch):
