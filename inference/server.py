@@ -9,16 +9,16 @@ import math
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, Protocol, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, FastAPI, HTTPException, Request, Response
 from pydantic import Field
 
 from ..data.types import Question
-from ..envs.environment import Environment
 from ..envs.page.router import MAX_OPTIONS, MAX_QUESTION, PageRewrite, Search
 from ..envs.plan import SearchPlan
-from ..envs.server.batching import Hits, OverloadedError
+from ..envs.server.app import ServiceState
+from ..envs.server.batching import OverloadedError
 from ..envs.server.middleware import note
 from ..envs.server.schemas import MAX_K, HitBody, RequestBody, Wire
 from ..errors import EnvironmentUnavailableError, QuerylectError, RequestError
@@ -121,24 +121,6 @@ class AskAnswer(Wire):
     answers: list[FoundBody]
 
 
-class ServiceHooks(Protocol):
-    """The interface of an environment service for additional routes."""
-
-    environment: Environment
-
-    async def rank(self, request: Request, plans: Sequence[SearchPlan]) -> list[Hits]:
-        """Search plans that are within the limits."""
-        ...
-
-    def ranking(self, hits: Hits, with_text: bool) -> list[dict[str, Any]]:
-        """The wire form of a ranking."""
-        ...
-
-    def when_given_up(self, call: Callable[[], object]) -> None:
-        """Register a callback for when the service abandons its queue."""
-        ...
-
-
 class PageWriter:
     """The rewriter of the button on the service's page."""
 
@@ -189,7 +171,7 @@ def open_rewriter(
 
 def mount(app: FastAPI, rewriter: Rewriter) -> None:
     """Add the routes to a service (envs/server/app.py). Raises ConfigError if its retriever does not fit."""
-    service: ServiceHooks = app.state.room
+    service: ServiceState = app.state.service
     rewriter.prepare(service.environment.card)
     shutdown = asyncio.Event()
     service.when_given_up(rewriter.close)
@@ -197,12 +179,12 @@ def mount(app: FastAPI, rewriter: Rewriter) -> None:
     app.include_router(_router(service, rewriter, shutdown))
 
 
-def _router(service: ServiceHooks, rewriter: Rewriter, shutdown: asyncio.Event) -> APIRouter:
+def _router(service: ServiceState, rewriter: Rewriter, shutdown: asyncio.Event) -> APIRouter:
     router = APIRouter()
     card = service.environment.card
 
     @router.post("/v1/rewrite", response_model=RewriteAnswer)
-    async def rewrite(body: RewriteRequest, request: Request) -> Any:
+    async def rewrite(body: RewriteRequest, request: Request) -> RewriteAnswer | Response:
         """Rewrite every question; the served index is searched where a later turn is shown documents."""
         questions = _admitted_questions(body, request, rewriter)
         work = rewriter.arewrite(questions, retriever=card, turn=body.turn, client=_Searcher(service, request))
@@ -212,7 +194,7 @@ def _router(service: ServiceHooks, rewriter: Rewriter, shutdown: asyncio.Event) 
         return RewriteAnswer(rewriter=rewriter.name, rewrites=[RewriteBody.of(result) for result in results])
 
     @router.post("/v1/ask", response_model=AskAnswer)
-    async def ask(body: AskRequest, request: Request) -> Any:
+    async def ask(body: AskRequest, request: Request) -> AskAnswer | Response:
         """Rewrite every question and search, turn after turn, each shown what the one before it found."""
         questions = _admitted_questions(body, request, rewriter)
         searched = rewriter.asearch(questions, _Searcher(service, request), turns=body.turns, retriever=card, k=body.k)
@@ -232,7 +214,7 @@ def _router(service: ServiceHooks, rewriter: Rewriter, shutdown: asyncio.Event) 
 class _Searcher:
     """The service's own batched search, with texts, on behalf of one request."""
 
-    def __init__(self, service: ServiceHooks, request: Request) -> None:
+    def __init__(self, service: ServiceState, request: Request) -> None:
         self._service, self._request = service, request
 
     async def search(self, plans: Sequence[SearchPlan]) -> list[list[HitBody]]:

@@ -1,22 +1,21 @@
 """An OpenAI-compatible endpoint, asked through the `openai` client.
 
-Transient failures (429, 5xx, a timeout, a broken connection, an answer that is no completion) are retried with growing
-pauses, never sooner than the endpoint's Retry-After says, until the deadline of the prompt. If the endpoint refuses a
-prompt (400, 413, 422), only that prompt fails. A wrong key, URL or model name, and an endpoint that does not answer at
-all, end the run.
+The client retries transient failures (429, 5xx, a timeout, a broken connection, an answer that is no completion) with
+growing pauses or after the endpoint's Retry-After, until the deadline of the prompt. If the endpoint refuses a prompt
+(400, 413, 422), only that prompt fails. A wrong key, URL or model name, and an endpoint that does not answer at all,
+end the run.
 """
 
 import asyncio
 import logging
 import os
-import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from email.utils import parsedate_to_datetime
-from random import Random
+from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any, Self
 
+import httpx
 import openai
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from ..configs.llm import LlmConfig
 from ..errors import ConfigError, EngineUnavailableError
@@ -26,12 +25,18 @@ log = logging.getLogger(__name__)
 
 FIRST_CONTACT_SECONDS = 20.0
 """How long to try an endpoint that was never reached."""
-FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
+LONGEST_PAUSE = 8.0
+"""Seconds between two attempts at most, that of the openai client; it begins with half a second and doubles."""
 REFUSED = (400, 413, 422)
 WRONG = (401, 403, 404)
 
-Pause = Callable[[float], Awaitable[Any]]
-Complete = Callable[..., Awaitable[Any]]
+_last_failure: ContextVar[str] = ContextVar("_last_failure", default="timeout")
+"""Why the latest attempt of the prompt that this task asks has failed."""
+
+
+def retries_within(seconds: float) -> int:
+    """How many retries with the longest pauses take less than these seconds, where attempts fail at once."""
+    return 3 + int(seconds / LONGEST_PAUSE)
 
 
 class _Alternative(BaseModel):
@@ -51,8 +56,13 @@ class _ChatMessage(BaseModel):
     """A message. Servers that separate thoughts from the answer call them `reasoning`, or `reasoning_content`."""
 
     content: str | None = None
-    reasoning: Any = None
-    reasoning_content: Any = None
+    reasoning: str = ""
+    reasoning_content: str = ""
+
+    @field_validator("reasoning", "reasoning_content", mode="before")
+    @classmethod
+    def _ignore_other_forms(cls, thoughts: object) -> str:
+        return thoughts if isinstance(thoughts, str) else ""
 
     @model_validator(mode="after")
     def _check_content(self) -> Self:
@@ -62,7 +72,7 @@ class _ChatMessage(BaseModel):
 
     @property
     def _thoughts(self) -> str:
-        return next((text for text in (self.reasoning, self.reasoning_content) if text and isinstance(text, str)), "")
+        return self.reasoning or self.reasoning_content
 
     def text(self, finished: bool) -> str:
         """Thoughts and answer in one text, as from a server that does not separate them."""
@@ -100,15 +110,14 @@ class _Completion(BaseModel):
 class Endpoint:
     """One model behind one URL."""
 
-    def __init__(self, config: LlmConfig, pause: Pause = asyncio.sleep, random: Random | None = None) -> None:
-        """`pause` waits and `random` draws the jitter. Raises ConfigError for a URL that is none."""
+    def __init__(self, config: LlmConfig) -> None:
+        """Raises ConfigError for a URL that is none."""
         if config.base_url is None or not config.base_url.startswith(("http://", "https://")):
             raise ConfigError(
                 f"base_url is {config.base_url!r}; expected http://… or https://…, such as http://host:8000/v1."
             )
-        self._config, self._pause, self._random = config, pause, random or Random()
+        self._config = config
         self._reached = self._refused = False
-        self._not_before = 0.0
         self._consecutive_failures = 0
         self._last_error = ""
 
@@ -130,24 +139,34 @@ class Endpoint:
     async def _ask_all(self, prompts: Sequence[Prompt], draw: SamplingParams, deliver: Deliver, costs: Costs) -> None:
         config = self._config
         queue = iter(enumerate(prompts))
+
+        async def count_retry(request: httpx.Request) -> None:
+            costs.retries += request.headers.get("x-stainless-retry-count", "0") != "0"
+
+        async def check(response: httpx.Response) -> None:
+            self._reached = True
+            if response.is_success:
+                body = await response.aread()
+                _last_failure.set("no completion")
+                _Completion.model_validate_json(body)  # the client retries after any exception
+            _last_failure.set("timeout" if response.is_success else f"HTTP {response.status_code}")
+
+        async def worker(client: openai.AsyncOpenAI) -> None:
+            for index, prompt in queue:
+                outcome = await self._ask_prompt(client, prompt, draw, costs)
+                deliver(index, outcome)
+                missing = isinstance(outcome, MissingResponse)
+                self._consecutive_failures = self._consecutive_failures + 1 if missing else 0
+                if self._consecutive_failures >= max(config.concurrency, 8):
+                    raise self._unavailable_error(f"{self._consecutive_failures} prompts in a row had no reply")
+
+        http = openai.DefaultAsyncHttpxClient(event_hooks={"request": [count_retry], "response": [check]})
         key = os.environ.get(config.api_key_env) or "none"
-        async with openai.AsyncOpenAI(base_url=config.base_url, api_key=key, max_retries=0) as client:
-            # This triggers openai's lazy imports here, not during a request.
-            complete = client.chat.completions.with_raw_response.create
-
-            async def worker() -> None:
-                for index, prompt in queue:
-                    outcome = await self._ask_prompt(complete, prompt, draw, costs)
-                    deliver(index, outcome)
-                    self._consecutive_failures = (
-                        self._consecutive_failures + 1 if isinstance(outcome, MissingResponse) else 0
-                    )
-                    if isinstance(outcome, MissingResponse) and self._consecutive_failures >= max(
-                        config.concurrency, 8
-                    ):
-                        raise self._unavailable_error(f"{self._consecutive_failures} prompts in a row had no reply")
-
-            tasks = [asyncio.create_task(worker()) for _ in range(min(config.concurrency, len(prompts)))]
+        async with openai.AsyncOpenAI(
+            base_url=config.base_url, api_key=key, timeout=config.timeout, http_client=http
+        ) as client:
+            _ = client.chat.completions  # openai imports it lazily: here, not during a request
+            tasks = [asyncio.create_task(worker(client)) for _ in range(min(config.concurrency, len(prompts)))]
             try:
                 await asyncio.gather(*tasks)
             finally:
@@ -156,71 +175,55 @@ class Endpoint:
                 await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _ask_prompt(
-        self, complete: Complete, prompt: Prompt, draw: SamplingParams, costs: Costs
+        self, client: openai.AsyncOpenAI, prompt: Prompt, draw: SamplingParams, costs: Costs
     ) -> LlmResponse | MissingResponse:
         """Ask until there are n texts: some endpoints return one per request, whatever n is."""
-        start = time.monotonic()
-        deadline = start + self._config.deadline
+        deadline = self._config.deadline
         texts: list[Text] = []
-        prompt_tokens: list[int | None] = []
-        completion_tokens: list[int | None] = []
-        reason, failed, pause = "timeout", 0, 0.0
-        while len(texts) < draw.n:
-            wait = max(pause, self._not_before - time.monotonic())
-            if time.monotonic() + wait >= deadline:
-                if reason == "no connection" and not self._reached:
-                    raise self._unavailable_error("it cannot be reached")
-                return MissingResponse(reason)
-            if wait > 0:
-                await self._pause(wait)
-            costs.retries += pause > 0
-            remaining = deadline - time.monotonic()
-            try:
-                async with asyncio.timeout(min(self._config.timeout, max(0.0, remaining))):
-                    answer = await self._complete(complete, self._request_body(prompt, draw, len(texts)))
-            except openai.APIStatusError as error:
-                self._reached = True
-                if error.status_code in WRONG:
-                    raise self._config_error(error) from error
-                reason, self._last_error = f"HTTP {error.status_code}", error.message
-                if error.status_code in REFUSED:
-                    log.log(
-                        logging.DEBUG if self._refused else logging.WARNING,
-                        "%s refused a prompt: %s",
-                        self._config.base_url,
-                        error.message,
-                    )
-                    self._refused = True
-                    return MissingResponse(reason)
-                self._delay_requests(error.response.headers)
-            except (TimeoutError, openai.APITimeoutError):
-                reason = self._last_error = "timeout"
-            except openai.APIConnectionError as error:
-                reason, self._last_error = "no connection", str(error.__cause__ or error)
-                if not self._reached and time.monotonic() - start >= min(FIRST_CONTACT_SECONDS, self._config.deadline):
-                    raise self._unavailable_error("it cannot be reached") from error
-            except (ValidationError, ValueError, openai.APIError) as error:
-                self._reached = True
-                reason, self._last_error = "no completion", f"no chat completion: {error}"
-            else:
-                self._reached = True
-                texts += [choice.text() for choice in answer.choices]
-                prompt_tokens.append(answer.usage.prompt_tokens if answer.usage else None)
-                completion_tokens.append(answer.usage.completion_tokens if answer.usage else None)
-                pause = 0.0
-                continue
-            failed += 1
-            pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (failed - 1)) * self._random.uniform(0.5, 1.0)
-        return LlmResponse(tuple(texts[: draw.n]), _sum(prompt_tokens), _sum(completion_tokens))
+        usages: list[_Usage | None] = []
+        _last_failure.set("timeout")
+        try:
+            async with asyncio.timeout(deadline):
+                while len(texts) < draw.n:
+                    reached = self._reached
+                    retries = retries_within(deadline if reached else min(deadline, FIRST_CONTACT_SECONDS))
+                    create = client.with_options(max_retries=retries).chat.completions.with_raw_response.create
+                    try:
+                        raw = await create(**self._request(prompt, draw, len(texts)))
+                    except openai.APIError as error:
+                        status = getattr(error, "status_code", None)
+                        if reached or not self._reached or status in (*WRONG, *REFUSED):
+                            raise
+                        continue  # it is there: go on with as many retries as the deadline allows
+                    answer = _Completion.model_validate_json(raw.content)
+                    texts += [choice.text() for choice in answer.choices]
+                    usages.append(answer.usage)
+        except openai.APIStatusError as error:
+            if error.status_code in WRONG:
+                raise self._config_error(error) from error
+            self._last_error = error.message
+            if error.status_code in REFUSED:
+                level = logging.DEBUG if self._refused else logging.WARNING
+                log.log(level, "%s refused a prompt: %s", self._config.base_url, error.message)
+                self._refused = True
+            return MissingResponse(f"HTTP {error.status_code}")
+        except (TimeoutError, openai.APITimeoutError):
+            self._last_error = reason = _last_failure.get()
+            return MissingResponse(reason)
+        except openai.APIConnectionError as error:
+            self._last_error = str(error.__cause__ or error)
+            if not self._reached:
+                raise self._unavailable_error("it cannot be reached") from error
+            return MissingResponse("no completion" if isinstance(error.__cause__, ValidationError) else "no connection")
+        return LlmResponse(
+            tuple(texts[: draw.n]),
+            _sum([usage.prompt_tokens if usage else None for usage in usages]),
+            _sum([usage.completion_tokens if usage else None for usage in usages]),
+        )
 
-    async def _complete(self, complete: Complete, body: Mapping[str, Any]) -> _Completion:
-        extra_body = {name: value for name, value in body.items() if name not in ("model", "messages")}
-        raw = await complete(model=body["model"], messages=body["messages"], extra_body=extra_body)
-        return _Completion.model_validate_json(raw.content)
-
-    def _request_body(self, prompt: Prompt, draw: SamplingParams, received: int) -> dict[str, Any]:
-        """The fields of a request; `extra` adds fields, replaces them, and removes those that it sets to null."""
-        body: dict[str, Any] = {
+    def _request(self, prompt: Prompt, draw: SamplingParams, received: int) -> dict[str, Any]:
+        """Arguments of a request; `extra` adds fields, replaces them, and removes those that it sets to null."""
+        fields = {
             "model": self._config.model,
             "messages": list(prompt.messages),
             "n": draw.n - received,
@@ -228,23 +231,11 @@ class Endpoint:
             "top_p": draw.top_p,
             "max_tokens": draw.max_tokens,
             "seed": draw.seed + received,
+            **({"logprobs": True, "top_logprobs": draw.first_logprobs} if draw.first_logprobs else {}),
+            **self._config.extra,
         }
-        if draw.first_logprobs:
-            body |= {"logprobs": True, "top_logprobs": draw.first_logprobs}
-        return {name: value for name, value in (body | self._config.extra).items() if value is not None}
-
-    def _delay_requests(self, headers: Mapping[str, str]) -> None:
-        """Hold back all requests until the endpoint's Retry-After (seconds or a date)."""
-        retry_after = headers.get("retry-after", "")
-        try:
-            seconds = (
-                float(retry_after)
-                if retry_after.replace(".", "", 1).isdecimal()
-                else parsedate_to_datetime(retry_after).timestamp() - time.time()
-            )
-        except (ValueError, TypeError):
-            return
-        self._not_before = max(self._not_before, time.monotonic() + seconds)
+        sent = {name: value for name, value in fields.items() if value is not None}
+        return {"model": sent.pop("model"), "messages": sent.pop("messages"), "extra_body": sent}
 
     def _config_error(self, error: openai.APIStatusError) -> ConfigError:
         key = "is set" if os.environ.get(self._config.api_key_env) else "is not set"

@@ -202,7 +202,7 @@ class _PartReader:
         return "\n".join(selected)
 
 
-def _value(part: FormPart, body: str) -> Any:
+def _value(part: FormPart, body: str) -> object:
     """As a JSON value; text that does not fit stays text, and the pydantic model rejects it."""
     line = " ".join(body.split())
     word = line.strip(_MARKS)
@@ -292,5 +292,5 @@ def _part(form: type[BaseModel], name: str, field: FieldInfo) -> FormPart:
     raise TypeError(f"{form.__name__}.{name} is {field.annotation}; labelled lines hold no such field")
 
 
-def _bare(annotation: Any) -> Any:
+def _bare(annotation: object) -> object:
     return _bare(get_args(annotation)[0]) if get_origin(annotation) is Annotated else annotation

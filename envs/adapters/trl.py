@@ -40,7 +40,7 @@ class RetrievalEnvironment:
         self._unscorable = False
         self._error: QuerylectError | None = None
 
-    def reset(self, question_id: str, **_: Any) -> None:
+    def reset(self, question_id: str, **_: object) -> None:
         """Begin with a question of the environment; the other columns of the row are not needed."""
         self._begin(question_id)
 

@@ -8,17 +8,14 @@ second pipe. It lives in a session of its own, so that Ctrl-C in a terminal reac
 import json
 import logging
 import os
-import queue
 import subprocess
 import sys
 import threading
-import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import IO, Any
-
-import httpx
+from multiprocessing.connection import wait
+from typing import IO
 
 from ... import errors
 from ...configs.schema import EnvironmentConfig
@@ -43,7 +40,7 @@ def local_service(config: EnvironmentConfig, ready_seconds: float = READY_SECOND
     """
     child = _Child(config)
     try:
-        url = child.wait_ready(time.monotonic() + ready_seconds)
+        url = child.wait_ready(ready_seconds)
         log.info("local environment service at %s (process %d)", url, child.process.pid)
         yield url
     finally:
@@ -55,8 +52,7 @@ class _Child:
 
     def __init__(self, config: EnvironmentConfig) -> None:
         report_read, report_write = os.pipe()
-        settings = config.model_copy(update=PRIVATE).model_dump(mode="json")
-        in_main_thread = threading.current_thread() is threading.main_thread()
+        settings = config.model_copy(update=PRIVATE).model_dump_json()
         try:
             self.process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "querylect.envs.server.child", str(report_write)],
@@ -72,36 +68,30 @@ class _Child:
         finally:
             os.close(report_write)
         self._lines: deque[str] = deque(maxlen=SHOWN_LINES)
-        self._reports: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._report = os.fdopen(report_read, encoding="utf-8")
         self._error_reported = False
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self._reader = threading.Thread(target=self._read_lines, args=(self.process.stdout,), daemon=True)
         self._reader.start()
-        threading.Thread(target=self._read_report, args=(report_read,), daemon=True).start()
-        request = {"config": settings, "parent": os.getpid() if in_main_thread else None}
         with suppress(BrokenPipeError):
-            self.process.stdin.write(json.dumps(request).encode() + b"\n")
+            self.process.stdin.write(settings.encode() + b"\n")
             self.process.stdin.flush()
 
-    def wait_ready(self, deadline: float) -> str:
-        """The URL, once /readyz answers 200."""
-        try:
-            report = json.loads(self._reports.get(timeout=max(0.0, deadline - time.monotonic())) or "{}")
-        except queue.Empty:
-            raise self._failed("did not open its index in time") from None
-        if "url" not in report:
-            raise self._reported(report)
-        url = str(report["url"])
-        with httpx.Client(trust_env=False, timeout=5.0) as http:
-            while time.monotonic() < deadline:
-                if self.process.poll() is not None:
-                    raise self._failed("ended before it was ready")
-                with suppress(httpx.TransportError):
-                    if http.get(f"{url}/readyz").status_code == 200:
-                        return url
-                time.sleep(0.05)
-        raise self._failed("was not ready in time")
+    def wait_ready(self, seconds: float) -> str:
+        """The URL, once the service takes requests."""
+        with self._report as stream:
+            if not wait([stream.fileno()], seconds):
+                raise self._failed("did not open its index in time")
+            report: dict[str, str] = json.loads(stream.readline() or "{}")
+        if "url" in report:
+            return report["url"]
+        kind = getattr(errors, report.get("error", ""), None)
+        if kind is None:
+            raise self._failed("ended before it was ready")
+        self._error_reported = True
+        error: QuerylectError = kind(report["message"])
+        raise error
 
     def stop(self) -> None:
         """End the child: politely, then by force. It is gone when this returns, also when Ctrl-C comes meanwhile."""
@@ -130,18 +120,6 @@ class _Child:
                 line = raw.decode(errors="replace").rstrip()
                 self._lines.append(line)
                 log.debug("service: %s", line)
-
-    def _read_report(self, descriptor: int) -> None:
-        with os.fdopen(descriptor, encoding="utf-8") as stream:
-            self._reports.put(stream.readline())
-
-    def _reported(self, report: dict[str, Any]) -> QuerylectError:
-        """The error that the child met, of the same class where it is one of ours."""
-        self._error_reported = True
-        kind = getattr(errors, str(report.get("error")), None)
-        if isinstance(kind, type) and issubclass(kind, QuerylectError):
-            return kind(str(report["message"]))
-        return self._failed("ended before it was ready")
 
     def _failed(self, event: str) -> EnvironmentUnavailableError:
         self._error_reported = True

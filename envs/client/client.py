@@ -9,18 +9,18 @@ import logging
 import re
 import threading
 import time
-import uuid
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
-from random import Random
+from contextlib import contextmanager
 from typing import Any, Self, TypeVar
 
 import httpx
 from pydantic import BaseModel
+from pydantic_core import PydanticSerializationError
 
 from ...configs.schema import ClientConfig
 from ...data.types import Question
-from ...errors import ConfigError, EnvironmentUnavailableError
+from ...errors import ConfigError, EnvironmentUnavailableError, RequestError
 from ..plan import SearchPlan
 from ..server.schemas import (
     MAX_PAGE,
@@ -38,6 +38,7 @@ from ..server.schemas import (
 from .transport import (
     CONCURRENT_REQUESTS,
     CONNECT_SECONDS,
+    Call,
     ClientStats,
     OutageError,
     RequestFailure,
@@ -61,10 +62,8 @@ FIRST_CONTACT_SECONDS = 20.0
 class EnvironmentClient:
     """Asks the environment; use it inside one event loop and close it there (`async with`)."""
 
-    def __init__(
-        self, config: ClientConfig, urls: Sequence[str] | None = None, *, random: Random | None = None
-    ) -> None:
-        """`urls` replaces `config.urls` and must be given where that is `local`; `random` draws the jitter.
+    def __init__(self, config: ClientConfig, urls: Sequence[str] | None = None) -> None:
+        """`urls` replaces `config.urls` and must be given where that is `local`.
 
         Raises ConfigError for an unusable URL or token.
         """
@@ -73,7 +72,7 @@ class EnvironmentClient:
                 raise ConfigError("client.urls is 'local': start the service with local_service and give its URL.")
             urls = config.urls
         self._config = config
-        self._transport = Transport(config, urls, random)
+        self._transport = Transport(config, urls)
         self._slots = asyncio.Semaphore(CONCURRENT_REQUESTS)
         self._info: EnvironmentInfo | None = None
         self.stats = self._transport.stats
@@ -99,12 +98,8 @@ class EnvironmentClient:
         Raises EnvironmentUnavailableError where no replica answers, ConfigError where two replicas serve different
         indexes, RequestError where the service refuses (a wrong token).
         """
-        deadline = time.monotonic() + min(self._config.deadline, FIRST_CONTACT_SECONDS)
-        with self.stats.timed():
-            try:
-                return await self._discover(deadline)
-            except OutageError as outage:
-                raise self._unavailable(outage) from outage
+        with self._calling():
+            return await self._discover(time.monotonic() + min(self._config.deadline, FIRST_CONTACT_SECONDS))
 
     async def questions(self, split: str) -> list[Question]:
         """All questions of a split, in their fixed order.
@@ -118,15 +113,10 @@ class EnvironmentClient:
             _expect(page.split == split and page.offset == len(received), "another page than the one asked for")
             _expect(bool(page.questions) or page.total <= len(received), "an empty page before the end of the split")
 
-        with self.stats.timed():
+        with self._calling():
             while True:
                 query = httpx.QueryParams({"split": split, "offset": len(received), "limit": MAX_PAGE})
-                try:
-                    page = await self._transport.ask(
-                        "GET", f"/v1/questions?{query}", None, QuestionPage, deadline, check
-                    )
-                except OutageError as outage:
-                    raise self._unavailable(outage) from outage
+                page = await self._transport.ask(Call("GET", f"/v1/questions?{query}", QuestionPage, check), deadline)
                 received += [body.question for body in page.questions]
                 if len(received) >= page.total:
                     return received
@@ -145,15 +135,16 @@ class EnvironmentClient:
                     _check_ranking(plan, ranking, with_text)
                 self._check_index(answer.index_hash)
 
-            body = SearchRequest(plans=list(part), with_text=with_text)
-            answer = await self._transport.ask("POST", "/v1/search", body, SearchResponse, deadline, check)
+            body = _json(SearchRequest(plans=list(part), with_text=with_text))
+            answer = await self._transport.ask(Call("POST", "/v1/search", SearchResponse, check, body), deadline)
             return answer.rankings
 
         rankings: list[list[HitBody]] = []
-        for outcome in await self._in_parts(plans, send):
-            if isinstance(outcome, OutageError):
-                raise self._unavailable(outcome) from outcome
-            rankings.append(outcome)
+        with self._calling():
+            for outcome in await self._in_parts(plans, send):
+                if isinstance(outcome, OutageError):
+                    raise outcome
+                rankings.append(outcome)
         return rankings
 
     async def step(
@@ -174,11 +165,12 @@ class EnvironmentClient:
                     _check_ranking(step.plan, result.ranking, with_text)
                 self._check_index(answer.index_hash)
 
-            body = StepRequest(steps=list(part), with_text=with_text, metrics=list(metrics))
-            answer = await self._transport.ask("POST", "/v1/step", body, StepResponse, deadline, check)
+            body = _json(StepRequest(steps=list(part), with_text=with_text, metrics=list(metrics)))
+            answer = await self._transport.ask(Call("POST", "/v1/step", StepResponse, check, body), deadline)
             return answer.results
 
-        outcomes = await self._in_parts(steps, send)
+        with self._calling():
+            outcomes = await self._in_parts(steps, send)
         results = [None if isinstance(outcome, OutageError) else outcome for outcome in outcomes]
         missing = results.count(None)
         if missing:
@@ -199,46 +191,33 @@ class EnvironmentClient:
                 totals[outcome] = totals.get(outcome, 0.0) + float(count)
         return totals
 
-    def _unavailable(self, outage: OutageError) -> EnvironmentUnavailableError:
-        return EnvironmentUnavailableError(
-            f"no environment service answers at {self._transport.urls}; the last error was {outage}. "
-            "Start it with `querylect serve`, mend client.urls, or set client.urls to local."
-        )
+    @contextmanager
+    def _calling(self) -> Iterator[None]:
+        """Time a call, and raise EnvironmentUnavailableError for an outage."""
+        started = time.perf_counter()
+        try:
+            yield
+        except OutageError as outage:
+            raise EnvironmentUnavailableError(
+                f"no environment service answers at {self._transport.urls}; the last error was {outage}. "
+                "Start it with `querylect serve`, mend client.urls, or set client.urls to local."
+            ) from outage
+        finally:
+            self.stats.seconds += time.perf_counter() - started
 
     async def _discover(self, deadline: float) -> EnvironmentInfo:
-        """Ask all replicas for /v1/environment at once, in rounds, until at least one answers."""
-        transport, round_ = self._transport, 0
-        transport.stats.requests += 1
-        request_id = uuid.uuid4().hex
-        while True:
-            attempt_deadline = min(deadline, time.monotonic() + CONNECT_SECONDS)
-            transport.stats.retries += round_ > 0
-            outcomes = await asyncio.gather(
-                *(
-                    transport.attempt(
-                        replica,
-                        "GET",
-                        "/v1/environment",
-                        None,
-                        EnvironmentInfo,
-                        attempt_deadline,
-                        _accept,
-                        f"{request_id}-{round_}",
-                    )
-                    for replica in transport.replicas
-                )
-            )
-            failures = [outcome for outcome in outcomes if isinstance(outcome, RequestFailure)]
-            for failure in failures:
-                log.warning("no environment at %s", failure)
-            infos = [outcome for outcome in outcomes if isinstance(outcome, EnvironmentInfo)]
-            for info in infos:
-                self._info = self._info or info
-                self._check_index(info.index_hash)
-            if infos:
-                return infos[0]
-            await transport.pause(failures, round_, deadline)
-            round_ += 1
+        """Ask all replicas for /v1/environment; where none answers, one after the other until one does."""
+        call = Call("GET", "/v1/environment", EnvironmentInfo)
+        outcomes = await self._transport.ask_all(call, min(deadline, time.monotonic() + CONNECT_SECONDS))
+        infos = [outcome for outcome in outcomes if isinstance(outcome, EnvironmentInfo)]
+        for outcome in outcomes:
+            if isinstance(outcome, RequestFailure):
+                log.warning("no environment at %s", outcome)
+        infos = infos or [await self._transport.ask(call, deadline)]
+        self._info = self._info or infos[0]
+        for info in infos:
+            self._check_index(info.index_hash)
+        return infos[0]
 
     async def _in_parts(
         self, items: Sequence[Item], send: Callable[[Sequence[Item], float], Awaitable[list[Part]]]
@@ -253,23 +232,22 @@ class EnvironmentClient:
                 async with asyncio.timeout(deadline - time.monotonic()), self._slots:
                     return [*await send(part, deadline)]
             except TimeoutError:
-                return [OutageError(self.last_failure)] * len(part)
+                return [OutageError([self.last_failure] if self.last_failure else [])] * len(part)
             except OutageError as outage:
                 return [outage] * len(part)
 
-        with self.stats.timed():
-            try:
-                info = self._info or await self._discover(deadline)
-            except OutageError as outage:
-                return [outage] * len(items)
-            size = min(MAX_PLANS_PER_REQUEST, info.limits.max_plans)
-            tasks = [asyncio.create_task(deliver(items[start : start + size])) for start in range(0, len(items), size)]
-            try:
-                return [outcome for part in await asyncio.gather(*tasks) for outcome in part]
-            finally:
-                for task in tasks:
-                    task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
+        try:
+            info = self._info or await self._discover(deadline)
+        except OutageError as outage:
+            return [outage] * len(items)
+        size = min(MAX_PLANS_PER_REQUEST, info.limits.max_plans)
+        tasks = [asyncio.create_task(deliver(items[start : start + size])) for start in range(0, len(items), size)]
+        try:
+            return [outcome for part in await asyncio.gather(*tasks) for outcome in part]
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     def _check_index(self, index_hash: str) -> None:
         if self._info is not None and index_hash != self._info.index_hash:
@@ -347,8 +325,11 @@ class SyncEnvironmentClient:
             raise
 
 
-def _accept(_: BaseModel) -> None:
-    """Accept every answer that validates."""
+def _json(request: BaseModel) -> str:
+    try:
+        return request.model_dump_json()
+    except PydanticSerializationError as error:
+        raise RequestError(f"the request is no valid Unicode text ({error}).") from error
 
 
 def _expect(condition: bool, actual: str) -> None:

@@ -8,13 +8,13 @@ environment there and starts none of its own. So no short-lived address ends up 
 import hashlib
 import json
 import os
-from contextlib import suppress
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ...configs.environment import EnvironmentConfig
-from ...errors import ConfigError, StorageError
+from ...errors import ConfigError
+from ...storage import storage
 
 VARIABLE = "QUERYLECT_SERVICES"
 PRIVATE = {"host": "127.0.0.1", "port": 0, "playground": False}
@@ -36,18 +36,19 @@ class Service(BaseModel):
 def register_service(path: Path, url: str, config: EnvironmentConfig) -> None:
     """Write where the service of `config` answers, whole or not at all, for its owner alone. Raises StorageError."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            service = Service(url=url, index=_absolute(config), settings=_settings(config))
-            file.write(service.model_dump_json() + "\n")
-        temporary.rename(path)
-    except OSError as error:
-        with suppress(OSError):
+    service = Service(url=url, index=_absolute(config), settings=_settings(config))
+    with storage(
+        lambda error: (
+            f"the address of the service could not be written to {path} ({error.strerror}); name a file in a "
+            "folder that exists and is yours: --tell FILE."
+        )
+    ):
+        try:
+            with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+                file.write(service.model_dump_json() + "\n")
+            temporary.rename(path)
+        finally:
             temporary.unlink(missing_ok=True)
-        raise StorageError(
-            f"the address of the service could not be written to {path} ({error.strerror}); name a file in a folder "
-            "that exists and is yours: --tell FILE."
-        ) from error
 
 
 def discover_services(config: EnvironmentConfig) -> list[str] | None:

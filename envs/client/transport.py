@@ -8,24 +8,33 @@ import asyncio
 import math
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from email.utils import parsedate_to_datetime
-from random import Random
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import httpx
 from pydantic import BaseModel, ValidationError
-from pydantic_core import PydanticSerializationError
+from tenacity import AsyncRetrying, retry_if_exception_type, wait_exception, wait_random_exponential
 
 from ...configs.schema import ClientConfig
 from ...errors import ConfigError, RequestError, TokenError
 from ..server.auth import token_of
 from ..server.schemas import Problem
 
+Answer = TypeVar("Answer", bound=BaseModel)
+
 REST_SECONDS = 5.0
 MAX_REST_SECONDS = 60.0
+CONCURRENT_REQUESTS = 16
+CONNECT_SECONDS = 5.0
+LOOK_SECONDS = 2.0
+"""Timeout of reading metrics."""
+BACKOFF_SECONDS = 0.25
+MAX_BACKOFF_SECONDS = 10.0
+LEAST_ATTEMPT_SECONDS = 0.05
+"""No attempt starts with less time left: it would time out and hide the previous failure."""
+SHOWN_CHARACTERS = 300
 
 
 @dataclass(slots=True)
@@ -75,29 +84,32 @@ def to_ask(replicas: Sequence[Replica], turn: int) -> list[Replica]:
     return half_open or sorted(rotated, key=lambda replica: replica.rests_until)
 
 
-Answer = TypeVar("Answer", bound=BaseModel)
-
-CONCURRENT_REQUESTS = 16
-CONNECT_SECONDS = 5.0
-LOOK_SECONDS = 2.0
-"""Timeout of reading metrics."""
-BACKOFF_SECONDS = 0.25
-MAX_BACKOFF_SECONDS = 10.0
-LEAST_ATTEMPT_SECONDS = 0.05
-"""No attempt starts with less time left: it would time out and hide the previous failure."""
-SHOWN_CHARACTERS = 300
+class UnexpectedAnswerError(Exception):
+    """A 200 that holds something else than the answer to the request."""
 
 
 class OutageError(Exception):
-    """No usable answer before the deadline."""
+    """No usable answer from any replica in a round of attempts; raised to callers, until the deadline."""
 
-    def __init__(self, failure: "RequestFailure | None") -> None:
-        super().__init__(str(failure) if failure else "the deadline passed before the first attempt")
-        self.failure = failure
+    def __init__(self, failures: "Sequence[RequestFailure]" = ()) -> None:
+        super().__init__(str(failures[-1]) if failures else "the deadline passed before the first attempt")
+        self.retry_after = min((failure.retry_after for failure in failures), default=0.0)
+        """Seconds that the most willing replica asked to wait."""
 
 
-class UnexpectedAnswerError(Exception):
-    """A 200 that holds something else than the answer to the request."""
+@dataclass(slots=True)
+class Call(Generic[Answer]):
+    """One request and what makes an answer to it usable."""
+
+    method: str
+    path: str
+    kind: type[Answer]
+    check: Callable[[Answer], None] = lambda answer: None
+    """Raises UnexpectedAnswerError for an answer that does not belong to the request."""
+    body: str | None = None
+    """JSON."""
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    attempts: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,31 +144,22 @@ class ClientStats:
     """Wall-clock seconds spent in calls; calls that overlap add up."""
     last_failure: RequestFailure | None = None
 
-    @contextmanager
-    def timed(self) -> Iterator[None]:
-        """Add the time of the block to `seconds`."""
-        started = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds += time.perf_counter() - started
-
 
 class Transport:
     """Sends requests to the replicas of one service, each in turn, the healthy first."""
 
-    def __init__(self, config: ClientConfig, urls: Sequence[str], random: Random | None = None) -> None:
+    def __init__(self, config: ClientConfig, urls: Sequence[str]) -> None:
         if not urls:
             raise ConfigError("client.urls is empty; give at least one URL such as http://127.0.0.1:8080, or local.")
         self.replicas = [Replica(_base_url(url)) for url in urls]
         self.stats = ClientStats()
         self._timeout = config.timeout
-        self._random = random or Random()
         self._turn = 0
         loopback = all(httpx.URL(replica.url).host in ("127.0.0.1", "::1", "localhost") for replica in self.replicas)
         direct = loopback or config.urls == "local"  # started, or handed over, for this run: no proxy stands between
+        token = token_of(config.token_env)
         self._http = httpx.AsyncClient(
-            headers=_authorization(config.token_env),
+            headers={"Authorization": f"Bearer {token}"} if token else {},
             timeout=httpx.Timeout(None, connect=min(CONNECT_SECONDS, config.timeout)),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=CONCURRENT_REQUESTS),
             trust_env=not direct,
@@ -171,93 +174,27 @@ class Transport:
         """Close all connections."""
         await self._http.aclose()
 
-    async def ask(
-        self,
-        method: str,
-        path: str,
-        body: BaseModel | None,
-        kind: type[Answer],
-        deadline: float,
-        check: Callable[[Answer], None],
-    ) -> Answer:
-        """The answer of the first replica that gives a usable one. `deadline` is a deadline on the monotonic clock.
+    async def ask(self, call: Call[Answer], deadline: float) -> Answer:
+        """The answer of the first replica that gives a usable one. `deadline` is a time of the monotonic clock.
 
-        `check` raises UnexpectedAnswerError for an answer that does not belong to the request. Raises OutageError at
-        the deadline, RequestError where a replica refuses the request or the request cannot be written as JSON.
+        Raises OutageError at the deadline, RequestError where a replica refuses the request, TokenError where one wants
+        another token.
         """
-        try:
-            content = None if body is None else body.model_dump_json()
-        except PydanticSerializationError as error:
-            raise RequestError(f"{method} {path}: the request is no valid Unicode text ({error}).") from error
-        request_id = uuid.uuid4().hex
         self.stats.requests += 1
-        tries = round_ = 0
-        while True:
-            failures: list[RequestFailure] = []
-            for replica in self._replica_order():
-                tries += 1
-                self.stats.retries += tries > 1
-                name = f"{request_id}-{tries}"
-                outcome = await self.attempt(replica, method, path, content, kind, deadline, check, name)
-                if not isinstance(outcome, RequestFailure):
-                    return outcome
-                failures.append(outcome)
-                if time.monotonic() >= deadline:
-                    raise OutageError(outcome)
-            await self.pause(failures, round_, deadline)
-            round_ += 1
+        jitter = wait_random_exponential(multiplier=BACKOFF_SECONDS, max=MAX_BACKOFF_SECONDS)
+        retrying = AsyncRetrying(
+            retry=retry_if_exception_type(OutageError),
+            wait=wait_exception(lambda error: getattr(error, "retry_after", 0.0)) + jitter,
+            stop=lambda state: time.monotonic() + state.upcoming_sleep > deadline - LEAST_ATTEMPT_SECONDS,
+            sleep=asyncio.sleep,
+            reraise=True,
+        )
+        return await retrying(self._ask_in_turn, call, deadline)
 
-    async def attempt(
-        self,
-        replica: Replica,
-        method: str,
-        path: str,
-        content: str | None,
-        kind: type[Answer],
-        deadline: float,
-        check: Callable[[Answer], None],
-        request_id: str,
-    ) -> Answer | RequestFailure:
-        """Ask one replica once.
-
-        RequestError where it calls the request wrong, TokenError where it wants another token.
-        """
-        seconds = max(0.0, min(self._timeout, deadline - time.monotonic()))
-        headers = {"X-Request-ID": request_id}
-        if content is not None:
-            headers["Content-Type"] = "application/json"
-        self.stats.attempts += 1
-        retry_after = 0.0
-        replica.begin()
-        try:
-            async with asyncio.timeout(seconds):
-                response = await self._http.request(method, replica.url + path, content=content, headers=headers)
-            if response.status_code == 200:
-                answer = kind.model_validate_json(response.content)
-                check(answer)
-                replica.succeed()
-                return answer
-            status, detail = response.status_code, _detail(response)
-            if 400 <= status < 500 and status not in (408, 429):
-                replica.succeed()
-                kind_of_error = TokenError if status in (401, 403) else RequestError
-                raise kind_of_error(f"{method} {replica.url}{path} was refused with {status}: {detail}")
-            reason = f"HTTP {status}: {detail}"
-            retry_after = retry_after_seconds(response.headers.get("retry-after"))
-        except TimeoutError:
-            reason = f"no answer within {seconds:.3g} s"
-        except httpx.HTTPError as error:
-            reason = f"{type(error).__name__}: {error}".rstrip(": ")
-        except (ValidationError, UnexpectedAnswerError) as error:
-            reason = f"HTTP 200 with a body that is not the environment's answer: {_invalid(error)}"
-        finally:
-            replica.end()
-        failure = RequestFailure(replica.url, reason, retry_after, request_id)
-        self.stats.opened += replica.state == "closed"
-        replica.fail(retry_after)
-        self.stats.failures += 1
-        self.stats.last_failure = failure
-        return failure
+    async def ask_all(self, call: Call[Answer], deadline: float) -> list[Answer | RequestFailure]:
+        """What each replica says when all are asked at once, without a second try. Raises RequestError as `ask`."""
+        self.stats.requests += 1
+        return await asyncio.gather(*(self._attempt(replica, replace(call), deadline) for replica in self.replicas))
 
     async def text(self, replica: Replica, path: str) -> str | None:
         """What one replica answers to a GET, without a second try; None where it does not answer 200 at once."""
@@ -267,22 +204,58 @@ class Transport:
             return None
         return response.text if response.status_code == 200 else None
 
-    async def pause(self, failures: Sequence[RequestFailure], round_: int, deadline: float) -> None:
-        """Back off with full jitter, at least as long as the most willing replica asked for.
-
-        Raises OutageError where that leaves no time for another attempt.
-        """
-        retry_after = min(failure.retry_after for failure in failures)
-        jitter = self._random.uniform(0.0, min(MAX_BACKOFF_SECONDS, BACKOFF_SECONDS * 2.0 ** min(round_, 16)))
-        left = deadline - time.monotonic()
-        if retry_after < left:
-            await asyncio.sleep(min(retry_after + jitter, left))
-        if retry_after >= left or deadline - time.monotonic() < LEAST_ATTEMPT_SECONDS:
-            raise OutageError(failures[-1])
-
-    def _replica_order(self) -> list[Replica]:
+    async def _ask_in_turn(self, call: Call[Answer], deadline: float) -> Answer:
+        """Ask one replica after the other. OutageError where none gives a usable answer."""
         self._turn = (self._turn + 1) % len(self.replicas)
-        return to_ask(self.replicas, self._turn)
+        failures = []
+        for replica in to_ask(self.replicas, self._turn):
+            outcome = await self._attempt(replica, call, deadline)
+            if not isinstance(outcome, RequestFailure):
+                return outcome
+            failures.append(outcome)
+            if time.monotonic() >= deadline:
+                break
+        raise OutageError(failures)
+
+    async def _attempt(self, replica: Replica, call: Call[Answer], deadline: float) -> Answer | RequestFailure:
+        """Ask one replica once."""
+        call.attempts += 1
+        self.stats.attempts += 1
+        self.stats.retries += call.attempts > 1
+        seconds = max(0.0, min(self._timeout, deadline - time.monotonic()))
+        headers = {"X-Request-ID": f"{call.id}-{call.attempts}", "Content-Type": "application/json"}
+        retry_after = 0.0
+        replica.begin()
+        try:
+            async with asyncio.timeout(seconds):
+                url = replica.url + call.path
+                response = await self._http.request(call.method, url, content=call.body, headers=headers)
+            status = response.status_code
+            if status == 200:
+                answer = call.kind.model_validate_json(response.content)
+                call.check(answer)
+                replica.succeed()
+                return answer
+            if 400 <= status < 500 and status not in (408, 429):
+                replica.succeed()
+                kind = TokenError if status in (401, 403) else RequestError
+                raise kind(f"{call.method} {url} was refused with {status}: {_detail(response)}")
+            reason = f"HTTP {status}: {_detail(response)}"
+            retry_after = retry_after_seconds(response.headers.get("retry-after"))
+        except TimeoutError:
+            reason = f"no answer within {seconds:.3g} s"
+        except httpx.HTTPError as error:
+            reason = f"{type(error).__name__}: {error}".rstrip(": ")
+        except (ValidationError, UnexpectedAnswerError) as error:
+            reason = f"HTTP 200 with a body that is not the environment's answer: {_invalid(error)}"
+        finally:
+            replica.end()
+        failure = RequestFailure(replica.url, reason, retry_after, headers["X-Request-ID"])
+        self.stats.opened += replica.state == "closed"
+        replica.fail(retry_after)
+        self.stats.failures += 1
+        self.stats.last_failure = failure
+        return failure
 
 
 def retry_after_seconds(header: str | None) -> float:
@@ -307,11 +280,6 @@ def _base_url(text: str) -> str:
     if url.scheme not in ("http", "https") or not url.host:
         raise ConfigError(f"client.urls: {text!r} is no service URL; expected http://HOST:PORT or https://HOST.")
     return str(url).rstrip("/")
-
-
-def _authorization(variable: str) -> dict[str, str]:
-    token = token_of(variable)
-    return {"Authorization": f"Bearer {token}"} if token else {}
 
 
 def _detail(response: httpx.Response) -> str:

@@ -8,7 +8,7 @@ and `max` fusion would lose how far the terms of a probe agree.
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 import numpy as np
 import numpy.typing as npt
@@ -119,7 +119,7 @@ def load(folder: Path, encoder: Encoder, store: VectorStore, config: VectorsConf
     return Dense(encoder, vectors, nearest.open_nearest(folder, vectors, store, config, import_faiss()))
 
 
-def import_faiss() -> Any:
+def import_faiss() -> ModuleType:
     """The faiss module. If it is missing, ModelError names the extra that installs it."""
     try:
         import faiss

@@ -7,7 +7,7 @@ precision that the recipe names; pooling and everything after it is float32. Cod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,10 @@ from ...errors import DataError, ModelError
 from ...sources import resolve_model
 from ...storage import folder_sha256
 from .recipes import TEXT, Content, RetrieverRecipe, recipe_of
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+    from transformers import PreTrainedTokenizerBase
 
 Progress = Callable[[int, int], None]
 Vectors = npt.NDArray[np.float32]
@@ -31,7 +35,13 @@ handful, so that the memory of a batch is bounded and its padding small."""
 class Encoder:
     """A loaded encoder and its recipe, with every field filled in that was left to the model."""
 
-    def __init__(self, recipe: RetrieverRecipe, model: Any, fingerprint: str, query_model: Any = None) -> None:
+    def __init__(
+        self,
+        recipe: RetrieverRecipe,
+        model: "SentenceTransformer",
+        fingerprint: str,
+        query_model: "SentenceTransformer | None" = None,
+    ) -> None:
         self.recipe = recipe
         self.fingerprint = fingerprint
         """sha256 of the model folder, or Hub id and commit: what an index must have been built with."""
@@ -80,7 +90,11 @@ class Encoder:
         return vectors
 
     def _encode(
-        self, model: Any, texts: Sequence[Content], length: int | None, task: Literal["query", "document"]
+        self,
+        model: "SentenceTransformer",
+        texts: Sequence[Content],
+        length: int | None,
+        task: Literal["query", "document"],
     ) -> Vectors:
         model.max_seq_length = length
         vectors: Vectors = np.empty((len(texts), self.dimension), dtype=np.float32)
@@ -113,13 +127,13 @@ def token_batches(lengths: Sequence[int], budget: int) -> list[list[int]]:
     return batches
 
 
-def _token_counts(model: Any, texts: Sequence[Content], length: int | None) -> list[int]:
+def _token_counts(model: "SentenceTransformer", texts: Sequence[Content], length: int | None) -> list[int]:
     joined = [text if isinstance(text, str) else " ".join(text) for text in texts]
     encoding = model.tokenizer(joined, truncation=length is not None, max_length=length, return_attention_mask=False)
     return [max(1, len(ids)) for ids in encoding["input_ids"]]
 
 
-def fingerprint_of(path: str, config: Any) -> str:
+def fingerprint_of(path: str, config: object) -> str:
     """Identifies a loaded model: sha256 of its folder, or Hub id and commit."""
     if Path(path).is_dir():
         return folder_sha256(Path(path))
@@ -156,7 +170,7 @@ def _open(recipe: RetrieverRecipe, name: str, setting: str) -> tuple[Any, str]:
     return model, fingerprint_of(path, getattr(model[0], "config", None))
 
 
-def _load(recipe: RetrieverRecipe, path: str) -> Any:
+def _load(recipe: RetrieverRecipe, path: str) -> "SentenceTransformer":
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
     from sentence_transformers.util import is_sentence_transformer_model
@@ -173,7 +187,7 @@ def _load(recipe: RetrieverRecipe, path: str) -> Any:
     return model
 
 
-def _to_float32(_module: Any, _inputs: Any, features: dict[str, Any]) -> dict[str, Any]:
+def _to_float32(_module: object, _inputs: object, features: dict[str, Any]) -> dict[str, Any]:
     """A forward hook that casts the transformer's outputs to float32 for the modules after it."""
     return {
         name: value.float() if hasattr(value, "is_floating_point") and value.is_floating_point() else value
@@ -181,7 +195,9 @@ def _to_float32(_module: Any, _inputs: Any, features: dict[str, Any]) -> dict[st
     }
 
 
-def _fill_in(recipe: RetrieverRecipe, model: Any, query_model: Any) -> RetrieverRecipe:
+def _fill_in(
+    recipe: RetrieverRecipe, model: "SentenceTransformer", query_model: "SentenceTransformer"
+) -> RetrieverRecipe:
     similarities = {"cosine": "cos", "dot": "dot"}
     similarity = str(model.similarity_fn_name or "cosine")
     if recipe.similarity is None and similarity not in similarities:
@@ -203,7 +219,7 @@ def _fill_in(recipe: RetrieverRecipe, model: Any, query_model: Any) -> Retriever
     )
 
 
-def _check_pooling(recipe: RetrieverRecipe, name: str, model: Any) -> None:
+def _check_pooling(recipe: RetrieverRecipe, name: str, model: "SentenceTransformer") -> None:
     actual = next((module.pooling_mode for module in model if hasattr(module, "pooling_mode")), recipe.pooling)
     if recipe.pooling is not None and actual != recipe.pooling:
         raise ModelError(
@@ -212,7 +228,7 @@ def _check_pooling(recipe: RetrieverRecipe, name: str, model: Any) -> None:
         )
 
 
-def _check_closing_token(recipe: RetrieverRecipe, tokenizer: Any) -> None:
+def _check_closing_token(recipe: RetrieverRecipe, tokenizer: "PreTrainedTokenizerBase") -> None:
     if recipe.closing_token is None:
         return
     last = tokenizer.convert_ids_to_tokens(tokenizer("a")["input_ids"])[-1]

@@ -9,7 +9,8 @@ import os
 from collections.abc import Callable
 from math import isqrt
 from pathlib import Path
-from typing import Any, Literal
+from types import ModuleType
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,15 @@ from ...errors import ConfigError, ModelError, first_line
 from ..server.memory import available_bytes, gib
 
 log = logging.getLogger(__name__)
+
+
+class _Index(Protocol):
+    """A FAISS index."""
+
+    def search(self, queries: npt.NDArray[np.float32], k: int) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+        """Scores and positions, each (queries, k), best first."""
+        ...
+
 
 NEAREST = "nearest.faiss"
 _ROWS = 2**16
@@ -113,7 +123,7 @@ def check_memory(store: VectorStore, documents: int, config: VectorsConfig) -> N
         )
 
 
-def build(folder: Path, vectors: Vectors, store: VectorStore, config: VectorsConfig, faiss: Any) -> None:
+def build(folder: Path, vectors: Vectors, store: VectorStore, config: VectorsConfig, faiss: ModuleType) -> None:
     """Write the search structure over the vectors (n, d); nothing for Flat. Deterministic for equal vectors."""
     if store.search == "flat":
         return
@@ -143,7 +153,9 @@ def build(folder: Path, vectors: Vectors, store: VectorStore, config: VectorsCon
         raise OSError(f"{NEAREST} could not be written: {first_line(error)}") from error
 
 
-def open_nearest(folder: Path, vectors: Vectors, store: VectorStore, config: VectorsConfig, faiss: Any) -> Nearest:
+def open_nearest(
+    folder: Path, vectors: Vectors, store: VectorStore, config: VectorsConfig, faiss: ModuleType
+) -> Nearest:
     """The search over the vectors (n, d) of an index. ValueError if FAISS cannot read its file."""
     gpus = getattr(faiss, "get_num_gpus", lambda: 0)()
     if config.device == "gpu" and (not gpus or store.search == "hnsw"):
@@ -169,7 +181,7 @@ def open_nearest(folder: Path, vectors: Vectors, store: VectorStore, config: Vec
     return _approximate(index, len(vectors))
 
 
-def flat(vectors: Vectors, faiss: Any) -> Nearest:
+def flat(vectors: Vectors, faiss: ModuleType) -> Nearest:
     """Exact search over float32 vectors in place, or over float16 vectors converted piece by piece."""
 
     def search(queries: npt.NDArray[np.float32], depth: int) -> npt.NDArray[np.int64]:
@@ -190,7 +202,7 @@ def flat(vectors: Vectors, faiss: Any) -> Nearest:
     return search
 
 
-def _on_gpu(vectors: Vectors, store: VectorStore, faiss: Any) -> Nearest:
+def _on_gpu(vectors: Vectors, store: VectorStore, faiss: ModuleType) -> Nearest:
     options = faiss.GpuMultipleClonerOptions()
     options.shard, options.useFloat16 = True, store.dtype == "float16"
     index = faiss.index_cpu_to_all_gpus(faiss.IndexFlatIP(store.dimension), options)
@@ -199,5 +211,5 @@ def _on_gpu(vectors: Vectors, store: VectorStore, faiss: Any) -> Nearest:
     return lambda queries, depth: index.search(queries, min(depth, len(vectors)))[1]
 
 
-def _approximate(index: Any, documents: int) -> Nearest:
+def _approximate(index: _Index, documents: int) -> Nearest:
     return lambda queries, depth: index.search(queries, min(depth * _OVERSAMPLING, documents))[1]

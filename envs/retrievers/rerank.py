@@ -11,7 +11,7 @@ import hashlib
 import json
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,6 +25,9 @@ from .base import Retriever, check_depth
 from .encoder import fingerprint_of, loading_kwargs
 from .fusion import Scored, best
 
+if TYPE_CHECKING:
+    from sentence_transformers import CrossEncoder
+
 _BATCH = 32
 _CACHE_BYTES = 128 * 2**20
 
@@ -32,7 +35,7 @@ _CACHE_BYTES = 128 * 2**20
 class Reranker:
     """A loaded cross-encoder and the depth to which it reranks."""
 
-    def __init__(self, config: RerankConfig, model: Any, fingerprint: str) -> None:
+    def __init__(self, config: RerankConfig, model: "CrossEncoder", fingerprint: str) -> None:
         self.depth = config.depth
         self.card: dict[str, Any] = {
             **config.model_dump(),

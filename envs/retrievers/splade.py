@@ -8,7 +8,7 @@ rows: for each word its documents in corpus order and their weights.
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,9 @@ from .encoder import fingerprint_of, loading_kwargs
 from .fusion import NOTHING, Scored, best
 from .recipes import TEXT, RetrieverRecipe
 
+if TYPE_CHECKING:
+    from sentence_transformers import SparseEncoder
+
 Words = tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]
 """One text: ascending word ids and their weights, both of shape (words,)."""
 
@@ -37,7 +40,7 @@ _CACHE_BYTES = 128 * 2**20
 class Splade:
     """A loaded sparse encoder and its recipe, filled in."""
 
-    def __init__(self, recipe: RetrieverRecipe, model: Any, fingerprint: str) -> None:
+    def __init__(self, recipe: RetrieverRecipe, model: "SparseEncoder", fingerprint: str) -> None:
         self.recipe = recipe
         self.fingerprint = fingerprint
         self._model = model
@@ -173,7 +176,7 @@ def _bytes(text: str, words: Words) -> int:
     return sys.getsizeof(text) + sum(sys.getsizeof(array) for array in words)
 
 
-def _fill_in(recipe: RetrieverRecipe, model: Any) -> RetrieverRecipe:
+def _fill_in(recipe: RetrieverRecipe, model: "SparseEncoder") -> RetrieverRecipe:
     prompts = model.prompts or {}
     prompt = prompts.get("document") or prompts.get("passage") or ""
     defaults = {

@@ -23,7 +23,7 @@ from ..page.router import Writer, page_router
 from ..plan import SearchPlan, is_unicode
 from .batching import Batcher, Hits, OverloadedError
 from .metrics import Metrics
-from .middleware import RequestMiddleware, ShutdownFlag, note
+from .middleware import RequestMiddleware, note
 from .openapi import declare_errors
 from .problems import add_problem_handlers
 from .schemas import (
@@ -41,6 +41,7 @@ from .schemas import (
     StepRequest,
     StepResponse,
 )
+from .shutdown import Shutdown
 
 
 class ServiceState:
@@ -49,7 +50,7 @@ class ServiceState:
     def __init__(self, environment: Environment, config: EnvironmentConfig) -> None:
         self.environment = environment
         self.metrics = Metrics()
-        self.door = ShutdownFlag()
+        self.shutdown = Shutdown(config.drain_seconds, self.give_up)
         self.batcher = Batcher(
             environment.search,
             environment.index_hash,
@@ -84,46 +85,8 @@ class ServiceState:
         note(request.scope, plans=len(plans))
         if self._log_texts:
             note(request.scope, texts=[[t.text for probe in plan.probes for t in probe.terms] for plan in plans])
-        self._check_size(plans)
-        for plan in plans:
-            for probe in plan.probes:
-                if not is_unicode(probe.source or "") or not all(is_unicode(term.text) for term in probe.terms):
-                    raise HTTPException(
-                        422, "a plan holds half of a surrogate pair, which is no text; send valid Unicode."
-                    )
-                if max(plan.k, probe.k or 1) > MAX_K:
-                    raise HTTPException(
-                        422,
-                        f"a plan asks for k={max(plan.k, probe.k or 1)} documents; at most {MAX_K} are given. Lower k.",
-                    )
+        check_plans(plans, self.limits)
         return await self.batcher.search(plans)
-
-    def _check_size(self, plans: Sequence[SearchPlan]) -> None:
-        limits = self.limits
-        if len(plans) > limits.max_plans:
-            raise HTTPException(
-                413, f"{len(plans)} plans in one request; at most {limits.max_plans} are taken. Send them in parts."
-            )
-        hits = sum(plan.k for plan in plans)
-        if hits > limits.max_hits:
-            raise HTTPException(
-                413,
-                f"the plans of one request ask for {hits} documents together; at most {limits.max_hits} are given. "
-                "Send them in parts, or lower k.",
-            )
-        for plan in plans:
-            terms = sum(len(probe.terms) for probe in plan.probes)
-            if terms > limits.max_terms:
-                raise HTTPException(
-                    413, f"a plan holds {terms} texts; at most {limits.max_terms} are taken. Ask for less in one plan."
-                )
-            characters = sum(len(term.text) for probe in plan.probes for term in probe.terms)
-            if characters > limits.max_characters:
-                raise HTTPException(
-                    413,
-                    f"the texts of a plan have {characters} characters; at most {limits.max_characters} are taken. "
-                    "Shorten them.",
-                )
 
     def ranking(self, hits: Hits, with_text: bool) -> list[dict[str, Any]]:
         """The wire form of a ranking (schemas.HitBody) as a dictionary for JSON."""
@@ -153,17 +116,45 @@ class ServiceState:
         ranking = self.ranking(hits, with_text)
         return {"question_id": question_id, "ranking": ranking, "reward": reward, "metrics": values}
 
-    def figures(self) -> bytes:
-        """The text of `GET /metrics`."""
-        self.metrics.ready.set(self.ready)
-        for name, cache in {"rankings": self.batcher.cache, **self.environment.caches}.items():
-            self.metrics.read_cache(name, cache)
-        return self.metrics.text()
-
     @property
     def ready(self) -> bool:
         """Whether plans are taken."""
-        return self.batcher.running and not self.door.closed and not self.environment.damage
+        return self.batcher.running and not self.shutdown.begun and not self.environment.damage
+
+
+def check_plans(plans: Sequence[SearchPlan], limits: Limits) -> None:
+    """HTTPException 413 for plans that are too many or too large, 422 for one that cannot be searched."""
+    hits = sum(plan.k for plan in plans)
+    if len(plans) > limits.max_plans:
+        raise HTTPException(
+            413, f"{len(plans)} plans in one request; at most {limits.max_plans} are taken. Send them in parts."
+        )
+    if hits > limits.max_hits:
+        raise HTTPException(
+            413,
+            f"the plans of one request ask for {hits} documents together; at most {limits.max_hits} are given. "
+            "Send them in parts, or lower k.",
+        )
+    for plan in plans:
+        texts = [term.text for probe in plan.probes for term in probe.terms]
+        characters = sum(map(len, texts))
+        longest = max(plan.k, *(probe.k or 1 for probe in plan.probes))
+        if len(texts) > limits.max_terms:
+            raise HTTPException(
+                413, f"a plan holds {len(texts)} texts; at most {limits.max_terms} are taken. Ask for less in one plan."
+            )
+        if characters > limits.max_characters:
+            raise HTTPException(
+                413,
+                f"the texts of a plan have {characters} characters; at most {limits.max_characters} are taken. "
+                "Shorten them.",
+            )
+        if not all(map(is_unicode, [*texts, *(probe.source or "" for probe in plan.probes)])):
+            raise HTTPException(422, "a plan holds half of a surrogate pair, which is no text; send valid Unicode.")
+        if longest > limits.max_k:
+            raise HTTPException(
+                422, f"a plan asks for k={longest} documents; at most {limits.max_k} are given. Lower k."
+            )
 
 
 def create_app(
@@ -175,7 +166,7 @@ def create_app(
 ) -> FastAPI:
     """The service of an opened environment; with a token, every call but the health checks and the page asks for it.
 
-    `writer` generates rewrites for the page; `extend` adds routes, which find the service in `app.state.room`.
+    `writer` generates rewrites for the page; `extend` adds routes, which find the service in `app.state.service`.
     """
     service = ServiceState(environment, config)
     batcher = service.batcher
@@ -184,7 +175,8 @@ def create_app(
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         await batcher.start()
         try:
-            yield
+            with service.shutdown.on_signals():
+                yield
         finally:
             await service.give_up()
 
@@ -196,13 +188,13 @@ def create_app(
         redoc_url=None,
         openapi_url="/v1/openapi.json",
     )
-    app.state.room = service
+    app.state.service = service
     app.add_middleware(
         RequestMiddleware,
         token=token or None,
         max_body_bytes=config.max_body_bytes,
         read_seconds=config.read_seconds,
-        door=service.door,
+        shutdown=service.shutdown,
         metrics=service.metrics,
         log_requests=config.log != "none",
     )
@@ -227,7 +219,8 @@ def create_app(
     @app.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:
         """Figures for Prometheus."""
-        return Response(service.figures(), media_type=CONTENT_TYPE_LATEST)
+        caches = {"rankings": batcher.cache, **environment.caches}
+        return Response(service.metrics.text(service.ready, caches), media_type=CONTENT_TYPE_LATEST)
 
     @app.get("/v1/environment")
     async def describe() -> EnvironmentInfo:

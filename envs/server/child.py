@@ -14,7 +14,6 @@ import time
 
 from ...configs.schema import EnvironmentConfig
 from ...errors import QuerylectError
-from .parent import die_with
 
 log = logging.getLogger(__name__)
 
@@ -23,13 +22,11 @@ STOP_SECONDS = 6.0
 
 
 def main() -> None:
-    """The child: serve what the first line of standard input says, until standard input ends."""
+    """Serve what the first line of standard input says, until standard input ends."""
     report = os.fdopen(int(sys.argv[1]), "w", encoding="utf-8")
-    request = json.loads(sys.stdin.buffer.readline() or "null")
-    if request is None:
+    settings = sys.stdin.buffer.readline()
+    if not settings:
         return
-    if request["parent"] is not None:
-        die_with(request["parent"])
     threading.Thread(target=_stop_at_end_of_input, daemon=True).start()
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
 
@@ -40,7 +37,7 @@ def main() -> None:
     from .serve import serve
 
     try:
-        serve(EnvironmentConfig.model_validate(request["config"]), ready=lambda url: tell(url=url))
+        serve(EnvironmentConfig.model_validate_json(settings), ready=lambda url: tell(url=url))
     except QuerylectError as error:
         log.error("%s", error)
         tell(error=type(error).__name__, message=str(error))

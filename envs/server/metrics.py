@@ -1,19 +1,21 @@
 """What `GET /metrics` shows, in Prometheus' text form. No label holds anything that a client can choose freely.
 
-Several worker processes write into one folder (PROMETHEUS_MULTIPROC_DIR, set by the service before this is imported),
-and whichever is asked answers for all. Otherwise every app has a registry of its own.
+Several worker processes write into one folder (SHARED_FOLDER, set by the service before a worker imports this), and
+whichever is asked answers for all. Otherwise every app has a registry of its own.
 """
 
 import os
+from collections.abc import Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
 from .cache import ByteCache
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 PLANS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 SHARED_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
+"""The environment variable by which prometheus_client knows the folder."""
 
 
 class Metrics:
@@ -57,24 +59,28 @@ class Metrics:
         self._entries = Gauge(
             "querylect_cache_entries", "Entries kept.", ["cache"], registry=registry, multiprocess_mode="livesum"
         )
-        self.ready = Gauge(
+        self._ready = Gauge(
             "querylect_ready", "1 while plans are taken.", registry=registry, multiprocess_mode="livemin"
         )
         self._seen: dict[str, tuple[int, int]] = {}
 
-    def read_cache(self, name: str, cache: ByteCache) -> None:
-        """Take over a cache's own counters."""
-        hits, misses = self._seen.get(name, (0, 0))
-        self._lookups.labels(name, "hit").inc(cache.hits - hits)
-        self._lookups.labels(name, "miss").inc(cache.misses - misses)
-        self._seen[name] = (cache.hits, cache.misses)
-        self._bytes.labels(name).set(cache.bytes)
-        self._entries.labels(name).set(len(cache))
+    def text(self, ready: bool, caches: Mapping[str, ByteCache]) -> bytes:
+        """All figures, those of the other workers included; caches count for themselves."""
+        self._ready.set(ready)
+        for name, cache in caches.items():
+            hits, misses = self._seen.get(name, (0, 0))
+            self._lookups.labels(name, "hit").inc(cache.hits - hits)
+            self._lookups.labels(name, "miss").inc(cache.misses - misses)
+            self._seen[name] = (cache.hits, cache.misses)
+            self._bytes.labels(name).set(cache.bytes)
+            self._entries.labels(name).set(len(cache))
+        if SHARED_FOLDER not in os.environ:
+            return generate_latest(self._registry)
+        together = CollectorRegistry()
+        MultiProcessCollector(together)
+        return generate_latest(together)
 
-    def text(self) -> bytes:
-        """All figures, those of the other workers included."""
-        if os.environ.get(SHARED_FOLDER):
-            together = CollectorRegistry()
-            MultiProcessCollector(together)
-            return generate_latest(together)
-        return generate_latest(self._registry)
+
+def forget_process(pid: int | None) -> None:
+    """Remove the gauges of a worker that died; what it counted stays."""
+    mark_process_dead(pid, os.environ[SHARED_FOLDER])

@@ -11,15 +11,15 @@ import logging
 import re
 import time
 import uuid
-from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
 
 from fastapi import HTTPException, Response
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .metrics import Metrics
-from .problems import problem, problem_answer
+from .problems import REQUEST_ID, problem
+from .shutdown import Shutdown
 
 log = logging.getLogger(__name__)
 request_log = logging.getLogger("querylect.envs.requests")
@@ -34,19 +34,8 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _CLOSE = {"Connection": "close"}
 
 
-class ShutdownFlag:
-    """Whether new requests are accepted. Once closed it stays closed."""
-
-    def __init__(self) -> None:
-        self.closed = False
-
-    def close(self) -> None:
-        """Accept no more requests."""
-        self.closed = True
-
-
-def note(scope: Scope, **facts: Any) -> None:
-    """Add fields to the log line of this request."""
+def note(scope: Scope, **facts: object) -> None:
+    """Add fields to the log line of this request; they are written as JSON."""
     scope.setdefault(NOTES, {}).update(facts)
 
 
@@ -60,7 +49,7 @@ class RequestMiddleware:
         token: str | None,
         max_body_bytes: int,
         read_seconds: float,
-        door: ShutdownFlag,
+        shutdown: Shutdown,
         metrics: Metrics,
         log_requests: bool,
     ) -> None:
@@ -68,7 +57,7 @@ class RequestMiddleware:
         self._token = None if token is None else token.encode()
         self._max_body_bytes = max_body_bytes
         self._read_seconds = read_seconds
-        self._door = door
+        self._shutdown = shutdown
         self._metrics = metrics
         self._log_requests = log_requests
 
@@ -76,11 +65,9 @@ class RequestMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        headers = {name.lower(): value for name, value in scope["headers"]}
-        sent_id = headers.get(b"x-request-id", b"").decode("latin-1")
-        request_id = sent_id if _REQUEST_ID.fullmatch(sent_id) else uuid.uuid4().hex
-        scope["querylect_request_id"] = request_id
-
+        headers = Headers(scope=scope)
+        sent_id = headers.get("x-request-id", "")
+        request_id = scope[REQUEST_ID] = sent_id if _REQUEST_ID.fullmatch(sent_id) else uuid.uuid4().hex
         started, status, size = time.perf_counter(), 0, 0
 
         async def send_with_id(message: Message) -> None:
@@ -93,17 +80,14 @@ class RequestMiddleware:
 
         self._metrics.under_way.inc()
         try:
-            refusal = self._refusal(scope["path"], headers, request_id)
-            if refusal is not None:
-                await refusal(scope, receive, send_with_id)
-                return
-            try:
-                await self._app(scope, self._limited(receive), send_with_id)
-            except Exception:
-                log.exception("request %s %s %s failed", request_id, scope["method"], scope["path"])
-                if status:
-                    raise
-                await _internal_error(request_id)(scope, receive, send_with_id)
+            answer = self._refusal(scope, headers) or self._app
+            await answer(scope, self._limited(receive), send_with_id)
+        except Exception:
+            log.exception("request %s %s %s failed", request_id, scope["method"], scope["path"])
+            if status:
+                raise
+            detail = f"the environment failed on this request; see request id {request_id} in the service's log."
+            await problem(scope, 500, detail)(scope, receive, send_with_id)
         finally:
             seconds = time.perf_counter() - started
             self._metrics.under_way.dec()
@@ -111,39 +95,25 @@ class RequestMiddleware:
             self._metrics.requests.labels(route, str(status)).inc()
             self._metrics.seconds.labels(route).observe(seconds)
             if self._log_requests:
-                self._write_line(scope, request_id, status, size, seconds)
+                _write_line(scope, status, size, seconds)
 
-    def _write_line(self, scope: Scope, request_id: str, status: int, size: int, seconds: float) -> None:
-        if not request_log.isEnabledFor(logging.INFO):
-            return
-        line = {
-            "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
-            "request_id": request_id,
-            "method": scope["method"],
-            "path": scope["path"],
-            "status": status,
-            "seconds": round(seconds, 4),
-            "bytes": size,
-            **scope.get(NOTES, {}),
-        }
-        request_log.info("%s", json.dumps(line, ensure_ascii=False))
-
-    def _refusal(self, path: str, headers: Mapping[bytes, bytes], request_id: str) -> Response | None:
-        if self._token is not None and path not in OPEN_PATHS:
-            scheme, _, credentials = headers.get(b"authorization", b"").partition(b" ")
-            if scheme.lower() != b"bearer" or not hmac.compare_digest(credentials.strip(), self._token):
+    def _refusal(self, scope: Scope, headers: Headers) -> Response | None:
+        if self._token is not None and scope["path"] not in OPEN_PATHS:
+            scheme, _, credentials = headers.get("authorization", "").partition(" ")
+            sent = credentials.strip().encode("latin-1")
+            if scheme.lower() != "bearer" or not hmac.compare_digest(sent, self._token):
                 reason = "the token sent is not the service's" if credentials else "no bearer token was sent"
                 detail = (
                     f"{reason}. Send the header 'Authorization: Bearer TOKEN' with the token that the service was "
                     "started with; querylect's client takes it from the environment variable named by client.token_env."
                 )
-                return problem_answer(problem(request_id, 401, detail), {"WWW-Authenticate": "Bearer"})
-        if self._door.closed and path not in WATCH_PATHS:
+                return problem(scope, 401, detail, {"WWW-Authenticate": "Bearer"})
+        if self._shutdown.begun and scope["path"] not in WATCH_PATHS:
             detail = "the service is going down; ask another replica, or again after its restart"
-            return problem_answer(problem(request_id, 503, detail), {"Retry-After": "1", **_CLOSE})
-        declared = headers.get(b"content-length", b"0")
-        if declared.isdigit() and int(declared) > self._max_body_bytes:
-            return problem_answer(problem(request_id, 413, self._too_large(int(declared))), _CLOSE)
+            return problem(scope, 503, detail, {"Retry-After": "1", **_CLOSE})
+        declared = headers.get("content-length", "0")
+        if declared.isdecimal() and int(declared) > self._max_body_bytes:
+            return problem(scope, 413, self._too_large(int(declared)), _CLOSE)
         return None
 
     def _limited(self, receive: Receive) -> Receive:
@@ -179,6 +149,16 @@ class RequestMiddleware:
         )
 
 
-def _internal_error(request_id: str) -> Response:
-    detail = f"the environment failed on this request; the service's log says why, under request id {request_id}."
-    return problem_answer(problem(request_id, 500, detail))
+def _write_line(scope: Scope, status: int, size: int, seconds: float) -> None:
+    if request_log.isEnabledFor(logging.INFO):
+        line = {
+            "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "request_id": scope[REQUEST_ID],
+            "method": scope["method"],
+            "path": scope["path"],
+            "status": status,
+            "seconds": round(seconds, 4),
+            "bytes": size,
+            **scope.get(NOTES, {}),
+        }
+        request_log.info("%s", json.dumps(line, ensure_ascii=False))

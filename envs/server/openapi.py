@@ -1,7 +1,7 @@
 """What `GET /v1/openapi.json` says besides the routes: the token, and every error that a call may answer.
 
 FastAPI declares only a 422 of its own form. This service answers problem+json, and most of its errors come from the
-middleware (the gate) or from the exception handlers, so all are declared here.
+middleware or from the exception handlers, so all are declared here.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ _ERRORS: Mapping[int, str] = {
     503: "Too many plans wait already, or the service goes down; ask again after Retry-After seconds.",
 }
 _EVERYWHERE = {413, 500}
-"""The gate refuses any request that declares too large a body; anything may fail."""
+"""The middleware refuses any request that declares too large a body; anything may fail."""
 _OF_PATH = {
     "/v1/questions": {404, 422},
     "/v1/search": {400, 408, 422},

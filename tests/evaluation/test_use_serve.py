@@ -216,7 +216,7 @@ def test_what_waits_and_what_is_worked_on_is_told_when_the_service_gives_up(trai
             asked.append(asyncio.create_task(http.post("/v1/ask", json={"questions": ["two"]})))
             while rewriter.waiting < 1:
                 await asyncio.sleep(0)
-            await app.state.room.give_up()
+            await app.state.service.give_up()
             told = await asyncio.gather(*asked)
             go_on.set()
             return [*told, await http.post("/page/rewrite", json={"question": "three"})]

@@ -1,9 +1,10 @@
 """An endpoint over real HTTP that answers, refuses, stalls and talks nonsense: what is lost is missing, never empty."""
 
-import time
+from contextlib import ExitStack
 from email.utils import formatdate
 from types import SimpleNamespace
 
+import openai
 import pytest
 from querylect.configs.llm import LlmConfig
 from querylect.errors import ConfigError, EngineUnavailableError
@@ -20,29 +21,26 @@ def ask(text, version=""):
     return Prompt(({"role": "user", "content": text},), version)
 
 
-class Waits(list):
-    """Notes every pause and ends it at once."""
-
-    async def __call__(self, seconds):
-        self.append(seconds)
-
-
 @pytest.fixture
-def waits():
-    return Waits()
+def waits(monkeypatch):
+    """The pauses between attempts, each of which ends at once."""
+    waits = []
+
+    async def note(seconds):
+        waits.append(seconds)
+
+    monkeypatch.setattr(openai._base_client, "anyio", SimpleNamespace(sleep=note))
+    return waits
 
 
 @pytest.fixture
 def opened(run_app, waits):
     """A function from a server and settings to a model behind it, without a cache."""
-    from contextlib import ExitStack
-
     with ExitStack() as stack:
 
         def open_(server, **settings):
             url = stack.enter_context(serving(run_app, server))
-            config = LlmConfig(model="m", base_url=url, cache=None, **{"deadline": 30, **settings})
-            return Llm(Endpoint(config, pause=waits))
+            return Llm(Endpoint(LlmConfig(model="m", base_url=url, cache=None, **{"deadline": 30, **settings})))
 
         yield open_
 
@@ -73,17 +71,16 @@ def test_equal_prompts_are_asked_once(opened):
     assert [len(server.bodies), llm.costs.calls, llm.costs.cached] == [3, 3, 3]
 
 
-def test_retry_after_holds_every_prompt_back(opened, waits, monkeypatch):
-    monkeypatch.setattr(under_test, "time", SimpleNamespace(monotonic=lambda: 0.0, time=time.time))
+def test_retry_after_is_waited_for_where_that_is_two_minutes_at_most(opened, waits):
     server = ChatServer()
     server.script.extend(
         [(429, {"retry-after": "7"}), None, (503, {"retry-after": formatdate(usegmt=True, timeval=4e9)})]
     )
-    llm = opened(server, concurrency=1, deadline=100)
+    llm = opened(server, concurrency=1)
     first, second = llm.ask([ask("a"), ask("b")], SamplingParams())
     assert first.texts[0].text == "an answer"
-    assert waits[0] == 7
-    assert second is None, "a date beyond the deadline leaves the reply missing"
+    assert waits == [7]
+    assert second is None
     assert llm.costs.missing == {"HTTP 503": 1}
 
 
@@ -95,7 +92,26 @@ def test_what_fails_in_passing_is_asked_again(opened, waits, deed):
     (reply,) = llm.ask([ask("a")], SamplingParams())
     assert reply.texts[0].text == "an answer"
     assert llm.costs.retries == len(waits) == 4
-    assert all(0.25 * 2**k <= seconds <= 0.5 * 2**k for k, seconds in enumerate(waits)), "pauses grow"
+    assert all(0.375 * 2**k <= seconds <= 0.5 * 2**k for k, seconds in enumerate(waits)), "pauses grow"
+
+
+@pytest.mark.parametrize(("deed", "reason"), [((500, {}), "HTTP 500"), ("garbage", "no completion")])
+def test_what_never_succeeds_is_missing_for_its_reason(opened, deed, reason):
+    server = ChatServer()
+    server.always = lambda body: deed
+    llm = opened(server)
+    assert llm.ask([ask("a")], SamplingParams()) == [None]
+    assert llm.costs.missing == {reason: 1}
+    assert llm.costs.retries >= under_test.retries_within(30)
+
+
+def test_a_deadline_that_passes_between_attempts_tells_their_failure(run_app):
+    server = ChatServer()
+    server.always = lambda body: (429, {"retry-after": "60"})
+    with serving(run_app, server) as url:
+        llm = Llm(Endpoint(LlmConfig(model="m", base_url=url, cache=None, deadline=2)))
+        assert llm.ask([ask("a")], SamplingParams()) == [None]
+    assert llm.costs.missing == {"HTTP 429": 1}
 
 
 @pytest.mark.parametrize(

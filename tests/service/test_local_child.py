@@ -56,8 +56,7 @@ def test_what_the_service_cannot_open_is_the_users_error_here(small_environment)
     [
         ("echo one; echo 'no such library' >&2; exit 3", r"exit code 3(.|\n)*one\nno such library"),
         ("echo starting; exec sleep 60", r"not open its index in time(.|\n)*starting"),
-        ("""echo '{"url": "http://127.0.0.1:9"}' >&"$4"; exec sleep 60""", r"was not ready in time"),
-        ("""echo '{"url": "http://127.0.0.1:9"}' >&"$4"; exit 7""", r"exit code 7"),
+        ("""echo '{"error": "NoSuchError", "message": "?"}' >&"$4"; exit 7""", r"exit code 7"),
     ],
 )
 def test_a_service_that_does_not_start_shows_its_last_lines_and_is_gone(
@@ -97,7 +96,7 @@ PARENT = textwrap.dedent(
     [
         (signal.SIGINT, "main"),
         (signal.SIGKILL, "main"),
-        pytest.param(signal.SIGKILL, "thread", id="SIGKILL-by-the-pipe-alone"),
+        (signal.SIGKILL, "thread"),
     ],
 )
 def test_the_service_is_gone_after_its_parent_was_ended_by_a_signal(small_environment, number, where):

@@ -270,11 +270,12 @@ def test_a_reward_that_is_no_number_is_a_500_not_a_reward(environment, small_env
         problem(httpx.post(f"{url}/v1/step", json={"steps": [step("q-head", "a")]}), 500)
 
 
-def test_a_port_in_use_is_named_with_the_remedy(small_environment):
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_port_in_use_is_named_with_the_remedy(small_environment, workers):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(UserError, match=rf"port {port}.*in use.*env\.port"):
-            serve(small_environment.model_copy(update={"port": port}))
+            serve(small_environment.model_copy(update={"port": port, "workers": workers}))
 
 
 @pytest.mark.parametrize("token", [None, ""])

@@ -14,7 +14,8 @@ import sys
 import textwrap
 import threading
 import time
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import httpx
@@ -24,13 +25,9 @@ from querylect.configs.schema import ClientConfig, EnvironmentConfig
 from querylect.envs.client.client import EnvironmentClient, Step
 from querylect.envs.environment import Environment
 from querylect.envs.plan import Probe, SearchPlan, Term
-from querylect.envs.server.app import (
-    create_app,
-)
-from querylect.envs.server.process import MAX_HEAD_BYTES, Server
-from querylect.envs.server.serve import (
-    serve,
-)
+from querylect.envs.server.app import create_app
+from querylect.envs.server.process import MAX_HEAD_BYTES, Server, bound, server_config
+from querylect.envs.server.serve import serve
 from querylect.errors import IndexFolderError
 
 
@@ -128,41 +125,34 @@ def test_a_request_for_too_many_documents_is_refused(environment, small_environm
     assert "263000 documents together; at most 262144" in answer.json()["detail"]
 
 
+@contextmanager
+def _served(app, read_seconds=20.0):
+    """The address of an app under the service's own server in a thread."""
+    server = Server(server_config(app, read_seconds), lambda: None)
+    with bound("127.0.0.1", 0) as listener:
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+        thread.start()
+        while not server.started:
+            time.sleep(0.005)
+        yield listener.getsockname()
+        server.should_exit = True
+        thread.join(10)
+        assert not thread.is_alive()
+
+
 @pytest.fixture
 def impatient(environment, small_environment):
-    """A service that waits half a second for a request, and its URL's host and port."""
+    """Host and port of a service that waits half a second for a request."""
     app = create_app(environment, small_environment.model_copy(update={"read_seconds": 0.5}))
-    with _served(app, small_environment, read_seconds=0.5) as (address, server):
-        yield address, server
+    with _served(app, read_seconds=0.5) as address:
+        yield address
 
 
 @pytest.fixture
 def patient(environment, small_environment):
     """The same with the time that a busy machine needs."""
-    with _served(create_app(environment, small_environment), small_environment) as (address, server):
-        yield address, server
-
-
-class _served:
-    """An app under the service's own server in a thread."""
-
-    def __init__(self, app, config, **more):
-        self.door = app.state.room.door
-        settings = {"read_seconds": 20.0, "drain_seconds": 0.0, "on_started": lambda: None, **more}
-        self.server = Server(app, door=self.door, give_up=app.state.room.batcher.stop, **settings)
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [self.listener]}, daemon=True)
-
-    def __enter__(self):
-        self.thread.start()
-        while not self.server.started:
-            time.sleep(0.005)
-        return self.listener.getsockname(), self.server
-
-    def __exit__(self, *_):
-        self.server.should_exit = True
-        self.thread.join(10)
-        assert not self.thread.is_alive()
+    with _served(create_app(environment, small_environment)) as address:
+        yield address
 
 
 def told(connection):
@@ -174,8 +164,7 @@ def told(connection):
 
 
 def test_a_body_that_trickles_has_no_more_time_than_one_that_stops(impatient):
-    address, _ = impatient
-    with socket.create_connection(address, timeout=0.1) as sender:
+    with socket.create_connection(impatient, timeout=0.1) as sender:
         sender.sendall(b"POST /v1/search HTTP/1.1\r\nHost: x\r\nContent-Length: 900\r\n\r\n")
         answer, sent = b"", 0
         while not answer and sent < 100:
@@ -188,7 +177,7 @@ def test_a_body_that_trickles_has_no_more_time_than_one_that_stops(impatient):
 
 
 def test_a_body_that_never_ends_is_a_408_and_holds_nothing(impatient):
-    (host, port), _ = impatient
+    host, port = impatient
     head = b"POST /v1/search HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 900\r\n\r\n"
     senders = [socket.create_connection((host, port), timeout=10) for _ in range(20)]
     for sender in senders:
@@ -204,9 +193,8 @@ def test_a_body_that_never_ends_is_a_408_and_holds_nothing(impatient):
 
 def test_a_body_that_drips_is_a_408_too(impatient):
     """The limit is on the whole body: a byte now and then does not buy time."""
-    address, _ = impatient
     head = b"POST /v1/search HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 900\r\n\r\n{"
-    with socket.create_connection(address, timeout=0.05) as sender:
+    with socket.create_connection(impatient, timeout=0.05) as sender:
         sender.sendall(head)
         answer, dripped, until = b"", 1, time.monotonic() + 20
         while not answer:
@@ -222,14 +210,14 @@ def test_a_body_that_drips_is_a_408_too(impatient):
 
 @pytest.mark.parametrize("sent", [b"", b"GET /hea", b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Slow: "])
 def test_a_head_that_never_ends_is_closed(impatient, sent):
-    (host, port), _ = impatient
+    host, port = impatient
     with socket.create_connection((host, port), timeout=10) as sender:
         sender.sendall(sent)
         assert told(sender) == b""
 
 
 def test_a_head_that_is_too_long_is_closed_with_a_400(impatient):
-    (host, port), _ = impatient
+    host, port = impatient
     with socket.create_connection((host, port), timeout=10) as sender:
         sender.sendall(b"GET /healthz HTTP/1.1\r\nX-Long: ")
         with suppress(ConnectionError):
@@ -243,7 +231,7 @@ def test_a_head_that_is_too_long_is_closed_with_a_400(impatient):
 
 
 def test_a_short_head_before_a_long_body_and_a_second_request_are_taken(patient):
-    (host, port), _ = patient
+    host, port = patient
     body = json.dumps({"plans": [plan("headache", k=1)] * 2000}).encode()
     head = (
         f"POST /v1/search HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -260,7 +248,7 @@ def test_a_short_head_before_a_long_body_and_a_second_request_are_taken(patient)
 
 
 def test_a_second_request_sent_before_the_first_answer_is_answered_too(patient):
-    (host, port), _ = patient
+    host, port = patient
     with socket.create_connection((host, port), timeout=10) as sender:
         sender.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n" + b"GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n")
         answer = b""
@@ -270,8 +258,7 @@ def test_a_second_request_sent_before_the_first_answer_is_answered_too(patient):
 
 
 def test_a_connection_without_a_request_stays_open_longer_than_a_request_may_take(impatient):
-    address, _ = impatient
-    with socket.create_connection(address, timeout=10) as sender:
+    with socket.create_connection(impatient, timeout=10) as sender:
         for _ in range(2):
             sender.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
             answer = b""
@@ -327,51 +314,98 @@ class Held:
         return self._environment.search(plans)
 
 
-def test_draining_refuses_new_work_first_and_ends_what_is_under_way(environment, small_environment):
-    held = Held(environment)
-    app = create_app(held, small_environment)
-    with _served(app, small_environment, drain_seconds=30.0) as ((host, port), server):
-        url = f"http://{host}:{port}"
-        answers = []
-        asking = threading.Thread(target=lambda: answers.append(search(url, "headache")))
-        asking.start()
-        assert held.entered.wait(10)
-        server.handle_exit(signal.SIGTERM, None)
+SERVICE = textwrap.dedent(
+    """
+    import sys
+    from querylect.configs.schema import EnvironmentConfig
+    from querylect.envs.environment import Environment
+    from querylect.envs.server import shutdown
+    from querylect.envs.server.serve import serve
+
+    real = Environment.search
+    def search(self, plans):
+        if plans[0].probes[0].terms[0].text == "slow":
+            print("searching", flush=True)
+            sys.stdin.readline()
+        return real(self, plans)
+    Environment.search = search
+    shutdown.GIVE_UP_SECONDS = float(sys.argv[2])
+    serve(EnvironmentConfig.model_validate_json(sys.argv[1]), ready=lambda url: print(url, flush=True))
+    print("ended", flush=True)
+    """
+)
+
+
+@contextmanager
+def _searching(config, give_up_seconds=60.0):
+    """A served process in the middle of a search that ends with a line on its standard input: the process, its URL and
+    the future answer."""
+    command = [sys.executable, "-c", SERVICE, config.model_dump_json(), str(give_up_seconds)]
+    with (
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        try:
+            url = process.stdout.readline().strip()
+            answer = pool.submit(search, url, "slow", timeout=30)
+            assert process.stdout.readline() == "searching\n"
+            yield process, url, answer
+        finally:
+            process.kill()
+
+
+def _until_closing(url):
+    """Wait until the service has noticed a signal."""
+    until = time.monotonic() + 20
+    while httpx.get(f"{url}/readyz", trust_env=False).status_code == 200:
+        assert time.monotonic() < until
+
+
+def test_draining_refuses_new_work_first_and_ends_what_is_under_way(small_environment):
+    with _searching(small_environment.model_copy(update={"drain_seconds": 600.0})) as (process, url, answer):
+        process.terminate()
+        _until_closing(url)
         ready = httpx.get(f"{url}/readyz")
         assert (ready.status_code, ready.headers["retry-after"], ready.headers["connection"]) == (503, "1", "close")
         assert ready.json()["detail"].startswith("the service is going down")
         assert search(url, "blood").status_code == 503
         assert httpx.get(f"{url}/healthz").status_code == 200
         assert figures(url)["querylect_ready"] == 0
-        assert answers == []
-        held.free.set()
-        asking.join(10)
-        assert [answer.status_code for answer in answers] == [200]
-        assert not server.should_exit, "the port stays until the time to drain is over"
-        server.handle_exit(signal.SIGTERM, None)
-        assert server.should_exit, "a second signal ends it"
+        assert not answer.done()
+        process.stdin.write("go on\n")
+        process.stdin.flush()
+        assert answer.result(20).status_code == 200
+        assert httpx.get(f"{url}/healthz").status_code == 200, "the port stays until the time to drain is over"
+        process.terminate()
+        assert process.stdout.readline() == "ended\n", "a second signal ends it"
+        assert process.wait(20) == 0
 
 
-def test_a_search_that_outlasts_the_end_is_answered_503(environment, small_environment, monkeypatch):
-    from querylect.envs.server import process as module
+def test_the_port_closes_after_the_time_to_drain(small_environment):
+    with _searching(small_environment.model_copy(update={"drain_seconds": 0.3})) as (process, url, answer):
+        process.send_signal(signal.SIGINT)
+        until = time.monotonic() + 20
+        with suppress(httpx.TransportError):
+            while time.monotonic() < until:
+                httpx.get(f"{url}/healthz", trust_env=False)
+            pytest.fail("the port is still open")
+        process.stdin.write("go on\n")
+        process.stdin.flush()
+        assert answer.result(20).status_code == 200
+        assert (process.stdout.readline(), process.wait(20)) == ("ended\n", 0)
 
-    monkeypatch.setattr(module, "GIVE_UP_SECONDS", 0.2)
-    held = Held(environment)
-    with _served(create_app(held, small_environment), small_environment) as ((host, port), server):
-        answers = []
-        asking = threading.Thread(target=lambda: answers.append(search(f"http://{host}:{port}", "headache")))
-        asking.start()
-        assert held.entered.wait(10)
-        server.handle_exit(signal.SIGTERM, None)
-        asking.join(10)
-        held.free.set()
-    assert [answer.status_code for answer in answers] == [503]
+
+def test_a_search_that_outlasts_the_end_is_answered_503(small_environment):
+    with _searching(small_environment, give_up_seconds=0.2) as (process, _, answer):
+        process.terminate()
+        assert answer.result(20).status_code == 503
 
 
 WORKERS = textwrap.dedent(
     """
     import sys
     from querylect.configs.schema import EnvironmentConfig
+    from querylect.envs.environment import Environment
     from querylect.envs.server.serve import serve
     from querylect.logs import set_up_logging
 
@@ -384,19 +418,27 @@ WORKERS = textwrap.dedent(
 
 
 @pytest.fixture
-def two_workers(small_environment, tmp_path):
-    script = tmp_path / "serve.py"
-    script.write_text(WORKERS)
-    config = small_environment.model_copy(update={"workers": 2})
-    parent = subprocess.Popen(
-        [sys.executable, str(script), config.model_dump_json()],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    yield parent
-    parent.kill()
-    parent.wait()
+def start_workers(tmp_path):
+    """A function that serves a config with two workers; `in_worker` is code that runs first in each."""
+    started = []
+
+    def start(config, in_worker=""):
+        script = tmp_path / "serve.py"
+        script.write_text(f"{WORKERS}\nif __name__ == '__mp_main__':\n    pass\n{textwrap.indent(in_worker, '    ')}\n")
+        config = config.model_copy(update={"workers": 2})
+        command = [sys.executable, str(script), config.model_dump_json()]
+        started.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+        return started[-1]
+
+    yield start
+    for parent in started:
+        parent.kill()
+        parent.communicate()
+
+
+@pytest.fixture
+def two_workers(small_environment, start_workers):
+    return start_workers(small_environment)
 
 
 def workers_of(parent):
@@ -442,6 +484,34 @@ def test_workers_are_gone_after_their_parent_was_killed(two_workers):
     for process in alive:
         process.kill()
     assert (len(gone), alive) == (2, [])
+
+
+def test_a_dead_worker_that_cannot_be_replaced_ends_the_service(small_environment, start_workers, tmp_path):
+    index = shutil.copytree(small_environment.index, tmp_path / "index")
+    parent = start_workers(small_environment.model_copy(update={"index": str(index)}))
+    assert parent.stdout.readline().startswith("http://")
+    (index / "manifest.json").unlink()
+    os.kill(min(workers_of(parent)), signal.SIGKILL)
+    said = parent.communicate(timeout=60)[1]
+    assert parent.returncode == 1
+    assert f"IndexFolderError: {index}" in said
+
+
+def test_a_worker_that_crashes_at_its_start_ends_the_service(small_environment, start_workers):
+    parent = start_workers(small_environment, "import os\nEnvironment.open = lambda config: os._exit(7)")
+    said = parent.communicate(timeout=60)[1]
+    assert parent.returncode == 1
+    assert "EnvironmentUnavailableError: a worker ended (exit code 7) before it was ready" in said
+
+
+def test_a_second_signal_ends_workers_that_drain(small_environment, start_workers):
+    parent = start_workers(small_environment.model_copy(update={"drain_seconds": 600.0}))
+    url = parent.stdout.readline().strip()
+    parent.terminate()
+    _until_closing(url)
+    parent.terminate()
+    assert parent.communicate(timeout=60)[0] == "ended\n"
+    assert parent.returncode == 0
 
 
 def test_what_a_worker_cannot_open_is_the_users_error(small_environment):
