@@ -11,7 +11,6 @@ from ..configs.schema import EnvironmentConfig, RunConfig
 from ..data import hpo, wndb, wordnet
 from ..errors import DataError, ModelError, QuerylectError
 from ..sources import resolve_model
-from ..train.tracking import NEEDS
 from .findings import Finding
 
 
@@ -154,7 +153,7 @@ def _llm(name: str, llm: LlmConfig, online: bool) -> Finding:
 
 def _packages(config: RunConfig) -> Iterator[Finding]:
     required: dict[str, tuple[str, str]] = {
-        f"tracking.report_to {name}": (NEEDS[name], name) for name in config.tracking.report_to
+        f"tracking.report_to {name}": (name, name) for name in config.tracking.report_to
     }
     if config.rollout.engine == "vllm":
         required["rollout.engine vllm"] = ("vllm", "gpu")

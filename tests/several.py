@@ -23,7 +23,7 @@ class Beside(Processes):
         super().__init__(rank, barrier.parties)
         self.board, self.barrier = board, barrier
 
-    def all(self, value: Any) -> list[Any]:
+    def all_gather(self, value: Any) -> list[Any]:
         self.board[self.rank] = value
         self.barrier.wait(20)
         values = list(self.board)

@@ -1,31 +1,40 @@
 """Translate the settings of a run into TRL's GRPOConfig, and reject combinations that cannot be trained."""
 
+from importlib.util import find_spec
 from math import prod
 from pathlib import Path
 from typing import Any
 
-from ..configs.schema import RunConfig
+from ..configs.schema import PolicyConfig, RolloutConfig, RunConfig, TrackingConfig, TrainConfig
 from ..errors import ConfigError
 from .distributed.zero import deepspeed_asked, lacks_float32_masters
 
 
-def check_shape(config: RunConfig, processes: int = 1) -> None:
+def check_settings(config: RunConfig, processes: int) -> None:
+    """Raise ConfigError where a run of `config` cannot be trained by this number of processes."""
+    check_shape(config.train, config.rollout, processes)
+    check_trained_dtype(config.policy, config.train)
+    check_deepspeed_device(config.policy)
+    check_report_to(config.tracking)
+
+
+def check_shape(settings: TrainConfig, rollout: RolloutConfig, processes: int = 1) -> None:
     """Raise ConfigError where settings contradict each other: tree shape, batch shape, prompt length, engine."""
-    settings, branching = config.train, config.rollout.branching
+    branching = rollout.branching
     if prod(branching) < 2:
         raise ConfigError(f"rollout.branching {branching} has one leaf; GRPO compares at least two, e.g. [4, 4].")
-    earlier_tokens = config.rollout.earlier_tokens(len(branching))
-    if earlier_tokens >= config.rollout.max_prompt_tokens:
+    earlier_tokens = rollout.earlier_tokens(len(branching))
+    if earlier_tokens >= rollout.max_prompt_tokens:
         raise ConfigError(
-            f"rollout.max_prompt_tokens is {config.rollout.max_prompt_tokens}, and in the prompt of turn "
+            f"rollout.max_prompt_tokens is {rollout.max_prompt_tokens}, and in the prompt of turn "
             f"{len(branching)} earlier answers and documents alone may take {earlier_tokens} (rollout.max_new_tokens, "
             "documents, document_tokens, observation_tokens): the run would end in the middle. Raise it, or lower one "
             "of these."
         )
-    temperatures = {config.rollout.temperature_of(turn) for turn in range(1, len(branching) + 1)}
+    temperatures = {rollout.temperature_of(turn) for turn in range(1, len(branching) + 1)}
     if len(temperatures) > 1 and settings.packing is not True:
         raise ConfigError(
-            f"rollout.temperature is {config.rollout.temperature} and train.packing {settings.packing}: TRL computes "
+            f"rollout.temperature is {rollout.temperature} and train.packing {settings.packing}: TRL computes "
             "flat rows at one temperature. Set train.packing to true, or give one temperature."
         )
     if settings.warm_start.questions and settings.warm_start.kind == "titles" and len(branching) < 2:
@@ -33,8 +42,8 @@ def check_shape(config: RunConfig, processes: int = 1) -> None:
             f"train.warm_start.kind titles imitates a second turn, and rollout.branching is {branching}. Use two "
             "turns, train.warm_start.kind=expert_iteration, or set train.warm_start.questions to 0."
         )
-    shared_engine = config.rollout.engine == "vllm_server" or (
-        config.rollout.engine == "vllm" and config.rollout.vllm.tensor_parallel_size > 1
+    shared_engine = rollout.engine == "vllm_server" or (
+        rollout.engine == "vllm" and rollout.vllm.tensor_parallel_size > 1
     )
     if (
         settings.warm_start.questions
@@ -44,10 +53,10 @@ def check_shape(config: RunConfig, processes: int = 1) -> None:
     ):
         raise ConfigError(
             f"expert iteration samples in the first of {processes} processes, and rollout.engine "
-            f"{config.rollout.engine} is shared by all of them. Use rollout.engine=transformers or an engine per "
+            f"{rollout.engine} is shared by all of them. Use rollout.engine=transformers or an engine per "
             "process (rollout.vllm.tensor_parallel_size=1), or set train.warm_start.questions to 0."
         )
-    if config.rollout.engine == "vllm_server" and not config.rollout.server.sync:
+    if rollout.engine == "vllm_server" and not rollout.server.sync:
         raise ConfigError(
             "rollout.server.sync is false: the server would go on sampling from the policy as it was before the first "
             "step. Set it to true to train; false is for evaluating and rewriting with a policy that the server holds."
@@ -65,6 +74,16 @@ def check_shape(config: RunConfig, processes: int = 1) -> None:
         )
 
 
+def check_report_to(settings: TrackingConfig) -> None:
+    """Raise ConfigError if a package that `tracking.report_to` names is not installed."""
+    for name in settings.report_to:
+        if find_spec(name) is None:
+            raise ConfigError(
+                f"tracking.report_to names {name}, which is not installed. Install it with "
+                f"`pip install 'querylect[{name}]'`, or leave {name} out."
+            )
+
+
 REMEDY = (
     "Set policy.dtype=auto (trained weights in float32, computed in bfloat16 by autocast where the device multiplies "
     "in it) or policy.dtype=float32 (float32 throughout), train LoRA (policy.lora={}), whose adapters are float32, "
@@ -72,52 +91,51 @@ REMEDY = (
 )
 
 
-def check_trained_dtype(config: RunConfig) -> None:
+def check_trained_dtype(policy: PolicyConfig, settings: TrainConfig) -> None:
     """Raise ConfigError where bfloat16 weights would be trained without float32 master copies.
 
     Half a unit in the last place of a bfloat16 weight of .02 is 6e-5; an AdamW step at a learning rate of 1e-6 is
     sixty times smaller, so it is rounded away and the weights hardly move.
     """
-    policy = config.policy
     full_bfloat16 = policy.dtype == "bfloat16" and policy.lora is None
     if deepspeed_asked():
         if policy.dtype != "float32" and (reason := lacks_float32_masters()):
             raise ConfigError(
                 f"the weights would be trained in bfloat16 without float32 copies, because {reason}: steps at "
-                f"train.learning_rate {config.train.learning_rate:g} round away. Use ZeRO stage 2 or 3 as in "
+                f"train.learning_rate {settings.learning_rate:g} round away. Use ZeRO stage 2 or 3 as in "
                 "configs/deepspeed, or set policy.dtype=float32."
             )
     elif full_bfloat16:
         raise ConfigError(
             "policy.dtype is bfloat16 and policy.lora is null: all weights would be trained in bfloat16, where a step "
-            f"at train.learning_rate {config.train.learning_rate:g} rounds away and nothing is learned. {REMEDY}"
+            f"at train.learning_rate {settings.learning_rate:g} rounds away and nothing is learned. {REMEDY}"
         )
-    if full_bfloat16 and config.train.warm_start.questions:
+    if full_bfloat16 and settings.warm_start.questions:
         raise ConfigError(
             "policy.dtype is bfloat16 and policy.lora is null: train.warm_start trains before DeepSpeed holds float32 "
             "copies. Set policy.dtype=auto, or train.warm_start.questions=0."
         )
 
 
-def check_deepspeed_device(config: RunConfig) -> None:
+def check_deepspeed_device(policy: PolicyConfig) -> None:
     """Raise ConfigError where DeepSpeed would compute in bfloat16 on a CPU, which transformers rejects."""
     import torch
 
     from ..rollouts.policy import torch_dtype
 
-    if deepspeed_asked() and not torch.cuda.is_available() and torch_dtype(config.policy) == torch.bfloat16:
+    if deepspeed_asked() and not torch.cuda.is_available() and torch_dtype(policy) == torch.bfloat16:
         raise ConfigError(
-            f"policy.dtype {config.policy.dtype} computes in bfloat16 here, and on a CPU DeepSpeed is used in float32 "
+            f"policy.dtype {policy.dtype} computes in bfloat16 here, and on a CPU DeepSpeed is used in float32 "
             "only. Set policy.dtype=float32, or launch without --use_deepspeed."
         )
 
 
-def trainable_dtype(config: RunConfig) -> RunConfig:
-    """The config to load the policy with. With `dtype: auto`, full training loads float32 weights; under LoRA the
+def trainable_dtype(policy: PolicyConfig) -> PolicyConfig:
+    """The settings to load the policy with. With `dtype: auto`, full training loads float32 weights; under LoRA the
     frozen weights have the dtype that the device computes in."""
-    if config.policy.lora is None and config.policy.dtype == "auto":
-        return config.model_copy(update={"policy": config.policy.model_copy(update={"dtype": "float32"})})
-    return config
+    if policy.lora is None and policy.dtype == "auto":
+        return policy.model_copy(update={"dtype": "float32"})
+    return policy
 
 
 def grpo_config(config: RunConfig, output: Path, processes: int = 1) -> Any:
@@ -161,7 +179,10 @@ def grpo_config(config: RunConfig, output: Path, processes: int = 1) -> Any:
         logging_steps=1,
         save_strategy="steps",
         save_steps=settings.save_steps,
-        report_to=[],
+        report_to=[],  # the watcher hands the trackers its own records (tracking.py)
+        project=config.tracking.project,
+        hub_private_repo=True,
+        trackio_static_space_id=False,
         disable_tqdm=True,
         dataloader_pin_memory=not cpu,
         remove_unused_columns=False,

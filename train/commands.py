@@ -21,6 +21,6 @@ def sync(
 ) -> None:
     """Upload to Weights & Biases what runs that were tracked offline have left; print where each is seen."""
     set_up_logging(verbose)
-    from .tracking import sync as sync_runs
+    from .sync import sync as sync_runs
 
     sync_runs(runs, include_online, typer.echo)

@@ -24,7 +24,6 @@ from ..configs.schema import RunConfig, WarmStartConfig
 from ..data.types import Question
 from ..envs.plan import SearchPlan
 from ..envs.server.schemas import Step
-from ..errors import EnvironmentUnavailableError
 from ..logs import progress_bar
 from ..rewards.reward import node_reward
 from ..rollouts.engines.base import Weights
@@ -34,7 +33,7 @@ from ..rollouts.tree import Node, Tree
 from .best_of_k import TIE
 from .grading import grade
 from .imitation import Demonstration, Round
-from .mix import unanswered
+from .mix import refuse_outage
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +62,10 @@ def expert_rounds(
         trees = _sample(config, grower, [next(passes) for _ in range(settings.questions)], number)
         sampler.rest()
         raw = _raw_rewards(config, grower, trees) if settings.baseline == "question" else [None] * len(trees)
-        best = [best_samples(tree, config, reward) for tree, reward in zip(trees, raw, strict=True)]
+        best = [
+            best_samples(tree, config.reward.turn_weights, settings.margin, reward)
+            for tree, reward in zip(trees, raw, strict=True)
+        ]
         selected = [samples for samples in best if samples]
         rewards = [[root.reward for root in tree.roots if root.reward is not None] for tree in trees]
         figures = {
@@ -84,22 +86,23 @@ def _mean(values: Sequence[float]) -> float:
     return round(fmean(values), 6) if values else 0.0
 
 
-def best_samples(tree: Tree, config: RunConfig, raw: float | None = None) -> list[Valued]:
-    """The best sample of each turn that beats its baseline, first turn to last; turns without one are omitted.
+def best_samples(tree: Tree, weights: Sequence[float], margin: float, raw: float | None = None) -> list[Valued]:
+    """The best sample of each turn that beats its baseline by more than `margin`, first turn to last; turns without one
+    are omitted.
 
     `raw` is the reward of the unrewritten question (`baseline: question`); None uses the mean of the scored samples of
     the same prompt.
     """
     by_prompt: dict[tuple[int, ...], list[tuple[Node, float]]] = {}
     for node in tree.walk():
-        value = sample_value(node, config.reward.turn_weights)
+        value = sample_value(node, weights)
         if value is not None:
             by_prompt.setdefault(tuple(node.prompt_ids), []).append((node, value))
     candidates: dict[int, list[Valued]] = {}
     for group in by_prompt.values():
         baseline = fmean(value for _, value in group) if raw is None else raw
         for node, value in group:
-            if node.finished and node.rewrite.format_ok and value - baseline > max(config.train.warm_start.margin, TIE):
+            if node.finished and node.rewrite.format_ok and value - baseline > max(margin, TIE):
                 candidates.setdefault(node.turn, []).append(Valued(node, value, baseline))
     return [max(candidates[turn], key=lambda sample: (sample.value, -sample.baseline)) for turn in sorted(candidates)]
 
@@ -149,7 +152,8 @@ def _sample(config: RunConfig, grower: Grower, questions: Sequence[tuple[int, Qu
             batch = questions[start : start + config.train.questions_per_step]
             streams = [stream(config.seed, "expert iteration", epoch, question.id) for epoch, question in batch]
             grown = grower.grow([question for _, question in batch], branching, streams=streams)
-            _refuse_outage(config, grower, grown, number)
+            remedy = "Bring the service back and start again with: querylect train … --resume"
+            refuse_outage(config, grown, grower.client, f"no sample of round {number} of the warm start", remedy)
             trees += grown
         advance(len(questions), len(questions))
     return trees
@@ -158,17 +162,6 @@ def _sample(config: RunConfig, grower: Grower, questions: Sequence[tuple[int, Qu
 def first_samples(settings: WarmStartConfig, branching: Sequence[int]) -> int:
     """Number of first turns sampled per question."""
     return settings.samples or branching[0]
-
-
-def _refuse_outage(config: RunConfig, grower: Grower, trees: Sequence[Tree], number: int) -> None:
-    outage = unanswered(config, trees)
-    if outage is not None:
-        environment, deadline = outage
-        raise EnvironmentUnavailableError(
-            f"no sample of round {number} of the warm start could be scored: {environment} did not answer before "
-            f"client.deadline ({deadline:g} s). Last failure: {getattr(grower.client, 'last_failure', None)}. "
-            "Bring the service back and start again with: querylect train … --resume"
-        )
 
 
 def _raw_rewards(config: RunConfig, grower: Grower, trees: Sequence[Tree]) -> list[float | None]:

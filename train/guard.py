@@ -15,11 +15,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
+from typing import Literal
 
-from ..configs.schema import GuardConfig, RunConfig
+import torch
+
+from ..configs.schema import GuardConfig, RolloutConfig
+from ..errors import CollapseError
 from .metrics import turns_of
 from .mismatch import DIFFERENCE
-from .run_folder import step_of
+from .run_folder import RunFolder, step_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,20 +39,19 @@ class Sign:
     """What to do besides taking an earlier checkpoint; may be empty."""
 
 
-LOGP_DIFFERENCE = {"float32": 0.01, "bfloat16": 0.15}
+LOGP_DIFFERENCE = {torch.float32: 0.01, torch.bfloat16: 0.15}
 """The bounds of `logp_difference: auto`. Measured with the transformers engine on SmolLM2-135M: means of 4e-6 nats in
 float32, .05 in bfloat16 and .035 under autocast (benchmarks/logp_difference.py). Another kernel with the same dtype
 stays within a few times that; a sampler with different weights, positions or temperature does not."""
 
 
-def logp_bound(config: RunConfig, computed_in: str) -> float | None:
-    """The bound on the mean |log p − log q| of a run that computes in `computed_in` (float32 or bfloat16).
+def logp_bound(setting: float | Literal["auto"] | None, rollout: RolloutConfig, dtype: torch.dtype) -> float | None:
+    """The bound on the mean |log p − log q| of a run that computes in `dtype` (float32 or bfloat16).
 
     With top_p < 1 the sampler renormalizes over the nucleus, whose mass is at least top_p.
     """
-    setting, rollout = config.train.guard.logp_difference, config.rollout
     least_mass = min(rollout.top_p_of(turn) for turn in range(1, len(rollout.branching) + 1))
-    return LOGP_DIFFERENCE[computed_in] - math.log(least_mass) if setting == "auto" else setting
+    return LOGP_DIFFERENCE[dtype] - math.log(least_mass) if setting == "auto" else setting
 
 
 class CollapseGuard:
@@ -164,3 +167,17 @@ def best_known(checkpoints: Sequence[Path], best: Path, records: Sequence[Mappin
         return "no checkpoint is left from before"
     path = max(values, key=lambda checkpoint: values[checkpoint])
     return f"of the checkpoints that are left the best by training reward ({values[path]:.3f}) is {path}"
+
+
+def refuse_collapse(guard: CollapseGuard, folder: RunFolder, step: int) -> None:
+    """Raise CollapseError if the guard ended the run."""
+    sign = guard.collapsed
+    if sign is None:
+        return
+    best = best_known(folder.numbered(), folder.best, folder.read(folder.metrics), guard.config.window)
+    remedy = f" {sign.remedy}." if sign.remedy else ""
+    raise CollapseError(
+        f"{sign.meaning} and the run stops at step {step}: {sign.said}; {best}.{remedy} "
+        f"Evaluate it with `querylect eval {folder.path} --checkpoint NAME`; to train on all the same: "
+        "--resume train.guard.action=warn."
+    )

@@ -48,21 +48,14 @@ def step_metrics(trees: Sequence[Tree], credit: Credit, chat: Chat) -> dict[str,
         put("best_of_group", [max(group.scored) for group in groups if group.scored])
         put("unscorable", [float(node.reward is None) for node in nodes])
         put("entropy", [-logprob for node in nodes for logprob in node.logprobs])
-        put("copy", [float(copies(node, history)) for node, history in with_history[turn] if node.rewrite.rewrites])
+        rewritten = [(node.rewrite.rewrites, history) for node, history in with_history[turn] if node.rewrite.rewrites]
+        put("copy", [float(repeats(rewrites, history)) for rewrites, history in rewritten])
         record[f"advantage_spread/turn{turn}"] = pstdev([credit.of(node) for node in nodes])
     return record
 
 
 def _tokens(count: Callable[[str], int], node: Node) -> float:
     return float(sum(count(rewrite) for rewrite in node.rewrite.rewrites))
-
-
-def copies(node: Node, history: set[str]) -> bool:
-    """Whether every rewrite of a turn repeats the question or an earlier rewrite, ignoring case and punctuation.
-
-    `history` holds those earlier texts, normalized by `words`.
-    """
-    return repeats(node.rewrite.rewrites, history)
 
 
 def _with_history(tree: Tree) -> Iterator[tuple[Node, set[str]]]:

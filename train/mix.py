@@ -16,7 +16,8 @@ from ..configs.mix import environments
 from ..configs.schema import RunConfig
 from ..data.mixed_ids import split_id
 from ..data.types import Question
-from ..errors import CheckpointError, ConfigError
+from ..envs.client.base import StepClient
+from ..errors import CheckpointError, ConfigError, EnvironmentUnavailableError
 from ..rollouts.chat import Chat
 from ..rollouts.tree import Node, Tree
 from .credit import Credit
@@ -131,8 +132,8 @@ def success(tree: Tree, metric: str) -> float | None:
     return fmean(scored) if scored else None
 
 
-def unanswered(config: RunConfig, trees: Sequence[Tree]) -> tuple[str, float] | None:
-    """Name and deadline of the first environment that answered no search of the step; None if there is none.
+def refuse_outage(config: RunConfig, trees: Sequence[Tree], client: StepClient, subject: str, remedy: str) -> None:
+    """Raise EnvironmentUnavailableError if an environment answered no search of `trees`; `subject` begins the message.
 
     An outage must not become a reward, and an outage of one environment would silently change the mix. Malformed turns
     are scored without a search, so they are ignored here.
@@ -141,5 +142,8 @@ def unanswered(config: RunConfig, trees: Sequence[Tree]) -> tuple[str, float] | 
     for name, env_trees in by_environment(trees).items() if config.mix is not None else [("", trees)]:
         searched: list[Node] = [node for tree in env_trees for node in tree.walk() if node.rewrite.plan is not None]
         if searched and all(node.reward is None for node in searched):
-            return f"the environment {name}".rstrip(), settings[name].client.deadline
-    return None
+            raise EnvironmentUnavailableError(
+                f"{subject} could be scored: {f'the environment {name}'.rstrip()} did not answer before "
+                f"client.deadline ({settings[name].client.deadline:g} s). "
+                f"Last failure: {getattr(client, 'last_failure', None)}. {remedy}"
+            )

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from random import Random
+from typing import Literal
 
 from ..configs.schema import RunConfig
 from ..data.mixed_ids import split_id
@@ -42,12 +43,6 @@ class Resampled:
         }
 
 
-def has_signal(tree: Tree, config: RunConfig) -> bool:
-    """Whether any group of the tree has differing values."""
-    credit = assign_credit([tree], config.train.credit, config.reward.turn_weights, "none")
-    return any(group.has_signal for group in credit.groups)
-
-
 def resample(
     config: RunConfig,
     trees: Sequence[Tree],
@@ -63,15 +58,16 @@ def resample(
     every tree has signal or no question is left. Collective: before the first round and after each.
     """
     processes = processes or Processes()
+    rule = config.train.credit, config.reward.turn_weights
     current, dropped = list(trees), list[Tree]()
-    silent_slots = _slots_without_signal(current, range(len(current)), config)
-    initial = processes.all(([tree.question.id for tree in current], _question_ids(current, silent_slots)))
+    silent_slots = _slots_without_signal(current, range(len(current)), *rule)
+    initial = processes.all_gather(([tree.question.id for tree in current], _question_ids(current, silent_slots)))
     tried, to_replace = {name for names, _ in initial for name in names}, [names for _, names in initial]
     attempted, silent, rounds = sum(len(names) for names, _ in initial), sum(map(len, to_replace)), 0
     while any(to_replace) and rounds < config.train.resample_rounds:
         draw = Random(f"{config.seed}-{step}-{rounds + 1}")
         candidates = [name for name in questions if name not in tried]
-        drawn = _replacements(config, list(chain.from_iterable(to_replace)), candidates, draw)
+        drawn = _replacements(config.mix is not None, list(chain.from_iterable(to_replace)), candidates, draw)
         new = {name for name in drawn if name is not None}
         if not new:
             break
@@ -82,10 +78,10 @@ def resample(
         for slot, tree in zip(filled, grow([questions[name] for name in filled.values()]), strict=True):
             dropped.append(current[slot])
             current[slot] = tree
-        still_silent = _slots_without_signal(current, list(filled), config)
+        still_silent = _slots_without_signal(current, list(filled), *rule)
         silent_slots = sorted([*still_silent, *(slot for slot in silent_slots if slot not in filled)])
         unfilled = len(drawn) - len(new)
-        to_replace = processes.all(_question_ids(current, silent_slots))
+        to_replace = processes.all_gather(_question_ids(current, silent_slots))
         tried |= new
         attempted, silent = attempted + len(new), silent + sum(map(len, to_replace)) - unfilled
     return Resampled(current, attempted, silent, rounds, dropped)
@@ -96,12 +92,12 @@ def _question_ids(trees: Sequence[Tree], slots: Sequence[int]) -> list[str]:
 
 
 def _replacements(
-    config: RunConfig, to_replace: Sequence[str], candidates: Sequence[str], draw: Random
+    mixed: bool, to_replace: Sequence[str], candidates: Sequence[str], draw: Random
 ) -> Sequence[str | None]:
     """A new question for each of `to_replace`, in a mix from the same environment; None where none is left."""
 
     def environment(question_id: str) -> str:
-        return split_id(question_id)[0] if config.mix is not None else ""
+        return split_id(question_id)[0] if mixed else ""
 
     by_environment: dict[str, list[int]] = {}
     for slot, question_id in enumerate(to_replace):
@@ -114,10 +110,16 @@ def _replacements(
     return replacements
 
 
-def _slots_without_signal(trees: Sequence[Tree], slots: Sequence[int], config: RunConfig) -> list[int]:
-    """The slots whose tree was fully scored and has no signal."""
+def _slots_without_signal(
+    trees: Sequence[Tree], slots: Sequence[int], credit: Literal["turn", "trajectory"], weights: Sequence[float]
+) -> list[int]:
+    """The slots whose tree was fully scored and has no signal: in each of its groups all values are equal."""
+
+    def has_signal(tree: Tree) -> bool:
+        return any(group.has_signal for group in assign_credit([tree], credit, weights, "none").groups)
+
     return [
         slot
         for slot in slots
-        if all(node.reward is not None for node in trees[slot].walk()) and not has_signal(trees[slot], config)
+        if all(node.reward is not None for node in trees[slot].walk()) and not has_signal(trees[slot])
     ]

@@ -98,7 +98,7 @@ def _grow(trainer: RolloutState, ids: Sequence[str]) -> list[Tree]:
     same. A question repeated within a step gets a separate stream each time.
     """
     run, step, processes = trainer.run, trainer.state.global_step, trainer.processes
-    earlier = Counter(chain.from_iterable(processes.all(ids)[: processes.rank]))
+    earlier = Counter(chain.from_iterable(processes.all_gather(ids)[: processes.rank]))
 
     def grow(questions: Sequence[Question]) -> list[Tree]:
         streams = []
@@ -106,7 +106,7 @@ def _grow(trainer: RolloutState, ids: Sequence[str]) -> list[Tree]:
             repeat = [earlier[question.id]] if earlier[question.id] else []
             streams.append(stream(run.seed, step, question.id, *repeat))
             earlier[question.id] += 1
-        return processes.together(
+        return processes.on_every_process(
             lambda: trainer.grower.grow(questions, run.rollout.branching, streams=streams),
             interruptible=run.rollout.engine != "vllm",  # vLLM processes may share one model
         )

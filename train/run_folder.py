@@ -25,7 +25,7 @@ from safetensors import SafetensorError
 from .. import __version__
 from ..configs.differences import among, flat, free_to_change
 from ..configs.load import dump_config, load_config
-from ..configs.schema import RunConfig
+from ..configs.schema import LoraConfig, RunConfig, TrainConfig
 from ..errors import CheckpointError, ConfigError, StorageError
 from ..storage import folder_reaches_the_disk, reach_the_disk
 from .distributed.zero import OPTIMIZER_PARTS, deepspeed_asked
@@ -148,7 +148,7 @@ class RunFolder:
                     f"{path} holds {foreign}: it was written {'without' if deepspeed_asked() else 'with'} DeepSpeed. "
                     "Go on with the launcher that the run was started with."
                 )
-            needed = (*CHECKPOINT_FILES, *_needed_by(config, step_of(path)))
+            needed = (*CHECKPOINT_FILES, *_needed_by(config.train, config.policy.lora, step_of(path)))
             missing = [name for name in needed if not any(path.glob(patterns.get(name, name)))]
             if not missing:
                 return path
@@ -234,11 +234,10 @@ class RunFolder:
             shutil.rmtree(path)
 
 
-def _needed_by(config: RunConfig, step: int) -> list[str]:
+def _needed_by(settings: TrainConfig, lora: LoraConfig | None, step: int) -> list[str]:
     """Files that an exact resume needs besides CHECKPOINT_FILES, depending on the settings."""
-    settings = config.train
     needed = {
-        "ref/*.safetensors": settings.beta > 0 and config.policy.lora is not None,
+        "ref/*.safetensors": settings.beta > 0 and lora is not None,
         "entropy_ctrl_state.json": settings.use_adaptive_entropy,
         "rollout/*.safetensors": step % settings.num_iterations > 0,
     }

@@ -21,7 +21,6 @@ from trl.trainer.utils import split_tensor_dict
 
 from ..configs.schema import RunConfig
 from ..data.types import Question
-from ..errors import EnvironmentUnavailableError
 from ..rollouts.engines.base import Weights
 from ..rollouts.grow import Grower
 from ..rollouts.tree import Tree
@@ -31,7 +30,7 @@ from .distributed.processes import Processes
 from .distributed.zero import deepspeed_asked
 from .metrics import step_metrics
 from .mismatch import Mismatch
-from .mix import Mixture, unanswered
+from .mix import Mixture, refuse_outage
 from .packing.check import attention_kind
 from .packing.packing import packed_logps
 from .reuse import load_rollout, random_streams, save_rollout, set_random_streams
@@ -138,7 +137,7 @@ class TreeTrainer(GRPOTrainer):
             self.mixture.learn([*self.trees, *dropped], self.state.global_step)
             self.last_metrics |= self.mixture.metrics(self.trees, credit, self.grower.chat)
         self.grower.clock.add("score", started)
-        self.processes.together(self._refuse_silence)
+        self.processes.on_every_process(self._refuse_silence)
         return output
 
     def _shares(self, mask: Tensor, sampled: Tensor) -> Tensor:
@@ -149,15 +148,9 @@ class TreeTrainer(GRPOTrainer):
 
     def _refuse_silence(self) -> None:
         """Raise EnvironmentUnavailableError if an environment answered no search of the step."""
-        outage = unanswered(self.run, self.trees)
-        if outage is not None:
-            environment, deadline = outage
-            raise EnvironmentUnavailableError(
-                f"no rollout of step {self.state.global_step + 1} could be scored: {environment} did not answer "
-                f"before client.deadline ({deadline:g} s). "
-                f"Last failure: {getattr(self.grower.client, 'last_failure', None)}. "
-                "The run stops with a checkpoint; bring the service back and continue with: querylect train … --resume"
-            )
+        subject = f"no rollout of step {self.state.global_step + 1}"
+        remedy = "The run stops with a checkpoint; bring the service back and continue with: querylect train … --resume"
+        refuse_outage(self.run, self.trees, self.grower.client, subject, remedy)
 
     def _get_output_dir(self, trial: Any) -> str:
         return str(self._staging or super()._get_output_dir(trial))
@@ -172,16 +165,16 @@ class TreeTrainer(GRPOTrainer):
                 self.processes.write(lambda: super(TreeTrainer, self)._save_checkpoint(model, trial))
             finally:
                 self._staging = None
-            if self.processes.is_first:
+            if self.processes.is_main_process:
                 output = staging / target.name
                 for path in output.iterdir():
                     path.rename(staging / path.name)
                 output.rmdir()
             if self._unfinished_rollout:
                 save_rollout(staging, self.processes.rank, self._buffered_inputs, self.last_metrics)
-            if self.mixture is not None and self.processes.is_first:
+            if self.mixture is not None and self.processes.is_main_process:
                 self.mixture.save(staging, self.state.global_step)
-        self.processes.first(lambda: self.folder.keep_newest(self.run.train.keep_checkpoints))
+        self.processes.on_main_process(lambda: self.folder.keep_newest(self.run.train.keep_checkpoints))
         self.saving_seconds = time.perf_counter() - started
 
     @property
@@ -204,15 +197,21 @@ class TreeTrainer(GRPOTrainer):
         """
         step = self.state.global_step
         checkpoint = self.folder.checkpoints / f"checkpoint-{step}"
-        if step and not self.processes.first(checkpoint.exists):
+        if step and not self.processes.on_main_process(checkpoint.exists):
             if self._before_step is not None and self._before_step[0] == step:
                 set_random_streams(self._before_step[1])
             self._save_checkpoint(self.model, trial=None)
 
+    def save_policy(self, path: Path) -> None:
+        """Write the policy and its tokenizer. Collective."""
+        self.save_model(str(path))
+        if self.processes.is_main_process:
+            self.processing_class.save_pretrained(str(path))
+
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """TRL's log, with token counts summed over all processes."""
         if "loss" in logs:
-            counted = self.processes.all((self.packed_tokens, self.flat_tokens, self.sampled_tokens))
+            counted = self.processes.all_gather((self.packed_tokens, self.flat_tokens, self.sampled_tokens))
             self.packed_tokens, self.flat_tokens, self.sampled_tokens = map(sum, zip(*counted, strict=True))
         super().log(logs, start_time)
 

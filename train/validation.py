@@ -16,7 +16,7 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from ..configs.schema import RunConfig
+from ..configs.schema import RunConfig, TrainConfig
 from ..data.leakage import overlap_with_train
 from ..data.sampling import draw
 from ..data.types import Question
@@ -35,23 +35,23 @@ from .run_folder import RunFolder, write_atomically
 log = logging.getLogger(__name__)
 
 
-def validation_questions(config: RunConfig, client: EnvironmentApi, train: Sequence[Question]) -> list[Question]:
+def validation_questions(settings: TrainConfig, client: EnvironmentApi, train: Sequence[Question]) -> list[Question]:
     """The validation questions of this run; empty if `train.validate_steps` is 0.
 
     Raises ConfigError if the environment has no validation split, DataError if it shares questions with `train`.
     """
-    if not config.train.validate_steps:
+    if not settings.validate_steps:
         return []
     splits = client.environment().splits
     if not splits.get("validation"):
         raise ConfigError(
-            f"train.validate_steps is {config.train.validate_steps} and the environment has no validation questions "
+            f"train.validate_steps is {settings.validate_steps} and the environment has no validation questions "
             f"(its splits: {splits}). Add the split (BEIR: qrels/dev.tsv), or set train.validate_steps to 0."
         )
     questions = client.questions("validation")
     if overlap := overlap_with_train(client.environment().name, "validation", questions, train):
         raise DataError(f"{overlap[0]} Take these questions out of one of the two, or set train.validate_steps to 0.")
-    return draw(questions, config.train.validation_questions, config.train.validation_seed)
+    return draw(questions, settings.validation_questions, settings.validation_seed)
 
 
 class Validator(TrainerCallback):
@@ -87,12 +87,12 @@ class Validator(TrainerCallback):
             self._validate(state.global_step)
 
     def _validate(self, step: int) -> None:
-        if self.processes.first(lambda: self._is_recorded(step)):
+        if self.processes.on_main_process(lambda: self._is_recorded(step)):
             return
         with self.stopper.between_steps():
             record = self._measure(step)
             self._keep_best(step, record)
-            self.processes.first(lambda: self._record(record))
+            self.processes.on_main_process(lambda: self._record(record))
 
     def _is_recorded(self, step: int) -> bool:
         return any(row["step"] == step for row in self.folder.read(self.folder.validation))
@@ -112,7 +112,7 @@ class Validator(TrainerCallback):
         interruptible = self.config.rollout.engine != "vllm"  # vLLM processes may share one model
         try:
             self.sampler.refresh()
-            answered = self.processes.together(
+            answered = self.processes.on_every_process(
                 lambda: self.grower.answer(local_questions, turns, at_least=max_count), interruptible
             )
             trees = all_trees(self.processes, answered)
@@ -131,12 +131,12 @@ class Validator(TrainerCallback):
                 record["unscorable"], step,
             )  # fmt: skip
             return
-        best = self.processes.first(lambda: best_of(self.folder))
+        best = self.processes.on_main_process(lambda: best_of(self.folder))
         metric, turns = self.config.reward.metric, len(self.config.rollout.branching)
         if best is None or best_value(record, metric, turns) > best_value(best, metric, turns):
             with self.processes.staged(self.folder.best) as path:
                 self.save(path)
-                if self.processes.is_first:
+                if self.processes.is_main_process:
                     write_atomically(path / "best.json", json.dumps(record, indent=2) + "\n")
 
 

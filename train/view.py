@@ -8,7 +8,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -29,30 +29,6 @@ TIMED_STEPS = 20
 """Number of recent steps that the remaining time is estimated from."""
 WARNINGS = 3
 """Number of recent warnings in view; the log has them all."""
-
-
-class View(Protocol):
-    """Receiver of the progress events of a run."""
-
-    def begin(self, done: int, total: int) -> None:
-        """Training starts, or resumes after step `done`."""
-
-    def step(self, record: Mapping[str, float], tree: Tree | None) -> None:
-        """A step was recorded; `tree` is one of its sampled trees."""
-
-    def validated(self, record: Mapping[str, Any]) -> None:
-        """Validation questions were answered."""
-
-    def warn(self, text: str) -> None:
-        """Something needs attention."""
-
-    def close(self) -> None:
-        """The run ended, normally or not."""
-
-
-def open_view(title: str) -> View:
-    """The live view where stderr is a terminal, else lines of the log."""
-    return LiveView(title, Console(stderr=True)) if sys.stderr.isatty() else LineView()
 
 
 class _Pace:
@@ -204,6 +180,14 @@ class LiveView:
         for node in next(iter(tree.paths()), []):
             table.add_row(f"turn {node.turn}", Text(printable(rewritten(node)), overflow="ellipsis"), earned(node))
         return table
+
+
+View = LineView | LiveView
+
+
+def open_view(title: str) -> View:
+    """The live view where stderr is a terminal, else lines of the log."""
+    return LiveView(title, Console(stderr=True)) if sys.stderr.isatty() else LineView()
 
 
 def validation_line(record: Mapping[str, Any]) -> str:

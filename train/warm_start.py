@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import nn
 
-from ..configs.schema import RunConfig
+from ..configs.schema import LoraConfig, RunConfig, TrainConfig
 from ..data.types import Document, Question
 from ..envs.plan import SearchPlan
 from ..envs.server.schemas import Step
@@ -150,16 +150,16 @@ def demonstration(grower: Grower, lesson: Lesson) -> Demonstration:
     return Demonstration([*context, *second], spans)
 
 
-def name_reference(config: RunConfig, folder: RunFolder, policy: Any) -> None:
+def name_reference(settings: TrainConfig, lora: LoraConfig | None, folder: RunFolder, policy: Any) -> None:
     """Set `policy.config.name_or_path` to the warm-started policy if the reference model is loaded from there.
 
     Raises CheckpointError if that policy is needed but missing.
     """
-    if not (config.train.beta > 0 and config.policy.lora is None and config.train.warm_start.questions):
+    if not (settings.beta > 0 and lora is None and settings.warm_start.questions):
         return
     if not (folder.warm / "config.json").is_file():
         raise CheckpointError(
-            f"{folder.warm} is gone: train.beta {config.train.beta:g} compares with the policy after the warm start, "
+            f"{folder.warm} is gone: train.beta {settings.beta:g} compares with the policy after the warm start, "
             "which was saved there. Put it back, or start a new run under another name."
         )
     policy.config.name_or_path = str(folder.warm)

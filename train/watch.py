@@ -10,7 +10,7 @@ from ..configs.schema import RunConfig
 from ..rollouts.memory import give_back_freed_memory, peak_memory_gib
 from ..rollouts.tree import Node, Tree
 from .guard import CollapseGuard
-from .metrics import COLUMNS, rows
+from .metrics import rows
 from .run_folder import RunFolder
 from .tracking import Trackers
 from .view import View
@@ -46,6 +46,7 @@ class Watcher(TrainerCallback):
         self._outcomes = self._plan_outcomes()
         self._table_step = int(state.global_step)
         self._started = time.perf_counter()
+        self.trackers.begin(args, state)
         self.view.begin(state.global_step, state.max_steps)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, float] | None = None, **_: Any) -> Any:
@@ -85,10 +86,9 @@ class Watcher(TrainerCallback):
         trees = trainer.trees[: self.run.train.log_rollouts]
         for tree in trees:
             self.folder.append(self.folder.rollouts, {"step": step, **describe(tree)})
-        self.trackers.log(record, step)
-        if trees and self._table_is_due(step):
-            self.trackers.table(COLUMNS, rows(step, trees, self.run.reward.metric), step)
-            self._table_step = step
+        table_is_due = bool(trees) and self._table_is_due(step)
+        self.trackers.log(record, rows(step, trees, self.run.reward.metric) if table_is_due else ())
+        self._table_step = step if table_is_due else self._table_step
         self.view.step(record, trainer.trees[0] if trainer.trees else None)
         return record
 
@@ -106,8 +106,7 @@ class Watcher(TrainerCallback):
     def validated(self, record: Mapping[str, Any]) -> None:
         """Show a validation; its time does not count toward the next step."""
         self.view.validated(record)
-        figures = {f"validation/{name}": value for name, value in record.items() if name != "step"}
-        self.trackers.log(figures, record["step"])
+        self.trackers.log(record, prefix="eval_")
         self._started = time.perf_counter()
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:

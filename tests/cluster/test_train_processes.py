@@ -150,16 +150,16 @@ def write(bad):
 
 with launched() as me:
     found = [
-        me.together(failing(None, None)),
-        me.first(failing(None, None)),
-        told(lambda: me.together(failing(1, ModelError("overflow")))),
-        told(lambda: me.first(failing(0, KeyboardInterrupt()))),
-        told(lambda: me.together(failing(1, ZeroDivisionError("0")))),
+        me.on_every_process(failing(None, None)),
+        me.on_main_process(failing(None, None)),
+        told(lambda: me.on_every_process(failing(1, ModelError("overflow")))),
+        told(lambda: me.on_main_process(failing(0, KeyboardInterrupt()))),
+        told(lambda: me.on_every_process(failing(1, ZeroDivisionError("0")))),
         told(lambda: write(0)),
         told(lambda: write(1)),
-        (me.all(None), sorted(path.name for path in Path(sys.argv[1]).iterdir()))[1],
+        (me.all_gather(None), sorted(path.name for path in Path(sys.argv[1]).iterdir()))[1],
     ]
-    me.all(None)
+    me.all_gather(None)
     found += [told(lambda: write(None)), sorted(path.name for path in (Path(sys.argv[1]) / "place").iterdir())]
     print(found)
 """
@@ -189,9 +189,10 @@ def test_an_error_of_one_process_is_raised_in_all_of_them(tmp_path):
 
 
 def test_a_tree_is_never_split(settings):  # noqa: F811
-    check_shape(change(settings, **{"train.questions_per_step": 4}), 2)
+    four = change(settings, **{"train.questions_per_step": 4})
+    check_shape(four.train, four.rollout, 2)
     with pytest.raises(ConfigError, match=r"questions_per_step 4 is shared by 3 processes.*multiple of 3"):
-        check_shape(change(settings, **{"train.questions_per_step": 4}), 3)
+        check_shape(four.train, four.rollout, 3)
 
 
 @pytest.mark.parametrize(
@@ -210,10 +211,10 @@ def test_a_launch_that_would_train_several_runs_at_once_is_refused(settings, mon
 
 def test_alone_every_meeting_is_the_plain_call():
     with launched() as alone:
-        assert (alone.rank, alone.count, alone.is_first) == (0, 1, True)
-        assert alone.all("x") == ["x"]
+        assert (alone.rank, alone.count, alone.is_main_process) == (0, 1, True)
+        assert alone.all_gather("x") == ["x"]
         with pytest.raises(ZeroDivisionError):
-            alone.together(lambda: 1 / 0)
+            alone.on_every_process(lambda: 1 / 0)
 
 
 def test_a_process_without_signal_still_computes_a_gradient(settings, monkeypatch):  # noqa: F811

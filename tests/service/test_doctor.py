@@ -18,7 +18,7 @@ from querylect.doctor.findings import Finding, as_data, told
 from querylect.doctor.memory import memory, memory_lines
 from querylect.doctor.needs import needs
 from querylect.errors import ConfigError
-from querylect.train import tracking as wandb_run
+from querylect.train import sync
 
 from ..wandb_server import KEY, wandb_server
 
@@ -213,8 +213,8 @@ def test_a_dense_retriever_needs_faiss_and_hcqr_its_model(tmp_path, tiny_policy,
     ],
 )  # fmt: skip
 def test_a_server_that_does_not_answer_refuses_no_login(problem, said, monkeypatch):
-    monkeypatch.setattr(wandb_run, "credentials", lambda: "a login")
-    monkeypatch.setattr(wandb_run, "login_problem", lambda: problem)
+    monkeypatch.setattr(sync, "credentials", lambda: "a login")
+    monkeypatch.setattr(around, "_login_problem", lambda login: problem)
     found = around._wandb(online=True)
     assert said in found.said
     assert ("relogin" in found.remedy) == (said == "the login is not taken")

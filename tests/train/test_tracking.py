@@ -10,59 +10,45 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from querylect.configs.schema import RunConfig
-from querylect.errors import ConfigError, TrackingError
-from querylect.train import tracking as syncing
+from querylect.errors import ConfigError
+from querylect.train.arguments import check_report_to
 from querylect.train.tracking import (
     CLOSING_SECONDS,
     SENDING_SECONDS,
     STOPPING_SECONDS,
+    GuardedCallback,
     Trackers,
-    _Lane,
-    check_report_to,
     open_trackers,
-    segments,
-    sync,
     wandb_mode,
 )
+from transformers import TrainerCallback, TrainerState
 
 from ..lessons import change, lesson_url, lessons, records, settings, speaking, without_seconds  # noqa: F401 (fixtures)
 from ..wandb_server import KEY, wandb_server
 from .test_train_validation import ASKED, served  # noqa: F401 (fixture)
 
-CHILD = """
+TRACKED = """
 import json, logging, sys
 from pathlib import Path
 logging.basicConfig(level=logging.WARNING, format="%(message)s")
 from querylect.configs.schema import RunConfig
+from querylect.train.arguments import grpo_config
 from querylect.train.tracking import open_trackers
-config = RunConfig.model_validate({"name": "walk", "tracking": json.loads(sys.argv[2])})
-trackers = open_trackers(config, Path(sys.argv[1]), {"git": {"directory": {"commit": "c0ffee", "dirty": True}}})
-for line in sys.stdin:
-    kind, step = line.split()
-    if kind == "log":
-        trackers.log({"step": int(step), "reward/turn1": int(step) / 10}, int(step))
-    else:
-        trackers.table(["step", "said"], [[int(step), "triptan"]], int(step))
-    print(kind, step, flush=True)
-trackers.finish()
-"""
-
-SYNCING = """
-import os, sys
-from pathlib import Path
-from querylect.errors import QuerylectError
-from querylect.train.tracking import sync
-for line in sys.stdin:
-    os.environ["WANDB_API_KEY"] = line.strip()
-    try:
-        sync([Path(sys.argv[1])])
-    except QuerylectError as error:
-        print(f"{type(error).__name__}: {error}", flush=True)
+from transformers import TrainerState
+folder, settings, first, last = Path(sys.argv[1]), json.loads(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+config = RunConfig.model_validate({"name": "walk", "tracking": settings})
+provenance = {"step": first - 1, "git": {"directory": {"commit": "c0ffee", "dirty": True}}}
+trackers = open_trackers(config, folder, provenance)
+trackers.begin(grpo_config(config, folder), TrainerState(global_step=first - 1))
+for step in range(first, last + 1):
+    table = [[step, *["triptan"] * 9]] if step == 2 and config.tracking.table_steps else ()
+    trackers.log({"step": step, "reward/turn1": step / 10}, table)
+    trackers.log({"step": step, "reward/turn1": step / 20}, prefix="eval_")
+trackers.close()
 """
 
 
@@ -79,48 +65,17 @@ def surroundings(url: str | None, home: Path, key: str | None = KEY) -> dict[str
     return kept | given | ({"WANDB_API_KEY": key} if key else {})
 
 
-@contextmanager
-def walk(folder: Path, environment: dict[str, str], **tracking):
-    """A child that tracks a run; `say("log 3")` has it log step 3."""
+def tracked(folder: Path, environment: dict[str, str], first: int, last: int, **tracking) -> str:
+    """Track steps `first` to `last` in a child; what it prints to stderr. Its stdout stays empty."""
     folder.mkdir(exist_ok=True)
-    child = subprocess.Popen(
-        [sys.executable, "-c", CHILD, str(folder), json.dumps(tracking)],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
-    )  # fmt: skip
-
-    def say(line: str) -> None:
-        child.stdin.write(f"{line}\n")
-        child.stdin.flush()
-        assert child.stdout.readline().strip() == line, child.stderr.read()
-
-    child.say = say
-    try:
-        yield child
-    finally:
-        child.kill()
-        child.communicate()
+    command = [sys.executable, "-c", TRACKED, str(folder), json.dumps(tracking), str(first), str(last)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    return done.stderr
 
 
-def walked(folder: Path, environment: dict[str, str], *lines: str, **tracking) -> str:
-    """What a child says on stderr that tracks these lines to its end."""
-    with walk(folder, environment, **tracking) as child:
-        for line in lines:
-            child.say(line)
-        _, said = child.communicate(timeout=120)
-        assert child.returncode == 0, said
-        return said
-
-
-def until(what) -> None:
-    """Wait for something that a child or a thread does."""
-    patience, moment = time.monotonic() + 60, threading.Event()
-    while not what():
-        assert time.monotonic() < patience, "it did not come"
-        moment.wait(0.05)
-
-
-def querylect(*arguments: object, environment: dict[str, str]) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", "querylect", *map(str, arguments)]
+def sync(*arguments: object, environment: dict[str, str]) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "querylect", "sync", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
 
 
@@ -138,220 +93,161 @@ def test_offline_unless_somebody_says_otherwise(monkeypatch):
 def test_an_offline_run_and_its_resumption_are_uploaded_under_one_id_once(server, tmp_path):
     here = surroundings(server.url, tmp_path)
     run = tmp_path / "walk"
-    assert walked(run, here, "log 1", "table 1", "log 2") == ""
-    assert walked(run, here, "log 3") == ""
+    for first, last in ((1, 2), (3, 3)):
+        assert "wandb failed" not in tracked(run, here, first, last)
     assert server.operations == [], "nothing was asked of the server while it trained"
-    done = querylect("sync", run, environment=here)
+    done = sync(run, environment=here)
     assert done.returncode == 0, done.stderr
     id = (run / "tracking_id").read_text().strip()
     assert done.stdout == f"{run}: uploaded to {server.url}/me/querylect/runs/{id}\n"
     assert {bucket["name"] for bucket in server.buckets} == {id}
     lines = server.history[id]
-    assert [(line["_step"], line["reward/turn1"]) for line in lines if "reward/turn1" in line] == [
-        (1, 0.1), (2, 0.2), (3, 0.3),
+    names = ("_step", "train/global_step", "train/reward/turn1", "eval/reward/turn1")
+    assert [tuple(line[name] for name in names) for line in lines] == [
+        (1, 1, 0.1, 0.05), (2, 2, 0.2, 0.1), (3, 3, 0.3, 0.15),
     ]  # fmt: skip
-    assert any("rollouts" in line for line in lines), "the table is in the curves"
+    assert ["rollouts" in line for line in lines] == [False, True, False], "the table is in the curves"
     assert any("rollouts" in name for name in server.uploads), "and its rows were uploaded"
     config = json.loads(next(bucket["config"] for bucket in server.buckets if bucket["config"]))
     assert config["provenance"]["value"]["git"]["directory"]["commit"] == "c0ffee"
     assert config["tracking"]["value"]["project"] == "querylect"
     asked = len(server.operations)
-    said: list[str] = []
-    sync([run], told=said.append)
-    assert said == [f"{run}: nothing to upload, Weights & Biases has all of it"]
+    assert sync(run, environment=here).stdout == f"{run}: everything has been uploaded before\n"
     assert len(server.operations) == asked
+
+
+def test_a_sync_that_fails_leaves_the_run_to_the_next(server, tmp_path):
+    run = tmp_path / "walk"
+    here = surroundings(server.url, tmp_path)
+    tracked(run, here, 1, 1)
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path.suffix != ".log"}
+    assert sync(tmp_path, environment=here).returncode == 2, "no offline run"
+    assert sync(run, environment=surroundings(server.url, tmp_path, key=None)).returncode == 2, "nobody is logged in"
+    for mood in ("401", "stream 401"):  # W&B's own client exits with 0, and marks the second as synced
+        server.mood = mood
+        done = sync(run, environment=here)
+        assert done.returncode == 1, done.stderr
+        assert "did not upload all" in done.stderr.replace("\n", " ")
+        assert KEY not in done.stderr
+        assert before == {path: path.read_bytes() for path in before}
+        assert not list(run.rglob("*.synced"))
+    server.mood = "well"
+    assert sync(run, environment=here).returncode == 0
+    (file,) = run.glob("wandb/offline-run-*/*.wandb")
+    later = file.with_name(f"{file.name}.synced").stat().st_mtime + 1
+    os.utime(file, (later, later))
+    assert "uploaded to" in sync(run, environment=here).stdout, "it has grown since"
 
 
 def test_an_online_run_sends_its_figures_and_leaves_nothing_to_say(server, tmp_path):
     run = tmp_path / "walk"
-    said = walked(run, surroundings(server.url, tmp_path), "log 1", "log 2", wandb="online")
-    assert "Weights & Biases" not in said, said
+    said = tracked(run, surroundings(server.url, tmp_path), 1, 2, wandb="online", table_steps=0)
+    assert "wandb failed" not in said, said
     (lines,) = server.history.values()
-    assert [line["reward/turn1"] for line in lines if "reward/turn1" in line] == [0.1, 0.2]
+    assert [line["train/reward/turn1"] for line in lines] == [0.1, 0.2]
     assert not list(run.glob("wandb/offline-run-*"))
 
 
-def test_what_a_sync_says_where_it_cannot(server, tmp_path):
-    run = tmp_path / "walk"
-    here = surroundings(server.url, tmp_path)
-    walked(run, here, "log 1")
-    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path.suffix != ".log"}
-    child = subprocess.Popen(
-        [sys.executable, "-c", SYNCING, str(run)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=here
-    )
-
-    def fails(kind: str, words: str, mood: str = "well", key: str = KEY) -> None:
-        server.mood = mood
-        child.stdin.write(f"{key}\n")
-        child.stdin.flush()
-        said = child.stdout.readline()
-        assert said.startswith(f"{kind}: ")
-        assert words in said
-        assert KEY not in said
-        assert before == {path: path.read_bytes() for path in before}
-        assert not list(run.rglob("*.synced"))
-
-    with child:
-        fails("UserError", "nobody is logged in", key="")
-        fails("UserError", "has expired, or was revoked", mood="401")
-        fails("TrackingError", "answers HTTP 500", mood="500")
-        fails("TrackingError", "did not take all", mood="stream 401")  # which W&B's own client calls synced
-        server.close()
-        fails("TrackingError", "cannot be reached")
-        child.stdin.close()
-    assert before == {path: path.read_bytes() for path in before}
-
-
-def test_an_upload_has_an_end(tmp_path, monkeypatch, caplog):
-    left = tmp_path / "wandb" / "offline-run-20260102_000000-abcd" / "run-abcd.wandb"
-    left.parent.mkdir(parents=True)
-    left.write_bytes(b"x" * 200_000)
-    monkeypatch.setattr(syncing, "check_server", lambda: None)
-    monkeypatch.setattr(syncing, "UPLOADING_SECONDS", 0.01)
-    with caplog.at_level("INFO"), pytest.raises(TrackingError, match=r"had not taken .* after 0\.01 s"):
-        sync([tmp_path])
-    assert f"uploading {left}, 0.2 MB" in caplog.text
-    assert not list(tmp_path.rglob("*.synced"))
-
-
-def test_a_folder_without_an_offline_run_is_told(tmp_path):
-    with pytest.raises(ConfigError, match="holds no offline run"):
-        segments(tmp_path)
-    online = tmp_path / "wandb" / "run-20260101_000000-abcd"
-    online.mkdir(parents=True)
-    (online / "run-abcd.wandb").write_bytes(b"")
-    with pytest.raises(ConfigError, match="--include-online"):
-        segments(tmp_path)
-    later = tmp_path / "wandb" / "offline-run-20260102_000000-abcd"
-    later.mkdir()
-    (later / "run-abcd.wandb").write_bytes(b"")
-    (tmp_path / "wandb" / "latest-run").symlink_to(later)
-    assert [one.path.parent for one in segments(tmp_path, include_online=True)] == [online, later], "each once, in time"
-
-
-def test_a_login_that_is_refused_at_the_start_is_told_and_the_run_is_tracked_offline(server, tmp_path):
+@pytest.mark.parametrize(("key", "said"), [(KEY, "cannot be used online"), (None, "nobody is logged in")])
+def test_a_login_that_is_refused_or_missing_is_told_and_the_run_is_tracked_offline(server, tmp_path, key, said):
     server.mood = "401"
     run = tmp_path / "walk"
-    said = walked(run, surroundings(server.url, tmp_path), "log 1", wandb="online")
-    assert said.count("cannot be used online") == 1
-    assert "querylect sync" in said
-    assert KEY not in said
+    warned = tracked(run, surroundings(server.url, tmp_path, key), 1, 1, wandb="online")
+    assert warned.count(said) == 1
+    assert "querylect sync" in warned
+    assert KEY not in warned
     assert len(list(run.glob("wandb/offline-run-*/run-*.wandb"))) == 1
 
 
-def test_nobody_is_asked_for_a_key(tmp_path):
-    said = walked(tmp_path / "walk", surroundings(None, tmp_path, key=None), "log 1", wandb="online")
-    assert "nobody is logged in" in said
-    assert list(tmp_path.glob("walk/wandb/offline-run-*"))
+class Stuck(TrainerCallback):
+    """A tracker whose server takes a connection and no longer answers."""
+
+    answer = threading.Event()
+
+    def on_log(self, *_, **__):
+        self.answer.wait()
 
 
-def test_a_login_that_expires_in_the_middle_ends_in_an_offline_run_of_the_same_id(server, tmp_path):
-    run = tmp_path / "walk"
-    with walk(run, surroundings(server.url, tmp_path), wandb="online") as child:
-        child.say("log 1")
-        until(lambda: server.buckets)
-        server.mood = "401"
-        for line in ("log 2", "table 2", "log 3"):
-            child.say(line)
-        _, said = child.communicate(timeout=120)
-    assert said.count("refused this run") == 1
-    id = (run / "tracking_id").read_text().strip()
-    (offline,) = run.glob(f"wandb/offline-run-*-{id}")
-    assert list(offline.glob("files/media/table/rollouts_*.json")), "the table that was refused"
-
-
-def test_a_server_that_no_longer_answers_keeps_no_run_waiting():
-    """The lane's own thread waits; nothing that the training calls does, and its end waits a set time."""
-    stuck = threading.Event()
-
-    class Stuck:
-        name = "stuck"
-
-        def log(self, figures, step):
-            stuck.wait()
-
-    trackers = Trackers([_Lane("stuck", Stuck)])
+def test_a_tracker_that_no_longer_answers_keeps_no_run_waiting(caplog):
+    """Its thread waits; nothing that the training calls does, and the end of the run waits a set time."""
+    trackers = Trackers({"stuck": Stuck})
+    trackers.begin(None, TrainerState())
     started = time.monotonic()
     for step in range(1000):
-        trackers.log({"loss": 1.0}, step)
-    trackers.finish(seconds=0.2)
+        trackers.log({"step": step, "loss": 1.0})
+    trackers.close(seconds=0.2)
     assert time.monotonic() - started < 20
-    stuck.set()
+    assert "stuck had not taken everything" in caplog.text
+    Stuck.answer.set()
 
 
 def test_all_trackers_have_one_deadline_together(monkeypatch):
     deadlines = []
 
-    def ended(lane, until):
+    def ended(guarded, until):
         deadlines.append(until)
-        return lane.name == "quick"
+        return guarded.name == "quick"
 
-    monkeypatch.setattr(_Lane, "ended", ended)
-    trackers = Trackers([_Lane(name, lambda: None) for name in ("slow", "slower", "quick")])
-    trackers.finish(seconds=7)
+    monkeypatch.setattr(GuardedCallback, "ended", ended)
+    trackers = Trackers(dict.fromkeys(("slow", "slower", "quick"), TrainerCallback))
+    trackers.begin(None, TrainerState())
+    trackers.close(seconds=7)
     assert len(deadlines) == 3
     assert len(set(deadlines)) == 1
     assert SENDING_SECONDS < STOPPING_SECONDS < CLOSING_SECONDS, "W&B's client has ended when a signal's time is over"
 
 
-def test_trackers_are_closed_after_all_is_saved_and_where_nothing_could_begin(settings, monkeypatch):  # noqa: F811
+def test_a_tracker_that_fails_is_told_once_and_training_and_the_others_go_on(settings, monkeypatch, caplog):  # noqa: F811
+    from querylect.train import run, tracking
+
+    got = []
+
+    class Full(TrainerCallback):
+        def on_log(self, *_, **__):
+            raise OSError(28, "No space left on device")
+
+    class Well(TrainerCallback):
+        def on_log(self, args, state, control, logs, table):
+            got.append((state.global_step, logs["loss"], bool(table)))
+
+        def on_train_end(self, *_, **__):
+            got.append(sorted(path.name for path in folder.glob("final")))
+
+    monkeypatch.setattr(tracking, "open_trackers", lambda *_: Trackers({"full": Full, "well": Well}))
+    folder = Path(settings.output) / settings.name
+    run.train(change(settings, **{"train.steps": 2, "train.log_rollouts": 1}))
+    losses = [record["loss"] for record in records(folder / "metrics.jsonl")]
+    assert got == [(1, losses[0], True), (2, losses[1], False), ["final"]], "it is closed after all is saved"
+    assert caplog.text.count("No space left on device") == 1
+
+
+def test_trackers_are_closed_where_nothing_could_begin(settings, monkeypatch):  # noqa: F811
     from querylect.train import run, tracking, trainer
 
     closed = []
 
     class Noted(Trackers):
-        def finish(self, seconds=0.0):
-            closed.append(sorted(path.name for path in folder.glob("final")))
+        def close(self, seconds=0.0):
+            super().close(seconds)
+            closed.append(seconds)
 
     def fails(**_):
         raise ConfigError("no such loss")
 
-    monkeypatch.setattr(tracking, "open_trackers", lambda *_: Noted([]))
-    short = change(settings, **{"train.steps": 1})
-    with monkeypatch.context() as broken:
-        broken.setattr(trainer, "TreeTrainer", fails)
-        failing = change(short, name="failing")
-        folder = Path(failing.output) / failing.name
-        with pytest.raises(ConfigError, match="no such loss"):
-            run.train(failing)
-    folder = Path(short.output) / short.name
-    run.train(short)
-    assert closed == [[], ["final"]]
-
-
-def test_a_tracker_that_fails_is_told_once_and_the_others_go_on(caplog):
-    got = []
-
-    class Full:
-        name = "full"
-
-        def log(self, figures, step):
-            raise OSError(28, "No space left on device")
-
-    class Well:
-        name = "well"
-
-        def log(self, figures, step):
-            got.append((step, figures))
-
-        def close(self):
-            got.append("closed")
-
-    trackers = Trackers([_Lane("full", Full), _Lane("well", Well)])
-    trackers.log({"step": 1, "loss": 0.5}, 1)
-    trackers.log({"step": 2, "loss": 0.4}, 2)
-    trackers.finish()
-    assert got == [(1, {"loss": 0.5}), (2, {"loss": 0.4}), "closed"]
-    assert caplog.text.count("No space left on device") == 1
+    monkeypatch.setattr(tracking, "open_trackers", lambda *_: Noted({"none": TrainerCallback}))
+    monkeypatch.setattr(trainer, "TreeTrainer", fails)
+    with pytest.raises(ConfigError, match="no such loss"):
+        run.train(change(settings, **{"train.steps": 1}))
+    assert closed == [CLOSING_SECONDS]
 
 
 def test_a_package_that_is_missing_is_told_before_anything_is_loaded(monkeypatch):
-    from querylect.train import tracking
+    from querylect.train import arguments
 
-    monkeypatch.setattr(tracking, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"trackio is not installed.*pip install 'querylect\[trackio\]'"):
-        check_report_to(change(RunConfig(), **{"tracking.report_to": ["trackio"]}))
-    check_report_to(RunConfig())
+    monkeypatch.setattr(arguments, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"trackio, which is not installed.*pip install 'querylect\[trackio\]'"):
+        check_report_to(change(RunConfig(), **{"tracking.report_to": ["trackio"]}).tracking)
+    check_report_to(RunConfig().tracking)
 
 
 def tensorboard_figures(folder: Path) -> dict[str, list[tuple[int, float]]]:
@@ -378,7 +274,7 @@ def test_tensorboard_shows_metrics_jsonl_with_validation_and_a_resumed_run_once(
     for name in ("metrics.jsonl", "validation.jsonl"):
         assert without_seconds(folder / name) == without_seconds(without / name), "tracking changes no figure"
     wanted: dict[str, list[tuple[int, float]]] = {}
-    for prefix, name in (("", "metrics.jsonl"), ("validation/", "validation.jsonl")):
+    for prefix, name in (("train/", "metrics.jsonl"), ("eval/", "validation.jsonl")):
         for record in records(folder / name):
             for key, value in record.items():
                 if key != "step":
@@ -390,12 +286,8 @@ def test_trackio_has_the_figures_of_a_run_and_its_resumption(tmp_path):
     pytest.importorskip("trackio", reason="no trackio: install querylect[trackio]")
     here = os.environ | {"TRACKIO_DIR": str(tmp_path / "trackio"), "HOME": str(tmp_path)}
     run = tmp_path / "walk"
-    for lines in (("log 1", "log 2"), ("log 3",)):
-        with walk(run, here, wandb="disabled", report_to=["trackio"]) as child:
-            for line in lines:
-                child.say(line)
-            out, said = child.communicate(timeout=120)
-            assert (child.returncode, out) == (0, ""), said
+    for first, last in ((1, 2), (3, 3)):
+        tracked(run, here, first, last, wandb="disabled", report_to=["trackio"])
     name = f"walk-{(run / 'tracking_id').read_text().strip()}"
     read = (
         "import json; from trackio.sqlite_storage import SQLiteStorage as S; "
@@ -404,11 +296,14 @@ def test_trackio_has_the_figures_of_a_run_and_its_resumption(tmp_path):
     done = subprocess.run([sys.executable, "-c", read], capture_output=True, text=True, env=here, timeout=120)
     runs, logged = json.loads(done.stdout.splitlines()[-1])
     assert runs == [name], "one run"
-    assert [(row["step"], row["reward/turn1"]) for row in logged] == [(1, 0.1), (2, 0.2), (3, 0.3)]
+    trained = [row for row in logged if "train/reward/turn1" in row]
+    assert [(row["train/global_step"], row["train/reward/turn1"]) for row in trained] == [(1, 0.1), (2, 0.2), (3, 0.3)]
+    assert [row["eval/reward/turn1"] for row in logged if "eval/reward/turn1" in row] == [0.05, 0.1, 0.15]
 
 
-def test_trackers_are_none_where_nothing_is_asked_for(tmp_path):
+def test_nothing_is_opened_where_no_tracker_is_asked_for(tmp_path):
     trackers = open_trackers(change(RunConfig(), **{"tracking.wandb": "disabled"}), tmp_path, {})
-    trackers.log({"loss": 1.0}, 1)
-    trackers.finish()
+    trackers.begin(None, TrainerState())
+    trackers.log({"step": 1, "loss": 1.0})
+    trackers.close()
     assert list(tmp_path.iterdir()) == []

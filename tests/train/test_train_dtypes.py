@@ -41,41 +41,44 @@ def test_full_bfloat16_training_is_refused_before_anything_is_loaded(settings, m
 
 @pytest.mark.parametrize("changes", [{"policy.dtype": "auto"}, {"policy.dtype": "float32"}, {"policy.lora": {"r": 4}}])
 def test_each_remedy_of_the_refusal_is_taken(settings, changes):
-    check_trained_dtype(change(settings, **{**FULL, **changes}))
+    changed = change(settings, **{**FULL, **changes})
+    check_trained_dtype(changed.policy, changed.train)
 
 
 def test_deepspeed_counts_only_where_its_optimizer_holds_float32_weights(settings, monkeypatch, tmp_path):
     pytest.importorskip("deepspeed")
     full = change(settings, **FULL)
     deepspeed(monkeypatch, tmp_path, zero_optimization={"stage": 2})
-    check_trained_dtype(full)
+    check_trained_dtype(full.policy, full.train)
     warm = change(settings, **FULL, **{"train.warm_start.questions": 4})
     with pytest.raises(ConfigError, match=r"train\.warm_start trains before DeepSpeed"):
-        check_trained_dtype(warm)
+        check_trained_dtype(warm.policy, warm.train)
     deepspeed(monkeypatch, tmp_path, zero_optimization={"stage": 0})
     with pytest.raises(ConfigError, match="ZeRO stage 0"):
-        check_trained_dtype(full)
+        check_trained_dtype(full.policy, full.train)
     only = {"enabled": True, "bf16_master_weights_and_grads": True}
     deepspeed(monkeypatch, tmp_path, zero_optimization={"stage": 2}, bf16=only)
     for config in (full, change(settings, **{"policy.dtype": "bfloat16"})):
         with pytest.raises(ConfigError, match="bf16_master_weights_and_grads"):
-            check_trained_dtype(config)
-    check_trained_dtype(change(settings, **{"policy.lora": None}))  # float32
+            check_trained_dtype(config.policy, config.train)
+    float32 = change(settings, **{"policy.lora": None})
+    check_trained_dtype(float32.policy, float32.train)
 
 
 def test_deepspeed_in_bfloat16_on_a_cpu_is_refused_with_what_to_set(settings, monkeypatch):
     fast(monkeypatch)
     half = change(settings, **{"policy.dtype": "auto"})
-    check_deepspeed_device(half)
+    check_deepspeed_device(half.policy)
     monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
-    check_deepspeed_device(settings)
+    check_deepspeed_device(settings.policy)
     with pytest.raises(ConfigError, match=r"Set policy\.dtype=float32"):
-        check_deepspeed_device(half)
+        check_deepspeed_device(half.policy)
 
 
 @pytest.mark.parametrize("name", known_configs())
 def test_every_packaged_config_trains_weights_that_can_move(name):
-    check_trained_dtype(load_config(name, []))
+    config = load_config(name, [])
+    check_trained_dtype(config.policy, config.train)
 
 
 def fast(monkeypatch):
@@ -86,11 +89,11 @@ def fast(monkeypatch):
 def test_auto_trains_float32_weights_under_autocast_and_freezes_bfloat16_ones(settings, monkeypatch, tmp_path):
     fast(monkeypatch)
     full = change(settings, **{"policy.dtype": "auto", "policy.lora": None})
-    assert trainable_dtype(full).policy.dtype == "float32"
+    assert trainable_dtype(full.policy).dtype == "float32"
     assert grpo_config(full, tmp_path).bf16
     assert not grpo_config(change(full, **{"policy.dtype": "float32"}), tmp_path).bf16
     lora = change(settings, **{"policy.dtype": "auto"})
-    assert trainable_dtype(lora) == lora
+    assert trainable_dtype(lora.policy) == lora.policy
     assert load_policy(lora.policy)[0].dtype == torch.bfloat16
 
 
@@ -99,7 +102,7 @@ def test_the_policy_samples_in_the_type_that_it_is_trained_in(settings, monkeypa
     """Prefill and decoding compute under the trainer's autocast; the weights stay float32."""
     fast(monkeypatch)
     config = change(settings, **{"policy.dtype": dtype, "policy.lora": None})
-    model, tokenizer = load_policy(trainable_dtype(config).policy)
+    model, tokenizer = load_policy(trainable_dtype(config.policy))
     engine, _ = open_engine(config, model, tokenizer)
     seen = []
     for part in model.modules():

@@ -74,7 +74,10 @@ def tree(*roots):
 
 
 def chosen(config, *roots, raw=None):
-    return [(each.node.reward, each.baseline) for each in best_samples(tree(*roots), config, raw)]
+    return [
+        (each.node.reward, each.baseline)
+        for each in best_samples(tree(*roots), config.reward.turn_weights, config.train.warm_start.margin, raw)
+    ]
 
 
 def test_the_best_sample_is_imitated_where_it_beats_the_mean_by_more_than_the_margin(expert):
@@ -318,9 +321,9 @@ def test_two_processes_share_what_the_first_has_imitated(expert, tmp_path):
 
 def test_an_engine_that_all_processes_share_is_refused(expert):
     served = change(expert, **{"rollout.engine": "vllm_server"})
-    check_shape(served)
+    check_shape(served.train, served.rollout)
     with pytest.raises(ConfigError, match=r"samples in the first of 2 processes.*rollout\.engine=transformers"):
-        check_shape(served, 2)
+        check_shape(served.train, served.rollout, 2)
 
 
 def test_a_model_card_says_which_warm_start_there_was():

@@ -4,7 +4,8 @@ import logging
 import math
 
 import pytest
-from querylect.configs.schema import GuardConfig, RunConfig
+import torch
+from querylect.configs.schema import GuardConfig, RolloutConfig
 from querylect.errors import CollapseError
 from querylect.train.guard import CollapseGuard, best_known, logp_bound
 from querylect.train.run import train
@@ -120,12 +121,12 @@ def test_a_sampler_that_is_not_the_policy_stops_the_run():
 
 
 def test_the_bound_on_the_mismatch_follows_the_type_and_top_p():
-    run = RunConfig()
-    assert logp_bound(run, "float32") == 0.01
-    assert logp_bound(run, "bfloat16") == 0.15
-    assert logp_bound(change(run, **{"rollout.top_p": 0.9}), "float32") == pytest.approx(0.01 + math.log(1 / 0.9))
-    assert logp_bound(change(run, **{"train.guard.logp_difference": 0.5, "rollout.top_p": 0.9}), "bfloat16") == 0.5
-    assert logp_bound(change(run, **{"train.guard.logp_difference": None}), "bfloat16") is None
+    rollout, nucleus = RolloutConfig(), RolloutConfig(top_p=0.9)
+    assert logp_bound("auto", rollout, torch.float32) == 0.01
+    assert logp_bound("auto", rollout, torch.bfloat16) == 0.15
+    assert logp_bound("auto", nucleus, torch.float32) == pytest.approx(0.01 + math.log(1 / 0.9))
+    assert logp_bound(0.5, nucleus, torch.bfloat16) == 0.5
+    assert logp_bound(None, rollout, torch.bfloat16) is None
 
 
 def test_steps_without_a_figure_are_left_out():

@@ -43,7 +43,7 @@ def config(**train):
 
 def measured(run, model, mixed=False, steps=2):
     """The most bytes that the tensors of an update held: forward and backward pass of the longest tree, and AdamW."""
-    tokens, sampled, _ = longest_tree(run)
+    tokens, sampled, _ = longest_tree(run.rollout, run.train)
     ids = iter(torch.randint(3, 300, (tokens,), generator=torch.Generator().manual_seed(0)).tolist())
     take = lambda count: [next(ids) for _ in range(count)]  # noqa: E731
     prompt, rows, wanted = take(216), [], []
@@ -96,7 +96,7 @@ def test_an_update_holds_what_is_estimated(kind, checkpointing, how):
         model = model.to(torch.bfloat16)
     model = add_lora(model, run.policy)
     trained = sum(each.numel() for each in model.parameters() if each.requires_grad)
-    assert trained_parameters(run, shape) == pytest.approx(trained, rel=0.001)
+    assert trained_parameters(run.policy.lora, shape) == pytest.approx(trained, rel=0.001)
     expected = estimate(run, shape, CPU)
     found = measured(run, model, mixed=how in ("mixed", "lora bfloat16"))
     assert BAND[0] < (expected.of_phase("update") - CPU_RESERVED) / found < BAND[1], expected.lines()
@@ -127,7 +127,8 @@ def test_the_longest_tree_by_hand():
                "document_tokens": 4}  # fmt: skip
 
     def of(train=None, **changes):
-        return longest_tree(RunConfig.model_validate({"rollout": {**rollout, **changes}, "train": train or {}}))
+        run = RunConfig.model_validate({"rollout": {**rollout, **changes}, "train": train or {}})
+        return longest_tree(run.rollout, run.train)
 
     assert of() == (68 + 2 * (20 + 12) + 6 * 10, 2 * 20 + 6 * 10, 110)
     assert of(observation_tokens=5) == (75 + 2 * (20 + 5) + 6 * 10, 100, 110)
@@ -135,7 +136,7 @@ def test_the_longest_tree_by_hand():
     assert of({"packing": False}) == (6 * 110, 6 * 42, 110)
     single = RunConfig.model_validate({"rollout": {"branching": [16], "max_prompt_tokens": 100, "max_new_tokens": 10},
                                        "reward": {"turn_weights": [1.0]}})  # fmt: skip
-    assert longest_tree(single) == (100 + 160, 160, 110)
+    assert longest_tree(single.rollout, single.train) == (100 + 160, 160, 110)
 
 
 SHAPE = ModelShape(1_000_000_000, 2048, 8192, 20, 2048, 512, 50_000)

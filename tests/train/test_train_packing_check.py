@@ -119,30 +119,32 @@ def test_the_question_changes_neither_mode_nor_random_numbers():
 
 
 def config(**changes):
-    return RunConfig.model_validate({"train": changes})
+    """The sections that decide on packing."""
+    run = RunConfig.model_validate({"train": changes})
+    return run.train, run.rollout
 
 
 def test_a_policy_that_cannot_is_refused_by_true_and_flat_by_auto(caplog):
     model = tiny_model("mistral", sliding_window=16)
     with pytest.raises(ModelError, match=r"sliding window of 16 tokens.*train\.packing to auto or false"):
-        settle_packing(config(packing=True), model)
+        settle_packing(*config(packing=True), model)
     with caplog.at_level(logging.WARNING):
-        assert settle_packing(config(packing="auto"), model).train.packing is False
+        assert settle_packing(*config(packing="auto"), model) is False
     assert "every leaf is trained in a row of its own" in caplog.text
     assert "sliding window of 16 tokens" in caplog.text
 
 
 def test_a_policy_that_can_is_packed_unless_switched_off():
     model = tiny_model()
-    assert settle_packing(config(packing=False), model).train.packing is False
+    assert settle_packing(*config(packing=False), model) is False
     assert model.config._attn_implementation == "sdpa", "nobody asked"
     for wish in (True, "auto"):
-        assert settle_packing(config(packing=wish), model).train.packing is True
+        assert settle_packing(*config(packing=wish), model) is True
 
 
 def test_flex_without_a_gpu_is_refused_before_anything_runs():
     with pytest.raises(ConfigError, match=r"train\.packed_attention is flex and the policy is on cpu"):
-        settle_packing(config(packed_attention="flex"), tiny_model())
+        settle_packing(*config(packed_attention="flex"), tiny_model())
 
 
 def test_auto_takes_flex_on_a_gpu():

@@ -154,14 +154,17 @@ def test_validation_questions_are_a_sample_of_the_split(settings, served):  # no
     with served(ASKED) as url:
         config = change(settings, **{"client.urls": [url], "train.validate_steps": 1, "train.validation_questions": 2})
         with SyncEnvironmentClient(config.client) as client:
-            assert [each.text for each in validation_questions(config, client, [])] == [ASKED[2], ASKED[0]]
+            assert [each.text for each in validation_questions(config.train, client, [])] == [ASKED[2], ASKED[0]]
             everything = change(config, **{"train.validation_questions": 99})
-            assert [each.text for each in validation_questions(everything, client, [])][:2] == [ASKED[2], ASKED[0]]
-            assert {each.text for each in validation_questions(everything, client, [])} == set(ASKED)
+            assert [each.text for each in validation_questions(everything.train, client, [])][:2] == [
+                ASKED[2],
+                ASKED[0],
+            ]
+            assert {each.text for each in validation_questions(everything.train, client, [])} == set(ASKED)
             other = change(config, seed=5)
-            assert validation_questions(other, client, []) == validation_questions(config, client, [])
+            assert validation_questions(other.train, client, []) == validation_questions(config.train, client, [])
             with pytest.raises(DataError, match=r"stand in both train and validation"):
-                validation_questions(config, client, [Question("other", "A sore head?")])
+                validation_questions(config.train, client, [Question("other", "A sore head?")])
 
 
 def test_validation_without_its_split_is_refused(settings):  # noqa: F811

@@ -14,7 +14,8 @@ from querylect.rollouts.build import make_grower
 from querylect.rollouts.checkpoints import find_checkpoint
 from querylect.rollouts.engines.open import load_engine
 from querylect.train.imitation import imitation_loss
-from querylect.train.run import train, worth_training
+from querylect.train.questions import worth_training
+from querylect.train.run import train
 from querylect.train.run_folder import RunFolder
 from querylect.train.warm_start import Lesson, _lessons, demonstration, warm_start
 from safetensors.torch import load_file

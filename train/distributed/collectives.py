@@ -50,10 +50,12 @@ def _shared_client(config: RunConfig, processes: Processes) -> Iterator[SyncEnvi
             yield client
         return
     machine = os.environ.get("GROUP_RANK") or socket.gethostname()
-    is_starter = processes.all(machine).index(machine) == processes.rank
+    is_starter = processes.all_gather(machine).index(machine) == processes.rank
     with ExitStack() as service:
-        url = processes.together(lambda: service.enter_context(local_service(config.env)) if is_starter else None)
-        urls = {host: host_url for host, host_url in processes.all((machine, url)) if host_url}
+        url = processes.on_every_process(
+            lambda: service.enter_context(local_service(config.env)) if is_starter else None
+        )
+        urls = {host: host_url for host, host_url in processes.all_gather((machine, url)) if host_url}
         with SyncEnvironmentClient(config.client, urls=[urls[machine]]) as client:
             yield client
 
@@ -65,7 +67,7 @@ def all_trees(processes: Processes, local_trees: list[Tree]) -> list[Tree]:
     """
     if processes.count == 1:
         return local_trees
-    grown = processes.all([Tree(tree.question, [_light(root) for root in tree.roots]) for tree in local_trees])
+    grown = processes.all_gather([Tree(tree.question, [_light(root) for root in tree.roots]) for tree in local_trees])
     return [tree for rank, trees in enumerate(grown) for tree in (local_trees if rank == processes.rank else trees)]
 
 
@@ -106,7 +108,7 @@ class CollectiveStop(StopOnSignal):
 
         Raises KeyboardInterrupt in all processes after Ctrl-C in one.
         """
-        reports = self.processes.all((self.received, control.should_training_stop, control.should_save))
+        reports = self.processes.all_gather((self.received, control.should_training_stop, control.should_save))
         signals = [number for number, _, _ in reports if number is not None]
         self.received = signals[0] if signals else None
         if self.received == signal.SIGINT:
@@ -150,15 +152,15 @@ class QuietCallback(TrainerCallback):
         give_back_freed_memory()
 
 
-def stopper_of(config: RunConfig, processes: Processes) -> StopOnSignal:
+def stopper_of(settings: TrainConfig, processes: Processes) -> StopOnSignal:
     """The signal handler of this process."""
-    return StopOnSignal(config.train) if processes.count == 1 else CollectiveStop(config.train, processes)
+    return StopOnSignal(settings) if processes.count == 1 else CollectiveStop(settings, processes)
 
 
 def collective_callbacks(
     processes: Processes, stopper: StopOnSignal, watcher: TrainerCallback | None
 ) -> list[TrainerCallback]:
-    """The callbacks that stop and log a run; only the first process has a `watcher`."""
+    """The callbacks that stop and log a run; only the main process has a `watcher`."""
     if not isinstance(stopper, CollectiveStop):
         return [stopper, watcher or QuietCallback()]
     return [AllGatherCallback(processes, stopper, watcher or QuietCallback())]

@@ -1,9 +1,9 @@
 """The processes of a run: rank, collective calls, and errors raised in all of them.
 
 A launcher (torchrun, accelerate, srun) starts the processes and describes them in environment variables. Every exchange
-is collective: all processes must reach it. Code that may fail in one process therefore runs inside `together` or
-`first`, which synchronize afterwards and raise the same error everywhere. Any other error ends its process, and the
-launcher ends the rest.
+is collective: all processes must reach it. Code that may fail in one process therefore runs inside `on_every_process`
+or `on_main_process`, which synchronize afterwards and raise the same error everywhere. Any other error ends its
+process, and the launcher ends the rest.
 """
 
 import os
@@ -37,10 +37,11 @@ class Processes:
     def __init__(self, rank: int = 0, count: int = 1, device: "TorchDevice | None" = None) -> None:
         self.rank, self.count, self._device = rank, count, device
         self.interruptible = False
-        """Whether Ctrl-C may be raised now: inside the tasks of `together` and `first`, never in a collective call."""
+        """Whether Ctrl-C may be raised now: in a task of `on_every_process` or `on_main_process`, never in a collective
+        call."""
 
     @property
-    def is_first(self) -> bool:
+    def is_main_process(self) -> bool:
         """Whether this is the process with rank 0, which writes files."""
         return self.rank == 0
 
@@ -51,7 +52,7 @@ class Processes:
 
         return self._device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
-    def all(self, value: T) -> list[T]:
+    def all_gather(self, value: T) -> list[T]:
         """The values of all processes, ordered by rank. Collective."""
         if self.count == 1:
             return [value]
@@ -61,7 +62,7 @@ class Processes:
         torch.distributed.all_gather_object(values, value)
         return values
 
-    def together(self, task: Callable[[], T], interruptible: bool = True) -> T:
+    def on_every_process(self, task: Callable[[], T], interruptible: bool = True) -> T:
         """Run `task` in every process; if it fails in one, all of them raise. Collective.
 
         A task with collective calls must not be `interruptible`: the others would wait for an interrupted process.
@@ -72,13 +73,13 @@ class Processes:
         self.raise_any(failure)
         return result  # type: ignore[return-value]
 
-    def first(self, task: Callable[[], T]) -> T:
-        """Run `task` in the first process and return its result, or raise its error, in all. Collective."""
+    def on_main_process(self, task: Callable[[], T]) -> T:
+        """Run `task` in the main process and return its result, or raise its error, in all. Collective."""
         if self.count == 1:
             return task()
-        result, failure = self._attempt(task) if self.is_first else (None, None)
+        result, failure = self._attempt(task) if self.is_main_process else (None, None)
         self.raise_any(failure)
-        return self.all(result)[0]  # type: ignore[return-value]
+        return self.all_gather(result)[0]  # type: ignore[return-value]
 
     def raise_any(self, failure: BaseException | None) -> None:
         """Raise in all processes the error of the lowest rank that has an original one, if any failed. Collective."""
@@ -87,7 +88,7 @@ class Processes:
                 raise failure
             return
         is_copy = getattr(failure, "already_reported", False)  # raised earlier, for another process
-        reports = self.all(None if failure is None else (is_copy, type(failure).__name__, str(failure)))
+        reports = self.all_gather(None if failure is None else (is_copy, type(failure).__name__, str(failure)))
         failed = [(*error, rank) for rank, error in enumerate(reports) if error is not None]
         if failed:
             _, kind, message, rank = min(failed, key=lambda report: report[0])
@@ -105,8 +106,8 @@ class Processes:
             return None, error
         return result, None
 
-    def share_weights(self, model: "nn.Module") -> None:
-        """Broadcast the parameters and buffers of the first process. Collective."""
+    def broadcast_weights(self, model: "nn.Module") -> None:
+        """Broadcast the parameters and buffers of the main process. Collective."""
         if self.count > 1:
             import torch.distributed
 
@@ -115,21 +116,21 @@ class Processes:
                     torch.distributed.broadcast(weights.data, 0)
 
     def write(self, task: Callable[[], object]) -> None:
-        """`together` for a task in which every process writes into a folder. Collective.
+        """`on_every_process` for a task in which every process writes into a folder. Collective.
 
         Under DeepSpeed the task itself has collective calls, so the launcher handles an error in one process.
         """
         if deepspeed_asked():
             task()
-            self.all(None)
+            self.all_gather(None)
         else:
-            self.together(task, interruptible=False)
+            self.on_every_process(task, interruptible=False)
 
     @contextmanager
     def staged(self, target: Path) -> Iterator[Path]:
         """`run_folder.staged` for writes of all processes; the folder is removed if one of them fails. Collective."""
         with ExitStack() as stack:
-            path = self.first(lambda: stack.enter_context(staged(target)))
+            path = self.on_main_process(lambda: stack.enter_context(staged(target)))
             try:
                 yield path
             except Exception as error:
@@ -137,7 +138,7 @@ class Processes:
                     raise
                 self.raise_any(error)
             self.raise_any(None)
-            self.first(stack.close)
+            self.on_main_process(stack.close)
 
 
 @contextmanager

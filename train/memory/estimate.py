@@ -16,7 +16,7 @@ from math import prod
 from typing import Literal
 
 from ...configs.mix import environments
-from ...configs.schema import RunConfig
+from ...configs.schema import LoraConfig, RolloutConfig, RunConfig, TrainConfig
 from .model_shape import ModelShape, by_name
 
 GIB = 2**30
@@ -112,9 +112,9 @@ def _gib(size: float) -> str:
     return f"{size / GIB:.2f}" if size < GIB else f"{size / GIB:.1f}"
 
 
-def longest_tree(config: RunConfig) -> tuple[int, int, int]:
+def longest_tree(rollout: RolloutConfig, settings: TrainConfig) -> tuple[int, int, int]:
     """(computed tokens of the largest micro-batch, sampled tokens among them, tokens of its longest sequence)."""
-    rollout, branching = config.rollout, config.rollout.branching
+    branching = rollout.branching
     turns = len(branching)
     doc_tokens = rollout.documents * rollout.document_tokens
     doc_tokens = doc_tokens if rollout.observation_tokens is None else min(doc_tokens, rollout.observation_tokens)
@@ -124,15 +124,14 @@ def longest_tree(config: RunConfig) -> tuple[int, int, int]:
     nodes = [prod(branching[:turn]) for turn in range(1, turns + 1)]
     sampled = sum(count * budget for count, budget in zip(nodes, budgets, strict=True))
     packed = prompt + sampled + doc_tokens * sum(nodes[:-1])
-    trees = config.train.questions_per_micro_batch
-    if config.train.packing is False:
+    trees = settings.questions_per_micro_batch
+    if settings.packing is False:
         return trees * nodes[-1] * path, trees * nodes[-1] * (path - prompt), path
     return trees * packed, trees * sampled, path
 
 
-def trained_parameters(config: RunConfig, shape: ModelShape) -> int:
+def trained_parameters(lora: LoraConfig | None, shape: ModelShape) -> int:
     """Number of trained parameters: all, or those of the LoRA adapters."""
-    lora = config.policy.lora
     if lora is None:
         return shape.parameters
     hidden, inner, queries, keys = shape.hidden, shape.intermediate, shape.queries, shape.keys
@@ -148,7 +147,7 @@ def estimate(config: RunConfig, shape: ModelShape, layout: ProcessLayout) -> Mem
     in_bfloat16 = config.policy.dtype == "bfloat16" or (config.policy.dtype == "auto" and layout.bfloat16)
     mixed = full and config.policy.dtype == "auto" and not zero  # DeepSpeed computes with bfloat16 copies
     arithmetic = "float32" if not in_bfloat16 else "mixed" if mixed else "bfloat16"
-    weights, trained = shape.parameters, trained_parameters(config, shape)
+    weights, trained = shape.parameters, trained_parameters(config.policy.lora, shape)
     size = 2 if arithmetic == "bfloat16" else 4
     shards = layout.processes if zero else 1
     stored_weights = weights // shards if zero == 3 else weights
@@ -170,9 +169,9 @@ def estimate(config: RunConfig, shape: ModelShape, layout: ProcessLayout) -> Mem
     engine_memory = {"vLLM": int(vllm.gpu_memory_utilization * (layout.gpu_gib or 0) * GIB)}
     sampling = engine_memory if config.rollout.engine == "vllm" else {}
     if config.rollout.engine == "transformers":
-        sampling = _transformers_sampling(config, shape, layout, arithmetic)
+        sampling = _transformers_sampling(config.rollout, config.train.questions_per_step, shape, layout, arithmetic)
     engine_frees_memory = config.rollout.engine != "vllm" or vllm.enable_sleep_mode
-    tokens = longest_tree(config)
+    tokens = longest_tree(config.rollout, config.train)
     update = _activations(config, shape, layout, arithmetic, tokens)
     step = {"temporaries": 4 * trained // shards if layout.gpu_gib is not None else 0}
     phases = {"rollout": sampling, "update": update, "optimizer step": step}
@@ -221,13 +220,13 @@ def _activations(
 
 
 def _transformers_sampling(
-    config: RunConfig, shape: ModelShape, layout: ProcessLayout, arithmetic: str
+    rollout: RolloutConfig, questions: int, shape: ModelShape, layout: ProcessLayout, arithmetic: str
 ) -> dict[str, int]:
-    """KV cache and logits of the sequences that the transformers engine samples in one batch."""
-    rollout, size = config.rollout, 4 if arithmetic == "float32" else 2
+    """KV cache and logits of the sequences that the transformers engine samples in one batch; `questions` per step."""
+    size = 4 if arithmetic == "float32" else 2
     turns = len(rollout.branching)
     last = rollout.branching[-1]
-    sequences = prod(rollout.branching) * max(1, config.train.questions_per_step // layout.processes)
+    sequences = prod(rollout.branching) * max(1, questions // layout.processes)
     rows = min(rollout.micro_batch, sequences)
     cached = rows // last * rollout.max_prompt_tokens + rows * rollout.new_tokens(turns)
     parts = {"keys and values": int(cached * 2 * shape.keys * shape.layers * size)}

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ...configs.schema import RunConfig
+from ...configs.schema import RolloutConfig, TrainConfig
 from ...errors import ConfigError, ModelError
 from ...rollouts.engines.shared_prefix import obstacle
 from .attention import Kind
@@ -39,33 +39,32 @@ class PackingComparison:
         return self.apart <= self.allowed  # False for NaN
 
 
-def settle_packing(config: RunConfig, model: nn.Module) -> RunConfig:
-    """`config` with `train.packing` resolved to true or false. `model` is the policy, adapters included.
+def settle_packing(settings: TrainConfig, rollout: RolloutConfig, model: nn.Module) -> bool:
+    """`train.packing` resolved to true or false. `model` is the policy, adapters included.
 
     Raises ModelError if packing is required but not possible for the policy, ConfigError if FlexAttention is required
     without a GPU.
     """
-    setting = config.train.packing
-    if setting is False:
-        return config
+    if settings.packing is False:
+        return False
     device = next(model.parameters()).device
-    kind = attention_kind(config.train.packed_attention, device)
+    kind = attention_kind(settings.packed_attention, device)
     if kind == "flex" and device.type != "cuda":
         raise ConfigError(
             f"train.packed_attention is flex and the policy is on {device.type}: FlexAttention has no backward pass "
             "there. Set it to auto or sdpa."
         )
-    reason = why_not(model, config.rollout.longest_sequence, kind)
+    reason = why_not(model, rollout.longest_sequence, kind)
     if not reason:
-        return _with_packing(config, True)
-    if setting != "auto":
+        return True
+    if settings.packing != "auto":
         raise ModelError(
             f"the policy cannot be trained on packed trees: {reason}. Set train.packing to auto or false to train "
             "every leaf in a row of its own, which costs more, or choose a policy with full attention in every layer "
             "(Llama, SmolLM2, Qwen2, Qwen3, …)."
         )
     log.warning("train.packing is auto: every leaf is trained in a row of its own, because %s", reason)
-    return _with_packing(config, False)
+    return False
 
 
 def attention_kind(setting: Literal["auto", "sdpa", "flex"], device: torch.device) -> Kind:
@@ -157,7 +156,3 @@ def _next(logits: Tensor, ids: Tensor) -> Tensor:
 
 def _rms(difference: Tensor, mask: Tensor) -> float:
     return float(difference[mask].square().mean().sqrt())
-
-
-def _with_packing(config: RunConfig, packing: bool) -> RunConfig:
-    return config.model_copy(update={"train": config.train.model_copy(update={"packing": packing})})

@@ -1,0 +1,90 @@
+"""The questions of a run: which are trained on, in which mixture, and which validate."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..configs.schema import RunConfig
+from ..data.types import Question
+from ..envs.client.base import EnvironmentApi
+from ..envs.plan import SearchPlan
+from ..envs.server.schemas import Step
+from ..errors import ConfigError
+from ..rewriters.base import Rewriter
+from .distributed.processes import Processes
+from .grading import grade
+from .mix import Mixture
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingData:
+    """The environment and the questions of a run."""
+
+    client: EnvironmentApi
+    rewriter: Rewriter
+    train_split: list[Question]
+    questions: list[Question]
+    """Those of `train_split` that are trained on."""
+    mixture: Mixture | None
+    validation: list[Question]
+
+
+def prepare_data(config: RunConfig, processes: Processes, client: EnvironmentApi) -> TrainingData:
+    """Choose the questions and run the rewriter's first stage, if it has one, which drops those without an answer.
+
+    Collective. Raises ConfigError, DataError or EnvironmentUnavailableError.
+    """
+    from ..rollouts.build import rewriter_for
+    from ..rollouts.first_stage import ask_first_stage
+    from .validation import validation_questions
+
+    def answered(asked: Sequence[Question]) -> list[Question]:
+        return processes.on_every_process(
+            lambda: ask_first_stage(rewriter, asked, config.policy, processes.on_main_process), interruptible=False
+        )
+
+    train_split = processes.on_every_process(lambda: client.questions("train"))
+    questions = processes.on_main_process(lambda: worth_training(config, client, train_split))
+    rewriter = processes.on_every_process(lambda: rewriter_for(config, client))
+    questions = answered(questions)
+    mixture = processes.on_every_process(lambda: _make_mixture(config, questions))
+    validation = processes.on_main_process(lambda: validation_questions(config.train, client, train_split))
+    return TrainingData(client, rewriter, train_split, questions, mixture, answered(validation))
+
+
+def worth_training(config: RunConfig, client: EnvironmentApi, questions: Sequence[Question]) -> list[Question]:
+    """The questions whose unrewritten search scores within `train.raw_reward`; all of them if that is [0, 1].
+
+    Raises EnvironmentUnavailableError if a question could not be scored: a guess would change the training set.
+    """
+    lowest, highest = config.train.raw_reward
+    if (lowest, highest) == (0.0, 1.0):
+        return list(questions)
+    metric = config.reward.metric
+    steps = [Step(question_id=question.id, plan=SearchPlan.of(question.text)) for question in questions]
+    results = grade(config, client, steps, "training questions, which train.raw_reward needs,")
+    selected = [
+        question
+        for question, result in zip(questions, results, strict=True)
+        if lowest <= result.metrics[metric] <= highest
+    ]
+    log.info(
+        "training on %d of %d questions: raw %s in [%g, %g]", len(selected), len(questions), metric, lowest, highest
+    )
+    return selected
+
+
+def _make_mixture(config: RunConfig, questions: Sequence[Question]) -> Mixture | None:
+    """The Mixture of a run with a mix or a curriculum; None if TRL's shuffled passes are used.
+
+    Raises ConfigError if there are fewer questions than a step needs.
+    """
+    if len(questions) < config.train.questions_per_step:
+        raise ConfigError(
+            f"{len(questions)} training questions are left after train.raw_reward {config.train.raw_reward}, and "
+            f"train.questions_per_step is {config.train.questions_per_step}. Lower it, widen train.raw_reward, "
+            "or add questions to the train split."
+        )
+    return Mixture(config, questions) if config.draws_by_curriculum else None
