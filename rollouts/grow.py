@@ -50,8 +50,9 @@ class Grower(Conversation):
         `streams` gives every question a random stream of its own (random_streams.py): its tree then does not depend
         on the other questions. None draws from torch's global stream.
 
-        A turn whose text fails the format is searched with nothing, earns only the format part, and still grows: its
-        follow-up shows no documents. So does an unscorable turn.
+        A turn whose text fails the format is not searched, earns nothing, and still grows: its follow-up shows no
+        documents. A turn below an unscorable one is not searched and is unscorable, too: it did not see what the
+        retriever would have shown.
         """
         question_streams = streams or [0] * len(questions)
         branches = [
@@ -100,6 +101,8 @@ class Grower(Conversation):
         searched: list[Node] = []
         steps: list[Step] = []
         for branch, node in grown:
+            if branch.parent is not None and branch.parent.reward is None:
+                continue  # below an outage
             if node.rewrite.plan is None:
                 node.metrics = {metric: 0.0}
                 node.reward = self._worth(node, 0.0)

@@ -170,19 +170,25 @@ def test_where_all_fail_the_environment_is_not_asked():
     assert [node.reward for node in tree.roots] == [0.0, 0.0]
 
 
-def test_a_step_without_an_answer_is_unscorable_and_never_a_number(client):
-    class HalfDead:
+def test_a_step_without_an_answer_is_unscorable_and_never_a_number_nor_is_what_follows(client):
+    searched = []
+
+    class DeadForATurn:
         def step(self, steps, **options):
-            return [None, *client.step(steps[1:], **options)]
+            searched.append(steps)
+            answers = client.step(steps, **options)
+            return [None, *answers[1:]] if len(searched) == 1 else answers
 
     engine = Script(say("headache"), say("headache"), say("migraine"), say("migraine"))
-    (tree,) = grower(HalfDead(), engine).grow([HEAD], [2, 1])
+    (tree,) = grower(DeadForATurn(), engine).grow([HEAD], [2, 1])
     lost, scored = tree.roots
     assert (lost.reward, lost.metrics, lost.ranking) == (None, {}, [])
     assert scored.reward is not None
     assert lost.rewrite.format_ok
     assert "triptan" not in text_of(engine, observation(lost))
-    assert lost.children[0].reward is None
+    assert (lost.children[0].reward, lost.children[0].metrics) == (None, {}), "it saw no documents because of an outage"
+    assert scored.children[0].reward is not None
+    assert list(map(len, searched)) == [2, 1]
 
 
 def test_several_rewrites_are_several_probes_of_one_ranking(client):
