@@ -1,13 +1,17 @@
-"""Durable file writes (fsync), file locks, and sha256 of files and folders."""
+"""Durable file writes (fsync), file locks, journals of keyed records, and sha256 of files, folders and plain data."""
 
 import fcntl
 import hashlib
+import json
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import Field, asdict
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
 
 from .errors import StorageError
 
@@ -39,8 +43,28 @@ def folder_reaches_the_disk(folder: Path) -> None:
         reach_the_disk(path)
 
 
+def write_text(path: Path, text: str, remedy: str) -> None:
+    """Write a file atomically: readers see the old file or the complete new one.
+
+    Raises StorageError, ending with `remedy` (what to do), if the disk does not take it; the old file stays.
+    """
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    with writing(path, remedy):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with partial.open("w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(path)
+        except OSError:
+            with suppress(OSError):
+                partial.unlink(missing_ok=True)
+            raise
+
+
 def hold(descriptor: int, path: Path, message: str) -> None:
-    """Lock the descriptor of `path` for as long as it is open; a file system without locks is tolerated.
+    """Lock the descriptor of `path` for as long as it is open; a file system without locks is tolerated, and logged.
 
     Raises StorageError with `message` if another process holds the lock.
     """
@@ -49,7 +73,29 @@ def hold(descriptor: int, path: Path, message: str) -> None:
     except BlockingIOError as error:
         raise StorageError(message) from error
     except OSError as error:
-        log.debug("%s cannot be locked (%s)", path, error)
+        log.warning("%s cannot be locked (%s): do not let a second process write there", path, error)
+
+
+@contextmanager
+def only_writer(folder: Path, name: str, unwritable: str, taken: str) -> Iterator[None]:
+    """Lock a folder for this process through its file `name`; the lock ends with the process.
+
+    Raises StorageError: ending with `unwritable` (what to do) if the folder cannot be made, and with the text `taken`
+    if another process holds the lock.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / name).open("w")
+    except OSError as error:
+        raise StorageError(f"{folder} cannot be written ({error}). {unwritable}") from error
+    with lock:
+        hold(lock.fileno(), folder, taken)
+        yield
+
+
+def data_sha256(value: object) -> str:
+    """sha256 (64 hex digits) of plain data as JSON, independent of key order."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def file_sha256(path: Path) -> str:
@@ -139,21 +185,65 @@ def read_whole(path: Path, row: Callable[[bytes], Row | None], useless: str, unr
     return rows
 
 
-@contextmanager
-def only_writer(folder: Path, name: str, unwritable: str, taken: str) -> Iterator[None]:
-    """Lock a folder for this process through its file `name`; the lock ends with the process.
+class Keyed(Protocol):
+    """A dataclass whose `key` hashes everything that the record depends on."""
 
-    Raises StorageError: ending with `unwritable` (what to do) if the folder cannot be made, and with the text `taken`
-    if another process holds the lock.
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    @property
+    def key(self) -> str:
+        """The hash."""
+        ...
+
+
+Record = TypeVar("Record", bound=Keyed)
+
+
+class KeyedJournal(Generic[Record]):
+    """An append-only file of records, one JSON object a line: work that was done is found again by its key.
+
+    A line is on the disk before `append` returns. An incomplete last line of a killed process is removed. Lines of
+    another form and records that are not `complete` are not found, so their work is done again.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / name).open("w")
-    except OSError as error:
-        raise StorageError(f"{folder} cannot be written ({error}). {unwritable}") from error
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise StorageError(taken) from error
-        yield
+
+    def __init__(
+        self, path: Path, kind: type[Record], remedy: str, complete: Callable[[Record], bool] = lambda record: True
+    ) -> None:
+        """Read the file, if there is one; `remedy` ends the StorageError of a file that cannot be read."""
+        self.path, self._complete = path, complete
+        adapter = TypeAdapter(kind)
+
+        def parse(line: bytes) -> Record | None:
+            try:
+                return adapter.validate_json(line, extra="forbid")
+            except ValidationError:
+                return None
+
+        rows = read_whole(path, parse, "are no records of this version; their work is done again", remedy)
+        self._by_key = {record.key: record for record in rows if complete(record)}
+
+    def get(self, key: str) -> Record | None:
+        """The complete record with this key, or None."""
+        return self._by_key.get(key)
+
+    @property
+    def by_key(self) -> Mapping[str, Record]:
+        """The complete records, in the order in which they were first written."""
+        return self._by_key
+
+    def append(self, records: Iterable[Record]) -> None:
+        """Add records. Raises StorageError if they cannot be written."""
+        records = list(records)
+        with writing(self.path, "Free some space and run the same command again: what is there is kept."):
+            append(self.path, "".join(map(json_line, records)))
+        self._by_key |= {record.key: record for record in records if self._complete(record)}
+
+    def rewrite(self, records: Iterable[Record]) -> None:
+        """Replace the file by these records, in this order."""
+        remedy = "Free some space or give another --output."
+        write_text(self.path, "".join(map(json_line, records)), remedy)
+
+
+def json_line(record: Keyed) -> str:
+    """A record as one line of JSON, including the newline."""
+    return json.dumps(asdict(record), ensure_ascii=False, default=str) + "\n"

@@ -11,15 +11,15 @@ pairs that nobody judged count as not answered, for collections whose judgements
 
 import argparse
 
+from answerability_estimates import Retrieval, compare
 from machine import describe
 from querylect.configs.load import load_config
 from querylect.data.corpus import open_corpus
 from querylect.envs.retrievers.question_index import open_question_index
-from querylect.questions.build import judged_pairs
-from querylect.questions.compare import Retrieval, compare
+from querylect.markdown import markdown_table
+from querylect.questions.asking import AnswerJournal
 from querylect.questions.extend import similar_contents
-from querylect.questions.journal import AnswerJournal
-from querylect.questions.pool import Pool
+from querylect.questions.pool import Pool, judged_pairs
 
 
 def main() -> None:
@@ -40,7 +40,7 @@ def main() -> None:
     pool = Pool(index.questions(), index.answers())
     journal = AnswerJournal(index.path)
     questions, contents = [question.id for question in pool.questions], list(index.contents())
-    judged = judged_pairs(pool, list(journal.asked.values()), list(journal.pairs.values()))
+    judged = judged_pairs(pool, journal.asked.by_key.values(), journal.pairs.by_key.values())
     own, seen = set(), set()
     for answer in pool.answers:
         if answer.source == "written" or (answer.source == "vetted" and answer.question not in seen):
@@ -58,10 +58,11 @@ def main() -> None:
     )
     retrieval = Retrieval(env, index, told.split, told.limit)
     shares = [float(share) for share in told.shares.split(",")]
-    print("| estimate | pairs | precision | recall | nDCG@10 |\n|---|--:|--:|--:|--:|")
+    rows = []
     for one in compare(pool.answers, own, judged, similar, questions, contents, extend, shares, retrieval):
         precision, recall = ("–" if each is None else f"{each:.3f}" for each in (one.precision, one.recall))
-        print(f"| {one.name} | {one.pairs} | {precision} | {recall} | {one.ndcg:.4f} |", flush=True)
+        rows.append([one.name, str(one.pairs), precision, recall, f"{one.ndcg:.4f}"])
+    print(*markdown_table(["estimate", "pairs", "precision", "recall", "nDCG@10"], rows), sep="\n")
 
 
 if __name__ == "__main__":

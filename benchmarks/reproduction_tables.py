@@ -12,6 +12,7 @@ from statistics import fmean, stdev
 from querylect.errors import ConfigError
 from querylect.eval.records import METRICS, EvalRecord
 from querylect.eval.statistics import holm
+from querylect.markdown import markdown_table
 from reproduction_arms import ARMS, BM25, MINILM, RETRIEVERS, Arm
 from reproduction_claims import claims
 from reproduction_results import Results, compare, mean_of_seeds, repeats_share
@@ -50,25 +51,24 @@ def render(results: Results, curves: Path | None = None) -> str:
             lines += ["", *_tokens(results, arms)]
         if part == "b" and len(arms) == 2:
             lines += ["", *_transfer(results), *_drift(results), *_examples(results)]
-    lines += ["", "### The paper's claims", "", "| claim | verdict | evidence |", "|---|---|---|"]
-    lines += [f"| {claim.text} | {claim.verdict} | {claim.evidence} |" for claim in claims(results)]
+    rows = [(claim.text, claim.verdict, claim.evidence) for claim in claims(results)]
+    lines += ["", "### The paper's claims", "", *markdown_table(["claim", "verdict", "evidence"], rows, "lll")]
     return "\n".join(lines)
 
 
-def _state(results: Results) -> Iterator[str]:
+def _state(results: Results) -> list[str]:
     """How far every arm is."""
-    yield "| arm | part | seeds tested | steps | sampled tokens | seconds a step |"
-    yield "|---|---|---|---|---|--:|"
+    rows = []
     for arm in ARMS.values():
         seeds = results.seeds(arm)
         if not seeds:
-            yield f"| {arm.title} | {arm.part} | none: not run | – | – | – |"
+            rows.append([arm.title, arm.part, "none: not run", "–", "–", "–"])
             continue
         steps = ", ".join(str(results.steps(arm, seed)) for seed in seeds)
         tokens = ", ".join(f"{sum(results.tokens(arm, seed)):,}" for seed in seeds)
         seconds = fmean(value for seed in seeds for value in results.metric(arm, seed, "seconds/step"))
-        seeds_said = ", ".join(map(str, seeds))
-        yield f"| {arm.title} | {arm.part} | {seeds_said} | {steps} | {tokens} | {seconds:.1f} |"
+        rows.append([arm.title, arm.part, ", ".join(map(str, seeds)), steps, tokens, f"{seconds:.1f}"])
+    return markdown_table(["arm", "part", "seeds tested", "steps", "sampled tokens", "seconds a step"], rows, "lllllr")
 
 
 def _tests(results: Results, arms: Sequence[Arm]) -> Iterator[str]:
@@ -81,28 +81,24 @@ def _tests(results: Results, arms: Sequence[Arm]) -> Iterator[str]:
                 raw, before = results.raw(arm, retriever), results.untrained(arm, retriever, turn)
                 seeds = results.seeds(arm)
                 copies = fmean(repeats_share(results.answers(arm, seed, retriever), turn) for seed in seeds)
-                rows.append(
-                    f"| {arm.title} | {retriever} | {turn} | {len(raw)} | {fmean(raw):.3f} | {fmean(before):.3f} "
-                    f"| {spread(by_seed)} | {copies:.0%}"
-                )
+                means = [f"{fmean(raw):.3f}", f"{fmean(before):.3f}", spread(by_seed), f"{copies:.0%}"]
+                rows.append([arm.title, retriever, str(turn), str(len(raw)), *means])
                 tests += [compare(mean_of_seeds(by_seed), other) for other in (raw, before)]
-    yield "| arm | tested on | turn | questions | raw | untrained | trained, mean ± s | repeats | − raw | − untrained |"
-    yield "|---|---|--:|--:|--:|--:|---|--:|---|---|"
     adjusted = holm([test.p for test in tests])
     cells = [
         f"{test.difference:+.3f} ({test.low:+.3f} to {test.high:+.3f}){' †' if p < 0.05 else ''}"
         for test, p in zip(tests, adjusted, strict=True)
     ]
-    for number, row in enumerate(rows):
-        yield f"{row} | {cells[2 * number]} | {cells[2 * number + 1]} |"
+    head = ["arm", "tested on", "turn", "questions", "raw", "untrained", "trained, mean ± s", "repeats"]
+    rows = [[*row, *cells[2 * number : 2 * number + 2]] for number, row in enumerate(rows)]
+    yield from markdown_table([*head, "− raw", "− untrained"], rows, "llrrrrlrll")
     yield ""
     yield "† adjusted p below .05 (Holm over the differences of this table)."
 
 
-def _tokens(results: Results, arms: Sequence[Arm]) -> Iterator[str]:
+def _tokens(results: Results, arms: Sequence[Arm]) -> list[str]:
     """(a): the last validation of either arm at multiples of a quarter of the tokens that both of a seed have."""
-    yield "| sampled tokens | " + " | ".join(f"{arm.title}, turn 1 / 2" for arm in arms) + " |"
-    yield "|--:|" + "---|" * len(arms)
+    rows = []
     least = min(sum(results.tokens(arm, seed)) for arm in arms for seed in results.seeds(arm))
     for quarter in range(5):
         budget = quarter * least // 4
@@ -112,7 +108,10 @@ def _tokens(results: Results, arms: Sequence[Arm]) -> Iterator[str]:
                 [_validated_at(results, arm, seed, turn, budget) for seed in results.seeds(arm)] for turn in (1, 2)
             ]
             cells.append(" / ".join(spread([[value] for value in values]) for values in by_turn))
-        yield f"| {budget:,} | {' | '.join(cells)} |"
+        rows.append([f"{budget:,}", *cells])
+    return markdown_table(
+        ["sampled tokens", *(f"{arm.title}, turn 1 / 2" for arm in arms)], rows, "r" + "l" * len(arms)
+    )
 
 
 def _validated_at(results: Results, arm: Arm, seed: int, turn: int, budget: int) -> float:
@@ -120,16 +119,15 @@ def _validated_at(results: Results, arm: Arm, seed: int, turn: int, budget: int)
     return curve[max(step for step in curve if step < len(spent) and spent[step] <= budget)]
 
 
-def _transfer(results: Results) -> Iterator[str]:
+def _transfer(results: Results) -> list[str]:
     """(b): policies × retrievers."""
-    yield "| policy, nDCG@10 | on BM25 | on MiniLM |"
-    yield "|---|---|---|"
     arms = [ARMS[BM25], ARMS[MINILM]]
-    yield "| raw question | " + " | ".join(f"{fmean(results.raw(arms[0], name)):.3f}" for name in RETRIEVERS) + " |"
-    before = [f"{fmean(results.untrained(arms[0], name, 1)):.3f}" for name in RETRIEVERS]
-    yield f"| untrained | {' | '.join(before)} |"
-    for arm in arms:
-        yield f"| {arm.title} | {' | '.join(spread(results.scores(arm, name, 1)) for name in RETRIEVERS)} |"
+    rows = [
+        ["raw question", *(f"{fmean(results.raw(arms[0], name)):.3f}" for name in RETRIEVERS)],
+        ["untrained", *(f"{fmean(results.untrained(arms[0], name, 1)):.3f}" for name in RETRIEVERS)],
+        *([arm.title, *(spread(results.scores(arm, name, 1)) for name in RETRIEVERS)] for arm in arms),
+    ]
+    return markdown_table(["policy, nDCG@10", "on BM25", "on MiniLM"], rows, "lll")
 
 
 def _drift(results: Results) -> Iterator[str]:
@@ -138,22 +136,35 @@ def _drift(results: Results) -> Iterator[str]:
     if drift is None:
         return
     yield "\nRE-MMD² ×100 between rewrites of the same questions, mean (lowest to highest) over pairs of policies:\n"
-    yield "| step | semantic: two retrievers | semantic: two seeds of one | structural: two retrievers | … two seeds |"
-    yield "|--:|---|---|---|---|"
-    for row in drift["steps"]:
-        cells = [_range(row[kind][side]) for kind in ("semantic", "structural") for side in ("between", "within")]
-        yield f"| {row['step']} | {' | '.join(cells)} |"
-    yield "\n| rewrites of the last step | semantic ×100 | p, Holm | structural ×100 | p, Holm |\n|---|--:|--:|--:|--:|"
+    rows = [
+        [
+            str(row["step"]),
+            *(_range(row[kind][side]) for kind in ("semantic", "structural") for side in ("between", "within")),
+        ]
+        for row in drift["steps"]
+    ]
+    head = ["step", "semantic: two retrievers", "semantic: two seeds of one", "structural: two retrievers"]
+    yield from markdown_table([*head, "… two seeds"], rows, "rllll")
+    yield ""
     said = {"all": "all", "gain": "better than the raw question"}
-    for success, found in drift["pooled"].items():
-        cells = [f"{100 * one['value']:.2f} | {one['p_holm']:.4f}" for one in found["drifts"].values()]
-        yield f"| {said[success]} | {' | '.join(cells)} |"
-    found = drift["pooled"]["all"]
-    yield "\n| policy | words | copied from the question | stop-words | its most telling words |\n|---|--:|--:|--:|---|"
+    rows = [
+        [said[success], *(cell for one in found["drifts"].values() for cell in _drift_cells(one))]
+        for success, found in drift["pooled"].items()
+    ]
+    head = ["rewrites of the last step", "semantic ×100", "p, Holm", "structural ×100", "p, Holm"]
+    yield from markdown_table(head, rows)
+    yield ""
+    found, rows = drift["pooled"]["all"], []
     for name, profile in found["profiles"].items():
-        shares = [profile[name]["mean"] for name in ("words", "copied", "stop_words")]
-        cells = f"{shares[0]:.1f} | {shares[1]:.0%} | {shares[2]:.0%} | {', '.join(found['words'][name])}"
-        yield f"| {ARMS[name].title} | {cells} |"
+        words, copied, stop_words = (profile[key]["mean"] for key in ("words", "copied", "stop_words"))
+        telling = ", ".join(found["words"][name])
+        rows.append([ARMS[name].title, f"{words:.1f}", f"{copied:.0%}", f"{stop_words:.0%}", telling])
+    head = ["policy", "words", "copied from the question", "stop-words", "its most telling words"]
+    yield from markdown_table(head, rows, "lrrrl")
+
+
+def _drift_cells(drift: dict) -> list[str]:
+    return [f"{100 * drift['value']:.2f}", f"{drift['p_holm']:.4f}"]
 
 
 def _examples(results: Results) -> Iterator[str]:
@@ -166,11 +177,11 @@ def _examples(results: Results) -> Iterator[str]:
     before = _first_turns(results.answers(arms[0], 0, BM25, trained=False))
     names = sorted(before)
     yield f"\nRewrites of seed {seed}, with their nDCG@10 on the policy's own retriever:\n"
-    yield "| question | untrained | trained with BM25 | trained with MiniLM |\n|---|---|---|---|"
+    rows = []
     for number in range(min(EXAMPLES, len(names))):
         name = names[number * len(names) // min(EXAMPLES, len(names))]
-        cells = [_cell(side[name]) for side in (before, *sides)]
-        yield f"| {_plain(before[name].question)} | {' | '.join(cells)} |"
+        rows.append([_plain(before[name].question), *(_cell(side[name]) for side in (before, *sides))])
+    yield from markdown_table(["question", "untrained", "trained with BM25", "trained with MiniLM"], rows, "llll")
 
 
 def _first_turns(answers: Sequence[EvalRecord]) -> dict[str, EvalRecord]:
@@ -182,8 +193,8 @@ def _cell(record: EvalRecord) -> str:
 
 
 def _plain(text: str) -> str:
-    """Text that a table of Markdown shows as it is."""
-    for sign in "\\|*_`<>[]":
+    """Text that Markdown shows as it is; a table escapes pipes itself."""
+    for sign in "\\*_`<>[]":
         text = text.replace(sign, f"\\{sign}" if sign not in "<>" else {"<": "&lt;", ">": "&gt;"}[sign])
     return " ".join(text.split())
 

@@ -168,8 +168,6 @@ class PaperConfig(Section):
     """Name of the paper; results are written to `output/name-READER`."""
     title: str = ""
     """Title of the paper, for the report."""
-    method: str = ""
-    """The system that is the paper's own method."""
     output: str = "papers"
     """Parent folder of the results."""
     seed: Annotated[int, Field(ge=0)] = 0
@@ -214,6 +212,13 @@ class PaperConfig(Section):
     tables: list[PaperTable] = []
     cases: list[PaperCase] = []
 
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_method(cls, values: object) -> object:
+        if isinstance(values, dict) and "method" in values:
+            raise ValueError("method, the name of the paper's own system, was never read and is gone; remove it")
+        return values
+
     @field_validator("tasks", "environments", "systems")
     @classmethod
     def _check_names(cls, members: dict[str, object]) -> dict[str, object]:
@@ -233,7 +238,6 @@ class PaperConfig(Section):
     def _references(self) -> Iterable[tuple[str, Iterable[str], Sequence[str]]]:
         """Where the paper speaks of its own parts: the place, what it names, what there is."""
         tasks, systems, environments = list(self.tasks), list(self.systems), list(self.environments)
-        yield "method", [self.method], systems
         yield "baseline", [self.baseline], systems
         yield "alone", [self.alone], systems
         yield "shifts", [name for pair in self.shifts for name in pair], systems
@@ -294,7 +298,6 @@ def chosen_parts(paper: PaperConfig, tasks: Sequence[str], systems: Sequence[str
             for name, system in chosen_systems.items()
             if system.tasks is None or set(system.tasks) & set(chosen_tasks)
         },
-        "method": if_chosen(paper.method),
         "baseline": if_chosen(paper.baseline),
         "alone": if_chosen(paper.alone),
         "shifts": [pair for pair in paper.shifts if all(name in chosen_systems for name in pair)],

@@ -19,6 +19,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from ..markdown import markdown_table
 from . import methods
 from .evaluation import PlanConfig
 from .paper import PaperConfig
@@ -96,13 +97,12 @@ class _Writer:
             yield self.table(model)
 
     def table(self, model: type[BaseModel]) -> str:
-        rows = ["| setting | type | default | |", "|---|---|---|---|"]
-        descriptions = told_by(model)
+        rows, descriptions = [], told_by(model)
         for name, setting in model.model_fields.items():
             kind = self.type_of(setting.annotation, setting.metadata)
             description = descriptions.get(name) or _about_sections(setting.annotation)
-            rows.append(f"| `{name}` | {kind} | {_default(setting)} | {_linked(description)} |")
-        return "\n".join(rows) + "\n"
+            rows.append([f"`{name}`", kind, _default(setting), _linked(description)])
+        return "\n".join(markdown_table(["setting", "type", "default", ""], rows, "llll")) + "\n"
 
     def type_of(self, annotation: Any, metadata: Iterable[Any] = ()) -> str:
         """What a value may be, in words, with its bounds."""

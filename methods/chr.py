@@ -47,8 +47,8 @@ class Chr:
 
     settings: ChrMethodConfig
     pair: Contrast
-    name: str = "chr"
-    versions: tuple[str, ...] = (VERSION,)
+    name = "chr"
+    versions = (VERSION,)
 
     def steps(self, question: Question) -> Steps:
         """Ask for both hypotheses, search for one and against the other."""

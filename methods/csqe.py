@@ -17,10 +17,11 @@ from dataclasses import dataclass
 from ..configs.methods import CsqeConfig
 from ..data.types import Document, Question
 from ..envs.plan import Probe, SearchPlan, Term, is_unicode
-from ..llms.base import LlmResponse, Message, Prompt, SamplingParams
+from ..llms.base import LlmResponse, Prompt, SamplingParams
 from ..rewriters.levels import one_line
 from ..rewriters.parse import without_end_of_turn, without_think
 from .method import MISSING, NO_RANKING, Outcome, PromptStep, SearchResults, SearchStep, Steps
+from .reading import user_prompt
 from .rewritten import searched
 
 PICK, PASSAGE = "csqe-pick-1", "csqe-passage-1"
@@ -37,8 +38,8 @@ class Csqe:
     """The method."""
 
     settings: CsqeConfig
-    name: str = "csqe"
-    versions: tuple[str, ...] = (PICK, PASSAGE)
+    name = "csqe"
+    versions = (PICK, PASSAGE)
 
     def steps(self, question: Question) -> Steps:
         """Search, pick sentences, write passages, search again."""
@@ -110,13 +111,13 @@ def pick_prompt(question: Question, documents: Sequence[Document], words: int) -
         'write every sentence on a line of its own, in double quotes:\nDocument 1:\n"a key sentence"\n\n'
         f"Question: {question.text}\nDocuments found:\n{numbered(documents, words)}"
     )
-    return Prompt((Message(role="user", content=content),), PICK)
+    return user_prompt(content, PICK)
 
 
 def passage_prompt(question: Question) -> Prompt:
     """The prompt that asks for a passage without any document."""
     content = f"Write a passage that answers the question, and nothing else.\n\nQuestion: {question.text}"
-    return Prompt((Message(role="user", content=content),), PASSAGE)
+    return user_prompt(content, PASSAGE)
 
 
 def numbered(documents: Sequence[Document], words: int) -> str:

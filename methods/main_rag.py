@@ -14,7 +14,7 @@ without a reply.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import mean, pstdev
 from typing import NamedTuple
 
@@ -24,7 +24,7 @@ from ..envs.plan import SearchPlan
 from ..llms.base import Prompt, SamplingParams
 from ..rewriters.levels import one_line, question_text
 from .method import MISSING, NO_RANKING, Outcome, PromptStep, SearchStep, Steps
-from .reading import Notes, said, shortened, text_of
+from .reading import Notes, shortened, text_of, user_prompt
 
 PREDICTOR_VERSION, JUDGE_VERSION = "main-rag-predictor-1", "main-rag-judge-1"
 NO_JUDGEMENT = "no judgement"
@@ -61,8 +61,8 @@ class MainRag:
     """One search; two prompts for each document."""
 
     settings: MainRagConfig
-    name: str = field(default="main_rag", init=False)
-    versions: tuple[str, ...] = field(default=(PREDICTOR_VERSION, JUDGE_VERSION), init=False)
+    name = "main_rag"
+    versions = (PREDICTOR_VERSION, JUDGE_VERSION)
 
     def steps(self, question: Question) -> Steps:
         """Search, predict from every document, judge every prediction."""
@@ -75,28 +75,26 @@ class MainRag:
         prediction_replies = yield [PromptStep(predictor_prompt(question, text), draw) for text in texts]
         answers = [text_of(reply, notes, "prediction") if reply is not None else None for reply in prediction_replies]
         draw = SamplingParams(max_tokens=1, first_logprobs=self.settings.first_logprobs)
-        judge_asks = [
-            (document.id, index, PromptStep(judge_prompt(question, text, answer), draw))
-            for index, (document, text, answer) in enumerate(zip(ranking.documents, texts, answers, strict=True))
-            if answer is not None
+        predicted = [index for index, answer in enumerate(answers) if answer is not None]
+        judge_replies = yield [
+            PromptStep(judge_prompt(question, texts[index], answers[index] or ""), draw) for index in predicted
         ]
-        judge_replies = yield [ask for _, _, ask in judge_asks]
+        scores: list[float | None] = [None] * len(texts)
         unjudged = {
             document.id: "no prediction"
             for document, answer in zip(ranking.documents, answers, strict=True)
             if answer is None
         }
-        scores: list[float | None] = [None] * len(texts)
         bounded = 0
-        for (document_id, index, _), judge_reply in zip(judge_asks, judge_replies, strict=True):
-            judgement = judge(judge_reply.texts[0].first) if judge_reply is not None else None
+        for index, reply in zip(predicted, judge_replies, strict=True):
+            judgement = judge(reply.texts[0].first) if reply is not None else None
             if judgement is None:
-                unjudged[document_id] = "no reply" if judge_reply is None else f"said {judge_reply.texts[0].text!r}"
+                reason = "no reply" if reply is None else f"said {reply.texts[0].text!r}"
+                unjudged[ranking.documents[index].id] = reason
             else:
                 scores[index] = judgement.score
                 bounded += judgement.bounded
-        notes.data |= {"predictions": answers, "bounded": bounded, "unjudged": unjudged}
-        notes.data["scores"] = scores
+        notes.data |= {"predictions": answers, "bounded": bounded, "unjudged": unjudged, "scores": scores}
         if ranking.documents and not any(score is not None for score in scores):
             retryable = None in prediction_replies or None in judge_replies  # another try may get the missing reply
             return Outcome(notes=notes.data, failure=MISSING if retryable else NO_JUDGEMENT)
@@ -149,10 +147,10 @@ def _log_sum(first: Mapping[str, float], word: str) -> float | None:
 def predictor_prompt(question: Question, document: str) -> Prompt:
     """The prompt of the first agent (figure 7)."""
     task = f"{_PREDICTOR} {_CHOICE}" if question.options else _PREDICTOR
-    return said(f"{task}\n\nDocument: {document}\n\nQuestion: {question_text(question)}", PREDICTOR_VERSION)
+    return user_prompt(f"{task}\n\nDocument: {document}\n\nQuestion: {question_text(question)}", PREDICTOR_VERSION)
 
 
 def judge_prompt(question: Question, document: str, answer: str) -> Prompt:
     """The prompt of the second agent (figure 8)."""
     parts = [_JUDGE, f"Document: {document}", f"Question: {question_text(question)}", f"Answer: {answer or '(empty)'}"]
-    return said("\n\n".join([*parts, _JUDGE_QUESTION]), JUDGE_VERSION)
+    return user_prompt("\n\n".join([*parts, _JUDGE_QUESTION]), JUDGE_VERSION)

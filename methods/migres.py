@@ -11,7 +11,7 @@ own. A piece of information that cites no passage of its prompt is dropped and c
 """
 
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from pydantic import BaseModel
@@ -106,8 +106,8 @@ class Migres:
     """The method."""
 
     settings: MigresConfig
-    name: str = field(default="migres", init=False)
-    versions: tuple[str, ...] = field(default=(VERSION, READER_VERSION), init=False)
+    name = "migres"
+    versions = (VERSION, READER_VERSION)
 
     def steps(self, question: Question) -> Steps:
         """Rounds of searching, filtering, extracting, judging and writing queries; then the answer."""

@@ -12,7 +12,7 @@ paper, whose judge is DeepSeek-R1, the judge may be another model than the reade
 """
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from pydantic import BaseModel
 
@@ -85,8 +85,8 @@ class Misknow:
     """The method."""
 
     settings: MisknowConfig
-    name: str = field(default="misknow", init=False)
-    versions: tuple[str, ...] = field(default=(VERSION, READER_VERSION), init=False)
+    name = "misknow"
+    versions = (VERSION, READER_VERSION)
 
     def steps(self, question: Question) -> Steps:
         """Search, draft, judge, search again where something is missing, answer."""

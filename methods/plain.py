@@ -7,7 +7,7 @@ source, made by `querylect data merge`.
 """
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ..configs.methods import CotConfig, DirectGenConfig, StdRagConfig
 from ..data.leakage import unique
@@ -15,7 +15,7 @@ from ..data.types import Question
 from ..llms.base import Prompt, SamplingParams
 from ..rewriters.levels import question_text
 from .method import ANSWER, MISSING, NO_RANKING, Outcome, PromptStep, Steps
-from .reading import NO_ANSWER, READER_VERSION, Notes, answered, pull, reader_prompt, said, text_of
+from .reading import NO_ANSWER, READER_VERSION, Notes, answered, pull, reader_prompt, text_of, user_prompt
 
 COT_VERSION = "cot-1"
 _COT = (
@@ -31,8 +31,8 @@ class DirectGen:
     """The reader alone."""
 
     settings: DirectGenConfig
-    name: str = field(default="direct_gen", init=False)
-    versions: tuple[str, ...] = field(default=(READER_VERSION,), init=False)
+    name = "direct_gen"
+    versions = (READER_VERSION,)
 
     def steps(self, question: Question) -> Steps:
         """One prompt, or none where another reader answers."""
@@ -46,8 +46,8 @@ class Cot:
     """The reader alone, which thinks first and then answers on a separate line."""
 
     settings: CotConfig
-    name: str = field(default="cot", init=False)
-    versions: tuple[str, ...] = field(default=(COT_VERSION,), init=False)
+    name = "cot"
+    versions = (COT_VERSION,)
 
     def steps(self, question: Question) -> Steps:
         """One prompt. A text without a line "Answer: …" is a failure, not an answer."""
@@ -67,8 +67,8 @@ class StdRag:
     """Search with the question and read the results."""
 
     settings: StdRagConfig
-    name: str = field(default="std_rag", init=False)
-    versions: tuple[str, ...] = field(default=(READER_VERSION,), init=False)
+    name = "std_rag"
+    versions = (READER_VERSION,)
 
     def steps(self, question: Question) -> Steps:
         """One search of each source, one prompt."""
@@ -89,7 +89,7 @@ class StdRag:
 def cot_prompt(question: Question) -> Prompt:
     """The chain-of-thought prompt."""
     task = _COT.format(form=_CHOICE if question.options else _SHORT)
-    return said(f"{task}\n\nQuestion: {question_text(question)}", COT_VERSION)
+    return user_prompt(f"{task}\n\nQuestion: {question_text(question)}", COT_VERSION)
 
 
 def marked_answer(text: str) -> str | None:

@@ -5,7 +5,7 @@ both sets: `rerank=True`. Seed 002 compares with the answer alone and no cross-e
 original's answers come from a fine-tuned model; here the model answers as it stands, as in seed 002.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ..configs.methods import QaRagConfig
 from ..data.leakage import unique
@@ -14,7 +14,7 @@ from ..envs.plan import SearchPlan, is_unicode
 from ..llms.base import Prompt, SamplingParams
 from ..rewriters.levels import question_text
 from .method import MISSING, NO_RANKING, Outcome, PromptStep, ScoreStep, SearchStep, Steps
-from .reading import Notes, said, text_of
+from .reading import Notes, best_first, text_of, user_prompt
 
 VERSION = "qa-rag-1"
 _TASK = (
@@ -30,8 +30,8 @@ class QaRag:
     """One written answer and one or two searches."""
 
     settings: QaRagConfig
-    name: str = field(default="qa_rag", init=False)
-    versions: tuple[str, ...] = field(default=(VERSION,), init=False)
+    name = "qa_rag"
+    versions = (VERSION,)
 
     def steps(self, question: Question) -> Steps:
         """Write an answer, search with it. The notes hold the answer and, with `rerank`, the scores of the context."""
@@ -54,11 +54,10 @@ class QaRag:
         if not candidates:
             return Outcome(notes=notes.data)
         scores = yield ScoreStep(question.text, candidates)
-        order = sorted(range(len(candidates)), key=lambda index: -scores[index])[: self.settings.k]
-        notes.data["scores"] = [float(scores[index]) for index in order]
-        return Outcome(tuple(candidates[index] for index in order), notes=notes.data)
+        context, notes.data["scores"] = best_first(candidates, scores, self.settings.k)
+        return Outcome(context, notes=notes.data)
 
 
 def answer_prompt(question: Question) -> Prompt:
     """The prompt for the answer to search with."""
-    return said(f"{_TASK}\n\nQuestion: {question_text(question)}", VERSION)
+    return user_prompt(f"{_TASK}\n\nQuestion: {question_text(question)}", VERSION)

@@ -15,13 +15,11 @@ from ..envs.plan import Probe, SearchPlan, Term, is_unicode
 from ..llms.base import LlmResponse, Message, Prompt, SamplingParams
 from ..llms.structured import Structured, without_thinking
 from ..rewriters.levels import one_line, question_text
-from .method import ANSWER, MISSING, Outcome, PromptStep, SearchResults, SearchStep, Steps
+from .method import ANSWER, GARBLED, MISSING, Outcome, PromptStep, SearchResults, SearchStep, Steps
 
 READER_VERSION = "context-reader-1"
 """Raise it with every change of the wording: every result records it."""
 
-UNREADABLE = "not of the form that was asked for"
-"""The failure of a method whose model gave an answer of the wrong form twice."""
 NO_ANSWER = "no answer in the text"
 """The failure of a method whose model wrote a text without a marked answer."""
 
@@ -127,7 +125,7 @@ def reader_prompt(
     if section := _further(further, words, len(passages) + 1):
         parts.append("## Missing knowledge\n" + section)
     parts += [f"## Question\n{question_text(question)}", "## Answer"]
-    return said("\n\n".join(parts), READER_VERSION)
+    return user_prompt("\n\n".join(parts), READER_VERSION)
 
 
 def _further(further: Further, words: int, start: int) -> str:
@@ -147,7 +145,7 @@ def _example(question: Question, passages: bool) -> str:
     return f"{example}\n{_EXAMPLE_OPTIONS}\nAnswer: B" if question.options else f"{example}\nAnswer: Kristiania"
 
 
-def said(text: str, version: str) -> Prompt:
+def user_prompt(text: str, version: str) -> Prompt:
     """A prompt of one user message."""
     return Prompt((Message(role="user", content=text),), version)
 
@@ -183,7 +181,7 @@ class Notes:
         if answer.missing:
             return MISSING
         self.data["unreadable"] = {"step": step, "text": answer.text, "problem": answer.failure}
-        return UNREADABLE
+        return GARBLED
 
     def pulled(self, pulled: Pulled) -> None:
         """Record where the passages of a search come from, or which source is down."""
@@ -197,6 +195,14 @@ class Notes:
     def context(self, documents: Sequence[Document]) -> None:
         """Record the source of each passage of the context."""
         self.data[SOURCES] = [self._source_of[fingerprint(document)] for document in documents]
+
+
+def best_first(
+    documents: Sequence[Document], scores: Sequence[float], k: int
+) -> tuple[tuple[Document, ...], list[float]]:
+    """The `k` documents with the highest scores, and these; documents of equal score keep their order."""
+    order = sorted(range(len(documents)), key=lambda index: -scores[index])[:k]
+    return tuple(documents[index] for index in order), [float(scores[index]) for index in order]
 
 
 def answered(

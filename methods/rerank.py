@@ -4,12 +4,13 @@ The question as it is retrieves 150 candidates, 15 of which are selected. Candid
 retriever's order. `env.rerank` does the same inside an environment, for every method that searches there.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ..configs.methods import RerankMethodConfig
 from ..data.types import Question
 from ..envs.plan import SearchPlan
 from .method import NO_RANKING, Outcome, ScoreStep, SearchStep, Steps
+from .reading import best_first
 
 
 @dataclass(frozen=True)
@@ -17,8 +18,8 @@ class Rerank:
     """One search, one cross-encoder."""
 
     settings: RerankMethodConfig
-    name: str = field(default="rerank", init=False)
-    versions: tuple[str, ...] = field(default=(), init=False)
+    name = "rerank"
+    versions = ()
 
     def steps(self, question: Question) -> Steps:
         """Search and rerank. The notes hold the number of candidates and the scores of the context."""
@@ -28,7 +29,5 @@ class Rerank:
         if not ranking.documents:
             return Outcome(plan=ranking.plan)
         scores = yield ScoreStep(question.text, ranking.documents)
-        order = sorted(range(len(scores)), key=lambda index: -scores[index])[: self.settings.k]
-        context = tuple(ranking.documents[index] for index in order)
-        notes = {"candidates": len(ranking.documents), "scores": [float(scores[index]) for index in order]}
-        return Outcome(context, notes=notes)
+        context, best_scores = best_first(ranking.documents, scores, self.settings.k)
+        return Outcome(context, notes={"candidates": len(ranking.documents), "scores": best_scores})

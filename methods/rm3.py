@@ -19,7 +19,7 @@ not stemmed, and English stopwords take the place of the frequent terms, which a
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 
 import Stemmer
@@ -49,7 +49,7 @@ class Rm3:
     """Of the retriever (rewriters/card.py)."""
     frequent_terms: Sequence[str] = ()
     """Terms that occur in more than a tenth of the documents, if the retriever reports them."""
-    name: str = field(default="rm3", init=False)
+    name = "rm3"
 
     @property
     def feedback(self) -> int:

@@ -7,18 +7,17 @@ of steps. A question that ended early waits for no other. The order of questions
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 from ..configs.llm import AnswerForm
 from ..data.types import Question
 from ..envs.client.base import SearchClient
-from ..envs.plan import SearchPlan
 from ..envs.server.schemas import HitBody
 from ..errors import ConfigError, EnvironmentUnavailableError
 from ..llms.access import Llm
-from ..llms.base import LlmResponse, Prompt
-from ..llms.structured import AskForm, Role, ask_structured
+from ..llms.base import LlmResponse, Prompt, SamplingParams
+from ..llms.structured import AskForm, Role, ask_structured, version_in
 from .method import Method, Outcome, PromptStep, ScoreStep, SearchResults, SearchStep, Step, Steps
 
 log = logging.getLogger(__name__)
@@ -53,6 +52,8 @@ class MethodRun:
     question: Question
     outcome: Outcome
     spent: QuestionCost
+    prompts: tuple[str, ...]
+    """Versions of the prompts that were asked, each once."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +68,8 @@ class Runner:
     """Writes answers and drafts of them, for methods that answer themselves; `llm` if None."""
     form: AnswerForm = "json"
     """How answers of a fixed form are written."""
-    on_wave: Callable[[int, int], None] = field(default=lambda ended, questions: None)
-    """Called after every stage with the number of ended questions and of all questions."""
+    max_tokens: int | None = None
+    """Upper bound on the tokens of every answer, whatever the method asks for; None: no such bound."""
 
     def run(self, method: Method, questions: Sequence[Question]) -> list[MethodRun]:
         """The outcome of `method` for each question, in their order.
@@ -81,27 +82,30 @@ class Runner:
             run.advance(None)
         while active := [run for run in runs if run.requests]:
             requests = [request for run in active for request in run.requests]
+            for request in requests:
+                request.run.prompts |= dict.fromkeys(self._versions(request.step))
             for serve in (self._ask, self._ask_forms, self._search, self._score):
                 serve(requests)
             for run in active:
                 run.answered()
-            self.on_wave(sum(not run.requests for run in runs), len(runs))
-        return [MethodRun(run.question, run.ended(), run.spent) for run in runs]
+        return [MethodRun(run.question, run.ended(), run.spent, tuple(run.prompts)) for run in runs]
 
     def _ask(self, requests: Sequence["_Request"]) -> None:
-        for (model, draw), group in _groups(requests, PromptStep, lambda step: (self._model(step.role), step.draw)):
+        for (model, draw), group in _groups(
+            requests, PromptStep, lambda step: (self._model(step.role), self._draw(step))
+        ):
             replies = model.ask([self._prompt(step) for _, step in group], draw)
             for (request, _), reply in zip(group, replies, strict=True):
-                request.spend([reply] if reply is not None else [])
+                request.run.spend([reply] if reply is not None else [])
                 request.answer = reply
 
     def _ask_forms(self, requests: Sequence["_Request"]) -> None:
         for (model, form, draw, way), group in _groups(
-            requests, AskForm, lambda step: (self._model(step.role), step.form, step.draw, way_of(step, self.form))
+            requests, AskForm, lambda step: (self._model(step.role), step.form, self._draw(step), self._way(step))
         ):
             answers = ask_structured(model, [step.prompt for _, step in group], form, draw, way)
             for (request, _), answer in zip(group, answers, strict=True):
-                request.spend(answer.replies)
+                request.run.spend(answer.replies)
                 request.answer = answer
 
     def _search(self, requests: Sequence["_Request"]) -> None:
@@ -113,8 +117,10 @@ class Runner:
                 log.warning("%s%d plans got no ranking: %s", f"{source}: " if source else "", len(group), error)
                 rankings = [None] * len(group)
             for (request, step), ranking in zip(group, rankings, strict=True):
-                request.spent.searches += len(step.plan.probes)
-                request.answer = None if ranking is None else _as_found(step.plan, ranking)
+                request.run.spent.searches += len(step.plan.probes)
+                if ranking is not None:
+                    documents, scores = (hit.document for hit in ranking), (hit.score for hit in ranking)
+                    request.answer = SearchResults(step.plan, tuple(documents), tuple(scores))
 
     def _score(self, requests: Sequence["_Request"]) -> None:
         for _, group in _groups(requests, ScoreStep, lambda step: None):
@@ -125,6 +131,20 @@ class Runner:
 
     def _prompt(self, step: PromptStep) -> Prompt:
         return step.small if self.form == "lines" and step.small is not None else step.prompt
+
+    def _way(self, step: AskForm) -> AnswerForm:
+        """The form of a step's answer: a plain Prompt asks for JSON by itself."""
+        return "json" if isinstance(step.prompt, Prompt) else self.form
+
+    def _draw(self, step: PromptStep | AskForm) -> SamplingParams:
+        if self.max_tokens is None:
+            return step.draw
+        return replace(step.draw, max_tokens=min(self.max_tokens, step.draw.max_tokens))
+
+    def _versions(self, step: Step) -> list[str]:
+        if isinstance(step, PromptStep):
+            return [self._prompt(step).version]
+        return [version_in(step.prompt.version, self._way(step))] if isinstance(step, AskForm) else []
 
     def _model(self, role: Role) -> Llm:
         model = self.reader if role == "reader" and self.reader is not None else self.llm
@@ -149,16 +169,8 @@ class _Request:
     """One step that a question waits for."""
 
     step: Step
-    spent: QuestionCost
-    """The costs of its question."""
+    run: "_QuestionRun"
     answer: Any = None
-
-    def spend(self, replies: Sequence[LlmResponse]) -> None:
-        """Add the costs of the replies."""
-        self.spent.calls += len(replies)
-        for reply in replies:
-            self.spent.prompt_tokens = _plus(self.spent.prompt_tokens, reply.prompt_tokens)
-            self.spent.tokens = _plus(self.spent.tokens, reply.tokens)
 
 
 class _QuestionRun:
@@ -166,6 +178,8 @@ class _QuestionRun:
 
     def __init__(self, question: Question, steps: Steps) -> None:
         self.question, self.spent = question, QuestionCost()
+        self.prompts: dict[str, None] = {}
+        """The versions of its prompts, in order."""
         self.requests: list[_Request] = []
         """What it waits for; empty once it has ended."""
         self._steps, self._yielded_list = steps, False
@@ -183,22 +197,23 @@ class _QuestionRun:
             while not self.requests:  # an empty list is answered at once
                 yielded = self._steps.send(answer)
                 self._yielded_list = isinstance(yielded, Sequence)
-                self.requests = [
-                    _Request(step, self.spent) for step in (yielded if isinstance(yielded, Sequence) else [yielded])
-                ]
+                steps = yielded if isinstance(yielded, Sequence) else [yielded]
+                self.requests = [_Request(step, self) for step in steps]
                 answer = []
         except StopIteration as stop:
             self._outcome = stop.value
+
+    def spend(self, replies: Sequence[LlmResponse]) -> None:
+        """Add the costs of the replies."""
+        self.spent.calls += len(replies)
+        for reply in replies:
+            self.spent.prompt_tokens = _plus(self.spent.prompt_tokens, reply.prompt_tokens)
+            self.spent.tokens = _plus(self.spent.tokens, reply.tokens)
 
     def ended(self) -> Outcome:
         """The outcome."""
         assert self._outcome is not None, "a method returns an Outcome"
         return self._outcome
-
-
-def way_of(step: AskForm, form: AnswerForm) -> AnswerForm:
-    """The form of a step's answer if `form` is requested: a plain Prompt asks for JSON by itself."""
-    return "json" if isinstance(step.prompt, Prompt) else form
 
 
 def _plus(total: int | None, count: int | None) -> int | None:
@@ -214,7 +229,3 @@ def _groups(
         if isinstance(request.step, kind):
             groups.setdefault(key(request.step), []).append((request, request.step))
     return list(groups.items())
-
-
-def _as_found(plan: SearchPlan, ranking: Sequence[HitBody]) -> SearchResults:
-    return SearchResults(plan, tuple(hit.document for hit in ranking), tuple(hit.score for hit in ranking))

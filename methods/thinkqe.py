@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from ..configs.methods import ThinkQeConfig
 from ..data.types import Document, Question
 from ..envs.plan import Probe, SearchPlan, Term
-from ..llms.base import LlmResponse, Message, Prompt, SamplingParams
+from ..llms.base import LlmResponse, Prompt, SamplingParams
 from .csqe import NO_EXPANSION, numbered, passage_of
 from .method import MISSING, NO_RANKING, Outcome, PromptStep, SearchResults, SearchStep, Steps
+from .reading import user_prompt
 from .rewritten import searched
 
 EXPAND = "thinkqe-expand-1"
@@ -29,8 +30,8 @@ class ThinkQe:
     """The method."""
 
     settings: ThinkQeConfig
-    name: str = "thinkqe"
-    versions: tuple[str, ...] = (EXPAND,)
+    name = "thinkqe"
+    versions = (EXPAND,)
 
     def steps(self, question: Question) -> Steps:
         """Search and expand in turns, then search for the context."""
@@ -83,4 +84,4 @@ def expand_prompt(question: Question, documents: Sequence[Document], words: int)
         "question with correct, detailed facts, those of the passages where they bear on it. After </think> write the "
         "passage and nothing else."
     )
-    return Prompt((Message(role="user", content=content),), EXPAND)
+    return user_prompt(content, EXPAND)

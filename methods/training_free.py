@@ -5,7 +5,7 @@ retriever. `first_titles` and `weighted_words` add texts to the question at a we
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ..configs.methods import FirstTitlesConfig, Rm3Config, TrainingFreeConfig, WeightedWordsConfig
@@ -47,7 +47,7 @@ class FirstTitles:
     """Search with the question, and with the titles of its first n documents at a weight."""
 
     settings: FirstTitlesConfig
-    name: str = field(default="first_titles", init=False)
+    name = "first_titles"
 
     @property
     def feedback(self) -> int:
@@ -65,8 +65,8 @@ class WeightedWords:
     """Search with the question, and once more with its first n content words at a weight."""
 
     settings: WeightedWordsConfig
-    name: str = field(default="weighted_words", init=False)
-    feedback: int = field(default=0, init=False)
+    name = "weighted_words"
+    feedback = 0
 
     def plan(self, question: str, ranking: SearchResults | None, k: int) -> SearchPlan:
         """The question at weight 1, its first content words as one term."""
@@ -79,7 +79,7 @@ class TrainingFreeMethod:
     """A training-free baseline as a method (methods/method.py)."""
 
     rewriter: TrainingFree
-    versions: tuple[str, ...] = field(default=(), init=False)
+    versions = ()
 
     @property
     def name(self) -> str:

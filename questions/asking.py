@@ -1,14 +1,13 @@
-"""Asks the writer for questions and the judge for verdicts, in batches; results are handed on batch by batch.
+"""Asks the writer for questions and the judge for verdicts, in batches; the caller writes each batch down.
 
 A request without a reply is *missing*: it is not recorded, and the next call asks for it again. A reply that has the
 wrong form twice is a *failure*: it is recorded with its text. A question whose verdict failed stays unjudged: it counts
 neither as answerable nor as unanswerable.
 """
 
-import hashlib
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 from ..configs.schema import QuestionsConfig
@@ -17,7 +16,8 @@ from ..envs.plan import is_unicode
 from ..envs.retrievers.question_index import content_hash, same_question
 from ..llms.access import Llm
 from ..llms.base import LlmResponse, SamplingParams
-from ..llms.structured import ask_structured, version_in
+from ..llms.structured import Structured, ask_structured, version_in
+from ..storage import KeyedJournal, data_sha256
 from .prompts import (
     JUDGE_VERSIONS,
     WRITER_VERSION,
@@ -31,9 +31,12 @@ from .prompts import (
 
 BATCH = 32
 """Contents per batch. Without a cache, a killed process has at most one batch to ask again."""
-PAIRS = 256
+PAIRS_AT_ONCE = 256
 _FIRST_TOKENS = 20
 _MAX_FAILURE_CHARS = 2000
+
+ASKED, PAIRS = "asked.jsonl", "pairs.jsonl"
+"""Files of the answers about contents, and of those about pairs."""
 
 Item = TypeVar("Item")
 Pair = tuple[str, Document]
@@ -47,14 +50,6 @@ class LineCost:
     calls: int = 0
     prompt_tokens: int | None = 0
     tokens: int | None = 0
-
-    def plus(self, replies: Sequence[LlmResponse]) -> "LineCost":
-        """The sum of this and the cost of `replies`."""
-        tokens_in, tokens_out = self.prompt_tokens, self.tokens
-        for reply in replies:
-            tokens_in = None if tokens_in is None or reply.prompt_tokens is None else tokens_in + reply.prompt_tokens
-            tokens_out = None if tokens_out is None or reply.tokens is None else tokens_out + reply.tokens
-        return LineCost(self.calls + len(replies), tokens_in, tokens_out)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +92,20 @@ class AskedPair:
     spent: LineCost
 
 
+Verdicted = tuple[PairJudgement, Sequence[LlmResponse]]
+"""A verdict and the replies behind it."""
+
+
+class AnswerJournal:
+    """The answers in a folder: an index of questions, or one that is being written."""
+
+    def __init__(self, folder: Path) -> None:
+        """Read the files. Raises StorageError if one cannot be read or repaired."""
+        remedy = "Remove it, or name another folder."
+        self.asked = KeyedJournal(folder / ASKED, LineAnswers, remedy)
+        self.pairs = KeyedJournal(folder / PAIRS, AskedPair, remedy)
+
+
 class QuestionWriter:
     """Gets questions from a writer and verdicts from a judge."""
 
@@ -104,31 +113,22 @@ class QuestionWriter:
         self._config, self._writer, self._judge = config, writer, judge
         self.identity = identity(config, writer.identity, judge.identity)
         """Everything that answers depend on besides the content."""
-        self._salt = digest(self.identity)
+        self._salt = data_sha256(self.identity)
 
     def key(self, content: Document) -> str:
         """The key of the answers about a content."""
-        return digest([self._salt, content_hash(content)])
+        return data_sha256([self._salt, content_hash(content)])
 
     def pair_key(self, question: str, content: Document) -> str:
         """The key of a verdict on a pair; it does not depend on the writer."""
         judge = {name: value for name, value in self.identity.items() if name.startswith("judge") or name == "words"}
-        return digest([judge, question, content_hash(content)])
+        return data_sha256([judge, question, content_hash(content)])
 
-    def contents(
-        self,
-        contents: Sequence[Document],
-        keep: Callable[[LineAnswers], None],
-        advance: Callable[[int], None] | None = None,
-    ) -> int:
-        """Ask about every content and call `keep` for each complete one. Returns the number of incomplete ones.
-
-        Raises as `Llm.ask`.
-        """
-        missing = 0
+    def contents(self, contents: Sequence[Document]) -> Iterator[list[LineAnswers | None]]:
+        """Ask about every content, batch by batch; None for one with a missing reply. Raises as `Llm.ask`."""
+        config = self._config
+        draw = SamplingParams(temperature=config.writer_temperature, max_tokens=config.max_tokens, seed=config.seed)
         for batch in _batches(contents, BATCH):
-            config = self._config
-            draw = SamplingParams(temperature=config.writer_temperature, max_tokens=config.max_tokens, seed=config.seed)
             prompts = [writer_prompt(content, config.per_content, config.about, config.words) for content in batch]
             answers = ask_structured(self._writer, prompts, Written, draw, config.form)
             proposed = [distinct(answer.value.questions) if answer.value else [] for answer in answers]
@@ -138,71 +138,64 @@ class QuestionWriter:
                 for question in questions
             ]
             verdicts = iter(self._verdicts(pairs))
+            records: list[LineAnswers | None] = []
             for content, questions, answer in zip(batch, proposed, answers, strict=True):
                 content_verdicts = [next(verdicts) for _ in questions]
-                if answer.missing or any(verdict is None for verdict in content_verdicts):
-                    missing += 1
-                    continue
                 judged = [verdict for verdict in content_verdicts if verdict is not None]
-                keep(
+                if answer.missing or len(judged) < len(content_verdicts):
+                    records.append(None)
+                    continue
+                records.append(
                     LineAnswers(
-                        self.key(content),
-                        content.id,
-                        content_hash(content),
-                        tuple(verdict for verdict, _ in judged),
-                        len(answer.value.questions) if answer.value else 0,
-                        answer.failure,
-                        _storable(answer.text[:_MAX_FAILURE_CHARS]) if answer.failure else "",
-                        LineCost().plus([*answer.replies, *(reply for _, replies in judged for reply in replies)]),
+                        key=self.key(content),
+                        id=content.id,
+                        hash=content_hash(content),
+                        judged=tuple(verdict for verdict, _ in judged),
+                        written=len(answer.value.questions) if answer.value else 0,
+                        failure=answer.failure,
+                        text=_storable(answer.text[:_MAX_FAILURE_CHARS]) if answer.failure else "",
+                        spent=_cost([*answer.replies, *(reply for _, replies in judged for reply in replies)]),
                     )
                 )
-            if advance is not None:
-                advance(len(batch))
-        return missing
+            yield records
 
-    def pairs(
-        self, pairs: Sequence[Pair], keep: Callable[[AskedPair], None], advance: Callable[[int], None] | None = None
-    ) -> int:
-        """Judge pairs and call `keep` for each verdict. Returns how many got no reply. Raises as `Llm.ask`."""
-        missing = 0
-        for batch in _batches(pairs, PAIRS):
-            for (question, content), verdict in zip(batch, self._verdicts(batch), strict=True):
-                if verdict is None:
-                    missing += 1
-                    continue
-                spent = LineCost().plus(verdict[1])
-                keep(AskedPair(self.pair_key(question, content), content.id, verdict[0], spent))
-            if advance is not None:
-                advance(len(batch))
-        return missing
+    def pairs(self, pairs: Sequence[Pair]) -> Iterator[list[AskedPair | None]]:
+        """Judge pairs, batch by batch; None for a missing reply. Raises as `Llm.ask`."""
+        for batch in _batches(pairs, PAIRS_AT_ONCE):
+            yield [
+                AskedPair(self.pair_key(question, content), content.id, verdict[0], _cost(verdict[1]))
+                if verdict is not None
+                else None
+                for (question, content), verdict in zip(batch, self._verdicts(batch), strict=True)
+            ]
 
-    def _verdicts(self, pairs: Sequence[Pair]) -> list[tuple[PairJudgement, Sequence[LlmResponse]] | None]:
+    def _verdicts(self, pairs: Sequence[Pair]) -> list[Verdicted | None]:
         config = self._config
-        verdicts: list[tuple[PairJudgement, Sequence[LlmResponse]] | None] = []
         if config.judge_form == "structured":
             prompts = [judge_prompt(question, content, config.words) for question, content in pairs]
             draw = SamplingParams(max_tokens=config.judge_tokens)
             answers = ask_structured(self._judge, prompts, Verdict, draw, config.form)
-            for (question, _), answer in zip(pairs, answers, strict=True):
-                if answer.missing:
-                    verdicts.append(None)
-                    continue
-                verdict = answer.value
-                why = verdict.explanation if verdict else answer.failure
-                judged = PairJudgement(question, verdict.answerable if verdict else None, _storable(why))
-                verdicts.append((judged, answer.replies))
-            return verdicts
+            return [_verdict(question, answer) for (question, _), answer in zip(pairs, answers, strict=True)]
         yes_no_prompts = [yes_no_prompt(question, content, config.words) for question, content in pairs]
         replies = self._judge.ask(yes_no_prompts, SamplingParams(max_tokens=1, first_logprobs=_FIRST_TOKENS))
-        for (question, _), reply in zip(pairs, replies, strict=True):
-            if reply is None:
-                verdicts.append(None)
-                continue
-            (completion,) = reply.texts
-            answerable = yes_or_no(completion.text, completion.first)
-            why = "" if answerable is not None else f"neither Yes nor No among the first tokens: {completion.text!r}"
-            verdicts.append((PairJudgement(question, answerable, _storable(why)), (reply,)))
-        return verdicts
+        return [_first_token_verdict(question, reply) for (question, _), reply in zip(pairs, replies, strict=True)]
+
+
+def _verdict(question: str, answer: Structured[Verdict]) -> Verdicted | None:
+    if answer.missing:
+        return None
+    if answer.value is None:
+        return PairJudgement(question, None, _storable(answer.failure)), answer.replies
+    return PairJudgement(question, answer.value.answerable, _storable(answer.value.explanation)), answer.replies
+
+
+def _first_token_verdict(question: str, reply: LlmResponse | None) -> Verdicted | None:
+    if reply is None:
+        return None
+    (completion,) = reply.texts
+    answerable = yes_or_no(completion.text, completion.first)
+    why = "" if answerable is not None else f"neither Yes nor No among the first tokens: {completion.text!r}"
+    return PairJudgement(question, answerable, _storable(why)), (reply,)
 
 
 def identity(config: QuestionsConfig, writer: Mapping[str, Any], judge: Mapping[str, Any]) -> dict[str, Any]:
@@ -232,20 +225,15 @@ def distinct(questions: Sequence[str]) -> list[str]:
     return list(texts.values())
 
 
-def digest(content: object) -> str:
-    """sha256 of JSON data."""
-    return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
+def _cost(replies: Sequence[LlmResponse]) -> LineCost:
+    read, written = [reply.prompt_tokens for reply in replies], [reply.tokens for reply in replies]
+    return LineCost(len(replies), total(read), total(written))
 
 
-def asked_of(row: Mapping[str, Any]) -> LineAnswers:
-    """An `LineAnswers` from JSON data. Raises KeyError or TypeError if the fields do not fit."""
-    judged = tuple(PairJudgement(**verdict) for verdict in row["judged"])
-    return LineAnswers(**{**row, "judged": judged, "spent": LineCost(**row["spent"])})
-
-
-def pair_of(row: Mapping[str, Any]) -> AskedPair:
-    """An `AskedPair` from JSON data. Raises as `asked_of`."""
-    return AskedPair(**{**row, "judged": PairJudgement(**row["judged"]), "spent": LineCost(**row["spent"])})
+def total(counts: Sequence[int | None]) -> int | None:
+    """The sum; None if any count is unknown."""
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None
 
 
 def _storable(text: str) -> str:

@@ -7,14 +7,14 @@ call, and an interrupted call resumes. An existing index stays in place until th
 
 import logging
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field
 from datetime import date
 from pathlib import Path
 from typing import Any
 
-from ..configs.schema import EnvironmentConfig, QuestionsConfig
+from ..configs.schema import EnvironmentConfig, ExtendConfig, QuestionsConfig
 from ..data.corpus import Corpus, open_corpus
 from ..data.jsonl import identifier_of, read_records
 from ..data.load import corpus_hash
@@ -29,7 +29,6 @@ from ..envs.retrievers.question_index import (
     QuestionIndex,
     content_hash,
     open_question_index,
-    question_id,
     read_vetted,
     write_description,
     write_jsonl,
@@ -37,11 +36,10 @@ from ..envs.retrievers.question_index import (
 )
 from ..errors import ConfigError, DataError, IncompleteError, IndexFolderError
 from ..rollouts.llms import open_llm
-from ..storage import only_writer, storage
-from .asking import AskedPair, LineAnswers, LineCost, QuestionWriter
+from ..storage import KeyedJournal, Record, only_writer, storage
+from .asking import ASKED, PAIRS, AnswerJournal, AskedPair, LineAnswers, QuestionWriter, total
 from .extend import completed_answers, similar_contents
-from .journal import ASKED, PAIRS, AnswerJournal
-from .pool import Pool, Vetted, counts_of, down_sampled, with_answers, with_vetted, written_pool
+from .pool import Pool, Vetted, counts_of, down_sampled, judged_pairs, with_answers, with_vetted, written_pool
 
 log = logging.getLogger(__name__)
 
@@ -51,12 +49,18 @@ VETTED = "vetted.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class _Existing:
-    """Data of an existing question index that a new one builds on."""
+    """A question index that a new one builds on; all empty if there is none."""
 
-    index: QuestionIndex | None
-    journal: AnswerJournal
-    contents: dict[str, Content]
-    vetted: list[Vetted]
+    description: Description | None = None
+    asked: Mapping[str, LineAnswers] = field(default_factory=dict)
+    pairs: Mapping[str, AskedPair] = field(default_factory=dict)
+    contents: Mapping[str, Content] = field(default_factory=dict)
+    vetted: Sequence[Vetted] = ()
+
+    @property
+    def models(self) -> dict[str, Any]:
+        """What its answers depend on besides the contents; {} if no model was asked."""
+        return self.description.asked if self.description is not None else {}
 
 
 def write_question_index(
@@ -81,15 +85,8 @@ def write_question_index(
     """
     target = Path(to).expanduser()
     parts = IndexShards(target)
-    with ExitStack() as stack:
-        stack.enter_context(
-            only_writer(
-                parts.folder,
-                ".asking.lock",
-                unwritable="Give another folder with --to.",
-                taken=f"another process is asking questions for {target}. Wait for it, or give another folder.",
-            )
-        )
+    taken = f"another process is asking questions for {target}. Wait for it, or give another folder."
+    with only_writer(parts.folder, ".asking.lock", "Give another folder with --to.", taken), ExitStack() as stack:
         stack.callback(_tidy, parts.folder)
         parts.restore()
         current = _open_existing(target, overwrite)
@@ -99,12 +96,12 @@ def write_question_index(
                 "another folder with --to."
             )
         existing = _load_existing(open_question_index(start) if start is not None else current)
-        session = _Session(config, env, existing, AnswerJournal(parts.folder), progress)
-        if add is not None or (start is not None and session.only_vetted):
+        session = _Session(config, env, existing, AnswerJournal(parts.folder))
+        only_vetted = existing.description is not None and not existing.models
+        if add is not None or (start is not None and only_vetted):
             missing = session.take_over(add)
         else:
-            _refuse_other_settings(session, overwrite, start or target)
-            missing = session.ask()
+            missing = session.ask(None if overwrite else start or target, progress)
         description, missing = session.finish(parts, missing)
     if missing:
         raise IncompleteError(
@@ -118,60 +115,43 @@ class _Session:
     """The state of one call: the corpus, the existing answers and the new ones."""
 
     def __init__(
-        self,
-        config: QuestionsConfig,
-        env: EnvironmentConfig,
-        existing: _Existing,
-        journal: AnswerJournal,
-        progress: Progress | None,
+        self, config: QuestionsConfig, env: EnvironmentConfig, existing: _Existing, journal: AnswerJournal
     ) -> None:
-        self.config, self.env, self.existing, self.journal, self.progress = config, env, existing, journal, progress
+        self.config, self.env, self.existing, self.journal = config, env, existing, journal
         self.corpus: Corpus = open_corpus(env.dataset)
         self.documents = draw(_documents(self.corpus), config.limit, config.seed)
         self.vetted: list[Vetted] = list(existing.vetted)
         self.records: list[LineAnswers] = []
+        """The answers about the contents, in their order."""
         self.models: dict[str, Any] = {}
+
+    @property
+    def asked(self) -> dict[str, LineAnswers]:
+        """The answers about contents by key, those of other settings included."""
+        return {**self.existing.asked, **self.journal.asked.by_key}
 
     @property
     def pairs(self) -> list[AskedPair]:
         """All verdicts on pairs whose question was not written for that content."""
-        return list({**self.existing.journal.pairs, **self.journal.pairs}.values())
+        return list({**self.existing.pairs, **self.journal.pairs.by_key}.values())
 
-    def identity(self) -> dict[str, Any]:
-        """Everything that answers depend on besides the content; loads no model."""
-        with self._interviewer() as interviewer:
-            return interviewer.identity
+    def ask(self, same_as: str | Path | None, progress: Progress | None) -> int:
+        """Ask about all contents without an answer. Returns the number of incomplete ones.
 
-    def ask(self) -> int:
-        """Ask about all contents without an answer. Returns the number of incomplete ones."""
-        with self._interviewer() as interviewer:
-            self.models = interviewer.identity
-            answered = {**self.existing.journal.asked, **self.journal.asked}
-            pending = [document for document in self.documents if interviewer.key(document) not in answered]
+        Raises ConfigError if the answers in `same_as` were given with other settings.
+        """
+        with _open_writer(self.config) as writer:
+            if same_as is not None:
+                _refuse_other_settings(self.existing.models, writer.identity, same_as)
+            self.models = writer.identity
+            answered = self.asked
+            pending = [document for document in self.documents if writer.key(document) not in answered]
             if pending:
                 log.info("asking about %d of %d contents", len(pending), len(self.documents))
-
-            def keep(record: LineAnswers) -> None:
-                self.journal.keep(record)
-                answered[record.key] = record
-
-            done = 0
-
-            def advance(count: int) -> None:
-                nonlocal done
-                done += count
-                if self.progress is not None:
-                    self.progress(done, len(pending))
-
-            missing = interviewer.contents(pending, keep, advance)
-            keys = map(interviewer.key, self.documents)
-            self.records = [answered[key] for key in keys if key in answered]
+            missing = _write_down(writer.contents(pending), self.journal.asked, len(pending), progress)
+            answered = self.asked
+            self.records = [answered[key] for key in map(writer.key, self.documents) if key in answered]
         return missing
-
-    @property
-    def only_vetted(self) -> bool:
-        """Whether there is an existing index and none of its answers comes from a model."""
-        return self.existing.index is not None and not self.existing.index.description.asked
 
     def take_over(self, add: Path | None) -> int:
         """Reuse the existing answers and add the vetted questions of the file, if any. No model is asked."""
@@ -182,11 +162,10 @@ class _Session:
                     f"content {name!r} has changed or is gone since its questions were written. Bring them up to date "
                     "first: querylect index questions without --add."
                 )
-        current = [record for record in self.existing.journal.asked.values() if hashes.get(record.id) == record.hash]
-        if self.existing.index is not None:
-            self.models = self.existing.index.description.asked
+        current = [record for record in self.existing.asked.values() if hashes.get(record.id) == record.hash]
         position = {name: number for number, name in enumerate(hashes)}
         self.records = sorted(current, key=lambda record: position[record.id])
+        self.models = self.existing.models
         for text, contents in read_vetted(add) if add is not None else ():
             unknown = [name for name in contents if name not in hashes]
             if unknown:
@@ -212,7 +191,7 @@ class _Session:
             )
         unjudged = 0
         if config.extend is not None:
-            pool, unjudged = self._extend(pool)
+            pool, unjudged = self._extend(pool, config.extend)
         contents, rounds = self._contents()
         with _storage(parts.target), parts.staged() as folder:
             questions_hash = write_rows(folder, pool.questions, pool.answers, contents)
@@ -220,6 +199,7 @@ class _Session:
             write_jsonl(folder / PAIRS, [asdict(pair) for pair in self.pairs])
             write_jsonl(folder / VETTED, [{"question": text, "contents": list(names)} for text, names in self.vetted])
             counts = counts_of(self.records, unsampled, pool, len(documents), missing)
+            costs = [*(record.spent for record in self.records), *(pair.spent for pair in self.pairs)]
             description = Description(
                 dataset=self.corpus.name,
                 licence=self.corpus.licence,
@@ -229,102 +209,95 @@ class _Session:
                 asked=self.models,
                 settings=config.model_dump(mode="json", include={"limit", "mean", "sample", "seed", "extend"}),
                 counts={**counts, "pairs_judged": len(self.pairs), "pairs_missing": unjudged},
-                costs=_costs([*(record.spent for record in self.records), *(pair.spent for pair in self.pairs)]),
+                costs={
+                    "calls": sum(cost.calls for cost in costs),
+                    "prompt_tokens": total([cost.prompt_tokens for cost in costs]),
+                    "tokens": total([cost.tokens for cost in costs]),
+                },
                 rounds=rounds,
                 files=describe_files(folder),
             )
             write_description(folder, description)
         return description, missing + unjudged
 
-    def _extend(self, pool: Pool) -> tuple[Pool, int]:
+    def _extend(self, pool: Pool, extend: ExtendConfig) -> tuple[Pool, int]:
         """The pool with more contents per question, and the number of pairs without a reply."""
-        extend, missing = self.config.extend, 0
-        assert extend is not None, "asked for where there is an extension"
-        names = [document.id for document in self.documents]
+        ids, names = [question.id for question in pool.questions], [document.id for document in self.documents]
         similar = similar_contents(pool.questions, set(names), extend, self.env, self.corpus)
         threshold = extend.threshold
         if threshold is None:
             assert extend.share is not None, "a threshold or a share"
-            threshold = similar.threshold(extend.share, len(names) * len(pool.questions))
+            threshold = similar.threshold(extend.share, len(names) * len(ids))
         answered = pool.pairs
-        ids = [question.id for question in pool.questions]
         candidates = [(i, name) for i, name in similar.above(threshold) if (ids[i], name) not in answered]
-        if not extend.judge:
-            unjudged = [
-                AnswerabilityEntry(question=ids[i], content=name, source="similar", judged=False)
+        missing = 0
+        if extend.judge:
+            missing = self._judge([(pool.questions[i].text, name) for i, name in candidates])
+            verdicts = {(pair.judged.question, pair.content): pair.judged.answerable for pair in self.pairs}
+            candidates = [(i, name) for i, name in candidates if verdicts.get((pool.questions[i].text, name))]
+        extended = with_answers(
+            pool,
+            [
+                AnswerabilityEntry(question=ids[i], content=name, source="similar", judged=extend.judge)
                 for i, name in candidates
-            ]
-            return with_answers(pool, unjudged), 0
-        missing = self._judge([(pool.questions[i].text, name) for i, name in candidates])
-        verdicts = {(pair.judged.question, pair.content): pair.judged.answerable for pair in self.pairs}
-        confirmed = [(ids[i], name) for i, name in candidates if verdicts.get((pool.questions[i].text, name))]
-        answers = [
-            AnswerabilityEntry(question=name, content=content, source="similar", judged=True)
-            for name, content in confirmed
-        ]
-        extended = with_answers(pool, answers)
-        if extend.by == "completed":
+            ],
+        )
+        if extend.judge and extend.by == "completed":
             judged = judged_pairs(extended, self.records, self.pairs)
             extended = with_answers(extended, completed_answers(judged, ids, names, extend))
         return extended, missing
 
     def _judge(self, pairs: Sequence[tuple[str, str]]) -> int:
+        """Judge the pairs of a question and a content id without a verdict. Returns how many got no reply."""
         by_id = {document.id: document for document in self.documents}
-        with self._interviewer() as interviewer:
+        with _open_writer(self.config) as writer:
             answered = {pair.key for pair in self.pairs}
-            pairs_by_key = {interviewer.pair_key(text, by_id[name]): (text, by_id[name]) for text, name in pairs}
+            pairs_by_key = {writer.pair_key(text, by_id[name]): (text, by_id[name]) for text, name in pairs}
             pending = [pair for key, pair in pairs_by_key.items() if key not in answered]
             if pending:
                 log.info("judging %d pairs", len(pending))
-            return interviewer.pairs(pending, self.journal.keep_pair)
+            return _write_down(writer.pairs(pending), self.journal.pairs, len(pending))
 
     def _contents(self) -> tuple[list[Content], int]:
         """The contents, and the number of calls so far that added new ones."""
         previous, dates = self.existing.contents, _dates(self.config.dates)
-        rounds = self.existing.index.description.rounds if self.existing.index is not None else 0
+        rounds = self.existing.description.rounds if self.existing.description is not None else 0
         contents, any_new = [], False
         for document in self.documents:
-            old, digest = previous.get(document.id), content_hash(document)
-            unchanged = old is not None and old.hash == digest
+            old, new_hash = previous.get(document.id), content_hash(document)
+            unchanged = old is not None and old.hash == new_hash
             any_new |= not unchanged
             first_round = old.round if old is not None and unchanged else rounds
-            contents.append(Content(id=document.id, hash=digest, date=dates.get(document.id, ""), round=first_round))
+            contents.append(Content(id=document.id, hash=new_hash, date=dates.get(document.id, ""), round=first_round))
         return contents, rounds + any_new
 
-    def _interviewer(self) -> "_OpenedInterviewer":
-        return _OpenedInterviewer(self.config)
+
+@contextmanager
+def _open_writer(config: QuestionsConfig) -> Iterator[QuestionWriter]:
+    """Open writer and judge, which may be the same; a local model is loaded at the first new request."""
+    with ExitStack() as stack:
+        writer = judge = stack.enter_context(open_llm(config.writer))
+        if config.judge is not None and config.judge != config.writer:
+            judge = stack.enter_context(open_llm(config.judge))
+        yield QuestionWriter(config, writer, judge)
 
 
-class _OpenedInterviewer(AbstractContextManager["QuestionWriter"]):
-    """Opens writer and judge, which may be the same; a local model is loaded at the first new request."""
-
-    def __init__(self, config: QuestionsConfig) -> None:
-        self._config, self._stack = config, ExitStack()
-
-    def __enter__(self) -> QuestionWriter:
-        writer = self._stack.enter_context(open_llm(self._config.writer))
-        judge = writer
-        if self._config.judge is not None and self._config.judge != self._config.writer:
-            judge = self._stack.enter_context(open_llm(self._config.judge))
-        return QuestionWriter(self._config, writer, judge)
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
-
-
-def judged_pairs(pool: Pool, records: Sequence[LineAnswers], pairs: Sequence[AskedPair]) -> dict[tuple[str, str], bool]:
-    """All verdicts on pairs of questions of the pool. Vetted pairs are always answered, whatever the judge says."""
-    ids = {question.id for question in pool.questions}
-    verdicts: dict[tuple[str, str], bool] = {}
-    for judged, content in [
-        *((judged, record.id) for record in records for judged in record.judged),
-        *((pair.judged, pair.content) for pair in pairs),
-    ]:
-        name = question_id(judged.question)
-        if judged.answerable is not None and name in ids:
-            verdicts[name, content] = judged.answerable
-    verdicts.update({(answer.question, answer.content): True for answer in pool.answers if answer.source == "vetted"})
-    return verdicts
+def _write_down(
+    batches: Iterable[Sequence[Record | None]],
+    journal: KeyedJournal[Record],
+    count: int,
+    progress: Progress | None = None,
+) -> int:
+    """Append the records of each batch to the journal. Returns the number of missing ones."""
+    done = missing = 0
+    for batch in batches:
+        records = [record for record in batch if record is not None]
+        journal.append(records)
+        done += len(batch)
+        missing += len(batch) - len(records)
+        if progress is not None:
+            progress(done, count)
+    return missing
 
 
 def _open_existing(target: Path, overwrite: bool) -> QuestionIndex | None:
@@ -341,19 +314,20 @@ def _open_existing(target: Path, overwrite: bool) -> QuestionIndex | None:
 
 def _load_existing(index: QuestionIndex | None) -> _Existing:
     if index is None:
-        return _Existing(None, AnswerJournal(None), {}, [])
-    vetted = index.path / VETTED
+        return _Existing()
+    journal, vetted = AnswerJournal(index.path), index.path / VETTED
     return _Existing(
-        index, AnswerJournal(index.path), index.contents(), list(read_vetted(vetted)) if vetted.stat().st_size else []
+        index.description,
+        journal.asked.by_key,
+        journal.pairs.by_key,
+        index.contents(),
+        list(read_vetted(vetted)) if vetted.stat().st_size else [],
     )
 
 
-def _refuse_other_settings(session: _Session, overwrite: bool, folder: str | Path) -> None:
-    previous = session.existing.index.description.asked if session.existing.index is not None else {}
-    if overwrite or not previous:
-        return
-    now = session.identity()
-    differs = [name for name in now if previous.get(name) != now[name]]
+def _refuse_other_settings(previous: Mapping[str, Any], now: Mapping[str, Any], folder: str | Path) -> None:
+    """Raise ConfigError if a model gave the `previous` answers and anything that they depend on has changed."""
+    differs = [name for name in now if previous and previous.get(name) != now[name]]
     if differs:
         name = differs[0]
         raise ConfigError(
@@ -387,17 +361,6 @@ def _dates(file: str | None) -> dict[str, str]:
         except ValueError:
             raise DataError(f"{path}, line {number}: 'date' is {row['date']!r}; expected YYYY-MM-DD.") from None
     return dates
-
-
-def _costs(costs: Sequence[LineCost]) -> dict[str, int | None]:
-    def total(counts: Sequence[int | None]) -> int | None:
-        return None if None in counts else sum(count for count in counts if count is not None)
-
-    return {
-        "calls": sum(cost.calls for cost in costs),
-        "prompt_tokens": total([cost.prompt_tokens for cost in costs]),
-        "tokens": total([cost.tokens for cost in costs]),
-    }
 
 
 def _tidy(folder: Path) -> None:

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from ..data.types import Document
 from ..envs.retrievers.question_index import AnswerabilityEntry, question_id
-from .asking import LineAnswers, digest
+from ..storage import data_sha256
+from .asking import AskedPair, LineAnswers
 
 Vetted = tuple[str, Sequence[str]]
 """A question and the ids of the contents that people say answer it."""
@@ -58,7 +59,7 @@ def down_sampled(pool: Pool, mean: float | None, unit: str, seed: int, contents:
     """
     if mean is None:
         return pool
-    shuffled = sorted((question.id for question in pool.questions), key=lambda name: digest([seed, name]))
+    shuffled = sorted((question.id for question in pool.questions), key=lambda name: data_sha256([seed, name]))
     if unit == "set":
         selected = set(shuffled[: round(mean * contents)])
     else:
@@ -92,6 +93,20 @@ def with_answers(pool: Pool, added: Iterable[AnswerabilityEntry]) -> Pool:
     for answer in [*pool.answers, *added]:
         answers.setdefault((answer.question, answer.content), answer)
     return Pool(pool.questions, sorted(answers.values(), key=lambda answer: position[answer.question]))
+
+
+def judged_pairs(pool: Pool, records: Iterable[LineAnswers], pairs: Iterable[AskedPair]) -> dict[tuple[str, str], bool]:
+    """All verdicts on pairs of questions of the pool. Vetted pairs are always answered, whatever the judge says."""
+    ids = {question.id for question in pool.questions}
+    judgements = [(judged, record.id) for record in records for judged in record.judged]
+    judgements += [(pair.judged, pair.content) for pair in pairs]
+    verdicts: dict[tuple[str, str], bool] = {}
+    for judged, content in judgements:
+        name = question_id(judged.question)
+        if judged.answerable is not None and name in ids:
+            verdicts[name, content] = judged.answerable
+    verdicts.update({(answer.question, answer.content): True for answer in pool.answers if answer.source == "vetted"})
+    return verdicts
 
 
 def counts_of(

@@ -14,7 +14,7 @@ from typing import Any
 from ...configs.schema import RunConfig
 from ...data.beir import beir_folder
 from ...data.jsonl import identifier_of, read_records
-from ...data.types import Question
+from ...data.types import Document, Question
 from ...errors import ConfigError, DataError
 from .metrics import chosen, contains, exact_match, f1
 
@@ -25,9 +25,12 @@ class Gold:
 
     question: Question
     """Its text is "" where the line has none."""
-    answers: tuple[str, ...] = ()
     right: int | None = None
     """Multiple choice: the index of the right option."""
+    answers: tuple[str, ...] = ()
+    """Open questions: alternative right answers."""
+    contents: tuple[Document, ...] = ()
+    """Content questions of a paper: the documents that answer it."""
 
     def score(self, answer: str) -> dict[str, float | None]:
         """The metrics of an answer, each in [0, 1]; None where a metric does not apply."""
@@ -110,7 +113,7 @@ def _gold(identifier: str, row: Mapping[str, Any], line: str) -> Gold | None:
         return None  # parts of one answer, such as the spans of TAT-QA, are not alternatives
     answers = answers if isinstance(answers, list) else [answers]
     texts = tuple(str(answer) for answer in answers if isinstance(answer, str | int | float) and str(answer).strip())
-    return Gold(Question(identifier, text), texts) if texts else None
+    return Gold(Question(identifier, text), answers=texts) if texts else None
 
 
 def _choice(identifier: str, text: str, row: Mapping[str, Any], line: str) -> Gold:

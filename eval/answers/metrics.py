@@ -29,7 +29,12 @@ def exact_match(answer: str, right: Sequence[str]) -> float:
 
 def f1(answer: str, right: Sequence[str]) -> float:
     """F1 over words against the best-matching right answer; in [0, 1]."""
-    return max(_f1(normalise(answer).split(), normalise(reference).split()) for reference in right)
+    return best_overlap(answer, right)[2]
+
+
+def best_overlap(answer: str, right: Sequence[str]) -> tuple[float, float, float]:
+    """Precision, recall and F1 over words, of the right answer with the best F1; each in [0, 1]."""
+    return max((_overlap(answer, reference) for reference in right), key=lambda scores: scores[2])
 
 
 def contains(answer: str, right: Sequence[str]) -> float:
@@ -65,8 +70,10 @@ def _option_index(option_letter: str, options: Sequence[str]) -> int | None:
     return index if index < len(options) else None
 
 
-def _f1(predicted: Sequence[str], expected: Sequence[str]) -> float:
+def _overlap(answer: str, right: str) -> tuple[float, float, float]:
+    """All 1 where both are empty, all 0 where one is."""
+    predicted, expected = normalise(answer).split(), normalise(right).split()
     if not predicted or not expected:
-        return float(predicted == expected)
+        return (float(predicted == expected),) * 3
     shared = sum((Counter(predicted) & Counter(expected)).values())
-    return 2 * shared / (len(predicted) + len(expected))
+    return shared / len(predicted), shared / len(expected), 2 * shared / (len(predicted) + len(expected))

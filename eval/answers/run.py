@@ -6,8 +6,6 @@ run only requests the missing ones.
 """
 
 import json
-import logging
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -19,26 +17,24 @@ from ...data.sampling import draw, sampled
 from ...data.types import Document, Question
 from ...envs.client.base import EnvironmentApi
 from ...envs.client.connect import open_environment
-from ...errors import DataError, EngineUnavailableError
+from ...errors import DataError
 from ...llms.access import Llm
-from ...llms.base import LlmResponse, Prompt, SamplingParams
+from ...llms.base import LlmResponse, Prompt, SamplingParams, Text
 from ...llms.structured import without_thinking
 from ...logs import progress_bar
 from ...rollouts.llms import open_llm
+from ...storage import KeyedJournal, only_writer
 from ..compare import held_out_questions, refuse_overlap, refuse_training_split
 from ..identity import digest
 from ..placement import refuse_other
 from ..provenance import versions
 from ..records import refuse_unwritable, write_text
-from ..table import Arm
+from .batches import keyed_records, reader_name, refuse_silence
 from .gold import Gold, GoldSet, gold_answers
-from .log import AnswerLog, only_writer
 from .metrics import chosen, letter
 from .prompt import VERSION, reader_prompt
-from .sources import Contexts, QuestionSearch, Searches, raw_searches, recorded_searches
-from .table import NO_RAG, SCORES, AnswerRecord, AnswerResults, markdown, tabulate_answers
-
-log = logging.getLogger(__name__)
+from .sources import Contexts, Searches, raw_searches, recorded_searches
+from .table import NO_RAG, SCORES, AnswerComparison, AnswerRecord, RowKey, markdown, tabulate_answers
 
 PROMPTS_AT_ONCE = 256
 """Approximate number of prompts searched, asked and written together."""
@@ -60,261 +56,234 @@ def answer_questions(
     """
     refuse_training_split(config)
     base = records.parent if records is not None else Path(config.output) / f"{config.name}-untrained"
-    folder = output or base / "answers" / reader_name(config)
+    folder = output or base / "answers" / reader_name(config.answers.reader.model)
     refuse_unwritable(folder)
     gold = gold_answers(config)
-    with only_writer(folder), open_environment(config) as client, open_llm(config.answers.reader) as reader:
+    taken = f"another process is writing answers into {folder}. Wait for it, or give another --output."
+    with (
+        only_writer(folder, ".answers.lock", "Give another with --output.", taken),
+        open_environment(config) as client,
+        open_llm(config.answers.reader) as reader,
+    ):
         info = client.environment().model_dump()
-        searches = (
-            recorded_searches(records)
-            if records is not None
-            else raw_searches(_raw_questions(client, info, config, gold))
-        )
+        if records is not None:
+            searches = recorded_searches(records)
+        else:
+            searches = raw_searches(_raw_questions(client, info, config, gold))
         contexts = Contexts(config, client, searches)
-        identity = _identity(config, searches, gold)
-        refuse_other(folder / "answers.json", identity, overwrite)
-        done = Answering(config, reader, gold, contexts, AnswerLog(folder / "answers.jsonl")).all(searches)
+        journal = KeyedJournal(
+            folder / "answers.jsonl",
+            AnswerRecord,
+            "Remove it, or give another --output.",
+            complete=lambda record: record.answer is not None,
+        )
+        answering = Answering(config, reader, gold, searches, contexts, journal)
+        refuse_other(folder / "answers.json", answering.identity, overwrite)
         results = tabulate_answers(
-            done,
+            answering.all(),
             "accuracy" if gold.choice else config.answers.metric,
             resamples=config.eval.bootstrap,
             permutations=config.eval.permutations,
             seed=config.seed,
         )
-        notes = _notes(config, searches, gold, results, contexts)
-        facts = {
-            "reader": json.dumps(reader.identity, ensure_ascii=False),
-            "prompt": VERSION,
-            "right answers": gold.source,
-            "environment": f"{info['name']}, {info['retriever'].get('name')}, index {info['index_hash'][:12]}",
-            "cost": json.dumps(reader.costs.to_dict()),
-            "created": datetime.now(UTC).isoformat(sep=" ", timespec="seconds"),
-        }
-        details = {
-            **facts,
-            "identity": identity,
-            "reader": reader.identity,
-            "cost": reader.costs.to_dict(),
-            "environment": info,
-        }
-    write_text(
-        folder / "answers.json", json.dumps(_json(results, config, notes, details), ensure_ascii=False, indent=2) + "\n"
-    )
+    facts = {
+        "reader": json.dumps(reader.identity, ensure_ascii=False),
+        "prompt": VERSION,
+        "right answers": gold.source,
+        "environment": f"{info['name']}, {info['retriever'].get('name')}, index {info['index_hash'][:12]}",
+        "cost": json.dumps(reader.costs.to_dict()),
+        "created": datetime.now(UTC).isoformat(sep=" ", timespec="seconds"),
+    }
+    notes = answering.notes()
+    content = {
+        "metric": results.metric,
+        "questions": results.questions,
+        "systems": [{**asdict(row), "label": row.label} for row in results.rows],
+        "comparisons": [_comparison(row) for row in results.comparisons],
+        "notes": notes,
+        "settings": config.answers.model_dump(mode="json"),
+        "seed": config.seed,
+        "versions": versions(),
+        **facts,
+        "identity": answering.identity,
+        "reader": reader.identity,
+        "cost": reader.costs.to_dict(),
+        "environment": info,
+    }
+    write_text(folder / "answers.json", json.dumps(content, ensure_ascii=False, indent=2) + "\n")
     write_text(folder / "answers.md", markdown(results, notes, facts))
     return folder / "answers.md"
 
 
-def reader_name(config: RunConfig) -> str:
-    """The reader's folder name: the last part of the model's name in letters, digits, dots, - and _."""
-    return named_after(config.answers.reader.model)
-
-
-def named_after(model: str) -> str:
-    """A folder name from the name of a model."""
-    last = re.split(r"[/:]", model.rstrip("/"))[-1]
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", last).strip(".-") or "reader"
-
-
 @dataclass(frozen=True, slots=True)
-class _Case:
+class AnswerCase:
     """One prompt for the reader: a question with the documents of one system."""
 
-    row_key: tuple[str, int, int]
+    row: RowKey
     gold: Gold
     question: Question
     documents: Sequence[Document] | None
     """None where the evaluation got no ranking."""
     ndcg: float | None
+    prompt: Prompt
 
 
 class Answering:
-    """Asks the reader batch by batch."""
+    """The questions that are asked, and the reader's answers for all systems."""
 
     def __init__(
-        self, config: RunConfig, reader: Llm, gold: GoldSet, contexts: Contexts, answer_log: AnswerLog
+        self,
+        config: RunConfig,
+        reader: Llm,
+        gold: GoldSet,
+        searches: Searches,
+        contexts: Contexts,
+        journal: KeyedJournal[AnswerRecord],
     ) -> None:
-        self._settings, self._reader, self._gold = config.answers, reader, gold
-        self._contexts, self._answer_log = contexts, answer_log
-        self._config = config
-        self._draw = SamplingParams(temperature=0.0, max_tokens=self._settings.max_tokens, seed=config.seed)
+        self._config, self._reader, self._gold = config, reader, gold
+        self._searches, self._contexts, self._journal = searches, contexts, journal
+        self._texts: dict[str, str] = {}
+        """The text of every question with a search, by id, in the order of the evaluation."""
+        for by_id in searches.values():
+            for question, search in by_id.items():
+                self._texts.setdefault(question, search.question)
+        self._answerable = [question for question in self._texts if question in gold.by_id]
+        self._selected = draw(self._answerable, config.answers.limit, config.eval.sample_seed, id_of=str)
+        self._draw = SamplingParams(temperature=0.0, max_tokens=config.answers.max_tokens, seed=config.seed)
 
-    def all(self, searches: Searches) -> list[AnswerRecord]:
-        """Answer all questions that have a right answer; return the records and write them to the log.
+    @property
+    def identity(self) -> dict[str, Any]:
+        """The identity of the tables: the questions and the systems."""
+        systems = [f"{arm.system}, turn {arm.turn}" for arm in self._searches]
+        questions = sorted(self._selected)
+        return {"number of questions": len(questions), "question set": digest(questions), "systems": systems}
+
+    def all(self) -> list[AnswerRecord]:
+        """Answer all questions that have a right answer; return the records and write them to the journal.
 
         Raises DataError where there is no such question, EngineUnavailableError where every answer is missing.
         """
-        questions = _questions(searches)
-        selected = _selected(self._config, searches, self._gold)
-        if not selected:
+        if not self._selected:
             raise DataError(
-                f"none of {len(questions)} questions (the first is {next(iter(questions))!r}) has a right answer in "
-                f"{self._gold.source} (the first is {next(iter(self._gold.by_id))!r}). Give the file of this dataset."
+                f"none of {len(self._texts)} questions (the first is {next(iter(self._texts))!r}) has a right answer "
+                f"in {self._gold.source} (the first is {next(iter(self._gold.by_id))!r}). Give the file of this "
+                "dataset."
             )
-        per_question = 1 + len(searches) * len(self._settings.top)
-        step = max(1, PROMPTS_AT_ONCE // per_question)
+        step = max(1, PROMPTS_AT_ONCE // (1 + len(self._searches) * len(self._config.answers.top)))
         records: list[AnswerRecord] = []
         with progress_bar("answers") as advance:
-            for start in range(0, len(selected), step):
-                records += self._batch(self._cases(searches, selected[start : start + step]))
-                advance(min(start + step, len(selected)), len(selected))
-        if all(record.answer is None for record in records):
-            raise EngineUnavailableError(
-                f"all {len(records)} answers are missing ({dict(self._reader.costs.missing)}); nothing was tabulated. "
-                "Check the reader and run the same command again."
-            )
-        order = {key: number for number, key in enumerate(dict.fromkeys(_row_key(record) for record in records))}
-        records.sort(key=lambda record: order[_row_key(record)])
-        self._answer_log.finish(records)
+            for start in range(0, len(self._selected), step):
+                records += self._answers(self._selected[start : start + step])
+                advance(min(start + step, len(self._selected)), len(self._selected))
+        refuse_silence([record.answer is None for record in records], self._reader)
+        rows = list(dict.fromkeys(record.row for record in records))
+        records.sort(key=lambda record: rows.index(record.row))
+        self._journal.rewrite(records)
         return records
 
-    def _cases(self, searches: Searches, selected: Sequence[str]) -> list[_Case]:
-        cases = []
-        for question_id in selected:
-            gold = self._gold.by_id[question_id]
-            text = next(by_id[question_id].question for by_id in searches.values() if question_id in by_id)
-            cases.append(_Case((NO_RAG, 0, 0), gold, _worded(gold, text), [], None))
-        searched: list[tuple[Arm, str, QuestionSearch]] = [
-            (arm, question_id, by_id[question_id])
-            for arm, by_id in searches.items()
-            for question_id in selected
-            if question_id in by_id
+    def notes(self) -> list[str]:
+        """What was asked, and what a reader of the tables has to know about the documents."""
+        asked, gold = len(self._selected), self._gold
+        notes = [
+            f"{asked} of {len(self._texts)} questions were asked; {gold.skipped} lines of right answers are unusable."
+        ]
+        limit, seed = self._config.answers.limit, self._config.eval.sample_seed
+        if sample := sampled(asked, len(self._answerable), limit, seed):
+            notes.append(f"The questions are a sample of those with a right answer: {sample}.")
+        if self._contexts.moved:
+            notes.append(
+                f"{self._contexts.moved} rankings came back in another order than they were recorded: the environment "
+                "or the depth of the search has changed."
+            )
+        failed = sum(search.failed for by_id in self._searches.values() for search in by_id.values())
+        if failed:
+            notes.append(
+                f"{failed} searches were never made (wrong format); their questions were read without documents."
+            )
+        return notes
+
+    def _answers(self, questions: Sequence[str]) -> list[AnswerRecord]:
+        """The records of some questions for all systems. Where there is no ranking, nothing is asked."""
+        cases = self._cases(questions)
+        keys = [self._reader.key(case.prompt, self._draw) for case in cases]
+        ranked = [(case, key) for case, key in zip(cases, keys, strict=True) if case.documents is not None]
+        read = iter(keyed_records(ranked, self._journal, self._ask, _reused, PROMPTS_AT_ONCE))
+        return [
+            next(read) if case.documents is not None else _record(case, key, None)
+            for case, key in zip(cases, keys, strict=True)
+        ]
+
+    def _cases(self, questions: Sequence[str]) -> list[AnswerCase]:
+        cases = [self._case((NO_RAG, 0, 0), question, self._texts[question], [], None) for question in questions]
+        searched = [
+            (arm, question, by_id[question])
+            for arm, by_id in self._searches.items()
+            for question in questions
+            if question in by_id
         ]
         contexts = self._contexts.of([search for _, _, search in searched])
-        for top in self._settings.top:
-            for (arm, question_id, search), documents in zip(searched, contexts, strict=True):
-                gold = self._gold.by_id[question_id]
-                visible = documents[:top] if documents is not None else None
-                cases.append(_Case((*arm, top), gold, _worded(gold, search.question), visible, search.ndcg))
+        for top in self._config.answers.top:
+            for (arm, question, search), documents in zip(searched, contexts, strict=True):
+                shown = documents[:top] if documents is not None else None
+                cases.append(self._case((*arm, top), question, search.question, shown, search.ndcg))
         return cases
 
-    def _batch(self, cases: Sequence[_Case]) -> list[AnswerRecord]:
-        prompts = [reader_prompt(case.question, case.documents or [], self._settings.document_words) for case in cases]
-        keys = [self._reader.key(prompt, self._draw) for prompt in prompts]
-        new: dict[str, Prompt] = {
-            key: prompt
-            for case, key, prompt in zip(cases, keys, prompts, strict=True)
-            if case.documents is not None and self._answer_log.known(key) is None
-        }
-        replies = dict(zip(new, self._reader.ask(list(new.values()), self._draw), strict=True))
-        records = [self._record(case, key, replies.get(key)) for case, key in zip(cases, keys, strict=True)]
-        self._answer_log.append(record for record in records if record.key in new)
-        return records
+    def _case(
+        self, row: RowKey, question_id: str, text: str, documents: Sequence[Document] | None, ndcg: float | None
+    ) -> AnswerCase:
+        gold = self._gold.by_id[question_id]
+        question = Question(question_id, text, gold.question.options)
+        prompt = reader_prompt(question, documents or [], self._config.answers.document_words)
+        return AnswerCase(row, gold, question, documents, ndcg, prompt)
 
-    def _record(self, case: _Case, key: str, reply: LlmResponse | None) -> AnswerRecord:
-        system, turn, top = case.row_key
-        cached = self._answer_log.known(key) if case.documents is not None else None
-        answer: str | None = None
-        cut, prompt_tokens, tokens = False, None, None
-        if reply is not None:
-            answer, cut = reply.texts[0].text, not reply.texts[0].finished
-            prompt_tokens, tokens = reply.prompt_tokens, reply.tokens
-        elif cached is not None:
-            answer, cut, prompt_tokens, tokens = cached.answer, cached.cut, cached.prompt_tokens, cached.tokens
-        text = without_thinking(answer).strip() if answer is not None else ""
-        option = chosen(text, case.question.options) if case.gold.right is not None else None
-        return AnswerRecord(
-            system=system,
-            turn=turn,
-            top=top,
-            question_id=case.question.id,
-            question=case.question.text,
-            documents=tuple(document.id for document in case.documents or ()),
-            answer=answer,
-            missing="" if answer is not None else "no reply" if case.documents is not None else "no ranking",
-            cut=cut,
-            chosen=letter(option) if option is not None else "",
-            scores=case.gold.score(text) if answer is not None else dict.fromkeys(SCORES),
-            ndcg=case.ndcg,
-            prompt_tokens=prompt_tokens,
-            tokens=tokens,
-            key=key,
-        )
+    def _ask(self, cases: Sequence[tuple[AnswerCase, str]]) -> list[AnswerRecord]:
+        prompts = {key: case.prompt for case, key in cases}
+        replies = dict(zip(prompts, self._reader.ask(list(prompts.values()), self._draw), strict=True))
+        return [_record(case, key, replies[key]) for case, key in cases]
 
 
-def _row_key(record: AnswerRecord) -> tuple[str, int, int]:
-    return record.system, record.turn, record.top
+def _record(case: AnswerCase, key: str, reply: LlmResponse | None) -> AnswerRecord:
+    """The record of a case, with its scores; None is a missing reply."""
+    system, turn, top = case.row
+    answer = reply.texts[0].text if reply is not None else None
+    text = without_thinking(answer).strip() if answer is not None else ""
+    option = chosen(text, case.question.options) if case.gold.right is not None else None
+    return AnswerRecord(
+        system=system,
+        turn=turn,
+        top=top,
+        question_id=case.question.id,
+        question=case.question.text,
+        documents=tuple(document.id for document in case.documents or ()),
+        answer=answer,
+        missing="" if answer is not None else "no reply" if case.documents is not None else "no ranking",
+        cut=reply is not None and not reply.texts[0].finished,
+        chosen=letter(option) if option is not None else "",
+        scores=case.gold.score(text) if answer is not None else dict.fromkeys(SCORES),
+        ndcg=case.ndcg,
+        prompt_tokens=reply.prompt_tokens if reply is not None else None,
+        tokens=reply.tokens if reply is not None else None,
+        key=key,
+    )
 
 
-def _worded(gold: Gold, text: str) -> Question:
-    """The question with the text that was evaluated and the options of the gold answer."""
-    return Question(gold.question.id, text, gold.question.options)
+def _reused(case: AnswerCase, cached: AnswerRecord) -> AnswerRecord:
+    """The record of a case whose prompt was answered before, for this or another system."""
+    assert cached.answer is not None, "a complete record has an answer"
+    text = Text(cached.answer, finished=not cached.cut)
+    return _record(case, cached.key, LlmResponse((text,), cached.prompt_tokens, cached.tokens))
+
+
+def _comparison(row: AnswerComparison) -> dict[str, Any]:
+    place = {"system": row.system, "turn": row.turn, "top": row.top, "against": row.against}
+    return {**place, **asdict(row.test), "p_holm": row.p_holm, "significant": row.significant}
 
 
 def _raw_questions(client: EnvironmentApi, info: Mapping[str, Any], config: RunConfig, gold: GoldSet) -> list[Question]:
     """The questions without records: those of the gold file if it has question texts, else those of the split."""
-    if config.answers.gold is None:
-        return held_out_questions(client, info, config)
     questions = [entry.question for entry in gold.by_id.values() if entry.question.text.strip()]
-    if not questions:
+    if config.answers.gold is None or not questions:
         return held_out_questions(client, info, config)
     if info.get("splits", {}).get("train"):
         refuse_overlap(str(info.get("name", "environment")), config.eval.split, questions, client.questions("train"))
     return questions
-
-
-def _questions(searches: Searches) -> list[str]:
-    """The ids of all questions with a search."""
-    return list(dict.fromkeys(question_id for by_id in searches.values() for question_id in by_id))
-
-
-def _answerable(searches: Searches, gold: GoldSet) -> list[str]:
-    """The ids of the questions that have a right answer."""
-    return [question_id for question_id in _questions(searches) if question_id in gold.by_id]
-
-
-def _selected(config: RunConfig, searches: Searches, gold: GoldSet) -> list[str]:
-    """The ids of the questions to ask: all answerable ones, or a sample of `answers.limit`."""
-    return draw(_answerable(searches, gold), config.answers.limit, config.eval.sample_seed, id_of=str)
-
-
-def _identity(config: RunConfig, searches: Searches, gold: GoldSet) -> dict[str, Any]:
-    """The identity of the tables: the questions and the systems."""
-    selected = sorted(_selected(config, searches, gold))
-    systems = [f"{arm.system}, turn {arm.turn}" for arm in searches]
-    return {"number of questions": len(selected), "question set": digest(selected), "systems": systems}
-
-
-def _notes(
-    config: RunConfig, searches: Searches, gold: GoldSet, results: AnswerResults, contexts: Contexts
-) -> list[str]:
-    notes = [
-        f"{results.questions} of {len(_questions(searches))} questions were asked; {gold.skipped} lines of right "
-        "answers are unusable."
-    ]
-    limit, seed = config.answers.limit, config.eval.sample_seed
-    if sample := sampled(results.questions, len(_answerable(searches, gold)), limit, seed):
-        notes.append(f"The questions are a sample of those with a right answer: {sample}.")
-    if contexts.moved:
-        notes.append(
-            f"{contexts.moved} rankings came back in another order than they were recorded: the environment or the "
-            "depth of the search has changed."
-        )
-    failed = sum(search.failed for by_id in searches.values() for search in by_id.values())
-    if failed:
-        notes.append(f"{failed} searches were never made (wrong format); their questions were read without documents.")
-    return notes
-
-
-def _json(results: AnswerResults, config: RunConfig, notes: Sequence[str], extra: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "metric": results.metric,
-        "questions": results.questions,
-        "systems": [{**asdict(row), "label": row.label} for row in results.rows],
-        "comparisons": [
-            {
-                "system": row.system,
-                "turn": row.turn,
-                "top": row.top,
-                "against": row.against,
-                **asdict(row.test),
-                "p_holm": row.p_holm,
-                "significant": row.significant,
-            }
-            for row in results.comparisons
-        ],
-        "notes": list(notes),
-        "settings": config.answers.model_dump(mode="json"),
-        "seed": config.seed,
-        "versions": versions(),
-        **extra,
-    }

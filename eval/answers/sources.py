@@ -6,6 +6,7 @@ without plans, the texts of the ranked document ids come from the local dataset.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +94,6 @@ class Contexts:
                 f"the records hold no search plans and {longest} documents of a ranking; answers.top asks for "
                 f"{self._deepest}. Ask for fewer (--top {max(1, longest)}), or run `querylect eval` again."
             )
-        self._texts: dict[str, Document] | None = None
         self.moved = 0
         """Number of rankings that differ from the recorded ones."""
 
@@ -120,23 +120,21 @@ class Contexts:
         return contexts
 
     def _recorded(self, search: QuestionSearch) -> list[Document]:
-        texts = self._by_id()
-        unknown = [document_id for document_id in search.ranking if document_id not in texts]
+        unknown = [document_id for document_id in search.ranking if document_id not in self._dataset]
         if unknown:
             raise DataError(
                 f"the records rank document {unknown[0]!r}, which the dataset does not have. Name the right one."
             )
-        return [texts[document_id] for document_id in search.ranking]
+        return [self._dataset[document_id] for document_id in search.ranking]
 
-    def _by_id(self) -> dict[str, Document]:
-        if self._texts is None:
-            if self._config.client.urls != "local":
-                raise ConfigError(
-                    "the records hold no search plans, and the environment is on another machine: the texts of their "
-                    "documents are not known here. Run `querylect eval` again with this version."
-                )
-            self._texts = {document.id: document for document in load_dataset(self._config.env.dataset).corpus}
-        return self._texts
+    @cached_property
+    def _dataset(self) -> Mapping[str, Document]:
+        if self._config.client.urls != "local":
+            raise ConfigError(
+                "the records hold no search plans, and the environment is on another machine: the texts of their "
+                "documents are not known here. Run `querylect eval` again with this version."
+            )
+        return {document.id: document for document in load_dataset(self._config.env.dataset).corpus}
 
 
 def _search(arm: Arm, row: Mapping[str, Any]) -> QuestionSearch:

@@ -20,7 +20,6 @@ from ..records import HYDE, METRICS, RAW, TRAINED, UNTRAINED, EvalRecord, read_r
 MAIN_METRIC = METRICS[0]
 _EXPECTED = 'a JSON string, or an object with "query", "rewrite" or "text", or with a list "rewrites"'
 
-
 Key = tuple[str, str, str]
 """Key of a question: its id and text; for a query without a question, a unique value."""
 
@@ -142,24 +141,26 @@ def _from_records(
         )
     answers = [record for record in answers if record.turn == chosen]
     raw = _raw_scores(name, file, records, system, success)
-    parsed = [record for record in answers if record.format_ok]
-    scored: list[tuple[EvalRecord, float, float]] = []
-    for record in parsed:
+    wrong_format = unscorable = 0
+    successful: list[EvalRecord] = []
+    for record in answers:
         score, raw_score = record.metrics.get(MAIN_METRIC), raw.get(record.question_id)
-        if score is not None and (raw_score is not None or not success.needs_raw):
-            scored.append((record, score, 0.0 if raw_score is None else raw_score))
-    successful = [record for record, score, raw_score in scored if success.holds(score, raw_score)]
-    for record in successful:
-        if not all(text.strip() for text in record.rewrites):
-            raise DataError(
-                f"{name}: question {record.question_id!r} in {file} has an empty rewrite. Evaluate it again."
-            )
+        if not record.format_ok:
+            wrong_format += 1
+        elif score is None or (raw_score is None and success.needs_raw):
+            unscorable += 1
+        elif success.holds(score, raw_score or 0.0):
+            if not all(text.strip() for text in record.rewrites):
+                raise DataError(
+                    f"{name}: question {record.question_id!r} in {file} has an empty rewrite. Evaluate it again."
+                )
+            successful.append(record)
     queries = [Query(text, record.question_id, record.question) for record in successful for text in record.rewrites]
     if not queries:
         raise DataError(
             f"{name}: none of {len(answers)} answers of {system} at turn {chosen} in {file} was successful "
-            f"({success.said}): {len(answers) - len(parsed)} not in the asked format, "
-            f"{len(parsed) - len(scored)} unscorable, {len(scored)} scored. Give another --success, --system or --turn."
+            f"({success.said}): {wrong_format} not in the asked format, {unscorable} unscorable, "
+            f"{len(answers) - wrong_format - unscorable} scored. Give another --success, --system or --turn."
         )
     return System(
         name=name,
@@ -167,8 +168,8 @@ def _from_records(
         said=f"{system}, turn {chosen}",
         queries=_in_order(queries),
         answers=len(answers),
-        wrong_format=len(answers) - len(parsed),
-        unscorable=len(parsed) - len(scored),
+        wrong_format=wrong_format,
+        unscorable=unscorable,
         successful=len(successful),
     )
 

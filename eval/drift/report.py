@@ -10,6 +10,7 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from ...markdown import markdown_table
 from ..pages.figures import INK, LINE, SERIES, Drawing, page_style, svg_of
 from ..pages.templates import page_environment
 from ..provenance import versions
@@ -142,23 +143,26 @@ def settings_said(results: DriftResults) -> list[tuple[str, str]]:
 def as_markdown(results: DriftResults) -> str:
     """drift.md: all tables in Markdown."""
     names = [system.name for system in results.systems]
-    lines = [f"# Drift between {', '.join(map(_cell, names))}", "", headline(results), ""]
-    lines += [f"- **{name}**: {_cell(value)}" for name, value in settings_said(results)]
+    lines = [f"# Drift between {', '.join(names)}", "", headline(results), ""]
+    lines += [f"- **{name}**: {value}" for name, value in settings_said(results)]
     lines += ["", "## Queries", ""]
-    lines += [f"- **{_cell(system.name)}** (`{system.source}`) {counts_said(system)}" for system in results.systems]
+    lines += [f"- **{system.name}** (`{system.source}`) {counts_said(system)}" for system in results.systems]
     for kind in KINDS:
         lines += ["", f"## {TITLES[kind]}", "", "RE-MMD² × 100.", ""]
-        lines += _table(["", *names], [[name, *_matrix_row(results, name, kind)] for name in names])
+        cells = [[name, *(_map_cell(pair_of(results.pairs, name, b), kind) for b in names)] for name in names]
+        lines += markdown_table(["", *names], cells)
     lines += ["", "## Pairs", ""]
-    lines += _table(PAIR_COLUMNS, [_pair_cells(pair, kind) for pair in results.pairs for kind in KINDS])
+    lines += markdown_table(PAIR_COLUMNS, [_pair_cells(pair, kind) for pair in results.pairs for kind in KINDS])
     lines += ["", "## Profiles", ""]
-    lines += _table(["", *_profile_columns(results)], [[name, *_profile_cells(results, name)] for name in names])
+    lines += markdown_table(
+        ["", *_profile_columns(results)], [[name, *_profile_cells(results, name)] for name in names]
+    )
     lines += ["", "## Most telling words", ""]
     for name in names:
         terms = ", ".join(f"{term.word} (z {term.z:.1f})" for term in results.terms[name])
-        lines.append(f"- **{_cell(name)}**: {_cell(terms) or 'none'}")
+        lines.append(f"- **{name}**: {terms or 'none'}")
     if notes := notes_of(results):
-        lines += ["", "## Notes", "", *[f"- {_cell(note)}" for note in notes]]
+        lines += ["", "## Notes", "", *[f"- {note}" for note in notes]]
     return "\n".join(lines) + "\n"
 
 
@@ -232,10 +236,6 @@ def _map_cell(pair: Pair | None, kind: str) -> str:
     return _hundred(pair.drifts[kind].value) + ("†" if pair.p_holm[kind] < ALPHA else "")
 
 
-def _matrix_row(results: DriftResults, name: str, kind: str) -> list[str]:
-    return [_map_cell(pair_of(results.pairs, name, column.name), kind) for column in results.systems]
-
-
 def _pair_cells(pair: Pair, kind: str) -> list[str]:
     drift: Drift = pair.drifts[kind]
     return [
@@ -279,12 +279,3 @@ def _hundred(value: float) -> str:
     """The value times 100, with a true minus sign; zero after rounding has no sign."""
     text = f"{100 * value:.2f}"
     return "0.00" if text == "-0.00" else text.replace("-", "−")
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    lines = [head, ["---", *["--:"] * (len(head) - 1)], *rows]
-    return ["| " + " | ".join(cell if line is lines[1] else _cell(cell) for cell in line) + " |" for line in lines]
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")

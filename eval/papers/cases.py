@@ -32,16 +32,17 @@ def case_rows(paper: PaperConfig, cells: Mapping[tuple[str, str], Mapping[str, P
     """The rows of all case studies; none for one without a question that all its systems answered."""
     rows: list[CaseRow] = []
     for case in paper.cases:
-        by_system = {system: cells.get((case.task, system), {}) for system in case.rows}
-        first = next(iter(by_system.values()), {})
-        shared = (
-            question_id
-            for question_id in first
-            if all(_answer(records.get(question_id)) is not None for records in by_system.values())
-        )
-        chosen = next(shared, None)
-        if chosen is not None:
-            rows += [_row(case, system, records[chosen]) for system, records in by_system.items()]
+        answered = [
+            {
+                question: record
+                for question, record in cells.get((case.task, system), {}).items()
+                if record.answer is not None and not record.failure
+            }
+            for system in case.rows
+        ]
+        shared = next((question for question in answered[0] if all(question in side for side in answered)), None)
+        if shared is not None:
+            rows += [_row(case, system, records[shared]) for system, records in zip(case.rows, answered, strict=True)]
     return rows
 
 
@@ -49,36 +50,25 @@ def case_lines(
     case: PaperCase, label: str, rows: Sequence[CaseRow], published_cases: Sequence[PublishedCase]
 ) -> list[list[str]]:
     """The cells of one case study, ours first."""
-    ours = [
+    lines = [
         [label, row.system, row.question, row.first, "; ".join(row.missing), row.final]
         for row in rows
         if row.title == case.title
     ]
-    paper = [
-        [
-            "paper",
-            row.system,
-            f"{published.question} (right: {', '.join(published.answers)})",
-            row.first,
-            "; ".join(row.missing),
-            row.final,
-        ]
-        for published in published_cases
-        if published.table == case.published
-        for row in published.rows
-    ]
-    return [[_short(cell) for cell in line] for line in (*ours, *paper)]
+    for published in published_cases:
+        if published.table == case.published:
+            question = f"{published.question} (right: {', '.join(published.answers)})"
+            lines += [
+                ["paper", row.system, question, row.first, "; ".join(row.missing), row.final] for row in published.rows
+            ]
+    return [[_short(cell) for cell in line] for line in lines]
 
 
 def _row(case: PaperCase, system: str, record: PaperRecord) -> CaseRow:
     drafts = record.notes.get("drafts") or [""]
     judgements = record.notes.get("judgements") or []
     missing = [piece for judgement in judgements if judgement["judge"] for piece in judgement["missing_knowledge"]]
-    return CaseRow(case.title, system, record.question, str(drafts[0]), missing, _answer(record) or "")
-
-
-def _answer(record: PaperRecord | None) -> str | None:
-    return record.answer if record is not None and not record.failure else None
+    return CaseRow(case.title, system, record.question, str(drafts[0]), missing, record.answer or "")
 
 
 def _short(text: str) -> str:

@@ -4,17 +4,11 @@ A line is reused only where its key, a hash of all its inputs, is the same. A li
 never reused: its question is run again.
 """
 
-import json
-from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, fields
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from ... import storage as lines
 from ...methods.method import MISSING, NO_RANKING
-from ...storage import writing
-from ..records import write_text
 
 PASSING = (MISSING, NO_RANKING)
 """Transient failures, which another run may not meet."""
@@ -63,66 +57,3 @@ class PaperRecord:
     def whole(self) -> bool:
         """Whether it is complete, so that nothing has to be asked again."""
         return self.reason not in PASSING and not any(verdict["missing"] for verdict in self.judged.values())
-
-
-_FIELDS = {field.name for field in fields(PaperRecord)}
-
-
-class PaperLog:
-    """questions.jsonl while it grows."""
-
-    def __init__(self, path: Path) -> None:
-        """Reads what runs before this one left. Raises StorageError where the file cannot be read or mended."""
-        self.path = path
-        records = lines.read_whole(
-            path,
-            _record,
-            useless="are no records of this version; they are run again",
-            unreadable="Remove it, or give another --output.",
-        )
-        self._known = {record.key: record for record in records if record.whole}
-
-    def known(self, key: str) -> PaperRecord | None:
-        """The complete record with this key, or None."""
-        return self._known.get(key)
-
-    def append(self, records: Iterable[PaperRecord]) -> None:
-        """Append records to the file; `known` finds them from then on.
-
-        Raises StorageError where the disk does not take them.
-        """
-        new = list(records)
-        with writing(self.path, "Free some space and run the same command again."):
-            lines.append(self.path, "".join(map(_line, new)))
-        self._known |= {record.key: record for record in new if record.whole}
-
-    def finish(self, records: Iterable[PaperRecord]) -> None:
-        """Rewrite the file: these records in this order, then the cached records of other settings."""
-        current = list(records)
-        keys = {record.key for record in current}
-        remaining = [record for key, record in self._known.items() if key not in keys]
-        write_text(self.path, "".join(map(_line, [*current, *remaining])))
-
-
-def only_writer(folder: Path) -> AbstractContextManager[None]:
-    """Hold the folder for one process. Raises StorageError where another one has it, or it cannot be made."""
-    return lines.only_writer(
-        folder,
-        ".paper.lock",
-        unwritable="Give another with --output.",
-        taken=f"another process is running a paper into {folder}. Wait for it, or give another --output.",
-    )
-
-
-def _line(record: PaperRecord) -> str:
-    return json.dumps(asdict(record), ensure_ascii=False, default=str) + "\n"
-
-
-def _record(line: bytes) -> PaperRecord | None:
-    try:
-        row = json.loads(line)
-        if set(row) != _FIELDS:
-            return None
-        return PaperRecord(**{**row, "documents": tuple(row["documents"]), "prompts": tuple(row["prompts"])})
-    except (ValueError, TypeError):
-        return None

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...configs.paper import PaperConfig, PaperSystem, Sweep
+from ..answers.figures import Mean
 from .results import PaperResults
 
 
@@ -36,22 +37,18 @@ def _replaced(settings: Mapping[str, Any], path: Sequence[str], value: int | flo
     }
 
 
-def sweep_points(sweep: Sweep, results: PaperResults) -> list[tuple[float, float | None, int]]:
-    """(value of the setting, figure, questions that it is the mean of), in the order of the sweep."""
-    points = []
-    for value in sweep.values:
-        row = results.by_place.get((sweep.task, swept(sweep.system, sweep.setting, value)))
-        mean = row.means.get(sweep.metric) if row is not None else None
-        points.append((value, mean.value if mean else None, mean.n if mean else 0))
-    return points
+def sweep_points(sweep: Sweep, results: PaperResults) -> list[tuple[float, Mean]]:
+    """(value of the setting, figure), in the order of the sweep."""
+    names = [(value, swept(sweep.system, sweep.setting, value)) for value in sweep.values]
+    return [(value, results.figure(sweep.task, name, sweep.metric)) for value, name in names]
 
 
 def draw_sweep(sweep: Sweep, results: PaperResults) -> str | None:
     """The curve as an SVG document, with a level line for each system beside it; None where there is no figure."""
-    points = [(value, figure) for value, figure, _ in sweep_points(sweep, results) if figure is not None]
+    points = [(value, mean.value) for value, mean in sweep_points(sweep, results) if mean.value is not None]
     if not points:
         return None
-    levels = [(name, results.mean(sweep.task, name, sweep.metric)) for name in sweep.beside]
+    levels = [(name, results.figure(sweep.task, name, sweep.metric).value) for name in sweep.beside]
     return _svg(sweep, points, [(name, level) for name, level in levels if level is not None])
 
 

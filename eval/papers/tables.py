@@ -1,17 +1,17 @@
 """results.md: each table of the paper with our figures beside the paper's own, and what the paper has no table for."""
 
 import json
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...configs.paper import AVERAGE, PaperConfig, PaperSystem, PaperTable, TableColumn
-from ...data.published import Published, PublishedFigure, published
+from ...configs.paper import AVERAGE, PaperConfig, PaperSystem, PaperTable, Sweep, TableColumn
+from ...data.published import PublishedFigure, published
 from ...data.sampling import sample_of
-from ..table import format_p
+from ..answers.figures import mean_of, number, p_cells, percent, points, table
+from ..tasks.judge_prompts import LABELS
 from .cases import HEAD as CASE_HEAD
 from .cases import case_lines
-from .results import COSTS, PaperResults, PaperRow
+from .results import COSTS, DUR, PaperResults, PaperRow
 from .sweeps import sweep_points
 
 HERE = "here"
@@ -36,6 +36,10 @@ NAMES = {
 }
 
 
+Figures = Mapping[tuple[str, str, str, str], PublishedFigure]
+"""By task, metric, generator and system."""
+
+
 def markdown(
     paper: PaperConfig,
     systems: Mapping[str, PaperSystem],
@@ -43,37 +47,208 @@ def markdown(
     facts: Mapping[str, Any],
     curves: Mapping[int, str],
 ) -> str:
-    """The page."""
-    reference = published(paper.name)
-    labels = {name: system.label or name for name, system in systems.items()}
-    parts = [f"# {paper.title or paper.name}", reference.citation, CHECK, _models_line(facts)]
-    for table in paper.tables:
-        parts += [f"## {table.title}", *_table(paper, table, results, reference, labels)]
-    for case in paper.cases:
-        steps = case_lines(case, HERE, results.cases, reference.cases)
-        parts += [f"## {case.title}", _grid(CASE_HEAD, [[a, labels.get(b, b), *cells] for a, b, *cells in steps])]
-    parts += ["## What is missing", *_missing(paper, results, labels)]
-    parts += _utility(results, labels)
-    parts += _shift(results, reference, labels)
-    for number, sweep in enumerate(paper.sweeps, start=1):
-        points = sweep_points(sweep, results)
-        by_value = {figure.system: figure for figure in reference.figures if figure.metric == f"sweep:{sweep.setting}"}
+    """The page; `curves` has the file of each sweep's curve, by the number of the sweep."""
+    return PaperPage(paper, {name: system.label or name for name, system in systems.items()}, results).text(
+        facts, curves
+    )
+
+
+class PaperPage:
+    """The sections of results.md."""
+
+    def __init__(self, paper: PaperConfig, labels: Mapping[str, str], results: PaperResults) -> None:
+        self.paper, self.labels, self.results = paper, labels, results
+        self.reference = published(paper.name)
+
+    def text(self, facts: Mapping[str, Any], curves: Mapping[int, str]) -> str:
+        """The whole page."""
+        parts = [f"# {self.paper.title or self.paper.name}", self.reference.citation, CHECK, _models(facts)]
+        for paper_table in self.paper.tables:
+            parts += [f"## {paper_table.title}", *self._table(paper_table)]
+        for case in self.paper.cases:
+            steps = case_lines(case, HERE, self.results.cases, self.reference.cases)
+            parts += [f"## {case.title}", table(CASE_HEAD, [[a, self._label(b), *cells] for a, b, *cells in steps])]
+        parts += self._missing()
+        parts += self._utility()
+        parts += self._shift()
+        for i, sweep in enumerate(self.paper.sweeps, start=1):
+            parts += self._sweep(sweep, curves.get(i))
+        parts += self._costs()
+        parts += self._tests()
+        parts += [self._provenance(facts)]
+        return "\n\n".join(part for part in parts if part) + "\n"
+
+    def _label(self, system: str) -> str:
+        return self.labels.get(system, system)
+
+    def _table(self, paper_table: PaperTable) -> list[str]:
+        figures = {
+            (figure.task, figure.metric, figure.generator, figure.system): figure
+            for figure in self.reference.figures
+            if figure.table == paper_table.published
+        }
+        settings = dict.fromkeys(figure.setting for figure in figures.values() if figure.setting)
+        source = [f"Paper: {paper_table.published}; {'; '.join(settings)}."] if settings else []
+        build = self._generators_down if paper_table.generators == "down" else self._generators_across
+        return [build(paper_table, paper_table.rows or list(self.paper.systems), figures), *source]
+
+    def _generators_across(self, paper_table: PaperTable, rows: Sequence[str], figures: Figures) -> str:
+        """Generators side by side within each column, ours first."""
+        columns = [(column, _generators(figures, [column])) for column in paper_table.columns]
+        head = ["system"]
+        for column, generators in columns:
+            task = self.paper.tasks[column.task].title if column.task in self.paper.tasks else ""
+            head += [f"{task or column.task} {_name(column.metric)}: {HERE}", *generators]
+        lines = []
+        for row in rows:
+            line = [self._label(row)]
+            for column, generators in columns:
+                line.append(self._measured(paper_table, row, column))
+                line += [_published(figures.get((column.task, column.metric, name, row))) for name in generators]
+            lines.append(line)
+        return table(head, lines)
+
+    def _generators_down(self, paper_table: PaperTable, rows: Sequence[str], figures: Figures) -> str:
+        """A block of rows for each generator, ours first."""
+        columns = paper_table.columns
+        head = ["generator", "system", *(f"{column.task} {_name(column.metric)}" for column in columns)]
+        lines = [
+            [HERE, self._label(row), *(self._measured(paper_table, row, column) for column in columns)] for row in rows
+        ]
+        for name in _generators(figures, columns):
+            for row in rows:
+                cells = [_published(figures.get((column.task, column.metric, name, row))) for column in columns]
+                lines.append([name, self._label(row), *cells])
+        return table(head, lines)
+
+    def _measured(self, paper_table: PaperTable, system: str, column: TableColumn) -> str:
+        """Our figure; an average only where every task of it has one."""
+        tasks = [column.task]
+        if column.task == AVERAGE:
+            same = [other.task for other in paper_table.columns if other.metric == column.metric]
+            tasks = [task for task in same if task != AVERAGE] or list(
+                dict.fromkeys(row.task for row in self.results.rows)
+            )
+        means = [self.results.figure(task, system, column.metric).value for task in tasks]
+        value = None if None in means else mean_of(means).value
+        if paper_table.unit == "percent":
+            return percent(value)
+        return number(value, 2 if paper_table.unit == "share" else 1)
+
+    def _missing(self) -> list[str]:
+        judges = list(dict.fromkeys(name for row in self.results.rows for name in row.off_format))
+        head = ["task", "system", "questions", "answered", "no answer", "cut", "no choice"]
+        head += [f"{name}: n / off format / no reply" for name in judges]
+        lines = []
+        for row in self.results.rows:
+            reasons = ", ".join(f"{reason}: {count}" for reason, count in row.reasons.items())
+            line = [row.task, self._label(row.system), str(row.questions), str(row.answered), reasons or "0"]
+            lines.append([*line, str(row.cut), str(row.no_choice), *(_judge_cell(row, judge) for judge in judges)])
+        return [
+            "## What is missing",
+            table(head, lines),
+            "None of these is a 0: what has no answer or no verdict is left out of the means. An answer that names no "
+            "option is a wrong one.",
+        ]
+
+    def _utility(self) -> list[str]:
+        rows = [row for row in self.results.rows if "accuracy:entailed" in row.means]
+        if not rows:
+            return []
+        lines = []
+        for row in rows:
+            cells = []
+            for label in LABELS.values():
+                accuracy, gain = row.means[f"accuracy:{label}"], row.means[f"gain:{label}"]
+                cells += [
+                    percent(row.means[label].value),
+                    f"{percent(accuracy.value)} / {points(gain.value)} ({gain.n})",
+                ]
+            lines.append([row.task, self._label(row.system), *cells])
+        head = ["task", "system"]
+        for label in LABELS.values():
+            head += [f"{label.replace('_', ' ').upper()} %", "accuracy / gain over no retrieval (n)"]
+        return ["## Contexts by label", table(head, lines)]
+
+    def _shift(self) -> list[str]:
+        if not self.results.shifts:
+            return []
+        figures = {(figure.task, figure.metric): figure for figure in self.reference.figures}
+        lines = []
+        for row in self.results.shifts:
+            shift, right = row.shift, row.only == "right"
+            paper = [figures.get((row.task, f"shift:{name}")) if right else None for name in ("n", "zero", "mean")]
+            lines.append(
+                [
+                    row.task,
+                    f"{self._label(row.system)} / {self._label(row.against)}",
+                    "first right, second wrong" if right else "all",
+                    str(shift.n),
+                    percent(shift.zero_overlap),
+                    number(shift.mean_overlap),
+                    number(shift.mean_shared),
+                    " · ".join(_published(cell) for cell in paper if cell),
+                ]
+            )
+        head = ["task", "systems", "questions", "n", "zero overlap %", "mean overlap", "mean shared"]
+        return ["## Retrieval shift", table([*head, "paper: n · zero · mean"], lines)]
+
+    def _sweep(self, sweep: Sweep, curve: str | None) -> list[str]:
+        metric = f"sweep:{sweep.setting}"
+        theirs = {figure.system: figure for figure in self.reference.figures if figure.metric == metric}
         rows = [
-            [f"{value:g}", _percent(figure), str(n), _published(by_value.get(f"{value:g}"))]
-            for value, figure, n in points
+            [f"{value:g}", percent(mean.value), str(mean.n), _published(theirs.get(f"{value:g}"))]
+            for value, mean in sweep_points(sweep, self.results)
         ]
-        parts += [
-            f"## {labels[sweep.system]} by {sweep.setting}, {sweep.task}",
-            _grid([sweep.setting, f"{_name(sweep.metric)} {HERE}", "n", "paper"], rows),
-            *([f"![{sweep.setting}]({curves[number]})"] if number in curves else []),
+        return [
+            f"## {self._label(sweep.system)} by {sweep.setting}, {sweep.task}",
+            table([sweep.setting, f"{_name(sweep.metric)} {HERE}", "n", "paper"], rows),
+            f"![{sweep.setting}]({curve})" if curve is not None else "",
         ]
-    parts += ["## Cost of a question", _costs(results, labels)]
-    parts += _tests(results, labels)
-    parts += [_facts(facts, reference)]
-    return "\n\n".join(part for part in parts if part) + "\n"
+
+    def _costs(self) -> list[str]:
+        lines = [
+            [row.task, self._label(row.system), *(number(row.means[name].value, 1) for name in COSTS)]
+            for row in self.results.rows
+        ]
+        return ["## Cost of a question", table(["task", "system", *map(_name, COSTS)], lines)]
+
+    def _tests(self) -> list[str]:
+        if not self.results.comparisons:
+            return []
+        lines = [
+            [
+                row.task,
+                _name(row.metric),
+                f"{self._label(row.system)} / {self._label(row.baseline)}",
+                str(row.test.n),
+                f"{percent(row.test.mean_a)} / {percent(row.test.mean_b)}",
+                f"{row.test.higher} / {row.test.lower}",
+                row.test.test,
+                *p_cells(row.test.p, row.p_holm),
+                "†" * row.significant,
+            ]
+            for row in self.results.comparisons
+        ]
+        head = ["task", "metric", "systems", "n", "means %", "higher / lower", "test", "p", "p (Holm)", ""]
+        return [
+            "## Tests",
+            table(head, lines),
+            "One-sided in the direction that is better: the exact binomial test on discordant pairs for yes and no, "
+            "Wilcoxon's signed-rank test for other values. Holm's correction runs over all lines. † p (Holm) < 0.05.",
+        ]
+
+    def _provenance(self, facts: Mapping[str, Any]) -> str:
+        lines = [f"- {note}" for note in self.reference.notes]
+        lines += [
+            f"- {name}: {value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}"
+            for name, value in facts.items()
+            if value is not None and name != "identity"
+        ]
+        return "\n".join(["## Provenance", "", *lines])
 
 
-def _models_line(facts: Mapping[str, Any]) -> str:
+def _models(facts: Mapping[str, Any]) -> str:
     counts = ", ".join(
         f"{name} n = {sample_of(count.get('sample')) or count['asked']}" for name, count in facts["questions"].items()
     )
@@ -85,230 +260,18 @@ def _models_line(facts: Mapping[str, Any]) -> str:
     )
 
 
-def _table(
-    paper: PaperConfig, table: PaperTable, results: PaperResults, reference: Published, labels: Mapping[str, str]
-) -> list[str]:
-    rows = table.rows or list(paper.systems)
-    figures = {
-        (figure.task, figure.metric, figure.generator, figure.system): figure
-        for figure in reference.figures
-        if figure.table == table.published
-    }
-    settings = dict.fromkeys(figure.setting for figure in figures.values() if figure.setting)
-    if table.generators == "down":
-        grid = _generators_as_rows(table, rows, results, figures, labels)
-    else:
-        grid = _generators_as_columns(paper, table, rows, results, figures, labels)
-    source = [f"Paper: {table.published}; {'; '.join(settings)}."] if settings else []
-    return [grid, *source]
-
-
-Figures = Mapping[tuple[str, str, str, str], PublishedFigure]
-
-
-def _generators_as_columns(
-    paper: PaperConfig,
-    table: PaperTable,
-    rows: Sequence[str],
-    results: PaperResults,
-    figures: Figures,
-    labels: Mapping[str, str],
-) -> str:
-    """Generators side by side within each column, ours first."""
-    columns = [(column, _generators(figures, column)) for column in table.columns]
-    head = ["system"]
-    for column, generators in columns:
-        task = paper.tasks[column.task].title if column.task in paper.tasks else ""
-        head.append(f"{task or column.task} {_name(column.metric)}: {HERE}")
-        head += generators
-    lines = []
-    for row in rows:
-        line = [labels.get(row, row)]
-        for column, generators in columns:
-            line.append(_figure(_measured(table, results, row, column), table.unit))
-            line += [_published(figures.get((column.task, column.metric, generator, row))) for generator in generators]
-        lines.append(line)
-    return _grid(head, lines)
-
-
-def _generators_as_rows(
-    table: PaperTable, rows: Sequence[str], results: PaperResults, figures: Figures, labels: Mapping[str, str]
-) -> str:
-    """A block of rows for each generator, ours first."""
-    generators = list(
-        dict.fromkeys(generator for column in table.columns for generator in _generators(figures, column))
+def _generators(figures: Figures, columns: Sequence[TableColumn]) -> list[str]:
+    """The generators that the paper has for these columns."""
+    return list(
+        dict.fromkeys(key[2] for column in columns for key in figures if key[:2] == (column.task, column.metric))
     )
-    head = ["generator", "system", *(f"{column.task} {_name(column.metric)}" for column in table.columns)]
-    lines = [
-        [
-            HERE,
-            labels.get(row, row),
-            *(_figure(_measured(table, results, row, column), table.unit) for column in table.columns),
-        ]
-        for row in rows
-    ]
-    lines += [
-        [
-            generator,
-            labels.get(row, row),
-            *(_published(figures.get((column.task, column.metric, generator, row))) for column in table.columns),
-        ]
-        for generator in generators
-        for row in rows
-    ]
-    return _grid(head, lines)
-
-
-def _generators(figures: Figures, column: TableColumn) -> list[str]:
-    names = (key[2] for key in figures if key[:2] == (column.task, column.metric))
-    return list(dict.fromkeys(names))
-
-
-def _measured(table: PaperTable, results: PaperResults, system: str, column: TableColumn) -> float | None:
-    if column.task != AVERAGE:
-        return results.mean(column.task, system, column.metric)
-    tasks = [
-        candidate.task for candidate in table.columns if candidate.task != AVERAGE and candidate.metric == column.metric
-    ]
-    values = [results.mean(task, system, column.metric) for task in tasks or _tasks(results)]
-    present = [value for value in values if value is not None]
-    return math.fsum(present) / len(present) if present and len(present) == len(values) else None
-
-
-def _tasks(results: PaperResults) -> list[str]:
-    return list(dict.fromkeys(row.task for row in results.rows))
-
-
-def _missing(paper: PaperConfig, results: PaperResults, labels: Mapping[str, str]) -> list[str]:
-    judges = list(dict.fromkeys(name for row in results.rows for name in row.off_format))
-    head = ["task", "system", "questions", "answered", "no answer", "cut", "no choice"]
-    head += [f"{name}: n / off format / no reply" for name in judges]
-    lines = []
-    for row in results.rows:
-        reasons = ", ".join(f"{reason}: {count}" for reason, count in row.reasons.items())
-        counts = [row.questions, row.answered]
-        line = [row.task, labels.get(row.system, row.system), *map(str, counts)]
-        lines.append(
-            [*line, reasons or "0", str(row.cut), str(row.no_choice), *(_judge_cell(row, judge) for judge in judges)]
-        )
-    return [
-        _grid(head, lines),
-        "None of these is a 0: what has no answer or no verdict is left out of the means. An answer that names no "
-        "option is a wrong one.",
-    ]
 
 
 def _judge_cell(row: PaperRow, judge: str) -> str:
     if judge not in row.off_format:
         return ""
-    n = row.means["dur" if judge == "utility" else judge].n
+    n = row.means[DUR if judge == "utility" else judge].n
     return f"{n} / {row.off_format[judge]} / {row.unjudged[judge]}"
-
-
-def _utility(results: PaperResults, labels: Mapping[str, str]) -> list[str]:
-    rows = [row for row in results.rows if "accuracy:entailed" in row.means]
-    if not rows:
-        return []
-    lines = []
-    for row in rows:
-        cells = []
-        for label in ("entailed", "useful", "not_useful"):
-            accuracy, gain = row.means[f"accuracy:{label}"], row.means[f"gain:{label}"]
-            cells += [
-                _percent(row.means[label].value),
-                f"{_percent(accuracy.value)} / {_points(gain.value)} ({gain.n})",
-            ]
-        lines.append([row.task, labels.get(row.system, row.system), *cells])
-    head = ["task", "system"]
-    for label in ("ENTAILED", "USEFUL", "NOT USEFUL"):
-        head += [f"{label} %", "accuracy / gain over no retrieval (n)"]
-    return ["## Contexts by label", _grid(head, lines)]
-
-
-def _shift(results: PaperResults, reference: Published, labels: Mapping[str, str]) -> list[str]:
-    if not results.shifts:
-        return []
-    figures = {
-        (figure.task, figure.metric): figure for figure in reference.figures if figure.metric.startswith("shift:")
-    }
-    lines = []
-    for row in results.shifts:
-        shift = row.shift
-        questions = "all" if row.only == "all" else "first right, second wrong"
-        paper = [
-            figures.get((row.task, f"shift:{name}")) if row.only == "right" else None for name in ("n", "zero", "mean")
-        ]
-        lines.append(
-            [
-                row.task,
-                f"{labels[row.system]} / {labels[row.against]}",
-                questions,
-                str(shift.n),
-                _percent(shift.zero_overlap),
-                _number(shift.mean_overlap),
-                _number(shift.mean_shared),
-                " · ".join(_published(cell) for cell in paper if cell),
-            ]
-        )
-    head = [
-        "task",
-        "systems",
-        "questions",
-        "n",
-        "zero overlap %",
-        "mean overlap",
-        "mean shared",
-        "paper: n · zero · mean",
-    ]
-    return ["## Retrieval shift", _grid(head, lines)]
-
-
-def _costs(results: PaperResults, labels: Mapping[str, str]) -> str:
-    head = ["task", "system", *(_name(name) for name in COSTS)]
-    lines = [
-        [row.task, labels.get(row.system, row.system), *(_number(row.means[name].value, 1) for name in COSTS)]
-        for row in results.rows
-    ]
-    return _grid(head, lines)
-
-
-def _tests(results: PaperResults, labels: Mapping[str, str]) -> list[str]:
-    if not results.comparisons:
-        return []
-    lines = []
-    for comparison in results.comparisons:
-        test = comparison.test
-        ps = [format_p(p).removeprefix("= ") for p in (test.p, comparison.p_holm)]
-        lines.append(
-            [
-                comparison.task,
-                _name(comparison.metric),
-                f"{labels[comparison.system]} / {labels[comparison.baseline]}",
-                str(test.n),
-                f"{_percent(test.mean_a)} / {_percent(test.mean_b)}",
-                f"{test.higher} / {test.lower}",
-                test.test,
-                *ps,
-                "†" * comparison.significant,
-            ]
-        )
-    head = ["task", "metric", "systems", "n", "means %", "higher / lower", "test", "p", "p (Holm)", ""]
-    return [
-        "## Tests",
-        _grid(head, lines),
-        "One-sided in the direction that is better: the exact binomial test on discordant pairs for yes and no, "
-        "Wilcoxon's signed-rank test for other values. Holm's correction runs over all lines. † p (Holm) < 0.05.",
-    ]
-
-
-def _facts(facts: Mapping[str, Any], reference: Published) -> str:
-    lines = [f"- {note}" for note in reference.notes]
-    lines += [
-        f"- {name}: {value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}"
-        for name, value in facts.items()
-        if value is not None and name != "identity"
-    ]
-    return "\n".join(["## Provenance", "", *lines])
 
 
 def _published(figure: PublishedFigure | None) -> str:
@@ -316,28 +279,5 @@ def _published(figure: PublishedFigure | None) -> str:
     return f"{figure.value:g}" if figure is not None else ""
 
 
-def _figure(value: float | None, unit: str) -> str:
-    if unit == "percent":
-        return _percent(value)
-    return _number(value, 2 if unit == "share" else 1)
-
-
-def _percent(value: float | None) -> str:
-    return f"{100 * value:.1f}" if value is not None else "–"
-
-
-def _points(value: float | None) -> str:
-    return f"{100 * value:+.1f}".replace("-", "−") if value is not None else "–"
-
-
-def _number(value: float | None, digits: int = 2) -> str:
-    return f"{value:.{digits}f}" if value is not None else "–"
-
-
 def _name(metric: str) -> str:
     return NAMES.get(metric, metric.replace("_", " "))
-
-
-def _grid(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)

@@ -10,8 +10,8 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
+from ...configs.paper import Style
 from ...data.types import Document, Question
 from ...llms.base import Message, Prompt
 from ...llms.structured import without_thinking
@@ -20,9 +20,6 @@ from ..answers.prompt import CHOICE, SHORT, shortened
 
 VERSION = "generator-1"
 """Increase with every change of the wording: every result records it."""
-
-Style = Literal["reasoned", "short", "grounded"]
-"""`reasoned` thinks first, `short` answers at once, `grounded` uses only the documents."""
 
 _EXPERT = "You are a careful {field} expert. "
 _TASK = "Answer the question below."
@@ -56,8 +53,6 @@ class ReaderAnswer:
     """The answer alone, or the full text where no marker is found."""
     choice: int | None = None
     """Multiple choice: the index of the named option; None where none is named, which counts as wrong."""
-    marked: bool = True
-    """Whether the answer was in the requested place."""
 
 
 def generator_prompt(
@@ -81,11 +76,9 @@ def read_answer(text: str, question: Question, style: Style) -> ReaderAnswer:
     """Parse the reader's text for a question, after removing thinking in <think> tags."""
     reply = without_thinking(text).strip()
     if question.options:
-        return _choice(reply, question.options, style)
-    if style == "reasoned":
-        lines = _ANSWER_LINE.findall(reply)
-        return ReaderAnswer(lines[-1].strip().strip("*").strip()) if lines else ReaderAnswer(reply, marked=False)
-    return ReaderAnswer(reply)
+        return _choice(reply, question.options)
+    lines = _ANSWER_LINE.findall(reply) if style == "reasoned" else []
+    return ReaderAnswer(lines[-1].strip().strip("*").strip() if lines else reply)
 
 
 def _instruction(choice: bool, style: Style) -> str:
@@ -96,15 +89,10 @@ def _instruction(choice: bool, style: Style) -> str:
     return CHOICE if choice else SHORT
 
 
-def _choice(reply: str, options: Sequence[str], style: Style) -> ReaderAnswer:
-    quoted = _CHOICE_TEXT.findall(reply)
-    bare = _CHOICE_BARE.findall(reply)
-    if quoted:
-        text = _unescaped(quoted[-1])
-        return ReaderAnswer(text, chosen(text, options))
-    if bare:
-        return ReaderAnswer(bare[-1], chosen(bare[-1], options))
-    return ReaderAnswer(reply, chosen(reply, options), marked=style != "reasoned")
+def _choice(reply: str, options: Sequence[str]) -> ReaderAnswer:
+    quoted, bare = _CHOICE_TEXT.findall(reply), _CHOICE_BARE.findall(reply)
+    text = _unescaped(quoted[-1]) if quoted else bare[-1] if bare else reply
+    return ReaderAnswer(text, chosen(text, options))
 
 
 def _unescaped(text: str) -> str:

@@ -5,36 +5,22 @@ Multiple choice and open questions come from files of right answers in the forma
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ...configs.paper import TaskConfig
 from ...data.beir import load_beir
 from ...data.sampling import QuestionSample, draw, sampled
-from ...data.types import Document, Question
 from ...errors import DataError
 from ..answers.gold import Gold, read_gold
 from ..answers.metrics import normalise
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
-    """One question of a task."""
-
-    question: Question
-    right: int | None = None
-    """Multiple choice: the index of the right option."""
-    answers: tuple[str, ...] = ()
-    """Open questions: alternative right answers."""
-    contents: tuple[Document, ...] = ()
-    """Content questions: the documents that answer it."""
-
-
-@dataclass(frozen=True, slots=True)
 class Items:
     """The questions of a task, and the number skipped for lack of a right answer."""
 
-    items: Sequence[Item]
+    items: Sequence[Gold]
     skipped: int
     sample: QuestionSample | None = None
     """Set where only a sample of them is asked."""
@@ -61,7 +47,8 @@ def read_items(name: str, task: TaskConfig, limit: int | None, seed: int) -> Ite
 
 def _answers(name: str, path: Path, task: TaskConfig) -> Items:
     gold = read_gold(path)
-    items: list[Item] = []
+    kinds = ("multiple choice", "open questions")
+    items: list[Gold] = []
     skipped = gold.skipped
     for entry in gold.by_id.values():
         item = _with_options(entry, task.options)
@@ -69,7 +56,6 @@ def _answers(name: str, path: Path, task: TaskConfig) -> Items:
             skipped += 1
             continue
         if (item.right is None) != (task.kind == "open"):
-            kinds = ("multiple choice", "open questions")
             got, expected = kinds if task.kind == "open" else kinds[::-1]
             raise DataError(
                 f"{path} holds {got}, and tasks.{name}.kind is {task.kind!r}, which takes {expected}. Change the kind, "
@@ -79,15 +65,15 @@ def _answers(name: str, path: Path, task: TaskConfig) -> Items:
     return Items(items, skipped)
 
 
-def _with_options(gold: Gold, options: Sequence[str]) -> Item | None:
-    """The item of a gold answer; None where the answer is not exactly one of the task's common options."""
+def _with_options(gold: Gold, options: Sequence[str]) -> Gold | None:
+    """The question with the task's common options; None where the answer is not exactly one of them."""
     if gold.right is not None or not options:
-        return Item(gold.question, gold.right, gold.answers)
+        return gold
     answers = {normalise(answer) for answer in gold.answers}
     matches = [index for index, option in enumerate(options) if normalise(option) in answers]
     if len(matches) != 1:
         return None
-    return Item(Question(gold.question.id, gold.question.text, tuple(options)), matches[0])
+    return Gold(replace(gold.question, options=tuple(options)), matches[0])
 
 
 def _contents(path: Path, task: TaskConfig) -> Items:
@@ -95,7 +81,7 @@ def _contents(path: Path, task: TaskConfig) -> Items:
     documents = {document.id: document for document in dataset.corpus}
     split = dataset.splits["test"]
     items = [
-        Item(question, contents=tuple(documents[document_id] for document_id in split.qrels[question.id]))
+        Gold(question, contents=tuple(documents[document_id] for document_id in split.qrels[question.id]))
         for question in split.questions
     ]
     return Items(items, 0)

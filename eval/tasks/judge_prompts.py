@@ -11,9 +11,9 @@ from pydantic import BaseModel, Field
 from ...data.types import Document, Question
 from ...llms.base import Message, Prompt
 from ...llms.structured import FormPrompt, WorkedExample
+from ..answers.gold import Gold
 from ..answers.metrics import letter
 from ..answers.prompt import shortened
-from .items import Item
 
 UTILITY = "utility-1"
 RELEVANCY = "answerability-1"
@@ -176,7 +176,7 @@ _ATTRIBUTED_EXAMPLE = WorkedExample(
 """Only one statement: with two in the example, small models judge more statements than there are."""
 
 
-def utility(item: Item, documents: Sequence[Document], words: int) -> FormPrompt:
+def utility(item: Gold, documents: Sequence[Document], words: int) -> FormPrompt:
     """How useful the context is for the right answer."""
     assert item.right is not None, "the utility judge takes multiple choice"
     options = [f"{letter(i)}. {option}" for i, option in enumerate(item.question.options)]
@@ -208,7 +208,7 @@ def to_the_point(question: Question, answer: str) -> FormPrompt:
     return _prompt(ANSWER_RELEVANCY, _TO_THE_POINT, parts, _TO_THE_POINT_EXAMPLE)
 
 
-def golden(item: Item, words: int) -> Prompt:
+def golden(item: Gold, words: int) -> Prompt:
     """Generate a golden answer from the question's content documents."""
     parts = [_GOLDEN, _context("Text", item.contents, words), _question_line(item.question)]
     return Prompt((Message(role="user", content="\n\n".join(parts)),), GUIDELINE)
@@ -226,7 +226,7 @@ def adherence(question: Question, points: Sequence[str], answer: str) -> FormPro
     return _prompt(GUIDELINE, _ADHERENCE, parts, _ADHERENCE_EXAMPLE)
 
 
-def needed(item: Item) -> FormPrompt:
+def needed(item: Gold) -> FormPrompt:
     """The statements of fact needed for the right answer."""
     right = item.answers[0] + "".join(f" (or: {answer})" for answer in item.answers[1:])
     return _prompt(CONTEXT_RECALL, _NEEDED, [_question_line(item.question), f"Answer: {right}"], _NEEDED_EXAMPLE)

@@ -8,31 +8,31 @@ verdict has the version of the judge's prompts; the judge model is recorded with
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
 
 from ...data.types import Document, Question
 from ...llms.base import SamplingParams
 from ...llms.structured import AskForm, FormPrompt, Structured, version_in, without_thinking
 from ...methods.method import Outcome, PromptStep, Steps
 from ...methods.runner import Runner
+from ..answers.gold import Gold
 from . import judge_prompts as prompts
-from .items import Item
 
 OFF_FORMAT = "off format"
 """Failure: the judge's answer does not fit the schema."""
 NO_STATEMENTS = "no statements"
 """Failure: the judge listed no statement that the answer needs."""
-
-
 BY_SOURCE = "by_source"
-"""Key in `Verdict.said` for the score of each source's passages; None where the judge's answer did not fit."""
+"""Key in `JudgeScore.said` for the score of each source's passages; None where the judge's answer did not fit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
     """One case to judge: a question, its context and an answer."""
 
-    item: Item
+    item: Gold
     documents: Sequence[Document]
     """The reader's context."""
     searched: bool
@@ -47,7 +47,8 @@ class Case:
 class JudgeScore:
     """One judge's verdict on one case."""
 
-    version: str
+    version: str = ""
+    """Of the judge's prompts."""
     value: float | None = None
     """In [0, 1]; None for a failure or a missing reply."""
     label: str = ""
@@ -63,9 +64,6 @@ class JudgeScore:
         return asdict(self)
 
 
-Judging = Generator[PromptStep | AskForm | Sequence[AskForm], Any, JudgeScore]
-
-
 @dataclass(frozen=True)
 class Setting:
     """Settings of all judges."""
@@ -73,6 +71,10 @@ class Setting:
     words: int = 200
     """Words per document in prompts."""
     draw: SamplingParams = field(default_factory=lambda: SamplingParams(max_tokens=1024))
+
+
+Judging = Generator[PromptStep | AskForm | Sequence[AskForm], Any, JudgeScore]
+Form = TypeVar("Form", bound=BaseModel)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,39 +94,52 @@ def judged(runner: Runner, judge: Judge, cases: Sequence[Case], setting: Setting
     Raises as `Runner.run`.
     """
     indices = [index for index, case in enumerate(cases) if judge.applies(case)]
-    method = _JudgeMethod(judge, {str(index): cases[index] for index in indices}, setting)
-    results = runner.run(method, [Question(str(index), "") for index in indices])
+    results = runner.run(_JudgeMethod(judge, cases, setting), [Question(str(index), "") for index in indices])
     verdicts: list[JudgeScore | None] = [None] * len(cases)
     for index, result in zip(indices, results, strict=True):
-        verdict = JudgeScore(**result.outcome.notes)
-        verdicts[index] = replace(verdict, version=version_in(verdict.version, runner.form))
+        verdicts[index] = replace(JudgeScore(**result.outcome.notes), version=version_in(judge.version, runner.form))
     return verdicts
 
 
 class _JudgeMethod:
     """Adapts a judge to the interface of a method; question ids are case indices."""
 
-    def __init__(self, judge: Judge, cases: Mapping[str, Case], setting: Setting) -> None:
+    def __init__(self, judge: Judge, cases: Sequence[Case], setting: Setting) -> None:
         self.name, self.versions = judge.name, (judge.version,)
         self._judge, self._cases, self._setting = judge, cases, setting
 
     def steps(self, question: Question) -> Steps:
         """Run the judge's steps and return the verdict in the notes."""
-        verdict = yield from self._judge.steps(self._cases[question.id], self._setting)
+        try:
+            verdict = yield from self._judge.steps(self._cases[int(question.id)], self._setting)
+        except _UnjudgedError as error:
+            verdict = error.verdict
         return Outcome(notes=verdict.plain())
+
+
+class _UnjudgedError(Exception):
+    """A structured answer without a value; never leaves this file."""
+
+    def __init__(self, answer: Structured[Any]) -> None:
+        super().__init__(answer.failure)
+        said = {} if answer.missing else {"text": answer.text, "why": answer.failure}
+        self.verdict = JudgeScore(missing=answer.missing, failure="" if answer.missing else OFF_FORMAT, said=said)
+
+
+def _ask(prompt: FormPrompt, form: type[Form], setting: Setting) -> Generator[AskForm, Structured[Form], Form]:
+    """The value of one structured answer. Raises _UnjudgedError where there is none."""
+    answer = yield AskForm(prompt, form, setting.draw)
+    if answer.value is None:
+        raise _UnjudgedError(answer)
+    return answer.value
 
 
 def _utility(case: Case, setting: Setting) -> Judging:
     """Seed 000, section 4.6: does the context entail the right answer, help, or neither?"""
-    answer: Structured = yield AskForm(
-        prompts.utility(case.item, case.documents, setting.words), prompts.Utility, setting.draw
-    )
-    if answer.value is None:
-        return _no_value(prompts.UTILITY, answer)
-    value: prompts.Utility = answer.value
-    return JudgeScore(
-        prompts.UTILITY, float(value.label != prompts.NOT_USEFUL), prompts.LABELS[value.label], said=value.model_dump()
-    )
+    prompt = prompts.utility(case.item, case.documents, setting.words)
+    value = yield from _ask(prompt, prompts.Utility, setting)
+    useful = float(value.label != prompts.NOT_USEFUL)
+    return JudgeScore(value=useful, label=prompts.LABELS[value.label], said=value.model_dump())
 
 
 def _relevancy(case: Case, setting: Setting) -> Judging:
@@ -136,62 +151,51 @@ def _relevancy(case: Case, setting: Setting) -> Judging:
     failure: JudgeScore | None = None
     for document in case.documents:
         prompt = prompts.answerable(case.item.question, document, setting.words)
-        answer: Structured = yield AskForm(prompt, prompts.Answerable, setting.draw)
-        if answer.value is None:
-            failure = failure or _no_value(prompts.RELEVANCY, answer)
+        try:
+            value = yield from _ask(prompt, prompts.Answerable, setting)
+        except _UnjudgedError as error:
+            failure = failure or error.verdict
             continue
-        judgements[document.id] = answer.value.answerable
-        if answer.value.answerable:
-            return JudgeScore(prompts.RELEVANCY, 1.0, said=judgements)
-    return failure or JudgeScore(prompts.RELEVANCY, 0.0, said=judgements)
+        judgements[document.id] = value.answerable
+        if value.answerable:
+            return JudgeScore(value=1.0, said=judgements)
+    return failure or JudgeScore(value=0.0, said=judgements)
 
 
 def _declined(case: Case, setting: Setting) -> Judging:
     """Seed 002, section 6.2: does the answer decline to answer?"""
-    return _yes_or_no(prompts.DECLINED, prompts.declined(case.item.question, case.answer or ""), setting)
+    return _yes_or_no(prompts.declined(case.item.question, case.answer or ""), setting)
 
 
 def _faithfulness(case: Case, setting: Setting) -> Judging:
     """Seed 002, section 6.2: do the documents support the answer? An answer that declines is not faithful."""
-    prompt = prompts.faithful(case.item.question, case.documents, case.answer or "", setting.words)
-    return _yes_or_no(prompts.FAITHFULNESS, prompt, setting)
+    return _yes_or_no(prompts.faithful(case.item.question, case.documents, case.answer or "", setting.words), setting)
 
 
 def _answer_relevancy(case: Case, setting: Setting) -> Judging:
     """Seed 002, section 6.2: does the answer address the question, whether or not it is right?"""
-    return _yes_or_no(prompts.ANSWER_RELEVANCY, prompts.to_the_point(case.item.question, case.answer or ""), setting)
+    return _yes_or_no(prompts.to_the_point(case.item.question, case.answer or ""), setting)
 
 
-def _yes_or_no(version: str, prompt: FormPrompt, setting: Setting) -> Judging:
-    answer: Structured = yield AskForm(prompt, prompts.YesNo, setting.draw)
-    if answer.value is None:
-        return _no_value(version, answer)
-    return JudgeScore(version, float(answer.value.verdict), said=answer.value.model_dump())
+def _yes_or_no(prompt: FormPrompt, setting: Setting) -> Judging:
+    value = yield from _ask(prompt, prompts.YesNo, setting)
+    return JudgeScore(value=float(value.verdict), said=value.model_dump())
 
 
 def _guideline(case: Case, setting: Setting) -> Judging:
     """Seed 002, section 6.2, in three steps: a golden answer, its key points, how much of them the answer covers."""
     reply = yield PromptStep(prompts.golden(case.item, setting.words), setting.draw)
     if reply is None:
-        return JudgeScore(prompts.GUIDELINE, missing=True)
+        return JudgeScore(missing=True)
     golden = without_thinking(reply.texts[0].text).strip()
     if not golden:
         details = {"text": reply.texts[0].text, "why": "the golden answer is empty"}
-        return JudgeScore(prompts.GUIDELINE, failure=OFF_FORMAT, said=details)
-    points_reply: Structured = yield AskForm(
-        prompts.key_points(case.item.question, golden), prompts.Points, setting.draw
-    )
-    if points_reply.value is None:
-        return _no_value(prompts.GUIDELINE, points_reply)
-    points: list[str] = points_reply.value.points
-    score_reply: Structured = yield AskForm(
-        prompts.adherence(case.item.question, points, case.answer or ""), prompts.Adherence, setting.draw
-    )
-    if score_reply.value is None:
-        return _no_value(prompts.GUIDELINE, score_reply)
-    return JudgeScore(
-        prompts.GUIDELINE, score_reply.value.score, said={"points": points, "score": score_reply.value.score}
-    )
+        return JudgeScore(failure=OFF_FORMAT, said=details)
+    question = case.item.question
+    points = (yield from _ask(prompts.key_points(question, golden), prompts.Points, setting)).points
+    prompt = prompts.adherence(question, points, case.answer or "")
+    score = (yield from _ask(prompt, prompts.Adherence, setting)).score
+    return JudgeScore(value=score, said={"points": points, "score": score})
 
 
 def _context_recall(case: Case, setting: Setting) -> Judging:
@@ -199,18 +203,18 @@ def _context_recall(case: Case, setting: Setting) -> Judging:
 
     Where the context has several sources, the passages of each source are also judged separately (table 3).
     """
-    statements_reply: Structured = yield AskForm(prompts.needed(case.item), prompts.Statements, setting.draw)
-    if statements_reply.value is None:
-        return _no_value(prompts.CONTEXT_RECALL, statements_reply)
-    statements: list[str] = [statement for statement in statements_reply.value.statements if statement.strip()]
+    answer: Structured[prompts.Statements] = yield AskForm(prompts.needed(case.item), prompts.Statements, setting.draw)
+    if answer.value is None:
+        raise _UnjudgedError(answer)
+    statements = [statement for statement in answer.value.statements if statement.strip()]
     if not statements:
-        return JudgeScore(prompts.CONTEXT_RECALL, failure=NO_STATEMENTS, said={"text": statements_reply.text})
+        return JudgeScore(failure=NO_STATEMENTS, said={"text": answer.text})
     sources = list(dict.fromkeys(case.sources))
     parts = [
         [document for document, source in zip(case.documents, case.sources, strict=True) if source == name]
         for name in (sources if len(sources) > 1 else ())
     ]
-    replies: list[Structured] = yield [
+    replies: list[Structured[prompts.Attributions]] = yield [
         AskForm(
             prompts.attributed(case.item.question, documents, statements, setting.words),
             prompts.Attributions,
@@ -220,21 +224,21 @@ def _context_recall(case: Case, setting: Setting) -> Judging:
     ]
     for reply in replies:
         if reply.missing:
-            return _no_value(prompts.CONTEXT_RECALL, reply)
+            raise _UnjudgedError(reply)
     marked, *marked_by_source = [_marks(reply, len(statements)) for reply in replies]
     if marked is None:
         why = replies[0].failure or f"{len(statements)} statements were to be judged, each once"
-        return JudgeScore(prompts.CONTEXT_RECALL, failure=OFF_FORMAT, said={"text": replies[0].text, "why": why})
+        return JudgeScore(failure=OFF_FORMAT, said={"text": replies[0].text, "why": why})
     details: dict[str, Any] = {"statements": statements, "attributed": marked}
     if sources:
         details[BY_SOURCE] = {
             source: sum(marks) / len(marks) if marks is not None else None
             for source, marks in zip(sources, marked_by_source or [marked], strict=True)
         }
-    return JudgeScore(prompts.CONTEXT_RECALL, sum(marked) / len(marked), said=details)
+    return JudgeScore(value=sum(marked) / len(marked), said=details)
 
 
-def _marks(reply: Structured, count: int) -> list[bool] | None:
+def _marks(reply: Structured[prompts.Attributions], count: int) -> list[bool] | None:
     """Whether each of `count` statements is attributed, in order; None unless each is judged exactly once."""
     if reply.value is None:
         return None
@@ -242,13 +246,6 @@ def _marks(reply: Structured, count: int) -> list[bool] | None:
     if sorted(marks) != list(range(1, count + 1)) or len(reply.value.statements) != count:
         return None
     return [marks[number] for number in sorted(marks)]
-
-
-def _no_value(version: str, answer: Structured) -> JudgeScore:
-    """The verdict for a structured answer without a value."""
-    if answer.missing:
-        return JudgeScore(version, missing=True)
-    return JudgeScore(version, failure=OFF_FORMAT, said={"text": answer.text, "why": answer.failure})
 
 
 def _has_context(case: Case) -> bool:

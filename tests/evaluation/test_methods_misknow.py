@@ -10,9 +10,9 @@ from querylect.data.types import Dataset, Question, Split
 from querylect.errors import ConfigError
 from querylect.llms.access import Llm
 from querylect.llms.base import Text
-from querylect.methods.method import MISSING, NO_RANKING
+from querylect.methods.method import GARBLED, MISSING, NO_RANKING
 from querylect.methods.plain import marked_answer
-from querylect.methods.reading import NO_ANSWER, UNREADABLE, plan_of, reader_prompt, shares, shortened, usable
+from querylect.methods.reading import NO_ANSWER, plan_of, reader_prompt, shares, shortened, usable
 from querylect.methods.runner import Runner
 
 from ..method_doubles import (
@@ -185,11 +185,11 @@ def test_the_answer_can_be_left_to_another_reader():
 def test_what_is_wrong_is_recorded_and_never_answered():
     wiki, down = Shelf(WIKI), Shelf(WIKI, down=True)
     garbage, _ = run(misknow(), lambda prompt: "ąę 狗 {]", wiki=wiki)
-    assert (garbage.failure, garbage.answer, garbage.documents) == (UNREADABLE, None, ())
+    assert (garbage.failure, garbage.answer, garbage.documents) == (GARBLED, None, ())
     unread = garbage.notes["unreadable"]
     assert (unread["step"], unread["text"], "Invalid JSON" in unread["problem"]) == ("judgement", "ąę 狗 {]", True)
     wrong_type = form(thought="x", judge="yes", missing_knowledge=[], query=[])
-    assert run(misknow(), judging(wrong_type), wiki=wiki)[0].failure == UNREADABLE
+    assert run(misknow(), judging(wrong_type), wiki=wiki)[0].failure == GARBLED
     assert run(misknow(), lambda prompt: None, wiki=wiki)[0].failure == MISSING
     silent_judge, _ = run(misknow(), judging(None), wiki=wiki)
     assert (silent_judge.failure, silent_judge.notes["drafts"]) == (MISSING, ["Ann"])

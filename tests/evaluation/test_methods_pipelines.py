@@ -7,9 +7,8 @@ from querylect.data.types import Question
 from querylect.errors import ConfigError
 from querylect.llms.base import Text
 from querylect.methods.main_rag import NO_JUDGEMENT, FirstTokenJudgement, judge, keep
-from querylect.methods.method import MISSING, NO_RANKING
+from querylect.methods.method import GARBLED, MISSING, NO_RANKING
 from querylect.methods.qa_rag import EMPTY
-from querylect.methods.reading import UNREADABLE
 
 from ..method_doubles import ASKED, Shelf, doc, form, ids, main_rag, migres, qa_rag, rerank, run
 
@@ -142,7 +141,7 @@ def test_migres_ends_after_its_rounds_or_without_a_new_query():
 def test_migres_records_what_is_wrong():
     outcome, _ = run(migres(), lambda prompt: "no json, 不", wiki=Shelf(FOUND))
     unread = outcome.notes["unreadable"]
-    assert (outcome.failure, unread["step"], unread["text"]) == (UNREADABLE, "Kept", "no json, 不")
+    assert (outcome.failure, unread["step"], unread["text"]) == (GARBLED, "Kept", "no json, 不")
     assert run(migres(), lambda prompt: None, wiki=Shelf(FOUND))[0].failure == MISSING
     assert run(migres(), lambda prompt: None, wiki=Shelf(FOUND, down=True))[0].failure == NO_RANKING
     empty = Steps(judge=[form(sufficient=True, missing=[])], answer=["Ann"])

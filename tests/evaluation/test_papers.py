@@ -75,7 +75,6 @@ def values(environment, server, tmp_path):
     return {
         "name": "tiny",
         "title": "A tiny paper",
-        "method": "rag",
         "baseline": "alone",
         "alone": "alone",
         "reader": {"model": "org/m", "base_url": server.url, "cache": None},
@@ -218,7 +217,7 @@ def test_no_answer_to_a_method_is_longer_than_the_paper_allows(values, server, t
         "short": {"method": "hyde", "settings": {"passages": 1, "max_tokens": 5}},
         "long": {"method": "query2doc", "settings": {"max_tokens": 99}},
     }
-    rest = {"baseline": "", "alone": "", "method": "", "shifts": [], "sweeps": [], "limit": 1}
+    rest = {"baseline": "", "alone": "", "shifts": [], "sweeps": [], "limit": 1}
     run(values, tmp_path / "out", systems=systems, method_max_tokens=9, max_tokens=50, judging=False, **rest)
     told = {("passage" in last_user(body), body["max_tokens"]) for body in server.bodies}
     assert told == {(True, 5), (True, 9), (False, 50)}
@@ -275,7 +274,7 @@ def test_an_environment_that_is_away_ends_a_paper_with_its_reason(values, server
 def test_a_cost_is_of_replies_and_unknown_where_an_endpoint_does_not_count(values, server, tmp_path, silent):
     server.always = lambda body: (400, {}) if "glucose" in last_user(body) else None
     server.usage = not silent
-    rest = {"baseline": "", "alone": "", "method": "", "shifts": [], "sweeps": [], "tables": [], "judging": False}
+    rest = {"baseline": "", "alone": "", "shifts": [], "sweeps": [], "tables": [], "judging": False}
     systems = {"rag": values["systems"]["rag"], "hyde": {"method": "hyde", "settings": {"k": 1, "passages": 1}}}
     tasks = {"mcq": values["tasks"]["mcq"]}
     _, results = run(values, tmp_path / "out", systems=systems, tasks=tasks, **rest)
@@ -290,7 +289,7 @@ def test_a_cost_is_of_replies_and_unknown_where_an_endpoint_does_not_count(value
 def test_an_endpoint_that_hangs_or_talks_garbage_is_no_wrong_answer(values, server, tmp_path, deed):
     values["reader"] |= {"timeout": 4 if deed == "hang" else 60, "deadline": 60}
     server.always = lambda body: deed if "glucose" in last_user(body) else None
-    rest = {"baseline": "", "alone": "", "method": "", "shifts": [], "sweeps": [], "tables": [], "judging": False}
+    rest = {"baseline": "", "alone": "", "shifts": [], "sweeps": [], "tables": [], "judging": False}
     rest |= {"tasks": {"mcq": values["tasks"]["mcq"]}, "systems": {"rag": values["systems"]["rag"]}}
     page, results = run(values, tmp_path / "out", **rest)
     rag = row(results, "mcq", "rag")
@@ -305,7 +304,7 @@ def test_garbage_names_no_option_and_other_scripts_are_read(values, server, tmp_
     ]
     values["tasks"] = {"mcq": {**values["tasks"]["mcq"], "data": lines(tmp_path / "odd.jsonl", asked)}}
     server.answer = lambda body: '{"answer_choice": "A"}' if "维生素" in last_user(body) else "}{ <think>"
-    rest = {"baseline": "", "alone": "", "method": "", "shifts": [], "sweeps": [], "tables": []}
+    rest = {"baseline": "", "alone": "", "shifts": [], "sweeps": [], "tables": []}
     _, results = run(values, tmp_path / "out", systems={"rag": values["systems"]["rag"]}, **rest)
     rag = row(results, "mcq", "rag")
     assert (rag["no_choice"], rag["means"]["accuracy"]) == (1, {"value": 0.5, "n": 2})
@@ -337,7 +336,6 @@ def test_a_method_that_fails_is_no_zero_and_one_that_answers_is_not_read_for(val
             "systems": {"own": {"method": "own"}},
             "baseline": "",
             "alone": "",
-            "method": "",
             "shifts": [],
             "sweeps": [],
             "tables": [],
@@ -462,7 +460,7 @@ def test_what_is_missing_or_unknown_is_told_before_anything_is_asked(values, ser
             "'rouge9' is unknown",
         ),
     ):
-        bare = {"baseline": "", "alone": "", "method": "", "shifts": [], "sweeps": [], "tables": []}
+        bare = {"baseline": "", "alone": "", "shifts": [], "sweeps": [], "tables": []}
         with pytest.raises(QuerylectError, match=told):
             run(values, tmp_path / "out", **bare, **changes)
     assert not (tmp_path / "of-none").exists()
@@ -482,7 +480,7 @@ def test_answers_are_the_readers_and_all_else_the_writers(values, server, run_ap
             writer={"model": "org/reasoner", "base_url": url, "cache": None},
             systems={"m": {"method": "misknow"}, "d": {"method": "direct_gen"}},
             tasks={"open": values["tasks"]["open"]},
-            **{"baseline": "", "alone": "", "method": "", "shifts": [], "sweeps": [], "tables": []},
+            **{"baseline": "", "alone": "", "shifts": [], "sweeps": [], "tables": []},
         )
     assert [("First answer" in last_user(body), body["model"]) for body in writer.bodies] == [(True, "org/reasoner")]
     assert len(server.bodies) == 3, "a draft, an answer, and an answer without retrieval"
@@ -506,7 +504,6 @@ def test_yes_and_no_for_files_without_options(values, tmp_path):
         tables=[],
         shifts=[],
         systems={"alone": {"method": "direct_gen", "settings": {"answers": False}}},
-        method="",
     )
     assert results["questions"]["yn"] == {"asked": 1, "skipped": 1, "sample": None}
     assert written(page)[0]["scores"] == {"accuracy": 1}

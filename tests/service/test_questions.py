@@ -22,9 +22,8 @@ from querylect.errors import (
     StorageError,
 )
 from querylect.llms.base import LlmResponse, Text
-from querylect.questions.asking import LineAnswers, LineCost, PairJudgement
+from querylect.questions.asking import AnswerJournal, LineAnswers, LineCost, PairJudgement
 from querylect.questions.build import write_question_index
-from querylect.questions.journal import AnswerJournal
 from querylect.questions.prompts import Verdict, Written, judge_prompt, writer_prompt, yes_or_no
 
 from ..asked import TEXTS, WRITTEN, WRONG, Told, asking, corpus, lines, save_corpus  # noqa: F401 (a fixture)
@@ -175,18 +174,19 @@ def test_a_killed_call_goes_on_where_it_was(tmp_path, corpus):  # noqa: F811
         import os, signal
         from querylect.configs.schema import EnvironmentConfig
         from querylect.questions import asking as questions_asking, build
+        from querylect.storage import KeyedJournal
         from tests.asked import Told, asking
         questions_asking.BATCH = 1
-        keep = build.AnswerJournal.keep
+        append = KeyedJournal.append
 
-        def dying(self, asked):
-            keep(self, asked)
-            if len(self.asked) == 2:
-                with open(self._folder / "asked.jsonl", "a") as file:
+        def dying(self, records):
+            append(self, records)
+            if len(self.by_key) == 2:
+                with open(self.path, "a") as file:
                     file.write('{{"key": "half a')
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        build.AnswerJournal.keep = dying
+        KeyedJournal.append = dying
         env = EnvironmentConfig.model_validate_json({corpus.model_dump_json()!r})
         with asking(Told()) as config:
             build.write_question_index(config, env, {folder_of(corpus)!r})
@@ -435,5 +435,5 @@ def test_dates_are_read_and_wrong_ones_refused(tmp_path, corpus):  # noqa: F811
 def test_half_a_line_swallows_no_other(tmp_path):
     (tmp_path / "asked.jsonl").write_text('{"key": "half a')
     one = LineAnswers("key", "aspirin", "hash", (PairJudgement("why?", True),), 1, "", "", LineCost(1, None, 3))
-    AnswerJournal(tmp_path).keep(one)
-    assert AnswerJournal(tmp_path).asked == {"key": one}
+    AnswerJournal(tmp_path).asked.append([one])
+    assert AnswerJournal(tmp_path).asked.by_key == {"key": one}

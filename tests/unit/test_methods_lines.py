@@ -4,7 +4,6 @@ import pytest
 from querylect.data.types import Question
 from querylect.methods.method import GARBLED
 from querylect.methods.methods import make_method
-from querylect.methods.reading import UNREADABLE
 from querylect.rewriters.card import RetrieverCard
 
 from ..method_doubles import ASKED, Shelf, doc, ids, migres, misknow, run
@@ -81,4 +80,4 @@ def test_what_keeps_to_no_line_is_recorded_and_no_answer():
     assert outcome.failure == GARBLED
     assert outcome.notes["problem"].startswith("text before the first label; H_plus: Field required")
     outcome, _ = run(migres(), lambda prompt: "不", lines=True, wiki=Shelf(WIKI))
-    assert (outcome.failure, outcome.notes["unreadable"]["text"]) == (UNREADABLE, "不")
+    assert (outcome.failure, outcome.notes["unreadable"]["text"]) == (GARBLED, "不")

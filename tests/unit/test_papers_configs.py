@@ -6,9 +6,10 @@ from querylect.cli import main
 from querylect.configs.paper import AVERAGE, PaperConfig, dump_paper, known_papers, load_paper
 from querylect.data.published import published
 from querylect.errors import ConfigError
+from querylect.eval.answers.figures import Mean
 from querylect.eval.papers.cases import case_rows
 from querylect.eval.papers.records import PaperRecord
-from querylect.eval.papers.results import Mean, PaperResults, PaperRow
+from querylect.eval.papers.results import PaperResults, PaperRow
 from querylect.eval.papers.sweeps import sweep_systems
 from querylect.eval.papers.tables import markdown
 from querylect.methods.methods import method_settings
@@ -69,7 +70,7 @@ def test_the_command_resolves_its_settings(capsys):
     assert (code, settings["limit"], settings["max_tokens"]) == (0, 3, 7)
     assert (settings["reader"]["model"], settings["reader"]["base_url"]) == ("a/b", "http://h/v1")
     assert (list(settings["tasks"]), list(settings["systems"])) == (["medqa"], ["std_rag", "hyde"])
-    assert (settings["shifts"], settings["sweeps"], settings["method"]) == ([], [], "")
+    assert (settings["shifts"], settings["sweeps"]) == ([], [])
     assert [column["task"] for column in settings["tables"][0]["columns"]] == ["medqa", "average"]
     assert PaperConfig.model_validate(settings)
     elsewhere = yaml.safe_load(command(capsys, "chr", "--task", "bioasq", "--dry-run")[1])
@@ -106,7 +107,7 @@ def test_our_figures_stand_beside_the_papers():
             }
         ]
     ]
-    results = PaperResults(rows, by_place={(row.task, row.system): row for row in rows})
+    results = PaperResults(rows)
     facts = {
         "reader": {"model": "small"},
         "writer": {},
@@ -121,7 +122,7 @@ def test_our_figures_stand_beside_the_papers():
     assert "| CHR | 2.0 | 1 | 2.0 | 303 |" in page, "generators across"
     assert "MedCPT over MedCorp" in page
     assert '{"model": "small"}' in page
-    two = PaperResults(rows[:2], by_place={(row.task, row.system): row for row in rows[:2]})
+    two = PaperResults(rows[:2])
     page = markdown(paper, paper.systems, two, facts, {})
     assert "| here | CHR | 25.0 | 50.0 | – | – |" in page, "no average of some of the tasks"
 
@@ -148,12 +149,15 @@ def test_a_case_study_shows_the_first_question_that_all_its_systems_answered():
     ]
     facts = {"reader": {}, "writer": {}, "judge": None, "form": "json", "questions": {}}
     page = markdown(paper, paper.systems, PaperResults((), cases=rows), facts, {})
-    assert "| here | Misknow-RAG wiki | text of b | a draft | when / where | x |" in page
+    assert "| here | Misknow-RAG wiki | text of b | a draft | when \\| where | x |" in page
     assert f"| {'v' * 300}… |" in page
     assert "| paper | Misknow-RAG QA pairs | Who has the most all star mvp awards? (right: Bob Pettit, Kobe" in page
     assert case_rows(paper, {}) == []
 
 
-def test_unknown_papers_are_told(tmp_path):
+def test_unknown_papers_and_a_setting_that_is_gone_are_told(tmp_path):
     with pytest.raises(ConfigError, match="hcqr"):
         load_paper(str(tmp_path / "none.yaml"))
+    (tmp_path / "own.yaml").write_text(f"method: chr\n{dump_paper(load_paper('chr'))}")
+    with pytest.raises(ConfigError, match=r"method, the name of the paper's own system.*remove it"):
+        load_paper(str(tmp_path / "own.yaml"))

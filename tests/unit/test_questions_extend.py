@@ -1,6 +1,9 @@
 """Â: thresholds by hand, completion of matrices of known rank, judged pairs, and their comparison with A."""
 
+import importlib
 import json
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +16,6 @@ from querylect.envs.plan import SearchPlan
 from querylect.envs.retrievers.question_index import AnswerabilityEntry, open_question_index, question_id
 from querylect.errors import IncompleteError
 from querylect.questions.build import write_question_index
-from querylect.questions.compare import Retrieval, agreement, by_completion, compare, folds
 from querylect.questions.completion import Completed, complete
 from querylect.questions.extend import Similar, completed_answers, similar_contents
 
@@ -141,33 +143,42 @@ def block_matrix(groups=3, size=6):
     return questions, contents, truth
 
 
-def test_completion_finds_held_out_pairs_of_a_block_matrix_and_a_finds_none():
+@pytest.fixture(scope="module")
+def estimates():
+    """The module of benchmarks/answerability.py, which is a script beside others."""
+    folder = str(Path(__file__).parents[2] / "benchmarks")
+    sys.path.insert(0, folder)
+    yield importlib.import_module("answerability_estimates")
+    sys.path.remove(folder)
+
+
+def test_completion_finds_held_out_pairs_of_a_block_matrix_and_a_finds_none(estimates):
     questions, contents, truth = block_matrix()
     draw = np.random.default_rng(0)
     own = {(q, next(c for c in contents if truth[q, c])) for q in questions}
     judged = {pair: yes for pair, yes in truth.items() if pair in own or draw.random() < 0.6}
     extend = ExtendConfig(retriever="bm25", index="x", by="completed", threshold=0.0, rank=3, shrinkage=0.1)
     held = {pair: yes for pair, yes in judged.items() if pair not in own}
-    found = agreement("completed", by_completion(judged, own, questions, contents, extend), held, 0)
+    found = estimates.agreement("completed", estimates.by_completion(judged, own, questions, contents, extend), held, 0)
     assert (found.right + found.overlooked, found.wrong + found.right) != (0, 0)
     assert found.precision > 0.98
     assert found.recall > 0.98
     inferred = list(completed_answers(judged, questions, contents, extend))
     assert {(one.question, one.content) for one in inferred} == {p for p in truth if p not in judged and truth[p]}
-    assert agreement("A", set(), held, 0).recall == 0
-    assert agreement("A", set(), held, 0).precision is None
-    dealt = folds(sorted(held), 5, 0)
+    assert estimates.agreement("A", set(), held, 0).recall == 0
+    assert estimates.agreement("A", set(), held, 0).precision is None
+    dealt = estimates.folds(sorted(held), 5, 0)
     assert sorted(pair for fold in dealt for pair in fold) == sorted(held)
 
 
-def test_agreement_by_hand():
+def test_agreement_by_hand(estimates):
     held = {("q", "a"): True, ("q", "b"): False, ("r", "a"): True, ("r", "b"): True}
-    one = agreement("x", {("q", "a"), ("q", "b"), ("r", "a"), ("s", "a")}, held, 7)
+    one = estimates.agreement("x", {("q", "a"), ("q", "b"), ("r", "a"), ("s", "a")}, held, 7)
     assert (one.right, one.wrong, one.overlooked, one.pairs) == (2, 1, 1, 7)
     assert (one.precision, one.recall) == (2 / 3, 2 / 3)
 
 
-def test_retrieval_without_a_service_is_what_the_service_measures(tmp_path, corpus):  # noqa: F811
+def test_retrieval_without_a_service_is_what_the_service_measures(tmp_path, estimates, corpus):  # noqa: F811
     rows = [
         {"question": "headache?", "contents": ["aspirin"]},
         {"question": "gums of sailors?", "contents": ["citrus"]},
@@ -178,7 +189,7 @@ def test_retrieval_without_a_service_is_what_the_service_measures(tmp_path, corp
     write_question_index(QuestionsConfig(), corpus, corpus.question_index.folder, add=file)
     build_index(corpus)
     index = open_question_index(corpus.question_index.folder)
-    retrieval, environment = Retrieval(corpus, index, "test"), Environment.open(corpus)
+    retrieval, environment = estimates.Retrieval(corpus, index, "test"), Environment.open(corpus)
     questions = environment.questions("test")
     rankings = environment.search([SearchPlan.of(question.text) for question in questions])
     scores = [
@@ -197,7 +208,7 @@ def test_retrieval_without_a_service_is_what_the_service_measures(tmp_path, corp
     share = 1 / (len(names) * 6)
     table = {
         one.name.partition(" (")[0]: one
-        for one in compare(
+        for one in estimates.compare(
             index.answers(), own, judged, similar, names, list(index.contents()), extend, [share], retrieval
         )
     }
@@ -221,13 +232,13 @@ def test_similarities_are_those_of_the_retriever(tmp_path, corpus):  # noqa: F81
     assert list(zip(found.questions.tolist(), found.contents, found.scores.tolist(), strict=True)) == wanted
 
 
-def test_completion_is_measured_on_what_it_has_not_seen():
+def test_completion_is_measured_on_what_it_has_not_seen(estimates):
     """Verdicts by chance cannot be guessed; with the held-out ones in sight nearly all would be right."""
     draw = np.random.default_rng(3)
     questions, contents = [f"q{number}" for number in range(12)], [f"c{number}" for number in range(10)]
     judged = {(q, c): bool(draw.random() < 0.5) for q in questions for c in contents}
     extend = ExtendConfig(retriever="bm25", index="x", by="completed", threshold=0.0, rank=8, shrinkage=0.1)
-    taken = by_completion(judged, set(), questions, contents, extend)
-    found = agreement("chance", taken, judged, 0)
+    taken = estimates.by_completion(judged, set(), questions, contents, extend)
+    found = estimates.agreement("chance", taken, judged, 0)
     assert found.right + found.wrong > 0
     assert found.precision < 0.8

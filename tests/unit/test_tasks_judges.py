@@ -4,7 +4,7 @@ import json
 
 import pytest
 from querylect.data.types import Document, Question
-from querylect.eval.tasks.items import Item
+from querylect.eval.answers.gold import Gold
 from querylect.eval.tasks.judges import JUDGES, NO_STATEMENTS, OFF_FORMAT, Case, Setting, judged
 from querylect.llms.access import Llm
 from querylect.methods.runner import Runner
@@ -12,9 +12,9 @@ from querylect.methods.runner import Runner
 from ..evaluation.test_methods import Echo
 
 DOCUMENTS = (Document("d1", "Mercury", "melts at -39"), Document("d2", "Iron", "melts at 1538"))
-CHOICE = Item(Question("q", "What melts at 1538?", ("mercury", "iron")), right=1)
-OPEN = Item(Question("q", "Who?"), answers=("Ada", "Lovelace"))
-CONTENT = Item(Question("q", "What is iron?"), contents=(DOCUMENTS[1],))
+CHOICE = Gold(Question("q", "What melts at 1538?", ("mercury", "iron")), right=1)
+OPEN = Gold(Question("q", "Who?"), answers=("Ada", "Lovelace"))
+CONTENT = Gold(Question("q", "What is iron?"), contents=(DOCUMENTS[1],))
 
 
 class Script:
@@ -61,7 +61,7 @@ def test_a_judge_off_its_form_is_a_failure_and_no_zero(text):
 @pytest.mark.parametrize("name", sorted(JUDGES))
 def test_no_reply_is_missing_and_garbage_is_a_failure(name):
     item = {"utility": CHOICE, "context_recall": OPEN}.get(name, CONTENT)
-    silent = Item(Question("q", "silence?", item.question.options), item.right, item.answers, item.contents)
+    silent = Gold(Question("q", "silence?", item.question.options), item.right, item.answers, item.contents)
     found, _ = verdicts(name, {}, case(item), case(silent))
     assert [(one.value, one.failure, one.missing) for one in found] == [(None, OFF_FORMAT, False), (None, "", True)]
 
@@ -91,7 +91,7 @@ SHORT = (Document("word", "", "statin"), Document("zh", "标题", "维生素D"),
     ids=lambda question: question.id,
 )
 def test_options_scripts_and_single_words_are_judged_like_anything(name, question):
-    item = Item(question, len(question.options) - 1, ("疲劳",), SHORT[:1])
+    item = Gold(question, len(question.options) - 1, ("疲劳",), SHORT[:1])
     (verdict,), script = verdicts(name, GOOD, case(item, "statin", SHORT))
     assert (verdict.value, verdict.failure, verdict.missing) == (1.0, "", False)
     assert all(question.text in seen for seen in script.seen)

@@ -11,19 +11,18 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 
 import numpy as np
-
-from ..configs.schema import EnvironmentConfig, ExtendConfig
-from ..data.corpus import open_corpus
-from ..data.sampling import draw
-from ..envs.index.open import open_index
-from ..envs.plan import Probe, Term
-from ..envs.retrievers.answerable import first_contents, in_tie_order, matrix
-from ..envs.retrievers.open import open_retriever
-from ..envs.retrievers.qb_rag import questions_settings
-from ..envs.retrievers.question_index import AnswerabilityEntry, QuestionIndex
-from ..errors import DataError
-from ..rewards.metrics import measure
-from .extend import Similar, completed_matrix
+from querylect.configs.schema import EnvironmentConfig, ExtendConfig
+from querylect.data.corpus import open_corpus
+from querylect.data.sampling import draw
+from querylect.envs.index.open import open_index
+from querylect.envs.plan import Probe, Term
+from querylect.envs.retrievers.answerable import first_contents, in_tie_order, matrix
+from querylect.envs.retrievers.open import open_retriever
+from querylect.envs.retrievers.qb_rag import questions_settings
+from querylect.envs.retrievers.question_index import AnswerabilityEntry, QuestionIndex
+from querylect.errors import DataError
+from querylect.questions.extend import Similar, completed_matrix
+from querylect.rewards.metrics import measure
 
 Pair = tuple[str, str]
 """(question id, content id)."""

@@ -1,0 +1,134 @@
+"""What the systems of a paper may search: checked before anything is asked, then opened, a missing index built."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...configs.paper import PaperConfig, PaperEnvironment, PaperSystem
+from ...configs.schema import RunConfig
+from ...envs.client.client import SyncEnvironmentClient
+from ...envs.client.connect import open_environment
+from ...envs.index.build import build_index
+from ...envs.index.manifest import MANIFEST
+from ...envs.retrievers.question_index import open_question_index
+from ...errors import ConfigError, DataError
+from ...logs import progress_bar
+from ...methods.methods import KnownMethod, method_settings, named_sources
+from ...rewriters.card import RetrieverCard
+from ...sources import resolve_model
+
+
+def rows_of(paper: PaperConfig, systems: Mapping[str, PaperSystem]) -> Iterator[tuple[str, str, PaperSystem]]:
+    """The task, the name and the system of every row."""
+    for task in paper.tasks:
+        for name, system in systems.items():
+            if system.tasks is None or task in system.tasks:
+                yield task, name, system
+
+
+def sources_of(paper: PaperConfig, task: str, system: PaperSystem) -> list[str]:
+    """The environments that a system may search for a task, the first by default."""
+    if system.sources is not None:
+        return list(system.sources)
+    return list(paper.tasks[task].sources or paper.environments)
+
+
+@contextmanager
+def naming(system: str) -> Iterator[None]:
+    """Prefix a ConfigError with the name of the system."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"the system {system!r}: {error}") from error
+
+
+def check_systems(paper: PaperConfig, systems: Mapping[str, PaperSystem], methods: Mapping[str, KnownMethod]) -> None:
+    """Raises ConfigError for a method that is unknown, settings that it does not take, a source that it names and may
+    not search, and a cross-encoder that it needs and the paper does not name; ModelError where that one does not exist.
+    """
+    settings = {}
+    for name, system in systems.items():
+        with naming(name):
+            settings[name] = method_settings(system.method, system.settings, methods)
+    for task, name, system in rows_of(paper, systems):
+        sources = sources_of(paper, task, system)
+        unknown = [source for source in named_sources(settings[name]) if source and source not in sources]
+        if unknown:
+            raise ConfigError(
+                f"the system {name!r}: the method {system.method!r} names the source {unknown[0]!r}; for the task "
+                f"{task!r} it may search {', '.join(map(repr, sources)) or 'nothing'}. Name one of them, or add it to "
+                f"systems.{name}.sources."
+            )
+        if methods[system.method].searches and not sources:
+            raise ConfigError(
+                f"the system {name!r}: the method {system.method!r} searches, and for the task {task!r} there is "
+                f"nothing to search. Name an environment in systems.{name}.sources."
+            )
+    scoring = [name for name, system in systems.items() if methods[system.method].scores(settings[name])]
+    if scoring and paper.reranker is None:
+        raise ConfigError(
+            f"the system {scoring[0]!r} puts documents in order with a cross-encoder, and the paper names none. Give "
+            "reranker.model=MODEL, or choose other systems with --system."
+        )
+    if scoring and paper.reranker is not None:
+        resolve_model(paper.reranker.model)
+
+
+@dataclass(frozen=True, slots=True)
+class KnowledgeBase:
+    """One knowledge base with its retriever."""
+
+    client: SyncEnvironmentClient
+    card: RetrieverCard
+    facts: Mapping[str, Any]
+    """What a result says of it and a record depends on: name, retriever, index, settings of the search."""
+
+
+def open_bases(paper: PaperConfig, systems: Mapping[str, PaperSystem], stack: ExitStack) -> dict[str, KnowledgeBase]:
+    """The environments that any system may search for any task, by name.
+
+    Raises DataError where a corpus is missing (it says where it comes from), IndexFolderError where a question index
+    is, both before the first index is built, and as the opening of an environment.
+    """
+    rows = rows_of(paper, systems)
+    names = list(dict.fromkeys(source for task, _, system in rows for source in sources_of(paper, task, system)))
+    for name in names:
+        if _lacks_index(paper.environments[name]):
+            _check_data(name, paper.environments[name])
+    return {name: _open(name, paper.environments[name], stack) for name in names}
+
+
+def _open(name: str, settings: PaperEnvironment, stack: ExitStack) -> KnowledgeBase:
+    if _lacks_index(settings):
+        with progress_bar(f"indexing {name}") as progress:
+            build_index(settings.env, progress=progress)
+    client = stack.enter_context(open_environment(RunConfig(env=settings.env, client=settings.client, name=name)))
+    info = client.environment()
+    facts = {
+        "name": info.name,
+        "retriever": str(info.retriever.get("name", "")),
+        "documents": info.corpus_size,
+        "index": info.index_hash,
+        "settings": info.settings_hash,
+    }
+    return KnowledgeBase(client, RetrieverCard.from_service(info.retriever), facts)
+
+
+def _lacks_index(settings: PaperEnvironment) -> bool:
+    return settings.client.urls == "local" and not (Path(settings.env.index).expanduser() / MANIFEST).exists()
+
+
+def _check_data(name: str, settings: PaperEnvironment) -> None:
+    """Raise for a missing corpus or question index."""
+    env = settings.env
+    if env.dataset.kind == "beir" and not Path(env.dataset.path or "").expanduser().is_dir():
+        origin = f" {settings.about.rstrip('.')}." if settings.about else ""
+        raise DataError(
+            f"the corpus of the environment {name!r} is missing: {env.dataset.path} does not exist.{origin} Give its "
+            f"folder with environments.{name}.env.dataset.path=FOLDER, or a running service with "
+            f"environments.{name}.client.urls='[\"http://host:8765\"]'."
+        )
+    if env.question_index is not None:
+        open_question_index(env.question_index.folder)

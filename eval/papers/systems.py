@@ -1,0 +1,239 @@
+"""One system of a paper on one task: each question goes through the method, the reader and the judges.
+
+Records are keyed by all their inputs, so a question is asked again only where something that it depends on has changed.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from ... import __version__
+from ...configs.environment import RerankConfig
+from ...configs.paper import JudgeName, PaperConfig, PaperSystem, Style, TaskConfig
+from ...llms.access import Llm
+from ...llms.base import LlmResponse, SamplingParams
+from ...logs import progress_bar
+from ...methods.method import ANSWER
+from ...methods.methods import KnownMethod, make_method, method_settings
+from ...methods.reading import SOURCES
+from ...methods.runner import MethodRun, Runner
+from ...storage import KeyedJournal, data_sha256
+from ..answers.batches import keyed_records
+from ..answers.gold import Gold
+from ..answers.metrics import letter
+from ..tasks.generator import ReaderAnswer, generator_prompt, read_answer
+from ..tasks.items import Items
+from ..tasks.judges import JUDGES, Case, Setting, judged
+from ..tasks.text_metrics import score_text
+from .knowledge_bases import KnowledgeBase, naming, sources_of
+from .records import PaperRecord
+
+if TYPE_CHECKING:
+    from ..cross_encoder import PairScorer
+
+_FORM = 3
+"""Part of every key: to be raised where a record gets another meaning."""
+
+DEFAULT_STYLE: Mapping[str, Style] = {"choice": "reasoned", "open": "short", "content": "grounded"}
+OPEN_METRICS = ("em", "accuracy", "f1")
+
+
+def open_metrics(task: TaskConfig) -> Sequence[str]:
+    """The metrics of written answers to a task."""
+    if task.kind != "open":
+        return ()
+    return OPEN_METRICS if task.metrics is None else task.metrics
+
+
+@dataclass(frozen=True)
+class LazyCrossEncoder:
+    """The cross-encoder of methods that need one, loaded at its first use."""
+
+    config: RerankConfig
+
+    @cached_property
+    def _scorer(self) -> "PairScorer":
+        from ..cross_encoder import PairScorer
+
+        return PairScorer(self.config)
+
+    def scores(self, question: str, texts: Sequence[str]) -> Sequence[float]:
+        """One score for each text."""
+        return self._scorer.scores(question, texts)
+
+
+@dataclass(frozen=True)
+class PaperRun:
+    """What all systems of a run share."""
+
+    paper: PaperConfig
+    tasks: Mapping[str, Items]
+    methods: Mapping[str, KnownMethod]
+    bases: Mapping[str, KnowledgeBase]
+    reader: Llm
+    writer: Llm
+    judge: Llm
+    cross_encoder: LazyCrossEncoder | None
+    journal: KeyedJournal[PaperRecord]
+
+
+class SystemRun:
+    """One system on one task."""
+
+    def __init__(self, run: PaperRun, task: str, name: str, system: PaperSystem) -> None:
+        """Raises ConfigError for settings that the method does not take, or that do not fit its retriever."""
+        self._run, self._paper, self._task, self._name = run, run.paper, task, name
+        self._config: TaskConfig = run.paper.tasks[task]
+        self._style: Style = system.style or self._config.style or DEFAULT_STYLE[self._config.kind]
+        self._bases = {source: run.bases[source] for source in sources_of(run.paper, task, system)}
+        card = next((base.card for base in self._bases.values()), None)
+        with naming(name):
+            self._method = make_method(system.method, system.settings, card, run.methods)
+            settings = method_settings(system.method, system.settings, run.methods).model_dump(mode="json")
+        self._method_key = [system.method, settings, list(self._method.versions), run.paper.method_max_tokens]
+
+    def records(self) -> list[PaperRecord]:
+        """The records of all questions; new ones are written down batch by batch."""
+        cases = [(item, self._key(item)) for item in self._run.tasks[self._task].items]
+        with progress_bar(f"{self._task}: {self._name}") as advance:
+            return keyed_records(cases, self._run.journal, self._batch, self._reuse, self._paper.batch, advance)
+
+    def _batch(self, cases: Sequence[tuple[Gold, str]]) -> list[PaperRecord]:
+        """The records of some questions: the method, then the reader, then the judges."""
+        run = self._run
+        searchers = {source: base.client for source, base in self._bases.items()}
+        runner = Runner(
+            run.writer, searchers, run.cross_encoder, run.reader, self._paper.form, self._paper.method_max_tokens
+        )
+        results = runner.run(self._method, [item.question for item, _ in cases])
+        replies = self._ask_reader([result for result in results if _needs_reader(result)])
+        records = [
+            self._record(item, key, result, replies.get(item.question.id))
+            for (item, key), result in zip(cases, results, strict=True)
+        ]
+        verdicts = self._judge([item for item, _ in cases], results, records)
+        return [replace(record, judged=judged) for record, judged in zip(records, verdicts, strict=True)]
+
+    def _ask_reader(self, results: Sequence[MethodRun]) -> dict[str, LlmResponse | None]:
+        words, field = self._paper.document_words, self._config.field
+        prompts = [
+            generator_prompt(result.question, result.outcome.documents, self._style, words, field) for result in results
+        ]
+        draw = SamplingParams(max_tokens=self._paper.max_tokens, seed=self._paper.seed)
+        replies = self._run.reader.ask(prompts, draw) if prompts else []
+        return {result.question.id: reply for result, reply in zip(results, replies, strict=True)}
+
+    def _record(self, item: Gold, key: str, result: MethodRun, reply: LlmResponse | None) -> PaperRecord:
+        """The record of a question without verdicts, from the method's own answer or from the reader's reply."""
+        outcome, spent = result.outcome, result.spent
+        text, cut = None, False
+        answered: ReaderAnswer | None = None
+        if outcome.answer is not None and not outcome.failure:
+            answered = read_answer(outcome.answer, item.question, "short")
+            cut = ANSWER in outcome.notes.get("cut", ())
+        elif reply is not None:
+            text, cut = reply.texts[0].text, not reply.texts[0].finished
+            answered = read_answer(text, item.question, self._style)
+        return self._scored(
+            PaperRecord(
+                task=self._task,
+                system=self._name,
+                question_id=item.question.id,
+                question=item.question.text,
+                documents=tuple(document.id for document in outcome.documents),
+                searched=bool(spent.searches),
+                failure=outcome.failure,
+                text=text,
+                answer=answered.answer if answered else None,
+                chosen=letter(answered.choice) if answered and answered.choice is not None else "",
+                cut=cut,
+                scores={},
+                judged={},
+                notes=dict(outcome.notes),
+                prompts=result.prompts,
+                spent={
+                    "calls": spent.calls,
+                    "prompt_tokens": spent.prompt_tokens,
+                    "tokens": spent.tokens,
+                    "searches": spent.searches,
+                    "reader_prompt_tokens": reply.prompt_tokens if reply else 0,
+                    "reader_tokens": reply.tokens if reply else 0,
+                },
+                key=key,
+            ),
+            item,
+        )
+
+    def _reuse(self, item: Gold, cached: PaperRecord) -> PaperRecord:
+        return self._scored(replace(cached, task=self._task, system=self._name), item)
+
+    def _scored(self, record: PaperRecord, item: Gold) -> PaperRecord:
+        """The record with its scores against what is right."""
+        scores: dict[str, float | None]
+        if self._config.kind == "choice":
+            right = letter(item.right) if item.right is not None else None
+            scores = {"accuracy": float(record.chosen == right) if record.answer is not None else None}
+        elif self._config.kind == "open":
+            names = open_metrics(self._config)
+            scores = dict.fromkeys(names)
+            if record.answer is not None:
+                scores |= score_text(record.answer, item.answers, names)
+        else:
+            relevant = {document.id for document in item.contents}
+            ranked = record.searched and not record.failure
+            scores = {"exact_recovery": float(bool(relevant & set(record.documents))) if ranked else None}
+        return replace(record, scores=scores)
+
+    def _judge(
+        self, items: Sequence[Gold], results: Sequence[MethodRun], records: Sequence[PaperRecord]
+    ) -> list[dict[str, Mapping[str, Any]]]:
+        """The verdicts on each record, by judge."""
+        verdicts: list[dict[str, Mapping[str, Any]]] = [{} for _ in records]
+        cases = [
+            Case(
+                item,
+                result.outcome.documents,
+                searched=record.searched and not record.failure,
+                answer=record.answer,
+                sources=tuple(result.outcome.notes.get(SOURCES, ())) if len(self._bases) > 1 else (),
+            )
+            for item, result, record in zip(items, results, records, strict=True)
+        ]
+        draw = SamplingParams(max_tokens=self._paper.judge_max_tokens, seed=self._paper.seed)
+        runner = Runner(self._run.judge, {}, form=self._paper.form)
+        for name in self._judges:
+            scores = judged(runner, JUDGES[name], cases, Setting(self._paper.document_words, draw))
+            for by_judge, score in zip(verdicts, scores, strict=True):
+                if score is not None:
+                    by_judge[name] = score.plain()
+        return verdicts
+
+    @property
+    def _judges(self) -> Sequence[JudgeName]:
+        return self._config.judges if self._paper.judging else ()
+
+    def _key(self, item: Gold) -> str:
+        """A sha256 over all inputs of a question's record, except those of its scores and its names."""
+        run, paper, config, judges = self._run, self._paper, self._config, self._judges
+        right = [item.right, list(item.answers), [document.id for document in item.contents]]
+        return data_sha256(
+            {
+                "form": [_FORM, __version__],
+                "method": self._method_key,
+                "models": [run.reader.identity, run.writer.identity, run.judge.identity if judges else None],
+                "cross-encoder": paper.reranker.model_dump(mode="json") if paper.reranker else None,
+                "environments": [[source, base.facts] for source, base in self._bases.items()],
+                "question": [item.question.id, item.question.text, list(item.question.options)],
+                "asked": [config.kind, self._style, config.field, paper.document_words, paper.max_tokens],
+                "answers": paper.form,
+                "judges": [[name, JUDGES[name].version] for name in judges],
+                "judging": [paper.judge_max_tokens, *right] if judges else None,
+                "generator": generator_prompt(item.question, (), self._style, 1).version,
+                "seed": paper.seed,
+            }
+        )
+
+
+def _needs_reader(result: MethodRun) -> bool:
+    return not result.outcome.failure and result.outcome.answer is None

@@ -1,0 +1,108 @@
+"""Journals of keyed records, locks and atomic writes."""
+
+import errno
+import fcntl
+import logging
+from dataclasses import dataclass
+
+import pytest
+from querylect.errors import StorageError
+from querylect.storage import KeyedJournal, data_sha256, only_writer, write_text
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    calls: int
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    key: str
+    text: str | None
+    parts: tuple[str, ...] = ()
+    spent: Cost | None = None
+
+
+def journal(folder):
+    return KeyedJournal(folder / "notes.jsonl", Note, "Remove it.", complete=lambda note: note.text is not None)
+
+
+def test_a_journal_gives_back_what_was_appended_under_its_key(tmp_path):
+    first, second = Note("a", "é", ("x", "y"), Cost(2)), Note("b", "two")
+    own = journal(tmp_path)
+    own.append([first])
+    own.append([second])
+    assert own.get("a") == journal(tmp_path).get("a") == first
+    assert journal(tmp_path).by_key == {"a": first, "b": second}
+    assert own.get("c") is None
+
+
+def test_half_a_line_and_lines_of_another_form_are_left_out(tmp_path, caplog):
+    own = journal(tmp_path)
+    own.append([Note("a", "one")])
+    with own.path.open("a") as file:
+        file.write(
+            '{"key": "b"}\nno json\n{"key": "c", "text": "x", "parts": [], "spent": null, "more": 1}\n{"key": "d"'
+        )
+    assert list(journal(tmp_path).by_key) == ["a"]
+    assert "3 lines are no records of this version" in caplog.text
+    journal(tmp_path).append([Note("e", "after")])
+    assert list(journal(tmp_path).by_key) == ["a", "e"]
+
+
+def test_an_incomplete_record_is_written_and_never_found(tmp_path):
+    own = journal(tmp_path)
+    own.append([Note("a", None), Note("b", "two")])
+    assert own.get("a") is None
+    assert journal(tmp_path).get("a") is None
+    assert len(own.path.read_text().splitlines()) == 2
+    own.rewrite([Note("b", "two")])
+    assert len(own.path.read_text().splitlines()) == 1
+
+
+def test_a_journal_that_cannot_be_read_or_written_says_what_to_do(tmp_path):
+    (tmp_path / "notes.jsonl").mkdir()
+    with pytest.raises(StorageError, match=r"notes.jsonl cannot be read .* Remove it\."):
+        journal(tmp_path)
+    lost = KeyedJournal(tmp_path / "none" / "notes.jsonl", Note, "Remove it.")
+    with pytest.raises(StorageError, match="could not be written"):
+        lost.append([Note("a", "one")])
+    assert lost.get("a") is None
+
+
+def test_a_held_lock_is_refused_and_ends_with_its_block(tmp_path):
+    def hold():
+        return only_writer(tmp_path / "new", ".lock", "Give another.", "it is taken")
+
+    with hold(), pytest.raises(StorageError, match="it is taken"), hold():
+        pass
+    with hold():
+        pass
+    (tmp_path / "file").touch()
+    with (
+        pytest.raises(StorageError, match="Give another"),
+        only_writer(tmp_path / "file", ".lock", "Give another.", ""),
+    ):
+        pass
+
+
+def test_a_file_system_without_locks_is_tolerated_with_a_warning(tmp_path, monkeypatch, caplog):
+    def unsupported(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", unsupported)
+    with caplog.at_level(logging.WARNING), only_writer(tmp_path, ".lock", "", ""):
+        assert "cannot be locked" in caplog.text
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
+    path = tmp_path / "new" / "page.md"
+    write_text(path, "old", "Free some space.")
+    monkeypatch.setattr("os.fsync", lambda _: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left on device")))
+    with pytest.raises(StorageError, match=r"page\.md could not be written .*No space left.* Free some space\."):
+        write_text(path, "new", "Free some space.")
+    assert [file.read_text() for file in path.parent.iterdir()] == ["old"]
+
+
+def test_a_digest_does_not_depend_on_the_order_of_keys():
+    assert data_sha256({"a": [1, "é"], "b": None}) == data_sha256({"b": None, "a": [1, "é"]}) != data_sha256({"a": 1})
