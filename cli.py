@@ -63,7 +63,7 @@ Overrides = Annotated[
 Env = Annotated[
     str | None, typer.Option("--env", metavar="NAME", help="One environment of a config that mixes several.")
 ]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an index that stands there.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an existing index.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the resolved config and stop.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log details.")]
 
@@ -306,20 +306,19 @@ def serve(
         writer, extend = open_rewriter(rewriter, env, checkpoint, revision, turn)
     elif checkpoint is not None or revision is not None or turn is not None:
         raise ConfigError("--checkpoint, --revision and --turn choose a rewriter, and there is no --rewriter.")
-    from .envs.client.discovery import PRIVATE
-    from .envs.client.discovery import register_service as tell_address
+    from .envs.client.discovery import PRIVATE, register_service
     from .envs.server.auth import token_of
     from .envs.server.serve import serve as serve_environment
 
     served = settings.env if tell is None else settings.env.model_copy(update=PRIVATE)
     if facing is not None:
-        from .envs.client.source_address import source_address_for as address_facing
+        from .envs.client.source_address import source_address_for
 
-        served = served.model_copy(update={"host": address_facing(facing)})
+        served = served.model_copy(update={"host": source_address_for(facing)})
 
     def ready(url: str) -> None:
         if tell is not None:
-            tell_address(tell, url, served)
+            register_service(tell, url, served)
         typer.echo(url)
 
     token = token_of(settings.client.token_env) or None

@@ -7,6 +7,9 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+Progress = Callable[[int, int], None]
+"""Called with how much is done, and the total."""
+
 _QUIET_LIBRARIES = {
     "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
     "TRANSFORMERS_VERBOSITY": "error",
@@ -67,8 +70,8 @@ def set_up_logging(verbose: bool = False) -> None:
 
 
 @contextmanager
-def progress_bar(title: str) -> Iterator[Callable[[int, int], None]]:
-    """Yield a function (done, total) that updates a bar on stderr; nothing is drawn if stderr is no terminal."""
+def progress_bar(title: str) -> Iterator[Progress]:
+    """Yield a function that updates a bar on stderr; nothing is drawn if stderr is no terminal."""
     from rich.console import Console
     from rich.progress import Progress
 

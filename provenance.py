@@ -4,7 +4,8 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -13,30 +14,22 @@ from typing import Any
 from . import __version__
 
 PACKAGES = (
-    "torch",
-    "transformers",
-    "trl",
-    "peft",
-    "sentence-transformers",
-    "bm25s",
-    "faiss-cpu",
-    "faiss-gpu-cu12",
-    "vllm",
-    "deepspeed",
-    "numpy",
-    "scipy",
-    "matplotlib",
-)
+    "torch", "transformers", "trl", "peft", "sentence-transformers", "bm25s", "faiss-cpu", "faiss-gpu-cu12", "vllm",
+    "deepspeed", "numpy", "scipy", "matplotlib",
+)  # fmt: skip
 
 
 def versions() -> dict[str, str]:
     """Versions of this project, Python and those of `PACKAGES` that are installed."""
-    installed = {"querylect": __version__, "python": platform.python_version()}
-    for package in PACKAGES:
-        try:
+    return {"querylect": __version__, "python": platform.python_version(), **installed_versions(PACKAGES)}
+
+
+def installed_versions(packages: Iterable[str]) -> dict[str, str]:
+    """The versions of those of the packages that are installed."""
+    installed = {}
+    for package in packages:
+        with suppress(PackageNotFoundError):
             installed[package] = version(package)
-        except PackageNotFoundError:
-            continue
     return installed
 
 

@@ -1,9 +1,10 @@
-"""Resolves model names: a folder, `package:NAME[/SUBFOLDER]` of an installed Python package, or a Hub id."""
+"""Resolves model names (a folder, `package:NAME[/SUBFOLDER]` of an installed Python package, or a Hub id) and the data
+of installed packages."""
 
 from importlib.util import find_spec
 from pathlib import Path
 
-from .errors import ModelError
+from .errors import DataError, ModelError
 
 
 def resolve_model(name: str) -> str:
@@ -31,3 +32,18 @@ def resolve_model(name: str) -> str:
     if name.startswith((".", "/", "~")) or name.count("/") > 1 or not name:
         raise ModelError(f"model folder {name!r} does not exist. Give an existing folder, package:NAME or a Hub id.")
     return name
+
+
+def package_data(package: str, version: str, path: str, install: str) -> Path:
+    """A file or folder of an installed Python package, which is not imported.
+
+    Raises DataError if there is none; `version` and the command `install` say which to install.
+    """
+    spec = find_spec(package)
+    for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
+        if (Path(folder) / path).exists():
+            return Path(folder) / path
+    reason = "the package is not installed" if spec is None else "the installed package has no such file or folder"
+    raise DataError(
+        f"the dataset needs {path} of the Python package {package} {version}; {reason}. Install it: {install}"
+    )

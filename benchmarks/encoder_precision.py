@@ -69,7 +69,7 @@ def speed(config: EnvironmentConfig, count: int, rounds: int) -> None:
     encoders = {precision: Encoder.open(recipe_of(in_precision(config, precision))) for precision in PRECISIONS}
     recipe = encoders["float32"].recipe
     contents = [recipe.content_of(dataset.corpus[place]) for place in drawn]
-    texts = ["".join(recipe.written(content)) for content in contents]
+    texts = ["".join(recipe.document_text(content)) for content in contents]
     peer = SentenceTransformer(resolve_model(recipe.model), trust_remote_code=False, **loading_kwargs())
     peer.max_seq_length = recipe.max_length
     ways: dict[str, Callable[[], np.ndarray]] = {

@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ..errors import DataError, StorageError
-from ..storage import write_lines
-from .jsonl import WHOLE, Span, identifier_of, read_lines, read_records, text_of
-from .types import Dataset, Document, Qrels, Question, Split
+from ..errors import DataError
+from ..storage import storage, write_lines
+from .jsonl import ALL_LINES, Span, identifier_of, read_lines, read_records, text_of
+from .types import Dataset, Document, Question, Split
 
 _QREL_FILES = {"train": "train", "dev": "validation", "validation": "validation", "test": "test"}
 _HEADER = ("query-id", "corpus-id", "score")
@@ -48,18 +48,17 @@ def load_beir(
     unjudged = len(questions.keys() - {question.id for split in loaded.values() for question in split.questions})
     if unjudged:
         notes.append(
-            f"{folder.name}: {unjudged} of {len(questions)} questions have no relevant document in {_join(loaded)} "
+            f"{folder.name}: {unjudged} of {len(questions)} questions have no relevant document in {', '.join(loaded)} "
             "and are skipped."
         )
     name, licence = name_and_licence(folder)
-    return Dataset(
-        name=name,
-        corpus=corpus,
-        splits=loaded,
-        notes=tuple(notes),
-        licence=licence,
-        ignore_identical_ids=_ignores_identical_ids(folder),
-    )
+    ignores = read_meta(folder).get("ignore_identical_ids", False)
+    if not isinstance(ignores, bool):
+        raise DataError(
+            f"{folder / 'meta.json'}: 'ignore_identical_ids' is {ignores!r}; expected true or false. "
+            "Correct or remove it."
+        )
+    return Dataset(name, corpus, loaded, tuple(notes), licence, ignores)
 
 
 def beir_folder(path: str | Path) -> Path:
@@ -87,10 +86,18 @@ def save_beir(dataset: Dataset, path: str | Path) -> None:
     Raises DataError if `path` exists already or an id does not fit into a qrel file, StorageError if the files cannot
     be written.
     """
-    files = _beir_files(dataset)
+    questions: dict[str, Question] = {}
+    for question in (question for split in dataset.splits.values() for question in split.questions):
+        if questions.setdefault(question.id, question) != question:
+            raise DataError(f"two questions have the id {question.id!r}; ids must be unique. Rename one.")
+    meta: dict[str, Any] = {"name": dataset.name, "licence": dataset.licence}
+    if dataset.ignore_identical_ids:
+        meta["ignore_identical_ids"] = True
     with new_beir_folder(path, f"dataset {dataset.name!r}") as folder:
-        for name, lines in files.items():
-            write_lines(folder / name, lines)
+        write_lines(folder / "corpus.jsonl", map(document_line, dataset.corpus))
+        write_lines(folder / "queries.jsonl", map(question_line, questions.values()))
+        write_qrels(folder, dataset.splits)
+        write_meta(folder, meta)
 
 
 @contextmanager
@@ -100,22 +107,63 @@ def new_beir_folder(path: str | Path, label: str) -> Iterator[Path]:
     Raises DataError if `path` exists already, StorageError if the block cannot write its files.
     """
     target = Path(path).expanduser()
+    refuse_existing(target)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        with storage(
+            lambda error: (
+                f"{label} could not be written to {target} ({error}); nothing was left there. "
+                "Free some space or choose a folder that can be written."
+            )
+        ):
+            (temporary / "qrels").mkdir(parents=True)
+            yield temporary
+            temporary.rename(target)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def refuse_existing(target: Path) -> None:
+    """Raise DataError if the folder to write exists already."""
     if target.exists():
         raise DataError(
             f"{target} exists already; a dataset is only written to a new folder. Remove it or name another."
         )
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        (temporary / "qrels").mkdir(parents=True)
-        yield temporary
-        temporary.rename(target)
-    except OSError as error:
-        raise StorageError(
-            f"{label} could not be written to {target} ({error}); nothing was left there. "
-            "Free some space or choose a folder that can be written."
-        ) from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def document_line(document: Document) -> str:
+    return to_json({"_id": document.id, "title": document.title, "text": document.text})
+
+
+def question_line(question: Question) -> str:
+    options = {"options": question.options} if question.options else {}
+    return to_json({"_id": question.id, "text": question.text} | options)
+
+
+def write_qrels(folder: Path, splits: Mapping[str, Split]) -> None:
+    """Write `qrels/` of a BEIR folder, in the order of the questions.
+
+    Raises DataError if an id contains a tab or a line break, OSError.
+    """
+    for name, split in splits.items():
+        lines = ["\t".join(_HEADER)]
+        for question in split.questions:
+            for document, grade in split.qrels[question.id].items():
+                if any(character in question.id + document for character in "\t\r\n"):
+                    raise DataError(
+                        f"ids {question.id!r}, {document!r}: a qrel file takes no tab or line break in an id."
+                    )
+                lines.append(f"{question.id}\t{document}\t{grade}")
+        write_lines(folder / "qrels" / f"{'dev' if name == 'validation' else name}.tsv", lines)
+
+
+def write_meta(folder: Path, meta: Mapping[str, Any]) -> None:
+    write_lines(folder / "meta.json", [json.dumps(meta, ensure_ascii=False, indent=1)])
+
+
+def to_json(value: Mapping[str, Any]) -> str:
+    """One line of JSON, non-ASCII characters as they are."""
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _qrel_files(folder: Path, splits: Iterable[str] | None) -> dict[str, Path]:
@@ -140,12 +188,13 @@ def _qrel_files(folder: Path, splits: Iterable[str] | None) -> dict[str, Path]:
     missing = [split for split in requested if split not in files]
     if missing or not requested:
         raise DataError(
-            f"{folder} has no split {_join(missing) or '(none asked for)'}; it has {_join(files)}. Ask for those."
+            f"{folder} has no split {', '.join(missing) or '(none asked for)'}; it has {', '.join(files)}."
+            " Ask for those."
         )
     return {split: file for split, file in files.items() if split in requested}
 
 
-def read_corpus(path: Path, span: Span = WHOLE) -> Iterator[tuple[int, Document]]:
+def read_corpus(path: Path, span: Span = ALL_LINES) -> Iterator[tuple[int, Document]]:
     """Yield (line number, document) for the lines of a `corpus.jsonl`, one at a time; ids may repeat.
 
     Raises DataError for a missing file and for an invalid line.
@@ -156,7 +205,6 @@ def read_corpus(path: Path, span: Span = WHOLE) -> Iterator[tuple[int, Document]
 
 
 def no_document(path: Path) -> DataError:
-    """The error of an empty corpus."""
     return DataError(f'{path} holds no document; expected lines like {{"_id": …, "title": …, "text": …}}. Fill it.')
 
 
@@ -228,7 +276,7 @@ def _read_qrels(path: Path) -> Iterable[tuple[int, tuple[str, str, int]]]:
         if len(fields) != 3 or not _INTEGER.fullmatch(fields[2].strip()):
             raise DataError(
                 f"{path}, line {number}: {line!r}; expected 'query-id<TAB>corpus-id<TAB>score' with a whole number as "
-                "score (the header may only be the first line). Mend the line."
+                "score (the header may only be the first line). Correct the line."
             )
         yield number, (fields[0], fields[1], int(fields[2]))
 
@@ -241,26 +289,17 @@ def read_meta(folder: Path) -> dict[str, Any]:
     try:
         meta = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, OSError) as error:
-        raise DataError(f"{path} is not valid JSON ({error}). Mend or remove it.") from error
+        raise DataError(f"{path} is not valid JSON ({error}). Correct or remove it.") from error
     if not isinstance(meta, dict):
-        raise DataError(f"{path} is a JSON {type(meta).__name__}; expected an object. Mend or remove it.")
+        raise DataError(f"{path} is a JSON {type(meta).__name__}; expected an object. Correct or remove it.")
     return meta
-
-
-def _ignores_identical_ids(folder: Path) -> bool:
-    value = read_meta(folder).get("ignore_identical_ids", False)
-    if not isinstance(value, bool):
-        raise DataError(
-            f"{folder / 'meta.json'}: 'ignore_identical_ids' is {value!r}; expected true or false. Mend or remove it."
-        )
-    return value
 
 
 def _refuse_second(identifier: str, number: int, lines: dict[str, int], path: Path, kind: str) -> None:
     first = lines.setdefault(identifier, number)
     if first != number:
         raise DataError(
-            f"{path}, line {number}: {kind} id {identifier!r} stands on line {first} already; ids must be unique. "
+            f"{path}, line {number}: {kind} id {identifier!r} is on line {first} already; ids must be unique. "
             "Rename or remove one of the two."
         )
 
@@ -271,46 +310,3 @@ def _refuse_unknown(identifiers: Sequence[str], path: Path, kind: str, source: s
             f"{path}: {kind} {identifiers[0]!r} is judged but is not in {source} "
             f"({len(identifiers)} such judgements). Add it to {source} or remove its judgements."
         )
-
-
-def _beir_files(dataset: Dataset) -> dict[str, list[str]]:
-    """File name → lines."""
-    questions: dict[str, Question] = {}
-    files: dict[str, list[str]] = {}
-    for name, split in dataset.splits.items():
-        for question in split.questions:
-            if questions.setdefault(question.id, question) != question:
-                raise DataError(f"two questions have the id {question.id!r}; ids must be unique. Rename one.")
-        judged = {question.id: split.qrels[question.id] for question in split.questions}
-        files[f"qrels/{'dev' if name == 'validation' else name}.tsv"] = list(qrel_lines(judged))
-    files["corpus.jsonl"] = [
-        _json({"_id": document.id, "title": document.title, "text": document.text}) for document in dataset.corpus
-    ]
-    files["queries.jsonl"] = [
-        _json(
-            {"_id": question.id, "text": question.text}
-            | ({"options": list(question.options)} if question.options else {})
-        )
-        for question in questions.values()
-    ]
-    ignores = {"ignore_identical_ids": True} if dataset.ignore_identical_ids else {}
-    files["meta.json"] = [_json({"name": dataset.name, "licence": dataset.licence} | ignores)]
-    return files
-
-
-def qrel_lines(qrels: Qrels) -> Iterator[str]:
-    """The lines of a qrel file. Raises DataError if an id contains a tab or a line break."""
-    yield "\t".join(_HEADER)
-    for question, judged in qrels.items():
-        for document, grade in judged.items():
-            if any(character in question + document for character in "\t\r\n"):
-                raise DataError(f"ids {question!r}, {document!r}: a qrel file takes no tab or line break in an id.")
-            yield f"{question}\t{document}\t{grade}"
-
-
-def _json(value: Mapping[str, Any]) -> str:
-    return json.dumps(value, ensure_ascii=False)
-
-
-def _join(names: Iterable[str]) -> str:
-    return ", ".join(names)

@@ -1,6 +1,5 @@
 """`querylect data check`: contents of a dataset folder, integrity of its files, overlap of its splits."""
 
-import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,8 +10,8 @@ from .benchmark import load_benchmark
 from .fetched import changed_files, source_of
 from .known import known
 from .leakage import near_overlap, overlap
-from .open import open_benchmark
-from .types import Dataset, Document
+from .load import open_benchmark
+from .types import Dataset
 
 
 def check(path: Path, config: DatasetConfig | None = None) -> Iterator[str]:
@@ -60,9 +59,9 @@ def _counts(dataset: Dataset) -> Iterator[str]:
 
 
 def _repeated(dataset: Dataset) -> Iterator[str]:
-    digests = {_digest(document) for document in dataset.corpus}
-    if len(digests) < len(dataset.corpus):
-        yield f"{len(dataset.corpus) - len(digests):,} documents have the title and text of another one"
+    distinct = {(document.title, document.text) for document in dataset.corpus}
+    if len(distinct) < len(dataset.corpus):
+        yield f"{len(dataset.corpus) - len(distinct):,} documents have the title and text of another one"
     empty = sum(not document.contents for document in dataset.corpus)
     if empty:
         yield f"{empty:,} documents are empty"
@@ -83,9 +82,3 @@ def _expected(dataset: Dataset, folder: Path) -> Iterator[str]:
     ]
     comparison = "; ".join(differences) if differences else "as many documents, questions and judgements as published"
     yield f"beir/{dataset.name}, {entry.split}: {comparison}"
-
-
-def _digest(document: Document) -> bytes:
-    return hashlib.blake2b(
-        f"{document.title}\0{document.text}".encode("utf-8", "surrogatepass"), digest_size=16
-    ).digest()

@@ -1,10 +1,13 @@
 """`querylect data …`, but for `prepare` (envs/commands.py) and `baselines` (eval/commands.py)."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
+from pydantic import ValidationError
 
+from ..configs.schema import DatasetConfig
 from ..errors import ConfigError, DataError
 from ..logs import progress_bar, set_up_logging
 
@@ -92,7 +95,7 @@ def merge(
     typer.echo(f"next: querylect index build CONFIG env.dataset.kind=beir env.dataset.path={to}")
 
 
-def fetched_dataset(name: str, copy: Path | None, **options: Any) -> Any:
+def fetched_dataset(name: str, copy: Path | None, **options: object) -> DatasetConfig:
     """Dataset settings of a benchmark that was fetched, or of its local copy `copy`."""
     if name.startswith("ir_datasets/"):
         return dataset_settings({"kind": "ir_datasets", "path": name.removeprefix("ir_datasets/")})
@@ -108,11 +111,8 @@ def fetched_dataset(name: str, copy: Path | None, **options: Any) -> Any:
     return dataset_settings({"kind": kind, "path": str(folder), **options, **ignores})
 
 
-def dataset_settings(values: dict[str, Any]) -> Any:
-    from pydantic import ValidationError
-
-    from ..configs.schema import DatasetConfig
-
+def dataset_settings(values: Mapping[str, object]) -> DatasetConfig:
+    """The settings of a dataset. Raises ConfigError."""
     try:
         return DatasetConfig.model_validate(values)
     except ValidationError as error:

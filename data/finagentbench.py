@@ -141,11 +141,13 @@ def _parse_prompt(prompt: str, form: _Form, file: Path, number: int) -> tuple[st
     edges = [*markers, (len(body), len(body))]
     candidates = [body[marker[1] : next_marker[0]].strip() for marker, next_marker in pairwise(edges)]
     if not question or not any(candidates):
-        raise DataError(f"{file}, line {number}: the prompt has no question or no [{form.candidate} 0]. Mend the row.")
+        raise DataError(
+            f"{file}, line {number}: the prompt has no question or no [{form.candidate} 0]. Correct the row."
+        )
     return question, candidates
 
 
-def _grades(grades: Any, candidates: int, file: Path, number: int) -> dict[int, int]:
+def _grades(grades: object, candidates: int, file: Path, number: int) -> dict[int, int]:
     if not isinstance(grades, dict):
         raise DataError(
             f"{file}, line {number}: 'qrel' is {grades!r}; expected an object of candidate number and grade."

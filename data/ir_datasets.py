@@ -4,7 +4,7 @@ An id with judgements, such as `beir/scifact/test`, gives the split that its las
 without judgements, such as `beir/scifact`, gives those of its /train, /dev and /test that exist.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +22,11 @@ def open_ir_datasets(identifier: str) -> Benchmark:
     Raises DataError if the library is not installed, for an unknown id, and for an id without documents, questions or
     judgements; DownloadError if its files cannot be fetched.
     """
-    library = _library()
-    splits = _split_ids(library, identifier)
+    splits = _split_ids(identifier)
     questions: dict[str, Question] = {}
     qrels: dict[str, dict[str, dict[str, int]]] = {}
     for split, name in splits.items():
-        dataset = _load(library, name)
+        dataset = _load(name)
         for number, query in enumerate(_iterate(name, dataset.queries_iter), start=1):
             text = query.default_text()
             if not text.strip():
@@ -44,7 +43,7 @@ def open_ir_datasets(identifier: str) -> Benchmark:
     base, _, last = identifier.rpartition("/")
     return Benchmark(
         name=base if base and last in _SPLITS else identifier,
-        documents=lambda: _documents(first, _load(library, first)),
+        documents=lambda: _documents(first, _load(first)),
         splits=splits_of(identifier, questions, qrels, notes),
         about={"kind": "ir_datasets", "id": identifier, "splits": splits},
         notes=tuple(notes),
@@ -65,9 +64,9 @@ def _library() -> Any:
     return ir_datasets
 
 
-def _split_ids(library: Any, identifier: str) -> dict[str, str]:
+def _split_ids(identifier: str) -> dict[str, str]:
     """Split → id."""
-    dataset = _load(library, identifier)
+    dataset, library = _load(identifier), _library()
     if not dataset.has_docs():
         raise DataError(f"{identifier!r} of ir_datasets has no documents. Choose an id that has.")
     if dataset.has_qrels():
@@ -88,20 +87,19 @@ def _split_ids(library: Any, identifier: str) -> dict[str, str]:
     return ids
 
 
-def _load(library: Any, name: str) -> Any:
+def _load(name: str) -> Any:
     try:
-        return library.load(name)
+        return _library().load(name)
     except KeyError:
         raise DataError(f"ir_datasets knows no {name!r}. Its ids are at https://ir-datasets.com.") from None
 
 
-def _iterate(name: str, iterate: Any) -> Iterator[Any]:
+def _iterate(name: str, iterate: Callable[[], Iterator[Any]]) -> Iterator[Any]:
     try:
         yield from iterate()
     except OSError as error:
         raise DownloadError(
-            f"ir_datasets could not fetch {name!r} ({error}). Ask again where the network reaches it; what it has "
-            "fetched, it keeps."
+            f"ir_datasets could not fetch {name!r} ({error}). Try again with a connection; what has arrived is kept."
         ) from error
 
 

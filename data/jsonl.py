@@ -1,6 +1,8 @@
 """Reads JSON-lines files, whole or in byte spans; errors name the file and the line."""
 
+import gzip
 import json
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -24,8 +26,7 @@ class Span:
     line: int = 1
 
 
-WHOLE = Span()
-"""A whole file."""
+ALL_LINES = Span()
 
 
 def spans(path: Path, size: int, expected: str) -> tuple[list[Span], int]:
@@ -56,15 +57,15 @@ def spans(path: Path, size: int, expected: str) -> tuple[list[Span], int]:
     return blocks, breaks[-1] + (last != b"\n")
 
 
-def read_lines(path: Path, expected: str, span: Span = WHOLE) -> Iterator[tuple[int, str]]:
-    """Yield (line number from 1, line without its end) for each non-blank line of a UTF-8 file.
+def read_lines(path: Path, expected: str, span: Span = ALL_LINES) -> Iterator[tuple[int, str]]:
+    """Yield (line number from 1, line without its end) for each non-blank line of a UTF-8 file, also a gzipped one.
 
     `expected` describes the file in errors; `span` limits what is read. Raises DataError for a missing or unreadable
     file and for bytes that are not UTF-8.
     """
     number = span.line
     try:
-        with path.open("rb") as file:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             if span.start:
                 file.seek(span.start - 1)
                 file.readline()
@@ -77,11 +78,13 @@ def read_lines(path: Path, expected: str, span: Span = WHOLE) -> Iterator[tuple[
                 number += 1
     except UnicodeDecodeError as error:
         raise DataError(f"{path}, line {number}: not UTF-8 ({error}). Save the file as UTF-8.") from error
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise DataError(f"{path}, line {number}: not readable ({error}); expected {expected}.") from error
     except OSError as error:
         raise _unreadable(path, expected, error) from error
 
 
-def read_records(path: Path, expected: str, span: Span = WHOLE) -> Iterator[tuple[int, dict[str, Any]]]:
+def read_records(path: Path, expected: str, span: Span = ALL_LINES) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield (line number from 1, object) for each line of a JSON-lines file; blank lines are skipped.
 
     Raises DataError as `read_lines` does, and if a line is not one JSON object.
@@ -92,12 +95,12 @@ def read_records(path: Path, expected: str, span: Span = WHOLE) -> Iterator[tupl
         except ValueError as error:
             raise DataError(
                 f"{path}, line {number}: not valid JSON ({error}); expected one JSON object per line. "
-                "Mend or remove the line."
+                "Correct or remove the line."
             ) from error
         if not isinstance(record, dict):
             raise DataError(
                 f"{path}, line {number}: a JSON {type(record).__name__}; expected one JSON object per line. "
-                "Mend or remove the line."
+                "Correct or remove the line."
             )
         yield number, record
 
@@ -118,7 +121,7 @@ def text_of(record: Mapping[str, Any], key: str, path: Path, number: int, defaul
     """A text field of a record; `default` if it is missing. Raises DataError if the value is no text."""
     value = record.get(key, default)
     if not isinstance(value, str):
-        raise DataError(f"{path}, line {number}: {key!r} is {value!r}; expected a string. Add or mend it.")
+        raise DataError(f"{path}, line {number}: {key!r} is {value!r}; expected a string. Add or correct it.")
     return _unicode(value, key, path, number)
 
 
@@ -127,7 +130,7 @@ def _unicode(text: str, key: str, path: Path, number: int) -> str:
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise DataError(f"{path}, line {number}: {key!r} is not valid Unicode ({error}). Mend the text.") from error
+        raise DataError(f"{path}, line {number}: {key!r} is not valid Unicode ({error}). Correct the text.") from error
     return text
 
 

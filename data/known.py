@@ -50,9 +50,10 @@ class KnownBenchmark:
     """The split that published results are for."""
 
 
-def known() -> dict[str, KnownBenchmark]:
+@cache
+def known() -> Mapping[str, KnownBenchmark]:
     """All benchmarks of known.yaml, by name."""
-    entries = _read("known.yaml")
+    entries = parse_yaml((Path(__file__).parent / "known.yaml").read_text(encoding="utf-8"))
     benchmarks = {name: _from_entry(name, entry) for name, entry in entries.items() if name != "beir"}
     return benchmarks | {f"beir/{name}": _beir(name, entry) for name, entry in entries["beir"].items()}
 
@@ -79,25 +80,13 @@ def listed() -> Iterator[tuple[str, str, str]]:
         yield entry.name, entry.about, entry.licence
     yield "mteb/NAME", "any retrieval task of MTEB by name (needs the extra mteb)", "as the task's metadata say"
     yield "hub:OWNER/NAME", "tables of documents, questions and judgements on the Hub", "as its card says"
-    yield (
-        "ir_datasets ID",
-        "any id of ir_datasets (the extra of that name): prepare and dataset.kind",
-        "as its page says",
-    )
+    yield "ir_datasets ID", "any id of ir_datasets (needs that extra): prepare and dataset.kind", "as its page says"
 
 
 def _from_entry(name: str, entry: Mapping[str, Any]) -> KnownBenchmark:
-    repositories = tuple(
-        HubFiles(repository["repo"], tuple(repository["files"])) for repository in entry.get("repositories", ())
-    )
-    files = (
-        tuple(entry["files"])
-        if "files" in entry
-        else tuple(pattern for repository in repositories for pattern in repository.files)
-    )
-    return KnownBenchmark(
-        name, entry["kind"], entry["about"], entry["licence"], repositories, files, by_hand=entry.get("by_hand", "")
-    )
+    repositories = tuple(HubFiles(item["repo"], tuple(item["files"])) for item in entry.get("repositories", ()))
+    files = tuple(entry.get("files") or (pattern for repository in repositories for pattern in repository.files))
+    return KnownBenchmark(**{**entry, "name": name, "repositories": repositories, "files": files})
 
 
 def _beir(name: str, entry: Mapping[str, Any]) -> KnownBenchmark:
@@ -106,10 +95,7 @@ def _beir(name: str, entry: Mapping[str, Any]) -> KnownBenchmark:
         kind="mteb",
         about=f"{entry['documents']:,} documents, {entry['questions']:,} {entry['split']} questions",
         licence=_BEIR_LICENCE.format(entry["licence"]),
-        repositories=(
-            HubFiles(f"BeIR/{name}", _TABLES),
-            HubFiles(f"BeIR/{name}-qrels", ("*.tsv",), "qrels"),
-        ),
+        repositories=(HubFiles(f"BeIR/{name}", _TABLES), HubFiles(f"BeIR/{name}-qrels", ("*.tsv",), "qrels")),
         files=(*_TABLES, "qrels/*"),
         ignore_identical_ids=True,
         counts={name: entry[name] for name in ("documents", "questions", "judgements")},
@@ -143,8 +129,3 @@ def _mteb(name: str) -> KnownBenchmark:
         repositories=(HubFiles(metadata.dataset["path"], ("*",), revision=metadata.dataset.get("revision")),),
         ignore_identical_ids=bool(getattr(task, "ignore_identical_ids", False)),
     )
-
-
-@cache
-def _read(name: str) -> dict[str, Any]:
-    return dict(parse_yaml((Path(__file__).parent / name).read_text(encoding="utf-8")))

@@ -27,14 +27,17 @@ def overlap(dataset: Dataset) -> list[str]:
 
     Texts are compared by their words, without case and punctuation.
     """
-    return [
-        f"{dataset.name}: {len(ids)} question ids and {len(texts)} question texts stand in both {first} and {second} "
-        f"(for instance {min(ids or texts)!r}): figures for {second} are not held out."
-        for first, second in combinations([name for name in _ORDER if name in dataset.splits], 2)
-        for left, right in [(dataset.splits[first], dataset.splits[second])]
-        for ids, texts in [(_ids(left) & _ids(right), _texts(left) & _texts(right))]
-        if ids or texts
-    ]
+    messages = []
+    for first, second in combinations([name for name in _ORDER if name in dataset.splits], 2):
+        pair = dataset.splits[first].questions, dataset.splits[second].questions
+        ids = set.intersection(*({question.id for question in questions} for questions in pair))
+        texts = set.intersection(*({words(question.text) for question in questions} for questions in pair))
+        if ids or texts:
+            messages.append(
+                f"{dataset.name}: {len(ids)} question ids and {len(texts)} question texts stand in both {first} and "
+                f"{second} (for instance {min(ids or texts)!r}): figures for {second} are not held out."
+            )
+    return messages
 
 
 def overlap_with_train(name: str, split: str, questions: Sequence[Question], train: Sequence[Question]) -> list[str]:
@@ -84,7 +87,7 @@ def without_leaks(name: str, splits: Mapping[str, Split], near: bool = False) ->
     for split in reversed([split for split in _ORDER if split in splits]):
         questions = list(splits[split].questions)
         ids, texts = {question.id for question in later}, {words(question.text) for question in later}
-        near_ids = {duplicate.id for duplicate, _ in _near_both(questions, later)} if near and later else set()
+        near_ids = {question.id for _, question in near_questions(later, questions)} if near and later else set()
         remaining = [q for q in questions if q.id not in ids and words(q.text) not in texts and q.id not in near_ids]
         if len(remaining) < len(questions):
             notes.append(
@@ -99,22 +102,9 @@ def without_leaks(name: str, splits: Mapping[str, Split], near: bool = False) ->
     return {split: cleaned[split] for split in _ORDER if split in cleaned}, notes
 
 
-def _near_both(questions: Sequence[Question], later: Sequence[Question]) -> list[tuple[Question, Question]]:
-    """(question, match) for each of `questions` that has a near-duplicate `match` in `later`."""
-    return [(question, match) for match, question in near_questions(later, questions)]
-
-
 def words(text: str) -> str:
     """The words of a text, case-folded and without punctuation."""
     return " ".join(_WORD.findall(text.casefold()))
-
-
-def _ids(split: Split) -> set[str]:
-    return {question.id for question in split.questions}
-
-
-def _texts(split: Split) -> set[str]:
-    return {words(question.text) for question in split.questions}
 
 
 def fingerprint(document: Document) -> bytes:

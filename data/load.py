@@ -1,4 +1,4 @@
-"""Loads the dataset that settings describe; hashes a corpus, to check that an index belongs to it."""
+"""Loads the dataset or opens the benchmark that settings describe; hashes a corpus."""
 
 import hashlib
 from collections.abc import Iterable
@@ -6,10 +6,9 @@ from dataclasses import replace
 
 from ..configs.schema import DatasetConfig
 from .beir import load_beir
-from .benchmark import load_benchmark
+from .benchmark import Benchmark, load_benchmark
 from .hpo import load_hpo
 from .leakage import without_leaks
-from .open import open_benchmark
 from .types import Dataset, Document
 from .wordnet import load_wordnet
 
@@ -34,6 +33,32 @@ def read_dataset(config: DatasetConfig) -> Dataset:
     else:
         dataset = load_benchmark(open_benchmark(config))
     return as_configured(dataset, config)
+
+
+def open_benchmark(config: DatasetConfig) -> Benchmark:
+    """The configured benchmark, with leaked questions removed (`without_leaks`).
+
+    Raises DataError if it is missing, incomplete or inconsistent.
+    """
+    assert config.path is not None, "DatasetConfig demands a path for every published form"
+    if config.kind == "ragbench":
+        from .ragbench import open_ragbench
+
+        benchmark = open_ragbench(config.path, config.parts, config.positives)
+    elif config.kind == "finagentbench":
+        from .finagentbench import open_finagentbench
+
+        benchmark = open_finagentbench(config.path, config.task)
+    elif config.kind == "mteb":
+        from .hub_tables import open_tables
+
+        benchmark = open_tables(config.path, config.subset)
+    else:
+        from .ir_datasets import open_ir_datasets
+
+        benchmark = open_ir_datasets(config.path)
+    splits, notes = without_leaks(benchmark.name, benchmark.splits)
+    return replace(benchmark, splits=splits, notes=(*benchmark.notes, *notes))
 
 
 def as_configured(dataset: Dataset, config: DatasetConfig) -> Dataset:

@@ -10,7 +10,6 @@ from .types import Question
 
 
 def join_id(environment: str, question_id: str) -> str:
-    """The mixed id of an environment's question."""
     return f"{environment}/{question_id}"
 
 

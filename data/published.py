@@ -86,13 +86,10 @@ def published(name: str) -> Published:
                 )
             figures += [
                 PublishedFigure(
-                    table=group["table"],
-                    task=group["task"],
-                    metric=group["metric"],
+                    **{name: group[name] for name in ("table", "task", "metric", "unit")},
                     system=system,
                     generator=str(generator),
                     value=float(value),
-                    unit=group["unit"],
                     setting=group.get("setting", ""),
                 )
                 for generator, value in zip(group["generators"], values, strict=True)

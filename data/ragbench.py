@@ -18,23 +18,13 @@ from .rows import FETCH, document_id, parquet_shards, read_rows, string_of
 from .types import Document, Question
 
 PARTS = (
-    "covidqa",
-    "cuad",
-    "delucionqa",
-    "emanual",
-    "expertqa",
-    "finqa",
-    "hagrid",
-    "hotpotqa",
-    "msmarco",
-    "pubmedqa",
-    "tatqa",
-    "techqa",
-)
+    "covidqa", "cuad", "delucionqa", "emanual", "expertqa", "finqa", "hagrid", "hotpotqa", "msmarco", "pubmedqa",
+    "tatqa", "techqa",
+)  # fmt: skip
 LICENCE = (
     "RAGBench, CC BY 4.0 (https://huggingface.co/datasets/rungalileo/ragbench). Cite: Friel R, Belyi M, Sanyal A. "
+    "RAGBench: Explainable Benchmark for Retrieval-Augmented Generation Systems. arXiv:2407.11005, 2024."
 )
-LICENCE += "RAGBench: Explainable Benchmark for Retrieval-Augmented Generation Systems. arXiv:2407.11005, 2024."
 Positives = Literal["all", "relevant"]
 
 _SPLITS = ("train", "validation", "test")
@@ -59,11 +49,19 @@ def open_ragbench(path: str | Path, parts: Sequence[str] | None = None, positive
         for split in _SPLITS
         if split not in by_split
     ]
-    registry = _QuestionRegistry()
+    questions: dict[str, Question] = {}
+    ids: dict[tuple[str, str], str] = {}
     qrels: dict[str, dict[str, dict[str, int]]] = {split: {} for split in _SPLITS}
     rows = repeated = unknown = 0
     for part, split, row in _rows(files):
-        identifier = registry.identify(part, row)
+        text = row["question"]
+        if (part, text) not in ids:
+            identifier = "_".join(f"{part}/{row['id']}".split())
+            if identifier in questions:  # the id of another question
+                identifier = f"{identifier}-{document_id(text)[:8]}"
+            ids[part, text] = identifier
+            questions[identifier] = Question(identifier, text)
+        identifier = ids[part, text]
         rows, repeated = rows + 1, repeated + (identifier in qrels[split])
         judged = qrels[split].setdefault(identifier, {})
         texts: list[str] = row["documents"]
@@ -75,12 +73,12 @@ def open_ragbench(path: str | Path, parts: Sequence[str] | None = None, positive
     if repeated:
         notes.append(f"ragbench: {repeated} of {rows} rows repeat a question of their part and split and are joined.")
     if unknown:
-        notes.append(f"ragbench: {unknown} sentence keys name no document of their row and are passed over.")
+        notes.append(f"ragbench: {unknown} sentence keys name no document of their row and are ignored.")
     name = "ragbench" if len(files) == len(PARTS) else f"ragbench[{','.join(files)}]"
     return Benchmark(
         name=name,
         documents=lambda: _documents(files),
-        splits=splits_of(name, registry.questions, qrels, notes),
+        splits=splits_of(name, questions, qrels, notes),
         about={"kind": "ragbench", "parts": list(files), "positives": positives},
         notes=tuple(notes),
         licence=LICENCE,
@@ -144,27 +142,6 @@ def _check(row: dict[str, Any], part: str, split: str, path: Path, number: int) 
             f"{path}, row {number} says that it is of {row['dataset_name']!r}; expected {part}_{split}. "
             f"The file lies in the wrong place. {FETCH}"
         )
-
-
-class _QuestionRegistry:
-    """Questions by id; equal texts of one part share an id."""
-
-    def __init__(self) -> None:
-        self.questions: dict[str, Question] = {}
-        self._ids: dict[tuple[str, str], str] = {}
-
-    def identify(self, part: str, row: dict[str, Any]) -> str:
-        """The id of the row's question; a hash is appended if another question already has the id."""
-        text = row["question"]
-        existing = self._ids.get((part, text))
-        if existing is not None:
-            return existing
-        identifier = "_".join(f"{part}/{row['id']}".split())
-        if identifier in self.questions:
-            identifier = f"{identifier}-{document_id(text)[:8]}"
-        self._ids[part, text] = identifier
-        self.questions[identifier] = Question(identifier, text)
-        return identifier
 
 
 def _relevant(keys: Sequence[str] | None, documents: int) -> tuple[list[int], int]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from ..configs.yaml12 import parse_yaml
 
@@ -56,11 +56,13 @@ class BaselineCheck:
     sentence: str
 
 
+@cache
 def references() -> tuple[Reference, ...]:
     """All published scores of references.yaml."""
+    groups = parse_yaml((Path(__file__).parent / "references.yaml").read_text(encoding="utf-8"))
     return tuple(
         Reference(dataset, group["retriever"], group["split"], value / 100, group["source"], group.get("about", ""))
-        for group in _read()
+        for group in groups
         for dataset, value in group["values"].items()
     )
 
@@ -95,12 +97,8 @@ def _verdict(measured: Measured, tolerance: float, published: Sequence[Reference
         f"{measured.environment}: {METRIC} {measured.value:.4f} over {measured.questions} {measured.split} questions"
     )
     if not matching:
-        return BaselineCheck(
-            measured,
-            "unknown",
-            (),
-            f"{prefix}: no figure is published for {measured.retriever} on {measured.dataset} that we know.",
-        )
+        sentence = f"{prefix}: no figure is published for {measured.retriever} on {measured.dataset} that we know."
+        return BaselineCheck(measured, "unknown", (), sentence)
     # 1e-9: float rounding must not decide at the edge of the tolerance
     near = [reference for reference in matching if abs(reference.value - measured.value) <= tolerance + 1e-9]
     far = [reference for reference in matching if reference not in near]
@@ -116,8 +114,3 @@ def _verdict(measured: Measured, tolerance: float, published: Sequence[Reference
 def _source(reference: Reference) -> str:
     conditions = f", {reference.about}" if reference.about else ""
     return f"{reference.value:.4f}, {reference.source}{conditions}"
-
-
-@cache
-def _read() -> list[dict[str, Any]]:
-    return list(parse_yaml((Path(__file__).parent / "references.yaml").read_text(encoding="utf-8")))

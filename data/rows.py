@@ -3,12 +3,9 @@
 Rows are read one at a time with their number, so that errors can name the row.
 """
 
-import gzip
 import hashlib
-import json
 import math
 import re
-import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,9 +31,7 @@ def read_rows(path: Path, columns: Sequence[str], expected: str) -> Iterator[tup
         raise DataError(f"{path} is empty; expected {expected}. {FETCH}")
     if path.suffix == ".parquet":
         rows = _parquet(path, columns, expected)
-    elif path.name.endswith(".jsonl.gz"):
-        rows = _gzipped(path, expected)
-    elif path.suffix == ".jsonl":
+    elif path.name.endswith((".jsonl", ".jsonl.gz")):
         rows = read_records(path, expected)
     elif path.suffix == ".tsv":
         rows = _tabbed(path, columns, expected)
@@ -89,7 +84,7 @@ def string_of(row: dict[str, Any], column: str, path: Path, number: int) -> str:
     """A text column of a row. Raises DataError if it is no text."""
     value = row[column]
     if not isinstance(value, str):
-        raise DataError(f"{path}, row {number}: {column!r} is {value!r}; expected a text. Mend or remove the row.")
+        raise DataError(f"{path}, row {number}: {column!r} is {value!r}; expected a text. Correct or remove the row.")
     return value
 
 
@@ -97,18 +92,18 @@ def id_of(row: dict[str, Any], column: str, path: Path, number: int) -> str:
     """An id column of a row, as text. Raises DataError if it is empty, or neither a text nor an integer."""
     value = row[column]
     if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
-        raise DataError(f"{path}, row {number}: {column!r} is {value!r}; expected an id. Mend or remove the row.")
+        raise DataError(f"{path}, row {number}: {column!r} is {value!r}; expected an id. Correct or remove the row.")
     return str(value)
 
 
-def grade_of(value: Any, path: Path, number: int) -> int:
+def grade_of(value: object, path: Path, number: int) -> int:
     """A grade as int. Raises DataError if it is no whole number: NaN, a fraction, a bool, None."""
     if isinstance(value, str) and re.fullmatch(r"\s*[+-]?\d+(\.0*)?\s*", value):
         value = float(value)
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value != int(value):
         raise DataError(
             f"{path}, row {number}: the grade is {value!r}; expected a whole number such as 0, 1 or 2. "
-            "Mend the row, or fetch the file again."
+            "Correct the row, or fetch the file again."
         )
     return int(value)
 
@@ -133,7 +128,8 @@ def _parquet(path: Path, columns: Sequence[str], expected: str) -> Iterator[tupl
             )
         number = 0
         try:
-            for batch in file.iter_batches(batch_size=_BATCH_ROWS, columns=_columns_to_read(columns, names)):
+            to_read = [name for name in names if name in columns or name in _OPTIONAL]
+            for batch in file.iter_batches(batch_size=_BATCH_ROWS, columns=to_read):
                 for row in batch.to_pylist():
                     number += 1
                     yield number, row
@@ -141,25 +137,6 @@ def _parquet(path: Path, columns: Sequence[str], expected: str) -> Iterator[tupl
             raise DataError(
                 f"{path} is damaged after row {number} ({first_line(error)}); expected {expected}. {FETCH}"
             ) from error
-
-
-def _columns_to_read(columns: Sequence[str], names: Sequence[str]) -> list[str]:
-    """The columns to read: the required ones, and the optional ones that the file has."""
-    return [name for name in names if name in columns or name in _OPTIONAL]
-
-
-def _gzipped(path: Path, expected: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    number = 0
-    try:
-        with gzip.open(path, "rt", encoding="utf-8") as file:
-            for number, line in enumerate(file, start=1):
-                if line.strip():
-                    row = json.loads(line)
-                    if not isinstance(row, dict):
-                        raise ValueError(f"a JSON {type(row).__name__}")
-                    yield number, row
-    except (OSError, EOFError, ValueError, zlib.error) as error:
-        raise DataError(f"{path}, line {number}: not readable ({error}); expected {expected}. {FETCH}") from error
 
 
 def _tabbed(path: Path, columns: Sequence[str], expected: str) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -171,8 +148,8 @@ def _tabbed(path: Path, columns: Sequence[str], expected: str) -> Iterator[tuple
             continue
         if len(fields) != len(columns):
             raise DataError(
-                f"{path}, line {number}: {line!r}; expected {'<TAB>'.join(columns)}. Mend the line, or fetch the file "
-                "again."
+                f"{path}, line {number}: {line!r}; expected {'<TAB>'.join(columns)}. Correct the line, or fetch "
+                "the file again."
             )
         yield number, dict(zip(columns, fields, strict=True))
 

@@ -5,11 +5,11 @@ the same seed, and the order of a file does not matter.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from heapq import nsmallest
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import TypeVar
 
 Item = TypeVar("Item")
 
@@ -48,7 +48,7 @@ def sampled(size: int, total: int, limit: int | None, seed: int) -> QuestionSamp
     return QuestionSample(size, total, seed) if limit is not None and size < total else None
 
 
-def sample_of(values: Any) -> QuestionSample | None:
+def sample_of(values: Mapping[str, int] | None) -> QuestionSample | None:
     """The sample that `results.json` describes; None if all questions were asked."""
     return QuestionSample(int(values["size"]), int(values["of"]), int(values["seed"])) if values else None
 

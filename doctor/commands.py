@@ -29,7 +29,7 @@ def doctor(
     """Say what this machine can run and what is missing; exit code 2 where CONFIG needs something that is not there."""
     set_up_logging(verbose)
     settings = load_config(config, list(overrides or ())) if config is not None else None
-    from .findings import as_data, told
+    from .findings import as_data, as_text
     from .machine import answer, machine, start_probe
     from .surroundings import surroundings
 
@@ -44,6 +44,6 @@ def doctor(
 
         findings += needs(settings, str(config), online)
         findings.append(memory(settings, probed.get("torch", {}), available_bytes()))
-    typer.echo(json.dumps(as_data(findings), indent=2) if as_json else told(findings))
+    typer.echo(json.dumps(as_data(findings), indent=2) if as_json else as_text(findings))
     if any(finding.state == "needed" for finding in findings):
         raise typer.Exit(2)

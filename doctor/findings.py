@@ -8,19 +8,19 @@ State = Literal["ok", "missing", "needed"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at."""
+    """The outcome of one check."""
 
     about: str
     """machine, accelerator, packages, cluster, accounts or config."""
     name: str
     state: State
-    """missing: it is not there, which matters to who wants it; needed: it is not there and the config needs it."""
+    """missing: not there, and nothing checked needs it; needed: not there, and the config needs it."""
     said: str
     remedy: str = ""
     """What to do about it, as a command where there is one."""
 
 
-def told(findings: list[Finding]) -> str:
+def as_text(findings: list[Finding]) -> str:
     """The findings as lines for people, a heading for each kind."""
     width = max(len(finding.name) for finding in findings)
     lines: list[str] = []

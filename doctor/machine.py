@@ -9,41 +9,40 @@ import platform
 import shutil
 import subprocess
 import sys
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from ..envs.server.memory import available_bytes
+from ..provenance import installed_versions
 from .findings import Finding
 
-ASKING_SECONDS = 120.0
+PROBE_SECONDS = 120.0
 """How long the child may take; on a machine under load an import of torch takes half a minute."""
 
 PROBE = """
 import json
-found = {}
+report = {}
 try:
     import torch
     cuda = torch.cuda.is_available()
-    every = range(torch.cuda.device_count() if cuda else 0)
-    found["torch"] = {
+    report["torch"] = {
         "cuda": torch.version.cuda,
         "gpus": [
-            [torch.cuda.get_device_name(one), torch.cuda.get_device_properties(one).total_memory / 2**30]
-            for one in every
+            [torch.cuda.get_device_name(gpu), torch.cuda.get_device_properties(gpu).total_memory / 2**30]
+            for gpu in range(torch.cuda.device_count() if cuda else 0)
         ],
         "bf16": bool(torch.cuda.is_bf16_supported(including_emulation=False)) if cuda
         else bool(torch.cpu._is_amx_tile_supported()),
     }
 except Exception as error:
-    found["torch_error"] = f"{type(error).__name__}: {error}"
+    report["torch_error"] = f"{type(error).__name__}: {error}"
 try:
     import faiss
-    found["faiss"] = {"gpus": faiss.get_num_gpus() if hasattr(faiss, "StandardGpuResources") else 0}
+    report["faiss"] = {"gpus": faiss.get_num_gpus() if hasattr(faiss, "StandardGpuResources") else 0}
 except Exception as error:
-    found["faiss_error"] = f"{type(error).__name__}: {error}"
-print(json.dumps(found))
+    report["faiss_error"] = f"{type(error).__name__}: {error}"
+print(json.dumps(report))
 """
 
 
@@ -55,18 +54,22 @@ def start_probe() -> subprocess.Popen[str]:
 
 def machine(output: Path, probed: dict[str, Any]) -> list[Finding]:
     """What there is to compute with; `output` is where runs are written, `probed` what the probe answered."""
-    return [*_host(output), *_accelerators(probed)]
+    findings = [*_host(output), _driver(), _torch(probed)]
+    if torch := probed.get("torch"):
+        detail = f"the {'GPU' if torch['gpus'] else 'CPU'} {'computes' if torch['bf16'] else 'does not compute'} in it"
+        findings.append(Finding("accelerator", "bf16", "ok" if torch["bf16"] else "missing", detail))
+    return [*findings, _faiss(probed), _package("vllm", "pip install 'querylect[gpu]'"), _deepspeed()]
 
 
 def answer(probe: subprocess.Popen[str]) -> dict[str, Any]:
     """What torch and FAISS say of themselves: `torch` and `faiss`, or `torch_error` and `faiss_error`."""
     try:
-        printed, _ = probe.communicate(timeout=ASKING_SECONDS)
+        printed, _ = probe.communicate(timeout=PROBE_SECONDS)
         return dict(json.loads(printed.splitlines()[-1]))
     except subprocess.TimeoutExpired:
         probe.kill()
         probe.communicate()
-        return {"torch_error": f"no answer in {ASKING_SECONDS:g} s", "faiss_error": "not asked"}
+        return {"torch_error": f"no answer in {PROBE_SECONDS:g} s", "faiss_error": "not asked"}
     except (ValueError, IndexError):
         ended = f"the import ended the process (exit code {probe.returncode})"
         return {"torch_error": ended, "faiss_error": "not asked"}
@@ -90,19 +93,6 @@ def _host(output: Path) -> list[Finding]:
             warning if writable else f"{folder} cannot be written to: choose another output=…",
         ),
     ]  # fmt: skip
-
-
-def _accelerators(probed: dict[str, Any]) -> list[Finding]:
-    findings = [_driver(), _torch(probed)]
-    torch = probed.get("torch", {})
-    gpus = torch.get("gpus", [])
-    if torch:
-        detail = f"the {'GPU' if gpus else 'CPU'} {'computes' if torch['bf16'] else 'does not compute'} in it"
-        findings.append(Finding("accelerator", "bf16", "ok" if torch["bf16"] else "missing", detail))
-    findings.append(_faiss(probed))
-    findings.append(_package("vllm", "vllm", "pip install 'querylect[gpu]'"))
-    findings.append(_deepspeed())
-    return findings
 
 
 def _driver() -> Finding:
@@ -139,22 +129,19 @@ def _faiss(probed: dict[str, Any]) -> Finding:
 
 
 def _deepspeed() -> Finding:
-    finding = _package("deepspeed", "deepspeed", "pip install 'querylect[deepspeed]'")
+    finding = _package("deepspeed", "pip install 'querylect[deepspeed]'")
     if finding.state == "ok" and not any(map(shutil.which, ("c++", "g++", "clang++"))):
         detail = f"{finding.said}, and there is no C++ compiler for its communication"
         return Finding("accelerator", "deepspeed", "missing", detail, "on Debian: apt-get install g++")
     return finding
 
 
-def _package(name: str, module: str, remedy: str) -> Finding:
+def _package(name: str, remedy: str) -> Finding:
     installed = _version(name)
-    if installed is None or find_spec(module) is None:
+    if installed is None or find_spec(name) is None:
         return Finding("accelerator", name, "missing", "not installed", remedy)
     return Finding("accelerator", name, "ok", installed)
 
 
 def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
+    return installed_versions([name]).get(name)

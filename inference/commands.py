@@ -2,8 +2,9 @@
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from itertools import chain, islice
 from pathlib import Path
 from typing import Annotated
@@ -82,34 +83,35 @@ def rewrite(
     for number, text in enumerate(question or (), start=1):
         if not text.strip():
             raise UserError(f"question {number} of {len(question or ())} (--question) is blank: {text!r}.")
-    from .jsonl_io import FailureCount, Output, QuestionLines, rewritten
+    from .jsonl_io import Output, QuestionLines, log_failures, rewritten
     from .rewriter import Rewriter
 
-    lines = QuestionLines(question or _lines(source))
-    with nullcontext() if output is None else Output(output.expanduser(), resume) as records_file:
-        pending = iter(lines) if records_file is None else records_file.left(lines)
+    with _open_lines(source) as stream, nullcontext() if output is None else Output(output, resume) as records_file:
+        lines = QuestionLines(question or stream)
+        pending = iter(lines) if records_file is None else records_file.unanswered(lines)
         first = list(islice(pending, 1))
         if not first and not lines.bad and not (records_file and records_file.done):
             raise UserError("no question to rewrite: give --question TEXT, or one question per line of input.")
         if first:
-            counts = FailureCount()
+            answers, failures = 0, Counter[str]()
             with Rewriter(trained, turn=turn) as loaded:
                 for records in rewritten(loaded, chain(first, pending), batch):
-                    counts.add(records)
+                    answers += len(records)
+                    failures.update(record["failure"] for record in records if record["fallback"])
                     if records_file is not None:
                         records_file.write(records)
                         continue
                     for record in records:
                         typer.echo(json.dumps(record, ensure_ascii=False))
-            counts.tell()
+            log_failures(answers, failures)
     if lines.bad:
-        raise IncompleteError(f"{lines.bad} lines were no question and are told above; all others were rewritten.")
+        raise IncompleteError(f"{lines.bad} lines were no question and are logged above; all others were rewritten.")
 
 
-def _lines(source: Path | None) -> Iterable[str | bytes]:
-    """The lines of a file or of standard input, read lazily."""
+def _open_lines(source: Path | None) -> AbstractContextManager[Iterable[str | bytes]]:
+    """The lines of a file or of standard input, to be read lazily."""
     if source is None:
-        return getattr(sys.stdin, "buffer", sys.stdin)
+        return nullcontext(getattr(sys.stdin, "buffer", sys.stdin))
     try:
         return source.expanduser().open("rb")
     except OSError as error:

@@ -9,7 +9,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, Self
@@ -41,7 +41,7 @@ class QuestionLines:
                     raise ValueError(f"the id {question.id!r} was that of line {line_numbers[question.id]}")
             except ValueError as error:
                 self.bad += 1
-                log.warning("line %d is passed over: %s", number, error)
+                log.warning("line %d is skipped: %s", number, error)
                 continue
             if question is not None:
                 line_numbers[question.id] = number
@@ -56,27 +56,13 @@ def rewritten(rewriter: Rewriter, questions: Iterable[Question], batch: int) -> 
         yield [{"id": result.question.id, **result.record()} for result in results]
 
 
-@dataclass(slots=True)
-class FailureCount:
-    """Counts failed answers by reason."""
-
-    answers: int = 0
-    reasons: Counter[str] = field(default_factory=Counter)
-
-    def add(self, records: Iterable[Mapping[str, Any]]) -> None:
-        """Count some records."""
-        for record in records:
-            self.answers += 1
-            self.reasons.update([record["failure"]] if record["fallback"] else [])
-
-    def tell(self) -> None:
-        """Log how often the question replaced a failed rewrite."""
-        if self.reasons:
-            summary = ", ".join(f"{reason} ({count})" for reason, count in self.reasons.most_common())
-            log.warning(
-                "%d of %d answers failed, and the question itself is their text and plan (fallback: true): %s",
-                self.reasons.total(), self.answers, summary,
-            )  # fmt: skip
+def log_failures(answers: int, reasons: Counter[str]) -> None:
+    """Log how often the question replaced a failed rewrite."""
+    if reasons:
+        log.warning(
+            "%d of %d answers failed, and the question itself is their text and plan (fallback: true): %s",
+            reasons.total(), answers, ", ".join(f"{reason} ({count})" for reason, count in reasons.most_common()),
+        )  # fmt: skip
 
 
 class Output:
@@ -88,7 +74,7 @@ class Output:
         Raises ConfigError if the file is not empty without `resume`, or cannot be written; StorageError if another
         process is writing it, or it cannot be read.
         """
-        self.path = path
+        self.path = path = path.expanduser()
         self.done: Mapping[str, str] = {}
         """Texts of the questions already in the file, by id."""
         if not resume and path.exists() and (not path.is_file() or path.stat().st_size):
@@ -97,14 +83,11 @@ class Output:
             self._file = path.open("ab")
         except OSError as error:
             raise ConfigError(
-                f"{path} cannot be written ({error.strerror}). Make its folder, or give another file."
+                f"{path} cannot be written ({error.strerror}). Make its folder, or give another."
             ) from error
         try:
-            hold(
-                self._file.fileno(),
-                path,
-                f"another command writes {path} now. Wait until it is done, or give another file.",
-            )
+            taken = f"another command writes {path} now. Wait until it is done, or give another file."
+            hold(self._file.fileno(), path, taken)
             rows = read_whole(path, _row, "are no rewrites; the questions are asked again", "Give another file.")
         except BaseException:
             self.close()
@@ -118,10 +101,9 @@ class Output:
         self.close()
 
     def close(self) -> None:
-        """Close the file and release its lock."""
         self._file.close()
 
-    def left(self, questions: Iterable[Question]) -> Iterator[Question]:
+    def unanswered(self, questions: Iterable[Question]) -> Iterator[Question]:
         """The questions not yet in the file. Raises ConfigError if one has the id of another question in it."""
         for question in questions:
             existing = self.done.get(question.id)
@@ -141,8 +123,8 @@ class Output:
             with suppress(OSError):
                 cut_off_half_a_line(self.path)
             raise StorageError(
-                f"{self.path} could not be written ({error.strerror or error}). What stands in it is whole: make room "
-                "and go on with --resume."
+                f"{self.path} could not be written ({error.strerror or error}). Its lines are complete: free "
+                "some space and go on with --resume."
             ) from error
 
 

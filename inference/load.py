@@ -64,7 +64,6 @@ class Trained:
 
     @property
     def turns(self) -> int:
-        """Number of turns in training."""
         return len(self.config.rollout.branching)
 
 
@@ -94,11 +93,13 @@ def open_trained(
     if from_hub:
         folder = _downloaded(name, revision, token)
     if exported or from_hub:
-        return _of_export(name, folder, settings, trust_remote_code, token)
+        return _open_export(name, folder, settings, trust_remote_code, token)
     if run:
         config = load_run_config(folder, settings)
         checkpoint_path = find_checkpoint(folder, checkpoint)
-        return of_config(name, config, checkpoint_path, _searched(folder), used_turn(config, folder, checkpoint_path))
+        return of_config(
+            name, config, checkpoint_path, _environment_record(folder), used_turn(config, folder, checkpoint_path)
+        )
     if folder.is_dir() and name not in known_configs():
         raise ConfigError(
             f"{name} is no run folder (it holds no config.yaml) and no export (it holds no {FILE}). Give a folder that "
@@ -115,25 +116,15 @@ def of_config(
     name: str,
     config: RunConfig,
     checkpoint: Path | None,
-    searched: Mapping[str, Any] | None,
+    record: Mapping[str, Any] | None,
     used: UsedTurn | None = None,
 ) -> Trained:
-    """The policy of a config. `searched` is the content of environment.json, if known; `used` is the turn that the run
-    selected.
-    """
-    retriever: Mapping[str, Any] = searched["retriever"] if searched is not None else {}
+    """The policy of a config. `record` is the content of environment.json, if known; `used` the selected turn."""
+    retriever: Mapping[str, Any] = record["retriever"] if record is not None else {}
     cards = retriever if config.mix is not None else {"": retriever}
     members = {env: _member(section.rewriter, cards.get(env)) for env, section in environments(config).items()}
-    return Trained(
-        name,
-        config,
-        checkpoint,
-        members,
-        config.policy,
-        config.search_depth,
-        used or used_turn(config, None, None),
-        searchable=True,
-    )
+    used = used or used_turn(config, None, None)
+    return Trained(name, config, checkpoint, members, config.policy, config.search_depth, used, searchable=True)
 
 
 def only_member(trained: Trained, env: str | None) -> Trained:
@@ -148,7 +139,7 @@ def only_member(trained: Trained, env: str | None) -> Trained:
     return replace(trained, config=config, members={"": trained.members[env]})
 
 
-def asked_of_environment(trained: Trained) -> Trained:
+def with_cards(trained: Trained) -> Trained:
     """The policy with missing retriever cards filled in by asking the environments of its config.
 
     Raises as `open_environments`.
@@ -158,29 +149,28 @@ def asked_of_environment(trained: Trained) -> Trained:
     from ..envs.client.connect import open_environments
 
     with open_environments(trained.config) as client:
-        searched = {"retriever": client.environment().retriever}
-    return replace(
-        trained, members=of_config(trained.name, trained.config, trained.checkpoint, searched, trained.used).members
-    )
+        record = {"retriever": client.environment().retriever}
+    return replace(trained, members=of_config(trained.name, trained.config, None, record, trained.used).members)
 
 
-def _searched(run: Path) -> Mapping[str, Any] | None:
+def _environment_record(run: Path) -> Mapping[str, Any] | None:
     path = run / "environment.json"
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(values["retriever"], dict):
+        record: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(record["retriever"], dict):
             raise TypeError("retriever is no object")
+        return record
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(
             f"{path} does not say what was searched ({error}). Go on with the run (--resume), which writes it anew."
         ) from error
-    description: Mapping[str, Any] = values
-    return description
 
 
-def _of_export(name: str, folder: Path, settings: Sequence[str], trust_remote_code: bool, token: str | None) -> Trained:
+def _open_export(
+    name: str, folder: Path, settings: Sequence[str], trust_remote_code: bool, token: str | None
+) -> Trained:
     exported = read_exported(folder)
     if exported.policy.trust_remote_code and not trust_remote_code:
         raise ModelError(
@@ -264,24 +254,24 @@ def _downloaded(name: str, revision: str | None, token: str | None, rewriter: bo
         raise ModelError(f"{name} on the Hub has no revision {revision!r}. Its page lists those there are.") from error
     except RepositoryNotFoundError as error:
         raise ModelError(
-            f"{name!r} is no folder here and no repository that can be seen on the Hub. Mend the name; for a private "
-            "one log in (`hf auth login`) or set HF_TOKEN."
+            f"{name!r} is no folder here and no repository that can be seen on the Hub. Correct the name; for a "
+            "private one log in (`hf auth login`) or set HF_TOKEN."
         ) from error
     except (LocalEntryNotFoundError, OfflineModeIsEnabled) as error:
         raise DownloadError(
-            f"{name!r} is no folder here, and the Hub cannot be reached ({first_line(error, 200)}). Mend the path, or "
-            "try again with a connection; what has arrived is kept."
+            f"{name!r} is no folder here, and the Hub cannot be reached ({first_line(error, 200)}). Correct the path, "
+            "or try again with a connection; what has arrived is kept."
         ) from error
     except EntryNotFoundError as error:
         raise ModelError(
             f"{name} on the Hub holds no {FILE}, so it is no exported rewriter. Give one that `querylect export` wrote."
         ) from error
     except HFValidationError as error:
-        raise ConfigError(f"{name!r} is no folder here and no Hub id ({first_line(error, 200)}). Mend it.") from error
-    except HfHubHTTPError as error:
-        raise DownloadError(f"the Hub did not give {name} ({first_line(error, 200)}). Try again later.") from error
-    except (HTTPError, XetDownloadError, OSError) as error:
+        raise ConfigError(
+            f"{name!r} is no folder here and no Hub id ({first_line(error, 200)}). Correct it."
+        ) from error
+    except (HfHubHTTPError, HTTPError, XetDownloadError, OSError) as error:
         raise DownloadError(
-            f"{name} could not be downloaded ({first_line(error, 200)}). Look at the connection and the room on the "
-            "disk and try again; what has arrived is kept."
+            f"{name} could not be downloaded ({first_line(error, 200)}). Check the connection and the free space on "
+            "the disk and try again; what has arrived is kept."
         ) from error

@@ -1,29 +1,26 @@
 """Validation of a caller's questions and documents."""
 
 from collections.abc import Iterable, Mapping
-from typing import TypeVar
 
 from ..data.types import Document, Question
 from ..envs.plan import is_unicode
 from ..envs.server.schemas import HitBody
 from ..errors import RequestError
 
-Asked = str | Question
-Shown = Document | HitBody | str
+QuestionLike = str | Question
+DocumentLike = Document | HitBody | str
 """A document for a later turn: a hit of a ranking, or a plain text."""
-Result = TypeVar("Result")
 
 _EXPECTED = "expected a text that is not blank, or a Question"
 
 
-def is_one(questions: object) -> bool:
-    """Whether `questions` is a single question."""
+def is_single(questions: object) -> bool:
     return isinstance(questions, (str, Question))
 
 
-def checked(questions: object) -> list[Question]:
+def parse_questions(questions: object) -> list[Question]:
     """One or several questions as a list. Raises RequestError that names the invalid one."""
-    if is_one(questions):
+    if is_single(questions):
         return [_question(questions, "the question")]
     if isinstance(questions, (bytes, Mapping)) or not isinstance(questions, Iterable):
         raise RequestError(f"the question is {_describe(questions)}; {_EXPECTED}, or a list of them.")
@@ -31,16 +28,11 @@ def checked(questions: object) -> list[Question]:
     return [_question(item, f"question {number} of {len(items)}") for number, item in enumerate(items, start=1)]
 
 
-def document_of(document: Shown) -> Document:
+def document_of(document: DocumentLike) -> Document:
     """Convert a hit or a text to a document."""
     if isinstance(document, HitBody):
         return document.document
     return document if isinstance(document, Document) else Document("", "", document)
-
-
-def like(questions: object, results: list[Result]) -> Result | list[Result]:
-    """A single result for a single question, else the list."""
-    return results[0] if is_one(questions) else results
 
 
 def _question(value: object, label: str) -> Question:

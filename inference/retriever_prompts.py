@@ -13,7 +13,7 @@ from ..rewriters.registry import make_rewriter
 from ..rewriters.small import load_prompt
 from ..rollouts.conversation import Conversation
 from ..rollouts.engines.base import Engine
-from .load import Member, Trained, asked_of_environment
+from .load import Member, Trained, with_cards
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ _IDENTITY_FIELDS = ("model_fingerprint", "pooling", "similarity", "query_templat
 class RetrieverRewriter:
     """The policy with the prompts for one retriever."""
 
-    dialogue: Conversation
+    conversation: Conversation
     card: RetrieverCard
     member: str | None
     """Name of the environment; None for a retriever that the policy was not trained for."""
@@ -47,7 +47,7 @@ class RewriterPool:
     def members(self) -> Mapping[str, Member]:
         """The members with their cards. The environment is asked once for cards that no file contains."""
         with self._lock:
-            self._trained = asked_of_environment(self._trained)
+            self._trained = with_cards(self._trained)
             return self._trained.members
 
     @property
@@ -55,12 +55,12 @@ class RewriterPool:
         """The members without asking the environment, so cards may be missing."""
         return self._trained.members
 
-    def must_ask(self, retriever: Retriever | None) -> bool:
-        """Whether `of` must ask the environment for a missing card, which may be slow."""
+    def needs_environment(self, retriever: Retriever | None) -> bool:
+        """Whether `select` must ask the environment for a missing card, which may be slow."""
         has_card = retriever is not None and not isinstance(retriever, str)
         return not has_card and any(member.card is None for member in self._trained.members.values())
 
-    def of(self, retriever: Retriever | None) -> RetrieverRewriter:
+    def select(self, retriever: Retriever | None) -> RetrieverRewriter:
         """The prompts for a retriever; None selects the only one. See `Rewriter.rewrite`. Raises ConfigError."""
         if retriever is None or isinstance(retriever, str):
             name = self._member_name(retriever)
@@ -107,13 +107,13 @@ class RewriterPool:
             if changed:
                 self._warn(("changed", card), f"the retriever {card.name!r} with another {', '.join(changed)}", card)
             return self._prompts_for(matches[0], member.rewriter, card)
-        rewriter = self._rewriter_of_all(card)
+        rewriter = self._common_rewriter(card)
         trained = [member.card for member in members.values() if member.card is not None]
         if trained:
             self._warn(card, f"the retriever {card.name!r}", *trained)
         return self._prompts_for(None, rewriter, card)
 
-    def _rewriter_of_all(self, card: RetrieverCard) -> RewriterConfig:
+    def _common_rewriter(self, card: RetrieverCard) -> RewriterConfig:
         """The rewriter settings common to all members. Raises ConfigError if they differ."""
         members = self._trained.members
         first, *remaining = [member.rewriter for member in members.values()]
@@ -125,9 +125,10 @@ class RewriterPool:
         return first
 
     def _warn(self, key: object, retriever: str, *trained: RetrieverCard) -> None:
-        if key in self._warned:
-            return
-        self._warned.add(key)
+        with self._lock:
+            if key in self._warned:
+                return
+            self._warned.add(key)
         names = ", ".join(repr(card.name) for card in trained)
         log.warning(
             "%s will search, and %s was trained for %s: its rewrites suit that one. Measure it with `querylect eval` "
@@ -144,13 +145,12 @@ class RewriterPool:
 
     def _prompts_for(self, name: str | None, rewriter: RewriterConfig, card: RetrieverCard) -> RetrieverRewriter:
         with self._lock:
-            prompts = self._cache.get((name, card))
-            if prompts is None:
-                dialogue = Conversation(
+            if (name, card) not in self._cache:
+                conversation = Conversation(
                     self._engine, make_rewriter(rewriter, card, self._trained.k), self._trained.config.rollout
                 )
-                self._cache[name, card] = prompts = RetrieverRewriter(dialogue, card, name)
-            return prompts
+                self._cache[name, card] = RetrieverRewriter(conversation, card, name)
+            return self._cache[name, card]
 
 
 def _alike(left: RewriterConfig, right: RewriterConfig) -> bool:

@@ -12,9 +12,9 @@ by threads and tasks; their questions are batched together.
 import asyncio
 import itertools
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from pathlib import Path
-from typing import Any, Self, cast, overload
+from typing import Any, Self, TypedDict, Unpack, cast, overload
 
 from ..data.types import Question
 from ..errors import ConfigError, RequestError
@@ -23,21 +23,46 @@ from ..rollouts.engines.base import Engine
 from ..rollouts.grow import ANSWERED_AT_ONCE
 from .batching import DynamicBatcher
 from .load import Trained, open_trained
-from .requests import Asked, Shown, checked, document_of, is_one, like
+from .requests import DocumentLike, QuestionLike, document_of, is_single, parse_questions
 from .results import RewriteResult, SearchResult
 from .retriever_prompts import Retriever, RewriterPool
-from .searching import AsyncSearcher, DefaultSearch, Searcher, awaited
-from .turns import Asker, Order, TurnSteps, answer, conversation
+from .searching import AsyncSearcher, DefaultSearch, Rankings, Searcher
+from .turns import Order, TurnLoop, answer
 
 log = logging.getLogger(__name__)
 
 _MAX_IDS = 2**16
 """Question ids wrap around, which bounds per-question caches; ids of concurrent questions still differ."""
 
-Documents = Sequence[Shown] | Sequence[Sequence[Shown]]
+Documents = Sequence[DocumentLike] | Sequence[Sequence[DocumentLike]]
 """Of one question, or of each of several."""
-Earlier = RewriteResult | Sequence[RewriteResult]
+Previous = RewriteResult | Sequence[RewriteResult]
 """The results of the previous turn, likewise."""
+
+
+class _TurnOptions(TypedDict, total=False):
+    """Keyword arguments of `Rewriter.rewrite` and `arewrite`."""
+
+    retriever: Retriever | None
+    documents: Documents | None
+    after: Previous | None
+    turn: int | None
+
+
+class _RewriteOptions(_TurnOptions, total=False):
+    client: Searcher | None
+
+
+class _AsyncRewriteOptions(_TurnOptions, total=False):
+    client: Searcher | AsyncSearcher | None
+
+
+class _SearchOptions(TypedDict, total=False):
+    """Keyword arguments of `Rewriter.search` and `asearch`."""
+
+    turns: int | None
+    retriever: Retriever | None
+    k: int | None
 
 
 class Rewriter:
@@ -123,7 +148,7 @@ class Rewriter:
 
     def prepare(self, retriever: Retriever | None = None) -> None:
         """Validate a retriever before the first question. Raises ConfigError."""
-        self._prompts.of(retriever)
+        self._prompts.select(retriever)
 
     @property
     def name(self) -> str:
@@ -158,37 +183,18 @@ class Rewriter:
         """Moving average over the last batches; 0 before the first."""
         return self._batcher.seconds_per_item
 
+    # "overload-overlap": a text is a sequence of texts, too
     @overload
-    def rewrite(  # type: ignore[overload-overlap]  # a text is a sequence of texts, too
-        self,
-        questions: Asked,
-        *,
-        retriever: Retriever | None = None,
-        documents: Sequence[Shown] | None = None,
-        after: RewriteResult | None = None,
-        turn: int | None = None,
-        client: Searcher | None = None,
-    ) -> RewriteResult: ...
-
+    def rewrite(self, questions: QuestionLike, **options: Unpack[_RewriteOptions]) -> RewriteResult: ...  # type: ignore[overload-overlap]
     @overload
+    def rewrite(self, questions: Sequence[QuestionLike], **options: Unpack[_RewriteOptions]) -> list[RewriteResult]: ...
     def rewrite(
         self,
-        questions: Sequence[Asked],
-        *,
-        retriever: Retriever | None = None,
-        documents: Sequence[Sequence[Shown]] | None = None,
-        after: Sequence[RewriteResult] | None = None,
-        turn: int | None = None,
-        client: Searcher | None = None,
-    ) -> list[RewriteResult]: ...
-
-    def rewrite(
-        self,
-        questions: Asked | Sequence[Asked],
+        questions: QuestionLike | Sequence[QuestionLike],
         *,
         retriever: Retriever | None = None,
         documents: Documents | None = None,
-        after: Earlier | None = None,
+        after: Previous | None = None,
         turn: int | None = None,
         client: Searcher | None = None,
     ) -> RewriteResult | list[RewriteResult]:
@@ -206,88 +212,59 @@ class Rewriter:
         small for any question; RequestError for an invalid question, such as a blank text or None; and the errors of
         the search.
         """
-        batch = checked(questions)
+        batch = parse_questions(questions)
         target = self._target_turn(turn, documents, after)
         if target == 1:
-            return like(questions, self._batcher.ask(self._orders(batch, retriever, documents, after, questions)))
-        searcher = client or self._client or self._default_search.of(self._prompts.of(retriever).member, target)
-        steps = conversation(self._order_maker(batch, retriever), batch, target, None, searched=False)
-        results = self._converse(steps, searcher)
-        return like(questions, [result.rewrite for result in results])
+            per_question = _per_question(questions, documents, after)
+            results = self._batcher.ask(self._orders(batch, retriever, *per_question))
+        else:
+            member = self._prompts.select(retriever).member
+            searcher = client or self._client or self._default_search.open(member, target)
+            loop = self._turn_loop(batch, retriever, target, search_last=False)
+            results = [result.rewrite for result in self._run(loop, searcher)]
+        return results[0] if is_single(questions) else results
 
     @overload
-    async def arewrite(  # type: ignore[overload-overlap]
-        self,
-        questions: Asked,
-        *,
-        retriever: Retriever | None = None,
-        documents: Sequence[Shown] | None = None,
-        after: RewriteResult | None = None,
-        turn: int | None = None,
-        client: Searcher | AsyncSearcher | None = None,
-    ) -> RewriteResult: ...
-
+    async def arewrite(self, questions: QuestionLike, **options: Unpack[_AsyncRewriteOptions]) -> RewriteResult: ...  # type: ignore[overload-overlap]
     @overload
     async def arewrite(
-        self,
-        questions: Sequence[Asked],
-        *,
-        retriever: Retriever | None = None,
-        documents: Sequence[Sequence[Shown]] | None = None,
-        after: Sequence[RewriteResult] | None = None,
-        turn: int | None = None,
-        client: Searcher | AsyncSearcher | None = None,
+        self, questions: Sequence[QuestionLike], **options: Unpack[_AsyncRewriteOptions]
     ) -> list[RewriteResult]: ...
-
     async def arewrite(
         self,
-        questions: Asked | Sequence[Asked],
+        questions: QuestionLike | Sequence[QuestionLike],
         *,
         retriever: Retriever | None = None,
         documents: Documents | None = None,
-        after: Earlier | None = None,
+        after: Previous | None = None,
         turn: int | None = None,
         client: Searcher | AsyncSearcher | None = None,
     ) -> RewriteResult | list[RewriteResult]:
         """`rewrite` for an event loop: concurrent calls share a batch, and cancelled ones still queued are not run."""
-        batch = checked(questions)
+        batch = parse_questions(questions)
         target = self._target_turn(turn, documents, after)
         await self._load_cards(retriever)
         if target == 1:
-            orders = self._orders(batch, retriever, documents, after, questions)
-            return like(questions, await self._batcher.ask_soon(orders))
-        searcher = client or self._client
-        if searcher is None:
-            member = self._prompts.of(retriever).member
-            searcher = await asyncio.to_thread(self._default_search.of, member, target)
-        steps = conversation(self._order_maker(batch, retriever), batch, target, None, searched=False)
-        return like(questions, [result.rewrite for result in await self._aconverse(steps, searcher)])
+            per_question = _per_question(questions, documents, after)
+            results = await self._batcher.ask_soon(self._orders(batch, retriever, *per_question))
+        else:
+            searcher = client or self._client
+            if searcher is None:
+                member = self._prompts.select(retriever).member
+                searcher = await asyncio.to_thread(self._default_search.open, member, target)
+            loop = self._turn_loop(batch, retriever, target, search_last=False)
+            results = [result.rewrite for result in await self._arun(loop, searcher)]
+        return results[0] if is_single(questions) else results
 
     @overload
-    def search(  # type: ignore[overload-overlap]
-        self,
-        questions: Asked,
-        client: Searcher,
-        *,
-        turns: int | None = None,
-        retriever: Retriever | None = None,
-        k: int | None = None,
-    ) -> SearchResult: ...
-
+    def search(self, questions: QuestionLike, client: Searcher, **options: Unpack[_SearchOptions]) -> SearchResult: ...  # type: ignore[overload-overlap]
     @overload
     def search(
-        self,
-        questions: Sequence[Asked],
-        client: Searcher,
-        *,
-        turns: int | None = None,
-        retriever: Retriever | None = None,
-        k: int | None = None,
+        self, questions: Sequence[QuestionLike], client: Searcher, **options: Unpack[_SearchOptions]
     ) -> list[SearchResult]: ...
-
     def search(
         self,
-        questions: Asked | Sequence[Asked],
+        questions: QuestionLike | Sequence[QuestionLike],
         client: Searcher,
         *,
         turns: int | None = None,
@@ -299,37 +276,23 @@ class Rewriter:
         If the last answer failed, the question itself is searched. If `retriever` is None, the client's environment
         names it. `k` overrides the number of documents in the last turn. Raises as `rewrite` and as the client.
         """
-        batch = checked(questions)
+        batch = parse_questions(questions)
         if retriever is None and hasattr(client, "environment"):
             retriever = client.environment().retriever
-        steps = conversation(self._order_maker(batch, retriever), batch, turns or self._turn, k, searched=True)
-        return like(questions, self._converse(steps, client))
+        results = self._run(self._turn_loop(batch, retriever, turns or self._turn, k), client)
+        return results[0] if is_single(questions) else results
 
     @overload
     async def asearch(  # type: ignore[overload-overlap]
-        self,
-        questions: Asked,
-        client: AsyncSearcher,
-        *,
-        turns: int | None = None,
-        retriever: Retriever | None = None,
-        k: int | None = None,
+        self, questions: QuestionLike, client: AsyncSearcher, **options: Unpack[_SearchOptions]
     ) -> SearchResult: ...
-
     @overload
     async def asearch(
-        self,
-        questions: Sequence[Asked],
-        client: AsyncSearcher,
-        *,
-        turns: int | None = None,
-        retriever: Retriever | None = None,
-        k: int | None = None,
+        self, questions: Sequence[QuestionLike], client: AsyncSearcher, **options: Unpack[_SearchOptions]
     ) -> list[SearchResult]: ...
-
     async def asearch(
         self,
-        questions: Asked | Sequence[Asked],
+        questions: QuestionLike | Sequence[QuestionLike],
         client: AsyncSearcher,
         *,
         turns: int | None = None,
@@ -337,34 +300,29 @@ class Rewriter:
         k: int | None = None,
     ) -> SearchResult | list[SearchResult]:
         """`search` for an event loop."""
-        batch = checked(questions)
+        batch = parse_questions(questions)
         if retriever is None and hasattr(client, "environment"):
             retriever = (await client.environment()).retriever
         await self._load_cards(retriever)
-        steps = conversation(self._order_maker(batch, retriever), batch, turns or self._turn, k, searched=True)
-        return like(questions, await self._aconverse(steps, client))
+        results = await self._arun(self._turn_loop(batch, retriever, turns or self._turn, k), client)
+        return results[0] if is_single(questions) else results
 
-    def _converse(self, steps: TurnSteps, client: Searcher) -> list[SearchResult]:
-        """Run the conversation to its end, alternating between answers and searches."""
-        orders = next(steps)
-        while True:
-            try:
-                plans = steps.send(self._batcher.ask(orders))
-                orders = steps.send(client.search(plans) if plans else [])
-            except StopIteration as stop:
-                return list(stop.value)
+    def _run(self, loop: TurnLoop, client: Searcher) -> list[SearchResult]:
+        """Alternate between answers and searches."""
+        for _ in range(loop.turns):
+            plans = loop.plans(self._batcher.ask(loop.orders()))
+            loop.add(client.search(plans) if plans else [])
+        return loop.results()
 
-    async def _aconverse(self, steps: TurnSteps, client: Searcher | AsyncSearcher) -> list[SearchResult]:
-        """`_converse` for an event loop; the client is called in a thread, since it may be synchronous."""
-        orders = next(steps)
-        while True:
-            try:
-                plans = steps.send(await self._batcher.ask_soon(orders))
-                orders = steps.send(await awaited(await asyncio.to_thread(client.search, plans)) if plans else [])
-            except StopIteration as stop:
-                return list(stop.value)
+    async def _arun(self, loop: TurnLoop, client: Searcher | AsyncSearcher) -> list[SearchResult]:
+        """`_run` for an event loop; the client is called in a thread, since it may be synchronous."""
+        for _ in range(loop.turns):
+            plans = loop.plans(await self._batcher.ask_soon(loop.orders()))
+            rankings: Rankings | Awaitable[Rankings] = await asyncio.to_thread(client.search, plans) if plans else []
+            loop.add(await rankings if isinstance(rankings, Awaitable) else rankings)
+        return loop.results()
 
-    def _target_turn(self, turn: int | None, documents: Documents | None, after: Earlier | None) -> int:
+    def _target_turn(self, turn: int | None, documents: Documents | None, after: Previous | None) -> int:
         """The last turn to answer; 1 if the caller passes `documents`, because a single turn is then run."""
         if documents is None and after is None:
             if turn is not None and turn < 1:
@@ -376,36 +334,39 @@ class Rewriter:
 
     async def _load_cards(self, retriever: Retriever | None) -> None:
         """Ask the environment for missing cards, if needed, without blocking the event loop."""
-        if self._prompts.must_ask(retriever):
-            await asyncio.to_thread(self._prompts.of, retriever)
+        if self._prompts.needs_environment(retriever):
+            await asyncio.to_thread(self._prompts.select, retriever)
 
-    def _order_maker(self, questions: Sequence[Question], retriever: Retriever | None) -> Asker:
-        return lambda documents, after: self._orders(questions, retriever, documents, after, questions)
+    def _turn_loop(
+        self,
+        batch: Sequence[Question],
+        retriever: Retriever | None,
+        turns: int,
+        k: int | None = None,
+        search_last: bool = True,
+    ) -> TurnLoop:
+        return TurnLoop(
+            lambda documents, after: self._orders(batch, retriever, documents, after), batch, turns, k, search_last
+        )
 
     def _orders(
         self,
         batch: Sequence[Question],
         retriever: Retriever | None,
-        documents: Documents | None,
-        after: Earlier | None,
-        questions: object,
+        documents: Sequence[Sequence[DocumentLike]] | None,
+        after: Sequence[RewriteResult] | None,
     ) -> list[Order]:
-        """The orders of one turn; `questions`, as the caller passed them, tell a single question from a list."""
-        single = is_one(questions)
-        document_lists: Sequence[Sequence[Shown] | None] = [None] * len(batch)
-        if documents is not None:
-            document_lists = cast("Sequence[Sequence[Shown]]", [documents] if single else documents)
-        previous: Sequence[RewriteResult | None] = [None] * len(batch)
-        if after is not None:
-            previous = cast("Sequence[RewriteResult]", [after] if single else after)
+        """The orders of one turn; `documents` and `after` have an entry for each question."""
+        if after is not None and documents is None:
+            raise RequestError("a turn after another one is shown documents; give them (an empty list is none found).")
+        document_lists = [None] * len(batch) if documents is None else documents
+        previous = [None] * len(batch) if after is None else after
         if not len(batch) == len(document_lists) == len(previous):
             raise RequestError(
                 f"{len(batch)} questions came with {len(document_lists)} lists of documents and {len(previous)} "
                 "results of the turn before; give one of each for every question."
             )
-        if after is not None and documents is None:
-            raise RequestError("a turn after another one is shown documents; give them (an empty list is none found).")
-        prompts = self._prompts.of(retriever)
+        prompts = self._prompts.select(retriever)
         return [
             Order(
                 prompts,
@@ -416,3 +377,13 @@ class Rewriter:
             )
             for question, hits, result in zip(batch, document_lists, previous, strict=True)
         ]
+
+
+def _per_question(
+    questions: object, documents: Documents | None, after: Previous | None
+) -> tuple[Sequence[Sequence[DocumentLike]] | None, Sequence[RewriteResult] | None]:
+    """The arguments of the caller with an entry for each question, also of a single one."""
+    if is_single(questions):
+        documents = None if documents is None else cast("Sequence[Sequence[DocumentLike]]", [documents])
+        after = None if after is None else cast("Sequence[RewriteResult]", [after])
+    return cast("Sequence[Sequence[DocumentLike]] | None", documents), cast("Sequence[RewriteResult] | None", after)

@@ -4,7 +4,6 @@ The environment is opened at the first search: a local index in this process, ot
 exported rewriter has no environment and raises ConfigError.
 """
 
-import inspect
 import threading
 from collections.abc import Awaitable, Sequence
 from typing import Protocol
@@ -64,7 +63,7 @@ class DefaultSearch:
         self._opened: dict[str, Searcher] = {}
         self._lock = threading.Lock()
 
-    def of(self, member: str | None, turn: int) -> Searcher:
+    def open(self, member: str | None, turn: int) -> Searcher:
         """The searcher of a member. `member` is None for a retriever that the policy was not trained for.
 
         Raises ConfigError if there is no environment to search, or it cannot be opened.
@@ -105,8 +104,3 @@ _HELP = (
 def _open(config: RunConfig) -> Searcher:
     urls = known_urls(config)
     return IndexSearcher(config.env) if urls is None else SyncEnvironmentClient(config.client, urls=urls)
-
-
-async def awaited(result: Rankings | Awaitable[Rankings]) -> Rankings:
-    """The result of a synchronous or asynchronous search."""
-    return await result if inspect.isawaitable(result) else result

@@ -1,18 +1,18 @@
 """Runs one turn for a batch of questions: first stages, prompts, answers, as in rollouts/conversation.py."""
 
 from collections import defaultdict
-from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
 from ..configs.schema import PolicyConfig
 from ..data.types import Document, Question
 from ..envs.plan import SearchPlan
+from ..envs.server.schemas import HitBody
 from ..errors import ConfigError
 from ..rollouts.conversation import Branch, Conversation
 from ..rollouts.first_stage import ask_first_stage
 from ..rollouts.memory import give_back_freed_memory
-from .requests import Shown
+from .requests import DocumentLike
 from .results import Continuation, RewriteResult, SearchResult, TurnOutcome
 from .retriever_prompts import RetrieverRewriter
 
@@ -40,79 +40,102 @@ def answer(orders: Sequence[Order], base: PolicyConfig, depth: int) -> list[Rewr
     """
     restarts = [index for index, order in enumerate(orders) if order.documents is not None and order.after is None]
     if restarts:
-        firsts = answer([_first_turn(orders[index]) for index in restarts], base, depth)
-        continued = list(orders)
+        firsts = answer([replace(orders[index], documents=None) for index in restarts], base, depth)
+        orders = list(orders)
         for index, first in zip(restarts, firsts, strict=True):
-            continued[index] = _continued(orders[index], first)
-        return answer(continued, base, depth)
+            orders[index] = replace(orders[index], after=first)
     results: dict[int, RewriteResult] = {}
     groups: dict[tuple[int, int], list[int]] = defaultdict(list)
     for index, order in enumerate(orders):
-        groups[id(order.prompts.dialogue), _turn_number(order)].append(index)
+        turn = order.after.turn + 1 if order.after is not None and order.documents is not None else 1
+        groups[id(order.prompts.conversation), turn].append(index)
     for (_, turn), indices in groups.items():
-        dialogue = orders[indices[0]].prompts.dialogue
-        results |= zip(
-            indices, _answer_turn(dialogue, [orders[index] for index in indices], turn, base, depth), strict=True
-        )
+        answered = _answer_turn([orders[index] for index in indices], turn, base, depth)
+        results |= zip(indices, answered, strict=True)
     give_back_freed_memory()
     return [results[index] for index in range(len(orders))]
 
 
-TurnSteps = Generator[Any, Any, list[SearchResult]]
-Asker = Callable[[Sequence[Sequence[Shown]] | None, Sequence[RewriteResult] | None], list[Order]]
+BuildOrders = Callable[[Sequence[Sequence[DocumentLike]] | None, Sequence[RewriteResult] | None], list[Order]]
 """Builds the orders of a turn from each question's documents and previous result; both None for the first turn."""
 
 
-def conversation(
-    orders_of: Asker, questions: Sequence[Question], turns: int, k: int | None, *, searched: bool
-) -> TurnSteps:
-    """For every turn, yields orders and is sent their results, then yields plans and is sent their rankings.
+@dataclass(slots=True)
+class TurnLoop:
+    """`turns` turns of some questions. For each of them: answer `orders`, search `plans`, `add` the rankings.
 
     As in training, nothing is searched after a failed answer, except in the last turn, where the question is.
-    `searched` is whether the plans of the last turn are yielded too; `k` overrides their number of documents.
     """
-    orders = orders_of(None, None)
-    histories: list[list[TurnOutcome]] = [[] for _ in orders]
-    for turn in range(1, turns + 1):
-        results: list[RewriteResult] = yield orders
-        last = turn == turns
-        search_flags = [searched if last else not result.fallback for result in results]
-        plans = [result.plan for result, is_searched in zip(results, search_flags, strict=True) if is_searched]
-        if last and k is not None:
-            plans = [plan.model_copy(update={"k": k}) for plan in plans]
-        rankings = iter((yield plans))
-        for result, history, is_searched in zip(results, histories, search_flags, strict=True):
-            history.append(TurnOutcome(result, tuple(next(rankings)) if is_searched else None))
-        if not last:
-            orders = orders_of([history[-1].ranking or () for history in histories], results)
-    return [SearchResult(question, tuple(history)) for question, history in zip(questions, histories, strict=True)]
+
+    build_orders: BuildOrders
+    questions: Sequence[Question]
+    turns: int
+    k: int | None = None
+    """Number of documents in the last turn; None leaves that of the plans."""
+    search_last: bool = True
+    """Whether the plans of the last turn are searched, too."""
+    _outcomes: list[list[TurnOutcome]] = field(default_factory=list)
+    _answers: list[tuple[RewriteResult, bool]] = field(default_factory=list)
+    """The answers of the running turn, and whether each is searched."""
+
+    def orders(self) -> list[Order]:
+        """The orders of the next turn."""
+        if not self._outcomes:
+            return self.build_orders(None, None)
+        previous = self._outcomes[-1]
+        return self.build_orders(
+            [outcome.ranking or () for outcome in previous], [outcome.rewrite for outcome in previous]
+        )
+
+    def plans(self, results: Sequence[RewriteResult]) -> list[SearchPlan]:
+        """What to search after these answers."""
+        last = len(self._outcomes) + 1 == self.turns
+        self._answers = [(result, self.search_last if last else not result.fallback) for result in results]
+        plans = [result.plan for result, searched in self._answers if searched]
+        return [plan.model_copy(update={"k": self.k}) for plan in plans] if last and self.k is not None else plans
+
+    def add(self, rankings: Sequence[Sequence[HitBody]]) -> None:
+        """Take the rankings of the plans; the turn is complete."""
+        remaining = iter(rankings)
+        self._outcomes.append(
+            [TurnOutcome(result, tuple(next(remaining)) if searched else None) for result, searched in self._answers]
+        )
+
+    def results(self) -> list[SearchResult]:
+        """All turns of each question."""
+        outcomes = zip(*self._outcomes, strict=True)
+        return [SearchResult(question, turns) for question, turns in zip(self.questions, outcomes, strict=True)]
 
 
-def _answer_turn(
-    dialogue: Conversation, orders: Sequence[Order], turn: int, base: PolicyConfig, depth: int
-) -> list[RewriteResult]:
+def _answer_turn(orders: Sequence[Order], turn: int, base: PolicyConfig, depth: int) -> list[RewriteResult]:
+    """The answers to orders of one conversation and turn."""
+    conversation = orders[0].prompts.conversation
     failed: dict[str, str] = {}
     branches: dict[str, Branch] = {}
     if turn == 1:
         questions = {order.id: Question(order.id, order.question.text, order.question.options) for order in orders}
-        failed = _first_stage(dialogue, list(questions.values()), base)
-        branches = {name: dialogue.begin(question) for name, question in questions.items() if name not in failed}
+        failed = _first_stage(conversation, list(questions.values()), base)
+        branches = {name: conversation.begin(question) for name, question in questions.items() if name not in failed}
     else:
         for order in orders:
             if order.after is None or order.after.continuation is None:
                 failed[order.id] = "no turn to go on from"
                 continue
             continuation = order.after.continuation
-            branches[order.id] = dialogue.next_turn(continuation.branch, continuation.node, order.documents or [], turn)
-    max_tokens = dialogue.rollout.max_prompt_tokens
+            branches[order.id] = conversation.next_turn(
+                continuation.branch, continuation.node, order.documents or [], turn
+            )
+    max_tokens = conversation.rollout.max_prompt_tokens
     for name, branch in list(branches.items()):
         if len(branch.prompt_ids) > max_tokens:
             if turn == 1:
-                _refuse_long_prompt(dialogue, branch)
+                _refuse_long_prompt(conversation, branch)
             failed[name] = f"the prompt has {len(branch.prompt_ids)} tokens of {max_tokens}; shorten the question"
             del branches[name]
     answers = (
-        dialogue.generate(list(branches.values()), turn, 1, dialogue.sampling(turn, greedy=True)) if branches else []
+        conversation.generate(list(branches.values()), turn, 1, conversation.sampling(turn, greedy=True))
+        if branches
+        else []
     )
     nodes = dict(zip(branches, answers, strict=True))
     results: list[RewriteResult] = []
@@ -133,12 +156,12 @@ def _answer_turn(
     return results
 
 
-def _first_stage(dialogue: Conversation, questions: Sequence[Question], base: PolicyConfig) -> dict[str, str]:
+def _first_stage(conversation: Conversation, questions: Sequence[Question], base: PolicyConfig) -> dict[str, str]:
     """Run the first stage and return the reasons of failed questions by id."""
     lost: dict[str, str] = {}
     try:
         ask_first_stage(
-            dialogue.rewriter, questions, base, lost=lambda question, reason: lost.update({question.id: reason})
+            conversation.rewriter, questions, base, lost=lambda question, reason: lost.update({question.id: reason})
         )
     except ConfigError:
         if len(lost) < len(questions):
@@ -146,23 +169,10 @@ def _first_stage(dialogue: Conversation, questions: Sequence[Question], base: Po
     return {name: f"first stage: {reason}" for name, reason in lost.items()}
 
 
-def _refuse_long_prompt(dialogue: Conversation, branch: Branch) -> None:
+def _refuse_long_prompt(conversation: Conversation, branch: Branch) -> None:
     """Raise ConfigError if the prompt is too long even with an empty question."""
     question = branch.tree.question
-    bare = dialogue.chat.first(dialogue.rewriter.first(Question(question.id, "")), dialogue.rewriter.opening)
-    dialogue.check_length([bare])
-
-
-def _turn_number(order: Order) -> int:
-    if order.documents is None:
-        return 1
-    assert order.after is not None, "what has none was asked anew"
-    return order.after.turn + 1
-
-
-def _first_turn(order: Order) -> Order:
-    return Order(order.prompts, order.question, order.id)
-
-
-def _continued(order: Order, first: RewriteResult) -> Order:
-    return Order(order.prompts, order.question, order.id, order.documents, first)
+    bare = conversation.chat.first(
+        conversation.rewriter.first(Question(question.id, "")), conversation.rewriter.opening
+    )
+    conversation.check_length([bare])

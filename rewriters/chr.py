@@ -20,8 +20,11 @@ The role, the two instructions and the keys are the paper's, in this project's w
 says "answer" where the paper says "diagnosis".
 """
 
-from collections.abc import Mapping, Sequence
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from ..configs.rewriter import ChrConfig, RewriterConfig
@@ -30,12 +33,12 @@ from ..envs.plan import Probe, SearchPlan, Term
 from .card import RetrieverCard
 from .levels import question_text
 from .parts import PartsRewriter
-from .similarity import Similarity, open_similarity
 
 VERSION = "chr-1"
-
-
 LABELS = ("H_plus", "H_minus")
+
+Similarity = Callable[[str, str], float]
+"""Similarity of two texts, from 0 (nothing in common) to 1 (the same)."""
 
 
 @dataclass(frozen=True)
@@ -124,3 +127,40 @@ def role_of(config: ChrConfig) -> str:
         f"{role}\n\n{instruction} below, and write two conflicting hypotheses to search with:\n"
         f"1. H_plus, the target hypothesis: describe {plus}.\n2. H_minus, the mimic hypothesis: describe {minus}."
     )
+
+
+def letters(first: str, second: str) -> float:
+    """Cosine of the counts of letter trigrams, ignoring case and spacing.
+
+    It needs no model, works for any script, and recognises a paraphrase only as far as it keeps the words. Texts
+    without any letter are similar only if they are equal.
+    """
+    left, right = _triples(first), _triples(second)
+    if not left or not right:
+        return float(first.split() == second.split())
+    product = sum(count * right[triple] for triple, count in left.items())
+    squares = sum(count * count for count in left.values()) * sum(count * count for count in right.values())
+    return min(1.0, product / math.sqrt(squares))
+
+
+def open_similarity(name: str) -> Similarity:
+    """`letters`, or the cosine of the embeddings of a sentence encoder. Raises ModelError or ConfigError if `name` is
+    none."""
+    if name == "letters":
+        return letters
+    from ..llms.embedding import open_encoder
+
+    encode, _ = open_encoder(name, setting="rewriter.chr.similarity")
+
+    @lru_cache(maxsize=4096)
+    def cosine(first: str, second: str) -> float:
+        left, right = (vector.astype(float) for vector in encode([first, second]))
+        lengths = math.sqrt(float(left @ left) * float(right @ right))
+        return float(left @ right) / lengths if lengths else float(first == second)
+
+    return cosine
+
+
+def _triples(text: str) -> Counter[str]:
+    words = f" {' '.join(text.casefold().split())} "
+    return Counter(words[start : start + 3] for start in range(len(words) - 2))

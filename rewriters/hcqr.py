@@ -23,12 +23,12 @@ from typing import Annotated, Any, get_args
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from ..configs.rewriter import QueryRole, RewriterConfig
-from ..data.types import Document, Question
+from ..data.types import Question
 from ..envs.plan import SearchPlan
 from ..errors import ConfigError
-from ..llms.base import Message, SamplingParams
+from ..llms.base import SamplingParams
 from ..llms.structured import AskForm, FormPrompt, WorkedExample
-from .base import FirstStage, Rewrite
+from .base import FirstStage
 from .card import RetrieverCard
 from .levels import question_text
 from .parts import PartsRewriter
@@ -37,7 +37,7 @@ from .plans import union
 FORMULATOR, REWRITER = "hcqr-formulator-1", "hcqr-rewriter-1"
 ROLES: tuple[QueryRole, ...] = get_args(QueryRole)
 
-Said = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+NonEmpty = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 
 
 class Hypothesis(BaseModel):
@@ -45,39 +45,36 @@ class Hypothesis(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    discriminating_features: Annotated[tuple[Said, ...], Field(min_length=1)]
-    reasoning: Said
-    confirming_evidence: Annotated[tuple[Said, ...], Field(min_length=1)]
-    best_guess: Said
+    discriminating_features: Annotated[tuple[NonEmpty, ...], Field(min_length=1)]
+    reasoning: NonEmpty
+    confirming_evidence: Annotated[tuple[NonEmpty, ...], Field(min_length=1)]
+    best_guess: NonEmpty
 
     @property
     def guess(self) -> str:
-        """The guess in words."""
         return self.best_guess
 
 
 class ChosenHypothesis(Hypothesis):
     """The formulator's answer where it saw options: a letter, and the text of the option."""
 
-    best_guess_text: Said
+    best_guess_text: NonEmpty
 
     @property
     def guess(self) -> str:
-        """The text of the option."""
         return self.best_guess_text
 
 
-class HcqrRewriter:
+class HcqrRewriter(PartsRewriter):
     """The second stage, prompted with the stored hypotheses."""
 
-    name = "hcqr"
     versions = (FORMULATOR, REWRITER)
 
     def __init__(self, config: RewriterConfig) -> None:
         self.config = config
         self._hypotheses: dict[str, Hypothesis] = {_EXAMPLE_QUESTION.id: _CHOICE_HYPOTHESIS}
-        self._parts = PartsRewriter(
-            name=self.name,
+        super().__init__(
+            name="hcqr",
             version=REWRITER,
             labels=("Query 1", "Query 2", "Query 3"),
             task=self._task,
@@ -86,13 +83,7 @@ class HcqrRewriter:
             example=(_EXAMPLE_QUESTION, _EXAMPLE_QUERIES),
         )
 
-    @property
-    def opening(self) -> str:
-        """The label of the first query."""
-        return self._parts.opening
-
     def stage(self, question: Question) -> FirstStage:
-        """The formulator's prompt."""
         settings = self.config.hcqr
         choice = bool(settings.options and question.options)
         form = ChosenHypothesis if choice else Hypothesis
@@ -115,24 +106,7 @@ class HcqrRewriter:
         )
 
     def notes(self, question: Question) -> Mapping[str, Any]:
-        """The hypothesis as plain data."""
         return {"hypothesis": self._hypothesis_of(question).model_dump(mode="json")}
-
-    def first(self, question: Question) -> list[Message]:
-        """Question, hypothesis and the request for three queries. Raises ConfigError without a hypothesis."""
-        return self._parts.first(question)
-
-    def first_with_example(self, question: Question) -> list[Message]:
-        """`first`, after another hypothesis and its queries."""
-        return self._parts.first_with_example(question)
-
-    def follow_up(self, question: Question, documents: Sequence[Document], turn: int) -> str:
-        """The ranked documents, and the same task again."""
-        return self._parts.follow_up(question, documents, turn)
-
-    def parse(self, question: Question, text: str, turn: int) -> Rewrite:
-        """Parse three queries."""
-        return self._parts.parse(question, text, turn)
 
     def _plan(self, question: Question, queries: Sequence[str]) -> SearchPlan:
         settings = self.config.hcqr

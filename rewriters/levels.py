@@ -54,11 +54,10 @@ class LevelRewriter:
     def follow_up(self, question: Question, documents: Sequence[Document], turn: int) -> str:
         """The ranked documents, numbered from 1, and the request for a better rewrite."""
         question_line = f"Question: {question_text(question)}"
-        feedback = [found(documents), self.again] if documents else [NOTHING_FOUND]
+        feedback = [describe_results(documents), self.again] if documents else [NOTHING_FOUND]
         return "\n\n".join([*feedback, output_format(self.reason, self.count), question_line])
 
     def parse(self, question: Question, text: str, turn: int) -> Rewrite:
-        """Parse the text sampled in one turn."""
         return self.reader.read(question, text)
 
 
@@ -72,7 +71,7 @@ def output_format(reason: str, count: str) -> str:
     )
 
 
-def found(documents: Sequence[Document]) -> str:
+def describe_results(documents: Sequence[Document]) -> str:
     """The documents of the previous turn, best first, one per line, as feedback for the model."""
     lines = "\n".join(f"[{number}] {one_line(document)}" for number, document in enumerate(documents, start=1))
     return (

@@ -32,19 +32,15 @@ class MixedRewriter:
 
     @property
     def opening(self) -> str:
-        """The opening of all members."""
         return next(iter(self.members.values())).opening
 
     def first(self, question: Question) -> list[Message]:
-        """The chat that the first turn answers."""
         return self._member_of(question).first(question)
 
     def follow_up(self, question: Question, documents: Sequence[Document], turn: int) -> str:
-        """The user message that opens turn `turn`."""
         return self._member_of(question).follow_up(question, documents, turn)
 
     def parse(self, question: Question, text: str, turn: int) -> Rewrite:
-        """Parse the text sampled in turn `turn`."""
         return self._member_of(question).parse(question, text, turn)
 
     def stage(self, question: Question) -> FirstStage | None:
@@ -53,9 +49,8 @@ class MixedRewriter:
         return member.stage(question) if isinstance(member, Staged) else None
 
     def learn(self, question: Question, answer: BaseModel) -> None:
-        """Store the value of a first stage."""
         member = self._member_of(question)
-        assert isinstance(member, Staged), "only a rewriter with a first stage is told of its answer"
+        assert isinstance(member, Staged), "only a rewriter with a first stage gets its answer"
         member.learn(question, answer)
 
     def learn_example(self, question: Question) -> None:
@@ -64,7 +59,7 @@ class MixedRewriter:
             if isinstance(member, Staged):
                 member.learn_example(question)
 
-    def alike(self, retrievers: Mapping[str, object]) -> list[str]:
+    def indistinguishable(self, retrievers: Mapping[str, object]) -> list[str]:
         """Environments whose prompts equal those of an environment with another retriever; `retrievers` is by name."""
         retriever_of: dict[str, object] = {}
         example = Question("", "?")

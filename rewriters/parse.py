@@ -11,7 +11,6 @@ hold anything but the four tags themselves: `p < 0.05` and `</b>` are text.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from ..envs.plan import is_unicode
 from ..llms.base import THINK_CLOSE, THINK_OPEN
@@ -22,20 +21,6 @@ TAGS = (THINK_OPEN, THINK_CLOSE, REWRITE_OPEN, REWRITE_CLOSE)
 END_OF_TURN = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|end_of_text|>", "<|end|>", "<end_of_turn>", "</s>")
 """Marks that may follow an answer if the caller decodes special tokens."""
 
-Failure = Literal[
-    "",
-    "empty answer",
-    "missing think",
-    "unclosed think",
-    "missing rewrite",
-    "unclosed rewrite",
-    "nested tag",
-    "empty rewrite",
-    "too many rewrites",
-    "text outside tags",
-    "invalid unicode",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
@@ -43,7 +28,8 @@ class Parsed:
 
     think: str = ""
     rewrites: tuple[str, ...] = ()
-    failure: Failure = ""
+    failure: str = ""
+    """Why parsing failed, in two or three words; "" if it did not."""
 
 
 def render(think: str, rewrites: Sequence[str]) -> str:
@@ -82,7 +68,7 @@ def parse(text: str, max_rewrites: int = 4) -> Parsed:
     return Parsed(think, tuple(rewrites))
 
 
-def _rewrite_failure(body: str, closed: bool, allowed: bool) -> Failure:
+def _rewrite_failure(body: str, closed: bool, allowed: bool) -> str:
     if any(tag in body for tag in TAGS):
         return "nested tag"
     if not closed:

@@ -14,42 +14,33 @@ from ..envs.plan import SearchPlan, is_unicode
 from ..llms.base import Message
 from ..llms.lines import is_placeholder, label_pattern, split_at_labels
 from .base import Rewrite
-from .levels import found, question_text
-from .parse import without_end_of_turn, without_think
+from .levels import describe_results, question_text
+from .parse import Parsed, without_end_of_turn, without_think
 
 NOTHING_FOUND = "Your last answer found no documents: it did not keep to the form, or nothing matched it."
 
 
-@dataclass(frozen=True, slots=True)
-class ParsedParts:
-    """The parts of an answer, each on one line. `texts` is empty exactly if parsing failed."""
-
-    texts: tuple[str, ...] = ()
-    think: str = ""
-    failure: str = ""
-
-
-def read_parts(text: str, labels: Sequence[str]) -> ParsedParts:
-    """Parse one answer. Never raises: a format error is returned as a failure."""
+def read_parts(text: str, labels: Sequence[str]) -> Parsed:
+    """Parse one answer into its parts, each on one line. Never raises: a format error is returned as a failure."""
     text = without_end_of_turn(text)
     if not is_unicode(text):
-        return ParsedParts(failure="invalid unicode")
+        return Parsed(failure="invalid unicode")
     think, answer, failure = without_think(text)
     if failure or not answer:
-        return ParsedParts(think=think, failure=failure or "empty answer")
+        return Parsed(think, failure=failure or "empty answer")
     preamble, marks = split_at_labels(answer, labels)
     actual = [label for label, _ in marks]
     if set(actual) != set(labels):
-        return ParsedParts(think=think, failure="missing part")
+        return Parsed(think, failure="missing part")
     if len(actual) > len(labels):
-        return ParsedParts(think=think, failure="repeated part")
+        return Parsed(think, failure="repeated part")
     if actual != list(labels):
-        return ParsedParts(think=think, failure="parts out of order")
+        return Parsed(think, failure="parts out of order")
     if preamble.strip():
-        return ParsedParts(think=think, failure="text outside parts")
+        return Parsed(think, failure="text outside parts")
     texts = tuple(" ".join(body.split()) for _, body in marks)
     empty = any(not text or is_placeholder(text) for text in texts)
-    return ParsedParts(think=think, failure="empty part") if empty else ParsedParts(texts, think)
+    return Parsed(think, failure="empty part") if empty else Parsed(think, texts)
 
 
 def form_of(labels: Sequence[str], gist: Sequence[str]) -> str:
@@ -58,7 +49,7 @@ def form_of(labels: Sequence[str], gist: Sequence[str]) -> str:
     return f"Write plain text in exactly this form and nothing else, each part on a line of its own:\n{lines}"
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class PartsRewriter:
     """A rewriter whose answers are labelled parts."""
 
@@ -85,7 +76,6 @@ class PartsRewriter:
         return [Message(role="user", content=f"{self.task(question)}\n\n{form_of(self.labels, self.gist)}")]
 
     def first_with_example(self, question: Question) -> list[Message]:
-        """`first`, after the example and its answer."""
         if self.example is None:
             return self.first(question)
         example_question, texts = self.example
@@ -94,7 +84,7 @@ class PartsRewriter:
 
     def follow_up(self, question: Question, documents: Sequence[Document], turn: int) -> str:
         """The ranked documents, and the same task again."""
-        feedback = found(documents) if documents else NOTHING_FOUND
+        feedback = describe_results(documents) if documents else NOTHING_FOUND
         instruction = f"Answer once more, and better, in the same form.\n{form_of(self.labels, self.gist)}"
         return f"{feedback}\n\n{instruction}\n\nQuestion: {question_text(question)}"
 
@@ -102,5 +92,5 @@ class PartsRewriter:
         """Parse the text sampled in one turn after its opening; the model may repeat the first label."""
         has_opening = label_pattern(self.labels[0]).match(text.lstrip()) or text.lstrip().startswith("<think>")
         parts = read_parts(text if has_opening else f"{self.opening} {text}", self.labels)
-        plan = None if parts.failure else self.plan(question, parts.texts)
-        return Rewrite(plan, parts.think, parts.texts, parts.failure)
+        plan = None if parts.failure else self.plan(question, parts.rewrites)
+        return Rewrite(plan, parts.think, parts.rewrites, parts.failure)

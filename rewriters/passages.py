@@ -11,7 +11,7 @@ from ..data.types import Document, Question
 from ..envs.plan import SearchPlan
 from ..llms.base import Message
 from .base import Rewrite
-from .levels import found, question_text
+from .levels import describe_results, question_text
 from .parse import parse_plain
 
 AGAIN = (
@@ -40,7 +40,7 @@ class PassageRewriter:
 
     def follow_up(self, question: Question, documents: Sequence[Document], turn: int) -> str:
         """The ranked documents and the request for a better passage."""
-        feedback = [found(documents), AGAIN] if documents else [NOTHING_FOUND]
+        feedback = [describe_results(documents), AGAIN] if documents else [NOTHING_FOUND]
         return "\n\n".join([*feedback, f"Question: {question_text(question)}"])
 
     def parse(self, question: Question, text: str, turn: int) -> Rewrite:

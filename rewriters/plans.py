@@ -27,7 +27,6 @@ class AnswerReader:
         return self.rewrite(question, parse(text, self.config.max_rewrites))
 
     def rewrite(self, question: Question, parsed: Parsed) -> Rewrite:
-        """The parsed answer with its plan."""
         plan = None if parsed.failure else self.plan(question, parsed.rewrites)
         return Rewrite(plan=plan, think=parsed.think, rewrites=parsed.rewrites, failure=parsed.failure)
 

@@ -101,15 +101,12 @@ class FewShotPrompt(_Strict):
         return self
 
     def answer(self, turn: ExampleTurn) -> str:
-        """The expected answer of an example turn."""
         return turn.rewrite if self.form == "plain" else turn.tagged
 
     def ask(self, question: str, retriever: str) -> str:
-        """The user message of a first turn."""
         return self.question.replace("{retriever}", retriever).replace("{question}", question)
 
     def show(self, titles: Sequence[str]) -> str:
-        """The user message of a later turn."""
         return self.documents.replace("{documents}", "\n".join(titles)) if titles else self.no_documents
 
     def messages(self) -> list[Message]:
@@ -154,7 +151,6 @@ class SmallRewriter:
 
     @property
     def opening(self) -> str:
-        """The opening of the prompt."""
         return self.prompt.opening
 
     def first(self, question: Question) -> list[Message]:

@@ -43,7 +43,7 @@ def rewriter_for(config: RunConfig, client: EnvironmentApi) -> Rewriter:
             for name, card in cards.items()
         }
     )
-    if ambiguous := mixed.alike(cards):
+    if ambiguous := mixed.indistinguishable(cards):
         log.warning(
             "the prompts for %s read like those of an environment with another retriever: the policy cannot tell which "
             "one will search. rewriter.name explore and direct name it, and so does a few-shot prompt with {retriever}",

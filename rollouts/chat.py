@@ -7,11 +7,11 @@ sampled. Questions and documents cannot speak for the template either: its contr
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 from ..data.types import Question
 from ..errors import ModelError
 from ..llms.base import THINK_OPEN, Message
+from .engines.base import Tokenizer
 
 _STAND_IN = "QUERYLECTSAMPLEDTURN"
 
@@ -19,7 +19,7 @@ _STAND_IN = "QUERYLECTSAMPLEDTURN"
 class Chat:
     """Renders turns for one tokenizer."""
 
-    def __init__(self, tokenizer: Any, stop_ids: set[int]) -> None:
+    def __init__(self, tokenizer: Tokenizer, stop_ids: set[int]) -> None:
         self.tokenizer, self.stop_ids = tokenizer, stop_ids
         template = str(tokenizer.chat_template)
         # Some tokenizers name only a few of the tokens that open a turn; the template shows the others.
@@ -63,7 +63,7 @@ class Chat:
     def text(self, completion: Sequence[int]) -> str:
         """The sampled text of one turn without its end-of-turn id."""
         ids = list(completion[:-1]) if completion and completion[-1] in self.stop_ids else list(completion)
-        return str(self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
+        return self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
     def answer(self, text: str) -> list[int]:
         """Ids of a turn that says `text` and ends, as if it had been sampled."""
@@ -76,7 +76,7 @@ class Chat:
         if len(ids) <= tokens:
             return text
         for length in range(tokens - 1, 0, -1):
-            start = str(self.tokenizer.decode(ids[:length], clean_up_tokenization_spaces=False)).rstrip("\ufffd ")
+            start = self.tokenizer.decode(ids[:length], clean_up_tokenization_spaces=False).rstrip("\ufffd ")
             if self.count(f"{start}…") <= tokens:
                 return f"{start}…"
         return ""
@@ -93,20 +93,18 @@ class Chat:
         return Question(question.id, self.plain(question.text), tuple(map(self.plain, question.options)))
 
     def count(self, text: str) -> int:
-        """Number of tokens of `text`."""
         return len(self._ids(text))
 
     def _render(self, messages: Sequence[Message]) -> str:
         from jinja2 import TemplateError
 
         try:
-            text = self.tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
+            return self.tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
         except TemplateError as error:
             raise ModelError(
                 f"the chat template of the policy refuses the rewriter's messages ({error}). "
                 "Choose another rewriter (rewriter.name) or another policy."
             ) from error
-        return str(text)
 
     def _ids(self, text: str) -> list[int]:
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"]) if text else []

@@ -38,8 +38,8 @@ def ask_first_stage(
     """The questions that can be asked, in their order, after `rewriter` has learned what their first stage says.
 
     `base` is asked where `rewriter.llm` is None; of a policy it is the model as it was before any training. Several
-    processes pass a `once` that asks in one of them and gives the answers to all. `lost` is told of every question that
-    falls out, and why. Raises ConfigError where no question is left, and as `Llm.ask`.
+    processes pass a `once` that asks in one of them and gives the answers to all. `lost` is called with every question
+    that falls out, and why. Raises ConfigError where no question is left, and as `Llm.ask`.
     """
     if not isinstance(rewriter, Staged):
         return list(questions)
@@ -77,7 +77,6 @@ def policy_llm(policy: PolicyConfig) -> LlmConfig:
 
 
 def _ask_models(stages: Sequence[FirstStage], base: LlmConfig) -> Answers:
-    """Ask each model for all of its stages."""
     models: dict[str, tuple[LlmConfig, list[int]]] = {}
     for index, stage in enumerate(stages):
         config = stage.llm or base

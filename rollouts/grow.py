@@ -105,7 +105,7 @@ class Grower(Conversation):
                 continue  # below an outage
             if node.rewrite.plan is None:
                 node.metrics = {metric: 0.0}
-                node.reward = self._worth(node, 0.0)
+                node.reward = self._reward_of(node, 0.0)
             else:
                 searched.append(node)
                 steps.append(Step(question_id=branch.tree.question.id, plan=node.rewrite.plan))
@@ -119,9 +119,9 @@ class Grower(Conversation):
                 continue
             node.ranking = [Hit(hit.document, hit.score) for hit in result.ranking]
             node.metrics = dict(result.metrics)
-            node.reward = self._worth(node, result.metrics[metric])
+            node.reward = self._reward_of(node, result.metrics[metric])
 
-    def _worth(self, node: Node, metric: float) -> float | None:
+    def _reward_of(self, node: Node, metric: float) -> float | None:
         """The reward of a turn; one that was cut pays `reward.truncation_penalty`."""
         reward = node_reward(metric, node.rewrite.plan is not None, self.reward.format_weight)
         return reward if reward is None or node.finished else reward - self.reward.truncation_penalty

@@ -6,7 +6,7 @@ from ..llms.base import Backend
 from ..llms.cache import ReplyCache, cache_file
 
 
-def open_llm(config: LlmConfig) -> "Llm":
+def open_llm(config: LlmConfig) -> Llm:
     """The model of `config`, behind its cache. A local model is loaded when it is first asked something new.
 
     Raises ModelError for a local model that does not exist, ConfigError for an unusable URL, StorageError for an

@@ -41,7 +41,7 @@ def load_policy(
     source["trust_remote_code"] = config.trust_remote_code
     try:
         if not full:
-            source["pretrained_model_name_or_path"] = safetensors_place(config)
+            source["pretrained_model_name_or_path"] = safetensors_source(config)
         tokenizer = AutoTokenizer.from_pretrained(**source)
         model, loaded = AutoModelForCausalLM.from_pretrained(
             **source,
@@ -72,24 +72,21 @@ def load_policy(
     return model, tokenizer
 
 
-def safetensors_place(config: PolicyConfig) -> str:
+def safetensors_source(config: PolicyConfig) -> str:
     """The folder or Hub id that holds `policy.model` as safetensors; a GGUF file is de-quantised first.
 
-    Raises ModelError for a name that cannot be resolved, ValueError for a GGUF file that cannot be read.
+    Raises ModelError for a name that cannot be resolved and for several GGUF files, ValueError for one that
+    cannot be read.
     """
     source = resolve_model(config.model)
-    gguf = _gguf_file(config.model, Path(source))
-    return str(dequantised(gguf, torch_dtype(config))) if gguf else source
-
-
-def _gguf_file(name: str, folder: Path) -> Path | None:
-    """The one GGUF file of a folder without safetensors. Raises ModelError where there are several."""
+    folder = Path(source)
     files = [] if any(folder.glob("*.safetensors")) else sorted(folder.glob("*.gguf"))
     if len(files) > 1:
         raise ModelError(
-            f"policy.model {name!r}: {len(files)} GGUF files; expected one. Give a folder that holds only one of them."
+            f"policy.model {config.model!r}: {len(files)} GGUF files; expected one. Give a folder that holds only one "
+            "of them."
         )
-    return files[0] if files else None
+    return str(dequantised(files[0], torch_dtype(config))) if files else source
 
 
 def torch_dtype(config: PolicyConfig) -> torch.dtype:

@@ -15,7 +15,7 @@ from ..rewriters.base import Rewrite
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """One place of a ranking."""
+    """One ranked document."""
 
     document: Document
     score: float
@@ -64,7 +64,6 @@ class Tree:
     roots: list[Node]
 
     def walk(self) -> Iterator[Node]:
-        """Every node, depth first."""
         for root in self.roots:
             yield from root.walk()
 

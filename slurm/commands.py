@@ -37,7 +37,8 @@ def launch(
     """Train CONFIG on a Slurm cluster: write the job into the run folder, submit it, print its id."""
     set_up_logging(verbose)
     settings = load_config(config, list(overrides or ()))
-    from .launch import LaunchOptions, shown
+    from .launch import LaunchOptions
+    from .launch import dry_run as describe
     from .launch import launch as submit
 
     needed = 1 + vllm_server + retriever_nodes
@@ -48,10 +49,10 @@ def launch(
             f"--nodes {nodes} leaves none to train: vLLM takes {int(vllm_server)} and the retriever {retriever_nodes}. "
             f"Ask for at least {needed}."
         )
-    wishes = LaunchOptions(nodes, gpus, time, partition, account, vllm_server, retriever_nodes, shards)
+    launch_options = LaunchOptions(nodes, gpus, time, partition, account, vllm_server, retriever_nodes, shards)
     if dry_run:
         with tempfile.TemporaryDirectory() as folder:
-            typer.echo(shown(settings, wishes, chain, Path(folder)), nl=False)
+            typer.echo(describe(settings, launch_options, chain, Path(folder)), nl=False)
         return
-    for number, script in submit(settings, wishes, chain):
+    for number, script in submit(settings, launch_options, chain):
         typer.echo(f"{number} {script}")

@@ -52,7 +52,6 @@ def as_shell(variables: dict[str, str | list[str]]) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command; gives its exit code."""
     config, *overrides = arguments
     try:
         sys.stdout.write(as_shell(facts(config, overrides)) + "\n")

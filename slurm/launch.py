@@ -10,16 +10,16 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..configs.load import dump_config
 from ..configs.mix import environments
 from ..configs.schema import RunConfig
-from ..errors import ClusterError, ConfigError, StorageError
-from .requests import BODY, FOLDER, ONE_GPU, OPTION, SCRIPTS
+from ..errors import ClusterError, ConfigError
+from ..storage import storage
+from .requests import FOLDER, ONE_GPU, SCRIPTS, command_of, header
 
 UNDIVIDED = ("hybrid", "qb-rag")
 """Retrievers over other indexes, which are not built in shards."""
@@ -53,25 +53,34 @@ class Job:
     """Arguments of sbatch, which come before what the cluster file exports."""
 
 
-def jobs_of(config: RunConfig, wishes: LaunchOptions, chain: bool) -> list[Job]:
+def jobs_of(config: RunConfig, overrides: LaunchOptions, chain: bool) -> list[Job]:
     """The jobs in their order; each but the first waits until the one before has ended well.
 
     Raises ConfigError for a time limit that is over when the warning before it comes.
     """
-    seconds = seconds_of(wishes.time) if wishes.time is not None else None
+    seconds = seconds_of(overrides.time) if overrides.time is not None else None
     if seconds is not None and 0 < seconds <= WARNING_SECONDS:
         raise ConfigError(
-            f"--time {wishes.time} is at most the {WARNING_SECONDS // 60} minutes before the limit at which a job is "
-            "told to save and goes back into the queue: it would never get on. Give it more, such as 1:00:00."
+            f"--time {overrides.time} is at most the {WARNING_SECONDS // 60} minutes before the limit at which a job "
+            "is told to save and goes back into the queue: it would never make progress. Give it more, such as 1:00:00."
         )
     run = Path(config.output) / config.name
     config_path = str(run / "job" / "config.yaml")
-    train = _job("train", _script_of(config, wishes), [config_path], _requested_options(wishes), config, wishes)
+    train = _job(
+        "train",
+        _script_of(config, overrides),
+        [config_path],
+        _requested_options(overrides),
+        config,
+        overrides,
+    )
     if not chain:
         return [train]
-    placement = {name: value for name, value in _requested_options(wishes).items() if name in ("partition", "account")}
-    no_gpu = {"gpus": "0"} if wishes.gpus == 0 else {}
-    evaluation = _job("eval", "eval_array", [str(run)], placement | no_gpu, config, wishes)
+    placement = {
+        name: value for name, value in _requested_options(overrides).items() if name in ("partition", "account")
+    }
+    no_gpu = {"gpus": "0"} if overrides.gpus == 0 else {}
+    evaluation = _job("eval", "eval_array", [str(run)], placement | no_gpu, config, overrides)
     local = [member.env for member in environments(config).values() if member.client.urls == "local"]
     missing = [env for env in local if not (Path(env.index) / "manifest.json").exists()]
     if not missing:
@@ -79,22 +88,18 @@ def jobs_of(config: RunConfig, wishes: LaunchOptions, chain: bool) -> list[Job]:
     if all(env.retriever == "bm25" for env in missing):
         no_gpu = {"gpus": "0"}
     if any(env.retriever in UNDIVIDED for env in missing):
-        return [
-            _job("index", "index_array", [config_path], placement | no_gpu, config, wishes, array=False),
-            train,
-            evaluation,
+        index = [_job("index", "index_array", [config_path], placement | no_gpu, config, overrides, array=False)]
+    else:
+        shards = placement | no_gpu | {"array": f"1-{overrides.shards}"}
+        merging = placement | {"gpus": "0", "array": "0"}
+        index = [
+            _job("index", "index_array", [config_path], shards, config, overrides),
+            _job("merge", "index_array", [config_path], merging, config, overrides),
         ]
-    shards = placement | no_gpu | {"array": f"1-{wishes.shards}"}
-    merging = placement | {"gpus": "0", "array": "0"}
-    return [
-        _job("index", "index_array", [config_path], shards, config, wishes),
-        _job("merge", "index_array", [config_path], merging, config, wishes),
-        train,
-        evaluation,
-    ]
+    return [*index, train, evaluation]
 
 
-def launch(config: RunConfig, wishes: LaunchOptions, chain: bool = False) -> list[tuple[str, Path]]:
+def launch(config: RunConfig, overrides: LaunchOptions, chain: bool = False) -> list[tuple[str, Path]]:
     """Write the scripts and submit them; gives the id and the script of every job.
 
     Raises ClusterError where there is no Slurm or it refuses a job, StorageError where the scripts cannot be written,
@@ -105,18 +110,20 @@ def launch(config: RunConfig, wishes: LaunchOptions, chain: bool = False) -> lis
             "there is no sbatch here: `querylect launch` submits to Slurm, from a machine that has its commands. "
             "`--dry-run` shows the job anywhere, `querylect train` trains here."
         )
-    jobs = jobs_of(config, wishes, chain)
+    jobs = jobs_of(config, overrides, chain)
     folder = Path(config.output) / config.name / "job"
     config_file, text = folder / "config.yaml", dump_config(config)
-    previous = _read_text(config_file)
-    if previous not in (None, text):
-        raise ConfigError(
-            f"{config_file} holds other settings, and a job of that launch reads them when it starts. Choose another "
-            f"name=…, or, where no such job is left, remove {folder}."
-        )
-    scripts = [_write(folder, job) for job in jobs]
-    _write_text(config_file, text)
-    _make_folder(folder.parent / "logs")
+    with storage(lambda error: f"{folder} cannot be read and written ({error}). Free some space or choose output=…."):
+        previous = config_file.read_text(encoding="utf-8") if config_file.exists() else None
+        if previous not in (None, text):
+            raise ConfigError(
+                f"{config_file} holds other settings, and a job of that launch reads them when it starts. Choose "
+                f"another name=…, or, where no such job is left, remove {folder}."
+            )
+        folder.mkdir(parents=True, exist_ok=True)
+        scripts = [_write(folder, job) for job in jobs]
+        config_file.write_text(text, encoding="utf-8")
+        (folder.parent / "logs").mkdir(exist_ok=True)
     submitted: list[tuple[str, Path]] = []
     for job, script in zip(jobs, scripts, strict=True):
         after = [f"--dependency=afterok:{submitted[-1][0]}", "--kill-on-invalid-dep=yes"] if submitted else []
@@ -131,16 +138,21 @@ def launch(config: RunConfig, wishes: LaunchOptions, chain: bool = False) -> lis
     return submitted
 
 
-def _script_of(config: RunConfig, wishes: LaunchOptions) -> str:
-    if wishes.vllm_server:
+def _script_of(config: RunConfig, overrides: LaunchOptions) -> str:
+    if overrides.vllm_server:
         return "grpo_vllm_server"
-    if (wishes.nodes or 1) - wishes.retriever_nodes > 1 or (wishes.gpus or 1) > 1:
+    if (overrides.nodes or 1) - overrides.retriever_nodes > 1 or (overrides.gpus or 1) > 1:
         return "grpo_nodes"
     return SCRIPTS.get(config.env.retriever, "grpo_contriever")
 
 
-def _requested_options(wishes: LaunchOptions) -> dict[str, str]:
-    options = {"nodes": wishes.nodes, "time": wishes.time, "partition": wishes.partition, "account": wishes.account}
+def _requested_options(overrides: LaunchOptions) -> dict[str, str]:
+    options = {
+        "nodes": overrides.nodes,
+        "time": overrides.time,
+        "partition": overrides.partition,
+        "account": overrides.account,
+    }
     return {name: str(value) for name, value in options.items() if value is not None}
 
 
@@ -163,28 +175,25 @@ def _job(
     arguments: Sequence[str],
     requested: Mapping[str, str],
     config: RunConfig,
-    wishes: LaunchOptions,
+    overrides: LaunchOptions,
     array: bool = True,
 ) -> Job:
     """A script with its request, its paths and its arguments filled in; without `array` it is one job."""
-    text = (FOLDER / f"{script}.sh").read_text(encoding="utf-8")
-    request = {match[1]: match[2] for line in text.splitlines() if (match := OPTION.match(line))}
+    request, body = header(script), command_of(script)
     if not array:
         del request["array"]
     if script in SCRIPTS.values() and config.policy.lora is not None:
         request |= ONE_GPU
     options = dict(requested)
-    if wishes.gpus is not None and script.startswith("grpo_"):
-        options["gpus-per-node"] = str(wishes.gpus)
+    if overrides.gpus is not None and script.startswith("grpo_"):
+        options["gpus-per-node"] = str(overrides.gpus)
     logs = Path(config.output) / config.name / "logs"
     job_options = {"job-name": f"{name}-{config.name}", "output": f"{logs}/job-{name}-%j.log"}
-    body = BODY.search(text)
-    assert body is not None, f"{script}.sh calls no job"
     variables = {"QUERYLECT_SLURM": str(FOLDER), "QUERYLECT": str(Path(sys.executable).with_name("querylect"))}
     if os.environ.get("QUERYLECT_CLUSTER"):
         variables["QUERYLECT_CLUSTER"] = os.path.abspath(os.environ["QUERYLECT_CLUSTER"])
-    if wishes.retriever_nodes and script.startswith("grpo_"):
-        variables["RETRIEVER_NODES"] = str(wishes.retriever_nodes)
+    if overrides.retriever_nodes and script.startswith("grpo_"):
+        variables["RETRIEVER_NODES"] = str(overrides.retriever_nodes)
     lines = [
         "#!/usr/bin/env bash",
         f"# {script}.sh for {config.name}, written by `querylect launch`. Submit it again, as it is, to go on.",
@@ -194,43 +203,15 @@ def _job(
         ),
         *(f"export {key}={shlex.quote(value)}" for key, value in variables.items()),
         'source "$QUERYLECT_SLURM/lib.sh"',
-        f'{body[1]} {shlex.join(arguments)} "$@"',
+        f'{body} {shlex.join(arguments)} "$@"',
     ]
     return Job(name, "\n".join(lines) + "\n", [f"--{key}={value}" for key, value in options.items()])
 
 
 def _write(folder: Path, job: Job) -> Path:
     path = folder / f"{job.name}.sh"
-    _write_text(path, job.text)
+    path.write_text(job.text, encoding="utf-8")
     return path
-
-
-def _write_text(path: Path, text: str) -> None:
-    _make_folder(path.parent)
-    with _storage_errors(path):
-        path.write_text(text, encoding="utf-8")
-
-
-def _read_text(path: Path) -> str | None:
-    """The content of the file; None where it does not exist."""
-    with _storage_errors(path), suppress(FileNotFoundError):
-        return path.read_text(encoding="utf-8")
-    return None
-
-
-def _make_folder(folder: Path) -> None:
-    with _storage_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-
-
-@contextmanager
-def _storage_errors(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise StorageError(
-            f"{path} cannot be read and written ({error.strerror}). Free some space or choose output=…."
-        ) from error
 
 
 def _submit(arguments: Sequence[str]) -> str:
@@ -252,7 +233,7 @@ def _refusal(stderr: str, cluster: str) -> str:
     """What Slurm says, in one sentence, with what to do."""
     lines = [line.split("error: ", 1)[-1].strip() for line in stderr.splitlines() if line.strip()]
     reason = "; ".join(dict.fromkeys(lines)) or "it gave no reason"
-    remedy = f"Mend --nodes, --gpus, --time or what {cluster} exports."
+    remedy = f"Change --nodes, --gpus, --time or what {cluster} exports."
     if "ccount" in stderr:  # "Invalid account or account/partition combination" names both
         remedy = f"Name yours with --account or as SBATCH_ACCOUNT in {cluster}."
     elif "artition" in stderr:
@@ -268,13 +249,13 @@ def _partitions() -> str:
     return f"There are: {', '.join(names)}. " if names else ""
 
 
-def shown(config: RunConfig, wishes: LaunchOptions, chain: bool, folder: Path) -> str:
+def dry_run(config: RunConfig, overrides: LaunchOptions, chain: bool, folder: Path) -> str:
     """All jobs as text: their scripts, and the components, nodes and commands of each. `folder` is temporary."""
     config_file = folder / "config.yaml"
-    _write_text(config_file, dump_config(config))
+    config_file.write_text(dump_config(config), encoding="utf-8")
     true_path = str(Path(config.output) / config.name / "job" / "config.yaml")
     parts = []
-    for job in jobs_of(config, wishes, chain):
+    for job in jobs_of(config, overrides, chain):
         script = _write(folder, Job(job.name, job.text.replace(true_path, str(config_file))))
         process = subprocess.run(["bash", script, "--dry-run"], capture_output=True, text=True, check=False)
         if process.returncode:

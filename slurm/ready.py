@@ -27,7 +27,7 @@ def problem_of(url: str) -> str | None:
         return str(getattr(error, "reason", None) or error)
 
 
-def told(folder: Path) -> list[str]:
+def registered_urls(folder: Path) -> list[str]:
     """The addresses in the folder; a file that vanishes meanwhile is skipped."""
     urls = []
     for path in folder.glob("*.json"):
@@ -40,7 +40,7 @@ def wait(folder: Path, count: int, seconds: float) -> str | None:
     """Wait until `count` services are ready; gives what is wrong where they are not in time."""
     deadline = time.monotonic() + seconds
     while True:
-        urls = told(folder)
+        urls = registered_urls(folder)
         problems = {url: problem for url in urls if (problem := problem_of(url)) is not None}
         if len(urls) == count and not problems:
             sys.stdout.write(f"ready: {', '.join(sorted(urls))}\n")
@@ -55,7 +55,6 @@ def wait(folder: Path, count: int, seconds: float) -> str | None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command; gives its exit code."""
     folder, count, limit = arguments
     try:
         seconds = float(limit)

@@ -4,7 +4,6 @@ Light: it is read at the start of every job and by dry runs.
 """
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -43,18 +42,17 @@ def header(script: str) -> dict[str, str]:
     return {match[1]: match[2] for line in lines if (match := OPTION.match(line))}
 
 
-def default_config(script: str) -> str | None:
-    """The config that a training script takes where it is given none."""
+def command_of(script: str) -> str:
+    """The last line of a script of this folder: how it trains."""
     body = BODY.search((FOLDER / f"{script}.sh").read_text(encoding="utf-8"))
-    return body[2] if body is not None else None
+    assert body is not None, f"{script}.sh calls no job"
+    return body[1]
 
 
 def request_of(config: RunConfig, script: str | None = None) -> Request:
     """What a script (None: that of the config's retriever) asks for when it trains `config`."""
     script = script or SCRIPTS.get(config.env.retriever, "grpo_contriever")
-    options: Mapping[str, str] = header(script)
-    body = BODY.search((FOLDER / f"{script}.sh").read_text(encoding="utf-8"))
-    command = body[1] if body is not None else ""
+    options, command = header(script), command_of(script)
     generating = int(command.rpartition(" ")[2]) if "--vllm-nodes" in command else 0
     if config.policy.lora is not None and not command.startswith("train_job_on_all"):
         return Request(script, 1, 0)

@@ -5,19 +5,20 @@ section 3.1: over 0.99). Embeddings are computed and saved in blocks, so that a 
 block by block, so that memory does not grow with the corpus.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from ...logs import Progress
 from ..types import Document
 
 BLOCK = 4096
 """Documents embedded, saved and compared at once."""
 
-Progress = Callable[[int, int], None]
 Vectors = npt.NDArray[np.float32]
 
 
@@ -33,11 +34,11 @@ class DocumentEncoder(Protocol):
 
 
 class Duplicate(NamedTuple):
-    """A document to remove, by its index in the corpus."""
+    """A document to remove; positions are indices in the corpus."""
 
-    place: int
+    position: int
     kept: int
-    """Index of the first remaining document that is near enough."""
+    """Position of the first remaining document that is near enough."""
     cosine: float
 
 
@@ -50,10 +51,13 @@ def embed(
     """
     folder.mkdir(parents=True, exist_ok=True)
     total = 0
-    for number, block in enumerate(_blocks(documents)):
-        path = _file(folder, number)
+    remaining = iter(documents)
+    while block := list(islice(remaining, BLOCK)):
+        path = _file(folder, total // BLOCK)
         if not path.is_file():
-            _save(path, _normalised(encoder.embed(block)))
+            vectors = encoder.embed(block)
+            vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+            _save(path, vectors.astype(np.float32))
         total += len(block)
         if progress:
             progress(total, 0)
@@ -96,22 +100,6 @@ def near_duplicates(
     return duplicates
 
 
-def _blocks(documents: Iterable[Document]) -> Iterator[list[Document]]:
-    block: list[Document] = []
-    for document in documents:
-        block.append(document)
-        if len(block) == BLOCK:
-            yield block
-            block = []
-    if block:
-        yield block
-
-
-def _normalised(vectors: Vectors) -> Vectors:
-    lengths = np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-    return np.asarray(vectors / lengths, dtype=np.float32)
-
-
 def _save(path: Path, vectors: Vectors) -> None:
     temporary = path.with_name(f".{path.name}.tmp")
     with temporary.open("wb") as file:
@@ -123,13 +111,13 @@ def _file(folder: Path, number: int) -> Path:
     return folder / f"vectors-{number:05d}.npy"
 
 
-def _product() -> Callable[[Vectors, Vectors], Any]:
+def _product() -> Callable[[Vectors, Vectors], Vectors]:
     """A function for a·bᵀ in single precision, on a GPU if there is one."""
     import torch
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
 
-    def product(a: Vectors, b: Vectors) -> Any:
+    def product(a: Vectors, b: Vectors) -> Vectors:
         left, right = torch.from_numpy(np.ascontiguousarray(a)), torch.from_numpy(np.ascontiguousarray(b))
         return (left.to(device) @ right.to(device).T).cpu().numpy()
 

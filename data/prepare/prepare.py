@@ -8,24 +8,24 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ...configs.schema import DatasetConfig
 from ...errors import DataError
+from ...logs import Progress
 from ...storage import file_sha256, storage, write_lines
+from ..beir import document_line, question_line, refuse_existing, write_meta, write_qrels
 from ..benchmark import Benchmark, judged_within, unique
 from ..leakage import near_overlap, without_leaks
-from ..load import document_record
-from ..open import open_benchmark
-from ..types import Dataset, Document, Split
+from ..load import document_record, open_benchmark
+from ..types import Dataset, Split
 from .near_duplicates import DocumentEncoder, embed, near_duplicates
 
-Progress = Callable[[int, int], None]
-Stage = Callable[[str], Any]
-"""Returns a context manager of a Progress for the title of a stage."""
+Stage = Callable[[str], AbstractContextManager[Progress | None]]
+"""Returns the progress of a stage of that title."""
 
 _PLAN = "plan.json"
 DUPLICATES = "duplicates.tsv"
@@ -38,7 +38,7 @@ def prepare(
     duplicates: float = 0.99,
     near_leaks: bool = False,
     restart: bool = False,
-    stage: Stage | None = None,
+    stage: Stage = lambda _: nullcontext(),
 ) -> dict[str, Any]:
     """Write a published benchmark as the new BEIR folder `target`; return its meta.json.
 
@@ -51,10 +51,7 @@ def prepare(
     StorageError if the files cannot be written.
     """
     target = target.expanduser()
-    if target.exists():
-        raise DataError(
-            f"{target} exists already; a dataset is only written to a new folder. Remove it or name another."
-        )
+    refuse_existing(target)
     staging = target.with_name(f".{target.name}.partial")
     if restart:
         shutil.rmtree(staging, ignore_errors=True)
@@ -79,7 +76,7 @@ def prepare(
 
 
 def _duplicates(
-    benchmark: Benchmark, encoder: DocumentEncoder, threshold: float, staging: Path, stage: Stage | None
+    benchmark: Benchmark, encoder: DocumentEncoder, threshold: float, staging: Path, stage: Stage
 ) -> tuple[dict[str, tuple[str, float]], dict[str, Any]]:
     """Id of a removed document → (id of the remaining one, cosine), and the entry for meta.json."""
     total, digest = _corpus_digest(benchmark)
@@ -96,11 +93,11 @@ def _duplicates(
         shutil.rmtree(staging / "vectors", ignore_errors=True)
         path.write_text(json.dumps(plan), encoding="utf-8")
     vectors = staging / "vectors"
-    with _staged(stage, "embedding") as progress:
+    with stage("embedding") as progress:
         embed(benchmark.documents(), encoder, vectors, progress and (lambda done, _: progress(done, total)))
-    with _staged(stage, "comparing") as progress:
+    with stage("comparing") as progress:
         matches = near_duplicates(vectors, total, threshold, progress)
-    needed = {duplicate.place for duplicate in matches} | {duplicate.kept for duplicate in matches}
+    needed = {duplicate.position for duplicate in matches} | {duplicate.kept for duplicate in matches}
     ids = {position: document.id for position, document in enumerate(benchmark.documents()) if position in needed}
     details = {
         "encoder": identity["recipe"]["name"],
@@ -109,7 +106,7 @@ def _duplicates(
         "cosine_over": threshold,
         "removed": len(matches),
     }
-    return {ids[duplicate.place]: (ids[duplicate.kept], duplicate.cosine) for duplicate in matches}, details
+    return {ids[duplicate.position]: (ids[duplicate.kept], duplicate.cosine) for duplicate in matches}, details
 
 
 def _corpus_digest(benchmark: Benchmark) -> tuple[int, str]:
@@ -135,13 +132,8 @@ def _write(
     splits, notes = judged_within(benchmark, ids | removed.keys())
     inherited = {name: _inherit_judgements(split, removed) for name, split in splits.items()}
     questions = {question.id: question for split in inherited.values() for question in split.questions}
-    write_lines(
-        folder / "queries.jsonl",
-        (_json({"_id": question.id, "text": question.text}) for question in questions.values()),
-    )
-    for name, split in inherited.items():
-        stem = "dev" if name == "validation" else name
-        write_lines(folder / "qrels" / f"{stem}.tsv", _qrel_lines(split))
+    write_lines(folder / "queries.jsonl", map(question_line, questions.values()))
+    write_qrels(folder, inherited)
     if details is not None:
         lines = (f"{document}\t{survivor}\t{cosine:.6f}" for document, (survivor, cosine) in removed.items())
         write_lines(folder / DUPLICATES, ["removed\tkept\tcosine", *lines])
@@ -160,7 +152,7 @@ def _write(
             str(path.relative_to(folder)): file_sha256(path) for path in sorted(folder.rglob("*")) if path.is_file()
         },
     }
-    write_lines(folder / "meta.json", [json.dumps(meta, ensure_ascii=False, indent=1)])
+    write_meta(folder, meta)
     return meta
 
 
@@ -169,11 +161,7 @@ def _corpus_lines(benchmark: Benchmark, removed: Mapping[str, tuple[str, float]]
     for document in unique(benchmark):
         if document.id not in removed:
             ids.add(document.id)
-            yield _line(document)
-
-
-def _line(document: Document) -> str:
-    return _json({"_id": document.id, "title": document.title, "text": document.text})
+            yield document_line(document)
 
 
 def _inherit_judgements(split: Split, removed: Mapping[str, tuple[str, float]]) -> Split:
@@ -185,28 +173,6 @@ def _inherit_judgements(split: Split, removed: Mapping[str, tuple[str, float]]) 
             survivor = removed[document][0] if document in removed else document
             grades[survivor] = max(grade, grades.get(survivor, grade))
     return Split(split.questions, qrels)
-
-
-def _qrel_lines(split: Split) -> Iterator[str]:
-    yield "query-id\tcorpus-id\tscore"
-    for question in split.questions:
-        for document, grade in split.qrels[question.id].items():
-            if any(character in question.id + document for character in "\t\r\n"):
-                raise DataError(f"ids {question.id!r}, {document!r}: a qrel file takes no tab or line break in an id.")
-            yield f"{question.id}\t{document}\t{grade}"
-
-
-def _json(value: Mapping[str, Any]) -> str:
-    return json.dumps(value, ensure_ascii=False)
-
-
-@contextmanager
-def _staged(stage: Stage | None, title: str) -> Iterator[Progress | None]:
-    if stage is None:
-        yield None
-        return
-    with stage(title) as progress:
-        yield progress
 
 
 def summary(meta: Mapping[str, Any]) -> Sequence[str]:

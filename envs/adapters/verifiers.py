@@ -44,7 +44,6 @@ class RetrievalTasksetConfig(vf.TasksetConfig):
 
     @property
     def client(self) -> ClientConfig:
-        """The settings of the client."""
         return ClientConfig(urls=self.urls, token_env=self.token_env, deadline=self.deadline)
 
 
@@ -87,7 +86,6 @@ class RetrievalEnv(vf.Env[RetrievalEnvConfig]):
         self._client = EnvironmentClient(self.taskset.config.client)
 
     async def stop(self) -> None:
-        """Close it."""
         if hasattr(self, "_client"):
             await self._client.close()
 

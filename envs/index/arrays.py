@@ -27,7 +27,6 @@ class NpyWriter:
         np.lib.format.write_array_header_1_0(self._file, header)
 
     def write(self, rows: npt.NDArray[Any]) -> None:
-        """Append rows."""
         self._file.write(np.ascontiguousarray(rows, dtype=self._dtype).data)
         self._rows += len(rows)
 
@@ -53,13 +52,12 @@ def offsets_of(sizes: Iterable[int]) -> npt.NDArray[np.int64]:
 
 
 def write_words(folder: Path, words: Sequence[bytes]) -> None:
-    """Write sorted distinct words, for `Words` to look up."""
+    """Write sorted distinct words, for `SortedWords` to look up."""
     (folder / "words.bin").write_bytes(b"".join(words))
     np.save(folder / "words.offsets.npy", offsets_of(map(len, words)))
 
 
 def read_words(folder: Path) -> list[bytes]:
-    """The words that `write_words` wrote."""
     content, offsets = (folder / "words.bin").read_bytes(), np.load(folder / "words.offsets.npy", allow_pickle=False)
     return [content[start:end] for start, end in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)]
 
@@ -72,20 +70,19 @@ class SortedWords:
         self._offsets = mapped(folder / "words.offsets.npy")
         if len(self._text) != self._offsets[-1]:
             raise ValueError(f"words.bin has {len(self._text)} bytes; words.offsets.npy says {self._offsets[-1]}")
-        self.place = lru_cache(_CACHE_SIZE)(self._place)
+        self.position = lru_cache(_CACHE_SIZE)(self._position)
         """The position of a word (str), -1 if it is unknown."""
 
     def __len__(self) -> int:
         return len(self._offsets) - 1
 
     def word(self, position: int) -> str:
-        """The word at a position."""
         return self._at(position).decode("utf-8", "surrogatepass")
 
     def _at(self, position: int) -> bytes:
         return self._text[self._offsets[position] : self._offsets[position + 1]].tobytes()
 
-    def _place(self, word: str) -> int:
+    def _position(self, word: str) -> int:
         target = word.encode("utf-8", "surrogatepass")
         low, high = 0, len(self)
         while low < high:

@@ -16,14 +16,15 @@ from typing import Any
 from ...configs.schema import EnvironmentConfig
 from ...data.corpus import Corpus, open_corpus
 from ...errors import ConfigError, DataError, IndexFolderError
+from ...provenance import installed_versions
 from ...storage import storage
-from ..retrievers import bm25, dense, nearest
 from ..retrievers.base import Kind, Progress
+from ..retrievers.dense import DenseKind
 from ..retrievers.open import check_corpus, open_retriever
 from ..retrievers.recipes import RetrieverRecipe, content_fields, recipe_of
-from ..retrievers.registry import leaned_on, open_kind
+from ..retrievers.registry import open_kind, required_indexes
 from . import documents
-from .manifest import MANIFEST, Manifest, describe_files, versions
+from .manifest import LIBRARIES, MANIFEST, Manifest, describe_files
 from .open import open_index
 from .shards import IndexShards, Plan
 
@@ -32,11 +33,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Build:
-    config: EnvironmentConfig
     corpus: Corpus
-    recipe: RetrieverRecipe
-    kind: Kind | None
-    encoder: dense.Encoder | None
+    kind: Kind
     plan: Plan
     parts: IndexShards
 
@@ -60,7 +58,7 @@ def build_index(
     target = _target(config, overwrite)
     if restart:
         IndexShards(target).discard()
-    members = leaned_on(config)
+    members = required_indexes(config)
     if members:
         _build_members(members, overwrite, progress, workers, restart)
     with _storage(target):
@@ -70,8 +68,9 @@ def build_index(
             if workers > 1 and not members:
                 from .workers import run_workers
 
-                del build  # and its encoder: each worker opens one (a merge needs the kind)
+                del build, kind  # and its models: each worker loads its own
                 run_workers(config, plan, parts, workers, progress, build_shard)
+                kind = open_kind(config, recipe_of(config), open_retriever)
             else:
                 _write_parts(build, range(len(plan.blocks)), progress)
             return _merge(config, parts, plan, kind, progress)
@@ -86,9 +85,9 @@ def build_shard(config: EnvironmentConfig, shard: int, shards: int, *, progress:
     """
     if not 1 <= shard <= shards:
         raise ConfigError(f"shard {shard}/{shards} does not exist; give 1/{shards} to {shards}/{shards}.")
-    if leaned_on(config):
+    if required_indexes(config):
         raise ConfigError(
-            f"a {config.retriever} index has no shards of its own; build those of the indexes that it leans on, then "
+            f"a {config.retriever} index has no shards of its own; build those of the indexes that it searches, then "
             "it as a whole."
         )
     target = _target(config, overwrite=True)
@@ -122,21 +121,13 @@ def merge_index(config: EnvironmentConfig, *, overwrite: bool = False) -> Manife
 
 
 def _prepare(config: EnvironmentConfig, target: Path) -> _Build:
-    recipe = recipe_of(config)
-    corpus, kind, encoder = open_corpus(config.dataset), open_kind(config, recipe, open_retriever), None
-    if kind is None and recipe.kind == "dense":
-        dense.import_faiss()
-        encoder = dense.Encoder.open(recipe)
-    loaded = kind or encoder
-    if loaded is not None:
-        recipe = loaded.recipe
-    parts = IndexShards(target)
-    origin = corpus.origin()
+    corpus, kind = open_corpus(config.dataset), open_kind(config, recipe_of(config), open_retriever)
+    parts, origin = IndexShards(target), corpus.origin()
     settings: dict[str, Any] = {
         **_settings(config),
-        "recipe": recipe.model_dump(mode="json"),
-        "weights": loaded and loaded.fingerprint,
-        "versions": versions(),
+        "recipe": kind.recipe.model_dump(mode="json"),
+        "weights": kind.fingerprint,
+        "versions": installed_versions(LIBRARIES),
     }
     previous = parts.read_plan()
     if previous is not None and (previous.settings, previous.origin) == (settings, origin):
@@ -151,11 +142,10 @@ def _prepare(config: EnvironmentConfig, target: Path) -> _Build:
             blocks=[(block.start, block.end, block.line) for block in blocks],
             documents=max_documents,
         )
-    if encoder is not None:
-        store = nearest.vector_store(config.vectors, encoder.dimension, plan.documents)
-        nearest.check_memory(store, plan.documents, config.vectors)
+    if isinstance(kind, DenseKind):
+        kind.store(plan.documents, kind.encoder.dimension)  # before anything is embedded
     parts.begin(plan)
-    return _Build(config, corpus, recipe, kind, encoder, plan, parts)
+    return _Build(corpus, kind, plan, parts)
 
 
 def _settings(config: EnvironmentConfig) -> dict[str, Any]:
@@ -177,13 +167,7 @@ def _write_parts(build: _Build, numbers: range, progress: Progress | None) -> No
             def fill(folder: Path, number: int = number, offset: int = done) -> int:
                 block = documents.write_part(folder, build.corpus.read(plan.block(number)))
                 report = (lambda count, _: progress(offset + count, plan.documents)) if progress else None
-                if build.kind is not None:
-                    build.kind.write_part(folder, block, report)
-                elif build.encoder is None:
-                    bm25.write_part(folder, [document.contents for document in block], build.config.engine, report)
-                else:
-                    texts = [build.recipe.content_of(document) for document in block]
-                    dense.write_part(folder, texts, build.encoder, build.config.vectors.dtype, report)
+                build.kind.write_part(folder, block, report)
                 return len(block)
 
             size = build.parts.add(plan, number, fill)
@@ -193,7 +177,7 @@ def _write_parts(build: _Build, numbers: range, progress: Progress | None) -> No
 
 
 def _merge(
-    config: EnvironmentConfig, parts: IndexShards, plan: Plan, kind: Kind | None, progress: Progress | None = None
+    config: EnvironmentConfig, parts: IndexShards, plan: Plan, kind: Kind, progress: Progress | None = None
 ) -> Manifest:
     sizes = {number: parts.done(plan, number) for number in range(len(plan.blocks))}
     missing = [number for number, size in sizes.items() if size is None]
@@ -202,31 +186,26 @@ def _merge(
             f"{len(missing)} of {len(sizes)} parts are missing in {parts.folder}, the first is number {missing[0]}. "
             "Run the shards that have not finished again: querylect index build --shard i/N."
         )
-    _check_unchanged(config, plan)
+    if open_corpus(config.dataset).origin() != plan.origin:
+        raise DataError(
+            f"the corpus of {plan.dataset!r} was changed while it was indexed. Build anew: querylect index build "
+            "--restart."
+        )
     total = sum(size or 0 for size in sizes.values())
     if not total:
         raise DataError(f"dataset {plan.dataset!r} holds no documents; there is nothing to index. Check env.dataset.")
     # an empty block (a line longer than a block ends in the next but one) has no vocabulary and no vectors
     folders = [parts.path(number) for number, size in sizes.items() if size]
-    recipe = RetrieverRecipe.model_validate(plan.settings["recipe"])
-    store = None
     with parts.staged() as folder:
-        log.info("putting %d parts with %d documents together", len(folders), total)
+        log.info("merging %d parts with %d documents", len(folders), total)
         documents.merge(folders, folder)
-        if kind is not None:
-            kind.merge(folders, folder)
-        elif recipe.kind == "bm25":
-            bm25.merge(folders, folder, config.engine)
-        else:
-            store = nearest.vector_store(config.vectors, dense.dimension_of(folders[0]), total)
-            nearest.check_memory(store, total, config.vectors)
-            dense.merge(folders, folder, store, config.vectors)
+        kind.merge(folders, folder)
         files = describe_files(folder)
         manifest = Manifest(
-            recipe=recipe,
+            recipe=RetrieverRecipe.model_validate(plan.settings["recipe"]),
             engine=plan.settings["engine"],
             model_fingerprint=plan.settings["weights"],
-            vectors=store,
+            vectors=kind.vectors if isinstance(kind, DenseKind) else None,
             dataset=plan.dataset,
             licence=plan.licence,
             corpus_hash=files[documents.RECORDS].sha256,
@@ -257,14 +236,6 @@ def _build_members(
             if not overwrite:
                 raise
             build_index(member, overwrite=True, progress=progress, workers=workers, restart=restart)
-
-
-def _check_unchanged(config: EnvironmentConfig, plan: Plan) -> None:
-    if open_corpus(config.dataset).origin() != plan.origin:
-        raise DataError(
-            f"the corpus of {plan.dataset!r} was changed while it was indexed. Build anew: querylect index build "
-            "--restart."
-        )
 
 
 def _target(config: EnvironmentConfig, overwrite: bool) -> Path:

@@ -143,6 +143,6 @@ def _refuse_duplicate_ids(documents: Documents, order: npt.NDArray[np.intp], dup
         first, second = sorted((int(order[i]), int(order[i + 1])))
         if documents.id(first) == documents.id(second):
             raise DataError(
-                f"document id {documents.id(first)!r} stands twice in the corpus (documents {first + 1} and "
+                f"document id {documents.id(first)!r} occurs twice in the corpus (documents {first + 1} and "
                 f"{second + 1}); ids must be unique. Rename or remove one of the two."
             )

@@ -2,8 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -17,28 +16,24 @@ from ..retrievers.nearest import VectorStore
 from ..retrievers.recipes import RetrieverRecipe, content_fields
 
 Sealed = TypeVar("Sealed", bound=BaseModel)
+MakeError = Callable[[Path, str], IndexFolderError]
+"""The error for a file, and what is wrong with it."""
 
 FORMAT = 2
 MANIFEST = "manifest.json"
 
-_LIBRARIES = (
-    "numpy",
-    "bm25s",
-    "rank-bm25",
-    "PyStemmer",
-    "faiss-cpu",
-    "faiss-gpu-cu12",
-    "sentence-transformers",
-    "transformers",
-    "torch",
-)
+LIBRARIES = (
+    "numpy", "bm25s", "rank-bm25", "PyStemmer", "faiss-cpu", "faiss-gpu-cu12", "sentence-transformers",
+    "transformers", "torch",
+)  # fmt: skip
+"""What an index can depend on."""
 
 
-class _StrictModel(BaseModel):
+class StrictModel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class FileEntry(_StrictModel):
+class FileEntry(StrictModel):
     """One file of an index."""
 
     sha256: str
@@ -46,7 +41,7 @@ class FileEntry(_StrictModel):
     """Bytes."""
 
 
-class Manifest(_StrictModel):
+class Manifest(StrictModel):
     """What an index holds."""
 
     format: Literal[2] = 2
@@ -88,6 +83,12 @@ class Manifest(_StrictModel):
         write_sealed(folder / MANIFEST, self.model_dump(mode="json"))
 
 
+def corrupt(path: Path, problem: str) -> IndexFolderError:
+    return IndexFolderError(
+        f"index {path.parent} is corrupt: {path.name} {problem}. Build it again: querylect index build --overwrite."
+    )
+
+
 def read_manifest(folder: Path) -> Manifest:
     """The manifest of an index folder.
 
@@ -112,7 +113,7 @@ def read_sealed(
     label: str,
     create_hint: str,
     rebuild_hint: str,
-    make_error: Callable[[Path, str], IndexFolderError],
+    make_error: MakeError,
 ) -> Sealed:
     """Read what `write_sealed` wrote, of the format number `expected_format`.
 
@@ -154,47 +155,28 @@ def describe_files(folder: Path) -> dict[str, FileEntry]:
     }
 
 
-def check_sizes(folder: Path, files: dict[str, FileEntry]) -> None:
+def check_sizes(folder: Path, files: Mapping[str, FileEntry], make_error: MakeError = corrupt) -> None:
     """Raises IndexFolderError if a file is missing or has another size. Reads no file."""
     for name, entry in files.items():
         path = folder / name
         if not path.is_file():
-            raise corrupt(path, "is missing")
+            raise make_error(path, "is missing")
         size = path.stat().st_size
         if size != entry.size:
-            raise corrupt(path, f"has {size} bytes; the manifest says {entry.size}")
+            raise make_error(path, f"has {size} bytes; the manifest says {entry.size}")
 
 
-def check_content(folder: Path, files: dict[str, FileEntry]) -> None:
+def check_content(folder: Path, files: Mapping[str, FileEntry], make_error: MakeError = corrupt) -> None:
     """Raises IndexFolderError if a file is missing or was changed. Reads all files."""
-    check_sizes(folder, files)
+    check_sizes(folder, files, make_error)
     for name, entry in files.items():
         digest = file_sha256(folder / name)
         if digest != entry.sha256:
-            raise corrupt(folder / name, f"has sha256 {digest[:12]}…; the manifest says {entry.sha256[:12]}…")
-
-
-def corrupt(path: Path, problem: str) -> IndexFolderError:
-    """The error for a damaged file."""
-    return IndexFolderError(
-        f"index {path.parent} is corrupt: {path.name} {problem}. Build it again: querylect index build --overwrite."
-    )
+            raise make_error(folder / name, f"has sha256 {digest[:12]}…; the manifest says {entry.sha256[:12]}…")
 
 
 def write_json(path: Path, content: object) -> None:
-    """Write indented JSON."""
     path.write_text(json.dumps(content, ensure_ascii=False, indent=1), encoding="utf-8")
-
-
-def versions() -> dict[str, str]:
-    """Versions of the installed libraries that an index can depend on."""
-    installed = {}
-    for name in _LIBRARIES:
-        try:
-            installed[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return installed
 
 
 def _hash(content: dict[str, Any]) -> str:

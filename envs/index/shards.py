@@ -7,7 +7,6 @@ parts that exist. Parts of another plan are refused.
 import fcntl
 import hashlib
 import json
-import os
 import secrets
 import shutil
 from collections.abc import Callable, Iterator
@@ -21,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from ...data.corpus import Origin
 from ...data.jsonl import Span
 from ...errors import IndexFolderError
+from ...storage import folder_reaches_the_disk
 from .manifest import write_json
 
 _PLAN, _PART, _LOCK = "plan.json", "part.json", "lock"
@@ -47,7 +47,6 @@ class Plan(BaseModel):
         return hashlib.sha256(self.model_dump_json().encode()).hexdigest()
 
     def block(self, number: int) -> Span:
-        """The block of a part."""
         return Span(*self.blocks[number])
 
 
@@ -87,7 +86,6 @@ class IndexShards:
             raise
 
     def path(self, number: int) -> Path:
-        """The folder of a part."""
         return self.folder / f"{number:06}"
 
     def done(self, plan: Plan, number: int) -> int | None:
@@ -122,7 +120,7 @@ class IndexShards:
             documents = fill(temporary)
             files = {path.name: path.stat().st_size for path in sorted(temporary.iterdir())}
             write_json(temporary / _PART, {"plan": plan.hash, "documents": documents, "files": files})
-            _flush_all(temporary)
+            folder_reaches_the_disk(temporary)
             try:
                 temporary.rename(self.path(number))
             except OSError:
@@ -144,7 +142,7 @@ class IndexShards:
             try:
                 building.mkdir()
                 yield building
-                _flush_all(building)
+                folder_reaches_the_disk(building)
                 self._install(building)
             finally:
                 shutil.rmtree(building, ignore_errors=True)
@@ -158,7 +156,7 @@ class IndexShards:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 raise IndexFolderError(
-                    f"another process puts the parts in {self.folder} together. Wait for it, or end it."
+                    f"another process is merging the parts in {self.folder}. Wait for it, or end it."
                 ) from None
             yield
 
@@ -177,7 +175,6 @@ class IndexShards:
             self.discard()
 
     def discard(self) -> None:
-        """Remove the plan and all parts."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def restore(self) -> None:
@@ -200,10 +197,3 @@ class IndexShards:
             f"{self.folder}: {problem}. Remove that part to have it built again, or begin anew: "
             "querylect index build --restart."
         )
-
-
-def _flush_all(folder: Path) -> None:
-    """Flush the files of a folder to disk before it is renamed, so that a power cut leaves all of it or nothing."""
-    for path in sorted(folder.iterdir()):
-        with path.open("rb") as file:
-            os.fsync(file.fileno())

@@ -8,7 +8,6 @@ from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 
-from ... import errors
 from ...configs.schema import EnvironmentConfig
 from ...errors import QuerylectError
 from ..retrievers.base import Progress
@@ -61,7 +60,7 @@ def run_workers(
 def _raise_failure(connection: Connection, process: SpawnProcess) -> None:
     """Raise the error that an ended worker reported, if any, or an error if it ended without a report."""
     try:
-        name, message = connection.recv_bytes().decode().split("\n", 1)
+        error: QuerylectError | None = connection.recv()
     except EOFError:
         process.join()
         raise QuerylectError(
@@ -69,9 +68,8 @@ def _raise_failure(connection: Connection, process: SpawnProcess) -> None:
             "Start the build again, with fewer workers where that is so: what is finished is kept."
         ) from None
     process.join()
-    if name:
-        kind = getattr(errors, name, QuerylectError)
-        raise kind(message)
+    if error is not None:
+        raise error
 
 
 def _work(build_shard: BuildShard, config: str, shard: int, shards: int, report: Connection) -> None:
@@ -88,9 +86,9 @@ def _work(build_shard: BuildShard, config: str, shard: int, shards: int, report:
             torch.cuda.set_device((shard - 1) % torch.cuda.device_count())
     try:
         build_shard(settings, shard, shards)
-        report.send_bytes(b"\n")
+        report.send(None)
     except QuerylectError as error:
-        report.send_bytes(f"{type(error).__name__}\n{error}".encode())
+        report.send(error)
 
 
 def _end_with_parent() -> None:

@@ -11,14 +11,12 @@ from typing import Protocol
 from ...configs.schema import EnvironmentConfig
 from ...data.types import Document
 from ...errors import RequestError
+from ...logs import Progress as Progress
 from ..index.documents import Documents
 from ..index.open import Index
 from ..plan import Probe
 from .fusion import Scored
 from .recipes import RetrieverRecipe
-
-Progress = Callable[[int, int], None]
-"""Called with (documents done, total documents)."""
 
 
 class Retriever(Protocol):
@@ -33,15 +31,15 @@ OpenMember = Callable[[Index, EnvironmentConfig], Retriever]
 
 
 class Kind(Protocol):
-    """One kind of retriever with its models loaded."""
+    """One kind of retriever with its models."""
 
     @property
     def recipe(self) -> RetrieverRecipe:
         """The recipe, with every field filled in that was left to the model."""
 
     @property
-    def fingerprint(self) -> str:
-        """Identifies what an index must have been built with: models, code, other indexes."""
+    def fingerprint(self) -> str | None:
+        """Identifies what an index must have been built with: models, code, other indexes; None for BM25."""
 
     def write_part(self, folder: Path, documents: Sequence[Document], progress: Progress | None) -> None:
         """Write what `merge` needs of one block of the corpus."""

@@ -6,7 +6,7 @@ Words are lower-cased, English stopwords are dropped, the rest is stemmed (Snowb
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import log
 from pathlib import Path
 from typing import Literal, Protocol
@@ -17,11 +17,15 @@ import numpy.typing as npt
 import Stemmer
 from rank_bm25 import BM25Okapi
 
+from ...data.types import Document
 from ...errors import DataError
+from ...logs import Progress
 from ..index import postings
 from ..index.arrays import NpyWriter, SortedWords, mapped, read_words, write_words
+from ..index.documents import Documents
 from ..plan import Probe
 from .fusion import Scored, best
+from .recipes import RetrieverRecipe
 
 try:
     from .bm25_kernel import BatchSearch, Vocabulary
@@ -31,7 +35,6 @@ except ModuleNotFoundError as missing:
     BatchSearch = None  # type: ignore[assignment,misc]
 
 Engine = Literal["bm25s", "rank_bm25"]
-Progress = Callable[[int, int], None]
 
 K1, B = 1.2, 0.75
 FREQUENT = 0.1
@@ -95,42 +98,6 @@ def tokenise(texts: Sequence[str]) -> list[list[str]]:
     return tokens
 
 
-def write_part(folder: Path, texts: Sequence[str], engine: Engine, progress: Progress | None = None) -> None:
-    """Write what `merge` needs of one block of the corpus."""
-    documents: list[list[str]] = []
-    for start in range(0, len(texts), _CHUNK):
-        documents += tokenise(texts[start : start + _CHUNK])
-        if progress:
-            progress(len(documents), len(texts))
-    np.save(folder / LENGTHS, np.array([len(document) for document in documents], dtype=np.int32))
-    if engine == "bm25s":
-        postings.write_part(folder, documents)
-        return
-    words = sorted({word for document in documents for word in document})
-    word_ids = {word: number for number, word in enumerate(words)}
-    write_words(folder, [word.encode("utf-8", "surrogatepass") for word in words])
-    np.save(folder / _TOKENS, np.array([word_ids[word] for document in documents for word in document], dtype=np.int32))
-
-
-def merge(parts: Sequence[Path], folder: Path, engine: Engine) -> None:
-    """Write what `load` needs: .npy arrays and the words as one text. DataError if no document holds a word."""
-    part_lengths = [np.load(part / LENGTHS, allow_pickle=False) for part in parts]
-    lengths = np.concatenate(part_lengths)
-    np.save(folder / LENGTHS, lengths)
-    if not lengths.any():
-        raise DataError(
-            f"none of the {len(lengths)} documents holds a word that BM25 could index "
-            "(stopwords and single letters do not count). Check the title and text fields of the corpus."
-        )
-    if engine == "bm25s":
-        postings.merge(parts, [len(part) for part in part_lengths], folder, _lucene(lengths))
-        return
-    _, word_ids = postings.join_words(parts, folder)
-    with NpyWriter(folder / _TOKENS, np.int32, (int(lengths.sum(dtype=np.int64)),)) as tokens:
-        for part, ids in zip(parts, word_ids, strict=True):
-            tokens.write(ids[np.load(part / _TOKENS, allow_pickle=False)])
-
-
 def _lucene(lengths: npt.NDArray[np.int32]) -> postings.Weigh:
     """The formula, rounded as in bm25s, so that scores are equal to the last bit."""
     total = len(lengths)
@@ -148,9 +115,51 @@ def _lucene(lengths: npt.NDArray[np.int32]) -> postings.Weigh:
     return weigh
 
 
-def load(folder: Path, engine: Engine) -> Bm25:
-    """Open what `merge` wrote; with bm25s everything stays on disk (memory-mapped)."""
-    return Bm25(_Bm25s(folder) if engine == "bm25s" else _RankBm25(folder))
+class Bm25Kind:
+    """BM25 by one of its two engines."""
+
+    fingerprint = None
+
+    def __init__(self, recipe: RetrieverRecipe, engine: Engine) -> None:
+        self.recipe, self.engine = recipe, engine
+
+    def write_part(self, folder: Path, documents: Sequence[Document], progress: Progress | None = None) -> None:
+        """Write the words of one block of the corpus."""
+        texts: list[list[str]] = []
+        for start in range(0, len(documents), _CHUNK):
+            texts += tokenise([document.contents for document in documents[start : start + _CHUNK]])
+            if progress:
+                progress(len(texts), len(documents))
+        np.save(folder / LENGTHS, np.array([len(text) for text in texts], dtype=np.int32))
+        if self.engine == "bm25s":
+            postings.write_part(folder, texts)
+            return
+        words = sorted({word for text in texts for word in text})
+        word_ids = {word: number for number, word in enumerate(words)}
+        write_words(folder, [word.encode("utf-8", "surrogatepass") for word in words])
+        np.save(folder / _TOKENS, np.array([word_ids[word] for text in texts for word in text], dtype=np.int32))
+
+    def merge(self, parts: Sequence[Path], folder: Path) -> None:
+        """Write .npy arrays and the words as one text. DataError if no document holds a word."""
+        part_lengths = [np.load(part / LENGTHS, allow_pickle=False) for part in parts]
+        lengths = np.concatenate(part_lengths)
+        np.save(folder / LENGTHS, lengths)
+        if not lengths.any():
+            raise DataError(
+                f"none of the {len(lengths)} documents holds a word that BM25 could index "
+                "(stopwords and single letters do not count). Check the title and text fields of the corpus."
+            )
+        if self.engine == "bm25s":
+            postings.merge(parts, [len(part) for part in part_lengths], folder, _lucene(lengths))
+            return
+        _, word_ids = postings.join_words(parts, folder)
+        with NpyWriter(folder / _TOKENS, np.int32, (int(lengths.sum(dtype=np.int64)),)) as tokens:
+            for part, ids in zip(parts, word_ids, strict=True):
+                tokens.write(ids[np.load(part / _TOKENS, allow_pickle=False)])
+
+    def load(self, folder: Path, documents: Documents | None = None) -> Bm25:
+        """Open what `merge` wrote; with bm25s everything stays on disk (memory-mapped)."""
+        return Bm25(_Bm25s(folder) if self.engine == "bm25s" else _RankBm25(folder))
 
 
 class _Bm25s:
@@ -169,10 +178,10 @@ class _Bm25s:
         arrays.update({name: np.asarray(arrays[name]) for name in ("data", "indices", "indptr")})
         self.batch: BatchSearch | None = None
         if BatchSearch is not None:
-            self.batch = BatchSearch(arrays, documents, Vocabulary(self._words.place, tokenise))
+            self.batch = BatchSearch(arrays, documents, Vocabulary(self._words.position, tokenise))
 
     def scores(self, words: Sequence[str]) -> npt.NDArray[np.float64]:
-        word_ids = [word_id for word_id in map(self._words.place, words) if word_id >= 0]
+        word_ids = [word_id for word_id in map(self._words.position, words) if word_id >= 0]
         return np.asarray(self._model.get_scores_from_ids(word_ids), dtype=np.float64)
 
     def above(self, share: float) -> list[str]:

@@ -83,8 +83,8 @@ def _rank(data, indices, indptr, documents, words, word_ends, weights, term_ends
     touched_by_probe = np.empty(documents, dtype=np.int64)
     in_text = np.zeros(documents, dtype=np.bool_)
     in_probe = np.zeros(documents, dtype=np.bool_)
-    found_documents = np.empty(limits.sum(), dtype=np.int64)
-    found_scores = np.empty(limits.sum(), dtype=np.float64)
+    ranked_documents = np.empty(limits.sum(), dtype=np.int64)
+    ranked_scores = np.empty(limits.sum(), dtype=np.float64)
     ends = np.empty(probes, dtype=np.int64)
     end = 0
     for probe in range(probes):
@@ -118,16 +118,16 @@ def _rank(data, indices, indptr, documents, words, word_ends, weights, term_ends
                 continue
             if size < limits[probe]:
                 size += 1
-                _sift_up(found_documents[end:], found_scores[end:], size - 1, document, score)
-            elif _better(document, score, found_documents[end], found_scores[end]):
-                _sift_down(found_documents[end:], found_scores[end:], size, document, score)
+                _sift_up(ranked_documents[end:], ranked_scores[end:], size - 1, document, score)
+            elif _better(document, score, ranked_documents[end], ranked_scores[end]):
+                _sift_down(ranked_documents[end:], ranked_scores[end:], size, document, score)
         for last in range(size - 1, 0, -1):
-            document, score = found_documents[end + last], found_scores[end + last]
-            found_documents[end + last], found_scores[end + last] = found_documents[end], found_scores[end]
-            _sift_down(found_documents[end:], found_scores[end:], last, document, score)
+            document, score = ranked_documents[end + last], ranked_scores[end + last]
+            ranked_documents[end + last], ranked_scores[end + last] = ranked_documents[end], ranked_scores[end]
+            _sift_down(ranked_documents[end:], ranked_scores[end:], last, document, score)
         end += size
         ends[probe] = end
-    return found_documents[:end], found_scores[:end], ends
+    return ranked_documents[:end], ranked_scores[:end], ends
 
 
 @njit(nogil=True, cache=True)

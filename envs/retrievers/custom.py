@@ -61,4 +61,4 @@ def _user_errors(file: Path) -> Iterator[None]:
     except Exception as error:
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == file]
         location = f", line {lines[-1]}" if lines else ""
-        raise ConfigError(f"{file}{location}: {type(error).__name__}: {error}. Mend it there.") from error
+        raise ConfigError(f"{file}{location}: {type(error).__name__}: {error}. Fix it there.") from error

@@ -6,15 +6,17 @@ and `max` fusion would lose how far the terms of a probe agree.
 """
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence, Sized
+from functools import cached_property
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import numpy.typing as npt
 
 from ...configs.schema import VectorsConfig
+from ...data.types import Document
 from ...errors import ModelError
+from ...logs import Progress
 from ..index.arrays import NpyWriter, mapped
 from ..plan import Probe, speaks
 from ..server.cache import ByteCache, remembered
@@ -23,9 +25,7 @@ from .encoder import Encoder as Encoder
 from .encoder import Vectors
 from .fusion import NOTHING, Scored, best
 from .nearest import VectorStore
-from .recipes import Content
-
-Progress = Callable[[int, int], None]
+from .recipes import RetrieverRecipe
 
 VECTORS = "vectors.npy"
 _SPARE = 16
@@ -61,7 +61,7 @@ class Dense:
         """`vectors`: (documents, d), float32 or float16, may be memory-mapped. `search` None is exact search."""
         self._probe_encoder = ProbeEncoder(encoder)
         self._vectors = vectors
-        self._search = search or nearest.flat(vectors, import_faiss())
+        self._search = search or nearest.flat(vectors)
         self.embeddings = self._probe_encoder.cache
         self.caches = {"embeddings": self.embeddings}
 
@@ -84,48 +84,61 @@ class Dense:
         return rankings
 
 
-def write_part(
-    folder: Path, texts: Sequence[Content], encoder: Encoder, dtype: str, progress: Progress | None = None
-) -> None:
-    """Embed a block of the corpus and write its vectors. ModelError if they overflow `dtype`."""
-    with np.errstate(over="ignore"):
-        vectors = encoder.documents(texts, progress).astype(dtype)
-    if not np.isfinite(vectors).all():
-        raise ModelError(
-            f"retriever {encoder.recipe.name!r} gives embeddings too large for {dtype}. Use env.vectors.dtype=float32."
-        )
-    np.save(folder / VECTORS, vectors)
+class DenseKind:
+    """Dense retrieval with the vectors kept as configured. The encoder is loaded when needed, not for a merge."""
 
+    def __init__(self, recipe: RetrieverRecipe, config: VectorsConfig) -> None:
+        """ModelError if FAISS is missing."""
+        nearest.import_faiss()
+        self._recipe, self._config = recipe, config
+        self.vectors: VectorStore | None = None
+        """How `merge` kept the vectors."""
 
-def dimension_of(part: Path) -> int:
-    """The dimension of the vectors of a part."""
-    return int(mapped(part / VECTORS).shape[1])
+    @cached_property
+    def encoder(self) -> Encoder:
+        """The encoder of the recipe. Raises as `Encoder.open`."""
+        return Encoder.open(self._recipe)
 
+    @property
+    def recipe(self) -> RetrieverRecipe:
+        """The recipe, filled in by the encoder."""
+        return self.encoder.recipe
 
-def merge(parts: Sequence[Path], folder: Path, store: VectorStore, config: VectorsConfig) -> None:
-    """Write what `load` needs: all vectors in corpus order, and the FAISS index unless the search is flat."""
-    pieces = [mapped(part / VECTORS) for part in parts]
-    with NpyWriter(folder / VECTORS, store.dtype, (sum(map(len, pieces)), store.dimension)) as file:
-        for piece in pieces:
-            file.write(piece)
-    nearest.build(folder, mapped(folder / VECTORS), store, config, import_faiss())
+    @property
+    def fingerprint(self) -> str:
+        """That of the encoder."""
+        return self.encoder.fingerprint
 
+    def store(self, documents: int, dimension: int) -> VectorStore:
+        """How so many vectors are kept. Raises ConfigError if the settings do not fit them, or memory is too small."""
+        store = nearest.vector_store(self._config, dimension, documents)
+        nearest.check_memory(store, documents, self._config)
+        return store
 
-def load(folder: Path, encoder: Encoder, store: VectorStore, config: VectorsConfig) -> Dense:
-    """Open what `merge` wrote; vectors stay on disk (memory-mapped)."""
-    vectors = mapped(folder / VECTORS)
-    if vectors.dtype.name != store.dtype or vectors.shape[1:] != (encoder.dimension,):
-        raise ValueError(f"{VECTORS} holds {vectors.dtype} of shape {vectors.shape}; expected {store}")
-    return Dense(encoder, vectors, nearest.open_nearest(folder, vectors, store, config, import_faiss()))
+    def write_part(self, folder: Path, documents: Sequence[Document], progress: Progress | None = None) -> None:
+        """Embed a block of the corpus. ModelError if the vectors overflow their type."""
+        texts, dtype = [self.recipe.content_of(document) for document in documents], self._config.dtype
+        with np.errstate(over="ignore"):
+            vectors = self.encoder.documents(texts, progress).astype(dtype)
+        if not np.isfinite(vectors).all():
+            raise ModelError(
+                f"retriever {self.recipe.name!r} gives embeddings too large for {dtype}. Use env.vectors.dtype=float32."
+            )
+        np.save(folder / VECTORS, vectors)
 
+    def merge(self, parts: Sequence[Path], folder: Path) -> None:
+        """Write all vectors in corpus order, and the FAISS index unless the search is flat."""
+        pieces = [mapped(part / VECTORS) for part in parts]
+        self.vectors = store = self.store(sum(map(len, pieces)), pieces[0].shape[1])
+        with NpyWriter(folder / VECTORS, store.dtype, (sum(map(len, pieces)), store.dimension)) as file:
+            for piece in pieces:
+                file.write(piece)
+        nearest.build(folder, mapped(folder / VECTORS), store, self._config)
 
-def import_faiss() -> ModuleType:
-    """The faiss module. If it is missing, ModelError names the extra that installs it."""
-    try:
-        import faiss
-    except ImportError as error:
-        raise ModelError(
-            "dense retrievers search with FAISS, which is not installed. Install it with "
-            '`pip install "querylect[cpu]"`, or `pip install "querylect[gpu]"` on a machine with a CUDA GPU.'
-        ) from error
-    return faiss
+    def load(self, folder: Path, documents: Sized) -> Dense:
+        """Open what `merge` wrote; vectors stay on disk (memory-mapped)."""
+        store = nearest.vector_store(self._config, self.encoder.dimension, len(documents))
+        vectors = mapped(folder / VECTORS)
+        if vectors.dtype.name != store.dtype or vectors.shape[1:] != (store.dimension,):
+            raise ValueError(f"{VECTORS} holds {vectors.dtype} of shape {vectors.shape}; expected {store}")
+        return Dense(self.encoder, vectors, nearest.open_nearest(folder, vectors, store, self._config))

@@ -4,7 +4,7 @@ Embeddings are computed in float32 on every device, so that an index does not de
 precision that the recipe names; pooling and everything after it is float32. Code in a model folder is never run.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,15 +15,15 @@ import numpy.typing as npt
 from ...configs.schema import EnvironmentConfig, Precision
 from ...data.types import Document
 from ...errors import DataError, ModelError
+from ...logs import Progress
 from ...sources import resolve_model
 from ...storage import folder_sha256
 from .recipes import TEXT, Content, RetrieverRecipe, recipe_of
 
 if TYPE_CHECKING:
-    from sentence_transformers import SentenceTransformer
+    from sentence_transformers import SentenceTransformer, SparseEncoder
     from transformers import PreTrainedTokenizerBase
 
-Progress = Callable[[int, int], None]
 Vectors = npt.NDArray[np.float32]
 
 _CHUNK = 256
@@ -69,17 +69,23 @@ class Encoder:
                     f"{recipe.query_model!r} of {sizes[1]}; expected two encoders of one pair. "
                     "Set env.model and env.recipe.query_model to models that were trained together."
                 )
-        return cls(_fill_in(recipe, model, query_model), model, fingerprint, query_model)
+        similarity = {"cosine": "cos", "dot": "dot"}.get(str(model.similarity_fn_name or "cosine"))
+        if recipe.similarity is None and similarity is None:
+            raise ModelError(
+                f"retriever {recipe.name!r}: the model compares by {model.similarity_fn_name!r}; only cosine and dot "
+                "can be searched."
+            )
+        return cls(fill_in(recipe, model, query_model, similarity), model, fingerprint, query_model)
 
     def queries(self, texts: Sequence[str]) -> Vectors:
         """Embeddings (n, d) of query texts in the query template."""
         length = self.recipe.query_max_length or self.recipe.max_length
-        return self._encode(self._query_model, [self.recipe.asked(text) for text in texts], length, "query")
+        return self._encode(self._query_model, [self.recipe.query_text(text) for text in texts], length, "query")
 
     def documents(self, texts: Sequence[Content], progress: Progress | None = None) -> Vectors:
         """Embeddings (n, d) of documents in the document template; `texts` come from the recipe's `content_of`."""
         vectors = np.empty((len(texts), self.dimension), dtype=np.float32)
-        wrapped = [self.recipe.written(text) for text in texts]
+        wrapped = [self.recipe.document_text(text) for text in texts]
         longest_first = np.argsort([-len("".join(text)) for text in wrapped], kind="stable")
         for start in range(0, len(texts), _CHUNK):
             chunk = longest_first[start : start + _CHUNK]
@@ -106,14 +112,19 @@ class Encoder:
                 convert_to_numpy=True,
                 task=task,
             )
-        if not np.isfinite(vectors).all():
-            raise ModelError(
-                f"retriever {self.recipe.name!r}: {self.recipe.model!r} gave embeddings that are not finite numbers. "
-                "Check that its weights are complete."
-            )
-        if self.recipe.similarity == "cos":
-            vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-        return vectors
+        return finished(vectors, self.recipe)
+
+
+def finished(vectors: Vectors, recipe: RetrieverRecipe) -> Vectors:
+    """The rows, of length 1 if the similarity is cos. Raises ModelError for numbers that are not finite."""
+    if not np.isfinite(vectors).all():
+        raise ModelError(
+            f"retriever {recipe.name!r}: {recipe.model!r} gave embeddings that are not finite numbers. "
+            "Check that its weights are complete."
+        )
+    if recipe.similarity == "cos":
+        vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+    return vectors
 
 
 def token_batches(lengths: Sequence[int], budget: int) -> list[list[int]]:
@@ -195,19 +206,17 @@ def _to_float32(_module: object, _inputs: object, features: dict[str, Any]) -> d
     }
 
 
-def _fill_in(
-    recipe: RetrieverRecipe, model: "SentenceTransformer", query_model: "SentenceTransformer"
+def fill_in(
+    recipe: RetrieverRecipe,
+    model: "SentenceTransformer | SparseEncoder",
+    query_model: "SentenceTransformer | SparseEncoder",
+    similarity: str | None,
 ) -> RetrieverRecipe:
-    similarities = {"cosine": "cos", "dot": "dot"}
-    similarity = str(model.similarity_fn_name or "cosine")
-    if recipe.similarity is None and similarity not in similarities:
-        raise ModelError(
-            f"retriever {recipe.name!r}: the model compares by {similarity!r}; only cosine and dot can be searched."
-        )
+    """The recipe with the fields that it leaves to its models; `similarity` is that of the model."""
     prompts = model.prompts or {}
     prompt = prompts.get("document") or prompts.get("passage") or ""
     defaults = {
-        "similarity": similarities.get(similarity),
+        "similarity": similarity,
         "query_template": f"{(query_model.prompts or {}).get('query') or ''}{TEXT}",
         "document_template": f"{prompt}{TEXT}",
         "max_length": model.max_seq_length,

@@ -23,7 +23,6 @@ class Scored(NamedTuple):
     scores: npt.NDArray[np.float64]
 
     def cut(self, k: int) -> "Scored":
-        """The first k documents."""
         return Scored(self.documents[:k], self.scores[:k])
 
     def without(self, document: int) -> "Scored":

@@ -11,9 +11,8 @@ from ...configs.schema import EnvironmentConfig
 from ...data.types import Document
 from ...errors import IndexFolderError
 from ..index.documents import Documents
-from ..index.file_guard import GuardedFiles
 from ..index.manifest import Manifest
-from ..index.open import open_index
+from ..index.open import GuardedFiles, open_index
 from ..plan import Probe
 from .base import OpenMember, Progress, Retriever, check_depth
 from .fusion import Scored, fuse
@@ -60,7 +59,6 @@ class Hybrid:
         """Nothing: the manifest's fingerprint names the members' indexes."""
 
     def load(self, folder: Path, documents: Documents) -> "Merged":
-        """Open every member."""
         opened = zip(self._indexes, self._members, strict=True)
         members = [self._open_member(index, config) for index, config in opened]
         return Merged(members, self._depth, len(documents), [index.held for index in self._indexes])

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from math import isqrt
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -21,14 +21,6 @@ from ...errors import ConfigError, ModelError, first_line
 from ..server.memory import available_bytes, gib
 
 log = logging.getLogger(__name__)
-
-
-class _Index(Protocol):
-    """A FAISS index."""
-
-    def search(self, queries: npt.NDArray[np.float32], k: int) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
-        """Scores and positions, each (queries, k), best first."""
-        ...
 
 
 NEAREST = "nearest.faiss"
@@ -123,10 +115,23 @@ def check_memory(store: VectorStore, documents: int, config: VectorsConfig) -> N
         )
 
 
-def build(folder: Path, vectors: Vectors, store: VectorStore, config: VectorsConfig, faiss: ModuleType) -> None:
+def import_faiss() -> ModuleType:
+    """The faiss module. If it is missing, ModelError names the extra that installs it."""
+    try:
+        import faiss
+    except ImportError as error:
+        raise ModelError(
+            "dense retrievers search with FAISS, which is not installed. Install it with "
+            '`pip install "querylect[cpu]"`, or `pip install "querylect[gpu]"` on a machine with a CUDA GPU.'
+        ) from error
+    return faiss
+
+
+def build(folder: Path, vectors: Vectors, store: VectorStore, config: VectorsConfig) -> None:
     """Write the search structure over the vectors (n, d); nothing for Flat. Deterministic for equal vectors."""
     if store.search == "flat":
         return
+    faiss = import_faiss()
     if store.search == "hnsw":
         index = faiss.IndexHNSWFlat(store.dimension, store.hnsw_links, faiss.METRIC_INNER_PRODUCT)
         index.hnsw.efConstruction = store.hnsw_effort
@@ -153,10 +158,9 @@ def build(folder: Path, vectors: Vectors, store: VectorStore, config: VectorsCon
         raise OSError(f"{NEAREST} could not be written: {first_line(error)}") from error
 
 
-def open_nearest(
-    folder: Path, vectors: Vectors, store: VectorStore, config: VectorsConfig, faiss: ModuleType
-) -> Nearest:
+def open_nearest(folder: Path, vectors: Vectors, store: VectorStore, config: VectorsConfig) -> Nearest:
     """The search over the vectors (n, d) of an index. ValueError if FAISS cannot read its file."""
+    faiss = import_faiss()
     gpus = getattr(faiss, "get_num_gpus", lambda: 0)()
     if config.device == "gpu" and (not gpus or store.search == "hnsw"):
         raise ModelError(
@@ -165,7 +169,7 @@ def open_nearest(
             + ". Use device=cpu, or search=flat or ivfpq on a GPU."
         )
     if store.search == "flat":
-        return _on_gpu(vectors, store, faiss) if config.device == "gpu" else flat(vectors, faiss)
+        return _on_gpu(vectors, store) if config.device == "gpu" else flat(vectors)
     try:
         index = faiss.read_index(os.fspath(folder / NEAREST), faiss.IO_FLAG_MMAP_IFC)
     except RuntimeError as error:
@@ -178,11 +182,12 @@ def open_nearest(
         index.nprobe = config.ivf_probes
         if config.device == "gpu":
             index = faiss.index_cpu_to_all_gpus(index)
-    return _approximate(index, len(vectors))
+    return lambda queries, depth: index.search(queries, min(depth * _OVERSAMPLING, len(vectors)))[1]
 
 
-def flat(vectors: Vectors, faiss: ModuleType) -> Nearest:
+def flat(vectors: Vectors) -> Nearest:
     """Exact search over float32 vectors in place, or over float16 vectors converted piece by piece."""
+    faiss = import_faiss()
 
     def search(queries: npt.NDArray[np.float32], depth: int) -> npt.NDArray[np.int64]:
         depth = min(depth, len(vectors))
@@ -202,14 +207,11 @@ def flat(vectors: Vectors, faiss: ModuleType) -> Nearest:
     return search
 
 
-def _on_gpu(vectors: Vectors, store: VectorStore, faiss: ModuleType) -> Nearest:
+def _on_gpu(vectors: Vectors, store: VectorStore) -> Nearest:
+    faiss = import_faiss()
     options = faiss.GpuMultipleClonerOptions()
     options.shard, options.useFloat16 = True, store.dtype == "float16"
     index = faiss.index_cpu_to_all_gpus(faiss.IndexFlatIP(store.dimension), options)
     for start in range(0, len(vectors), _ROWS):
         index.add(vectors[start : start + _ROWS].astype(np.float32))
     return lambda queries, depth: index.search(queries, min(depth, len(vectors)))[1]
-
-
-def _approximate(index: _Index, documents: int) -> Nearest:
-    return lambda queries, depth: index.search(queries, min(depth * _OVERSAMPLING, documents))[1]

@@ -9,10 +9,9 @@ from ...data.types import Dataset
 from ...errors import IndexFolderError
 from ..index.manifest import Manifest
 from ..index.open import Index, load_or_raise, verify_index
-from . import bm25, dense
 from .base import Retriever
 from .recipes import RetrieverRecipe, content_fields, recipe_of
-from .registry import leaned_on, open_kind
+from .registry import open_kind, required_indexes
 
 
 def verify_indexes(config: EnvironmentConfig) -> dict[str, Manifest]:
@@ -22,7 +21,7 @@ def verify_indexes(config: EnvironmentConfig) -> dict[str, Manifest]:
     """
     verified: dict[str, Manifest] = {}
     members: list[Manifest] = []
-    for member in leaned_on(config):
+    for member in required_indexes(config):
         verified |= verify_indexes(member)
         members.append(verified[member.index])
     if not members:
@@ -34,7 +33,8 @@ def verify_indexes(config: EnvironmentConfig) -> dict[str, Manifest]:
     else:
         from .qb_rag import verified_fingerprint
 
-        fingerprint = verified_fingerprint(config, members[0])
+        assert config.question_index is not None, "only these two search other indexes"
+        fingerprint = verified_fingerprint(config.question_index, members[0])
     manifest = verify_index(config.index)
     if manifest.model_fingerprint != fingerprint:
         raise IndexFolderError(
@@ -67,19 +67,10 @@ def open_retriever(index: Index, config: EnvironmentConfig, dataset: Dataset | N
     if dataset is not None and dataset.corpus and corpus_hash(dataset.corpus) != manifest.corpus_hash:
         actual = f"{len(dataset.corpus)} documents, hash {corpus_hash(dataset.corpus)[:12]}"
         raise _mismatch(index, _corpus_of(index), f"{dataset.name!r} ({actual})")
-    kind = open_kind(config, recipe, open_retriever)
-    if kind is not None:
-        _check_fingerprint(index, kind.fingerprint, kind.recipe)
-        return load_or_raise(index.path, partial(kind.load, index.path, index.documents))
-    if recipe.kind == "bm25":
-        assert manifest.engine is not None, "compared with the engine of the settings"
-        return load_or_raise(index.path, partial(bm25.load, index.path, manifest.engine))
-    dense.import_faiss()
     _check_vectors(index, config)
-    assert manifest.vectors is not None, "a dense index says how its vectors are kept"
-    encoder = dense.Encoder.open(recipe)
-    _check_fingerprint(index, encoder.fingerprint, encoder.recipe)
-    return load_or_raise(index.path, partial(dense.load, index.path, encoder, manifest.vectors, config.vectors))
+    kind = open_kind(config, recipe, open_retriever)
+    _check_fingerprint(index, kind.fingerprint, kind.recipe)
+    return load_or_raise(index.path, partial(kind.load, index.path, index.documents))
 
 
 def _check_recipe(index: Index, recipe: RetrieverRecipe, engine: str | None, filled_in: bool = False) -> None:
@@ -106,7 +97,8 @@ def _check_fingerprint(index: Index, fingerprint: str | None, filled_in: Retriev
 
 def _check_vectors(index: Index, config: EnvironmentConfig) -> None:
     """Compare the settings that the files depend on; search-time settings (depth, probes, device) may change."""
-    assert index.manifest.vectors is not None, "a dense index says how its vectors are kept"
+    if index.manifest.vectors is None:
+        return
     built = index.manifest.vectors.model_dump(exclude_none=True)
     requested = config.vectors.model_dump(include=set(built), exclude_none=True)
     for field, value in requested.items():

@@ -11,14 +11,13 @@ from pathlib import Path
 
 import numpy as np
 
-from ...configs.schema import DatasetConfig, EnvironmentConfig
+from ...configs.schema import DatasetConfig, EnvironmentConfig, QuestionIndexConfig
 from ...data.types import Document
 from ...errors import IndexFolderError
 from ..index.arrays import mapped
 from ..index.documents import Documents
-from ..index.file_guard import GuardedFiles
 from ..index.manifest import Manifest
-from ..index.open import open_index
+from ..index.open import GuardedFiles, open_index
 from ..plan import Probe
 from .answerable import Integers, first_contents, in_tie_order, matrix
 from .base import OpenMember, Progress, Retriever
@@ -47,16 +46,13 @@ def questions_settings(config: EnvironmentConfig) -> EnvironmentConfig:
     return config.model_copy(update=changes)
 
 
-def verified_fingerprint(config: EnvironmentConfig, base: Manifest) -> str:
+def verified_fingerprint(config: QuestionIndexConfig, base: Manifest) -> str:
     """The fingerprint that the index must have. First verifies every file of the question index."""
-    assert config.question_index is not None, "the settings of qb-rag name its question index"
-    return _fingerprint(config, verify_question_index(config.question_index.folder), base)
+    return _fingerprint(config, verify_question_index(config.folder), base)
 
 
-def _fingerprint(config: EnvironmentConfig, questions: QuestionIndex, base: Manifest) -> str:
-    settings = config.question_index
-    assert settings is not None, "the settings of qb-rag name its question index"
-    return f"{settings.answers} answers, ties {settings.seed}, of {questions.description.hash} by {base.index_hash}"
+def _fingerprint(config: QuestionIndexConfig, questions: QuestionIndex, base: Manifest) -> str:
+    return f"{config.answers} answers, ties {config.seed}, of {questions.description.hash} by {base.index_hash}"
 
 
 class QuestionBased:
@@ -73,7 +69,7 @@ class QuestionBased:
                 f"index {self._config.index} does not hold the questions of {self._config.folder}. Build it again: "
                 "querylect index build --overwrite."
             )
-        self.fingerprint = _fingerprint(config, self._questions, self._base.manifest)
+        self.fingerprint = _fingerprint(self._config, self._questions, self._base.manifest)
         trained = recipe.trained
         if config.recipe is None or config.recipe.trained is None:
             trained = (

@@ -13,13 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
-
 from ...data.jsonl import read_records
 from ...data.load import corpus_hash, document_record
 from ...data.types import Document
 from ...errors import DataError, IndexFolderError
-from ..index.manifest import FileEntry, check_content, check_sizes, read_sealed, write_sealed
+from ..index.manifest import FileEntry, StrictModel, check_content, check_sizes, read_sealed, write_sealed
 
 FORMAT = 1
 DESCRIPTION = "questions.json"
@@ -29,10 +27,8 @@ Source = Literal["written", "vetted", "similar", "completed"]
 """Why a content is taken to answer a question: it was written for it, people say so, it is similar, it was inferred."""
 
 
-class AnswerabilityEntry(BaseModel):
+class AnswerabilityEntry(StrictModel):
     """One entry of the answerability matrix."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     question: str
     """Id of the question."""
@@ -43,10 +39,8 @@ class AnswerabilityEntry(BaseModel):
     """Whether the judge, or a person, says so."""
 
 
-class Content(BaseModel):
+class Content(StrictModel):
     """One content of the corpus that the questions are about."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     id: str
     hash: str
@@ -57,10 +51,8 @@ class Content(BaseModel):
     """In which call it came in, from 0: later ones are newer where dates do not tell."""
 
 
-class Description(BaseModel):
+class Description(StrictModel):
     """What a question index says of itself."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     format: Literal[1] = 1
     dataset: str
@@ -124,22 +116,16 @@ def open_question_index(path: str | Path) -> QuestionIndex:
         label="question index",
         create_hint=f"Write one: querylect index questions CONFIG --to {folder}.",
         rebuild_hint="Write it again: querylect index questions --overwrite.",
-        make_error=lambda file, problem: _unusable(file.parent, f"{file.name} {problem}"),
+        make_error=_unusable,
     )
-    try:
-        check_sizes(folder, description.files)
-    except IndexFolderError as error:
-        raise _unusable(folder, str(error)) from error
+    check_sizes(folder, description.files, _unusable)
     return QuestionIndex(folder, description)
 
 
 def verify_question_index(path: str | Path) -> QuestionIndex:
     """Open a question index and compare the sha256 of every file. Raises IndexFolderError."""
     opened = open_question_index(path)
-    try:
-        check_content(opened.path, opened.description.files)
-    except IndexFolderError as error:
-        raise _unusable(opened.path, str(error)) from error
+    check_content(opened.path, opened.description.files, _unusable)
     return opened
 
 
@@ -160,7 +146,6 @@ def write_description(folder: Path, description: Description) -> None:
 
 
 def write_jsonl(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write one JSON object per line."""
     text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     path.write_text(text, encoding="utf-8", newline="\n")
 
@@ -192,13 +177,14 @@ def read_vetted(path: Path) -> list[tuple[str, list[str]]]:
         if not (isinstance(text, str) and text.strip() and content_ids):
             raise DataError(
                 f'{path}, line {number}: expected {{"question": TEXT, "contents": [ID, …]}} with a question that is '
-                "not blank and at least one content. Mend or remove the line."
+                "not blank and at least one content. Correct or remove the line."
             )
         questions.append((text.strip(), list(dict.fromkeys(content_ids))))
     return questions
 
 
-def _unusable(folder: Path, problem: str) -> IndexFolderError:
+def _unusable(path: Path, problem: str) -> IndexFolderError:
     return IndexFolderError(
-        f"question index {folder} cannot be used: {problem}. Write it again: querylect index questions --overwrite."
+        f"question index {path.parent} cannot be used: {path.name} {problem}. "
+        "Write it again: querylect index questions --overwrite."
     )

@@ -87,12 +87,12 @@ class RetrieverRecipe(BaseModel):
         separate = self.pair or BODY in (self.document_template or "")
         return (document.title, document.text) if separate else document.contents
 
-    def asked(self, text: str) -> str:
+    def query_text(self, text: str) -> str:
         """A query text in the query template."""
         assert self.query_template is not None, "templates are filled in when the encoder is opened"
         return self.query_template.replace(INSTRUCTION, self.instruction or "").replace(TEXT, text)
 
-    def written(self, content: Content) -> Content:
+    def document_text(self, content: Content) -> Content:
         """A document in the document template; a pair is returned unchanged."""
         if self.pair:
             return content

@@ -1,12 +1,12 @@
-"""Opens the configured kind of retriever, other than local BM25 and dense ones, and lists the indexes it needs."""
+"""Opens the configured kind of retriever, and lists the indexes it needs."""
 
 from ...configs.schema import EnvironmentConfig
 from .base import Kind, OpenMember
 from .recipes import RetrieverRecipe
 
 
-def open_kind(config: EnvironmentConfig, recipe: RetrieverRecipe, open_member: OpenMember) -> Kind | None:
-    """The configured kind with its models loaded; None for local BM25 and dense retrievers.
+def open_kind(config: EnvironmentConfig, recipe: RetrieverRecipe, open_member: OpenMember) -> Kind:
+    """The configured kind.
 
     Raises ModelError, ConfigError or IndexFolderError if it cannot be opened.
     """
@@ -31,10 +31,16 @@ def open_kind(config: EnvironmentConfig, recipe: RetrieverRecipe, open_member: O
         from .custom import Custom
 
         return Custom(recipe)
-    return None
+    if recipe.kind == "dense":
+        from .dense import DenseKind
+
+        return DenseKind(recipe, config.vectors)
+    from .bm25 import Bm25Kind
+
+    return Bm25Kind(recipe, config.engine)
 
 
-def leaned_on(config: EnvironmentConfig) -> list[EnvironmentConfig]:
+def required_indexes(config: EnvironmentConfig) -> list[EnvironmentConfig]:
     """The settings of the other indexes that a retriever searches; they are built and verified with its own."""
     if config.hybrid is not None:
         from .hybrid import member_settings

@@ -71,7 +71,6 @@ class Reranker:
         return cls(config, model, fingerprint_of(path, getattr(model[0], "config", None)))
 
     def scores(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
-        """The score of each (text, document) pair."""
         outputs = np.asarray(self._model.predict(list(pairs), batch_size=_BATCH, show_progress_bar=False), np.float64)
         if not np.isfinite(outputs).all():
             raise ModelError(

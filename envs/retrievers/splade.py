@@ -20,9 +20,9 @@ from ..index.documents import Documents
 from ..plan import Probe, speaks
 from ..server.cache import ByteCache, remembered
 from .base import Progress
-from .encoder import fingerprint_of, loading_kwargs
+from .encoder import fill_in, fingerprint_of, finished, loading_kwargs
 from .fusion import NOTHING, Scored, best
-from .recipes import TEXT, RetrieverRecipe
+from .recipes import RetrieverRecipe
 
 if TYPE_CHECKING:
     from sentence_transformers import SparseEncoder
@@ -66,15 +66,18 @@ class Splade:
                 "query_model, pooling, pair and closing_token from env.recipe."
             )
         model.default_prompt_name = None
-        return cls(_fill_in(recipe, model), model, fingerprint_of(path, getattr(model[0], "config", None)))
+        similarity = "cos" if model.similarity_fn_name == "cosine" else "dot"
+        return cls(
+            fill_in(recipe, model, model, similarity), model, fingerprint_of(path, getattr(model[0], "config", None))
+        )
 
     def queries(self, texts: Sequence[str]) -> list[Words]:
         """The weighted words of each query text, in the query template."""
-        return self._encode([self.recipe.asked(text) for text in texts], self.recipe.query_max_length, "query")
+        return self._encode([self.recipe.query_text(text) for text in texts], self.recipe.query_max_length, "query")
 
     def write_part(self, folder: Path, documents: Sequence[Document], progress: Progress | None = None) -> None:
         """Write the words of a block of documents, document by document."""
-        texts = ["".join(self.recipe.written(self.recipe.content_of(document))) for document in documents]
+        texts = ["".join(self.recipe.document_text(self.recipe.content_of(document))) for document in documents]
         longest_first = np.argsort([-len(text) for text in texts], kind="stable").tolist()
         encoded: dict[int, Words] = {}
         for start in range(0, len(texts), _CHUNK):
@@ -119,14 +122,7 @@ class Splade:
             save_to_cpu=True,
             task=task,
         )
-        rows: npt.NDArray[np.float32] = encoded.float().numpy()
-        if not np.isfinite(rows).all():
-            raise ModelError(
-                f"retriever {self.recipe.name!r}: {self.recipe.model!r} gave weights that are not finite numbers. "
-                "Check that its weights are complete."
-            )
-        if self.recipe.similarity == "cos":
-            rows = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+        rows = finished(encoded.float().numpy(), self.recipe)
         return [(word_ids.astype(np.int32), row[word_ids]) for row in rows for word_ids in [np.flatnonzero(row)]]
 
 
@@ -174,20 +170,6 @@ class SpladeIndex:
 
 def _bytes(text: str, words: Words) -> int:
     return sys.getsizeof(text) + sum(sys.getsizeof(array) for array in words)
-
-
-def _fill_in(recipe: RetrieverRecipe, model: "SparseEncoder") -> RetrieverRecipe:
-    prompts = model.prompts or {}
-    prompt = prompts.get("document") or prompts.get("passage") or ""
-    defaults = {
-        "similarity": "cos" if model.similarity_fn_name == "cosine" else "dot",
-        "query_template": f"{prompts.get('query') or ''}{TEXT}",
-        "document_template": f"{prompt}{TEXT}",
-        "max_length": model.max_seq_length,
-    }
-    return recipe.model_copy(
-        update={field: value for field, value in defaults.items() if getattr(recipe, field) is None}
-    )
 
 
 def _save(

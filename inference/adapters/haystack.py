@@ -59,7 +59,6 @@ class QuerylectRewriter:
 
     @component.output_types(query=str, queries=list[str], failure=str | None)  # type: ignore[untyped-decorator]
     def run(self, query: str) -> dict[str, Any]:
-        """Rewrite one query."""
         self.warm_up()
         assert self._rewriter is not None, "it was loaded"
         result = self._rewriter.rewrite(query, retriever=self.env)

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from ...llms.base import Message
+
 
 @dataclass(frozen=True, slots=True)
 class Completion:
@@ -46,10 +48,27 @@ class Weights(Protocol):
         ...
 
 
+class Tokenizer(Protocol):
+    """What rollouts need of a transformers tokenizer."""
+
+    chat_template: Any
+    eos_token_id: Any
+    all_special_tokens: list[str]
+    added_tokens_decoder: Mapping[int, Any]
+
+    def __call__(self, text: str, *, add_special_tokens: bool) -> Mapping[str, list[int]]: ...
+
+    def decode(self, ids: Sequence[int], **options: bool) -> str: ...
+
+    def batch_decode(self, ids: Sequence[Sequence[int]]) -> list[str]: ...
+
+    def apply_chat_template(self, messages: list[Message], **options: bool) -> str: ...
+
+
 class Engine(Protocol):
     """Generates `n` completions for every prompt; each distinct prompt is prefilled once."""
 
-    tokenizer: Any
+    tokenizer: Tokenizer
     stop_ids: set[int]
     """Ids that end a turn."""
 

@@ -1,19 +1,20 @@
 """The engine that a config asks for, around a policy."""
 
-from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ...configs.schema import RunConfig
 from ..policy import MergedCopy, load_policy, merged_weights, torch_dtype
-from .base import Engine, Weights
+from .base import Engine, Tokenizer, Weights
 from .transformers import TransformersEngine, stop_ids
 
 
-def open_engine(config: RunConfig, policy: nn.Module, tokenizer: Any, apart: bool = False) -> tuple[Engine, Weights]:
+def open_engine(
+    config: RunConfig, policy: nn.Module, tokenizer: Tokenizer, apart: bool = False
+) -> tuple[Engine, Weights]:
     """The engine of `rollout.engine`, and what keeps it at the weights of `policy`: refresh it before sampling.
 
     `apart`: several processes will split the weights of `policy`, so the engine needs its own (see MergedCopy).
@@ -24,14 +25,11 @@ def open_engine(config: RunConfig, policy: nn.Module, tokenizer: Any, apart: boo
     if kind == "transformers":
         sampler = MergedCopy(policy, apart)
         rollout, dtype = config.rollout, torch_dtype(config.policy)
-        engine = TransformersEngine(sampler.model, tokenizer, rollout.micro_batch, rollout.longest_sequence, dtype)
-        return engine, sampler
+        longest = rollout.longest_sequence
+        return TransformersEngine(sampler.model, tokenizer, rollout.micro_batch, longest, dtype), sampler
     stops = stop_ids(policy, tokenizer)
-    dtype, device = torch_dtype(config.policy), "cuda" if torch.cuda.is_available() else "cpu"
-
-    def source() -> Iterator[tuple[str, Tensor]]:
-        return merged_weights(policy, dtype, device)
-
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    source = partial(merged_weights, policy, torch_dtype(config.policy), device)
     if kind == "vllm":
         from .vllm import open_vllm
 

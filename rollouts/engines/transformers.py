@@ -2,10 +2,9 @@
 
 Simplifications against a serving engine: prompts of a micro-batch are padded on the right to the longest, and finished
 rows are dropped from the grid only when that shrinks it. With a random stream per prompt (`Sampling.streams`) a sample
-depends on its prompt and its place under it alone; without, sampling draws from torch's global stream.
+depends on its prompt and its number under it alone; without, sampling draws from torch's global stream.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 from ...errors import ModelError
 from ..random_streams import below, uniforms
 from ..sequences import common_length
-from .base import Completion, Sampling
+from .base import Completion, Sampling, Tokenizer
 from .shared_prefix import obstacle
 from .tree_attention import TreeCache, tree_attention
 
@@ -29,12 +28,13 @@ class TransformersEngine:
     def __init__(
         self,
         model: nn.Module,
-        tokenizer: Any,
+        tokenizer: Tokenizer,
         micro_batch: int = 256,
         longest: int | None = None,
         compute_dtype: torch.dtype | None = None,
     ) -> None:
-        self.model, self.tokenizer, self.micro_batch = model, tokenizer, micro_batch
+        self.model: Any = model  # with the methods of transformers, which nn.Module does not name
+        self.tokenizer, self.micro_batch = tokenizer, micro_batch
         self.compute_dtype = compute_dtype
         self.stop_ids = stop_ids(model, tokenizer)
         refuse_special_attention(model, longest)
@@ -43,23 +43,27 @@ class TransformersEngine:
     @torch.inference_mode()
     def generate(self, prompts: Sequence[Sequence[int]], n: int, sampling: Sampling) -> list[list[Completion]]:
         """Return `n` samples per prompt in the order of the prompts; equal prompts are prefilled once."""
-        if not prompts:
-            return []
-        sampled: dict[tuple[int, ...], list[list[Completion]]] = {tuple(prompt): [] for prompt in prompts}
-        streams: dict[tuple[int, ...], list[int]] = {tuple(prompt): [] for prompt in prompts}
-        for prompt, stream in zip(prompts, sampling.streams, strict=False):
-            streams[tuple(prompt)].append(stream)
+        copies: dict[tuple[int, ...], list[int]] = {}
+        for index, prompt in enumerate(prompts):
+            copies.setdefault(tuple(prompt), []).append(index)
+        # prompts of like length in one batch, so that little is padded
+        batches: list[list[int]] = []
+        for indices in sorted(copies.values(), key=lambda indices: len(prompts[indices[0]])):
+            if not batches or (len(batches[-1]) + len(indices)) * n > self.micro_batch:
+                batches.append([])
+            batches[-1] += indices
+        sampled: dict[int, list[Completion]] = {}
         was_training = self.model.training
         self.model.eval()
         try:
             with tree_attention(self.model), self._autocast():
-                for batch in self._batches(prompts, n):
-                    batch_streams = [streams[prompt].pop(0) for prompt in batch] if sampling.streams else None
-                    for prompt, samples in zip(batch, self._batch(batch, n, sampling, batch_streams), strict=True):
-                        sampled[prompt].append(samples)
+                for batch in batches:
+                    streams = [sampling.streams[index] for index in batch] if sampling.streams else None
+                    samples = self._batch([tuple(prompts[index]) for index in batch], n, sampling, streams)
+                    sampled |= zip(batch, samples, strict=True)
         finally:
             self.model.train(was_training)
-        return [sampled[tuple(prompt)].pop(0) for prompt in prompts]
+        return [sampled[index] for index in range(len(prompts))]
 
     def _autocast(self) -> torch.autocast:
         """Bfloat16 arithmetic on float32 weights, each cast once while the block runs; else nothing."""
@@ -67,23 +71,13 @@ class TransformersEngine:
         mixed = self.compute_dtype == torch.bfloat16 and weight.dtype == torch.float32
         return torch.autocast(weight.device.type, torch.bfloat16, enabled=mixed)
 
-    def _batches(self, prompts: Sequence[Sequence[int]], n: int) -> list[list[tuple[int, ...]]]:
-        """Equal prompts side by side, and prompts of like length in one batch, so that little is padded."""
-        batches: list[list[tuple[int, ...]]] = [[]]
-        for prompt, copies in sorted(Counter(map(tuple, prompts)).items(), key=lambda item: len(item[0])):
-            if batches[-1] and (len(batches[-1]) + copies) * n > self.micro_batch:
-                batches.append([])
-            batches[-1] += [prompt] * copies
-        return batches
-
     def _batch(
         self, grid: list[tuple[int, ...]], slots: int, sampling: Sampling, streams: list[int] | None
     ) -> list[list[Completion]]:
         device = next(self.model.parameters()).device
         row_of = {prompt: row for row, prompt in enumerate(dict.fromkeys(grid))}
         prompts, order = list(row_of), torch.tensor([row_of[prompt] for prompt in grid], device=device)
-        model: Any = self.model
-        layers = int(model.config.get_text_config().num_hidden_layers)
+        layers = int(self.model.config.get_text_config().num_hidden_layers)
         cache = TreeCache(layers, len(prompts), slots, sampling.max_new_tokens)
         shared = min(common_length(min(prompts), max(prompts)), min(map(len, prompts)) - 1)
         if shared:
@@ -148,17 +142,14 @@ class TransformersEngine:
     def _hidden(self, ids: Tensor, positions: int | Tensor, cache: TreeCache) -> Tensor:
         """Last hidden states (rows, tokens, width) of `ids` that start at `positions`."""
         if isinstance(positions, int):
-            positions = torch.arange(positions, positions + ids.shape[1], device=ids.device)[None].expand(
-                ids.shape[0], -1
-            )
-        body: Any = _decoder(self.model)
-        out = body(input_ids=ids, position_ids=positions, use_cache=False, tree_cache=cache)
+            positions = (positions + torch.arange(ids.shape[1], device=ids.device)).expand(ids.shape[0], -1)
+        causal = self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
+        decoder = causal.get_decoder()  # adapters of peft sit inside it
+        out = decoder(input_ids=ids, position_ids=positions, use_cache=False, tree_cache=cache)
         return out.last_hidden_state  # type: ignore[no-any-return]
 
     def _logits(self, hidden: Tensor) -> Tensor:
-        model: Any = self.model
-        head: Any = model.get_output_embeddings()
-        return head(hidden)  # type: ignore[no-any-return]
+        return self.model.get_output_embeddings()(hidden)  # type: ignore[no-any-return]
 
     @torch.inference_mode()
     def _compare_with_plain_forward(self) -> None:
@@ -167,7 +158,7 @@ class TransformersEngine:
         Architectures differ in ways that no list of settings covers (scaled logits, attention sinks, attention of their
         own); two short prompts show them at once.
         """
-        model: Any = self.model
+        model = self.model
         prompts = [[3, 1, 4], [3, 1, 5, 9]]
         problem = ""
         was_training = model.training
@@ -194,13 +185,6 @@ class TransformersEngine:
                 f"policy {getattr(model.config, 'model_type', '?')!r} cannot generate with shared prefixes: {problem}. "
                 "Choose a policy whose architecture is a plain decoder (Llama, SmolLM2, Qwen2, Qwen3, …)."
             )
-
-
-def _decoder(model: nn.Module) -> nn.Module:
-    """The transformer without its language-model head; adapters of peft sit inside it."""
-    wrapped: Any = model
-    causal = wrapped.get_base_model() if hasattr(model, "get_base_model") else wrapped
-    return causal.get_decoder()  # type: ignore[no-any-return]
 
 
 def _sample(logits: Tensor, sampling: Sampling, uniform: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -280,15 +264,12 @@ def _shrink(alive: Tensor, cache: TreeCache) -> Tensor | None:
     return rows
 
 
-def stop_ids(model: nn.Module, tokenizer: Any) -> set[int]:
+def stop_ids(model: nn.Module, tokenizer: Tokenizer) -> set[int]:
     """Ids that end a turn: those of the generation config and of the tokenizer."""
     ids: set[int] = set()
     generation = getattr(model, "generation_config", None)
     for value in (getattr(generation, "eos_token_id", None), tokenizer.eos_token_id):
-        if isinstance(value, int):
-            ids.add(value)
-        elif value is not None:
-            ids.update(value)
+        ids.update([value] if isinstance(value, int) else value or ())
     if not ids:
         raise ModelError("the model names no end-of-turn token; set eos_token_id in its tokenizer or generation config")
     return ids

@@ -21,8 +21,8 @@ from torch import Tensor
 
 from ...configs.schema import RunConfig
 from ...errors import ConfigError, EngineUnavailableError, ModelError
-from ..policy import safetensors_place, torch_dtype
-from .base import Completion, Sampling
+from ..policy import safetensors_source, torch_dtype
+from .base import Completion, Sampling, Tokenizer
 
 Source = Callable[[], Iterator[tuple[str, Tensor]]]
 """All weights of the policy as they are now."""
@@ -43,7 +43,7 @@ _started: list[_RunningEngine] = []
 class VllmEngine:
     """Samples from vLLM. `source` gives the weights, which are sent by `refresh`."""
 
-    def __init__(self, started: _RunningEngine, tokenizer: Any, stop_ids: set[int], source: Source) -> None:
+    def __init__(self, started: _RunningEngine, tokenizer: Tokenizer, stop_ids: set[int], source: Source) -> None:
         self.tokenizer, self.stop_ids, self.source = tokenizer, stop_ids, source
         self._started = started
         self._group = _tensor_parallel_group(int(started.settings["tensor_parallel_size"]))
@@ -116,7 +116,7 @@ class VllmEngine:
             self._started.asleep = True
 
 
-def open_vllm(config: RunConfig, tokenizer: Any, stop_ids: set[int], source: Source) -> VllmEngine:
+def open_vllm(config: RunConfig, tokenizer: Tokenizer, stop_ids: set[int], source: Source) -> VllmEngine:
     """The vLLM engine for `policy.model`, started at the first call and taken over by later ones with equal settings.
 
     Raises ConfigError where vLLM is missing or the processes do not fit `tensor_parallel_size`.
@@ -131,7 +131,7 @@ def open_vllm(config: RunConfig, tokenizer: Any, stop_ids: set[int], source: Sou
             "the model on several GPUs with rollout.engine=vllm_server."
         )
     settings: dict[str, Any] = {
-        "model": safetensors_place(config.policy),
+        "model": safetensors_source(config.policy),
         "trust_remote_code": config.policy.trust_remote_code,
         "dtype": str(torch_dtype(config.policy)).removeprefix("torch."),
         "seed": config.seed,

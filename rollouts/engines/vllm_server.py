@@ -9,13 +9,12 @@ import logging
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 
 from ...configs.schema import RunConfig
 from ...errors import ConfigError, EngineUnavailableError, QuerylectError
-from .base import Completion, Sampling
+from .base import Completion, Sampling, Tokenizer
 from .vllm import Source, draw_seeds, make_sample, require_vllm
 
 log = logging.getLogger(__name__)
@@ -24,7 +23,7 @@ log = logging.getLogger(__name__)
 class VllmServerEngine:
     """Samples from a server. `source` gives the weights that `refresh` sends, where `sync` is on."""
 
-    def __init__(self, config: RunConfig, tokenizer: Any, stop_ids: set[int], source: Source) -> None:
+    def __init__(self, config: RunConfig, tokenizer: Tokenizer, stop_ids: set[int], source: Source) -> None:
         """Connect. Raises ConfigError where vLLM is missing here or the server was started in another way than needed,
         EngineUnavailableError where it cannot be reached."""
         require_vllm("vllm_server")

@@ -284,4 +284,4 @@ def test_what_slurm_refuses_is_one_sentence_with_its_remedy(site):
     )
     told = site.launch("run.yaml", "--time", "soon", check=False)
     assert told.returncode == 2
-    assert "Slurm refused the job (Invalid --time specification). Mend --nodes" in told.stderr
+    assert "Slurm refused the job (Invalid --time specification). Change --nodes" in told.stderr

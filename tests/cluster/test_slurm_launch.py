@@ -65,7 +65,7 @@ def test_what_slurm_refused_stands_in_no_way(sbatch):
 @pytest.mark.parametrize(
     ("said", "remedy"),
     [
-        ("Batch job submission failed: Requested node configuration is not available", "Mend --nodes"),
+        ("Batch job submission failed: Requested node configuration is not available", "Change --nodes"),
         ("Batch job submission failed: Unable to contact slurm controller (connect failure)", "controller does not"),
         ("invalid partition specified: nowhere", "Name one with --partition"),
     ],
@@ -90,7 +90,7 @@ def test_the_cluster_file_may_print_and_end_with_a_test_that_fails(sbatch, tmp_p
 def test_a_run_folder_that_cannot_be_made_is_one_sentence(sbatch, tmp_path):
     (tmp_path / "here" / "runs" / "tiny").mkdir(parents=True)
     (tmp_path / "here" / "runs" / "tiny" / "logs").touch()
-    with pytest.raises(StorageError, match=r"runs/tiny/logs cannot be read and written \(File exists\)"):
+    with pytest.raises(StorageError, match=r"runs/tiny/job cannot be read and written \(.*File exists"):
         launch(load_config("tiny", []), LaunchOptions())
 
 

@@ -19,9 +19,8 @@ from querylect.envs.index.build import (
 from querylect.envs.retrievers.bm25 import tokenise
 from querylect.errors import ModelError
 from querylect.methods.method import GARBLED, MISSING, NO_RANKING
-from querylect.rewriters.chr import Contrast, contrast
+from querylect.rewriters.chr import Contrast, contrast, letters, open_similarity
 from querylect.rewriters.registry import make_rewriter
-from querylect.rewriters.similarity import letters, open_similarity
 
 from ..scripted import BM25, Collection, Down, Script, run, terms
 

@@ -173,7 +173,7 @@ def test_bad_lines_are_told_with_their_numbers_and_the_others_keep_their_ids(set
     ]
     assert code == 1
     assert "4 lines were no question" in err
-    for told in ("line 4 is", "was that of line 3", "line 5 is", "line 7 is", "line 8 is passed over: it is not UTF-8"):
+    for told in ("line 4 is", "was that of line 3", "line 5 is", "line 7 is", "line 8 is skipped: it is not UTF-8"):
         assert told in err
 
 

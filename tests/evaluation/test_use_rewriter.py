@@ -316,7 +316,7 @@ def test_an_order_that_fails_fails_alone_and_one_batch_is_worked_on_at_a_time():
             raise ValueError("bad")
         return [item.upper() for item in items]
 
-    desk = DynamicBatcher(work, most=4)
+    desk = DynamicBatcher(work, max_items=4)
     found = {}
 
     def ask(*items):
@@ -379,7 +379,7 @@ def test_who_is_interrupted_leaves_nobody_waiting_and_stops_nobody_else(stop):
             raise stop
         return items
 
-    desk = DynamicBatcher(work, most=4)
+    desk = DynamicBatcher(work, max_items=4)
     with desk._work_lock:
         found, threads = put_beside(desk, "before", "stop", "after")
     for thread in threads:
@@ -400,7 +400,7 @@ def test_the_thread_of_asynchronous_callers_outlives_what_it_worked_on(caplog):
         return items
 
     async def ask():
-        desk = DynamicBatcher(work, most=4)
+        desk = DynamicBatcher(work, max_items=4)
         with pytest.raises(ClosedError, match="interrupted before it came to this question"):
             await asyncio.wait_for(desk.ask_soon(["stop"]), 30)
         return await asyncio.wait_for(desk.ask_soon(["later"]), 30)
@@ -416,7 +416,7 @@ def test_an_engine_that_is_gone_is_told_to_all_at_once():
         calls.append(list(items))
         raise EngineUnavailableError("it does not answer")
 
-    desk = DynamicBatcher(work, most=4)
+    desk = DynamicBatcher(work, max_items=4)
     with desk._work_lock:
         found, threads = put_beside(desk, "one", "two", "three")
     for thread in threads:

@@ -138,6 +138,6 @@ def test_blocks_decide_nothing(tmp_path, monkeypatch, block):
     documents = [Document(str(place), "", str(place)) for place in range(len(vectors))]
     assert near.embed(documents, Fixed(), tmp_path) == len(vectors)
     found = near.near_duplicates(tmp_path, len(vectors), threshold)
-    assert [(each.place, each.kept) for each in found] == expected
+    assert [(each.position, each.kept) for each in found] == expected
     assert all(each.cosine > threshold for each in found)
     assert 3 < len(kept) < len(vectors) / 2

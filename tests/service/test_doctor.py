@@ -8,13 +8,13 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from querylect import sources
 from querylect.cli import main
 from querylect.configs.load import load_config
-from querylect.data import hpo, wordnet
 from querylect.doctor import machine as machines
 from querylect.doctor import needs as needing
 from querylect.doctor import surroundings as around
-from querylect.doctor.findings import Finding, as_data, told
+from querylect.doctor.findings import Finding, as_data, as_text
 from querylect.doctor.memory import memory, memory_lines
 from querylect.doctor.needs import needs
 from querylect.errors import ConfigError
@@ -89,8 +89,7 @@ def test_a_packaged_dataset_is_there_or_how_to_get_it(monkeypatch, config, there
         pytest.skip(f"{package} is not installed: {remedy}")
     finding = by_name(needs(load_config(config), config, online=False))["env.dataset"]
     assert (finding.state, finding.said, finding.remedy) == ("ok", there, "")
-    for module in (wordnet, hpo):
-        monkeypatch.setattr(module, "find_spec", lambda name: None)
+    monkeypatch.setattr(sources, "find_spec", lambda name: None)
     finding = by_name(needs(load_config(config), config, online=False))["env.dataset"]
     assert (finding.state, finding.remedy) == ("needed", remedy)
     assert package in finding.said
@@ -125,7 +124,7 @@ def test_what_a_config_needs_and_has(tmp_path, tiny_policy):
     (tmp_path / "index" / "manifest.json").write_text("{}")
     changes = [f"policy.model={tiny_policy}", "env.dataset.kind=beir", f"env.dataset.path={tmp_path / 'data'}"]
     whole = needs(load_config("tiny", [*changes, f"env.index={tmp_path / 'index'}"]), "tiny", online=False)
-    assert {finding.state for finding in whole} == {"ok"}, told(whole)
+    assert {finding.state for finding in whole} == {"ok"}, as_text(whole)
     changes = [f"policy.model={tmp_path / 'no'}", "env.dataset.kind=beir", "env.dataset.path=/no/where"]
     changes += [f"env.index={tmp_path / 'none'}", "tracking.report_to=[nowhere]"]
     with pytest.raises(ConfigError, match="report_to"):

@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from querylect.data.types import Document
 from querylect.envs.plan import Probe, Term
 from querylect.envs.retrievers import bm25
 from querylect.envs.retrievers.encoder import token_batches
+from querylect.envs.retrievers.recipes import RECIPES
 
 pytest.importorskip("numba")
 
@@ -24,9 +26,11 @@ def paths(tmp_path_factory):
     """The same index of 400 documents, many of them equal, in compiled code and in plain Python."""
     part, folder = tmp_path_factory.mktemp("part"), tmp_path_factory.mktemp("index")
     random = np.random.default_rng(3)
-    bm25.write_part(part, [" ".join(random.choice(WORDS, random.integers(1, 5))) for _ in range(400)], "bm25s")
-    bm25.merge([part], folder, "bm25s")
-    compiled, plain = bm25.load(folder, "bm25s"), bm25.load(folder, "bm25s")
+    texts = [" ".join(random.choice(WORDS, random.integers(1, 5))) for _ in range(400)]
+    kind = bm25.Bm25Kind(RECIPES["bm25"], "bm25s")
+    kind.write_part(part, [Document(str(number), "", text) for number, text in enumerate(texts)])
+    kind.merge([part], folder)
+    compiled, plain = kind.load(folder), kind.load(folder)
     assert compiled._engine.batch is not None
     plain._engine.batch = None
     return compiled, plain
@@ -45,7 +49,7 @@ def test_compiled_rankings_are_the_plain_ones_to_the_last_bit(paths, batch):
 @settings(max_examples=100, deadline=None)
 @given(texts=st.lists(TEXTS | st.text(max_size=30), max_size=5))
 def test_words_known_from_earlier_texts_are_those_that_the_tokeniser_finds(paths, texts):
-    vocabulary, place = paths[0]._engine.batch._vocabulary, paths[1]._engine._words._place
+    vocabulary, place = paths[0]._engine.batch._vocabulary, paths[1]._engine._words._position
     for text in [*texts, *texts]:
         assert vocabulary(text) == [number for word in bm25.tokenise([text])[0] if (number := place(word)) >= 0]
 

@@ -137,5 +137,5 @@ def test_what_the_file_raises_is_told_with_its_line(config, tmp_path, code, says
         build_index(config)
         Environment.open(config)
 
-    with pytest.raises(ConfigError, match=f"broken.py.*{re.escape(says)}.*Mend it there"):
+    with pytest.raises(ConfigError, match=f"broken.py.*{re.escape(says)}.*Fix it there"):
         use()

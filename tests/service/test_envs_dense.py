@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from querylect.data.types import Document
-from querylect.envs.retrievers import dense
+from querylect.envs.retrievers import dense, nearest
 from querylect.envs.retrievers.recipes import RetrieverRecipe, find_recipe
 from querylect.envs.server.cache import ENTRY_BYTES
 from querylect.errors import ModelError
@@ -295,4 +295,4 @@ def test_weights_that_are_not_numbers_are_refused(bert, tmp_path):
 def test_missing_faiss_names_the_extras(monkeypatch):
     monkeypatch.setitem(sys.modules, "faiss", None)
     with pytest.raises(ModelError, match=r'pip install "querylect\[cpu\]".*querylect\[gpu\]'):
-        dense.import_faiss()
+        nearest.import_faiss()

@@ -31,10 +31,10 @@ def test_built_in_recipes_say_what_their_model_cards_say():
     assert (RECIPES["splade"].model, RECIPES["splade"].max_length) == ("naver/splade-cocondenser-ensembledistil", 256)
     medcpt = RECIPES["medcpt"]
     assert (medcpt.query_model, medcpt.pair, medcpt.query_max_length) == ("ncbi/MedCPT-Query-Encoder", True, 64)
-    assert RECIPES["qwen3-embedding-0.6b"].asked("fever") == (
+    assert RECIPES["qwen3-embedding-0.6b"].query_text("fever") == (
         "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery:fever"
     )
-    assert RECIPES["bge-base-en-v1.5"].asked("fever") == (
+    assert RECIPES["bge-base-en-v1.5"].query_text("fever") == (
         "Represent this sentence for searching relevant passages: fever"
     )
     assert all(recipe.document_template == "{text}" for recipe in RECIPES.values())
@@ -78,18 +78,18 @@ def test_the_recipe_block_changes_what_it_names_and_nothing_else():
     built_in = RECIPES["qwen3-embedding-0.6b"]
     recipe = configured("qwen3-embedding-0.6b", instruction="Find the clinical term", max_length=128)
     assert recipe == built_in.model_copy(update={"instruction": "Find the clinical term", "max_length": 128})
-    assert recipe.asked("fever") == "Instruct: Find the clinical term\nQuery:fever"
+    assert recipe.query_text("fever") == "Instruct: Find the clinical term\nQuery:fever"
     assert recipe_of(EnvironmentConfig(retriever="contriever")) == RECIPES["contriever"]
 
 
 def test_a_template_without_a_place_for_the_instruction_drops_it():
     recipe = configured("bge-small-en-v1.5", query_template="query: {text}")
-    assert (recipe.instruction, recipe.asked("fever")) == (None, "query: fever")
+    assert (recipe.instruction, recipe.query_text("fever")) == (None, "query: fever")
 
 
 def test_an_instruction_without_a_place_stands_before_the_query():
-    assert configured("a/b", instruction="query: ").asked("fever") == "query: fever"
-    assert configured("contriever", instruction="query: ").asked("fever") == "query: fever"
+    assert configured("a/b", instruction="query: ").query_text("fever") == "query: fever"
+    assert configured("contriever", instruction="query: ").query_text("fever") == "query: fever"
 
 
 def test_a_document_is_wrapped_whole_or_by_parts_or_stays_a_pair():
@@ -102,12 +102,14 @@ def test_a_document_is_wrapped_whole_or_by_parts_or_stays_a_pair():
         ({"pair": True}, ("{body} Fever", "High {title} temperature")),
     ):
         recipe = configured("contriever", **changes)
-        assert recipe.written(recipe.content_of(document)) == written
+        assert recipe.document_text(recipe.content_of(document)) == written
 
 
 def test_a_document_template_takes_the_place_of_the_pair():
     recipe = configured("medcpt", document_template="title: {title} text: {body}")
-    assert recipe.written(recipe.content_of(Document("d", "Fever", "It is hot"))) == "title: Fever text: It is hot"
+    assert (
+        recipe.document_text(recipe.content_of(Document("d", "Fever", "It is hot"))) == "title: Fever text: It is hot"
+    )
 
 
 def test_a_kind_is_said_of_models_of_the_users_own_only():

@@ -26,7 +26,7 @@ from querylect.envs.index.open import (
     verify_index,
 )
 from querylect.envs.plan import SearchPlan
-from querylect.envs.retrievers import bm25
+from querylect.envs.retrievers.bm25 import Bm25Kind
 from querylect.envs.retrievers.open import (
     open_retriever,
 )
@@ -181,15 +181,15 @@ def test_finished_parts_are_not_written_again(tmp_path, monkeypatch):
         dataset=write_corpus(tmp_path / "data"), index=str(tmp_path / "in" / "it"), block_mib=BLOCK
     )
     written = []
-    real = bm25.write_part
+    real = Bm25Kind.write_part
 
-    def counted(folder, texts, *rest):
+    def counted(kind, folder, documents, *rest):
         if len(written) == 3 and not (tmp_path / "again").exists():
             raise KeyboardInterrupt
-        written.append(tuple(texts))
-        real(folder, texts, *rest)
+        written.append(tuple(documents))
+        real(kind, folder, documents, *rest)
 
-    monkeypatch.setattr(bm25, "write_part", counted)
+    monkeypatch.setattr(Bm25Kind, "write_part", counted)
     with pytest.raises(KeyboardInterrupt):
         build_index(config)
     assert len(parts_of(config)) == 3
@@ -231,7 +231,7 @@ def test_two_merges_at_once_do_not_meet(tmp_path):
     build_shard(config, 1, 1)
     with (tmp_path / ".it.parts" / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(IndexFolderError, match="another process puts the parts"):
+        with pytest.raises(IndexFolderError, match="another process is merging the parts"):
             merge_index(config)
     assert merge_index(config).documents == DOCUMENTS
 
@@ -277,7 +277,7 @@ def test_an_id_that_stands_twice_is_found_across_parts(tmp_path):
     path = tmp_path / "a" / "corpus.jsonl"
     path.write_text(path.read_text().replace('"_id": "d80"', '"_id": "d3"'))
     config = EnvironmentConfig(dataset=dataset, index=str(tmp_path / "it"), block_mib=BLOCK)
-    with pytest.raises(DataError, match=r"'d3' stands twice in the corpus \(documents 4 and 81\)"):
+    with pytest.raises(DataError, match=r"'d3' occurs twice in the corpus \(documents 4 and 81\)"):
         build_index(config)
 
 
@@ -297,9 +297,11 @@ def test_an_error_in_a_block_names_its_line(tmp_path):
 def test_the_corpus_is_read_in_blocks_and_never_held(tmp_path, monkeypatch):
     config = EnvironmentConfig(dataset=write_corpus(tmp_path / "a"), index=str(tmp_path / "it"), block_mib=BLOCK)
     held = []
-    real = bm25.write_part
+    real = Bm25Kind.write_part
     monkeypatch.setattr(
-        bm25, "write_part", lambda folder, texts, *rest: held.append(texts) or real(folder, texts, *rest)
+        Bm25Kind,
+        "write_part",
+        lambda kind, folder, documents, *rest: held.append(documents) or real(kind, folder, documents, *rest),
     )
     build_index(config)
     assert sum(map(len, held)) == DOCUMENTS
@@ -363,7 +365,7 @@ def test_postings_are_those_of_bm25s_to_the_last_bit(tmp_path):
     for word, theirs in peer.vocab_dict.items():
         if not word:
             continue
-        ours = model._words.place(word)
+        ours = model._words.position(word)
         for name in ("data", "indices"):
             ends = (peer.scores["indptr"][theirs : theirs + 2], model._model.scores["indptr"][ours : ours + 2])
             expected, found = peer.scores[name][slice(*ends[0])], model._model.scores[name][slice(*ends[1])]

@@ -22,6 +22,7 @@ from querylect.envs.retrievers import dense, nearest
 from querylect.envs.retrievers.open import (
     open_retriever,
 )
+from querylect.envs.retrievers.recipes import RECIPES
 from querylect.errors import ConfigError, IndexFolderError, ModelError
 
 from ..encoders import save_bert
@@ -62,15 +63,16 @@ def vectors():
 def opened(folder, vectors, **settings):
     """The retriever over vectors that were written in three parts."""
     config = VectorsConfig(**settings)
-    store = nearest.vector_store(config, WIDTH, len(vectors))
     parts = []
     for number, piece in enumerate(np.array_split(vectors.astype(config.dtype), 3)):
         parts.append(folder / f"part{number}")
         parts[-1].mkdir(parents=True)
         np.save(parts[-1] / dense.VECTORS, piece)
     (folder / "index").mkdir()
-    dense.merge(parts, folder / "index", store, config)
-    return dense.load(folder / "index", Axes(), store, config)
+    kind = dense.DenseKind(RECIPES["contriever"], config)
+    kind.encoder = Axes()
+    kind.merge(parts, folder / "index")
+    return kind.load(folder / "index", vectors)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=NAMES)

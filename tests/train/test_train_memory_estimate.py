@@ -9,7 +9,7 @@ from querylect.configs.load import known_configs, load_config
 from querylect.configs.schema import RunConfig
 from querylect.doctor.memory import slurm_layout
 from querylect.rollouts.policy import add_lora
-from querylect.slurm.requests import FOLDER, default_config
+from querylect.slurm.requests import BODY, FOLDER
 from querylect.train.memory import estimate as memory_estimate
 from querylect.train.memory.advice import remedies
 from querylect.train.memory.estimate import CPU_RESERVED, GIB, ProcessLayout, estimate, longest_tree, trained_parameters
@@ -182,7 +182,8 @@ def test_a_packaged_config_fits_the_gpus_that_its_slurm_script_asks_for(name):
 
 @pytest.mark.parametrize("script", sorted(path.stem for path in FOLDER.glob("grpo_*.sh")))
 def test_the_config_that_a_slurm_script_trains_fits_the_gpus_that_it_asks_for(script):
-    run = load_config(default_config(script), [])
+    default_config = BODY.search((FOLDER / f"{script}.sh").read_text("utf-8"))[2]
+    run = load_config(default_config, [])
     expected = estimate(run, shape_of(run.policy.model), slurm_layout(run, script))
     assert expected.fits(), "\n".join(expected.lines())
     assert expected.layout.processes == 8

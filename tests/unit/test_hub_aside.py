@@ -70,5 +70,5 @@ def test_a_download_that_breaks_off_is_one_sentence(monkeypatch, tmp_path, error
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", breaks_off)
-    with pytest.raises(DownloadError, match=r"acme/x could not be downloaded \(CAS [^\n]*\)\. Look at"):
+    with pytest.raises(DownloadError, match=r"acme/x could not be downloaded \(CAS [^\n]*\)\. Check"):
         open_trained("acme/x")

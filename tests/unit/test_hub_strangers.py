@@ -125,11 +125,11 @@ def test_a_retriever_that_a_policy_of_several_does_not_know_is_asked_in_words_th
     folder = write(tmp_path, exported(prompts))
     for name in ("a.yaml", "b.yaml"):
         (folder / name).write_text(prompt_path("hpo").read_text())
-    shared = RewriterPool(open_trained(str(folder)), None)._rewriter_of_all(other)
+    shared = RewriterPool(open_trained(str(folder)), None)._common_rewriter(other)
     assert shared.prompt == str(folder / "a.yaml")
     write(tmp_path, exported({"bm25": {"name": "general"}, "splade": {"name": "explore"}}))
     with pytest.raises(ConfigError, match=r"trained for bm25, splade, each with a rewriter of its own.*retriever=NAME"):
-        RewriterPool(open_trained(str(folder)), None).of(other)
+        RewriterPool(open_trained(str(folder)), None).select(other)
 
 
 def test_the_card_names_the_environment_of_several_and_the_code_that_must_be_allowed():
@@ -157,7 +157,7 @@ def test_the_environment_is_asked_outside_of_the_event_loop(monkeypatch):
         threads.append(threading.current_thread())
         raise EnvironmentUnavailableError("it does not answer")
 
-    monkeypatch.setattr("querylect.inference.retriever_prompts.asked_of_environment", ask)
+    monkeypatch.setattr("querylect.inference.retriever_prompts.with_cards", ask)
     rewriter = Rewriter(open_trained("demo"), engine=object())
     with pytest.raises(EnvironmentUnavailableError):
         asyncio.run(rewriter.arewrite("an itch"))

@@ -235,7 +235,7 @@ def test_in_a_mix_only_the_questions_of_its_environment_have_a_first_stage(opene
     with pytest.raises(ConfigError, match="openings"):
         MixedRewriter(members)
     mixed = MixedRewriter({"a": members["a"], "b": hcqr()})
-    assert mixed.alike({"a": "one", "b": "another"}) == ["b"], "looked at without a hypothesis"
+    assert mixed.indistinguishable({"a": "one", "b": "another"}) == ["b"], "looked at without a hypothesis"
     questions = [Question("a/1", "why?")]
     assert ask_first_stage(mixed, questions, PolicyConfig(model="base")) == questions
     assert "scattering" in mixed.first(questions[0])[0]["content"]

@@ -4,7 +4,8 @@ import pytest
 from querylect.configs.rewriter import RewriterConfig
 from querylect.data.types import Document, Question
 from querylect.envs.environment import Environment
-from querylect.rewriters.parts import ParsedParts, read_parts
+from querylect.rewriters.parse import Parsed
+from querylect.rewriters.parts import read_parts
 from querylect.rewriters.plans import union
 from querylect.rewriters.registry import make_rewriter
 
@@ -18,22 +19,22 @@ CHOICE = Question("q", "what lowers blood sugar", ("insulin", "citrus"))
 @pytest.mark.parametrize(
     ("text", "read"),
     [
-        ("Query 1: a b\nQuery 2: c", ParsedParts(("a b", "c"))),
-        ("\nQuery 1:a\n\n\nQuery 2 : c<|im_end|>", ParsedParts(("a", "c"))),
-        ("**Query 1:** a\n- query 2: c", ParsedParts(("a", "c"))),
-        ("Query 1: a\nand more\nQuery 2: see Query 1: there", ParsedParts(("a and more", "see Query 1: there"))),
-        ("<think>Query 1: no</think>Query 1: a\nQuery 2: c", ParsedParts(("a", "c"), "Query 1: no")),
-        ("Query 1: 血糖を下げる\nQuery 2: ça", ParsedParts(("血糖を下げる", "ça"))),
-        ("", ParsedParts(failure="empty answer")),
-        ("<think>on and on", ParsedParts(think="on and on", failure="unclosed think")),
-        ("I do not know.", ParsedParts(failure="missing part")),
-        ("Query 1: a", ParsedParts(failure="missing part")),
-        ("Query 1: a\nQuery 12: b", ParsedParts(failure="missing part")),
-        ("Query 1: a\nQuery 2:", ParsedParts(failure="empty part")),
-        ("Query 2: a\nQuery 1: b", ParsedParts(failure="parts out of order")),
-        ("Query 1: a\nQuery 2: b\nQuery 2: c", ParsedParts(failure="repeated part")),
-        ("Sure!\nQuery 1: a\nQuery 2: b", ParsedParts(failure="text outside parts")),
-        ("Query 1: \ud800\nQuery 2: b", ParsedParts(failure="invalid unicode")),
+        ("Query 1: a b\nQuery 2: c", Parsed(rewrites=("a b", "c"))),
+        ("\nQuery 1:a\n\n\nQuery 2 : c<|im_end|>", Parsed(rewrites=("a", "c"))),
+        ("**Query 1:** a\n- query 2: c", Parsed(rewrites=("a", "c"))),
+        ("Query 1: a\nand more\nQuery 2: see Query 1: there", Parsed(rewrites=("a and more", "see Query 1: there"))),
+        ("<think>Query 1: no</think>Query 1: a\nQuery 2: c", Parsed("Query 1: no", ("a", "c"))),
+        ("Query 1: 血糖を下げる\nQuery 2: ça", Parsed(rewrites=("血糖を下げる", "ça"))),
+        ("", Parsed(failure="empty answer")),
+        ("<think>on and on", Parsed(think="on and on", failure="unclosed think")),
+        ("I do not know.", Parsed(failure="missing part")),
+        ("Query 1: a", Parsed(failure="missing part")),
+        ("Query 1: a\nQuery 12: b", Parsed(failure="missing part")),
+        ("Query 1: a\nQuery 2:", Parsed(failure="empty part")),
+        ("Query 2: a\nQuery 1: b", Parsed(failure="parts out of order")),
+        ("Query 1: a\nQuery 2: b\nQuery 2: c", Parsed(failure="repeated part")),
+        ("Sure!\nQuery 1: a\nQuery 2: b", Parsed(failure="text outside parts")),
+        ("Query 1: \ud800\nQuery 2: b", Parsed(failure="invalid unicode")),
     ],
 )
 def test_parts_are_read_strictly(text, read):
