@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from . import __version__
-from .configs.evaluation import PlanConfig
+from .configs.evaluation import SpecConfig
 from .configs.load import dump_config, known_configs, load_config
 from .configs.mix import chosen, only
 from .configs.run_settings import load_run_config
@@ -259,8 +259,8 @@ def env_export_trec(
 ) -> None:
     """Write a split of CONFIG as topics, qrels and runs that trec_eval reads; print nDCG@10 of each run."""
     settings, folder = _resolve_run(run, overrides, verbose, dry_run)
-    from .eval.compare import report_folder
     from .eval.export import export_trec
+    from .eval.run import report_folder
 
     if folder is not None and env is not None:
         folder = report_folder(folder, env)
@@ -418,19 +418,19 @@ def evaluate(
         plan = plan_of_flags(
             **flag_values, model=model, turns=turns, samples=samples, endpoint=endpoint, overrides=changes
         )
-        _evaluate_plan(plan, output, checked, overwrite, verbose, dry_run)
+        _evaluate_spec(plan, output, checked, overwrite, verbose, dry_run)
         return
     if any([*flags.values(), model, endpoint, turns > 1, samples]):
         raise ConfigError(f"{run!r} says what is evaluated; leave out the flags of an evaluation without a plan.")
     if is_plan(run):
         if checkpoint is not None or env is not None:
             raise ConfigError("--checkpoint and --env are for a run; in a plan say systems.NAME.checkpoint=…")
-        _evaluate_plan(load_plan(run, changes), output, checked, overwrite, verbose, dry_run)
+        _evaluate_spec(load_plan(run, changes), output, checked, overwrite, verbose, dry_run)
         return
     settings, folder = _resolve_run(run, changes, verbose, dry_run)
     if checkpoint is not None and folder is None:
         raise ConfigError(f"--checkpoint {checkpoint} needs a run folder, and {run!r} is a config.")
-    from .eval.compare import evaluate_each
+    from .eval.run import evaluate_each
     from .eval.summary import summary
 
     for path in evaluate_each(settings, folder, output, env, checkpoint, _print_stderr if checked else None, overwrite):
@@ -438,8 +438,8 @@ def evaluate(
         typer.echo(path)
 
 
-def _evaluate_plan(
-    plan: PlanConfig, output: Path | None, checked: bool, overwrite: bool, verbose: bool, dry_run: bool
+def _evaluate_spec(
+    plan: SpecConfig, output: Path | None, checked: bool, overwrite: bool, verbose: bool, dry_run: bool
 ) -> None:
     set_up_logging(verbose)
     if dry_run:
@@ -447,10 +447,10 @@ def _evaluate_plan(
 
         typer.echo(dump_plan(plan), nl=False)
         raise typer.Exit
-    from .eval.grid.results import evaluate_plan
+    from .eval.spec import evaluate_spec
     from .eval.summary import plan_summary
 
-    path, failed = evaluate_plan(plan, output, _print_stderr if checked else None, overwrite)
+    path, failed = evaluate_spec(plan, output, _print_stderr if checked else None, overwrite)
     _print_stderr(plan_summary(path))
     typer.echo(path)
     if failed is not None:

@@ -16,7 +16,7 @@ from machine import describe
 from querylect.configs.load import load_config
 from querylect.data.corpus import open_corpus
 from querylect.envs.retrievers.question_index import open_question_index
-from querylect.markdown import markdown_table
+from querylect.markdown_tables import markdown_table
 from querylect.questions.asking import AnswerJournal
 from querylect.questions.extend import similar_contents
 from querylect.questions.pool import Pool, judged_pairs

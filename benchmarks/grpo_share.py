@@ -13,12 +13,12 @@ from statistics import fmean
 
 from machine import describe
 from querylect.configs.load import load_config
-from querylect.data.types import Question
 from querylect.envs.client.connect import open_environment
-from querylect.eval.compare import PolicySystem, run_raw
+from querylect.eval.answering import greedy_trees, run_raw
 from querylect.eval.records import METRICS
 from querylect.eval.statistics import compare_paired
 from querylect.logs import set_up_logging
+from querylect.rollouts.tree import Tree
 from querylect.train.run import train
 
 
@@ -32,7 +32,7 @@ def main(*overrides: str) -> None:
             questions = client.questions("validation")
             scores = {"raw question": [record.metrics[METRICS[0]] for record in run_raw(client, questions)]}
             for name, checkpoint in (("after the warm start", "warm_start"), ("after GRPO", "final")):
-                scores[name] = answered(PolicySystem(name, config, client, run / checkpoint), questions)
+                scores[name] = last_scores(greedy_trees(config, client, run / checkpoint, questions))
     print(describe())
     print(f"{config.train.warm_start.questions} lessons, {config.train.steps} steps; {len(questions)} questions")
     for name, values in scores.items():
@@ -50,9 +50,9 @@ def main(*overrides: str) -> None:
         )
 
 
-def answered(system: PolicySystem, questions: list[Question]) -> list[float | None]:
+def last_scores(trees: list[Tree]) -> list[float | None]:
     """nDCG@10 of the last turn; None where it is unscorable."""
-    last = [next(iter(tree.paths()))[-1] for tree in system(questions)]
+    last = [next(iter(tree.paths()))[-1] for tree in trees]
     return [node.metrics.get(METRICS[0]) if node.reward is not None else None for node in last]
 
 

@@ -41,7 +41,8 @@ from querylect.envs.index.build import (
     build_index,
 )
 from querylect.errors import ConfigError, QuerylectError, StoppedError
-from querylect.eval.compare import PolicySystem, held_out_questions, run_raw
+from querylect.eval.answering import greedy_trees, run_raw
+from querylect.eval.leakage import held_out_questions
 from querylect.eval.records import TRAINED, UNTRAINED, records_of_trees, write_records
 from querylect.logs import set_up_logging
 from querylect.train.run import train
@@ -158,7 +159,7 @@ def answer(
     log.info("%s: %d questions", path.stem, len(questions))
     checkpoint = options.run_folder(arm, seed) / "checkpoints" / f"checkpoint-{step}" if step else None
     name = TRAINED if step else UNTRAINED
-    answered = PolicySystem(name, config, client, checkpoint)(questions)
+    answered = greedy_trees(config, client, checkpoint, questions)
     write_records(path, [*run_raw(client, questions), *records_of_trees(name, answered)])
 
 

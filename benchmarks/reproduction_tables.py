@@ -12,7 +12,7 @@ from statistics import fmean, stdev
 from querylect.errors import ConfigError
 from querylect.eval.records import METRICS, EvalRecord
 from querylect.eval.statistics import holm
-from querylect.markdown import markdown_table
+from querylect.markdown_tables import markdown_table
 from reproduction_arms import ARMS, BM25, MINILM, RETRIEVERS, Arm
 from reproduction_claims import claims
 from reproduction_results import Results, compare, mean_of_seeds, repeats_share

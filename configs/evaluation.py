@@ -22,7 +22,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _METRIC = re.compile(r"(?:ndcg|recall|mrr)@([1-9][0-9]*)|mrr")
 
 
-class PlanEnvironment(Section):
+class SpecEnvironment(Section):
     """A retriever: local, with one index per dataset, or behind running services."""
 
     env: EnvironmentConfig = EnvironmentConfig()
@@ -35,7 +35,7 @@ class PlanEnvironment(Section):
     """Datasets of this environment; None: all."""
 
     @model_validator(mode="after")
-    def _check_dataset(self) -> "PlanEnvironment":
+    def _check_dataset(self) -> "SpecEnvironment":
         if "dataset" in self.env.model_fields_set:
             raise ValueError("the dataset stands in `datasets` of the plan, by name; remove it from env")
         return self
@@ -113,7 +113,7 @@ class SystemConfig(Section):
         return self.samples is not None or self.passages > 1
 
 
-class PlanConfig(Section):
+class SpecConfig(Section):
     """An evaluation: environments × datasets × systems."""
 
     name: str = "evaluation"
@@ -133,7 +133,7 @@ class PlanConfig(Section):
     metrics: Annotated[list[str], Field(min_length=1, max_length=32)] = ["ndcg@10", "recall@10", "mrr@10"]
     """Metrics: ndcg@k, recall@k, mrr@k or mrr; the first one is used in the significance tests."""
     batch: Annotated[int, Field(ge=1)] = 64
-    """Questions per batch; results are written after each batch. A killed evaluation loses at most two batches."""
+    """Questions per batch; results are written after each batch. A killed evaluation loses at most one batch."""
     permutations: Annotated[int, Field(ge=1)] = 10_000
     """Permutations of the paired permutation test."""
     bootstrap: Annotated[int, Field(ge=1)] = 10_000
@@ -157,7 +157,7 @@ class PlanConfig(Section):
     """Default rollout settings of systems without any."""
     datasets: Annotated[dict[str, DatasetConfig | None], Field(min_length=1)]
     """Datasets by name; null for one that is available only from services."""
-    environments: Annotated[dict[str, PlanEnvironment], Field(min_length=1)]
+    environments: Annotated[dict[str, SpecEnvironment], Field(min_length=1)]
     systems: dict[str, SystemConfig] = {}
     """Systems by name; the raw question is always included."""
 
@@ -197,7 +197,7 @@ class PlanConfig(Section):
         return names
 
     @model_validator(mode="after")
-    def _check_references(self) -> "PlanConfig":
+    def _check_references(self) -> "SpecConfig":
         for path, names, valid in self._references():
             unknown = [name for name in names if name not in valid]
             if unknown:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigError
-from .evaluation import PlanConfig, SystemConfig
+from .evaluation import SpecConfig, SystemConfig
 from .load import read_yaml, validated
 from .yaml12 import write_yaml
 
@@ -27,14 +27,14 @@ def is_plan(name: str) -> bool:
     return any(key in read_yaml(path) for key in _PLAN_KEYS)
 
 
-def load_plan(name: str, overrides: Sequence[str] = ()) -> PlanConfig:
+def load_plan(name: str, overrides: Sequence[str] = ()) -> SpecConfig:
     """Read and validate a plan, with overrides `dotted.key=VALUE`. Raises ConfigError."""
     path = Path(name).expanduser()
     path = path if path.is_file() else _FOLDER / f"{name}.yaml"
-    return validated(PlanConfig, read_yaml(path), str(path), overrides)
+    return validated(SpecConfig, read_yaml(path), str(path), overrides)
 
 
-def dump_plan(plan: PlanConfig) -> str:
+def dump_plan(plan: SpecConfig) -> str:
     """The plan with every setting as YAML; `load_plan` reads it back to an equal one.
 
     Left out are index folders that the plan does not name, since they follow from the dataset, and the systems that
@@ -62,7 +62,7 @@ def plan_of_flags(
     samples: int | None,
     endpoint: str | None = None,
     overrides: Sequence[str] = (),
-) -> PlanConfig:
+) -> SpecConfig:
     """The plan that command-line flags describe. Raises ConfigError where they describe none.
 
     A dataset is `hpo`, `wordnet` or a BEIR folder, a retriever as in `env.retriever`, a rewriter as in `rewriter.name`,
@@ -98,7 +98,7 @@ def plan_of_flags(
     values: dict[str, Any] = {"datasets": sources, "environments": environments, "systems": systems}
     if model is not None and endpoint is None:
         values["policy"] = {"model": model}
-    return validated(PlanConfig, values, "the command line", overrides)
+    return validated(SpecConfig, values, "the command line", overrides)
 
 
 def _by_name(flag: str, texts: Iterable[str]) -> dict[str, str]:

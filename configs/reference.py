@@ -19,9 +19,9 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from ..markdown import markdown_table
+from ..markdown_tables import markdown_table
 from . import methods
-from .evaluation import PlanConfig
+from .evaluation import SpecConfig
 from .paper import PaperConfig
 from .schema import RunConfig
 from .section import Section
@@ -44,7 +44,7 @@ PAGES: tuple[tuple[str, str, str, type[Section]], ...] = (
         "plan: ",
         "For `querylect eval PLAN`: every combination of environment, dataset and system ([evaluation.md]"
         "(evaluation.md)).",
-        PlanConfig,
+        SpecConfig,
     ),
     ("A paper that is run again", "paper: ", "For `querylect paper` ([papers.md](papers.md)).", PaperConfig),
 )

@@ -1,21 +1,22 @@
 """Measure raw questions (not rewritten) in an environment and compare the scores with published ones."""
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 
 from ..configs.schema import RunConfig
-from ..data.corpus import open_corpus
 from ..data.ragbench import PARTS, part_of
 from ..data.references import METRIC, BaselineCheck, Measured, check_baselines
-from ..envs.client.base import EnvironmentApi
 from ..envs.environment import Environment
-from ..envs.plan import SearchPlan
-from ..envs.server.schemas import Step
 from ..errors import BaselineError, ConfigError, EnvironmentUnavailableError
-from ..logs import progress_bar
+from .cells import answer_in_environment, fail_at_once, make_cell
+from .environments import EvalEnvironment, retriever_name
+from .export import raw_rankings
+from .systems import RawSystem
 
-_CHUNK = 256
+_MIN_DEPTH = 10
+"""Documents that the published metric looks at."""
 
 
 def measure_raw(config: RunConfig, split: str) -> list[Measured]:
@@ -27,57 +28,33 @@ def measure_raw(config: RunConfig, split: str) -> list[Measured]:
     environment = Environment.open(config.env)
     if split not in environment.splits:
         raise ConfigError(f"--split {split!r} is unknown; {environment.name} has {', '.join(environment.splits)}.")
-    questions = environment.questions(split)
-    values: dict[str, float] = {}
-    with progress_bar("searching") as progress:
-        for start in range(0, len(questions), _CHUNK):
-            part = questions[start : start + _CHUNK]
-            plans = [environment.plan_for(question.id, SearchPlan.of(question.text)) for question in part]
-            for question, ranking in zip(part, environment.search(plans), strict=True):
-                values[question.id] = environment.score(question.id, ranking, [METRIC])[METRIC]
-            progress(len(values), len(questions))
+    rankings = raw_rankings(environment, environment.questions(split), _MIN_DEPTH)
+    values = {question: environment.score(question, hits, [METRIC])[METRIC] for question, hits in rankings.items()}
     return figures(environment.name, environment.dataset, retriever_name(environment.card), split, values)
 
 
-def measure_asked(client: EnvironmentApi, config: RunConfig) -> list[Measured]:
-    """`measure_raw` on the split to evaluate, through the client of a running environment, local or remote.
-
-    The dataset comes from the settings; for a remote service it is the first part of the environment's name. Raises
-    EnvironmentUnavailableError where a question has no score.
-    """
-    info = client.environment()
-    split = config.eval.split
-    questions = client.questions(split)
-    values: dict[str, float] = {}
-    with progress_bar("searching") as progress:
-        for start in range(0, len(questions), _CHUNK):
-            part = questions[start : start + _CHUNK]
-            steps = [Step(question_id=question.id, plan=SearchPlan.of(question.text)) for question in part]
-            for question, result in zip(part, client.step(steps, metrics=[METRIC]), strict=True):
-                if result is None:
-                    raise EnvironmentUnavailableError(
-                        f"the environment did not score the question {question.id!r} before the deadline, so it cannot "
-                        "be compared with what is published. Check its log, or raise client.deadline."
-                    )
-                values[question.id] = result.metrics[METRIC]
-            progress(len(values), len(questions))
-    served = config.client.urls != "local"
-    dataset = info.name.rpartition("/")[0] or info.name if served else open_corpus(config.env.dataset).name
-    return figures(info.name, dataset, retriever_name(info.retriever), split, values)
-
-
 def compare_with_published(
-    client: EnvironmentApi, config: RunConfig, tell: Callable[[str], None]
+    environment: EvalEnvironment, label: str, folder: Path, split: str, metrics: Sequence[str], depth: int, batch: int
 ) -> list[BaselineCheck]:
-    """Compare raw questions with published figures and pass one sentence per figure to `tell`.
+    """Compare the raw questions of an environment with published figures. `label` names it in the sentences.
 
-    Raises BaselineError where a score differs from the published one, and as `measure_asked`.
+    The full split is measured, whatever the limit, because published figures are for the full split. The answers are
+    stored in the cell of the raw questions in `folder`, so nothing is searched twice. Raises
+    EnvironmentUnavailableError if a question has no score.
     """
-    verdicts = check_baselines(measure_asked(client, config))
-    for verdict in verdicts:
-        tell(verdict.sentence)
-    refuse_wrong(verdicts)
-    return verdicts
+    metrics = metrics if METRIC in metrics else [METRIC]
+    everything = replace(environment, questions=environment.everything)
+    raw = make_cell(folder, everything, RawSystem(metrics, max(depth, _MIN_DEPTH)), split)
+    if raw.pending():
+        answer_in_environment([raw], None, batch, fail_at_once)
+    values = {record.question_id: value for record in raw.records() if (value := record.metrics[METRIC]) is not None}
+    unscored = len(everything.questions) - len(values)
+    if unscored:
+        raise EnvironmentUnavailableError(
+            f"{unscored} of {len(everything.questions)} raw questions have no score, so they cannot be compared with "
+            "what is published. Run the same command again: finished answers are kept."
+        )
+    return check_baselines(figures(label, *environment.published_as, split, values))
 
 
 def refuse_wrong(verdicts: Sequence[BaselineCheck]) -> None:
@@ -88,11 +65,6 @@ def refuse_wrong(verdicts: Sequence[BaselineCheck]) -> None:
             "nothing was rewritten, for raw questions are not worth here what is published. "
             + " ".join(verdict.sentence for verdict in wrong)
         )
-
-
-def retriever_name(card: Mapping[str, Any]) -> str:
-    """The name under which a retriever's figures are published. With a reranker it is another system."""
-    return f"{card['name']} with a reranker" if card.get("rerank") else str(card["name"])
 
 
 def figures(label: str, dataset: str, retriever: str, split: str, values: Mapping[str, float]) -> list[Measured]:

@@ -1,12 +1,13 @@
-"""Export a split and the rankings of its questions as TREC files, from local data."""
+"""Rankings as TREC files: those of an evaluated spec, and those of a run with a local environment."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..configs.evaluation import SpecConfig
 from ..configs.schema import RunConfig
-from ..data.types import Question, Split
+from ..data.types import Qrels, Question, Split
 from ..envs.environment import Environment, RankedHit
 from ..envs.plan import SearchPlan
 from ..envs.server.schemas import MAX_K, PRIMARY_METRIC
@@ -14,6 +15,7 @@ from ..envs.trec import Run, write_trec
 from ..errors import ConfigError, DataError
 from ..logs import progress_bar
 from ..rewards.metrics import measure
+from .cells import Cell
 from .records import RAW, EvalRecord, read_records
 
 CHUNK = 256
@@ -35,7 +37,7 @@ def export_trec(config: RunConfig, run: Path | None, split: str, to: Path, depth
         raise ConfigError(f"--split {split!r} is unknown; {environment.name} has {', '.join(environment.splits)}.")
     questions = environment.questions(split)
     qrels = {question.id: environment.judgements(question.id) for question in questions}
-    runs = {RAW: _raw_run(environment, questions, depth)}
+    runs: dict[str, Run] = {RAW: raw_rankings(environment, questions, depth)}
     records = run / "eval.jsonl" if run is not None else None
     if records is not None and records.is_file():
         runs |= _evaluated_runs(read_records(records), qrels, records, split)
@@ -59,14 +61,14 @@ def export_trec(config: RunConfig, run: Path | None, split: str, to: Path, depth
     return values
 
 
-def _raw_run(environment: Environment, questions: Sequence[Question], depth: int) -> Run:
+def raw_rankings(environment: Environment, questions: Sequence[Question], depth: int) -> dict[str, list[RankedHit]]:
+    """The rankings of raw questions in an environment of this process, `depth` documents deep."""
     run: dict[str, list[RankedHit]] = {}
     with progress_bar("searching") as progress:
         for start in range(0, len(questions), CHUNK):
             part = questions[start : start + CHUNK]
             plans = [environment.plan_for(question.id, SearchPlan.of(question.text, k=depth)) for question in part]
-            rankings = environment.search(plans)
-            run |= {question.id: ranking for question, ranking in zip(part, rankings, strict=True)}
+            run |= {question.id: hits for question, hits in zip(part, environment.search(plans), strict=True)}
             progress(len(run), len(questions))
     return run
 
@@ -86,3 +88,45 @@ def _evaluated_runs(
             ranking = [RankedHit(document, 1.0 / rank) for rank, document in enumerate(record.ranking, start=1)]
             runs[f"{record.system}-turn{record.turn}"][record.question_id] = ranking
     return dict(runs)
+
+
+def write_trec_files(
+    folder: Path,
+    spec: SpecConfig,
+    cells: Sequence[Cell],
+    records: Mapping[int, Sequence[EvalRecord]],
+    licences: Mapping[str, str],
+) -> list[str]:
+    """Write the TREC files of a spec by dataset; returns notes on datasets that the format cannot represent.
+
+    `records` are keyed by id() of their cell.
+    """
+    notes = []
+    for dataset in spec.datasets:
+        of_dataset = [cell for cell in cells if cell.environment.dataset == dataset]
+        runs: dict[str, dict[str, list[RankedHit]]] = {}
+        for cell in of_dataset:
+            for record in records[id(cell)]:
+                if record.ranking and None not in record.metrics.values():
+                    sample = f"-sample{record.sample}" if cell.system.asking.samples is not None else ""
+                    turn = f"-turn{record.turn}" if record.turn else ""
+                    run = runs.setdefault(f"{cell.environment.name}.{cell.system.name}{turn}{sample}", {})
+                    run[record.question_id] = list(map(RankedHit, record.ranking, record.scores))
+        if not runs:
+            continue
+        split = next((cell.environment.split for cell in of_dataset if cell.environment.split is not None), None)
+        questions = of_dataset[0].environment.questions
+        qrels: Qrels = {question.id: split.qrels.get(question.id, {}) if split else {} for question in questions}
+        metadata = {
+            "dataset": dataset,
+            "split": spec.split,
+            "questions": len(questions),
+            "judgements": "qrels.txt" if split else "not on this machine: qrels.txt is empty",
+            "missing": "a question without a line in a run found nothing, kept no format, or was unscorable",
+            "licence": licences.get(dataset, ""),
+        }
+        try:
+            write_trec(folder / dataset, Split(questions, qrels), runs, metadata)
+        except DataError as error:
+            notes.append(f"There are no TREC files of {dataset}: {error}")
+    return notes

@@ -83,7 +83,7 @@ class Journal:
         self._add(self.records, "".join(map(record_line, records)))
 
     def _add(self, path: Path, lines: str) -> None:
-        with writing(path, "Free some space and give the command again: what is there is kept."):
+        with writing(path, "Free some space and run the same command again: finished answers are kept."):
             if not path.exists():
                 write_text(self.folder / "cell.json", json.dumps(self.identity, ensure_ascii=False, indent=1) + "\n")
             cut_off_half_a_line(path)

@@ -1,17 +1,15 @@
 """Rewrite questions with a prompted, untrained model through `llms/`: an endpoint or a local model.
 
-Each answer is a separate chat with one request per turn, so the token counts of an endpoint belong to that answer.
-Generation runs in the caller's thread (requests to an endpoint run concurrently) while another batch searches. A
-missing answer gives no record: its reason is reported, it is requested again next time, and the earlier turns stay.
+Each answer is a separate chat with one request per turn, so the token counts of an endpoint belong to that answer; the
+requests of a batch run concurrently. A missing answer gives no record: its reason is reported, it is requested again
+next time, and the earlier turns stay.
 
 An endpoint's tokenizer is not available, so document budgets (`rollout.document_tokens`, `rollout.observation_tokens`)
 count whitespace-separated words.
 """
 
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from ..configs.evaluation import SystemConfig
@@ -24,19 +22,9 @@ from ..llms.base import Message, SamplingParams
 from ..rewriters.base import Rewriter
 from ..rewriters.frozen import FrozenAnswer, ask_turn
 from ..rewriters.plans import with_earlier
-from .answering import UNDER_WAY, Asking
+from .answering import Answered, Asking
 from .journal import Key
-from .records import EvalRecord, metrics_of
-
-
-@dataclass(frozen=True, slots=True)
-class Prompted:
-    """A finished batch."""
-
-    questions: int
-    records: list[EvalRecord]
-    missing: dict[Key, str]
-    """The reason for each answer that the model did not give."""
+from .records import EvalRecord, record_of_search
 
 
 @dataclass(slots=True)
@@ -66,24 +54,14 @@ def prompted_answers(
     client: StepClient,
     rewriter: Rewriter,
     rollout: RolloutConfig,
-) -> Iterator[Prompted]:
-    """Yield finished batches, not always in the order of `parts`. Raises as `Llm.ask` and the client."""
-    pending = iter(parts)
-    under_way: deque[_Batch] = deque()
-    with ThreadPoolExecutor(1, "querylect-search") as searching:
-        while True:
-            while len(under_way) < UNDER_WAY and (part := next(pending, None)) is not None:
-                under_way.appendleft(_Batch(part, name, asking, system, rewriter, rollout))
-            if not under_way:
-                return
-            batch = under_way.popleft()
-            batch.take()
-            if batch.over:
-                yield Prompted(len(batch.part), batch.records, batch.missing)
-                continue
+) -> Iterator[Answered]:
+    """Yield the answers to one batch after another. Raises as `Llm.ask` and the client."""
+    for part in parts:
+        batch = _Batch(part, name, asking, system, rewriter, rollout)
+        while not batch.over:
             batch.ask(llm)
-            batch.search(client, searching)
-            under_way.append(batch)
+            batch.search(client)
+        yield Answered(len(part), batch.records, batch.missing)
 
 
 @dataclass(slots=True)
@@ -100,7 +78,6 @@ class _Batch:
     missing: dict[Key, str] = field(default_factory=dict)
     turn: int = 0
     paths: list[_Path] = field(init=False)
-    search_future: "Future[tuple[list[StepResult | None], float]] | None" = None
 
     def __post_init__(self) -> None:
         self.paths = [
@@ -142,28 +119,17 @@ class _Batch:
                     answer = replace(answer, rewrite=with_earlier(answer.rewrite, path.earlier, weight))
                 path.answer = answer
 
-    def search(self, client: StepClient, searching: ThreadPoolExecutor) -> None:
-        """Start this turn's search; another batch generates meanwhile."""
+    def search(self, client: StepClient) -> None:
+        """Search this turn's plans, record the results, and extend the chats for the next turn."""
         steps = [
             Step(question_id=path.question.id, plan=path.answer.rewrite.plan)
             for path in self._open
             if path.answer is not None and path.answer.rewrite.plan is not None
         ]
+        started = time.perf_counter()
         with_text = self.turn < self.asking.turns
-
-        def send() -> tuple[list[StepResult | None], float]:
-            started = time.perf_counter()
-            results = client.step(steps, with_text=with_text, metrics=self.asking.metrics) if steps else []
-            return list(results), time.perf_counter() - started
-
-        self.search_future = searching.submit(send)
-
-    def take(self) -> None:
-        """Record the results of the running search, if any, and extend the chats for the next turn."""
-        if self.search_future is None:
-            return
-        results, seconds = self.search_future.result()
-        self.search_future = None
+        results = client.step(steps, with_text=with_text, metrics=self.asking.metrics) if steps else []
+        seconds = time.perf_counter() - started
         paths, pending_results = self._open, iter(results)
         for path in paths:
             answer = path.answer
@@ -201,28 +167,19 @@ class _Batch:
 
     def _record(self, path: _Path, answer: FrozenAnswer, result: StepResult | None) -> EvalRecord:
         rewrite = answer.rewrite
-        hits = result.ranking if result is not None else []
-        failed = rewrite.plan is None
-        return EvalRecord(
-            system=self.name,
+        return record_of_search(
+            self.name,
+            path.question,
+            rewrite.rewrites,
+            rewrite.plan,
+            result,
+            self.asking.metrics,
             turn=self.turn,
-            question_id=path.question.id,
-            question=path.question.text,
             think=rewrite.think,
-            rewrites=tuple(rewrite.rewrites),
-            ranking=tuple(hit.id for hit in hits),
-            metrics=metrics_of(
-                result.metrics if result is not None else {},
-                self.asking.metrics,
-                failed=failed,
-                scored=failed or result is not None,
-            ),
             tokens=path.tokens,
             prompt_tokens=answer.prompt_tokens,
             searches=path.searches,
             format_ok=rewrite.format_ok,
-            scores=tuple(hit.score for hit in hits),
-            plan=rewrite.plan.model_dump(mode="json") if rewrite.plan is not None else None,
             seconds=path.seconds,
             sample=path.sample,
             cut=not answer.finished,

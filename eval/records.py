@@ -126,24 +126,49 @@ def raw_record(
     seconds: float = 0.0,
 ) -> EvalRecord:
     """The record of a raw question. `result` is None where the environment did not answer."""
+    return record_of_search(RAW, question, (question.text,), plan, result, metrics, seconds=seconds)
+
+
+def record_of_search(
+    system: str,
+    question: Question,
+    rewrites: Sequence[str],
+    plan: SearchPlan | None,
+    result: StepResult | None,
+    metrics: Sequence[str],
+    *,
+    turn: int = 0,
+    think: str = "",
+    tokens: int | None = 0,
+    prompt_tokens: int | None = 0,
+    searches: int = 1,
+    format_ok: bool = True,
+    seconds: float = 0.0,
+    sample: int = 0,
+    cut: bool | None = None,
+) -> EvalRecord:
+    """The record of one search. `result` is None where there is none: scored 0 where the format failed, else None."""
     hits = result.ranking if result is not None else []
     values = result.metrics if result is not None else {}
+    failed = not format_ok
     return EvalRecord(
-        system=RAW,
-        turn=0,
+        system=system,
+        turn=turn,
         question_id=question.id,
         question=question.text,
-        think="",
-        rewrites=(question.text,),
+        think=think,
+        rewrites=tuple(rewrites),
         ranking=tuple(hit.id for hit in hits),
-        metrics=metrics_of(values, metrics, failed=False, scored=result is not None),
-        tokens=0,
-        prompt_tokens=0,
-        searches=1,
-        format_ok=True,
+        metrics=metrics_of(values, metrics, failed=failed, scored=failed or result is not None),
+        tokens=tokens,
+        prompt_tokens=prompt_tokens,
+        searches=searches,
+        format_ok=format_ok,
         scores=tuple(hit.score for hit in hits),
-        plan=plan.model_dump(mode="json"),
+        plan=plan.model_dump(mode="json") if plan is not None else None,
         seconds=seconds,
+        sample=sample,
+        cut=cut,
     )
 
 

@@ -47,13 +47,7 @@ def bootstrap_ci(values: Sequence[float], resamples: int, seed: int, level: floa
 
     Raises ValueError for no values, a value that is not finite, no resamples, or a level outside (0, 1).
     """
-    data = _finite(values)
-    _positive("resamples", resamples)
-    if not 0 < level < 1:
-        raise ValueError(f"level is {level}; expected a share between 0 and 1, as 0.95")
-    means = _resampled_means(data, resamples, np.random.default_rng(seed))
-    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
-    return float(low), float(high)
+    return mean_ci([(1.0, values)], resamples, seed, level)
 
 
 def paired_permutation_test(
@@ -134,17 +128,10 @@ def compare_paired(
     """Compare two systems question by question. Raises ValueError where no question has a score for both."""
     if len(a) != len(b):
         raise ValueError(f"{len(a)} and {len(b)} values cannot be paired; expected one of each per question")
-    pairs = [(x, y) for x, y in zip(a, b, strict=True) if x is not None and y is not None]
-    if not pairs:
+    comparison = compare_strata([Stratum(1.0, a, b)], resamples=resamples, permutations=permutations, seed=seed)
+    if comparison is None:
         raise ValueError("no question has a score for both systems; nothing can be compared")
-    left, right = [x for x, _ in pairs], [y for _, y in pairs]
-    return _comparison(
-        pairs,
-        left_out=len(a) - len(pairs),
-        means=(math.fsum(left) / len(pairs), math.fsum(right) / len(pairs)),
-        interval=bootstrap_ci([x - y for x, y in pairs], resamples, seed),
-        p=paired_permutation_test(left, right, permutations, seed),
-    )
+    return comparison
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,16 +144,20 @@ class Stratum:
     b: Sequence[float | None]
 
 
-def mean_ci(strata: Sequence[tuple[float, Sequence[float]]], resamples: int, seed: int) -> tuple[float, float]:
-    """95% interval of a weighted mean of means, with each set resampled separately. For one set: `bootstrap_ci`.
+def mean_ci(
+    strata: Sequence[tuple[float, Sequence[float]]], resamples: int, seed: int, level: float = 0.95
+) -> tuple[float, float]:
+    """Interval of a weighted mean of means, with each set resampled separately. For one set: `bootstrap_ci`.
 
     Raises ValueError as `bootstrap_ci`, for any of the sets.
     """
-    _positive("resamples", resamples)
-    rng = np.random.default_rng(seed)
     data = [(weight, _finite(values)) for weight, values in strata]
+    _positive("resamples", resamples)
+    if not 0 < level < 1:
+        raise ValueError(f"level is {level}; expected a share between 0 and 1, as 0.95")
+    rng = np.random.default_rng(seed)
     means = np.sum([weight * _resampled_means(values, resamples, rng) for weight, values in data], axis=0)
-    low, high = np.quantile(means, [0.025, 0.975])
+    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
 
 
@@ -182,40 +173,26 @@ def compare_strata(
     pairs = [[(x, y) for x, y in zip(s.a, s.b, strict=True) if x is not None and y is not None] for s in strata]
     if not pairs or not all(pairs):
         return None
-    shares = [stratum.weight / len(group) for stratum, group in zip(strata, pairs, strict=True)]
-    left = [share * x for share, group in zip(shares, pairs, strict=True) for x, _ in group]
-    right = [share * y for share, group in zip(shares, pairs, strict=True) for _, y in group]
-    flat = [pair for group in pairs for pair in group]
-    differences = [(s.weight, [x - y for x, y in group]) for s, group in zip(strata, pairs, strict=True)]
-    return _comparison(
-        flat,
-        left_out=sum(len(stratum.a) for stratum in strata) - len(flat),
-        means=(math.fsum(left), math.fsum(right)),
-        interval=mean_ci(differences, resamples, seed),
-        p=paired_permutation_test(left, right, permutations, seed),
+    weighted = [(stratum.weight, group) for stratum, group in zip(strata, pairs, strict=True)]
+    mean_a, mean_b = (
+        math.fsum(weight * (math.fsum(pair[side] for pair in group) / len(group)) for weight, group in weighted)
+        for side in (0, 1)
     )
-
-
-def _comparison(
-    pairs: Sequence[tuple[float, float]],
-    *,
-    left_out: int,
-    means: tuple[float, float],
-    interval: tuple[float, float],
-    p: float,
-) -> PairedComparison:
-    """Assemble the result and add the statistics that only depend on the pairs."""
-    a, b = [x for x, _ in pairs], [y for _, y in pairs]
+    left, right = (
+        [weight / len(group) * pair[side] for weight, group in weighted for pair in group] for side in (0, 1)
+    )
+    low, high = mean_ci([(weight, [x - y for x, y in group]) for weight, group in weighted], resamples, seed)
+    a, b = ([pair[side] for group in pairs for pair in group] for side in (0, 1))
     wins, ties, losses = win_tie_loss(a, b)
     return PairedComparison(
-        n=len(pairs),
-        left_out=left_out,
-        mean_a=means[0],
-        mean_b=means[1],
-        difference=means[0] - means[1],
-        low=interval[0],
-        high=interval[1],
-        p=p,
+        n=len(a),
+        left_out=sum(len(stratum.a) for stratum in strata) - len(a),
+        mean_a=mean_a,
+        mean_b=mean_b,
+        difference=mean_a - mean_b,
+        low=low,
+        high=high,
+        p=paired_permutation_test(left, right, permutations, seed),
         wins=wins,
         ties=ties,
         losses=losses,

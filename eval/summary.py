@@ -7,7 +7,7 @@ from typing import Any
 
 from .behaviour import percent
 from .records import METRICS
-from .table import Arm
+from .table import Arm, decimal
 
 _HEAD = ("system", METRICS[0], "with fall-back", "repeats question", "cut", "in format")
 
@@ -22,11 +22,11 @@ def summary(results: Path) -> str:
 
 def _row(row: Mapping[str, Any], best: str | None) -> list[str]:
     name = Arm(row["system"], row["turn"]).label + (" (best training-free)" if row["system"] == best else "")
-    cells = [name, _number(row["metrics"][METRICS[0]])]
+    cells = [name, decimal(row["metrics"][METRICS[0]])]
     if not row["turn"]:
         return cells + ["–"] * 4
     shares = [percent(row[key]) for key in ("repeats", "cut", "format_ok")]
-    return [*cells, _number(row["with_fall_back"]), *shares]
+    return [*cells, decimal(row["with_fall_back"]), *shares]
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -39,10 +39,6 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
         )
         for row in rows
     ]
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3f}"
 
 
 def plan_summary(tables: Path) -> str:

@@ -7,6 +7,7 @@ so local and remote retrievers are treated alike.
 """
 
 import json
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -27,7 +28,7 @@ from ..methods.method import SearchResults
 from ..methods.training_free import TrainingFree, additions, training_free
 from ..rewriters.card import RetrieverCard
 from .identity import digest
-from .records import EvalRecord, metrics_of, write_text
+from .records import EvalRecord, record_of_search, write_text
 
 Weights = Mapping[str, float]
 """Settings of a baseline, by name (configs/methods.py)."""
@@ -98,18 +99,15 @@ class Tuning:
 
 
 def tune(
-    names: Sequence[str],
-    client: EnvironmentApi,
-    evaluated: Sequence[Question],
-    tuning: Tuning,
-    cache: Path | None = None,
-) -> list[Tuned]:
-    """The weights of each baseline. Questions in `evaluated` are left out of the validation questions.
+    name: str, client: EnvironmentApi, evaluated: Sequence[Question], tuning: Tuning, cache: Path | None = None
+) -> Tuned:
+    """The weights of a baseline. Questions in `evaluated` are left out of the validation questions.
 
     `cache` is a file that stores choices by environment and questions, so that no choice is made twice.
     Raises EnvironmentUnavailableError where no validation question could be scored, StorageError for the cache.
     """
     info = client.environment()
+    questions: list[Question] = []
     reason = ""
     if not tuning.questions:
         reason = "the defaults, as no questions were to be used for a choice"
@@ -117,21 +115,17 @@ def tune(
         reason = "the defaults, as the validation questions are what is evaluated"
     elif not info.splits.get(VALIDATION):
         reason = "the defaults, as the environment has no validation split"
-    if reason:
-        return [Tuned(name, default_weights(name), reason=reason) for name in names]
-    questions = _draw_questions(client.questions(VALIDATION), evaluated, tuning)
-    if not questions:
+    elif not (questions := _draw_questions(client.questions(VALIDATION), evaluated, tuning)):
         reason = "the defaults, as every validation question is one of those evaluated"
-        return [Tuned(name, default_weights(name), reason=reason) for name in names]
-    keys = {name: _key(name, info, questions, tuning) for name in names}
-    cached = _read_cache(cache)
-    missing = [name for name in names if keys[name] not in cached]
-    if missing:
-        chosen = _choose(missing, client, RetrieverCard.from_service(info.retriever), questions, tuning)
-        cached |= {keys[choice.name]: asdict(choice) for choice in chosen}
+    if reason:
+        return Tuned(name, default_weights(name), reason=reason)
+    key, cached = _key(name, info, questions, tuning), _read_cache(cache)
+    if key not in cached:
+        choice = _choose(name, client, RetrieverCard.from_service(info.retriever), questions, tuning)
+        cached[key] = asdict(choice)
         if cache is not None:
             write_text(cache, json.dumps(cached, ensure_ascii=False, indent=1) + "\n")
-    return [Tuned(**cached[keys[name]]) for name in names]
+    return Tuned(**cached[key])
 
 
 def default_weights(name: str) -> dict[str, float]:
@@ -150,6 +144,20 @@ def best_by_validation(tuned: Sequence[Tuned]) -> Tuned | None:
     """The baseline with the best mean on validation questions; None where none was tuned on them."""
     scored = [baseline for baseline in tuned if baseline.score is not None]
     return max(scored, key=lambda baseline: baseline.score or 0.0, default=None)
+
+
+def best_baseline(scores: Mapping[str, Sequence[float | None]], tuned: Mapping[str, Tuned]) -> tuple[str | None, bool]:
+    """The best training-free baseline, and whether it was chosen on validation questions.
+
+    `scores` are those of each system on the evaluated questions, `tuned` its weights. If none was tuned, the best mean
+    on the evaluated questions is taken, which is in the baseline's favour; None without any score.
+    """
+    best = best_by_validation([tuned[name] for name in scores if name in tuned])
+    if best is not None:
+        return next(name for name in scores if tuned.get(name) is best), True
+    scored = {name: [value for value in values if value is not None] for name, values in scores.items()}
+    means = {name: math.fsum(values) / len(values) for name, values in scored.items() if values}
+    return max(means, key=means.__getitem__, default=None), False
 
 
 def answer(
@@ -172,49 +180,54 @@ def answer(
     planned = [question for question in questions if question.id in plans]
     results = dict(zip(plans, _step(client, planned, list(plans.values()), metrics), strict=True))
     seconds = (time.perf_counter() - started) / max(1, len(questions))
+    searches = 2 if rewriter.feedback else 1
     return [
-        _record(system, question, plans.get(question.id), results.get(question.id), rewriter, metrics, seconds)
+        record_of_search(
+            system,
+            question,
+            additions(plan) if (plan := plans.get(question.id)) is not None else (),
+            plan,
+            results.get(question.id),
+            metrics,
+            searches=searches,
+            seconds=seconds,
+        )
         for question in questions
     ]
 
 
-def _choose(
-    names: Sequence[str], client: StepClient, card: RetrieverCard, questions: Sequence[Question], tuning: Tuning
-) -> list[Tuned]:
-    """Try all weights of the grids on the validation questions; only questions that every search scored count."""
-    metric = tuning.metrics[0]
-    rewriters = {name: [make(name, weights, card) for weights in GRIDS[name]] for name in names}
-    depth = max(rewriter.feedback for variants in rewriters.values() for rewriter in variants)
+def _choose(name: str, client: StepClient, card: RetrieverCard, questions: Sequence[Question], tuning: Tuning) -> Tuned:
+    """Try all weights of the grid on the validation questions; only questions that every search scored count."""
+    metric, grid = tuning.metrics[0], GRIDS[name]
+    rewriters = [make(name, weights, card) for weights in grid]
+    depth = max(rewriter.feedback for rewriter in rewriters)
     feedback = _feedback(client, questions, depth)
-    raw = _step(client, questions, [SearchPlan.of(question.text, k=tuning.depth) for question in questions], [metric])
-    columns = {"": [_score(result, metric) for result in raw]}
-    trials = [(name, number) for name in names for number in range(len(rewriters[name]))]
-    with progress_bar("weights of the training-free baselines") as advance:
-        for done, (name, number) in enumerate(trials):
-            advance(done, len(trials))
-            rewriter = rewriters[name][number]
-            plans = [rewriter.plan(question.text, feedback.get(question.id), tuning.depth) for question in questions]
-            results = _step(client, questions, plans, [metric])
-            columns[f"{name} {number}"] = [_score(result, metric) for result in results]
-        advance(len(trials), len(trials))
+
+    def scores(plans: Sequence[SearchPlan]) -> list[float | None]:
+        results = _step(client, questions, plans, [metric])
+        return [result.metrics[metric] if result is not None else None for result in results]
+
+    columns = [scores([SearchPlan.of(question.text, k=tuning.depth) for question in questions])]
+    with progress_bar(f"weights of {name}") as advance:
+        for done, rewriter in enumerate(rewriters):
+            advance(done, len(rewriters))
+            columns.append(
+                scores([rewriter.plan(each.text, feedback.get(each.id), tuning.depth) for each in questions])
+            )
+        advance(len(rewriters), len(rewriters))
     scored = [
         i
         for i, question in enumerate(questions)
-        if (not depth or question.id in feedback) and all(column[i] is not None for column in columns.values())
+        if (not depth or question.id in feedback) and all(column[i] is not None for column in columns)
     ]
     if not scored:
         raise EnvironmentUnavailableError(
             f"the environment scored none of {len(questions)} validation questions, on which the weights of "
             "training-free baselines are chosen. Check its log and client.deadline, or set training_free to []."
         )
-    means = {key: sum(column[i] or 0.0 for i in scored) / len(scored) for key, column in columns.items()}
-    chosen = []
-    for name in names:
-        tried = range(len(GRIDS[name]))
-        best = max(tried, key=lambda number: (round(means[f"{name} {number}"], 9), -number))
-        score = means[f"{name} {best}"]
-        chosen.append(Tuned(name, dict(GRIDS[name][best]), len(scored), score, means[""], len(tried), metric))
-    return chosen
+    raw, *means = (sum(column[i] or 0.0 for i in scored) / len(scored) for column in columns)
+    best = max(range(len(grid)), key=lambda number: (round(means[number], 9), -number))
+    return Tuned(name, dict(grid[best]), len(scored), means[best], raw, len(grid), metric)
 
 
 def _feedback(client: StepClient, questions: Sequence[Question], depth: int) -> dict[str, SearchResults]:
@@ -245,40 +258,6 @@ def _step(
         for start in range(0, len(steps), _STEP_SIZE)
         for result in client.step(steps[start : start + _STEP_SIZE], with_text=with_text, metrics=metrics)
     ]
-
-
-def _score(result: StepResult | None, metric: str) -> float | None:
-    return None if result is None else result.metrics[metric]
-
-
-def _record(
-    system: str,
-    question: Question,
-    plan: SearchPlan | None,
-    result: StepResult | None,
-    rewriter: TrainingFree,
-    metrics: Sequence[str],
-    seconds: float,
-) -> EvalRecord:
-    hits = result.ranking if result is not None else []
-    values = result.metrics if result is not None else {}
-    return EvalRecord(
-        system=system,
-        turn=0,
-        question_id=question.id,
-        question=question.text,
-        think="",
-        rewrites=additions(plan) if plan is not None else (),
-        ranking=tuple(hit.id for hit in hits),
-        metrics=metrics_of(values, metrics, failed=False, scored=result is not None),
-        tokens=0,
-        prompt_tokens=0,
-        searches=2 if rewriter.feedback else 1,
-        format_ok=True,
-        scores=tuple(hit.score for hit in hits),
-        plan=plan.model_dump(mode="json") if plan is not None else None,
-        seconds=seconds,
-    )
 
 
 def _draw_questions(validation: Sequence[Question], evaluated: Sequence[Question], tuning: Tuning) -> list[Question]:

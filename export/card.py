@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..eval.table import Arm
-from ..markdown import markdown_table
+from ..markdown_tables import markdown_table
 from .base import BaseModelSource
 from .exported import Exported, ExportedMember, ExportedResults, ExportedSystem
 

@@ -84,7 +84,7 @@ LONGEST = (
     "test_docs_own_corpus",
     "test_train_stops",
     "test_train_processes",
-    "test_eval_grid",
+    "test_eval_spec",
     "test_rollouts_policy",
     "test_index_build",
     "test_envs_peers",

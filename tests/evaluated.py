@@ -6,11 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from querylect.configs.evaluation import PlanConfig
+from querylect.configs.evaluation import SpecConfig
 from querylect.data.beir import save_beir
 from querylect.data.types import Dataset, Document, Question, Split
-from querylect.eval.grid.results import evaluate_plan
 from querylect.eval.records import read_records, write_records
+from querylect.eval.spec import evaluate_spec
 
 from .lessons import ASKED, PROMPT, TEXTS
 
@@ -42,7 +42,7 @@ def plan_values(lessons, url, model, folder):
 def evaluated(lessons, lesson_url, speaking, tmp_path_factory) -> Path:
     """The folder of a carried out plan; not to be changed."""
     folder = tmp_path_factory.mktemp("evaluated")
-    path, incomplete = evaluate_plan(PlanConfig.model_validate(plan_values(lessons, lesson_url, speaking, folder)))
+    path, incomplete = evaluate_spec(SpecConfig.model_validate(plan_values(lessons, lesson_url, speaking, folder)))
     assert incomplete is None
     return path.parent
 

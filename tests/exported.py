@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from querylect.eval.compare import evaluate
+from querylect.eval.run import evaluate
 from querylect.train.run import train
 
 from .lessons import change, settings

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from ...markdown import markdown_table
+from ...markdown_tables import markdown_table
 from ..statistics import holm
 from ..table import format_p
 

@@ -24,8 +24,8 @@ from ...llms.structured import without_thinking
 from ...logs import progress_bar
 from ...rollouts.llms import open_llm
 from ...storage import KeyedJournal, only_writer
-from ..compare import held_out_questions, refuse_overlap, refuse_training_split
 from ..identity import digest
+from ..leakage import held_out_questions, refuse_overlap, refuse_training_split
 from ..placement import refuse_other
 from ..provenance import versions
 from ..records import refuse_unwritable, write_text

@@ -10,7 +10,7 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from ...markdown import markdown_table
+from ...markdown_tables import markdown_table
 from ..pages.figures import INK, LINE, SERIES, Drawing, page_style, svg_of
 from ..pages.templates import page_environment
 from ..provenance import versions

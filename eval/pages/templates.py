@@ -18,3 +18,8 @@ def page_environment() -> Environment:
     )
     environment.filters.update(signed=signed, p_cell=lambda p: format_p(p).removeprefix("= "))
     return environment
+
+
+def render_page(template: str, **values: object) -> str:
+    """A self-contained HTML page from the template of that name."""
+    return page_environment().get_template(template).render(**values)

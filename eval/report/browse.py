@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...envs.plan import SearchPlan
-from ..grid.table import answers_of
 from ..records import EvalRecord
+from ..tabulate import answers_of
 from .examples import by_change, change, spread
 
 KINDS = ("helped", "hurt", "unchanged")
@@ -75,29 +75,29 @@ class DatasetEnvironment:
 
 
 def choose(
-    testbed: DatasetEnvironment, system: str, records: Sequence[EvalRecord], samples: int, metric: str, per_kind: int
+    env: DatasetEnvironment, system: str, records: Sequence[EvalRecord], samples: int, metric: str, per_kind: int
 ) -> list[SystemTurn]:
     """The groups of one system, one per turn, with at most `per_kind` gains and `per_kind` losses."""
     by_turn: dict[tuple[int, str], list[EvalRecord]] = {}
     for record in records:
         by_turn.setdefault((record.turn, record.question_id), []).append(record)
-    answers_by_turn = answers_of(list(testbed.raw), records, samples)
+    answers_by_turn = answers_of(list(env.raw), records, samples)
     groups = []
     for turn, answers in answers_by_turn.items():
-        scores = {question: answers.values[question].get(metric) for question in testbed.raw}
+        scores = {question: answers.values[question].get(metric) for question in env.raw}
         score_pairs = {
             question: (score, raw_score)
             for question, score in scores.items()
-            if score is not None and (raw_score := testbed.raw[question].metrics[metric]) is not None
+            if score is not None and (raw_score := env.raw[question].metrics[metric]) is not None
         }
         kinds = by_change({question: change(*pair) for question, pair in score_pairs.items()})
         gained, lost, unchanged = kinds
         selected = gained[:per_kind], lost[:per_kind], spread(unchanged, unchanged_of(per_kind))
         groups.append(
             SystemTurn(
-                testbed.evaluation,
-                testbed.dataset,
-                testbed.environment,
+                env.evaluation,
+                env.dataset,
+                env.environment,
                 system,
                 turn,
                 metric,
@@ -125,11 +125,11 @@ def _pick(question: str, score: float, raw: float, records: Sequence[EvalRecord]
     return Pick(question, score, raw, nearest, len(records))
 
 
-def documents_of(groups: Iterable[SystemTurn], testbeds: Mapping[tuple[str, str, str], DatasetEnvironment]) -> set[str]:
+def documents_of(groups: Iterable[SystemTurn], envs: Mapping[tuple[str, str, str], DatasetEnvironment]) -> set[str]:
     """Ids of the documents in the rankings that these groups show."""
     document_ids: set[str] = set()
     for group in groups:
-        raw = testbeds[group.evaluation, group.dataset, group.environment].raw
+        raw = envs[group.evaluation, group.dataset, group.environment].raw
         for picks in group.picks.values():
             for pick in picks:
                 document_ids.update(pick.record.ranking[:PLACES], raw[pick.question_id].ranking[:PLACES])
@@ -145,7 +145,7 @@ def missed(qrels: Mapping[str, int], ranked: set[str]) -> list[str]:
 
 def as_data(
     groups: Sequence[SystemTurn],
-    testbeds: Mapping[tuple[str, str, str], DatasetEnvironment],
+    envs: Mapping[tuple[str, str, str], DatasetEnvironment],
     document_info: Mapping[tuple[str, str], KnownDocuments],
     per_kind: int,
     every_turn: bool,
@@ -160,17 +160,17 @@ def as_data(
     for group in groups:
         if not (every_turn or group.last):
             continue
-        testbed = testbeds[group.evaluation, group.dataset, group.environment]
+        env = envs[group.evaluation, group.dataset, group.environment]
         for kind in KINDS:
             limit = unchanged_of(per_kind) if kind == "unchanged" else per_kind
             chosen = group.picks[kind]
             if kind == "unchanged" and limit < len(chosen):
                 chosen = spread(chosen, limit)
             for pick in chosen[:limit]:
-                items.append({"group": len(listed), "kind": kind, **table.item(testbed, pick, group.metric)})
-        testbed_fields = {"evaluation": group.evaluation, "dataset": group.dataset, "environment": group.environment}
+                items.append({"group": len(listed), "kind": kind, **table.item(env, pick, group.metric)})
+        env_fields = {"evaluation": group.evaluation, "dataset": group.dataset, "environment": group.environment}
         system_fields = {"system": group.system, "turn": group.turn, "metric": group.metric}
-        listed.append({**testbed_fields, **system_fields, **group.counts})
+        listed.append({**env_fields, **system_fields, **group.counts})
     return {"groups": listed, "items": items, **table.content()}
 
 
@@ -188,27 +188,27 @@ class _Tables:
         self.rankings: list[set[str]] = []
         """The documents of all rankings of a question, by question number."""
 
-    def item(self, testbed: DatasetEnvironment, pick: Pick, metric: str) -> dict[str, Any]:
+    def item(self, env: DatasetEnvironment, pick: Pick, metric: str) -> dict[str, Any]:
         """The data of a pick: scores, rewrites and ranking."""
-        record, raw_record = pick.record, testbed.raw[pick.question_id]
-        key = testbed.evaluation, testbed.dataset, pick.question_id
+        record, raw_record = pick.record, env.raw[pick.question_id]
+        key = env.evaluation, env.dataset, pick.question_id
         if key not in self.question_numbers:
             self.question_numbers[key] = len(self.question_rows)
             self.question_rows.append({"id": pick.question_id, "text": cut(raw_record.question, QUESTION)})
             self.rankings.append(set())
         number = self.question_numbers[key]
         self.rankings[number].update(record.ranking[:PLACES], raw_record.ranking[:PLACES])
-        raw_key = (*key, testbed.environment)
+        raw_key = (*key, env.environment)
         if raw_key not in self.raw_numbers:
             self.raw_numbers[raw_key] = len(self.raw_rows)
-            self.raw_rows.append({"score": pick.raw, "ranking": self._ranking(testbed, raw_record)})
+            self.raw_rows.append({"score": pick.raw, "ranking": self._ranking(env, raw_record)})
         item: dict[str, Any] = {
             "question": number,
             "raw": self.raw_numbers[raw_key],
             "score": pick.score,
             "change": change(pick.score, pick.raw),
             "rewrites": [cut(text, REWRITE) for text in record.rewrites[:REWRITES]] if record.format_ok else None,
-            "ranking": self._ranking(testbed, record),
+            "ranking": self._ranking(env, record),
         }
         if record.think:
             item["think"] = cut(record.think, THINK)
@@ -233,8 +233,8 @@ class _Tables:
             self.question_rows[number]["judged"] = len(grades)
         return {"questions": self.question_rows, "documents": self.document_rows, "raw": self.raw_rows}
 
-    def _ranking(self, testbed: DatasetEnvironment, record: EvalRecord) -> list[int]:
-        return [self._document(testbed.evaluation, testbed.dataset, document) for document in record.ranking[:PLACES]]
+    def _ranking(self, env: DatasetEnvironment, record: EvalRecord) -> list[int]:
+        return [self._document(env.evaluation, env.dataset, document) for document in record.ranking[:PLACES]]
 
     def _document(self, evaluation: str, dataset: str, document: str) -> int:
         key = evaluation, dataset, document

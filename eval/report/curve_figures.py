@@ -58,6 +58,16 @@ FIGURES = (
     CurveFigure("memory", "Peak memory", "memory/peak_gib", "GiB"),
 )
 
+RUN_FIGURES = (
+    *(figure for figure in FIGURES if figure.id in ("reward", "think", "rewrite", "variance", "format", "entropy")),
+    CurveFigure("ndcg", "nDCG@10", "ndcg", "mean nDCG@10"),
+    CurveFigure("generate", "Time of generation", "seconds/generate", "seconds"),
+    CurveFigure("retrieve", "Time of retrieval", "seconds/retrieve", "seconds"),
+    CurveFigure("score", "Time of scoring", "seconds/score", "seconds"),
+    CurveFigure("update", "Time of the update", "seconds/update", "seconds"),
+)
+"""The figures on the page of an evaluated run."""
+
 
 @dataclass(frozen=True, slots=True)
 class Panels:
@@ -112,7 +122,7 @@ def _panel(panel: Any, figure: CurveFigure, curves: Sequence[Curve], titled: boo
         )
     if titled:
         panel.set_title(f"turn {curves[0].turn}", fontsize=10, loc="left")
-    dress(panel, figure.unit, ticks=7)
+    dress(panel, figure.unit)
 
 
 def _caption(curves: Sequence[Curve], labels: Sequence[str], window: int) -> str:

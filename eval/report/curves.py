@@ -5,6 +5,7 @@ of them have reached, the page shows the mean over seeds and a band from the low
 runs are read like finished ones; an incomplete last line is ignored.
 """
 
+import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,10 +19,9 @@ from ...configs.differences import among, flat, free_to_change
 from ...configs.run_settings import load_run_config
 from ...configs.schema import RunConfig
 from ...errors import ConfigError, DataError
-from ..pages.figures import read_metrics
-from ..pages.templates import page_environment
+from ..pages.templates import render_page
 from ..records import write_text
-from .curve_figures import FIGURES, Curve, CurveFigure, draw_curves
+from .curve_figures import FIGURES, RUN_FIGURES, Curve, CurveFigure, Panels, draw_curves
 
 SAME = ("name", "output", "seed", "env.playground")
 """Settings in which the runs of a group may differ, besides those that do not affect learning."""
@@ -75,37 +75,67 @@ def read_run(path: Path) -> TrainingRun:
     return TrainingRun(path, load_run_config(path), metrics, validation, (path / "final").is_dir())
 
 
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """Read metrics.jsonl, one object per training step, in the order of steps.
+
+    If a step was logged twice, by a run that was stopped and resumed, its last line counts. An incomplete last line is
+    ignored: the run is writing it or died doing so. Raises DataError if any other line is not an object with a `step`.
+    """
+    steps: dict[int, dict[str, Any]] = {}
+    try:
+        complete, _, _ = path.read_bytes().rpartition(b"\n")
+        lines = complete.decode().split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"training metrics {path} cannot be read ({error}).") from error
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+            steps[int(row["step"])] = row
+        except (ValueError, TypeError, KeyError) as error:
+            raise DataError(
+                f'{path}, line {number}: expected a JSON object with a "step", found {line[:80]!r}.'
+            ) from error
+    return [steps[step] for step in sorted(steps)]
+
+
 def render_curves(runs: Sequence[TrainingRun], created: str) -> str:
     """The page as HTML. `created` is the time, as text."""
     groups = grouped(runs)
     labels, differing = [group.label for group in groups], differences(groups)
     drawings = [draw_curves(figure, curves, labels) for figure, curves in drawn(groups)]
-    return (
-        page_environment()
-        .get_template("curves.html.j2")
-        .render(
-            title=" · ".join(group.label for group in groups) if len(groups) < 4 else f"{len(groups)} configurations",
-            groups=groups,
-            rows=[_row(number, group, run) for number, group in enumerate(groups, start=1) for run in group.runs],
-            turns=sorted({turn for run in runs for turn in _turns(run.metrics, "reward")}),
-            differences=differing[:SHOWN_DIFFERENCES],
-            more_differences=[name for name, _ in differing[SHOWN_DIFFERENCES:]],
-            drawings=drawings,
-            validated=any(run.validation for run in runs),
-            seeds=any(len(group.runs) > 1 for group in groups),
-            created=created,
-        )
+    return render_page(
+        "curves.html.j2",
+        title=" · ".join(group.label for group in groups) if len(groups) < 4 else f"{len(groups)} configurations",
+        groups=groups,
+        rows=[_row(number, group, run) for number, group in enumerate(groups, start=1) for run in group.runs],
+        turns=sorted({turn for run in runs for turn in _turns(run.metrics, "reward")}),
+        differences=differing[:SHOWN_DIFFERENCES],
+        more_differences=[name for name, _ in differing[SHOWN_DIFFERENCES:]],
+        drawings=drawings,
+        validated=any(run.validation for run in runs),
+        seeds=any(len(group.runs) > 1 for group in groups),
+        created=created,
     )
 
 
-def drawn(groups: Sequence[SeedGroup]) -> Iterator[tuple[CurveFigure, list[Curve]]]:
+def draw_run(config: RunConfig, metrics: Path) -> list[Panels]:
+    """The curves of one run, for the page of its evaluation. Raises DataError for a log that cannot be read."""
+    group = SeedGroup("", [TrainingRun(metrics.parent, config, read_metrics(metrics), [], finished=True)])
+    return [draw_curves(figure, curves, [""]) for figure, curves in drawn([group], RUN_FIGURES)]
+
+
+def drawn(
+    groups: Sequence[SeedGroup], figures: Sequence[CurveFigure] = FIGURES
+) -> Iterator[tuple[CurveFigure, list[Curve]]]:
     """The figures that have data, with their curves; one validation figure per reward metric of the runs."""
     metrics = [group.runs[0].config.reward.metric for group in groups]
-    for figure in FIGURES:
+    for figure in figures:
         if figure.source == "metrics":
-            figures = [(figure, curves_of(groups, figure.name, figure.source))]
+            variants = [(figure, curves_of(groups, figure.name, figure.source))]
         else:
-            figures = [
+            variants = [
                 (
                     replace(figure, id=f"{figure.id}-{metric.replace('@', '-')}", unit=f"mean {metric}"),
                     [
@@ -116,7 +146,7 @@ def drawn(groups: Sequence[SeedGroup]) -> Iterator[tuple[CurveFigure, list[Curve
                 )
                 for metric in dict.fromkeys(metrics)
             ]
-        yield from ((figure, curves) for figure, curves in figures if curves)
+        yield from ((figure, curves) for figure, curves in variants if curves)
 
 
 def grouped(runs: Sequence[TrainingRun]) -> list[SeedGroup]:

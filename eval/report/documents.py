@@ -12,7 +12,7 @@ from ...data.corpus import open_corpus
 from ...data.types import Document, Qrels
 from ...envs.index.open import open_index
 from ...errors import QuerylectError
-from ..grid.places import AllDocuments, searched_here
+from ..environments import AllDocuments, searched_here
 from ..identity import judgements_identity
 from .sources import Evaluation
 
@@ -39,16 +39,12 @@ def judgements(evaluation: Evaluation, dataset: str) -> Qrels | None:
 
 
 def _judgements_from_dataset(evaluation: Evaluation, dataset: str) -> Qrels | None:
-    source = evaluation.plan.datasets[dataset]
-    hashes = {
-        testbed["identity"].get("judgements")
-        for testbed in evaluation.results["places"]
-        if testbed["dataset"] == dataset
-    }
+    source = evaluation.spec.datasets[dataset]
+    hashes = {env["identity"].get("judgements") for env in evaluation.results["places"] if env["dataset"] == dataset}
     if source is None or hashes <= {None}:
         return None
     try:
-        split = open_corpus(source).questions(AllDocuments()).splits.get(evaluation.plan.split)
+        split = open_corpus(source).questions(AllDocuments()).splits.get(evaluation.spec.split)
     except QuerylectError as error:
         log.warning("which documents of %s are relevant is not shown: %s", dataset, error)
         return None
@@ -69,19 +65,19 @@ def titles(evaluation: Evaluation, dataset: str, document_ids: Collection[str]) 
 
 def _titles_from_index(evaluation: Evaluation, dataset: str, document_ids: Collection[str]) -> dict[str, str] | None:
     """Titles from the first local index that the evaluation searched; None if there is none."""
-    plan, source = evaluation.plan, evaluation.plan.datasets[dataset]
-    for testbed in evaluation.results["places"]:
-        settings = plan.environments[testbed["environment"]]
-        if testbed["dataset"] != dataset or source is None or settings.urls or settings.client.urls != "local":
+    spec, source = evaluation.spec, evaluation.spec.datasets[dataset]
+    for env in evaluation.results["places"]:
+        settings = spec.environments[env["environment"]]
+        if env["dataset"] != dataset or source is None or settings.urls or settings.client.urls != "local":
             continue
         try:
-            index = open_index(Path(searched_here(plan, settings, dataset, source).index))
-            if index.manifest.index_hash != testbed["identity"]["index"]:
+            index = open_index(Path(searched_here(spec, settings, dataset, source).index))
+            if index.manifest.index_hash != env["identity"]["index"]:
                 continue
             documents = index.documents
             present = [documents.at(documents.position(name)) for name in document_ids if name in documents]
         except QuerylectError as error:
-            log.info("no titles of %s from the index of %s: %s", dataset, testbed["environment"], error)
+            log.info("no titles of %s from the index of %s: %s", dataset, env["environment"], error)
             continue
         return {document.id: _display_title(document) for document in present}
     return None
@@ -90,7 +86,7 @@ def _titles_from_index(evaluation: Evaluation, dataset: str, document_ids: Colle
 def _titles_from_corpus(
     evaluation: Evaluation, dataset: str, document_ids: frozenset[str]
 ) -> Iterator[tuple[str, str]]:
-    source = evaluation.plan.datasets[dataset]
+    source = evaluation.spec.datasets[dataset]
     if source is None or not document_ids:
         return
     corpus = open_corpus(source)

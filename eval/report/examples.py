@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from ..records import RAW, TRAINED, UNTRAINED, EvalRecord
-from ..table import MAIN_METRIC, Arm, arms_of
+from ..run_table import MAIN_METRIC, arms_of
+from ..table import Arm
 
 RULE = (
     "Chosen by a fixed rule, not by hand: a third of the rows are the largest gains in nDCG@10 of {after} over "

@@ -16,9 +16,9 @@ from typing import Any
 from jinja2.utils import htmlsafe_json_dumps
 
 from ...configs.evaluation import RAW
-from ..grid.text import TRANSFER_EXPLAINED
 from ..pages.templates import page_environment
 from ..records import write_text
+from ..text import TRANSFER_EXPLAINED
 from . import parts, reproduce
 from .browse import (
     KINDS,
@@ -45,7 +45,7 @@ class _Collected:
     """Data collected from the question records of all evaluations."""
 
     groups: list[SystemTurn] = field(default_factory=list)
-    testbeds: dict[tuple[str, str, str], DatasetEnvironment] = field(default_factory=dict)
+    envs: dict[tuple[str, str, str], DatasetEnvironment] = field(default_factory=dict)
     document_info: dict[tuple[str, str], KnownDocuments] = field(default_factory=dict)
     costs: list[dict[str, Any]] = field(default_factory=list)
     lengths: dict[tuple[str, str], dict[str, dict[int, Lengths]]] = field(default_factory=dict)
@@ -88,9 +88,9 @@ def render(material: Material, questions: int, command: str, created: str, large
         _collect_records(collected, name, evaluation, questions)
     environment = page_environment()
     script = environment.get_template("browse.js.j2").render()
-    plan_names = [str(evaluation.results["name"]) for evaluation in material.evaluations]
+    spec_names = [str(evaluation.results["name"]) for evaluation in material.evaluations]
     values = {
-        "title": " · ".join(dict.fromkeys(plan_names)) or f"Drift between {', '.join(material.drifts[0].names)}",
+        "title": " · ".join(dict.fromkeys(spec_names)) or f"Drift between {', '.join(material.drifts[0].names)}",
         "evaluations": [
             parts.evaluation_part(number, name, evaluation)
             for number, (name, evaluation) in enumerate(zip(names, material.evaluations, strict=True))
@@ -117,7 +117,7 @@ def render(material: Material, questions: int, command: str, created: str, large
 
 def _collect_records(collected: _Collected, name: str, evaluation: Evaluation, questions: int) -> None:
     """Read the records of an evaluation cell by cell, and keep only what the page shows."""
-    metric = evaluation.plan.metrics[0]
+    metric = evaluation.spec.metrics[0]
     groups: list[SystemTurn] = []
     for cell in sorted(evaluation.cells, key=lambda cell: cell["system"] != RAW):
         system, dataset, environment = cell["system"], cell["dataset"], cell["environment"]
@@ -125,20 +125,20 @@ def _collect_records(collected: _Collected, name: str, evaluation: Evaluation, q
         if not records:
             continue
         key = name, dataset, environment
-        testbed = collected.testbeds.setdefault(key, DatasetEnvironment(*key))
-        calls = 1 if system == RAW else evaluation.plan.systems[system].passages
+        env = collected.envs.setdefault(key, DatasetEnvironment(*key))
+        calls = 1 if system == RAW else evaluation.spec.systems[system].passages
         collected.costs.append(parts.cost_row(key, system, totals(records, calls)))
         if system == RAW:
-            testbed.raw = {record.question_id: record for record in records}
+            env.raw = {record.question_id: record for record in records}
             continue
-        groups += choose(testbed, system, records, cell["samples"] or 1, metric, questions)
+        groups += choose(env, system, records, cell["samples"] or 1, metric, questions)
         for turn, lengths in lengths_by_turn(records).items():  # none of a baseline, which writes no rewrites
             turns = collected.lengths.setdefault((name, environment), {}).setdefault(system, {})
             turns[turn] = turns.get(turn, Lengths()) + lengths
     for dataset in dict.fromkeys(group.dataset for group in groups):
         of_dataset = [group for group in groups if group.dataset == dataset]
         qrels = judgements(evaluation, dataset)
-        ranked = documents_of(of_dataset, collected.testbeds)
+        ranked = documents_of(of_dataset, collected.envs)
         question_ids = {pick.question_id for group in of_dataset for picks in group.picks.values() for pick in picks}
         document_ids = ranked.union(*(missed((qrels or {}).get(question, {}), ranked) for question in question_ids))
         collected.document_info[name, dataset] = KnownDocuments(titles(evaluation, dataset, document_ids), qrels)
@@ -165,7 +165,7 @@ def _browsers(collected: _Collected, questions: int) -> Iterator[dict[str, Any] 
 
 
 def _browse(collected: _Collected, per_kind: int, requested: int, every_turn: bool) -> dict[str, Any]:
-    data = as_data(collected.groups, collected.testbeds, collected.document_info, per_kind, every_turn)
+    data = as_data(collected.groups, collected.envs, collected.document_info, per_kind, every_turn)
     rule = (
         "Chosen by a fixed rule, not by hand: of every dataset, environment, system and turn the questions that gained "
         f"most over the raw question ({per_kind}), those that lost most ({per_kind}), and unchanged ones at even "

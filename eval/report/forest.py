@@ -6,8 +6,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from ...configs.evaluation import RAW
-from ..grid.table import GridTable, Row, TableScore
-from ..pages.figures import INK, LINE, SERIES, page_style, svg_of
+from ..pages.figures import INK, SERIES, light_axes, page_style, svg_of
+from ..table import Row, Table, TableScore
 from .curve_figures import Panels
 
 _WIDTH, _ROW, _AXIS_HEIGHT = 5.6, 0.29, 0.75
@@ -16,7 +16,7 @@ _MARKS = {"better": ("^", SERIES[0]), "worse": ("v", SERIES[1]), "same": ("o", I
 """Distinguished by shape, not only by colour."""
 
 
-def draw_table(table: GridTable, metric: str, baseline: str, name: str) -> Panels | None:
+def draw_table(table: Table, metric: str, baseline: str, name: str) -> Panels | None:
     """Draw means and 95% intervals of `metric`, the first one of the table; None if no row has a score.
 
     A line marks the raw question. Rows that are significantly better or worse than `baseline` have different marks.
@@ -51,10 +51,7 @@ def draw_table(table: GridTable, metric: str, baseline: str, name: str) -> Panel
             axes.set_xlabel(metric)
             axes.set_title(environment, fontsize=10, loc="left", fontweight="bold", parse_math=False)
             axes.xaxis.set_major_locator(MaxNLocator(nbins=6))
-            axes.grid(axis="x", color=LINE, linewidth=0.6)
-            axes.set_axisbelow(True)
-            axes.spines[:].set_visible(False)
-            axes.tick_params(length=0)
+            light_axes(axes, "x")
             summary = "; ".join(f"{row.label} {_describe(score, metric)}" for row, score in rows)
             svgs.append(
                 svg_of(figure, f"{name}-{number}", f"{table.title} in {environment}, mean {metric}: {summary}.")
@@ -79,7 +76,7 @@ def _dot(axes: Any, position: int, score: TableScore, metric: str, kind: str) ->
     axes.plot([mean], [position], marker, color=colour, markersize=6 if kind == "same" else 8, zorder=3)
 
 
-def _kind(table: GridTable, row: Row, environment: str, baseline: str) -> str:
+def _kind(table: Table, row: Row, environment: str, baseline: str) -> str:
     for comparison in table.comparisons:
         key = comparison.arm, comparison.environment, comparison.baseline.system
         if key == (row.arm, environment, baseline) and comparison.significant:

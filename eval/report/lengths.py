@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from ..pages.figures import DASHES, LINE, SERIES, Drawing, page_style, svg_of
+from ..pages.figures import DASHES, SERIES, Drawing, light_axes, page_style, svg_of
 from ..records import EvalRecord
 
 _WIDTH, _HEIGHT = 5.6, 2.6
@@ -130,10 +130,7 @@ def draw_lengths(environment: str, systems: Mapping[str, Mapping[int, Lengths]],
             axes.set_xlim(0.7, last + 0.3)
             axes.xaxis.set_major_locator(MaxNLocator(nbins=max(last, 1), integer=True))
             axes.set_ylim(bottom=0)
-            axes.grid(axis="y", color=LINE, linewidth=0.6)
-            axes.set_axisbelow(True)
-            axes.spines[["top", "right", "left"]].set_visible(False)
-            axes.tick_params(length=0)
+            light_axes(axes, "y")
         figure.axes[0].set_ylabel("words")
         figure.legend(loc="outside upper left", frameon=False, ncols=3, handlelength=2.2, borderaxespad=0.2)
         svg = svg_of(figure, name, f"Words by turn in {environment}: {'; '.join(descriptions)}.")

@@ -6,9 +6,9 @@ from typing import Any
 from ...configs.plan_files import dump_plan
 from ...data.sampling import sample_of
 from ..drift.report import maps
-from ..grid.text import explanation, html_tables
-from ..grid.transfer import draw_transfer
 from ..provenance import versions
+from ..text import explanation, html_tables
+from ..transfer import draw_transfer
 from . import reproduce
 from .curve_figures import draw_curves
 from .curves import TrainingRun, drawn, grouped
@@ -34,12 +34,12 @@ def evaluation_names(evaluations: Sequence[Evaluation]) -> list[str]:
 
 def evaluation_part(number: int, name: str, evaluation: Evaluation) -> dict[str, Any]:
     """Template values of an evaluation, except its questions."""
-    plan, results, tables = evaluation.plan, evaluation.results, evaluation.tables
-    outcomes = verdicts(plan, tables)
+    spec, results, tables = evaluation.spec, evaluation.results, evaluation.tables
+    outcomes = verdicts(spec, tables)
     single = [table.title for table in tables if not table.average]
-    headline_text, mood = headline([verdict for verdict in outcomes if verdict.table in single], plan)
+    headline_text, mood = headline([verdict for verdict in outcomes if verdict.table in single], spec)
     figures = [
-        draw_table(table, plan.metrics[0], main_baseline(plan), f"forest{number}-{index}")
+        draw_table(table, spec.metrics[0], main_baseline(spec), f"forest{number}-{index}")
         for index, table in enumerate(tables)
     ]
     matrix, leakage = evaluation.transfer, _leakage(evaluation)
@@ -49,11 +49,11 @@ def evaluation_part(number: int, name: str, evaluation: Evaluation) -> dict[str,
         "mood": mood,
         "verdicts": outcomes,
         "notes": {table.title: [note for note in table.notes if note.startswith("Only ")] for table in tables},
-        "metric": plan.metrics[0],
+        "metric": spec.metrics[0],
         "explained": explanation(results["family"]),
-        "tables": list(zip(html_tables(tables, plan.metrics), figures, strict=True)),
+        "tables": list(zip(html_tables(tables, spec.metrics), figures, strict=True)),
         "transfer": draw_transfer(matrix, f"transfer{number}") if matrix is not None else None,
-        "places": _testbed_facts(evaluation),
+        "places": _environment_facts(evaluation),
         "failed": results["failed"],
         "unscored": [
             f"{table.title}: {note}"
@@ -62,33 +62,33 @@ def evaluation_part(number: int, name: str, evaluation: Evaluation) -> dict[str,
             for note in table.notes
             if "has a score for" in note
         ],
-        "split": plan.split,
+        "split": spec.split,
         "leakage": leakage,
         "remarks": [note for note in results["notes"] if note not in leakage and " failed: " not in note],
-        "plan": dump_plan(plan),
+        "plan": dump_plan(spec),
         "folder": evaluation.folder,
     }
 
 
-def _testbed_facts(evaluation: Evaluation) -> list[dict[str, Any]]:
+def _environment_facts(evaluation: Evaluation) -> list[dict[str, Any]]:
     """Facts about each environment on each dataset."""
     question_counts = {(cell["dataset"], cell["environment"]): cell["questions"] for cell in evaluation.cells}
     samples = {(cell["dataset"], cell["environment"]): sample_of(cell.get("sample")) for cell in evaluation.cells}
     rows = []
-    for testbed in evaluation.results["places"]:
-        card, identity = testbed["retriever"], testbed["identity"]
+    for env in evaluation.results["places"]:
+        card, identity = env["retriever"], env["identity"]
         rows.append(
             {
-                "dataset": testbed["dataset"],
-                "environment": testbed["environment"],
+                "dataset": env["dataset"],
+                "environment": env["environment"],
                 "card": f"{card['name']} ({card['kind']})" + (f": {card['trained']}" if card["trained"] else ""),
-                "questions": question_counts.get((testbed["dataset"], testbed["environment"])),
-                "sample": samples.get((testbed["dataset"], testbed["environment"])),
-                "documents": testbed.get("documents"),
+                "questions": question_counts.get((env["dataset"], env["environment"])),
+                "sample": samples.get((env["dataset"], env["environment"])),
+                "documents": env.get("documents"),
                 "hashes": {
                     kind: str(value)[:12]
                     for kind, value in (
-                        ("corpus", testbed.get("corpus")),
+                        ("corpus", env.get("corpus")),
                         ("index", identity.get("index")),
                         ("judgements", identity.get("judgements")),
                     )
@@ -110,7 +110,7 @@ def _leakage(evaluation: Evaluation) -> list[str]:
         *(f"{failure['system']} was refused on {failure['dataset']}: {failure['message']}" for failure in refused),
     ]
     uncompared = {note.partition(":")[0] for note in notes}
-    for name, system in evaluation.plan.systems.items():
+    for name, system in evaluation.spec.systems.items():
         trained = system.run is not None and system.checkpoint != "untrained"
         evaluated = any(cell["system"] == name for cell in evaluation.cells)
         if trained and evaluated and name not in uncompared:

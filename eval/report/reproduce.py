@@ -9,7 +9,7 @@ from ..drift.results import DriftSettings
 
 
 def of_evaluation(folder: Path) -> str:
-    """Evaluate a folder's plan into the same folder; answered questions are not asked again."""
+    """Evaluate a folder's spec into the same folder; answered questions are not asked again."""
     return _line("querylect", "eval", folder / "plan.yaml", "--output", folder)
 
 

@@ -1,6 +1,6 @@
 """The inputs of a report: folders of evaluations, drift and training runs, recognised by their files.
 
-    results.json and plan.yaml    an evaluation of a plan
+    results.json and plan.yaml    an evaluation of a spec
     drift.json                    drift, as written by `querylect drift`
     config.yaml                   a training run, finished or not
 
@@ -9,32 +9,31 @@ The tables are read back from results.json; nothing is recomputed, so a page alw
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ...configs.evaluation import PlanConfig
+from ...configs.evaluation import SpecConfig
 from ...configs.plan_files import load_plan
 from ...errors import ConfigError, DataError
 from ..drift.mmd import Drift
 from ..drift.results import Pair
-from ..grid.table import GridComparison, GridTable, MeanCosts, Row, TableScore
-from ..grid.transfer import Policy, Transfer
 from ..records import EvalRecord, read_records
-from ..statistics import PairedComparison
-from ..table import Arm
+from ..results import table_of
+from ..table import Table
+from ..transfer import Policy, Transfer
 from .curves import TrainingRun, read_run
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """The folder of an evaluated plan."""
+    """The folder of an evaluated spec."""
 
     folder: Path
-    plan: PlanConfig
+    spec: SpecConfig
     results: Mapping[str, Any]
     """results.json."""
-    tables: Sequence[GridTable]
+    tables: Sequence[Table]
     transfer: Transfer | None
 
     @property
@@ -138,40 +137,10 @@ def _evaluation(folder: Path, content: Mapping[str, Any]) -> Evaluation:
     matrix = content["transfer"]
     return Evaluation(
         folder=folder,
-        plan=load_plan(str(folder / "plan.yaml")),
+        spec=load_plan(str(folder / "plan.yaml")),
         results=content,
         tables=[table_of(table) for table in content["tables"]],
         transfer=matrix and Transfer(**{**matrix, "policies": [Policy(**policy) for policy in matrix["policies"]]}),
-    )
-
-
-def table_of(content: Mapping[str, Any]) -> GridTable:
-    """Parse a table of results.json. Raises KeyError or TypeError if it has another form."""
-    return GridTable(
-        title=content["title"],
-        environments=content["environments"],
-        questions=content["questions"],
-        rows=[
-            Row(
-                arm=Arm(row["system"], row["turn"]),
-                label=row["label"],
-                scores={name: score and TableScore(**score) for name, score in row["scores"].items()},
-                costs=row["costs"] and MeanCosts(**row["costs"]),
-            )
-            for row in content["rows"]
-        ],
-        comparisons=[
-            GridComparison(
-                arm=Arm(row["system"], row["turn"]),
-                baseline=Arm(row["against"]["system"], row["against"]["turn"]),
-                environment=row["environment"],
-                test=PairedComparison(**{field.name: row[field.name] for field in fields(PairedComparison)}),
-                p_holm=row["p_holm"],
-            )
-            for row in content["comparisons"]
-        ],
-        notes=content["notes"],
-        average=content["average"],
     )
 
 

@@ -7,9 +7,9 @@ significantly*, however large the difference looks.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...configs.evaluation import BEST_FREE, RAW, PlanConfig
-from ..grid.table import GridComparison, GridTable, label
-from ..table import Arm, format_p, signed
+from ...configs.evaluation import BEST_FREE, RAW, SpecConfig
+from ..spec_tables import label
+from ..table import Arm, Comparison, Table, format_p, signed
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,24 +31,24 @@ class Verdict:
         return "mixed" if self.beaten == self.undercut else "good" if self.beaten else "bad"
 
 
-def main_baseline(plan: PlanConfig) -> str:
-    """The baseline that verdicts refer to: the raw question, or the plan's first baseline if raw is not among them."""
-    return RAW if RAW in plan.baselines else plan.baselines[0]
+def main_baseline(spec: SpecConfig) -> str:
+    """The baseline that verdicts refer to: the raw question, or the spec's first baseline if raw is not among them."""
+    return RAW if RAW in spec.baselines else spec.baselines[0]
 
 
-def verdicts(plan: PlanConfig, tables: Sequence[GridTable]) -> list[Verdict]:
+def verdicts(spec: SpecConfig, tables: Sequence[Table]) -> list[Verdict]:
     """One verdict per table and environment with a comparison."""
     return [
         verdict
         for table in tables
         for environment in table.environments
-        if (verdict := _verdict(plan, table, environment)) is not None
+        if (verdict := _verdict(spec, table, environment)) is not None
     ]
 
 
-def headline(outcomes: Sequence[Verdict], plan: PlanConfig) -> tuple[str, str]:
+def headline(outcomes: Sequence[Verdict], spec: SpecConfig) -> tuple[str, str]:
     """The outcome in one sentence, and its mood. `outcomes`: verdicts on single datasets or parts, not averages."""
-    baseline = _phrase(main_baseline(plan))
+    baseline = _phrase(main_baseline(spec))
     if not outcomes:
         return f"No system could be compared with {baseline}.", "mixed"
     beaten = sum(verdict.beaten for verdict in outcomes)
@@ -62,11 +62,11 @@ def headline(outcomes: Sequence[Verdict], plan: PlanConfig) -> tuple[str, str]:
     return f"{subject} beats {baseline} in {share} {combinations}.", mood
 
 
-def _verdict(plan: PlanConfig, table: GridTable, environment: str) -> Verdict | None:
-    main = main_baseline(plan)
+def _verdict(spec: SpecConfig, table: Table, environment: str) -> Verdict | None:
+    main = main_baseline(spec)
     statements: list[tuple[str, list[str]]] = []
     beaten = undercut = False
-    for name in [*sorted(plan.baselines, key=lambda name: name != main), BEST_FREE]:
+    for name in [*sorted(spec.baselines, key=lambda name: name != main), BEST_FREE]:
         rows = [row for row in table.comparisons if row.environment == environment and row.baseline.system == name]
         if not rows:
             continue
@@ -74,27 +74,27 @@ def _verdict(plan: PlanConfig, table: GridTable, environment: str) -> Verdict | 
         better = [row for row in decided if row.test.difference > 0]
         worse = [row for row in decided if row.test.difference < 0]
         same = [row for row in rows if row not in better and row not in worse]
-        statements += _statements(plan, rows[0].baseline, better, worse, same)
+        statements += _statements(spec, rows[0].baseline, better, worse, same)
         if name == main:
             beaten, undercut = bool(better), bool(worse)
     return Verdict(table.title, environment, beaten, undercut, statements) if statements else None
 
 
 def _statements(
-    plan: PlanConfig,
+    spec: SpecConfig,
     baseline: Arm,
-    better: Sequence[GridComparison],
-    worse: Sequence[GridComparison],
-    same: Sequence[GridComparison],
+    better: Sequence[Comparison],
+    worse: Sequence[Comparison],
+    same: Sequence[Comparison],
 ) -> list[tuple[str, list[str]]]:
-    reference = _phrase(baseline.system) if baseline.system in (RAW, BEST_FREE) else label(plan, baseline)
+    reference = _phrase(baseline.system) if baseline.system in (RAW, BEST_FREE) else label(spec, baseline)
     statements = (
-        [(f"Better than {reference}:", [_describe(plan, row) for row in better])]
+        [(f"Better than {reference}:", [_describe(spec, row) for row in better])]
         if better
         else [(f"Nothing beats {reference}.", [])]
     )
     if worse:
-        statements.append((f"Worse than {reference}:", [_describe(plan, row) for row in worse]))
+        statements.append((f"Worse than {reference}:", [_describe(spec, row) for row in worse]))
     if same:
         best = max(same, key=lambda row: row.test.difference)
         if len(same) == 1:
@@ -102,14 +102,14 @@ def _statements(
         else:
             claim = f"{len(same)} others do not differ" if better or worse else f"None of {len(same)} differs"
             claim += " significantly; the best of them:"
-        statements.append((claim, [_describe(plan, best)]))
+        statements.append((claim, [_describe(spec, best)]))
     return statements
 
 
-def _describe(plan: PlanConfig, row: GridComparison) -> str:
+def _describe(spec: SpecConfig, row: Comparison) -> str:
     test = row.test
     return (
-        f"{label(plan, row.arm)}, {test.mean_a:.3f} against {test.mean_b:.3f} ({signed(test.difference)}, 95% interval "
+        f"{label(spec, row.arm)}, {test.mean_a:.3f} against {test.mean_b:.3f} ({signed(test.difference)}, 95% interval "
         f"{signed(test.low)} to {signed(test.high)}, Holm-adjusted p {format_p(row.p_holm)}, n = {test.n})"
     )
 

@@ -1,6 +1,4 @@
-"""Batches under way: one searches while the next is generated, in the caller's thread, and errors end all of them."""
-
-import threading
+"""Batches of a policy: their order, their time, and which of their searches ask for document texts."""
 
 import pytest
 from querylect.configs.schema import RewriterConfig, RolloutConfig, RunConfig
@@ -31,14 +29,12 @@ def rewriter(tmp_path):
 
 
 class Client:
-    """Finds one document for whatever is asked, once `ready` is set."""
+    """Finds one document for whatever is asked."""
 
     def __init__(self):
-        self.ready = threading.Event()
         self.texts = []
 
     def step(self, steps, *, with_text=False, metrics=()):
-        assert self.ready.wait(60), "nothing was generated while this search was under way"
         self.texts.append(with_text)
         words = {"title": "About statin", "text": "statin"} if with_text else {}
         hits = [HitBody(id="statin", score=1.0, **words)]
@@ -49,50 +45,17 @@ class Client:
         ]
 
 
-class Noting:
-    """The engine, calling `at` before every generation."""
-
-    def __init__(self, engine, at):
-        self.engine, self.at = engine, at
-        self.tokenizer, self.stop_ids = engine.tokenizer, engine.stop_ids
-        self.calls = 0
-
-    def generate(self, prompts, n, sampling):
-        self.calls += 1
-        self.at(self.calls)
-        return self.engine.generate(prompts, n, sampling)
-
-
 def ask(engine, client, rewriter, asking, size=2):
     return list(answers(batches(QUESTIONS, size), asking, engine, client, rewriter, ROLLOUT))
-
-
-def left():
-    return [thread for thread in threading.enumerate() if thread.name == "querylect-batch"]
 
 
 def test_questions_of_like_length_stand_together_and_the_longest_come_first():
     assert [[question.id for question in part] for part in batches(QUESTIONS, 3)] == [["q3", "q2", "q1"], ["q0"]]
 
 
-def test_a_batch_is_generated_by_this_thread_while_another_one_searches(engine, rewriter):
-    client, threads = Client(), set()
-
-    def generated(call):
-        threads.add(threading.current_thread())
-        if call == 2:
-            client.ready.set()
-
-    found = ask(Noting(engine, generated), client, rewriter, Asking(1, ["ndcg@10"]))
-    assert sorted(tree.question.id for answered in found for tree in answered.trees) == ["q0", "q1", "q2", "q3"]
-    assert threads == {threading.main_thread()}
-    assert client.texts == [False, False]
-
-
 def test_every_turn_is_timed_and_only_the_last_goes_without_the_documents_words(engine, rewriter):
     client = Client()
-    client.ready.set()
-    found = ask(Noting(engine, lambda call: None), client, rewriter, Asking(2, ["ndcg@10", "mrr"], samples=2), size=4)
+    found = ask(engine, client, rewriter, Asking(2, ["ndcg@10", "mrr"], samples=2), size=4)
     (answered,) = found
     assert [len(list(tree.paths())) for tree in answered.trees] == [2] * 4
     assert len(answered.seconds) == 2
@@ -102,21 +65,6 @@ def test_every_turn_is_timed_and_only_the_last_goes_without_the_documents_words(
     assert any("About statin" in engine.tokenizer.decode(node.prompt_ids) for node in second)
 
 
-def test_an_error_of_generation_comes_out_and_leaves_no_thread(engine, rewriter):
-    client = Client()
-    client.ready.set()
-
-    def broken(call):
-        if call == 2:
-            raise MemoryError("no room")
-
-    with pytest.raises(MemoryError, match="no room"):
-        ask(Noting(engine, broken), client, rewriter, Asking(1, ["ndcg@10"]), size=1)
-    for thread in left():
-        thread.join(10)
-    assert not left()
-
-
 def test_a_prompt_that_is_too_long_is_told(engine, rewriter):
     rollout = ROLLOUT.model_copy(update={"max_prompt_tokens": 16})
     parts = batches(QUESTIONS, 2)
@@ -124,12 +72,10 @@ def test_a_prompt_that_is_too_long_is_told(engine, rewriter):
         list(answers(parts, Asking(1, ["ndcg@10"]), engine, Client(), rewriter, rollout))
 
 
-def test_whoever_stops_listening_leaves_no_thread(engine, rewriter):
-    client = Client()
-    client.ready.set()
-    listening = answers(batches(QUESTIONS, 1), Asking(2, ["ndcg@10"]), engine, client, rewriter, ROLLOUT)
-    next(listening)
-    listening.close()
-    for thread in left():
-        thread.join(10)
-    assert not left()
+def test_greedy_answers_do_not_depend_on_the_batches(engine, rewriter):
+    def said(size):
+        answered = ask(engine, Client(), rewriter, Asking(2, ["ndcg@10"]), size)
+        return {tree.question.id: [node.text for node in tree.walk()] for part in answered for tree in part.trees}
+
+    assert said(1) == said(3)
+    assert len(said(4)) == len(QUESTIONS)

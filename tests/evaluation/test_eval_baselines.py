@@ -3,15 +3,16 @@
 import json
 
 import pytest
-from querylect.configs.evaluation import PlanConfig
+from querylect.configs.evaluation import SpecConfig
 from querylect.configs.schema import RunConfig
 from querylect.data import references
 from querylect.data.references import Reference
 from querylect.errors import BaselineError, EnvironmentUnavailableError
-from querylect.eval.baselines import figures, retriever_name
-from querylect.eval.compare import evaluate
-from querylect.eval.grid import baselines as grid_baselines
-from querylect.eval.grid.results import evaluate_plan
+from querylect.eval import baselines as under_test
+from querylect.eval.baselines import figures
+from querylect.eval.environments import retriever_name
+from querylect.eval.run import evaluate
+from querylect.eval.spec import evaluate_spec
 from querylect.rollouts.engines import open as engines
 
 from ..lessons import ASKED, lesson_url, lessons  # noqa: F401 (fixtures)
@@ -34,7 +35,7 @@ def no_model(monkeypatch):
 
 
 def plan_of(lessons, tmp_path, environments, **more):  # noqa: F811
-    return PlanConfig.model_validate(
+    return SpecConfig.model_validate(
         {
             "output": str(tmp_path / "out"),
             "indexes": str(tmp_path / "indexes"),
@@ -49,7 +50,7 @@ def plan_of(lessons, tmp_path, environments, **more):  # noqa: F811
 
 def carry_out(plan):
     told = []
-    path, failed = evaluate_plan(plan, None, told.append)
+    path, failed = evaluate_spec(plan, None, told.append)
     return json.loads((path.parent / "results.json").read_text()), (path.parent / "tables.md").read_text(), told, failed
 
 
@@ -97,12 +98,13 @@ def test_right_and_unknown_environments_are_told_and_evaluated(
     value = results["baselines"][0]["measured"]["value"]
     assert raw(results)["served"]["metrics"]["ndcg@10"] == pytest.approx(value)
     published(value)
-    monkeypatch.setattr(grid_baselines, "ask_at", lambda *_: pytest.fail("what was answered is not searched again"))
+    never = lambda *_: pytest.fail("what was answered is not searched again")  # noqa: E731
+    monkeypatch.setattr(under_test, "answer_in_environment", never)
     results, tables, told, failed = carry_out(plan)
     assert failed is None
     assert [one["status"] for one in results["baselines"]] == ["right"]
     assert told[0] in tables
-    path, _ = evaluate_plan(plan)
+    path, _ = evaluate_spec(plan)
     assert json.loads((path.parent / "results.json").read_text())["baselines"] == [], "without the flag"
 
 
@@ -123,14 +125,14 @@ def test_an_environment_that_cannot_be_measured_is_neither_right_nor_wrong(
     tmp_path,
     monkeypatch,
 ):
-    opened = grid_baselines.ask_at
+    opened = under_test.answer_in_environment
 
-    def dead(place, cells, engine, size):
-        if place.environment == "dead":
+    def dead(cells, *rest):
+        if cells[0].environment.name == "dead":
             raise EnvironmentUnavailableError("nobody answers")
-        opened(place, cells, engine, size)
+        opened(cells, *rest)
 
-    monkeypatch.setattr(grid_baselines, "ask_at", dead)
+    monkeypatch.setattr(under_test, "answer_in_environment", dead)
     environments = {name: {"urls": {"mine": [lesson_url]}} for name in ("dead", "fine")}
     systems = {"prompted": {"environments": ["dead"]}}
     plan = plan_of(lessons, tmp_path, environments, systems=systems, training_free=[])

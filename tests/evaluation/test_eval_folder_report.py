@@ -9,15 +9,13 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from querylect.configs.evaluation import PlanConfig
+from querylect.configs.evaluation import SpecConfig
 from querylect.configs.plan_files import load_plan
 from querylect.envs.index.open import open_index
 from querylect.errors import ConfigError, DataError
 from querylect.eval.drift.report import write_files
 from querylect.eval.drift.results import DriftSettings
 from querylect.eval.drift.run import measure
-from querylect.eval.grid.results import _table_json
-from querylect.eval.grid.table import tabulate_parts
 from querylect.eval.identity import judgements_identity
 from querylect.eval.records import EvalRecord
 from querylect.eval.report import folder_report as under_test
@@ -26,15 +24,16 @@ from querylect.eval.report.documents import judgements, titles
 from querylect.eval.report.folder_report import render, write_report
 from querylect.eval.report.forest import draw_table
 from querylect.eval.report.lengths import Lengths, lengths_by_turn, totals
-from querylect.eval.report.sources import Evaluation, read_folders, read_source, table_of
+from querylect.eval.report.sources import Evaluation, read_folders, read_source
 from querylect.eval.report.verdicts import headline, verdicts
+from querylect.eval.results import table_json, table_of
 
 from ..evaluated import HOSTILE, LONG, evaluated, hostile  # noqa: F401 (fixtures)
 from ..lessons import ASKED, lesson_url, lessons, speaking  # noqa: F401 (fixtures)
 from ..service.test_cli import end, room  # noqa: F401 (a fixture)
 from ..unit.test_eval_curves import run
 from ..unit.test_eval_drift_words import KEYWORDS, SENTENCES, plain
-from ..unit.test_eval_grid_tables import part, plan
+from ..unit.test_eval_spec_tables import part, plan, tabulate
 from .test_eval_drift import embed
 
 
@@ -81,8 +80,8 @@ def browse_data(page):
 def test_a_table_is_read_back_as_it_was_written():
     columns = {"bm25_raw": [0.5] * 30, "bm25_prompted1": [0.1] * 29 + [None], "minilm_raw": [None] * 30}
     for parts in ([(1.0, part("one", **columns))], [(0.5, part("one", **columns)), (0.5, part("two", **columns))]):
-        table = tabulate_parts(plan(), "one", parts)
-        assert table_of(json.loads(json.dumps(_table_json(table)))) == table
+        table = tabulate(plan(), "one", parts)
+        assert table_of(json.loads(json.dumps(table_json(table)))) == table
 
 
 def test_the_figures_of_the_page_are_those_of_the_results(evaluated, tmp_path):  # noqa: F811
@@ -159,7 +158,7 @@ def test_where_the_page_goes(drift, tmp_path, monkeypatch):
 
 def test_a_verdict_by_hand():
     low, high = [0.0, 0.5] * 60, [0.5, 1.0] * 60
-    table = tabulate_parts(
+    table = tabulate(
         plan(), "one", [(1.0, part("one", bm25_raw=low, bm25_prompted1=high, bm25_prompted2=low, minilm_raw=high,
                                   minilm_prompted1=low))]
     )  # fmt: skip
@@ -190,7 +189,7 @@ def test_a_verdict_by_hand():
 def test_the_verdict_is_about_raw_whatever_stands_first_among_the_baselines():
     settings = plan(baselines=["prompted", "raw"])
     columns = {"bm25_raw": [0.5] * 30, "bm25_prompted2": [0.1] * 30, "bm25_trained1": [0.3] * 30}
-    (verdict,) = verdicts(settings, [tabulate_parts(settings, "one", [(1.0, part("one", **columns))])])
+    (verdict,) = verdicts(settings, [tabulate(settings, "one", [(1.0, part("one", **columns))])])
     assert (verdict.beaten, verdict.undercut) == (False, True)
     assert verdict.statements[0][0] == "Nothing beats the raw question."
     assert "Better than prompted, turn 2:" in [statement for statement, _ in verdict.statements]
@@ -199,12 +198,12 @@ def test_the_verdict_is_about_raw_whatever_stands_first_among_the_baselines():
 def test_the_plot_marks_what_is_significant():
     worse = {"bm25_raw": [0.5] * 30, "bm25_prompted1": [0.1] * 30}
     better = {"minilm_raw": [0.5] * 30, "minilm_prompted1": [0.9] * 30, "minilm_prompted2": [0.5] * 30}
-    table = tabulate_parts(plan(), "one", [(1.0, part("one", **worse, **better))])
+    table = tabulate(plan(), "one", [(1.0, part("one", **worse, **better))])
     first, second = draw_table(table, "ndcg@10", "raw", "forest").svgs
     assert "prompted, turn 1 0.100 (0.100 to 0.100)" in first
     assert ("var(--series-1)" in first, "var(--series-2)" in first) == (False, True)
     assert ("var(--series-1)" in second, "var(--series-2)" in second) == (True, False)
-    empty = tabulate_parts(plan(), "one", [(1.0, part("one", bm25_raw=[None]))])
+    empty = tabulate(plan(), "one", [(1.0, part("one", bm25_raw=[None]))])
     assert draw_table(empty, "ndcg@10", "raw", "forest") is None
 
 
@@ -307,7 +306,7 @@ def test_titles_come_from_the_index_that_was_searched_and_else_from_the_corpus(l
         "datasets": {"lessons": lessons.dataset.model_dump()},
         "environments": {"here": {"env": {"index": lessons.index}}},
     }
-    settings = PlanConfig.model_validate(values)
+    settings = SpecConfig.model_validate(values)
     grades = {f"t-{name}": found for name, (_, found) in ASKED.items()}
 
     def evaluation(**identity):

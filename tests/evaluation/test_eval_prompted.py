@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
-from querylect.configs.evaluation import PlanConfig
+from querylect.configs.evaluation import SpecConfig
 from querylect.errors import ConfigError
-from querylect.eval.grid.results import evaluate_plan
 from querylect.eval.records import read_records
+from querylect.eval.spec import evaluate_spec
 
 from ..chat_server import ChatServer, impatient, last_user, serving  # noqa: F401 (fixture)
 from ..lessons import ASKED, lesson_url, lessons  # noqa: F401 (fixtures)
@@ -56,7 +56,7 @@ def values(lessons, lesson_url, endpoint, tmp_path):  # noqa: F811
 
 
 def carry_out(values, **changes):
-    path, failed = evaluate_plan(PlanConfig.model_validate({**values, **changes}), overwrite=True)
+    path, failed = evaluate_spec(SpecConfig.model_validate({**values, **changes}), overwrite=True)
     return path.parent, json.loads((path.parent / "results.json").read_text()), failed
 
 
@@ -245,7 +245,7 @@ def test_a_local_model_is_asked_through_the_same_door(values, endpoint, tiny_pol
 )
 def test_what_does_not_go_together_is_refused(values, system, said):
     with pytest.raises(ValueError, match=said):
-        PlanConfig.model_validate(with_system(values, **{"turns": 1, **system}))
+        SpecConfig.model_validate(with_system(values, **{"turns": 1, **system}))
 
 
 def test_flags_ask_an_endpoint():

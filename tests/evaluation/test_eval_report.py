@@ -9,12 +9,13 @@ from xml.etree import ElementTree
 import pytest
 from querylect.configs.schema import RunConfig
 from querylect.errors import DataError
-from querylect.eval.pages.figures import PLOTS, draw, draw_training, read_metrics, smooth
+from querylect.eval.pages.figures import smooth
 from querylect.eval.provenance import provenance
 from querylect.eval.records import EvalRecord
+from querylect.eval.report.curves import draw_run, read_metrics
 from querylect.eval.report.examples import choose_examples
 from querylect.eval.report.run_report import render
-from querylect.eval.table import tabulate
+from querylect.eval.run_table import tabulate_run
 
 HOSTILE = "</td><script>alert('x')</script><img src=http://evil.example/a onerror=1> & \"quoted\" {{ 7 * 7 }}"
 SVG = "{http://www.w3.org/2000/svg}"
@@ -30,6 +31,17 @@ def metrics(steps=30, turns=(1, 2)):
             row |= {f"rewrite_tokens/turn{turn}": 8, f"zero_variance/turn{turn}": 0.5}
         rows.append(row)
     return rows
+
+
+def draw(folder, rows):
+    path = folder / "metrics.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return draw_run(RunConfig(), path)
+
+
+@pytest.fixture
+def drawings(tmp_path):
+    return draw(tmp_path, metrics())
 
 
 def records(n=30, systems=(("raw", 0), ("untrained", 1), ("untrained", 2), ("trained", 1), ("trained", 2))):
@@ -63,7 +75,7 @@ def page(rows=None, drawings=(), gold=None, **settings):
     config = RunConfig(name=HOSTILE, **settings)
     environment = {"name": "hpo bm25", "retriever": {"name": "bm25", "trained": HOSTILE}, "index_hash": "9f" * 32}
     return render(
-        tabulate(rows, resamples=200, permutations=500, seed=0),
+        tabulate_run(rows, resamples=200, permutations=500, seed=0),
         provenance=replace(
             provenance(config, environment, None, licence="CC BY 4.0 (cite it)"), checkpoint="runs/demo/step-40"
         ),
@@ -139,8 +151,8 @@ def test_an_insignificant_difference_has_no_dagger():
     assert not any("†" in cell for cell in cells)
 
 
-def test_hostile_text_is_shown_and_never_becomes_markup():
-    html = page(drawings=draw_training(metrics()), gold={"q00": HOSTILE, "q01": HOSTILE})
+def test_hostile_text_is_shown_and_never_becomes_markup(drawings):
+    html = page(drawings=drawings, gold={"q00": HOSTILE, "q01": HOSTILE})
     read = Reader(html)
     assert "script" not in read.tags
     assert "img" not in read.tags
@@ -149,8 +161,8 @@ def test_hostile_text_is_shown_and_never_becomes_markup():
     assert "{{ 7 * 7 }}" in "".join(read.text)
 
 
-def test_the_page_needs_nothing_from_elsewhere():
-    html = page(drawings=draw_training(metrics()))
+def test_the_page_needs_nothing_from_elsewhere(drawings):
+    html = page(drawings=drawings)
     read = Reader(html)
     assert not {"script", "link", "iframe", "img", "object"} & set(read.tags)
     for tag, name, value in read.attributes:
@@ -162,8 +174,8 @@ def test_the_page_needs_nothing_from_elsewhere():
     assert ("meta", "content", "default-src 'none'; style-src 'unsafe-inline'") in read.attributes
 
 
-def test_the_page_can_be_read_by_assistive_technology():
-    read = Reader(page(drawings=draw_training(metrics())))
+def test_the_page_can_be_read_by_assistive_technology(drawings):
+    read = Reader(page(drawings=drawings))
     assert ("html", "lang", "en") in read.attributes
     assert ("meta", "name", "viewport") in read.attributes
     assert read.tags.count("h1") == 1
@@ -231,54 +243,45 @@ def test_a_page_where_nothing_could_be_scored_still_renders():
     assert "–" in "".join(Reader(page(rows)).text)
 
 
-def test_every_drawing_is_xml_with_prefixed_ids_and_page_colours():
-    drawings = draw_training(metrics())
-    assert [d.title for d in drawings] == [
-        "Reward per turn",
-        "Length of thinking",
-        "Length of rewrites",
-        "Groups without variance",
-        "Entropy of the policy",
-        "Seconds per training step",
+def test_every_drawing_is_xml_with_prefixed_ids_and_page_colours(drawings):
+    assert [(drawing.title, len(drawing.svgs)) for drawing in drawings] == [
+        ("Reward", 2),
+        ("Length of thinking", 2),
+        ("Length of rewrites", 2),
+        ("Entropy", 1),
+        ("Groups without signal", 2),
+        ("Time of generation", 1),
+        ("Time of the update", 1),
     ]
     for drawing in drawings:
-        root = ElementTree.fromstring(drawing.svg)
-        assert root.tag == f"{SVG}svg"
-        assert root.get("aria-label").startswith(drawing.title)
-        assert "width" not in root.attrib
-        assert "var(--ink)" in drawing.svg
-        assert not re.search(r"#0[123]0[1-3]0[0-9]", drawing.svg)
-        targets = set(re.findall(r'(?:url\(|href=")#([^)"]+)', drawing.svg))
-        assert targets <= {element.get("id") for element in root.iter()}
+        for svg in drawing.svgs:
+            root = ElementTree.fromstring(svg)
+            assert root.tag == f"{SVG}svg"
+            assert root.get("aria-label").startswith(drawing.title)
+            assert "width" not in root.attrib
+            assert "var(--ink)" in svg
+            assert not re.search(r"#0[123]0[1-3]0[0-9]", svg)
+            targets = set(re.findall(r'(?:url\(|href=")#([^)"]+)', svg))
+            assert targets <= {element.get("id") for element in root.iter()}
 
 
-def test_drawings_are_the_same_every_time():
-    assert draw_training(metrics()) == draw_training(metrics())
+def test_drawings_are_the_same_every_time(drawings, tmp_path):
+    assert draw(tmp_path, metrics()) == drawings
 
 
-def test_a_single_turn_run_draws_one_line_without_legend():
-    plot = PLOTS[0]
-    one, two = draw(plot, metrics(turns=(1,))), draw(plot, metrics())
-    assert "turn 2" not in one.svg
-    assert ">turn 2<" in two.svg
-    assert ">turn 1<" not in one.svg
-
-
-def test_missing_and_null_values_are_left_out():
+def test_missing_and_null_values_are_left_out(tmp_path):
     rows = metrics(5)
     rows[2]["reward/turn1"] = None
     rows[3]["reward/turn1"] = float("nan")
     del rows[4]["reward/turn2"]
-    assert draw(PLOTS[0], rows) is not None
-    assert draw_training([{"step": 1, "loss": 0.1}]) == []
-    assert draw_training([]) == []
+    assert draw(tmp_path, rows)[0].title == "Reward"
+    assert draw(tmp_path, [{"step": 1, "loss": 0.1}]) == []
+    assert draw(tmp_path, []) == []
 
 
-def test_the_caption_says_where_a_curve_began_and_ended():
-    rows = [{"step": step, "entropy": float(step)} for step in range(1, 21)]
-    (drawing,) = draw_training(rows)
-    assert drawing.caption.startswith("entropy: 1.5 → 19.5 (first and last tenth of the steps).")
-    assert "mean over 3 steps" in drawing.caption
+def test_the_caption_says_where_a_curve_began_and_ended(tmp_path):
+    (drawing,) = draw(tmp_path, [{"step": step, "entropy": float(step)} for step in range(1, 21)])
+    assert drawing.caption == "1.5 → 19.5. Lines: mean over 3 steps."
 
 
 def test_smoothing_by_hand():

@@ -7,18 +7,19 @@ from dataclasses import replace
 from io import StringIO
 
 import pytest
-from querylect.configs.evaluation import BEST_FREE, PlanConfig
+from querylect.configs.evaluation import BEST_FREE, SpecConfig
 from querylect.configs.plan_files import dump_plan, load_plan
 from querylect.configs.schema import RunConfig
 from querylect.data.types import Question
 from querylect.envs.server.schemas import EnvironmentInfo, HitBody, Limits, StepResult
 from querylect.errors import EnvironmentUnavailableError
 from querylect.eval.behaviour import behaviour, with_fall_back
-from querylect.eval.compare import evaluate, hyde_config, policy_systems
-from querylect.eval.grid.results import evaluate_plan
 from querylect.eval.records import EvalRecord, read_records
+from querylect.eval.run import evaluate, hyde_config, systems_of_run
+from querylect.eval.run_table import headline, tabulate_run
+from querylect.eval.spec import evaluate_spec
 from querylect.eval.summary import summary
-from querylect.eval.table import Arm, headline, tabulate
+from querylect.eval.table import Arm
 from querylect.eval.training_free import GRIDS, Tuned, Tuning, best_by_validation, default_weights, tune
 from querylect.rollouts.checkpoints import find_warm_start
 
@@ -69,7 +70,7 @@ def tuning(**changes):
 
 def test_weights_are_chosen_on_validation_questions_and_never_on_evaluated_ones():
     client = Client(lambda terms: 0.8 if len(terms) == 2 and terms[1].weight == 0.3 else 0.5)
-    (titles, words) = tune(["first_titles", "weighted_words"], client, TEST, tuning())
+    titles, words = (tune(name, client, TEST, tuning()) for name in ("first_titles", "weighted_words"))
     assert (titles.weights, words.weights) == ({"n": 1, "weight": 0.3}, {"n": 1, "weight": 0.3})
     assert (titles.questions, titles.score, titles.raw, titles.tried) == (5, pytest.approx(0.8), pytest.approx(0.5), 15)
     assert client.asked == {"v0", "v1", "v2", "v3", "v4"}, "v5 says what a test question says"
@@ -77,14 +78,14 @@ def test_weights_are_chosen_on_validation_questions_and_never_on_evaluated_ones(
 
 
 def test_of_equal_weights_the_mildest_is_taken():
-    chosen = tune(NAMES, Client(lambda terms: 0.5), TEST, tuning())
+    chosen = [tune(name, Client(lambda terms: 0.5), TEST, tuning()) for name in NAMES]
     assert [one.weights for one in chosen] == [GRIDS[name][0] for name in NAMES]
 
 
 def test_the_validation_questions_are_a_seeded_sample():
     clients = [Client(lambda terms: 0.5) for _ in range(3)]
     for client, seed in zip(clients, (0, 0, 1), strict=True):
-        tune(["weighted_words"], client, [], tuning(questions=2, seed=seed))
+        tune("weighted_words", client, [], tuning(questions=2, seed=seed))
     assert [len(client.asked) for client in clients] == [2, 2, 2]
     assert clients[0].asked == clients[1].asked
 
@@ -99,7 +100,7 @@ def test_the_validation_questions_are_a_seeded_sample():
 )
 def test_without_validation_questions_the_defaults_are_used_and_told(splits, changes, reason):
     client = Client(lambda terms: 0.5, splits)
-    chosen = tune(NAMES, client, TEST, tuning(**changes))
+    chosen = [tune(name, client, TEST, tuning(**changes)) for name in NAMES]
     assert client.steps == 0
     assert chosen[1].weights == {"fb_docs": 10, "fb_terms": 10, "original_query_weight": 0.5}
     assert all(reason in one.sentence and one.score is None for one in chosen)
@@ -109,14 +110,14 @@ def test_without_validation_questions_the_defaults_are_used_and_told(splits, cha
 def test_what_was_chosen_is_kept_by_environment(tmp_path):
     client = Client(lambda terms: 0.5)
     cache = tmp_path / "tuning.json"
-    first = tune(NAMES, client, TEST, tuning(), cache)
+    first = tune("rm3", client, TEST, tuning(), cache)
     steps = client.steps
-    assert tune(NAMES, client, TEST, tuning(), cache) == first
+    assert tune("rm3", client, TEST, tuning(), cache) == first
     assert client.steps == steps
-    tune(NAMES, client, TEST, tuning(metrics=("ndcg@10",), questions=3), cache)
+    tune("rm3", client, TEST, tuning(metrics=("ndcg@10",), questions=3), cache)
     assert client.steps > steps, "other questions are another choice"
     cache.write_text("{broken")
-    assert tune(NAMES, client, TEST, tuning(), cache) == first
+    assert tune("rm3", client, TEST, tuning(), cache) == first
 
 
 def test_a_question_without_a_score_under_some_weights_counts_under_none():
@@ -125,10 +126,10 @@ def test_a_question_without_a_score_under_some_weights_counts_under_none():
             lost = step.question_id == "v0" and len(step.plan.probes[0].terms) > 1
             return None if lost else super().answer(step)
 
-    (chosen,) = tune(["weighted_words"], Flaky(lambda terms: 0.5), [], tuning())
+    chosen = tune("weighted_words", Flaky(lambda terms: 0.5), [], tuning())
     assert chosen.questions == 5
     with pytest.raises(EnvironmentUnavailableError, match="none of 6 validation questions"):
-        tune(["weighted_words"], Client(lambda terms: None), [], tuning())
+        tune("weighted_words", Client(lambda terms: None), [], tuning())
 
 
 def record(system, turn, question, score, *, rewrites=("new",), format_ok=True, cut=False):
@@ -153,8 +154,8 @@ def test_shares_and_fall_back_by_hand():
     silent = behaviour(list(raw.values()))
     assert (silent.repeats, silent.cut) == (None, None), "no model wrote"
     assert behaviour([replace(written[1], cut=None), written[2]]).cut is None, "not known of every answer"
-    results = tabulate([*raw.values(), *written], resamples=50, permutations=50, seed=0)
-    row = results.rows[-1]
+    results = tabulate_run([*raw.values(), *written], resamples=50, permutations=50, seed=0)
+    row = results.score(results.rows[-1])
     assert (row.metrics["ndcg@10"], row.with_fall_back) == (pytest.approx(0.3), pytest.approx(0.5))
     assert (row.repeats, row.cut, row.format_ok) == (pytest.approx(1 / 3), 0.25, 0.75)
 
@@ -164,17 +165,17 @@ def test_the_headline_names_what_is_beaten_the_best_baseline_and_the_warm_start_
               ("warm start", 1): 0.9, ("trained", 1): 0.9}  # fmt: skip
     rows = [record(*arm, f"q{n}", score) for arm, score in scores.items() for n in range(30)]
     tuned = [Tuned("rm3", {}, 9, 0.1, 0.1), Tuned("weighted_words", {}, 9, 0.4, 0.1)]
-    results = tabulate(rows, tuned, resamples=50, permutations=500, seed=0)
+    results = tabulate_run(rows, tuned, resamples=50, permutations=500, seed=0)
     assert [row.arm.system for row in results.rows] == [system for system, _ in scores]
     assert results.best_free == "weighted_words", "by validation, whatever it scores here"
     assert headline(results) == (
         "At turn 1, the trained policy beats the untrained policy, the raw question and the training-free baseline "
         "Weighted question words, but does not beat its warm start."
     )
-    against = {row.baseline for row in results.comparisons if row.arm.system == "trained"}
+    against = {row.baseline for row in results.table.comparisons if row.arm.system == "trained"}
     baselines = {("raw", 0), ("untrained", 1), ("warm start", 1), ("weighted_words", 0), ("hyde", 1)}
     assert against == {Arm(*each) for each in baselines}
-    untuned = tabulate(rows, [Tuned("rm3", {}), Tuned("weighted_words", {})], resamples=50, permutations=50, seed=0)
+    untuned = tabulate_run(rows, [Tuned("rm3", {}), Tuned("weighted_words", {})], resamples=50, permutations=50, seed=0)
     assert untuned.best_free == "rm3"
     assert "in its favour" in untuned.notes[-1]
 
@@ -183,11 +184,11 @@ def test_hyde_costs_what_the_rewriter_may_cost_and_stands_in_once():
     config = RunConfig.model_validate({"rollout": {"max_new_tokens": [24, 40]}, "eval": {"turns": 3}})
     own = hyde_config(config)
     assert (own.rewriter.name, own.rollout.new_tokens(1), own.eval.turns) == ("hyde", 24 + 40 + 40, 1)
-    assert list(policy_systems(config, None, None)) == ["untrained", "hyde"]
+    assert [system.name for system in systems_of_run(config, None)] == ["untrained", "hyde"]
     without = RunConfig.model_validate({"eval": {"hyde": False}})
-    assert list(policy_systems(without, None, None)) == ["untrained"]
+    assert [system.name for system in systems_of_run(without, None)] == ["untrained"]
     itself = RunConfig.model_validate({"rewriter": {"name": "hyde"}})
-    assert list(policy_systems(itself, None, None)) == ["untrained"]
+    assert [system.name for system in systems_of_run(itself, None)] == ["untrained"]
 
 
 @pytest.fixture
@@ -275,7 +276,7 @@ def plan(run):
 
 
 def carry_out(values, **changes):
-    path, failed = evaluate_plan(PlanConfig.model_validate({**values, **changes}), overwrite=True)
+    path, failed = evaluate_spec(SpecConfig.model_validate({**values, **changes}), overwrite=True)
     assert failed is None
     return path.parent, json.loads((path.parent / "results.json").read_text())["tables"][0]
 
@@ -326,7 +327,7 @@ def test_a_baseline_is_a_system_by_name_with_weights_of_its_own_and_can_be_left_
 
 
 def test_a_plan_is_written_without_the_systems_that_every_plan_has(plan, tmp_path):
-    parsed = PlanConfig.model_validate(plan)
+    parsed = SpecConfig.model_validate(plan)
     (tmp_path / "plan.yaml").write_text(dump_plan(parsed))
     assert load_plan(str(tmp_path / "plan.yaml")) == parsed
     assert list(load_plan(str(tmp_path / "plan.yaml"), ["training_free=[]"]).systems) == ["prompted"]
@@ -342,7 +343,7 @@ def test_a_plan_is_written_without_the_systems_that_every_plan_has(plan, tmp_pat
 )
 def test_a_baseline_with_settings_of_a_model_is_refused(plan, system, said):
     with pytest.raises(ValueError, match=said):
-        PlanConfig.model_validate({**plan, "systems": {"mine": system}})
+        SpecConfig.model_validate({**plan, "systems": {"mine": system}})
 
 
 def test_the_defaults_are_the_published_ones():

@@ -12,7 +12,7 @@ import pytest
 from querylect.configs.load import dump_config, load_config
 from querylect.data.types import Question
 from querylect.errors import CheckpointError, ConfigError, DataError, ModelError, StorageError
-from querylect.eval.compare import evaluate
+from querylect.eval.run import evaluate
 from querylect.export.base import BaseModelSource, Licence, base_of, licence_of_card
 from querylect.export.card import fenced
 from querylect.export.describe import _without_folders, portable

@@ -19,7 +19,7 @@ from querylect.data.types import Document, Question
 from querylect.envs.client.client import EnvironmentClient, SyncEnvironmentClient
 from querylect.envs.plan import SearchPlan
 from querylect.errors import CheckpointError, ConfigError, EngineUnavailableError, ModelError, RequestError
-from querylect.eval.compare import PolicySystem
+from querylect.eval.answering import greedy_trees
 from querylect.export.export import ExportOptions, export_to_folder
 from querylect.inference.batching import ClosedError, DynamicBatcher
 from querylect.inference.load import only_member, open_trained
@@ -46,7 +46,7 @@ def test_greedy_answers_are_those_of_eval_token_for_token(policy, request):
     config, folder = request.getfixturevalue(policy)
     with SyncEnvironmentClient(config.client) as client:
         questions = client.questions("test")
-        evaluated = PolicySystem("trained", config, client, find_checkpoint(folder))(questions)
+        evaluated = greedy_trees(config, client, find_checkpoint(folder), questions)
         rewriter = Rewriter.from_pretrained(folder)
         together = rewriter.search(questions, client, turns=2)
         alone = [rewriter.search(question, client, turns=2) for question in questions[:2]]

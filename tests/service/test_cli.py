@@ -176,7 +176,7 @@ def test_train_prints_the_run_folder(room, capsys):
 
 
 def test_eval_reads_the_config_of_the_run_folder(room, tmp_path, capsys):
-    calls = room("eval.compare", "evaluate_each", [Path("report.html")])
+    calls = room("eval.run", "evaluate_each", [Path("report.html")])
     room("eval.summary", "summary", "the table")
     config = load_config("tiny", ["seed=5"])
     (tmp_path / "config.yaml").write_text(dump_config(config))

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 from querylect.cli import main
-from querylect.configs.evaluation import PlanConfig
+from querylect.configs.evaluation import SpecConfig
 from querylect.configs.load import load_config
 from querylect.configs.schema import (
     ClientConfig,
@@ -32,7 +32,7 @@ from querylect.envs.retrievers.open import (
 from querylect.envs.retrievers.qb_rag import questions_settings
 from querylect.envs.retrievers.question_index import open_question_index
 from querylect.errors import ConfigError, IndexFolderError
-from querylect.eval.grid.places import searched_here
+from querylect.eval.environments import searched_here
 from querylect.questions.build import write_question_index
 from querylect.rewriters.card import RetrieverCard
 from querylect.rewriters.direct import ASKED_BEFORE, query_form
@@ -263,7 +263,7 @@ def test_the_command_line_goes_from_questions_to_a_verified_index(tmp_path, corp
 
 def test_an_evaluation_over_datasets_names_folders_by_dataset():
     own = {"folder": "q/{dataset}", "index": "i/{dataset}"}
-    plan = PlanConfig.model_validate(
+    plan = SpecConfig.model_validate(
         {
             "datasets": {name: {"kind": "beir", "path": name} for name in ("one", "two")},
             "environments": {"qb": {"env": {"retriever": "qb-rag", "question_index": own}}},

@@ -5,7 +5,7 @@ import logging
 
 import pytest
 from querylect.envs.client.connect import open_environment
-from querylect.eval.compare import PolicySystem
+from querylect.eval.answering import greedy_trees
 from querylect.inference.load import of_config
 from querylect.inference.rewriter import Rewriter
 from querylect.train.run import train
@@ -67,7 +67,7 @@ def test_a_policy_learns_to_write_plans(run, name, caplog):
     assert any(line["grad_norm"] > 0 for line in metrics)
     with open_environment(config) as client:
         asked = client.questions("train")
-        trees = PolicySystem("untrained", config, client, None)(asked)
+        trees = greedy_trees(config, client, None, asked)
     plans = [node.rewrite.plan for tree in trees for node in tree.walk()]
     assert all([[term.weight for term in probe.terms] for probe in plan.probes] == WEIGHTS[name] for plan in plans)
     lines = Rewriter(of_config("", config, None, None)).rewrite(["too much sugar", "common pills"])

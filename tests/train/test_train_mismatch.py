@@ -320,15 +320,15 @@ def test_questions_are_rewritten_with_the_engine_of_the_config(served):
 def test_policies_are_evaluated_with_the_engine_of_the_config(served):
     from querylect.data.types import Question
     from querylect.envs.client.connect import open_environment
-    from querylect.eval.compare import policy_systems
+    from querylect.eval.answering import greedy_trees
 
     config, _ = served
     questions = [Question("head", "my head hurts"), Question("gums", "bleeding gums")]
     said = []
     with open_environment(config) as client:
         for each in (config, change(config, **{"rollout.engine": "transformers"})):
-            system = policy_systems(each, client, None)["untrained"]
-            said.append([[node.text for node in tree.walk()] for tree in system(questions)])
+            trees = greedy_trees(each, client, None, questions)
+            said.append([[node.text for node in tree.walk()] for tree in trees])
     assert said[0] == said[1]
     assert [len(turns) for turns in said[0]] == [2, 2]
 

@@ -330,8 +330,8 @@ def served(config, url):
 
 def test_a_run_is_evaluated_on_each_environment(straight, small_environment, herbs, herbs_url, run_app, tmp_path):
     """Under plain ids, with the prompts of training; `--env` takes one of them."""
-    from querylect.eval.compare import evaluate_each
     from querylect.eval.records import read_records
+    from querylect.eval.run import evaluate_each
 
     config, folder, _ = straight
     quick = {"permutations": 50, "bootstrap": 50, "examples": 2, "turns": 1}
@@ -364,7 +364,7 @@ def test_a_question_that_another_member_trains_on_is_not_held_out(straight, herb
     from querylect.envs.index.build import (
         build_index,
     )
-    from querylect.eval.compare import evaluate_each
+    from querylect.eval.run import evaluate_each
 
     asked = Split([Question("x", "Which herb for my head HURTS?")], {"x": {"d": 1}})
     save_beir(Dataset("leaky", [Document("d", "willow", "bark")], {"train": asked}), tmp_path / "data")

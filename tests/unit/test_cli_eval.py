@@ -25,8 +25,8 @@ def path(tmp_path):
 
 
 def test_a_plan_is_carried_out_and_a_run_is_not_taken_for_one(room, path, capsys):  # noqa: F811
-    plans = room("eval.grid.results", "evaluate_plan", (Path("out/tables.md"), None))
-    runs = room("eval.compare", "evaluate_each", [Path("report.html")])
+    plans = room("eval.spec", "evaluate_spec", (Path("out/tables.md"), None))
+    runs = room("eval.run", "evaluate_each", [Path("report.html")])
     assert end("eval", path, "limit=3", "-o", "out") == 0
     assert end("eval", "grid") == 0
     assert end("eval", "tiny", "--overwrite") == 0
@@ -40,7 +40,7 @@ def test_a_plan_is_carried_out_and_a_run_is_not_taken_for_one(room, path, capsys
 
 
 def test_failed_cells_make_the_exit_code_one_after_the_tables_are_told(room, path, capsys):  # noqa: F811
-    room("eval.grid.results", "evaluate_plan", (Path("tables.md"), IncompleteError("2 of 3 cells failed")))
+    room("eval.spec", "evaluate_spec", (Path("tables.md"), IncompleteError("2 of 3 cells failed")))
     assert end("eval", path) == 1
     told = capsys.readouterr()
     assert told.out == "tables.md\n"
@@ -48,7 +48,7 @@ def test_failed_cells_make_the_exit_code_one_after_the_tables_are_told(room, pat
 
 
 def test_flags_stand_for_a_plan(room):  # noqa: F811
-    plans = room("eval.grid.results", "evaluate_plan", (Path("tables.md"), None))
+    plans = room("eval.spec", "evaluate_spec", (Path("tables.md"), None))
     flags = ["--dataset", "hpo", "--retriever", "bm25", "--rewriter", "small", "--run", "mine=runs/demo"]
     assert end("eval", "limit=4", *flags, "--turns", "2", "--model", "m") == 0
     (((plan, output, check, overwrite), _),) = plans
@@ -61,8 +61,8 @@ def test_flags_stand_for_a_plan(room):  # noqa: F811
 
 
 def test_baselines_are_told_on_the_standard_error_and_a_wrong_one_is_exit_code_one(room, path, capsys):  # noqa: F811
-    plans = room("eval.grid.results", "evaluate_plan", (Path("tables.md"), BaselineError("bm25 on hpo is wrong")))
-    runs = room("eval.compare", "evaluate_each", [Path("report.html")])
+    plans = room("eval.spec", "evaluate_spec", (Path("tables.md"), BaselineError("bm25 on hpo is wrong")))
+    runs = room("eval.run", "evaluate_each", [Path("report.html")])
     assert end("eval", path, "--check-baselines") == 1
     assert end("eval", "tiny", "--check-baselines") == 0
     for (*_, check, _), _ in (*plans, *runs):
@@ -76,7 +76,7 @@ def test_baselines_are_told_on_the_standard_error_and_a_wrong_one_is_exit_code_o
 
 
 def test_an_endpoint_stands_for_the_model_of_all_rewriters(room):  # noqa: F811
-    plans = room("eval.grid.results", "evaluate_plan", (Path("tables.md"), None))
+    plans = room("eval.spec", "evaluate_spec", (Path("tables.md"), None))
     asked = ["--rewriter", "hyde", "--model", "m", "--endpoint", "http://h/v1"]
     assert end("eval", "--dataset", "hpo", "--retriever", "bm25", *asked) == 0
     llm = plans[0][0][0].systems["hyde"].llm

@@ -1,7 +1,7 @@
 """Plans of evaluations: what a file, overrides and flags make of one, and what they are told."""
 
 import pytest
-from querylect.configs.evaluation import PlanConfig
+from querylect.configs.evaluation import SpecConfig
 from querylect.configs.plan_files import dump_plan, is_plan, known_plans, load_plan, plan_of_flags
 from querylect.errors import ConfigError
 
@@ -122,7 +122,7 @@ def test_flags_that_make_no_plan_are_told():
 
 
 def test_a_prepared_dataset_and_ragbench_have_parts():
-    plan = PlanConfig.model_validate(
+    plan = SpecConfig.model_validate(
         {"datasets": {"a": None, "b": None}, "parts": ["a"], "environments": {"x": {"urls": {"a": ["http://h"]}}}}
     )
     assert (plan.has_parts("a"), plan.has_parts("b")) == (True, False)

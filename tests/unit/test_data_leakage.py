@@ -97,7 +97,7 @@ def test_a_split_without_a_question_left_is_taken_out():
 
 def test_evaluation_refuses_what_was_trained_on_and_tells_what_nearly_was(caplog):
     from querylect.errors import DataError
-    from querylect.eval.compare import refuse_overlap
+    from querylect.eval.leakage import refuse_overlap
 
     train = [Question("a", LONG), Question("b", "x")]
     with caplog.at_level("WARNING"):

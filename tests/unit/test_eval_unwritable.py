@@ -1,19 +1,17 @@
 """A place that cannot be written is told before anything is computed, not after it."""
 
 import pytest
-from querylect.configs.evaluation import PlanConfig
+from querylect.configs.evaluation import SpecConfig
 from querylect.configs.schema import RunConfig
 from querylect.errors import StorageError
-from querylect.eval import compare
-from querylect.eval import compare as mixed
+from querylect.eval import run, spec
 from querylect.eval.answers import run as answers
 from querylect.eval.answers.run import answer_questions
-from querylect.eval.compare import evaluate, evaluate_each
 from querylect.eval.drift import run as drift
 from querylect.eval.drift.results import DriftSettings
 from querylect.eval.drift.run import write_drift
-from querylect.eval.grid import run as grid
-from querylect.eval.grid.results import evaluate_plan
+from querylect.eval.run import evaluate, evaluate_each
+from querylect.eval.spec import evaluate_spec
 
 
 @pytest.fixture
@@ -26,11 +24,10 @@ def nowhere(tmp_path, monkeypatch):
     for module, name in (
         (answers, "open_environment"),
         (answers, "gold_answers"),
-        (compare, "open_environment"),
-        (mixed, "open_environments"),
+        (run, "open_environments"),
         (drift, "read_system"),
         (drift, "open_encoder"),
-        (grid, "Places"),
+        (spec, "SpecEnvironments"),
     ):
         monkeypatch.setattr(module, name, worked)
     (tmp_path / "file").write_text("")
@@ -47,8 +44,8 @@ MIX = {"mix": {"environments": {"a": {"env": {"index": "a"}}, "b": {"env": {"ind
         lambda place: answer_questions(RunConfig(), None, place),
         lambda place: evaluate(RunConfig(), None, place),
         lambda place: list(evaluate_each(RunConfig.model_validate(MIX), None, place)),
-        lambda place: evaluate_plan(
-            PlanConfig.model_validate({"datasets": {"hpo": {"kind": "hpo"}}, "environments": {"bm25": {}}}), place
+        lambda place: evaluate_spec(
+            SpecConfig.model_validate({"datasets": {"hpo": {"kind": "hpo"}}, "environments": {"bm25": {}}}), place
         ),
     ],
     ids=["drift", "answers", "eval", "eval of a mix", "eval of a plan"],

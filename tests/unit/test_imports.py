@@ -9,7 +9,7 @@ ORDER = [
     "errors",
     "logs",
     "sources",
-    "markdown",
+    "markdown_tables",
     "provenance",
     "storage",
     "rewards",

@@ -1,6 +1,7 @@
 """A whole evaluation on a small made-up environment, and what it refuses."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -14,10 +15,12 @@ from querylect.envs.index.build import (
 from querylect.envs.plan import SearchPlan
 from querylect.envs.server.schemas import EnvironmentInfo, HitBody, Limits, Step, StepResult
 from querylect.errors import CheckpointError, ConfigError, DataError, EnvironmentUnavailableError, StorageError
-from querylect.eval import compare
-from querylect.eval.compare import evaluate, evaluate_systems, place_results
+from querylect.eval import run as under_test
+from querylect.eval.answering import Answered, Asking
 from querylect.eval.placement import Placement
-from querylect.eval.records import METRICS, read_records
+from querylect.eval.records import METRICS, read_records, records_of_trees
+from querylect.eval.run import evaluate, evaluate_systems, place_results
+from querylect.eval.systems import System
 from querylect.rewriters.base import Rewrite
 from querylect.rollouts.checkpoints import find_checkpoint
 from querylect.rollouts.tree import Hit, Node, Tree
@@ -32,8 +35,32 @@ TEST = [Question(f"t{i:02}", f"{lay} {i}") for i, lay in enumerate(list(TERMS.va
 TRAIN = [Question("r00", "sore throat"), Question("r01", "itchy skin")]
 
 
+class Toy(System):
+    """A system that grows its trees with a function; `asked` counts the questions."""
+
+    metrics, depth = METRICS, 10
+
+    def __init__(self, name, grow, turns=2, identity=""):
+        self.name, self.grow, self.turns = name, grow, turns
+        self.kind, self.asked = identity, 0
+
+    @property
+    def asking(self):
+        return Asking(self.turns, METRICS)
+
+    def identity(self, environment):
+        return {"toy": self.name, "kind": self.kind}
+
+    def answer(self, pending, engine):
+        for part in pending.parts():
+            self.asked += len(part)
+            yield Answered(len(part), records_of_trees(self.name, self.grow(part)))
+
+
 class Environment:
     """Answers as the environment client does: a query finds the one term whose name stands in it, at rank 1."""
+
+    last_failure = "it is down"
 
     def __init__(self, test=TEST, train=TRAIN, down=(), sets=None):
         self.test, self.train, self.down = list(test), list(train), set(down)
@@ -106,13 +133,19 @@ def remote(**settings):
 def run(folder, environment=None, config=None, systems=None, **more):
     environment = environment or Environment()
     systems = systems or {"untrained": policy(environment, 1), "trained": policy(environment, 3)}
-    return evaluate_systems(config or remote(), environment, systems, folder, **more)
+    toys = [Toy(name, grow) for name, grow in systems.items()]
+    return evaluate_systems(config or remote(), environment, toys, folder, **more)
 
 
 def test_an_evaluation_writes_records_results_and_report(tmp_path):
     report = run(tmp_path / "out")
     assert report == tmp_path / "out" / "report.html"
-    assert sorted(path.name for path in report.parent.iterdir()) == ["eval.jsonl", "report.html", "results.json"]
+    assert sorted(path.name for path in report.parent.iterdir()) == [
+        "cells",
+        "eval.jsonl",
+        "report.html",
+        "results.json",
+    ]
     rows = read_records(report.parent / "eval.jsonl")
     assert len(rows) == 20 * (5 + 3)
     results = json.loads((report.parent / "results.json").read_text())
@@ -142,6 +175,32 @@ def test_an_evaluation_writes_records_results_and_report(tmp_path):
     assert results["provenance"]["environment"]["index_hash"] == "a" * 64
 
 
+def test_a_stopped_evaluation_resumes_and_asks_nothing_twice(tmp_path):
+    environment = Environment()
+    answered = policy(environment, 3)
+
+    def stops(questions):
+        raise MemoryError("no room")
+
+    toys = [Toy("untrained", policy(environment, 1)), Toy("trained", stops)]
+    with pytest.raises(MemoryError):
+        evaluate_systems(remote(), environment, toys, tmp_path)
+    assert toys[0].asked == 20
+    assert not (tmp_path / "results.json").exists()
+    again = [Toy("untrained", stops), Toy("trained", answered)]
+    evaluate_systems(remote(), environment, again, tmp_path)
+    assert (again[0].asked, again[1].asked) == (0, 20)
+    whole = run(tmp_path / "whole", environment)
+
+    def records(folder):
+        return [replace(record, seconds=0.0) for record in read_records(folder / "eval.jsonl")]
+
+    assert records(tmp_path) == records(whole.parent)
+    changed = Toy("trained", answered, identity="other weights")
+    evaluate_systems(remote(), environment, [again[0], changed], Placement(tmp_path, overwrite=True))
+    assert changed.asked == 20
+
+
 def test_the_same_seed_gives_the_same_results(tmp_path):
     def numbers(name):
         results = json.loads((run(tmp_path / name).parent / "results.json").read_text())
@@ -162,7 +221,7 @@ def test_an_outage_on_some_questions_is_counted_and_not_scored_zero(tmp_path):
 def test_an_outage_on_every_question_stops_and_writes_nothing(tmp_path):
     with pytest.raises(EnvironmentUnavailableError, match="none of 20 questions"):
         run(tmp_path / "out", Environment(down=[q.id for q in TEST]))
-    assert not (tmp_path / "out").exists()
+    assert not list((tmp_path / "out").glob("*.*"))
 
 
 @pytest.mark.parametrize("leak", [Question("t03", "another text"), Question("r09", "Loss of SMELL, 0!")])
@@ -221,7 +280,7 @@ def test_the_limit_draws_a_sample_and_every_page_says_so(tmp_path):
 
 def test_training_curves_come_from_the_run_folder(tmp_path):
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "reward/turn1": 0.1}\n{"step": 2, "reward/turn1": 0.2}\n')
-    assert "Reward per turn" in run(tmp_path, run=tmp_path).read_text()
+    assert "<h3>Reward</h3>" in run(tmp_path, run=tmp_path).read_text()
 
 
 def beir_folder(folder):
@@ -257,12 +316,17 @@ def test_a_local_environment_is_started_asked_and_stopped(tmp_path, monkeypatch)
     build_index(config.env)
     services, before = [], psutil.Process().children()
 
-    def systems(config, client, checkpoint, warm_start):
-        assert (checkpoint, warm_start) == (None, None)
-        services.extend(child for child in psutil.Process().children() if child not in before)
-        return {"untrained": lambda questions: [repeat(client, question) for question in questions]}
+    class Repeating(Toy):
+        def answer(self, pending, engine):
+            services.extend(child for child in psutil.Process().children() if child not in before)
+            self.grow = lambda questions: [repeat(pending.client, question) for question in questions]
+            yield from super().answer(pending, engine)
 
-    monkeypatch.setattr(compare, "policy_systems", systems)
+    def systems(config, checkpoint, warm_start):
+        assert (checkpoint, warm_start) == (None, None)
+        return [Repeating("untrained", None, turns=1)]
+
+    monkeypatch.setattr(under_test, "systems_of_run", systems)
     report = evaluate(config, None, tmp_path / "out")
     results = json.loads((report.parent / "results.json").read_text())
     raw, *_, untrained = results["systems"]

@@ -6,15 +6,16 @@ from pathlib import Path
 
 import pytest
 from querylect.configs.environment import DatasetConfig, VectorsConfig
-from querylect.configs.evaluation import PlanConfig, SystemConfig
+from querylect.configs.evaluation import SpecConfig, SystemConfig
 from querylect.configs.schema import RewriterConfig, RunConfig
 from querylect.data.types import Question
 from querylect.envs.environment import Environment
 from querylect.envs.plan import Probe, Term
 from querylect.errors import ConfigError, ModelError
-from querylect.eval.grid.contestants import Contestant
-from querylect.eval.grid.places import Places, chosen_places, searched_here
+from querylect.eval.environments import SpecEnvironments, chosen_environments, searched_here
 from querylect.eval.identity import folder_identity, model_identity, options_identity, system_identity
+from querylect.eval.systems import RewritingSystem
+from querylect.eval.transfer import trained_in
 from querylect.rewriters.card import RetrieverCard
 from querylect.rewriters.registry import make_rewriter
 
@@ -23,7 +24,7 @@ ONE, TWO = DatasetConfig(kind="beir", path="/data/one"), DatasetConfig(kind="bei
 
 def index(env=None, datasets=None, dataset="one"):
     settings = {"env": env or {}, "datasets": datasets}
-    plan = PlanConfig.model_validate({"datasets": {"one": ONE, "two": TWO}, "environments": {"x": settings}})
+    plan = SpecConfig.model_validate({"datasets": {"one": ONE, "two": TWO}, "environments": {"x": settings}})
     return searched_here(plan, plan.environments["x"], dataset, plan.datasets[dataset])
 
 
@@ -68,7 +69,7 @@ def test_what_the_answers_of_a_place_depend_on_is_its_identity(small_environment
         settings = {"index": small_environment.index, **(env or {})}
         source = {"kind": "beir", "path": str(data), **(dataset or {})}
         plan = {"datasets": {"one": source}, "environments": {"x": {"env": settings}}, **changes}
-        return Places(PlanConfig.model_validate(plan)).open("one", "x")
+        return SpecEnvironments(SpecConfig.model_validate(plan)).open("one", "x")
 
     def identity(**changes):
         return json.dumps(opened(**changes).identity, sort_keys=True)
@@ -95,10 +96,10 @@ def test_what_the_answers_of_a_place_depend_on_is_its_identity(small_environment
 
 
 def test_places_are_those_that_an_environment_names():
-    plan = PlanConfig.model_validate(
+    plan = SpecConfig.model_validate(
         {"datasets": {"one": ONE, "two": TWO}, "environments": {"x": {}, "y": {"datasets": ["two"]}}}
     )
-    assert chosen_places(plan) == [("one", "x"), ("two", "x"), ("two", "y")]
+    assert chosen_environments(plan) == [("one", "x"), ("two", "x"), ("two", "y")]
 
 
 def test_a_model_is_known_by_what_is_in_its_files(tmp_path):
@@ -209,8 +210,9 @@ def test_a_service_tells_what_a_score_depends_on_beside_its_index(small_environm
     assert told({}, {"path": str(other)}) != same
 
 
-def contestant(run, checkpoint="final"):
-    return Contestant("x", SystemConfig(run="x"), RunConfig.model_validate(run), checkpoint, 10, {})
+def system_of(run, checkpoint="final"):
+    config = RunConfig.model_validate(run)
+    return RewritingSystem("x", SystemConfig(run="x"), config, checkpoint, {}, ["ndcg@10"], 10)
 
 
 def test_a_run_is_said_to_be_trained_in_the_environments_of_the_plan_that_it_knew():
@@ -219,11 +221,11 @@ def test_a_run_is_said_to_be_trained_in_the_environments_of_the_plan_that_it_kne
         "words": {"env": {"retriever": "bm25"}},
         "slow": {"env": {"retriever": "bm25", "engine": "rank_bm25"}},
     }
-    plan = PlanConfig.model_validate({"datasets": {"one": ONE}, "environments": environments})
+    plan = SpecConfig.model_validate({"datasets": {"one": ONE}, "environments": environments})
     cards = {"served": RetrieverCard("contriever", "dense"), "words": RetrieverCard("bm25", "bm25")}
 
     def home(run, **more):
-        return contestant(run, **more).trained_in(plan, cards)
+        return trained_in(system_of(run, **more), plan, cards)
 
     assert home({"env": {"retriever": "bm25", "index": "elsewhere"}}) == "words"
     assert home({"env": {"engine": "rank_bm25"}}) == "slow"

@@ -1,48 +1,53 @@
-"""Testbeds: one environment of a plan on one of its datasets, opened only to read its facts.
+"""The environments of an evaluation: one retriever on one dataset, with the questions that are evaluated there.
 
-A local testbed builds its index if that is missing, and has the judgements. A testbed behind a service is asked for its
-facts over HTTP.
+A local environment is read from its index, which is built if it is missing, and has the judgements. An environment
+behind a service is asked for its facts over HTTP.
 """
 
 import hashlib
 import json
 import re
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...configs.environment import DatasetConfig, EnvironmentConfig
-from ...configs.evaluation import PlanConfig, PlanEnvironment
-from ...configs.schema import RunConfig
-from ...data.corpus import open_corpus
-from ...data.sampling import QuestionSample, draw, draw_of_parts, sampled
-from ...data.types import Dataset, Question, Split
-from ...envs.client.connect import open_environment
-from ...envs.index.build import build_index
-from ...envs.index.open import open_index
-from ...envs.retrievers.open import check_corpus
-from ...envs.retrievers.rerank import reranked
-from ...errors import ConfigError
-from ...logs import progress_bar
-from ...rewriters.card import RetrieverCard
-from ..baselines import retriever_name
-from ..identity import judgements_identity, model_identity, options_identity
+from ..configs.environment import DatasetConfig, EnvironmentConfig
+from ..configs.evaluation import SpecConfig, SpecEnvironment
+from ..configs.schema import RunConfig
+from ..data.corpus import open_corpus
+from ..data.sampling import QuestionSample, draw, draw_of_parts, sampled
+from ..data.types import Dataset, Question, Split
+from ..envs.client.base import EnvironmentApi
+from ..envs.client.connect import open_environment
+from ..envs.index.build import build_index
+from ..envs.index.open import open_index
+from ..envs.retrievers.open import check_corpus
+from ..envs.retrievers.rerank import reranked
+from ..envs.server.schemas import EnvironmentInfo
+from ..errors import ConfigError
+from ..logs import progress_bar
+from ..rewriters.card import RetrieverCard
+from .identity import judgements_identity, model_identity, options_identity
 
 _INDEX_FIELDS = {"model", "recipe", "hybrid", "remote", "engine", "vectors"}
 """Settings that lead to a different index for the same retriever and dataset."""
 
 
 @dataclass(frozen=True, slots=True)
-class Testbed:
+class EvalEnvironment:
     """One environment on one dataset."""
 
     dataset: str
-    environment: str
+    """The dataset's name in the evaluation."""
+    name: str
+    """The environment's name in the evaluation."""
     config: RunConfig
     """Settings for opening a client; only `env` and `client` are used."""
     card: RetrieverCard
     questions: list[Question]
+    """The questions that are evaluated."""
     everything: list[Question]
     """All questions of the split, also those beyond `limit`."""
     published_as: tuple[str, str]
@@ -53,9 +58,61 @@ class Testbed:
     """Number of documents in the corpus."""
     corpus_hash: str
     identity: dict[str, Any] = field(repr=False)
-    """Everything about the testbed that an answer depends on."""
+    """Everything about the environment that an answer depends on."""
     sample: QuestionSample | None = None
     """How questions were sampled, if `limit` left some out."""
+    client: EnvironmentApi | None = field(default=None, repr=False)
+    """An open client; None: `connect` opens one."""
+
+    @property
+    def where(self) -> str:
+        """The dataset and the environment in a sentence."""
+        return f"on {self.dataset} in {self.name}" if self.dataset else f"in {self.name}"
+
+    def connect(self) -> AbstractContextManager[EnvironmentApi]:
+        """A client for a `with` block; a local environment that is not open runs only inside it."""
+        return nullcontext(self.client) if self.client is not None else open_environment(self.config)
+
+
+def described_by_service(
+    dataset: str,
+    name: str,
+    config: RunConfig,
+    info: EnvironmentInfo,
+    questions: Sequence[Question],
+    everything: Sequence[Question],
+    published_dataset: str,
+    split: Split | None = None,
+    sample: QuestionSample | None = None,
+    client: EnvironmentApi | None = None,
+) -> EvalEnvironment:
+    """An environment with the facts that its service gives (`info`)."""
+    return EvalEnvironment(
+        dataset=dataset,
+        name=name,
+        config=config,
+        card=RetrieverCard.from_service(info.retriever),
+        questions=list(questions),
+        everything=list(everything),
+        published_as=(published_dataset, retriever_name(info.retriever)),
+        split=split,
+        documents=info.corpus_size,
+        corpus_hash=info.corpus_hash,
+        identity={
+            "index": info.index_hash,
+            "gain": info.gain,
+            "judgements": judgements_identity(split.qrels if split is not None else None),
+            "settings": info.settings_hash,
+            "options": options_identity(everything),
+        },
+        sample=sample,
+        client=client,
+    )
+
+
+def retriever_name(card: Mapping[str, Any]) -> str:
+    """The name under which a retriever's figures are published. With a reranker it is another system."""
+    return f"{card['name']} with a reranker" if card.get("rerank") else str(card["name"])
 
 
 class AllDocuments:
@@ -65,17 +122,17 @@ class AllDocuments:
         return True
 
 
-class Places:
-    """Opens the testbeds of a plan; a dataset is loaded once for all its environments."""
+class SpecEnvironments:
+    """Opens the environments of a spec; a dataset is loaded once for all of them."""
 
-    def __init__(self, plan: PlanConfig) -> None:
-        self.plan = plan
+    def __init__(self, spec: SpecConfig) -> None:
+        self.spec = spec
         self._datasets: dict[str, Dataset] = {}
 
-    def open(self, dataset: str, environment: str) -> Testbed:
-        """Open one testbed. Raises the errors of opening its index, dataset or service."""
-        plan, settings = self.plan, self.plan.environments[environment]
-        source = plan.datasets[dataset]
+    def open(self, dataset: str, environment: str) -> EvalEnvironment:
+        """Open one environment. Raises the errors of opening its index, dataset or service."""
+        spec, settings = self.spec, self.spec.environments[environment]
+        source = spec.datasets[dataset]
         urls = settings.urls.get(dataset) or settings.client.urls
         if urls == "local":
             if source is None:
@@ -89,34 +146,27 @@ class Places:
         )
         with open_environment(config) as client:
             info = client.environment()
-            if not info.splits.get(plan.split):
-                raise _no_split(plan.split, f"the service of {environment} on {dataset}", dict(info.splits))
-            questions = client.questions(plan.split)
+            if not info.splits.get(spec.split):
+                raise _no_split(spec.split, f"the service of {environment} on {dataset}", dict(info.splits))
+            questions = client.questions(spec.split)
         split = self._split(dataset, source, AllDocuments()) if source is not None else None
         selected = self._limited(dataset, questions)
-        return Testbed(
+        return described_by_service(
             dataset,
             environment,
             config,
-            RetrieverCard.from_service(info.retriever),
+            info,
             selected,
             questions,
-            (self._datasets[dataset].name if split is not None else dataset, retriever_name(info.retriever)),
-            split,
-            info.corpus_size,
-            info.corpus_hash,
-            {
-                "index": info.index_hash,
-                "gain": info.gain,
-                "judgements": judgements_identity(split.qrels if split else None),
-                "settings": info.settings_hash,
-                "options": options_identity(questions),
-            },
-            sampled(len(selected), len(questions), plan.limit, plan.seed),
+            published_dataset=self._datasets[dataset].name if split is not None else dataset,
+            split=split,
+            sample=sampled(len(selected), len(questions), spec.limit, spec.seed),
         )
 
-    def _local(self, dataset: str, environment: str, settings: PlanEnvironment, source: DatasetConfig) -> Testbed:
-        env = searched_here(self.plan, settings, dataset, source)
+    def _local(
+        self, dataset: str, environment: str, settings: SpecEnvironment, source: DatasetConfig
+    ) -> EvalEnvironment:
+        env = searched_here(self.spec, settings, dataset, source)
         if not Path(env.index).expanduser().is_dir():
             with progress_bar(f"indexing {dataset} for {environment}") as progress:
                 build_index(env, progress=progress)
@@ -130,18 +180,18 @@ class Places:
             rerank = {**env.rerank.model_dump(mode="json"), "model": model_identity(env.rerank.model)}
             card |= {"trained": reranked(card["trained"], env.rerank.depth), "rerank": rerank}
         selected = self._limited(dataset, split.questions)
-        return Testbed(
-            dataset,
-            environment,
-            RunConfig(env=env, client=settings.client, name=f"{dataset}-{environment}"),
-            RetrieverCard.from_service(card),
-            selected,
-            list(split.questions),
-            (self._datasets[dataset].name, retriever_name(card)),
-            split,
-            manifest.documents,
-            manifest.corpus_hash,
-            {
+        return EvalEnvironment(
+            dataset=dataset,
+            name=environment,
+            config=RunConfig(env=env, client=settings.client, name=f"{dataset}-{environment}"),
+            card=RetrieverCard.from_service(card),
+            questions=selected,
+            everything=list(split.questions),
+            published_as=(self._datasets[dataset].name, retriever_name(card)),
+            split=split,
+            documents=manifest.documents,
+            corpus_hash=manifest.corpus_hash,
+            identity={
                 "index": manifest.index_hash,
                 "rerank": rerank,
                 "gain": env.gain,
@@ -153,24 +203,24 @@ class Places:
                 "identical_ids_ignored": self._datasets[dataset].ignore_identical_ids,
                 "options": options_identity(split.questions),
             },
-            sampled(len(selected), len(split.questions), self.plan.limit, self.plan.seed),
+            sample=sampled(len(selected), len(split.questions), self.spec.limit, self.spec.seed),
         )
 
     def _split(self, dataset: str, source: DatasetConfig, documents: Container[str]) -> Split:
         if dataset not in self._datasets:
             self._datasets[dataset] = open_corpus(source).questions(documents)
         splits = self._datasets[dataset].splits
-        if not splits.get(self.plan.split) or not splits[self.plan.split].questions:
+        if not splits.get(self.spec.split) or not splits[self.spec.split].questions:
             sizes = {name: len(split.questions) for name, split in splits.items()}
-            raise _no_split(self.plan.split, f"the dataset {dataset}", sizes)
-        return splits[self.plan.split]
+            raise _no_split(self.spec.split, f"the dataset {dataset}", sizes)
+        return splits[self.spec.split]
 
     def _limited(self, dataset: str, questions: Sequence[Question]) -> list[Question]:
         """A sample of `limit` questions; if the dataset has parts, `limit` of each part."""
-        plan = self.plan
-        if not plan.has_parts(dataset):
-            return draw(questions, plan.limit, plan.seed)
-        return draw_of_parts(questions, plan.limit, plan.seed, lambda question: question.id.partition("/")[0])
+        spec = self.spec
+        if not spec.has_parts(dataset):
+            return draw(questions, spec.limit, spec.seed)
+        return draw_of_parts(questions, spec.limit, spec.seed, lambda question: question.id.partition("/")[0])
 
     def licence(self, dataset: str) -> str:
         """Licence and citation of a local dataset; "" if the dataset was not loaded."""
@@ -178,14 +228,14 @@ class Places:
 
 
 def searched_here(
-    plan: PlanConfig, settings: PlanEnvironment, dataset: str, source: DatasetConfig
+    spec: SpecConfig, settings: SpecEnvironment, dataset: str, source: DatasetConfig
 ) -> EnvironmentConfig:
     """The settings of an environment that searches `dataset` on this machine, with index folders filled in."""
 
     def folder(template: str, setting: str) -> str:
-        if "{dataset}" not in template and len(settings.datasets or plan.datasets) > 1:
+        if "{dataset}" not in template and len(settings.datasets or spec.datasets) > 1:
             raise ConfigError(
-                f"{setting} is {template!r} for {len(settings.datasets or plan.datasets)} datasets; put {{dataset}} "
+                f"{setting} is {template!r} for {len(settings.datasets or spec.datasets)} datasets; put {{dataset}} "
                 "into it, where the name of the dataset goes."
             )
         return template.replace("{dataset}", dataset)
@@ -207,7 +257,7 @@ def searched_here(
     if "index" in env.model_fields_set:
         changes["index"] = folder(env.index, "env.index")
     else:
-        changes["index"] = str(Path(plan.indexes) / f"{dataset}-{_index_name(env)}")
+        changes["index"] = str(Path(spec.indexes) / f"{dataset}-{_index_name(env)}")
     return env.model_copy(update=changes)
 
 
@@ -223,12 +273,12 @@ def _index_name(env: EnvironmentConfig) -> str:
     return f"{name}-{hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]}"
 
 
-def chosen_places(plan: PlanConfig) -> list[tuple[str, str]]:
-    """(dataset, environment) of every testbed, in the order of the plan."""
+def chosen_environments(spec: SpecConfig) -> list[tuple[str, str]]:
+    """(dataset, environment) of every environment on a dataset, in the order of the spec."""
     return [
         (dataset, name)
-        for dataset in plan.datasets
-        for name, environment in plan.environments.items()
+        for dataset in spec.datasets
+        for name, environment in spec.environments.items()
         if environment.datasets is None or dataset in environment.datasets
     ]
 

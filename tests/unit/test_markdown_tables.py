@@ -1,5 +1,5 @@
 import pytest
-from querylect.markdown import markdown_table
+from querylect.markdown_tables import markdown_table
 
 
 def test_a_table_has_a_head_a_rule_and_its_rows() -> None:

@@ -3,7 +3,8 @@
 import pytest
 from querylect.eval.records import EvalRecord
 from querylect.eval.report.examples import choose_examples, gold_titles
-from querylect.eval.table import Arm, arms_of, explanation, format_p, headline, signed, tabulate
+from querylect.eval.run_table import arms_of, explanation, headline, tabulate_run
+from querylect.eval.table import Arm, format_p, signed
 
 RAW, U1, U2, T1, T2 = Arm("raw", 0), Arm("untrained", 1), Arm("untrained", 2), Arm("trained", 1), Arm("trained", 2)
 
@@ -37,7 +38,7 @@ def records(**columns):
 
 
 def table(rows):
-    return tabulate(rows, resamples=500, permutations=2000, seed=0)
+    return tabulate_run(rows, resamples=500, permutations=2000, seed=0)
 
 
 def test_arms_stand_in_the_order_raw_untrained_trained():
@@ -47,15 +48,16 @@ def test_arms_stand_in_the_order_raw_untrained_trained():
 
 def test_every_system_is_compared_with_raw_and_trained_with_untrained_at_the_same_turn():
     results = table(records(raw=[0.1], untrained1=[0.2], untrained2=[0.3], trained1=[0.4], trained2=[0.5]))
-    made = {(row.arm, row.baseline) for row in results.comparisons}
+    made = {(row.arm, row.baseline) for row in results.table.comparisons}
     assert made == {(U1, RAW), (U2, RAW), (T1, RAW), (T2, RAW), (T1, U1), (T2, U2)}
 
 
 def test_means_differences_and_costs_by_hand():
     results = table(records(raw=[0.0, 0.5, 1.0], trained2=[0.5, 0.5, 0.8]))
     row = results.rows[1]
-    assert row.metrics["ndcg@10"] == pytest.approx(0.6)
-    assert (row.calls, row.tokens, row.n, row.unscorable) == (2, 10.0, 3, 0)
+    score = results.score(row)
+    assert score.metrics["ndcg@10"] == pytest.approx(0.6)
+    assert (row.costs.calls, row.costs.tokens_out, score.n, score.of) == (2, 10.0, 3, 3)
     test = results.comparison(T2, RAW).test
     assert test.difference == pytest.approx(0.1)
     assert (test.wins, test.ties, test.losses) == (1, 1, 1)
@@ -69,7 +71,7 @@ def test_pairs_are_matched_by_question_and_not_by_place():
 
 def test_holm_runs_over_all_comparisons_of_the_table():
     results = table(records(raw=[0.0] * 8, untrained1=[0.1] * 8, trained1=[0.9] * 8))
-    for row in results.comparisons:
+    for row in results.table.comparisons:
         assert row.p_holm == pytest.approx(3 * row.test.p, rel=0.2)
 
 
@@ -77,8 +79,9 @@ def test_unscorable_and_missing_records_are_left_out_and_said():
     rows = records(raw=[0.2, 0.4, None], trained1=[0.9, None, 0.9])
     rows = [r for r in rows if not (r.system == "trained" and r.question_id == "q02")]
     results = table(rows)
-    assert [(row.n, row.unscorable) for row in results.rows] == [(2, 1), (1, 2)]
-    assert results.rows[0].metrics["ndcg@10"] == pytest.approx(0.3)
+    scores = [results.score(row) for row in results.rows]
+    assert [(score.n, score.of) for score in scores] == [(2, 3), (1, 3)]
+    assert scores[0].metrics["ndcg@10"] == pytest.approx(0.3)
     test = results.comparison(T1, RAW).test
     assert (test.n, test.left_out) == (1, 2)
     assert "did not answer: 2" in explanation(results, "test")
@@ -86,8 +89,8 @@ def test_unscorable_and_missing_records_are_left_out_and_said():
 
 def test_a_system_without_any_score_is_shown_and_not_compared():
     results = table(records(raw=[0.2], untrained1=[None]))
-    assert results.rows[1].metrics["ndcg@10"] is None
-    assert results.comparisons == []
+    assert results.score(results.rows[1]).metrics["ndcg@10"] is None
+    assert results.table.comparisons == []
     assert headline(results) == "No policy could be compared with the raw question."
 
 

@@ -1,4 +1,4 @@
-"""Render the tables of a grid as Markdown, LaTeX, HTML and CSV, with the same figures and marks in each."""
+"""Render the tables of a spec as Markdown, LaTeX, HTML and CSV, with the same figures and marks in each."""
 
 from collections.abc import Callable, Sequence
 from csv import DictWriter
@@ -6,11 +6,11 @@ from dataclasses import asdict, dataclass
 from io import StringIO
 from typing import Any
 
-from ..behaviour import percent
-from ..pages.figures import Drawing
-from ..pages.templates import page_environment
-from ..table import signed
-from .table import GridTable, MeanCosts, Row, TableScore
+from ..markdown_tables import markdown_table
+from .behaviour import percent
+from .pages.figures import Drawing
+from .pages.templates import render_page
+from .table import MeanCosts, Row, Table, TableScore, decimal, signed
 from .transfer import Transfer
 
 COSTS = ("LLM calls", "tokens read", "tokens written", "retrievals", "seconds", "in format")
@@ -42,7 +42,7 @@ class Page:
     title: str
     family: str
     metrics: Sequence[str]
-    tables: Sequence[GridTable]
+    tables: Sequence[Table]
     transfer: Transfer | None
     notes: Sequence[str]
     """Notes on the whole evaluation, including failed cells."""
@@ -55,14 +55,19 @@ def markdown(page: Page) -> str:
     lines = [f"# {page.title}", ""]
     lines += [*_bullets(page.notes), explanation(page.family), ""]
     for table in page.tables:
-        lines += [f"## {table.title}", "", *_pipe(*_main(table, page.metrics[0], _bold_markdown)), ""]
+        lines += [f"## {table.title}", "", *markdown_table(*_main(table, page.metrics[0], _bold_markdown)), ""]
         if behaviour := _behaviour_table(table):
-            lines += [*_pipe(*behaviour), ""]
+            lines += [*markdown_table(*behaviour), ""]
         if page.metrics[1:]:
-            lines += [*_pipe(*_further_metrics(table, page.metrics[1:])), ""]
+            lines += [*markdown_table(*_further_metrics(table, page.metrics[1:])), ""]
         lines += _bullets(table.notes)
     if page.transfer is not None:
-        lines += [f"## Transfer: {page.transfer.title}", "", *_pipe(*_matrix(page.transfer, _bold_markdown)), ""]
+        lines += [
+            f"## Transfer: {page.transfer.title}",
+            "",
+            *markdown_table(*_matrix(page.transfer, _bold_markdown)),
+            "",
+        ]
         lines += [TRANSFER_EXPLAINED, ""]
     return "\n".join([*lines, *_bullets(page.about)])
 
@@ -85,15 +90,12 @@ def latex(page: Page) -> str:
 
 def html(page: Page, drawing: Drawing | None) -> str:
     """One self-contained HTML page that needs neither server nor network."""
-    return (
-        page_environment()
-        .get_template("grid.html.j2")
-        .render(
-            page=page,
-            tables=html_tables(page.tables, page.metrics),
-            drawing=drawing,
-            explained=explanation(page.family),
-        )
+    return render_page(
+        "tables.html.j2",
+        page=page,
+        tables=html_tables(page.tables, page.metrics),
+        drawing=drawing,
+        explained=explanation(page.family),
     )
 
 
@@ -120,14 +122,14 @@ def _columns(metrics: Sequence[str]) -> list[str]:
     return ["table", "system", "turn", "label", "environment", *metrics, *score_columns]
 
 
-def _csv_row(table: GridTable, row: Row, environment: str, score: TableScore) -> dict[str, Any]:
+def _csv_row(table: Table, row: Row, environment: str, score: TableScore) -> dict[str, Any]:
     labels = {"table": table.title, "system": row.arm.system, "turn": row.arm.turn, "label": row.label}
     figures = {key: value for key, value in asdict(score).items() if key not in ("metrics", "best")}
     return {**labels, "environment": environment, **score.metrics, **figures}
 
 
-def html_tables(tables: Sequence[GridTable], metrics: Sequence[str]) -> list[dict[str, Any]]:
-    """The tables in the form that grid_table.html.j2 expects, with figures as text."""
+def html_tables(tables: Sequence[Table], metrics: Sequence[str]) -> list[dict[str, Any]]:
+    """The tables in the form that the macro scores_table expects, with figures as text."""
     return [
         {
             "title": table.title,
@@ -152,7 +154,7 @@ TRANSFER_EXPLAINED = (
 Bold = Callable[[str], str]
 
 
-def _main(table: GridTable, metric: str, bold: Bold) -> tuple[list[str], list[list[str]]]:
+def _main(table: Table, metric: str, bold: Bold) -> tuple[list[str], list[list[str]]]:
     """Header and rows of the first metric, with costs."""
     head = ["", *table.environments, *COSTS]
     rows = [
@@ -162,14 +164,14 @@ def _main(table: GridTable, metric: str, bold: Bold) -> tuple[list[str], list[li
     return head, rows
 
 
-def _further_metrics(table: GridTable, metrics: Sequence[str]) -> tuple[list[str], list[list[str]]]:
+def _further_metrics(table: Table, metrics: Sequence[str]) -> tuple[list[str], list[list[str]]]:
     """Header and rows of the further metrics, by environment; they are not tested."""
     pairs = [(metric, name) for metric in metrics for name in table.environments]
     rows = [[row.label, *(_value(row.scores[name], metric) for metric, name in pairs)] for row in table.rows]
     return ["not tested", *(f"{metric} {name}" for metric, name in pairs)], rows
 
 
-def _behaviour_table(table: GridTable) -> tuple[list[str], list[list[str]]] | None:
+def _behaviour_table(table: Table) -> tuple[list[str], list[list[str]]] | None:
     """Header and rows of behaviour figures of model answers; None if no model wrote any."""
     rows = [
         [row.label, *(cell for name in table.environments for cell in _behaviour_cells(row.scores[name]))]
@@ -184,7 +186,7 @@ def _behaviour_cells(score: TableScore | None) -> list[str]:
     if score is None:
         return ["–"] * len(WRITTEN)
     shares = [percent(share) for share in (score.repeats, score.cut, score.format_ok)]
-    return [*shares, "–" if score.with_fall_back is None else f"{score.with_fall_back:.3f}"]
+    return [*shares, decimal(score.with_fall_back)]
 
 
 def _matrix(matrix: Transfer, bold: Bold) -> tuple[list[str], list[list[str]]]:
@@ -199,7 +201,7 @@ def _matrix(matrix: Transfer, bold: Bold) -> tuple[list[str], list[list[str]]]:
     return ["policy (trained in)", *matrix.environments], rows
 
 
-def _html_rows(table: GridTable, metric: str) -> list[dict[str, Any]]:
+def _html_rows(table: Table, metric: str) -> list[dict[str, Any]]:
     return [
         {
             "label": row.label,
@@ -223,8 +225,7 @@ def _figure(score: TableScore | None, metric: str, bold: Bold) -> str:
 
 
 def _value(score: TableScore | None, metric: str) -> str:
-    value = score.metrics[metric] if score is not None else None
-    return "–" if value is None else f"{value:.3f}"
+    return decimal(score.metrics[metric] if score is not None else None)
 
 
 def _cost_cells(costs: MeanCosts | None) -> list[str]:
@@ -238,15 +239,6 @@ def _cost_cells(costs: MeanCosts | None) -> list[str]:
         f"{costs.seconds:.3f}",
         f"{100 * costs.format_ok:.1f}%",
     ]
-
-
-def _pipe(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    marks = "|".join(["---", *["--:"] * (len(head) - 1)])
-    return [_pipe_row(head), f"|{marks}|", *map(_pipe_row, rows)]
-
-
-def _pipe_row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
 def _bullets(lines: Sequence[str]) -> list[str]:

@@ -8,15 +8,17 @@ import pytest
 import pytrec_eval
 from hypothesis import given
 from hypothesis import strategies as st
-from querylect.configs.evaluation import PlanConfig
+from querylect.configs.evaluation import SpecConfig
 from querylect.envs.environment import RankedHit
 from querylect.envs.trec import falling
-from querylect.eval.grid.table import Answers, QuestionSet, answers_of, split_by_part, tabulate_parts
-from querylect.eval.grid.text import Page, html, latex, markdown
-from querylect.eval.grid.transfer import draw_transfer, transfer
+from querylect.eval import tabulate as under_test
 from querylect.eval.records import EvalRecord
+from querylect.eval.spec_tables import spec_of_tables
 from querylect.eval.statistics import Stratum, bootstrap_ci, compare_paired, compare_strata, mean_ci
-from querylect.eval.table import Arm
+from querylect.eval.table import Answers, Arm, QuestionSet
+from querylect.eval.tabulate import answers_of, split_by_part
+from querylect.eval.text import Page, html, latex, markdown
+from querylect.eval.transfer import draw_transfer, transfer
 from querylect.rewards.metrics import measure
 
 RAW, ONE, TWO = Arm("raw", 0), Arm("prompted", 1), Arm("prompted", 2)
@@ -32,7 +34,11 @@ def plan(**changes):
         "bootstrap": 200,
         **changes,
     }
-    return PlanConfig.model_validate(values)
+    return SpecConfig.model_validate(values)
+
+
+def tabulate(settings, title, parts):
+    return under_test.tabulate(spec_of_tables(settings), title, parts)
 
 
 def record(question, value, turn=0, sample=0, **costs):
@@ -63,7 +69,7 @@ def page(tables, matrix=None, settings=None):
 
 def test_a_table_by_hand():
     low, high = [0.0, 0.5] * 20, [0.5, 1.0] * 20
-    table = tabulate_parts(plan(), "one", [(1.0, part("one", bm25_raw=low, bm25_prompted1=high, bm25_prompted2=low))])
+    table = tabulate(plan(), "one", [(1.0, part("one", bm25_raw=low, bm25_prompted1=high, bm25_prompted2=low))])
     assert (table.environments, table.questions) == (["bm25"], 40)
     raw, first, second = (table.score(arm, "bm25") for arm in (RAW, ONE, TWO))
     assert (raw.metrics["ndcg@10"], first.metrics["ndcg@10"]) == (0.25, 0.75)
@@ -80,7 +86,7 @@ def test_a_table_by_hand():
 def test_worse_is_marked_as_worse_and_a_second_baseline_has_marks_of_its_own():
     settings = plan(baselines=["raw", "prompted"])
     columns = {"bm25_raw": [0.5] * 30, "bm25_prompted2": [0.1] * 30, "bm25_trained1": [0.9] * 30}
-    table = tabulate_parts(settings, "one", [(1.0, part("one", **columns))])
+    table = tabulate(settings, "one", [(1.0, part("one", **columns))])
     assert table.score(TWO, "bm25").marks == "↓"
     assert table.score(Arm("trained", 1), "bm25").marks == "†‡"
     assert [(row.arm.system, row.baseline.system) for row in table.comparisons] == [
@@ -92,7 +98,7 @@ def test_worse_is_marked_as_worse_and_a_second_baseline_has_marks_of_its_own():
 
 def test_a_baseline_of_several_turns_counts_with_its_last():
     columns = {"bm25_prompted1": [0.9] * 30, "bm25_prompted2": [0.2] * 30, "bm25_trained1": [0.5] * 30}
-    table = tabulate_parts(plan(baselines=["prompted"]), "one", [(1.0, part("one", **columns))])
+    table = tabulate(plan(baselines=["prompted"]), "one", [(1.0, part("one", **columns))])
     (found,) = table.comparisons
     assert (found.arm, found.baseline, found.test.difference) == (Arm("trained", 1), TWO, pytest.approx(0.3))
     assert table.score(Arm("trained", 1), "bm25").marks == "†"
@@ -101,10 +107,10 @@ def test_a_baseline_of_several_turns_counts_with_its_last():
 def test_a_mark_stands_in_its_own_environment_and_holm_runs_over_all_of_them():
     columns = {"bm25_raw": [0.0] * 30, "bm25_prompted1": [0.5] * 30, "minilm_raw": [0.5] * 30}
     same = part("one", **columns, minilm_prompted1=[0.5] * 30)
-    table = tabulate_parts(plan(), "one", [(1.0, same)])
+    table = tabulate(plan(), "one", [(1.0, same)])
     assert [table.score(ONE, name).marks for name in ("bm25", "minilm")] == ["†", ""]
     assert [row.p_holm for row in table.comparisons] == [0.002, 1.0]
-    cross = tabulate_parts(plan(), "one", [(1.0, part("one", **columns, minilm_prompted1=[0.0] * 30))])
+    cross = tabulate(plan(), "one", [(1.0, part("one", **columns, minilm_prompted1=[0.0] * 30))])
     assert [cross.score(ONE, name).marks for name in ("bm25", "minilm")] == ["†", "↓"]
 
 
@@ -112,19 +118,17 @@ def test_a_part_has_the_costs_of_its_own_questions_and_a_row_those_of_all_enviro
     cheap, dear = record("a/1", 1.0, 1, tokens=10), record("b/1", 1.0, 1, tokens=30)
     values = {name: {"ndcg@10": 1.0} for name in ("a/1", "b/1")}
     whole = QuestionSet("x", {(ONE, "bm25"): Answers(list(values), values, [cheap, dear])})
-    parts = [tabulate_parts(plan(), one.title, [(1.0, one)]) for one in split_by_part(whole)]
+    parts = [tabulate(plan(), one.title, [(1.0, one)]) for one in split_by_part(whole)]
     assert [table.rows[0].costs.tokens_out for table in parts] == [10.0, 30.0]
     there = Answers(["a/1"], values, [record("a/1", 1.0, 1, tokens=60)])
-    (row,) = tabulate_parts(plan(), "x", [(1.0, QuestionSet("x", {**whole.answers, (ONE, "minilm"): there}))]).rows
+    (row,) = tabulate(plan(), "x", [(1.0, QuestionSet("x", {**whole.answers, (ONE, "minilm"): there}))]).rows
     assert row.costs.tokens_out == pytest.approx(100 / 3)
     silent = QuestionSet("x", {(ONE, "bm25"): Answers(["a/1"], values, [cheap, record("a/1", 1.0, 1, tokens=None)])})
-    assert tabulate_parts(plan(), "x", [(1.0, silent)]).rows[0].costs.tokens_out is None
+    assert tabulate(plan(), "x", [(1.0, silent)]).rows[0].costs.tokens_out is None
 
 
 def test_a_question_without_a_score_is_left_out_and_told_and_never_zero():
-    table = tabulate_parts(
-        plan(), "one", [(1.0, part("one", bm25_raw=[1.0, None, 0.5, 0.5], bm25_prompted1=[None] * 4))]
-    )
+    table = tabulate(plan(), "one", [(1.0, part("one", bm25_raw=[1.0, None, 0.5, 0.5], bm25_prompted1=[None] * 4))])
     score = table.score(RAW, "bm25")
     assert (score.metrics["ndcg@10"], score.n, score.of) == (2 / 3, 3, 4)
     nothing = table.score(ONE, "bm25")
@@ -140,7 +144,7 @@ def test_samples_count_by_their_mean_and_only_when_all_are_scored():
     found = answers_of(["a", "b", "c", "d"], rows, 3)[1]
     assert found.values == {"a": {"ndcg@10": 0.5}, "b": {"ndcg@10": None}, "c": {}, "d": {}}
     settings = plan(systems={"prompted": {"samples": 3, "temperature": 0.7}})
-    table = tabulate_parts(settings, "one", [(1.0, QuestionSet("one", {(ONE, "bm25"): found}))])
+    table = tabulate(settings, "one", [(1.0, QuestionSet("one", {(ONE, "bm25"): found}))])
     assert table.score(ONE, "bm25").metrics["ndcg@10"] == 0.5
     assert any("mean over 3 sampled answers" in note and "never the best" in note for note in table.notes)
 
@@ -148,7 +152,7 @@ def test_samples_count_by_their_mean_and_only_when_all_are_scored():
 def test_an_average_is_a_mean_of_means_and_lacks_what_a_part_lacks():
     small = part("one", bm25_raw=[1.0] * 2, bm25_prompted1=[1.0] * 2)
     large = part("two", bm25_raw=[0.0] * 8, minilm_raw=[0.5] * 8)
-    table = tabulate_parts(plan(), "Average", [(0.5, small), (0.5, large)])
+    table = tabulate(plan(), "Average", [(0.5, small), (0.5, large)])
     assert table.score(RAW, "bm25").metrics["ndcg@10"] == 0.5
     assert table.score(ONE, "bm25") is None
     assert table.score(RAW, "minilm") is None
@@ -161,9 +165,9 @@ def test_parts_are_told_by_their_question_ids():
     whole = QuestionSet("rag", {(RAW, "bm25"): Answers(list(values), values, rows)})
     covid, tech = split_by_part(whole)
     assert [one.title for one in (covid, tech)] == ["rag: covid", "rag: tech"]
-    tables = [tabulate_parts(plan(), one.title, [(1.0, one)]) for one in (covid, tech)]
+    tables = [tabulate(plan(), one.title, [(1.0, one)]) for one in (covid, tech)]
     assert [table.score(RAW, "bm25").metrics["ndcg@10"] for table in tables] == [0.5, 0.25]
-    both = tabulate_parts(plan(), "average", [(0.5, covid), (0.5, tech)])
+    both = tabulate(plan(), "average", [(0.5, covid), (0.5, tech)])
     assert both.score(RAW, "bm25").metrics["ndcg@10"] == 0.375
 
 
@@ -217,7 +221,7 @@ def matrix():
         "bm25_raw": [0.25] * 4, "bm25_prompted1": [0.75] * 4, "bm25_trained1": [0.5] * 4,
         "minilm_raw": [0.5] * 4, "minilm_prompted1": [0.25] * 4, "minilm_trained1": [1.0] * 4,
     }  # fmt: skip
-    table = tabulate_parts(plan(), "one", [(1.0, part("one", **columns))])
+    table = tabulate(plan(), "one", [(1.0, part("one", **columns))])
     return table, transfer(table, "ndcg@10", {"prompted": "bm25", "trained": "minilm"})
 
 
@@ -232,7 +236,7 @@ def test_the_transfer_matrix_by_hand(matrix):
 
 def test_the_transfer_matrix_takes_the_last_turn():
     columns = {"bm25_raw": [0.5] * 3, "bm25_prompted1": [0.9] * 3, "bm25_prompted2": [0.75] * 3}
-    table = tabulate_parts(plan(), "one", [(1.0, part("one", **columns, bm25_trained1=[0.5] * 3))])
+    table = tabulate(plan(), "one", [(1.0, part("one", **columns, bm25_trained1=[0.5] * 3))])
     found = transfer(table, "ndcg@10", {"prompted": "bm25", "trained": "minilm"})
     assert [policy.gains["bm25"] for policy in found.policies] == [0.25, 0.0]
 
@@ -270,7 +274,7 @@ def test_the_three_forms_say_the_same(matrix):
 
 
 def test_latex_marks_are_commands():
-    table = tabulate_parts(plan(), "a_b & 1%", [(1.0, part("x", bm25_raw=[0.0] * 30, bm25_prompted1=[0.5] * 30))])
+    table = tabulate(plan(), "a_b & 1%", [(1.0, part("x", bm25_raw=[0.0] * 30, bm25_prompted1=[0.5] * 30))])
     tex = latex(page([table]))
     assert r"\textbf{0.500}$^{\dagger}$" in tex
     assert r"\caption{a\_b \& 1\%: " in tex
@@ -279,6 +283,6 @@ def test_latex_marks_are_commands():
 
 
 def test_a_column_of_one_figure_has_no_best(matrix):
-    table = tabulate_parts(plan(), "one", [(1.0, part("one", bm25_raw=[0.5] * 3))])
+    table = tabulate(plan(), "one", [(1.0, part("one", bm25_raw=[0.5] * 3))])
     assert not table.score(RAW, "bm25").best
     assert math.isclose(np.mean([0.5] * 3), table.score(RAW, "bm25").metrics["ndcg@10"])

@@ -1,20 +1,26 @@
 """Transfer matrix: how a policy trained with one retriever performs with the others (seed 003, RQ1.2).
 
-Rows are the trained systems of a plan, each with its training environment; columns are the evaluated environments. A
+Rows are the trained systems of a spec, each with its training environment; columns are the evaluated environments. A
 cell holds the first metric at the system's last turn and its gain over the raw question.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from ...configs.evaluation import RAW
-from ..pages.figures import INK, LINE, SERIES, Drawing, page_style, svg_of
-from ..table import Arm, signed
-from .table import GridTable
+from ..configs.environment import EnvironmentConfig
+from ..configs.evaluation import RAW, SpecConfig
+from ..rewriters.card import RetrieverCard
+from .pages.figures import INK, LINE, SERIES, Drawing, page_style, svg_of
+from .systems import RewritingSystem
+from .table import Arm, Table, signed
 
+_COLOURS = "--ink: #1b2130; --line: #dfe2ea; --series-1: #2456c7; --series-2: #b34a0f; --sans: system-ui, sans-serif"
+"""Colours of a standalone drawing; on a page, the page's style sheet sets them."""
+_RETRIEVER_FIELDS = {"retriever", "model", "recipe", "rerank", "hybrid", "question_index", "engine"}
 _CELL = 1.15, 0.62
 """Width and height of a square of the heat map, in inches."""
 _DARKEST = 0.75
@@ -48,7 +54,29 @@ class Transfer:
     policies: list[Policy]
 
 
-def transfer(table: GridTable, metric: str, trained_in: Mapping[str, str]) -> Transfer | None:
+def trained_in(system: RewritingSystem, spec: SpecConfig, cards: Mapping[str, RetrieverCard]) -> str:
+    """Names of the environments that the run was trained in, joined by `+`; "" if it is untrained.
+
+    Names are those of the spec, or the retriever's name if the spec lacks the environment. A local environment is
+    matched by its retriever settings, a service by the name on its card (`cards`, by environment).
+    """
+    names: dict[str, str] = {}
+    for name, environment in spec.environments.items():
+        if environment.client.urls == "local" and not environment.urls:
+            names.setdefault(_signature(environment.env), name)
+        elif name in cards:
+            names.setdefault(cards[name].name, name)
+    environments = [member.env for member in system.training_environments]
+    return "+".join(
+        dict.fromkeys(names.get(_signature(env), names.get(env.retriever, env.retriever)) for env in environments)
+    )
+
+
+def _signature(env: EnvironmentConfig) -> str:
+    return json.dumps(env.model_dump(mode="json", include=_RETRIEVER_FIELDS), sort_keys=True)
+
+
+def transfer(table: Table, metric: str, trained_in: Mapping[str, str]) -> Transfer | None:
     """The transfer matrix of a table; None unless its systems were trained in at least two different environments.
 
     `trained_in` maps trained systems to their training environments.
@@ -113,7 +141,13 @@ def draw_transfer(matrix: Transfer, name: str = "transfer") -> Drawing:
         return Drawing(title, caption, svg_of(figure, name, f"{title}. {caption}"))
 
 
-def _mean(table: GridTable, arm: Arm, environment: str, metric: str) -> float | None:
+def standalone_svg(drawing: Drawing) -> str:
+    """The drawing as a file of its own."""
+    opening, body = drawing.svg.split(">", 1)
+    return f"{opening}><style>:root {{ {_COLOURS}; }}</style>{body}\n"
+
+
+def _mean(table: Table, arm: Arm, environment: str, metric: str) -> float | None:
     score = table.score(arm, environment)
     return score.metrics[metric] if score is not None else None
 

@@ -1,0 +1,252 @@
+"""Cells: one system in one environment on one dataset, answered without asking any question twice.
+
+A cell's answers are stored in its journal, whose name is a fingerprint of everything that the answers depend on. So a
+stopped evaluation resumes, and a changed one asks only what has changed. Every model is loaded once, and a local
+environment runs only while questions are sent to it.
+"""
+
+import gc
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ..data.types import Question
+from ..envs.client.base import EnvironmentApi
+from ..errors import EnvironmentUnavailableError, QuerylectError
+from ..llms.access import Llm
+from ..logs import progress_bar
+from ..rollouts.engines.base import Engine
+from ..storage import only_writer
+from .environments import EvalEnvironment
+from .journal import Journal, finished
+from .records import EvalRecord
+from .systems import Pending, System, TrainingFreeSystem
+from .training_free import Tuned
+
+log = logging.getLogger(__name__)
+
+CELLS = "cells"
+"""The folder of all cells of an evaluation."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailedCell:
+    """A cell that could not be finished."""
+
+    system: str
+    dataset: str
+    environment: str
+    error: str
+    """Name of the exception class."""
+    message: str
+
+
+@dataclass(slots=True)
+class Cell:
+    """One system in one environment."""
+
+    environment: EvalEnvironment
+    system: System
+    journal: Journal
+    failure: FailedCell | None = None
+
+    @property
+    def label(self) -> str:
+        """The cell in a sentence."""
+        return f"{self.system.name} {self.environment.where}"
+
+    @property
+    def turns(self) -> list[int]:
+        """The turns that every question has records of."""
+        return list(range(1, self.system.asking.turns + 1)) or [0]
+
+    def tuned(self) -> Tuned | None:
+        """The stored weights of a training-free baseline; None without any. Raises DataError if they cannot be read."""
+        return self.system.chosen(self.journal.folder) if isinstance(self.system, TrainingFreeSystem) else None
+
+    def records(self) -> list[EvalRecord]:
+        """The valid records, scored or not, under the system's current name and in the order of the questions.
+
+        Raises DataError as Journal.read.
+        """
+        order = {question.id: number for number, question in enumerate(self.environment.questions)}
+        texts = {question.id: question.text for question in self.environment.questions}
+        valid = [
+            replace(record, system=self.system.name)
+            for record in self.journal.read()
+            if record.question == texts.get(record.question_id) and record.turn in self.turns
+        ]
+        return sorted(valid, key=lambda record: (order[record.question_id], record.turn, record.sample))
+
+    def missing(self) -> dict[str, int]:
+        """How many answers the model failed to give to the cell's questions, by reason."""
+        question_ids = {question.id for question in self.environment.questions}
+        return dict(Counter(reason for key, reason in self.journal.missing().items() if key[0] in question_ids))
+
+    def pending(self) -> list[Question]:
+        """The questions without a score for some turn or sample."""
+        questions = self.environment.questions
+        done = finished(self.journal.read(), questions, self.turns, self.system.asking.paths)
+        return [question for question in questions if question.id not in done]
+
+
+def make_cell(folder: Path, environment: EvalEnvironment, system: System, split: str) -> Cell:
+    """The cell of a system in an environment; its journal is in the folder CELLS of `folder`.
+
+    Raises ConfigError where the system does not fit the environment.
+    """
+    identity: dict[str, Any] = {
+        "place": environment.identity,
+        "depth": system.depth,
+        "metrics": list(system.asking.metrics),
+        "split": split,
+        "system": system.identity(environment),
+    }
+    return Cell(environment, system, Journal(folder / CELLS, identity))
+
+
+def fail_at_once(cells: Sequence[Cell], error: Exception) -> None:
+    """Stop the evaluation at the first cell that fails."""
+    raise error
+
+
+def note_failure(cells: Sequence[Cell], error: Exception) -> None:
+    """Log the failure and keep it with the cells, so that the others continue."""
+    for cell in cells:
+        cell.failure = failed(cell.system.name, cell.environment.dataset, cell.environment.name, error)
+
+
+def failed(system: str, dataset: str, environment: str, error: Exception) -> FailedCell:
+    """The failure of a cell, which is logged."""
+    unexpected = None if isinstance(error, QuerylectError) else error
+    log.warning("%s on %s in %s failed: %s", system, dataset, environment, error, exc_info=unexpected)
+    return FailedCell(system, dataset, environment, type(error).__name__, str(error))
+
+
+Fail = Callable[[Sequence[Cell], Exception], None]
+"""What is done when cells fail: `fail_at_once` or `note_failure`."""
+
+
+def answer_cells(cells: Sequence[Cell], batch: int, fail: Fail) -> None:
+    """Ask all pending questions, `batch` at a time: by model, then by environment.
+
+    Cells that need no model run first if their environment is open already, else when it is first opened.
+    """
+    pending = [cell for cell in cells if _has_work(cell, fail)]
+    model_free = [cell for cell in pending if cell.system.engine_key is None]
+    for of_environment in _by_environment([cell for cell in model_free if cell.environment.client is not None]):
+        answer_in_environment(of_environment, None, batch, fail)
+    model_free = [cell for cell in model_free if cell.environment.client is None]
+    by_engine: dict[str, list[Cell]] = {}
+    for cell in pending:
+        if cell.system.engine_key is not None:
+            by_engine.setdefault(cell.system.engine_key, []).append(cell)
+    for engine_cells in by_engine.values():
+        system = engine_cells[0].system
+        try:
+            engine = system.load()
+        except Exception as error:  # noqa: BLE001 (`fail` decides)
+            fail(engine_cells, error)
+            continue
+        for of_environment in _by_environment(engine_cells):
+            environment = of_environment[0].environment
+            first = [cell for cell in model_free if cell.environment is environment]
+            model_free = [cell for cell in model_free if cell.environment is not environment]
+            answer_in_environment([*first, *of_environment], engine, batch, fail)
+        if isinstance(engine, Llm):
+            _log_costs(system.name, engine)
+            engine.close()
+        del engine
+        _free_memory()
+    for of_environment in _by_environment(model_free):
+        answer_in_environment(of_environment, None, batch, fail)
+
+
+def answer_in_environment(cells: Sequence[Cell], engine: Engine | Llm | None, batch: int, fail: Fail) -> None:
+    """Run the cells of one environment, one after another, while it is open."""
+    try:
+        with cells[0].environment.connect() as client:
+            for cell in cells:
+                try:
+                    _answer(cell, client, engine, batch)
+                except Exception as error:  # noqa: BLE001 (`fail` decides)
+                    fail([cell], error)
+    except Exception as error:  # noqa: BLE001 (`fail` decides)
+        fail([cell for cell in cells if cell.failure is None and cell.pending()], error)
+
+
+def _answer(cell: Cell, client: EnvironmentApi, engine: Engine | Llm | None, batch: int) -> None:
+    """Ask the pending questions, batch by batch.
+
+    Raises EnvironmentUnavailableError if no search of a batch was scored.
+    """
+    questions, asking = cell.pending(), cell.system.asking
+    answered = len(cell.environment.questions) - len(questions)
+    log.info("%s: %d questions%s", cell.label, len(questions), f" ({answered} answered before)" if answered else "")
+    done = 0
+    with progress_bar(cell.label) as advance:
+        advance(0, len(questions))
+        pending = Pending(questions, cell.environment, client, batch, cell.journal.folder)
+        for part in cell.system.answer(pending, engine):
+            cell.journal.miss(part.missing)
+            searched = [record for record in part.records if record.searches]
+            if searched and all(record.metrics[asking.metrics[0]] is None for record in searched):
+                raise EnvironmentUnavailableError(
+                    f"the environment scored none of {part.questions} questions before the deadline; the last error "
+                    f"was {client.last_failure}. Fix the cause, or raise client.deadline, and run the same command "
+                    "again: finished answers are kept."
+                )
+            if part.records:
+                cell.journal.append(part.records)
+            done += part.questions
+            advance(done, len(questions))
+
+
+def _has_work(cell: Cell, fail: Fail) -> bool:
+    try:
+        cell.missing()  # an unreadable file of missing answers fails the cell, too
+        return cell.failure is None and bool(cell.pending())
+    except QuerylectError as error:
+        fail([cell], error)
+        return False
+
+
+def _by_environment(cells: Sequence[Cell]) -> list[list[Cell]]:
+    groups: dict[int, list[Cell]] = {}
+    for cell in cells:
+        groups.setdefault(id(cell.environment), []).append(cell)
+    return list(groups.values())
+
+
+def _log_costs(name: str, llm: Llm) -> None:
+    costs = llm.costs
+    reasons = ", ".join(f"{count} × {reason}" for reason, count in costs.missing.items())
+    log.info(
+        "%s: %d replies, %d known before, %d requests made again, missing: %s",
+        name, costs.calls, costs.cached, costs.retries, reasons or "none",
+    )  # fmt: skip
+
+
+def _free_memory() -> None:
+    import torch
+
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def only_evaluation(folder: Path) -> AbstractContextManager[None]:
+    """Lock the folder, so that two evaluations never write to the same cell.
+
+    Raises StorageError if another one is using it.
+    """
+    return only_writer(
+        folder,
+        ".lock",
+        unwritable="Give another output.",
+        taken=f"another evaluation is at work in {folder}. Wait for it, or give this one another name or output.",
+    )

@@ -1,1 +1,0 @@
-"""Many systems, datasets and environments in one plan."""

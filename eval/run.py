@@ -1,0 +1,303 @@
+"""Evaluate a run: the raw question, baselines, and the policy before and after training, on held-out questions.
+
+It is an evaluation of one dataset in one environment: its systems are answered cell by cell (eval/cells.py), so that a
+stopped evaluation resumes.
+
+eval.jsonl       every record that counts (eval/records.py)
+results.json     the table, the verdict, and their provenance
+report.html      the same on one page, with training curves and examples
+cells/           the answers by fingerprint (eval/journal.py)
+"""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from ..configs.evaluation import SystemConfig
+from ..configs.mix import chosen, environments
+from ..configs.run_settings import load_run_config
+from ..configs.schema import RewriterConfig, RunConfig
+from ..data.references import BaselineCheck
+from ..data.sampling import sampled
+from ..data.types import Dataset
+from ..envs.client.base import EnvironmentApi
+from ..envs.client.connect import open_environments
+from ..envs.client.multi import MixedClient
+from ..rollouts.checkpoints import find_checkpoint, find_warm_start
+from ..rollouts.grow import ANSWERED_AT_ONCE
+from ..rollouts.turns import used_turn
+from .baselines import compare_with_published, refuse_wrong
+from .cells import CELLS, answer_cells, fail_at_once, make_cell, only_evaluation
+from .environments import EvalEnvironment, described_by_service
+from .identity import weights_identity
+from .leakage import held_out_questions, refuse_trained_elsewhere, refuse_training_split
+from .placement import Placement, answer_settings, evaluation_identity
+from .provenance import provenance
+from .records import (
+    HYDE,
+    METRICS,
+    TRAINED,
+    UNTRAINED,
+    WARM_START,
+    EvalRecord,
+    refuse_unwritable,
+    write_records,
+    write_text,
+)
+from .report.curves import draw_run
+from .report.examples import choose_examples, gold_titles
+from .report.run_report import render
+from .results import run_json
+from .run_table import tabulate_run
+from .systems import RawSystem, RewritingSystem, System, TrainingFreeSystem
+from .training_free import Tuned, Tuning
+
+DEPTH = 10
+"""Documents per ranking."""
+
+
+def systems_of_run(config: RunConfig, checkpoint: Path | None, warm_start: Path | None = None) -> list[RewritingSystem]:
+    """The rewriting systems to evaluate: the trained policy (with a checkpoint), its warm start (if any), the untrained
+    policy, and HyDE by the untrained policy (with `eval.hyde`).
+
+    The trained policy answers first, so that an incompatible checkpoint fails before minutes are spent.
+    """
+    systems = [_system(UNTRAINED, config, None)]
+    if checkpoint is not None:
+        trained = [_system(TRAINED, config, checkpoint)]
+        trained += [_system(WARM_START, config, warm_start)] if warm_start is not None else []
+        systems = [*trained, *systems]
+    if config.eval.hyde and config.rewriter.name != HYDE:
+        systems.append(_system(HYDE, hyde_config(config), None))
+    return systems
+
+
+def _system(name: str, config: RunConfig, checkpoint: Path | None) -> RewritingSystem:
+    weights = weights_identity(config.policy.model, checkpoint)
+    settings = SystemConfig(turns=config.eval.turns)
+    return RewritingSystem(name, settings, config, checkpoint, weights, METRICS, config.search_depth, config.seed)
+
+
+def hyde_config(config: RunConfig) -> RunConfig:
+    """Settings of HyDE at the cost of the run's rewriter: one passage with the token budget of all `eval.turns`
+    turns, limited by what the engine accepts."""
+    rollout, turns = config.rollout, config.eval.turns
+    tokens = sum(rollout.new_tokens(turn) for turn in range(1, turns + 1))
+    if rollout.engine == "vllm" and rollout.vllm.max_model_len is not None:
+        tokens = min(tokens, rollout.vllm.max_model_len - rollout.max_prompt_tokens)
+    return config.model_copy(
+        update={
+            "rewriter": RewriterConfig(name=HYDE),
+            "rollout": rollout.model_copy(update={"max_new_tokens": tokens}),
+            "eval": config.eval.model_copy(update={"turns": 1}),
+        }
+    )
+
+
+def evaluate(
+    config: RunConfig,
+    run: Path | None,
+    output: Path | None,
+    checkpoint_name: str | None = None,
+    check: Callable[[str], None] | None = None,
+    overwrite: bool = False,
+) -> Path:
+    """`evaluate_each` for a run with one environment; returns the path of report.html."""
+    (report,) = evaluate_each(config, run, output, None, checkpoint_name, check, overwrite)
+    return report
+
+
+def evaluate_each(
+    config: RunConfig,
+    run: Path | None,
+    output: Path | None,
+    name: str | None = None,
+    checkpoint_name: str | None = None,
+    check: Callable[[str], None] | None = None,
+    overwrite: bool = False,
+) -> Iterator[Path]:
+    """Evaluate a run, or the untrained policy alone where `run` is None; yields the path of each written report.html.
+
+    In a mix, each environment (only `name`, if given) has a report, in the subfolder `eval-NAME`. `checkpoint_name`
+    selects a checkpoint of the run instead of the one that `find_checkpoint` prefers. With `check`, raw questions are
+    compared with published figures before a model is loaded, and `check` gets the outcome.
+
+    The default of `output` is the run folder, or OUTPUT/NAME-untrained where `run` is None: an untrained report never
+    replaces that of a trained run. Another evaluation in the folder is only replaced with `overwrite`
+    (eval/placement.py). Raises ConfigError for the training split or an unknown name, DataError where test questions
+    were trained on, also in another environment of the mix, CheckpointError where the run has no policy,
+    EnvironmentUnavailableError where the environment answers no question, BaselineError where `check` fails.
+    """
+    members = chosen(config, name)
+    refuse_training_split(config)
+    checkpoint = find_checkpoint(run, checkpoint_name) if run is not None else None
+    warm_start = find_warm_start(run) if run is not None else None
+    placement = place_results(config, run, output, checkpoint, overwrite)
+    with open_environments(config) as client:
+        clients = client.clients if isinstance(client, MixedClient) else dict.fromkeys(members, client)
+        if config.mix is not None:
+            refuse_trained_elsewhere(members, clients)
+        checked = {key: _check_baselines(member, clients[key], check) for key, member in members.items()}
+        for environment, member in members.items():
+            systems = systems_of_run(member, checkpoint, warm_start)
+            folder = report_folder(placement.folder, environment) if config.mix is not None else placement.folder
+            target = replace(placement, folder=folder)
+            yield evaluate_systems(
+                member,
+                clients[environment],
+                systems,
+                target,
+                run=run,
+                checkpoint=checkpoint,
+                baselines=checked[environment],
+            )
+
+
+def report_folder(run: Path, environment: str) -> Path:
+    """The subfolder of a run for the evaluation on one environment of a mix."""
+    return run / f"eval-{environment}"
+
+
+def place_results(
+    config: RunConfig, run: Path | None, output: Path | None, checkpoint: Path | None, overwrite: bool
+) -> Placement:
+    """The results folder of a run, or of an untrained policy (`run` None). Raises StorageError where not writable."""
+    folder = output or run or Path(config.output) / f"{config.name}-untrained"
+    refuse_unwritable(folder)
+    belongs = True
+    if run is not None and (run / "config.yaml").is_file():
+        same = _evaluated_settings(load_run_config(run)) == _evaluated_settings(config)
+        belongs = same and checkpoint == find_checkpoint(run)
+    return Placement(folder, belongs, aside=output is None, overwrite=overwrite)
+
+
+def _evaluated_settings(config: RunConfig) -> list[Any]:
+    """The settings that select the questions and determine the answers."""
+    question_settings = (config.eval.split, config.eval.limit, config.eval.sample_seed)
+    return [question_settings, {name: answer_settings(member) for name, member in environments(config).items()}]
+
+
+def evaluate_systems(
+    config: RunConfig,
+    client: EnvironmentApi,
+    systems: Sequence[System],
+    destination: Path | Placement,
+    *,
+    run: Path | None = None,
+    checkpoint: Path | None = None,
+    baselines: Sequence[BaselineCheck] = (),
+) -> Path:
+    """`evaluate` with a given environment client and systems; `run` only adds training curves to the report.
+
+    `baselines` (raw questions against published figures) goes into results.json. Raises ConfigError where `destination`
+    is a folder that holds another evaluation.
+    """
+    refuse_training_split(config)
+    info, settings = client.environment().model_dump(), config.eval
+    dataset = _local_dataset(config)
+    environment = _environment(config, client, dataset)
+    metrics = run / "metrics.jsonl" if run is not None else None
+    drawings = draw_run(config, metrics) if metrics is not None and metrics.is_file() else []
+    run_provenance = provenance(config, info, checkpoint, licence=dataset.licence if dataset else "")
+    placement = destination if isinstance(destination, Placement) else Placement(destination)
+    questions, names = environment.questions, [system.name for system in systems]
+    identity = evaluation_identity(config, info, questions, names, run_provenance.checkpoint_hash)
+    title = f"{settings.split}-{len(questions)}-{checkpoint.name if checkpoint is not None else 'untrained'}"
+    folder = placement.settle(identity, title)
+    refuse_unwritable(folder)
+    with only_evaluation(folder / CELLS):
+        records, tuned = _answer(config, environment, systems, folder)
+        write_records(folder / "eval.jsonl", records)
+        results = tabulate_run(
+            records, tuned, resamples=settings.bootstrap, permutations=settings.permutations, seed=config.seed
+        )
+        turn = used_turn(config, run, checkpoint).turn if checkpoint is not None else None
+        results = replace(results, sample=environment.sample, turn=turn)
+        created = datetime.now(UTC).isoformat(sep=" ", timespec="seconds")
+        content = {
+            **run_json(results, run_provenance, created),
+            "identity": identity,
+            "baselines": [asdict(verdict) for verdict in baselines],
+        }
+        write_text(folder / "results.json", json.dumps(content, ensure_ascii=False, indent=2) + "\n")
+        examples = choose_examples(records, settings.examples, _gold(dataset, settings.split))
+        page = render(results, provenance=run_provenance, drawings=drawings, examples=examples, created=created)
+        write_text(folder / "report.html", page)
+    return folder / "report.html"
+
+
+def _answer(
+    config: RunConfig, environment: EvalEnvironment, systems: Sequence[System], folder: Path
+) -> tuple[list[EvalRecord], list[Tuned]]:
+    """The records of the raw question, the systems and the training-free baselines, and the weights of the latter.
+
+    Raises the error of the first cell that fails.
+    """
+    settings = config.eval
+    tuning = Tuning(settings.split, settings.tuning_questions, METRICS, config.seed, DEPTH)
+    free = [TrainingFreeSystem(name, name, None, tuning, METRICS, DEPTH) for name in settings.training_free]
+    cells = [
+        make_cell(folder, environment, system, settings.split)
+        for system in (RawSystem(METRICS, DEPTH), *systems, *free)
+    ]
+    answer_cells(cells, ANSWERED_AT_ONCE, fail_at_once)
+    records = [record for cell in cells for record in cell.records()]
+    return records, [weights for cell in cells if (weights := cell.tuned()) is not None]
+
+
+def _environment(config: RunConfig, client: EnvironmentApi, dataset: Dataset | None) -> EvalEnvironment:
+    """The environment of a run, with the questions to evaluate. Raises as `held_out_questions`."""
+    info, settings = client.environment(), config.eval
+    questions = held_out_questions(client, info.model_dump(), config)
+    everything = client.questions(settings.split)
+    return described_by_service(
+        "",
+        info.name,
+        config,
+        info,
+        questions,
+        everything,
+        published_dataset=dataset.name if dataset is not None else info.name.rpartition("/")[0] or info.name,
+        sample=sampled(len(questions), len(everything), settings.limit, settings.sample_seed),
+        client=client,
+    )
+
+
+def _check_baselines(
+    config: RunConfig, client: EnvironmentApi, check: Callable[[str], None] | None
+) -> list[BaselineCheck]:
+    """Compare raw questions with published figures and pass one sentence per figure to `check`; nothing without it.
+
+    Raises BaselineError where a score differs from the published one, and as `compare_with_published`.
+    """
+    if check is None:
+        return []
+    environment = _environment(config, client, _local_dataset(config))
+    with TemporaryDirectory() as folder:
+        verdicts = compare_with_published(
+            environment, environment.name, Path(folder), config.eval.split, METRICS, DEPTH, ANSWERED_AT_ONCE
+        )
+    for verdict in verdicts:
+        check(verdict.sentence)
+    refuse_wrong(verdicts)
+    return verdicts
+
+
+def _local_dataset(config: RunConfig) -> Dataset | None:
+    """The dataset of a local environment, for gold titles and the licence; None for a remote one."""
+    if config.client.urls != "local":
+        return None
+    from ..data.load import load_dataset
+
+    return load_dataset(config.env.dataset)
+
+
+def _gold(dataset: Dataset | None, split: str) -> dict[str, str]:
+    if dataset is None or split not in dataset.splits:
+        return {}
+    names = {document.id: document.title or document.text[:80] for document in dataset.corpus}
+    return gold_titles(dataset.splits[split].qrels, names)

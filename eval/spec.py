@@ -1,0 +1,299 @@
+"""Evaluate a spec: every system on every dataset in every environment.
+
+If a cell cannot be run (a missing model, a service that does not answer), its failure is recorded and reported at the
+end; the other cells continue. The results are rewritten after every evaluation from the answers in the cells:
+
+tables.md tables.tex tables.html tables.csv    the same tables four times
+results.json                        their figures, all comparisons, the cells, failures, and the spec
+transfer.svg                        policies × environments, if the spec has differently trained policies
+questions/DATASET.ENVIRONMENT.SYSTEM.jsonl    every record that counts (eval/records.py)
+trec/DATASET/                       topics, qrels and a run for each system and turn
+plan.yaml                           the spec with every setting
+cells/                              the answers by fingerprint (eval/journal.py)
+"""
+
+import json
+import logging
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ..configs.evaluation import RAW, SpecConfig
+from ..configs.plan_files import dump_plan
+from ..data.references import BaselineCheck
+from ..errors import BaselineError, DataError, IncompleteError, QuerylectError
+from .baselines import compare_with_published, refuse_wrong
+from .cells import Cell, FailedCell, answer_cells, failed, make_cell, note_failure, only_evaluation
+from .environments import EvalEnvironment, SpecEnvironments, chosen_environments
+from .export import write_trec_files
+from .leakage import TrainedQuestions
+from .placement import question_set, refuse_other
+from .provenance import versions
+from .records import EvalRecord, refuse_unwritable, write_records, write_text
+from .results import table_json
+from .spec_tables import build_tables, family
+from .systems import RawSystem, RewritingSystem, System, system_of_spec
+from .text import Page, csv, html, latex, markdown
+from .transfer import Transfer, draw_transfer, standalone_svg, trained_in, transfer
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class SpecEvaluation:
+    """The outcome of evaluating a spec."""
+
+    spec: SpecConfig
+    folder: Path
+    environments: list[EvalEnvironment] = field(default_factory=list)
+    cells: list[Cell] = field(default_factory=list)
+    failures: list[FailedCell] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    licences: dict[str, str] = field(default_factory=dict)
+    systems: dict[str, System] = field(default_factory=dict)
+    baselines: list[tuple[EvalEnvironment, BaselineCheck]] = field(default_factory=list)
+    """How raw questions compare with published figures, if that was requested."""
+
+    @property
+    def wrong(self) -> list[BaselineCheck]:
+        """Verdicts on environments that do not reproduce their published figures."""
+        return [verdict for _, verdict in self.baselines if verdict.status == "wrong"]
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """The identity of the tables: the split and the questions of every dataset."""
+        questions = {environment.dataset: question_set(environment.questions) for environment in self.environments}
+        return {"split": self.spec.split, "questions": {name: questions.get(name) for name in self.spec.datasets}}
+
+
+def evaluate_spec(
+    spec: SpecConfig,
+    output: Path | None = None,
+    check: Callable[[str], None] | None = None,
+    overwrite: bool = False,
+) -> tuple[Path, QuerylectError | None]:
+    """Evaluate a spec and write its folder: `output`, or OUTPUT/NAME of the spec.
+
+    If `check` is given, raw questions are first compared with published figures, and `check` is called with each
+    outcome; if one is wrong, no model runs. Returns the path of tables.md and the error to raise if cells failed or an
+    environment is wrong, else None. Raises ConfigError if the folder holds tables of other questions and `overwrite` is
+    false (answers in cells/ are never replaced), StorageError if the folder cannot be written or another evaluation is
+    using it.
+    """
+    folder = output or Path(spec.output).expanduser() / spec.name
+    refuse_unwritable(folder)
+    with only_evaluation(folder):
+        evaluation = SpecEvaluation(spec, folder)
+        _prepare(evaluation)
+        refuse_other(folder / "results.json", evaluation.identity, overwrite)
+        if check is not None:
+            _check_baselines(evaluation, check)
+        if not evaluation.wrong:
+            answer_cells(evaluation.cells, spec.batch, note_failure)
+        evaluation.failures += [cell.failure for cell in evaluation.cells if cell.failure is not None]
+        write_results(evaluation)
+    return folder / "tables.md", _incomplete(evaluation)
+
+
+def _prepare(evaluation: SpecEvaluation) -> None:
+    """Open all environments, resolve all systems, and create the cells."""
+    spec, trained_questions, opened = evaluation.spec, TrainedQuestions(), SpecEnvironments(evaluation.spec)
+    unresolved: dict[str, QuerylectError] = {}
+    for name in spec.systems:
+        try:
+            evaluation.systems[name] = system_of_spec(spec, name)
+        except QuerylectError as error:
+            unresolved[name] = error
+    for dataset, name in chosen_environments(spec):
+        systems = [system for system in spec.systems if _takes_part(spec, system, dataset, name)]
+        try:
+            environment = opened.open(dataset, name)
+        except QuerylectError as error:
+            evaluation.failures += [failed(system, dataset, name, error) for system in (RAW, *systems)]
+            continue
+        evaluation.environments.append(environment)
+        raw = RawSystem(spec.metrics, spec.depth)
+        evaluation.cells.append(make_cell(evaluation.folder, environment, raw, spec.split))
+        for system in systems:
+            try:
+                if system in unresolved:
+                    raise unresolved[system]
+                resolved = evaluation.systems[system]
+                if isinstance(resolved, RewritingSystem):
+                    evaluation.notes += trained_questions.refuse(resolved, environment, spec.split)
+                evaluation.cells.append(make_cell(evaluation.folder, environment, resolved, spec.split))
+            except QuerylectError as error:
+                evaluation.failures.append(failed(system, dataset, name, error))
+    evaluation.licences = {dataset: opened.licence(dataset) for dataset in spec.datasets}
+
+
+def _takes_part(spec: SpecConfig, name: str, dataset: str, environment: str) -> bool:
+    system = spec.systems[name]
+    return (system.datasets is None or dataset in system.datasets) and (
+        system.environments is None or environment in system.environments
+    )
+
+
+def _check_baselines(evaluation: SpecEvaluation, tell: Callable[[str], None]) -> None:
+    """Compare raw questions with published figures, `tell`ing one sentence per figure.
+
+    An environment that cannot be measured fails its cells, and the others continue.
+    """
+    spec = evaluation.spec
+    for environment in evaluation.environments:
+        label = f"{environment.name} on {environment.dataset}"
+        try:
+            verdicts = compare_with_published(
+                environment, label, evaluation.folder, spec.split, spec.metrics, spec.depth, spec.batch
+            )
+        except QuerylectError as error:
+            note_failure([cell for cell in evaluation.cells if cell.environment is environment], error)
+            tell(f"{label}: not measured; {error}")
+            continue
+        for verdict in verdicts:
+            evaluation.baselines.append((environment, verdict))
+            tell(verdict.sentence)
+
+
+def _incomplete(evaluation: SpecEvaluation) -> QuerylectError | None:
+    """The error to raise if an environment is wrong or cells failed."""
+    try:
+        refuse_wrong([verdict for _, verdict in evaluation.baselines])
+    except BaselineError as error:
+        return error
+    answered = [cell for cell in evaluation.cells if cell.failure is None]
+    unscored = sum(len(cell.pending()) for cell in answered)
+    if unscored:
+        log.warning("%d answers have no score; they count nowhere, and the same command asks them again", unscored)
+    failures = evaluation.failures
+    if not failures:
+        return None
+    details = "\n".join(f"  {_failure_sentence(failure)}" for failure in failures)
+    return IncompleteError(
+        f"{len(failures)} of {len(failures) + len(answered)} cells failed; the tables are without what they lack. Fix "
+        f"the cause and run the same command again: finished answers are kept.\n{details}"
+    )
+
+
+def write_results(evaluation: SpecEvaluation) -> None:
+    """Write all files except the cells."""
+    spec, folder, cells = evaluation.spec, evaluation.folder, evaluation.cells
+    write_text(folder / "plan.yaml", dump_plan(spec))
+    records = {id(cell): _records(cell) for cell in cells}
+    notes = list(dict.fromkeys(evaluation.notes))
+    notes += [f"Nothing was rewritten. {verdict.sentence}" for verdict in evaluation.wrong]
+    notes += [note for cell in cells if cell.failure is None for note in _missing_notes(cell)]
+    notes += [_failure_sentence(failure, " failed") for failure in evaluation.failures]
+    tables = build_tables(spec, cells, records)
+    cards = {environment.name: environment.card for environment in evaluation.environments}
+    training = {
+        name: environment
+        for name, system in evaluation.systems.items()
+        if isinstance(system, RewritingSystem) and (environment := trained_in(system, spec, cards))
+    }
+    matrix = transfer(tables[-1], spec.metrics[0], training) if tables else None
+    drawing = draw_transfer(matrix) if matrix is not None else None
+    shutil.rmtree(folder / "questions", ignore_errors=True)
+    for cell in cells:
+        if records[id(cell)]:
+            write_records(folder / _records_path(cell), records[id(cell)])
+    trec = folder / "trec"
+    shutil.rmtree(trec, ignore_errors=True)
+    notes += write_trec_files(trec, spec, cells, records, evaluation.licences) if spec.trec else []
+    page = Page(spec.name, family(spec), spec.metrics, tables, matrix, notes, _provenance_lines(evaluation))
+    write_text(folder / "tables.md", markdown(page))
+    write_text(folder / "tables.tex", latex(page))
+    write_text(folder / "tables.html", html(page, drawing))
+    write_text(folder / "tables.csv", csv(page))
+    if drawing is not None:
+        write_text(folder / "transfer.svg", standalone_svg(drawing))
+    else:
+        (folder / "transfer.svg").unlink(missing_ok=True)
+    content = _results_json(evaluation, page, matrix)
+    write_text(folder / "results.json", json.dumps(content, ensure_ascii=False, indent=1) + "\n")
+
+
+def _records(cell: Cell) -> list[EvalRecord]:
+    try:
+        return cell.records()
+    except DataError:  # the cell was already marked as failed for it
+        return []
+
+
+def _missing_notes(cell: Cell) -> list[str]:
+    reasons = cell.missing()
+    if not reasons:
+        return []
+    summary = ", ".join(f"{reason} ({count})" for reason, count in sorted(reasons.items()))
+    return [
+        f"{cell.label}: {sum(reasons.values())} answers never came and are counted nowhere: {summary}. The same "
+        f"command asks for them again; cells/{cell.journal.fingerprint}/missing.jsonl names the questions."
+    ]
+
+
+def _failure_sentence(failure: FailedCell, verb: str = "") -> str:
+    cell = f"{failure.system} on {failure.dataset} in {failure.environment}"
+    return f"{cell}{verb}: {failure.error}: {failure.message}"
+
+
+def _provenance_lines(evaluation: SpecEvaluation) -> list[str]:
+    spec = evaluation.spec
+    lines = [f"Split {spec.split}, seed {spec.seed}, rankings {spec.depth} deep, greedy where no samples are named."]
+    environments = evaluation.environments
+    lines += sorted({f"{one.dataset}: {one.sample} questions." for one in environments if one.sample})
+    lines += [f"{dataset}: {licence}" for dataset, licence in evaluation.licences.items() if licence]
+    lines += [verdict.sentence for _, verdict in evaluation.baselines if verdict.status != "wrong"]
+    version_list = ", ".join(f"{name} {version}" for name, version in versions().items())
+    return [*lines, f"To make it again: querylect eval plan.yaml. {version_list}."]
+
+
+def _results_json(evaluation: SpecEvaluation, page: Page, matrix: Transfer | None) -> dict[str, Any]:
+    return {
+        "created": datetime.now(UTC).isoformat(sep=" ", timespec="seconds"),
+        "name": evaluation.spec.name,
+        "identity": evaluation.identity,
+        "family": page.family,
+        "tables": [table_json(table) for table in page.tables],
+        "transfer": asdict(matrix) if matrix is not None else None,
+        "cells": [
+            {
+                "system": cell.system.name,
+                "dataset": cell.environment.dataset,
+                "environment": cell.environment.name,
+                "questions": len(cell.environment.questions),
+                "sample": asdict(cell.environment.sample) if cell.environment.sample is not None else None,
+                "turns": cell.turns,
+                "samples": cell.system.asking.samples,
+                "fingerprint": cell.journal.fingerprint,
+                "missing": cell.missing() if cell.failure is None else {},
+                "records": _records_path(cell),
+            }
+            for cell in evaluation.cells
+        ],
+        "failed": [asdict(failure) for failure in evaluation.failures],
+        "baselines": [
+            {"dataset": environment.dataset, "environment": environment.name, **asdict(verdict)}
+            for environment, verdict in evaluation.baselines
+        ],
+        "notes": list(page.notes),
+        "places": [
+            {
+                "dataset": environment.dataset,
+                "environment": environment.name,
+                "retriever": asdict(environment.card),
+                "documents": environment.documents,
+                "corpus": environment.corpus_hash,
+                "identity": environment.identity,
+            }
+            for environment in evaluation.environments
+        ],
+        "plan": evaluation.spec.model_dump(mode="json"),
+        "versions": versions(),
+    }
+
+
+def _records_path(cell: Cell) -> str:
+    return f"questions/{cell.environment.dataset}.{cell.environment.name}.{cell.system.name}.jsonl"
