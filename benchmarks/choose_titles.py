@@ -1,0 +1,140 @@
+"""What a second turn could gain without training: choosing one title among the first turn's hits by its probability.
+
+    python benchmarks/choose_titles.py RUN [--split validation] [--questions 300] [--weight 0.3] [KEY=VALUE …]
+
+The policy of RUN, a run of `demo`, answers greedily. Each title of the first ten hits is then scored by the same policy
+and prompt: log p(title | question), that minus log p(title | "something") (pointwise mutual information, PMI), or its
+rank. The best title of each kind is added to the plan. Prints nDCG@10, and the paired test of each against turn 1.
+Choose the weight on validation and run it once on test.
+"""
+
+import argparse
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from machine import describe
+from querylect.configs.run_settings import load_run_config
+from querylect.data.sampling import draw
+from querylect.data.types import Question
+from querylect.envs.client.connect import open_environment
+from querylect.envs.plan import Probe, SearchPlan, Term
+from querylect.envs.server.schemas import Step
+from querylect.eval.answering import greedy_trees
+from querylect.eval.statistics import compare_paired
+from querylect.rewriters.small import load_prompt
+from querylect.rollouts.chat import Chat
+from querylect.rollouts.checkpoints import find_checkpoint
+from querylect.rollouts.policy import load_policy
+from querylect.rollouts.tree import Node
+
+METRIC = "ndcg@10"
+NEUTRAL = "something"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One title of the first turn's hits."""
+
+    title: str
+    conditional: float
+    """log p(title | question)."""
+    neutral: float
+    """log p(title | "something")."""
+    rank: int
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path)
+    parser.add_argument("changes", nargs="*", metavar="KEY=VALUE")
+    parser.add_argument("--split", default="validation")
+    parser.add_argument("--questions", type=int, default=300)
+    parser.add_argument("--weight", type=float, default=0.3)
+    given = parser.parse_intermixed_args()
+    print(describe())
+    config = load_run_config(given.run, [*given.changes, "eval.turns=1"])
+    checkpoint = find_checkpoint(given.run)
+    with open_environment(config) as client:
+        questions = draw(client.questions(given.split), given.questions, config.eval.sample_seed)
+
+        def values(plans: Sequence[SearchPlan]) -> list[float | None]:
+            steps = [Step(question_id=one.id, plan=plan) for one, plan in zip(questions, plans, strict=True)]
+            return [result.metrics[METRIC] if result else None for result in client.step(steps, metrics=[METRIC])]
+
+        first = [tree.roots[0] for tree in greedy_trees(config, client, checkpoint, questions)]
+        candidates = score_titles(config, checkpoint, questions, first)
+        turn_1 = [node.metrics.get(METRIC) for node in first]
+        print(f"{len(questions)} questions of {given.split}; turn 1: {mean(turn_1):.4f}")
+        kinds: dict[str, Callable[[Candidate], float]] = {
+            "first title": lambda one: -one.rank,
+            "log p(title | question)": lambda one: one.conditional,
+            "PMI": lambda one: one.conditional - one.neutral,
+        }
+        for name, score in kinds.items():
+            plans = [
+                extended(question, node, max(titles, key=score).title if titles else "", given.weight)
+                for question, node, titles in zip(questions, first, candidates, strict=True)
+            ]
+            test = compare_paired(values(plans), turn_1, resamples=2000, permutations=20_000, seed=config.seed)
+            print(
+                f"{name:24} {test.mean_a:.4f}  {test.difference:+.4f} ({test.low:+.4f} to {test.high:+.4f}), "
+                f"p = {test.p:.4f}, {test.wins} better, {test.losses} worse"
+            )
+
+
+def mean(values: Sequence[float | None]) -> float:
+    """The mean of the values that are there."""
+    present = [value for value in values if value is not None]
+    return sum(present) / len(present)
+
+
+def extended(question: Question, node: Node, title: str, weight: float) -> SearchPlan:
+    """The plan of turn 1 with a title added to each probe."""
+    plan = node.rewrite.plan or SearchPlan.of(question.text)
+    if not title:
+        return plan
+    probes = [Probe(terms=(*probe.terms, Term(text=title, weight=weight))) for probe in plan.probes]
+    return plan.model_copy(update={"probes": tuple(probes)})
+
+
+@torch.no_grad()
+def score_titles(
+    config: Any, checkpoint: Path, questions: Sequence[Question], first: Sequence[Node]
+) -> list[list[Candidate]]:
+    """The titles of each first turn's hits with their log-probabilities as answers."""
+    model, tokenizer = load_policy(config.policy, checkpoint)
+    prompt, chat = load_prompt(config.rewriter.prompt), Chat(tokenizer, {tokenizer.eos_token_id})
+
+    def log_probabilities(text: str, titles: Sequence[str]) -> list[float]:
+        ids = chat.first([*prompt.messages(), {"role": "user", "content": prompt.ask(text, "")}])
+        answers = [tokenizer(title, add_special_tokens=False)["input_ids"] for title in titles]
+        cache = model(torch.tensor([ids[:-1]]), use_cache=True, logits_to_keep=1).past_key_values
+        cache.batch_repeat_interleave(len(answers))
+        rows = torch.full((len(answers), 1 + max(map(len, answers))), tokenizer.eos_token_id)
+        rows[:, 0] = ids[-1]
+        for row, answer in zip(rows, answers, strict=True):
+            row[1 : 1 + len(answer)] = torch.tensor(answer)
+        mask = torch.ones(len(answers), len(ids) - 1 + rows.shape[1], dtype=torch.long)
+        logits = model(rows, past_key_values=cache, attention_mask=mask).logits.log_softmax(-1)
+        return [
+            sum(float(logits[number, position, token]) for position, token in enumerate(answer))
+            for number, answer in enumerate(answers)
+        ]
+
+    scored = []
+    for question, node in zip(questions, first, strict=True):
+        titles = [hit.document.title for hit in node.ranking]
+        if not titles:
+            scored.append([])
+            continue
+        both = zip(titles, log_probabilities(question.text, titles), log_probabilities(NEUTRAL, titles), strict=True)
+        scored.append([Candidate(title, given, neutral, rank) for rank, (title, given, neutral) in enumerate(both)])
+    return scored
+
+
+if __name__ == "__main__":
+    main()
