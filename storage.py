@@ -71,7 +71,7 @@ def hold(descriptor: int, path: Path, message: str) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        raise StorageError(message) from error
+        raise StorageError(message, code="already-locked") from error
     except OSError as error:
         log.warning("%s cannot be locked (%s): do not let a second process write there", path, error)
 
@@ -87,7 +87,7 @@ def only_writer(folder: Path, name: str, unwritable: str, taken: str) -> Iterato
         folder.mkdir(parents=True, exist_ok=True)
         lock = (folder / name).open("w")
     except OSError as error:
-        raise StorageError(f"{folder} cannot be written ({error}). {unwritable}") from error
+        raise StorageError(f"{folder} cannot be written ({error}). {unwritable}", code="unwritable-folder") from error
     with lock:
         hold(lock.fileno(), folder, taken)
         yield
@@ -110,7 +110,7 @@ def storage(message: Callable[[OSError], str]) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise StorageError(message(error)) from error
+        raise StorageError(message(error), code="unwritable-file") from error
 
 
 def writing(path: Path, remedy: str) -> AbstractContextManager[None]:
@@ -179,7 +179,7 @@ def read_whole(path: Path, row: Callable[[bytes], Row | None], useless: str, unr
                     if (parsed := row(line.rstrip(b"\r\n"))) is not None:
                         rows.append(parsed)
     except OSError as error:
-        raise StorageError(f"{path} cannot be read ({error}). {unreadable}") from error
+        raise StorageError(f"{path} cannot be read ({error}). {unreadable}", code="unreadable-file") from error
     if len(rows) < lines:
         log.warning("%s: %d lines %s", path, lines - len(rows), useless)
     return rows

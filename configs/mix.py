@@ -29,9 +29,11 @@ def chosen(config: "RunConfig", name: str | None) -> dict[str, "RunConfig"]:
     if name is None:
         return by_name
     if config.mix is None:
-        raise ConfigError(f"--env is {name!r}, but the config mixes nothing and has one environment. Leave it out.")
+        message = f"--env is {name!r}, but the config mixes nothing and has one environment. Leave it out."
+        raise ConfigError(message, code="no-mix")
     if name not in by_name:
-        raise ConfigError(f"--env is {name!r}; the config mixes {', '.join(by_name)}. Name one of them.")
+        message = f"--env is {name!r}; the config mixes {', '.join(by_name)}. Name one of them."
+        raise ConfigError(message, code="unknown-name")
     return {name: by_name[name]}
 
 
@@ -39,5 +41,6 @@ def only(config: "RunConfig", name: str | None) -> "RunConfig":
     """The config of the environment `name`, or of the only one. Raises ConfigError."""
     runs = chosen(config, name)
     if len(runs) > 1:
-        raise ConfigError(f"the config mixes {', '.join(runs)}, and this takes one environment. Name it: --env NAME.")
+        message = f"the config mixes {', '.join(runs)}, and this takes one environment. Name it: --env NAME."
+        raise ConfigError(message, code="several-environments")
     return next(iter(runs.values()))

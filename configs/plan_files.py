@@ -72,7 +72,9 @@ def plan_of_flags(
     datasets, retrievers = list(datasets), list(retrievers)
     if not datasets or not retrievers:
         raise ConfigError(
-            "nothing to evaluate: give a plan, a run folder or a config, or at least one --dataset and one --retriever."
+            "nothing to evaluate: give a plan, a run folder or a config, or at least one --dataset and one "
+            "--retriever.",
+            code="nothing-to-evaluate",
         )
     sources = {
         name: {"kind": dataset} if dataset in ("hpo", "wordnet") else {"kind": "beir", "path": dataset}
@@ -85,7 +87,8 @@ def plan_of_flags(
     if samples is not None:
         system["samples"] = samples
     if endpoint is not None and model is None:
-        raise ConfigError(f"--endpoint {endpoint} serves models by name; say with --model which one is asked.")
+        message = f"--endpoint {endpoint} serves models by name; say with --model which one is asked."
+        raise ConfigError(message, code="missing-model")
     served = {"llm": {"model": model, "base_url": endpoint}} if endpoint is not None else {}
     systems: dict[str, Mapping[str, Any]] = {
         name: {**system, **served, "rewriter": {"name": kind}}
@@ -93,7 +96,8 @@ def plan_of_flags(
     }
     for name, folder in _by_name("--run", runs).items():
         if name in systems:
-            raise ConfigError(f"two systems are called {name!r}; give the run another name: --run NAME={folder}.")
+            message = f"two systems are called {name!r}; give the run another name: --run NAME={folder}."
+            raise ConfigError(message, code="duplicate-name")
         systems[name] = {**system, "run": folder}
     values: dict[str, Any] = {"datasets": sources, "environments": environments, "systems": systems}
     if model is not None and endpoint is None:
@@ -109,6 +113,7 @@ def _by_name(flag: str, texts: Iterable[str]) -> dict[str, str]:
         value = value if equals else text
         name = name if equals else Path(value).name.partition(":")[2] or Path(value).name
         if name in by_name:
-            raise ConfigError(f"{flag} has two that are called {name!r}; give one of them another name: NAME={value}.")
+            message = f"{flag} has two that are called {name!r}; give one of them another name: NAME={value}."
+            raise ConfigError(message, code="duplicate-name")
         by_name[name] = value
     return by_name

@@ -104,9 +104,10 @@ class Environment:
         Raises RequestError for an unknown split and for a negative offset or limit.
         """
         if split not in self.splits:
-            raise RequestError(f"unknown split {split!r}; this environment has {', '.join(self.splits)}.")
+            message = f"unknown split {split!r}; this environment has {', '.join(self.splits)}."
+            raise RequestError(message, code="unknown-split")
         if offset < 0 or (limit is not None and limit < 0):
-            raise RequestError(f"offset {offset} and limit {limit} must not be negative.")
+            raise RequestError(f"offset {offset} and limit {limit} must not be negative.", code="negative-range")
         return list(self._dataset.splits[split].questions[offset : None if limit is None else offset + limit])
 
     @property
@@ -152,7 +153,8 @@ class Environment:
             for probe in plan.probes:
                 if probe.source is not None:
                     raise RequestError(
-                        f"unknown source {probe.source!r}: {self.name} holds one knowledge base. Leave source out."
+                        f"unknown source {probe.source!r}: {self.name} holds one knowledge base. Leave source out.",
+                        code="unknown-source",
                     )
                 depth = (probe.k or plan.k) + isinstance(plan, PlanWithout)
                 depths[probe.terms] = max(depths.get(probe.terms, 0), min(depth, self.corpus_size))

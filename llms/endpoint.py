@@ -114,7 +114,8 @@ class Endpoint:
         """Raises ConfigError for a URL that is none."""
         if config.base_url is None or not config.base_url.startswith(("http://", "https://")):
             raise ConfigError(
-                f"base_url is {config.base_url!r}; expected http://… or https://…, such as http://host:8000/v1."
+                f"base_url is {config.base_url!r}; expected http://… or https://…, such as http://host:8000/v1.",
+                code="invalid-url",
             )
         self._config = config
         self._reached = self._refused = False
@@ -158,7 +159,8 @@ class Endpoint:
                 missing = isinstance(outcome, MissingResponse)
                 self._consecutive_failures = self._consecutive_failures + 1 if missing else 0
                 if self._consecutive_failures >= max(config.concurrency, 8):
-                    raise self._unavailable_error(f"{self._consecutive_failures} prompts in a row had no reply")
+                    reason = f"{self._consecutive_failures} prompts in a row had no reply"
+                    raise self._unavailable_error(reason, "no-replies")
 
         http = openai.DefaultAsyncHttpxClient(event_hooks={"request": [count_retry], "response": [check]})
         key = os.environ.get(config.api_key_env) or "none"
@@ -213,7 +215,7 @@ class Endpoint:
         except openai.APIConnectionError as error:
             self._last_error = str(error.__cause__ or error)
             if not self._reached:
-                raise self._unavailable_error("it cannot be reached") from error
+                raise self._unavailable_error("it cannot be reached", "endpoint-unreachable") from error
             return MissingResponse("no completion" if isinstance(error.__cause__, ValidationError) else "no connection")
         return LlmResponse(
             tuple(texts[: draw.n]),
@@ -241,13 +243,15 @@ class Endpoint:
         key = "is set" if os.environ.get(self._config.api_key_env) else "is not set"
         return ConfigError(
             f"{self._config.base_url} answers HTTP {error.status_code} for the model {self._config.model!r}: "
-            f"{error.message}. Check base_url, model and the key ({self._config.api_key_env} {key})."
+            f"{error.message}. Check base_url, model and the key ({self._config.api_key_env} {key}).",
+            code="endpoint-refused",
         )
 
-    def _unavailable_error(self, reason: str) -> EngineUnavailableError:
+    def _unavailable_error(self, reason: str, code: str) -> EngineUnavailableError:
         return EngineUnavailableError(
             f"the endpoint {self._config.base_url}: {reason} (last: {self._last_error}). Replies that came before are "
-            "kept. Start it, mend base_url, or raise the deadline, and run the same command again."
+            "kept. Start it, mend base_url, or raise the deadline, and run the same command again.",
+            code=code,
         )
 
 

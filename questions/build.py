@@ -93,7 +93,8 @@ def write_question_index(
         if start is not None and current is not None and not overwrite:
             raise IndexFolderError(
                 f"{target} exists already. Replace it by what {start} and the settings give with --overwrite, or name "
-                "another folder with --to."
+                "another folder with --to.",
+                code="already-exists",
             )
         existing = _load_existing(open_question_index(start) if start is not None else current)
         session = _Session(config, env, existing, AnswerJournal(parts.folder))
@@ -160,7 +161,8 @@ class _Session:
             if hashes.get(name) != content.hash:
                 raise DataError(
                     f"content {name!r} has changed or is gone since its questions were written. Bring them up to date "
-                    "first: querylect index questions without --add."
+                    "first: querylect index questions without --add.",
+                    code="changed-content",
                 )
         current = [record for record in self.existing.asked.values() if hashes.get(record.id) == record.hash]
         position = {name: number for number, name in enumerate(hashes)}
@@ -171,7 +173,8 @@ class _Session:
             if unknown:
                 raise DataError(
                     f"{add}: the question {text!r} names content {unknown[0]!r}, which the corpus does not hold. "
-                    "Mend the id, or take the question out."
+                    "Mend the id, or take the question out.",
+                    code="unknown-content",
                 )
             self.vetted.append((text, contents))
         return 0
@@ -187,7 +190,8 @@ class _Session:
             raise DataError(
                 f"no question is left: {len(self.records)} contents were asked about, {failed} of the writer's answers "
                 f"did not have the required form, {missing} replies are missing. See {parts.folder / ASKED}; ask "
-                "another model, or give questions with --add."
+                "another model, or give questions with --add.",
+                code="no-questions",
             )
         unjudged = 0
         if config.extend is not None:
@@ -333,7 +337,8 @@ def _refuse_other_settings(previous: Mapping[str, Any], now: Mapping[str, Any], 
         raise ConfigError(
             f"the questions in {folder} were asked with {name} {previous.get(name)!r}; the settings say {now[name]!r}. "
             "Go on with the settings of that index, name another folder with --to, or ask everything again with "
-            "--overwrite."
+            "--overwrite.",
+            code="other-settings",
         )
 
 
@@ -344,7 +349,8 @@ def _documents(corpus: Corpus) -> Iterator[Document]:
     for block in blocks:
         for document in corpus.read(block):
             if document.id in ids:
-                raise DataError(f"document id {document.id!r} stands twice in the corpus; ids must be unique.")
+                message = f"document id {document.id!r} stands twice in the corpus; ids must be unique."
+                raise DataError(message, code="duplicate-id")
             ids.add(document.id)
             yield document
 
@@ -359,7 +365,8 @@ def _dates(file: str | None) -> dict[str, str]:
         try:
             dates[identifier_of(row, path, number)] = date.fromisoformat(str(row["date"])[:10]).isoformat()
         except ValueError:
-            raise DataError(f"{path}, line {number}: 'date' is {row['date']!r}; expected YYYY-MM-DD.") from None
+            message = f"{path}, line {number}: 'date' is {row['date']!r}; expected YYYY-MM-DD."
+            raise DataError(message, code="invalid-date") from None
     return dates
 
 

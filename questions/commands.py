@@ -44,7 +44,8 @@ def index_questions(
     question_index = settings.env.question_index
     folder = to or (Path(question_index.folder) if question_index is not None else None)
     if folder is None:
-        raise ConfigError("where the questions go is not said: give --to FOLDER, or set env.question_index.folder.")
+        message = "where the questions go is not said: give --to FOLDER, or set env.question_index.folder."
+        raise ConfigError(message, code="missing-folder")
     from .build import write_question_index
 
     with progress_bar("asking") as progress:

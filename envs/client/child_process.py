@@ -82,15 +82,15 @@ class _Child:
         """The URL, once the service takes requests."""
         with self._report as stream:
             if not wait([stream.fileno()], seconds):
-                raise self._failed("did not open its index in time")
+                raise self._failed("did not open its index in time", "startup-timeout")
             report: dict[str, str] = json.loads(stream.readline() or "{}")
         if "url" in report:
             return report["url"]
         kind = getattr(errors, report.get("error", ""), None)
         if kind is None:
-            raise self._failed("ended before it was ready")
+            raise self._failed("ended before it was ready", "startup-failed")
         self._error_reported = True
-        error: QuerylectError = kind(report["message"])
+        error: QuerylectError = kind(report["message"], code=report["code"])
         raise error
 
     def stop(self) -> None:
@@ -121,12 +121,13 @@ class _Child:
                 self._lines.append(line)
                 log.debug("service: %s", line)
 
-    def _failed(self, event: str) -> EnvironmentUnavailableError:
+    def _failed(self, event: str, code: str) -> EnvironmentUnavailableError:
         self._error_reported = True
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(1.0)
         self._reader.join(0.5)
         last = "\n".join(self._lines) or "(it wrote nothing)"
-        code = self.process.poll()
-        state = "it still runs and is stopped now" if code is None else f"exit code {code}"
-        return EnvironmentUnavailableError(f"the local environment service {event} ({state}). Its last lines:\n{last}")
+        exit_code = self.process.poll()
+        state = "it still runs and is stopped now" if exit_code is None else f"exit code {exit_code}"
+        message = f"the local environment service {event} ({state}). Its last lines:\n{last}"
+        return EnvironmentUnavailableError(message, code=code)

@@ -69,7 +69,8 @@ class EnvironmentClient:
         """
         if urls is None:
             if config.urls == "local":
-                raise ConfigError("client.urls is 'local': start the service with local_service and give its URL.")
+                message = "client.urls is 'local': start the service with local_service and give its URL."
+                raise ConfigError(message, code="local-urls")
             urls = config.urls
         self._config = config
         self._transport = Transport(config, urls)
@@ -254,7 +255,8 @@ class EnvironmentClient:
             raise ConfigError(
                 f"the service at {self._transport.urls} answers from two different indexes "
                 f"({self._info.index_hash} and {index_hash}), so rewards would not be comparable. "
-                "Start every replica with the same index, and do not change it during a run."
+                "Start every replica with the same index, and do not change it during a run.",
+                code="different-indexes",
             )
 
 
@@ -329,7 +331,7 @@ def _json(request: BaseModel) -> str:
     try:
         return request.model_dump_json()
     except PydanticSerializationError as error:
-        raise RequestError(f"the request is no valid Unicode text ({error}).") from error
+        raise RequestError(f"the request is no valid Unicode text ({error}).", code="invalid-unicode") from error
 
 
 def _expect(condition: bool, actual: str) -> None:

@@ -68,7 +68,8 @@ def discover_services(config: EnvironmentConfig) -> list[str] | None:
         raise ConfigError(
             f"no service of the index {_absolute(config)} with the settings of this environment is handed over in "
             f"{folder} (there: {indexes}). Start one with `querylect serve CONFIG --tell {folder}/NAME.json`, or unset "
-            f"{VARIABLE}."
+            f"{VARIABLE}.",
+            code="no-service",
         )
     return urls
 
@@ -79,7 +80,8 @@ def _read(path: Path) -> Service:
     except (OSError, ValidationError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it holds no url, index and settings"
         raise ConfigError(
-            f"{path}, named by {VARIABLE}, cannot be read ({reason}). It is written by `querylect serve --tell`."
+            f"{path}, named by {VARIABLE}, cannot be read ({reason}). It is written by `querylect serve --tell`.",
+            code="unreadable-file",
         ) from error
 
 

@@ -21,7 +21,8 @@ def source_address_for(host: str) -> str:
     except OSError as error:
         raise ConfigError(
             f"no way from {socket.gethostname()} to {host!r} ({error.strerror or error}); give the name or address of "
-            "a machine that shall reach this one."
+            "a machine that shall reach this one.",
+            code="unreachable-host",
         ) from error
 
 

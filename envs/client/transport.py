@@ -150,7 +150,8 @@ class Transport:
 
     def __init__(self, config: ClientConfig, urls: Sequence[str]) -> None:
         if not urls:
-            raise ConfigError("client.urls is empty; give at least one URL such as http://127.0.0.1:8080, or local.")
+            message = "client.urls is empty; give at least one URL such as http://127.0.0.1:8080, or local."
+            raise ConfigError(message, code="no-urls")
         self.replicas = [Replica(_base_url(url)) for url in urls]
         self.stats = ClientStats()
         self._timeout = config.timeout
@@ -276,9 +277,11 @@ def _base_url(text: str) -> str:
     try:
         url = httpx.URL(text)
     except (httpx.InvalidURL, TypeError) as error:
-        raise ConfigError(f"client.urls: {text!r} is no URL ({error}); expected http://HOST:PORT.") from error
+        message = f"client.urls: {text!r} is no URL ({error}); expected http://HOST:PORT."
+        raise ConfigError(message, code="invalid-url") from error
     if url.scheme not in ("http", "https") or not url.host:
-        raise ConfigError(f"client.urls: {text!r} is no service URL; expected http://HOST:PORT or https://HOST.")
+        message = f"client.urls: {text!r} is no service URL; expected http://HOST:PORT or https://HOST."
+        raise ConfigError(message, code="invalid-url")
     return str(url).rstrip("/")
 
 

@@ -21,7 +21,8 @@ def token_of(variable: str) -> str:
     if not token and (file := os.environ.get(f"{variable}_FILE", "")):
         token, source = _read(Path(file), f"{variable}_FILE"), file
     if token and not (token.isascii() and token.isprintable()):
-        raise ConfigError(f"the token in {source} holds characters that no header can carry; use printable ASCII.")
+        message = f"the token in {source} holds characters that no header can carry; use printable ASCII."
+        raise ConfigError(message, code="invalid-token")
     return token
 
 
@@ -29,14 +30,17 @@ def _read(path: Path, variable: str) -> str:
     try:
         mode = path.stat().st_mode
         if mode & (stat.S_IRWXG | stat.S_IRWXO):
-            raise ConfigError(f"others may read the token file {path} (mode {mode & 0o777:o}): chmod 600 {path}.")
+            message = f"others may read the token file {path} (mode {mode & 0o777:o}): chmod 600 {path}."
+            raise ConfigError(message, code="exposed-token-file")
         token = path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
         raise ConfigError(
             f"the token file {path}, named by {variable}, cannot be read ({reason}). Name one that holds the token of "
-            f"the service and is yours, or unset {variable}."
+            f"the service and is yours, or unset {variable}.",
+            code="unreadable-file",
         ) from error
     if not token:
-        raise ConfigError(f"the token file {path}, named by {variable}, is empty; write the service's token into it.")
+        message = f"the token file {path}, named by {variable}, is empty; write the service's token into it."
+        raise ConfigError(message, code="empty-token-file")
     return token

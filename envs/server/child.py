@@ -40,7 +40,7 @@ def main() -> None:
         serve(EnvironmentConfig.model_validate_json(settings), ready=lambda url: tell(url=url))
     except QuerylectError as error:
         log.error("%s", error)
-        tell(error=type(error).__name__, message=str(error))
+        tell(error=type(error).__name__, message=str(error), code=error.code)
         sys.exit(error.exit_code)
 
 

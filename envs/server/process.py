@@ -139,7 +139,8 @@ def bound(host: str, port: int) -> Iterator[socket.socket]:
         listener = socket.socket(family, kind, protocol)
     except OSError as error:
         raise UserError(
-            f"cannot serve on host {host!r}: {error}. Give a host name or address of this machine."
+            f"cannot serve on host {host!r}: {error}. Give a host name or address of this machine.",
+            code="cannot-bind",
         ) from error
     with listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -149,7 +150,8 @@ def bound(host: str, port: int) -> Iterator[socket.socket]:
             listener.bind(address)
         except OSError as error:
             remedy = _BIND_REMEDIES.get(error.errno or 0, "Choose another env.host or env.port.")
-            raise UserError(f"cannot serve on {host} port {port}: {error.strerror or error}. {remedy}") from error
+            message = f"cannot serve on {host} port {port}: {error.strerror or error}. {remedy}"
+            raise UserError(message, code="cannot-bind") from error
         yield listener
 
 

@@ -53,10 +53,12 @@ def serve(
     if not token and not is_loopback(config.host):
         raise UserError(
             f"host {config.host!r} is reachable from other machines and no token is set. Set the environment variable "
-            "named by client.token_env (QUERYLECT_TOKEN) to a secret, or serve on 127.0.0.1."
+            "named by client.token_env (QUERYLECT_TOKEN) to a secret, or serve on 127.0.0.1.",
+            code="missing-token",
         )
     if (writer or extend) is not None and config.workers > 1:
-        raise UserError(f"env.workers is {config.workers}; a rewriter is held by one. Set it to 1.")
+        message = f"env.workers is {config.workers}; a rewriter is held by one. Set it to 1."
+        raise UserError(message, code="too-many-workers")
     with bound(config.host, config.port) as listener:
         started = partial(ready, url_of(config.host, listener.getsockname()[1]))
         if config.workers == 1:
@@ -116,7 +118,8 @@ class WorkerPool(Multiprocess):
         for process in ended:
             if process.pid not in self._open:
                 self.error = self.error or EnvironmentUnavailableError(
-                    f"a worker ended (exit code {process.exitcode}) before it was ready; see its log."
+                    f"a worker ended (exit code {process.exitcode}) before it was ready; see its log.",
+                    code="startup-failed",
                 )
         if self.error is not None:
             self.should_exit.set()

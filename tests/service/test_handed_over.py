@@ -25,6 +25,8 @@ from querylect.envs.server.auth import token_of
 from querylect.errors import ConfigError, StorageError
 from querylect.slurm import ready
 
+from ..raising import refused
+
 
 @pytest.fixture
 def token_file(tmp_path, monkeypatch):
@@ -45,26 +47,25 @@ def test_a_token_stands_in_a_variable_or_in_a_file_of_its_owner(token_file, monk
 
 
 def test_a_token_file_that_cannot_be_used_is_one_sentence(token_file):
-    def refused(what):
-        with pytest.raises(ConfigError, match=what) as error:
+    def check(code, *facts):
+        with refused(ConfigError, code, token_file, *facts) as error:
             token_of("MINE")
-        assert str(token_file) in str(error.value)
         assert "s3cret" not in str(error.value)
         assert "\n" not in str(error.value)
 
     token_file.chmod(0o640)
-    refused(r"others may read the token file .* \(mode 640\): chmod 600")
+    check("exposed-token-file", "mode 640", f"chmod 600 {token_file}")
     token_file.chmod(0o600)
     token_file.write_bytes(b"\xff\xfe")
-    refused(r"named by MINE_FILE, cannot be read \(it is not text\)")
+    check("unreadable-file", "MINE_FILE", "not text")
     token_file.write_text(" \n")
-    refused(r"named by MINE_FILE, is empty")
+    check("empty-token-file", "MINE_FILE")
     token_file.write_text("two\nlines")
-    refused("characters that no header can carry")
+    check("invalid-token")
     token_file.unlink()
-    refused(r"named by MINE_FILE, cannot be read \(No such file or directory\)")
+    check("unreadable-file", "MINE_FILE", "No such file or directory")
     token_file.mkdir(mode=0o700)
-    refused(r"named by MINE_FILE, cannot be read \(Is a directory\)")
+    check("unreadable-file", "MINE_FILE", "Is a directory")
 
 
 def test_a_run_and_a_service_end_with_that_sentence(token_file, small_environment, capsys):
@@ -72,12 +73,12 @@ def test_a_run_and_a_service_end_with_that_sentence(token_file, small_environmen
         {"env": small_environment.model_dump(), "client": {"urls": ["http://127.0.0.1:9"], "token_env": "MINE"}}
     )
     token_file.chmod(0o644)
-    with pytest.raises(ConfigError, match="others may read"), open_environment(config):
+    with refused(ConfigError, "exposed-token-file", token_file, "644"), open_environment(config):
         pass
     with pytest.raises(SystemExit) as ended:
         main(["serve", "tiny", "client.token_env=MINE"])
     assert ended.value.code == 2
-    assert "others may read" in capsys.readouterr().err
+    assert f"chmod 600 {token_file}" in capsys.readouterr().err
 
 
 def test_a_service_tells_its_address_and_a_run_that_starts_none_finds_it(small_environment, tmp_path, monkeypatch):
@@ -111,7 +112,7 @@ def test_a_service_tells_its_address_and_a_run_that_starts_none_finds_it(small_e
                 assert client.environment().corpus_size == 6
             assert discover_services(config.env) == [url]
             other = config.env.model_copy(update={"index": "indexes/other"})
-            with pytest.raises(ConfigError, match=r"no service of the index .*/indexes/other with the settings"):
+            with refused(ConfigError, "no-service", "/indexes/other", services):
                 discover_services(other)
         finally:
             service.send_signal(signal.SIGTERM)
@@ -127,7 +128,7 @@ def test_of_two_environments_over_one_index_each_finds_its_own_service(small_env
     monkeypatch.setenv("QUERYLECT_SERVICES", str(tmp_path))
     assert discover_services(small_environment) == ["http://127.0.0.1:1"]
     assert discover_services(other.model_copy(update={"host": "10.0.0.1", "port": 80})) == ["http://127.0.0.1:2"]
-    with pytest.raises(ConfigError, match="with the settings of this environment is handed over in"):
+    with refused(ConfigError, "no-service", small_environment.index, tmp_path):
         discover_services(small_environment.model_copy(update={"engine": "rank_bm25"}))
 
 
@@ -161,38 +162,41 @@ def test_no_proxy_stands_between_a_run_and_a_service_of_its_own(monkeypatch):
 
 
 def test_an_address_that_cannot_be_written_or_read(small_environment, tmp_path, monkeypatch):
-    with pytest.raises(StorageError, match=r"the address of the service could not be written to .* \(No such file"):
-        register_service(tmp_path / "none" / "it.json", "http://127.0.0.1:1", small_environment)
-    (tmp_path / "folder" / "it.json").mkdir(parents=True)  # in the way of the last step
-    with pytest.raises(StorageError, match=r"could not be written to .* \(Is a directory"):
-        register_service(tmp_path / "folder" / "it.json", "http://127.0.0.1:1", small_environment)
+    missing = tmp_path / "none" / "it.json"
+    with refused(StorageError, "unwritable-file", missing, "No such file", "--tell"):
+        register_service(missing, "http://127.0.0.1:1", small_environment)
+    folder = tmp_path / "folder" / "it.json"  # in the way of the last step
+    folder.mkdir(parents=True)
+    with refused(StorageError, "unwritable-file", folder, "Is a directory", "--tell"):
+        register_service(folder, "http://127.0.0.1:1", small_environment)
     assert os.listdir(tmp_path / "folder") == ["it.json"], "nothing half-written"
     (tmp_path / "it.json").write_text('{"url": 3}')
     monkeypatch.setenv("QUERYLECT_SERVICES", str(tmp_path))
-    with pytest.raises(ConfigError, match=r"it\.json, named by QUERYLECT_SERVICES, cannot be read \(it holds no url"):
+    with refused(ConfigError, "unreadable-file", tmp_path / "it.json", "QUERYLECT_SERVICES", " url"):
         discover_services(small_environment)
 
 
 def test_the_address_that_another_machine_reaches(capsys):
     assert source_address_for("127.0.0.1") == "127.0.0.1"
     assert facing_command("no.such.host.invalid") == 2
-    assert re.match(r"error: no way from .*\n$", capsys.readouterr().err)
-    with pytest.raises(ConfigError, match=r"no way from .* to 'no\.such\.host\.invalid'"):
+    assert re.match(r"error: .*'no\.such\.host\.invalid'.*\n$", capsys.readouterr().err)
+    with refused(ConfigError, "unreachable-host", "'no.such.host.invalid'"):
         source_address_for("no.such.host.invalid")
 
 
 def test_a_wait_in_vain_says_who_is_missing(tmp_path, small_environment, capsys):
     began = time.monotonic()
-    assert "0 of 2 retrievers have told their address" in ready.wait(tmp_path, 2, 0)
+    assert "0 of 2" in ready.wait(tmp_path, 2, 0)
     register_service(tmp_path / "it.json", "http://127.0.0.1:1", small_environment)
     said = ready.wait(tmp_path, 1, 0)
-    assert "1 of 1 retrievers have told their address; http://127.0.0.1:1 does not answer here (" in said
+    assert "1 of 1" in said
+    assert "http://127.0.0.1:1" in said
     assert time.monotonic() - began < 60
     assert ready.main([str(tmp_path), "1", "0"]) == 1
     assert os.listdir(tmp_path) == ["it.json"]
     (tmp_path / "gone.json").symlink_to("nowhere")  # as one that goes while the folder is read
-    assert "1 of 2 retrievers have told their address" in ready.wait(tmp_path, 2, 0)
+    assert "1 of 2" in ready.wait(tmp_path, 2, 0)
     for wrong in ("30m", "nan", "-1"):
         capsys.readouterr()
         assert ready.main([str(tmp_path), "1", wrong]) == 2
-        assert capsys.readouterr().err.startswith(f"READY_SECONDS is {wrong!r}; expected a number of seconds")
+        assert capsys.readouterr().err.startswith(f"READY_SECONDS is {wrong!r}; ")

@@ -16,6 +16,7 @@ from querylect.llms.endpoint import Endpoint
 from querylect.rollouts.llms import open_llm
 
 from ..chat_server import ChatServer, serving
+from ..raising import refused
 
 WRITER = """
 import sys
@@ -108,7 +109,7 @@ def test_a_killed_process_leaves_every_reply_that_it_said_was_kept(tmp_path):
 
 def test_a_damaged_file_and_a_damaged_row(tmp_path):
     (tmp_path / "bad").write_text("no database" * 100)
-    with pytest.raises(StorageError, match=r"bad cannot be used.*remove the file"):
+    with refused(StorageError, None, tmp_path / "bad", "cache=FILE"):
         ReplyCache(tmp_path / "bad")
     cache = ReplyCache(tmp_path / "good")
     cache.put("a", LlmResponse((), 0, 0))

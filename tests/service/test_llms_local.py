@@ -9,6 +9,8 @@ from querylect.llms.base import Prompt, SamplingParams
 from querylect.rollouts.llms import open_llm
 from querylect.rollouts.policy import torch_dtype
 
+from ..raising import refused
+
 
 def ask(text):
     return Prompt(({"role": "user", "content": text},))
@@ -125,5 +127,5 @@ def test_other_weights_in_the_same_folder_are_another_model(tmp_path):
     assert open_llm(LlmConfig(model=str(folder), cache=None)).identity != seen
     auto = PolicyConfig(model=str(folder))
     assert seen["dtype"] == str(torch_dtype(auto)).removeprefix("torch."), "auto is not the same on every device"
-    with pytest.raises(ModelError, match="does not exist"):
+    with refused(ModelError, None, tmp_path / "nowhere"):
         open_llm(LlmConfig(model=str(tmp_path / "nowhere"), cache=None))

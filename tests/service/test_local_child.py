@@ -13,8 +13,11 @@ import pytest
 from querylect.configs.schema import ClientConfig
 from querylect.envs.client.child_process import local_service
 from querylect.envs.client.client import Step, SyncEnvironmentClient
+from querylect.envs.environment import Environment
 from querylect.envs.plan import SearchPlan
 from querylect.errors import EnvironmentUnavailableError, IndexFolderError
+
+from ..raising import refused
 
 
 def children():
@@ -45,29 +48,32 @@ def test_the_service_is_gone_after_an_exception(small_environment):
 def test_what_the_service_cannot_open_is_the_users_error_here(small_environment):
     before = children()
     missing = small_environment.model_copy(update={"index": "/nonexistent/index"})
-    with pytest.raises(IndexFolderError, match="/nonexistent/index does not exist") as failed, local_service(missing):
+    with pytest.raises(IndexFolderError) as here:
+        Environment.open(missing)
+    facts = "/nonexistent/index", "querylect index build"
+    with refused(IndexFolderError, here.value.code, *facts) as failed, local_service(missing):
         pass
     assert failed.value.exit_code == 2
     assert children() == before
 
 
 @pytest.mark.parametrize(
-    ("script", "says"),
+    ("script", "code", "facts"),
     [
-        ("echo one; echo 'no such library' >&2; exit 3", r"exit code 3(.|\n)*one\nno such library"),
-        ("echo starting; exec sleep 60", r"not open its index in time(.|\n)*starting"),
-        ("""echo '{"error": "NoSuchError", "message": "?"}' >&"$4"; exit 7""", r"exit code 7"),
+        ("echo one; echo 'no such library' >&2; exit 3", "startup-failed", ["exit code 3", "\none\nno such library"]),
+        ("echo starting; exec sleep 60", "startup-timeout", ["\nstarting"]),
+        ("""echo '{"error": "NoSuchError", "message": "?"}' >&"$4"; exit 7""", "startup-failed", ["exit code 7"]),
     ],
 )
 def test_a_service_that_does_not_start_shows_its_last_lines_and_is_gone(
-    small_environment, tmp_path, monkeypatch, script, says
+    small_environment, tmp_path, monkeypatch, script, code, facts
 ):
     python = tmp_path / "python"
     python.write_text(f"#!/bin/bash\n{script}\n")
     python.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(python))
     before = children()
-    with pytest.raises(EnvironmentUnavailableError, match=says), local_service(small_environment, ready_seconds=1):
+    with refused(EnvironmentUnavailableError, code, *facts), local_service(small_environment, ready_seconds=1):
         pass
     assert children() == before
 

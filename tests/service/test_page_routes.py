@@ -24,6 +24,8 @@ from querylect.inference.load import of_config
 from querylect.inference.rewriter import Rewriter
 from querylect.inference.server import PageWriter, open_rewriter
 
+from ..raising import refused
+
 
 @pytest.fixture(scope="module")
 def environment(small_environment):
@@ -293,7 +295,7 @@ def test_a_rewriter_of_two_stages_asks_a_model_first(policy, environment, servic
 
 def test_a_run_without_a_checkpoint_is_told_before_anything_is_served(policy, tmp_path):
     (tmp_path / "config.yaml").write_text(dump_config(policy))
-    with pytest.raises(CheckpointError, match="querylect train"):
+    with refused(CheckpointError, None, tmp_path, "querylect train"):
         open_rewriter(str(tmp_path), None)
 
 

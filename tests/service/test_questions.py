@@ -28,6 +28,7 @@ from querylect.questions.prompts import Verdict, Written, judge_prompt, writer_p
 
 from ..asked import TEXTS, WRITTEN, WRONG, Told, asking, corpus, lines, save_corpus  # noqa: F401 (a fixture)
 from ..chat_server import ChatServer, impatient  # noqa: F401 (fixture)
+from ..raising import refused
 
 HEAD, LEMON = "What helps when my head hurts?", "Does lemon juice help?"
 
@@ -108,7 +109,7 @@ def test_a_missing_reply_is_told_and_only_it_is_asked_again(tmp_path, corpus):  
     told = Told()
     told.silent = lambda text: "Text: About citrus" in text
     with asking(told) as config:
-        with pytest.raises(IncompleteError, match="1 replies are missing"):
+        with refused(IncompleteError, None, "1 replies", folder_of(corpus)):
             write_question_index(config, corpus, folder_of(corpus))
         assert open_question_index(folder_of(corpus)).description.counts["contents_missing"] == 1
         assert "citrus" not in str(matrix_of(folder_of(corpus)))
@@ -140,7 +141,7 @@ def test_an_endpoint_that_fails(run_app, tmp_path, corpus):  # noqa: F811
     server.always = lambda body: (400, {}) if "Text: About citrus" in str(body) else None
     with run_app(server.app) as url:
         config = QuestionsConfig(writer=LlmConfig(model="told", base_url=f"{url}/v1", cache=None), per_content=3)
-        with pytest.raises(IncompleteError, match="1 replies"):
+        with refused(IncompleteError, None, "1 replies", folder_of(corpus)):
             write_question_index(config, corpus, folder_of(corpus))
     assert open_question_index(folder_of(corpus)).description.questions == 6
     gone = LlmConfig(model="told", base_url="http://127.0.0.1:9/v1", cache=None, deadline=60)
@@ -159,7 +160,7 @@ def test_an_endpoint_that_hangs_or_talks_garbage_leaves_a_content_to_be_asked_ab
         timeout = 4 if deed == "hang" else 60
         llm = LlmConfig(model="told", base_url=f"{url}/v1", cache=None, timeout=timeout, deadline=60)
         config = QuestionsConfig(writer=llm, per_content=3)
-        with pytest.raises(IncompleteError, match="1 replies are missing"):
+        with refused(IncompleteError, None, "1 replies", folder_of(corpus)):
             write_question_index(config, corpus, folder_of(corpus))
         assert open_question_index(folder_of(corpus)).description.counts["contents_missing"] == 1
         server.always, told.about[:] = None, []
@@ -209,7 +210,7 @@ def test_two_calls_for_one_folder_are_refused(tmp_path, corpus):  # noqa: F811
 
     with (
         only_writer(journal_of(tmp_path), ".asking.lock", "", ""),
-        pytest.raises(StorageError, match="another process is asking"),
+        refused(StorageError, "already-locked", folder_of(corpus)),
     ):
         write_question_index(QuestionsConfig(), corpus, folder_of(corpus))
 
@@ -237,7 +238,7 @@ def test_other_settings_are_refused_by_name_and_overwrite_asks_again(tmp_path, c
     with asking(told) as config:
         write_question_index(config, corpus, folder_of(corpus))
         other = config.model_copy(update={"words": 50})
-        with pytest.raises(ConfigError, match=r"words 1500; the settings say 50"):
+        with refused(ConfigError, "other-settings", folder_of(corpus), "words 1500", " 50", "--overwrite"):
             write_question_index(other, corpus, folder_of(corpus))
         told.about[:] = []
         write_question_index(other, corpus, folder_of(corpus), overwrite=True)
@@ -267,10 +268,10 @@ def test_vetted_questions_are_added_without_asking(tmp_path, corpus):  # noqa: F
         assert said.questions == 3 + len({HEAD, LEMON} - set(matrix_of(tmp_path / "sampled")))
         assert write_question_index(config, corpus, folder_of(corpus)).hash == said.hash, "they stay"
         add.write_text(json.dumps({"question": "?", "contents": ["aspirine"]}))
-        with pytest.raises(DataError, match=r"'\?' names content 'aspirine'"):
+        with refused(DataError, "unknown-content", add, "'?'", "'aspirine'"):
             write_question_index(config, corpus, folder_of(corpus), add=add)
         add.write_text('{"question": "?", "contents": []}\n')
-        with pytest.raises(DataError, match=r"live.jsonl, line 1"):
+        with refused(DataError, None, add, "line 1"):
             write_question_index(config, corpus, folder_of(corpus), add=add)
 
 
@@ -282,7 +283,7 @@ def test_vetted_questions_alone_make_an_index(tmp_path, corpus):  # noqa: F811
     assert matrix_of(folder_of(corpus)) == {HEAD: ["triptan", "aspirin"]}
     assert (said.asked, said.counts["contents_without_a_question"]) == ({}, 4)
     save_corpus(tmp_path / "data", {**TEXTS, "aspirin": "other words"})
-    with pytest.raises(DataError, match=r"'aspirin' has changed"):
+    with refused(DataError, "changed-content", "'aspirin'"):
         write_question_index(config, corpus, folder_of(corpus), add=add)
 
 
@@ -311,7 +312,7 @@ def test_down_sampling_is_seeded_nested_and_asks_nothing(tmp_path, corpus, how, 
         small = config.model_copy(update={"mean": mean, "sample": how})
         said = write_question_index(small, corpus, tmp_path / "small", start=folder_of(corpus))
         kept = matrix_of(tmp_path / "small")
-        with pytest.raises(IndexFolderError, match="exists already"):
+        with refused(IndexFolderError, "already-exists", tmp_path / "small", "--overwrite", "--to"):
             write_question_index(small, corpus, tmp_path / "small", start=folder_of(corpus))
         larger = config.model_copy(update={"mean": mean + (0.25 if how == "set" else 1), "sample": how})
         write_question_index(larger, corpus, tmp_path / "larger", start=folder_of(corpus))
@@ -338,7 +339,7 @@ def test_only_some_contents_and_no_questions_at_all(tmp_path, corpus):  # noqa: 
         assert (told.about, said.counts["contents"]) == (["word", "insulin"], 2)
         silent = Told(dict.fromkeys(TEXTS, "hm"))
     with asking(silent) as config:
-        with pytest.raises(DataError, match=r"6 of the writer's answers did not have the required form"):
+        with refused(DataError, "no-questions", "6 of the writer's answers", tmp_path / ".none.parts" / "asked.jsonl"):
             write_question_index(config, corpus, tmp_path / "none")
         assert len(lines(tmp_path / ".none.parts" / "asked.jsonl")) == 6, "the texts can be looked at"
 
@@ -399,21 +400,21 @@ def test_a_damaged_question_index_says_so(tmp_path, corpus):  # noqa: F811
     described = tmp_path / "questions" / "questions.json"
     text = described.read_text()
     described.write_text(text.replace('"told"', '"bold"'))
-    with pytest.raises(IndexFolderError, match="own hash"):
+    with refused(IndexFolderError, None, folder_of(corpus), "questions.json", " hash"):
         open_question_index(folder_of(corpus))
     described.write_text(text)
     file = tmp_path / "questions" / "answers.jsonl"
     whole = file.read_text()
     file.write_text(whole.replace("written", "vetted!"))
     open_question_index(folder_of(corpus))
-    with pytest.raises(IndexFolderError, match=r"answers.jsonl has sha256"):
+    with refused(IndexFolderError, None, "answers.jsonl", "sha256"):
         verify_question_index(folder_of(corpus))
     os.truncate(file, 10)
-    with pytest.raises(IndexFolderError, match=r"answers.jsonl has 10 bytes"):
+    with refused(IndexFolderError, None, "answers.jsonl", "10 bytes"):
         open_question_index(folder_of(corpus))
-    with pytest.raises(IndexFolderError, match="is no question index"):
+    with refused(IndexFolderError, None, tmp_path / "data", "questions.json"):
         open_question_index(tmp_path / "data")
-    with pytest.raises(IndexFolderError, match="is no question index"):
+    with refused(IndexFolderError, None, tmp_path / "data", "questions.json"):
         write_question_index(config, corpus, tmp_path / "data", overwrite=True)
 
 
@@ -428,7 +429,7 @@ def test_dates_are_read_and_wrong_ones_refused(tmp_path, corpus):  # noqa: F811
             "aspirin": "2024-02-01",
         }
         dates.write_text('{"_id": "triptan", "date": "1.2.2025"}\n')
-        with pytest.raises(DataError, match=r"line 1: 'date' is '1.2.2025'"):
+        with refused(DataError, "invalid-date", dates, "line 1", "'1.2.2025'"):
             write_question_index(config, corpus, folder_of(corpus))
 
 

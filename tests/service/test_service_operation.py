@@ -30,6 +30,8 @@ from querylect.envs.server.process import MAX_HEAD_BYTES, Server, bound, server_
 from querylect.envs.server.serve import serve
 from querylect.errors import IndexFolderError
 
+from ..raising import refused
+
 
 @pytest.fixture(scope="module")
 def environment(small_environment):
@@ -501,7 +503,8 @@ def test_a_worker_that_crashes_at_its_start_ends_the_service(small_environment, 
     parent = start_workers(small_environment, "import os\nEnvironment.open = lambda config: os._exit(7)")
     said = parent.communicate(timeout=60)[1]
     assert parent.returncode == 1
-    assert "EnvironmentUnavailableError: a worker ended (exit code 7) before it was ready" in said
+    assert "EnvironmentUnavailableError: " in said
+    assert "exit code 7" in said
 
 
 def test_a_second_signal_ends_workers_that_drain(small_environment, start_workers):
@@ -516,7 +519,7 @@ def test_a_second_signal_ends_workers_that_drain(small_environment, start_worker
 
 def test_what_a_worker_cannot_open_is_the_users_error(small_environment):
     missing = small_environment.model_copy(update={"workers": 2, "index": "/nonexistent/index"})
-    with pytest.raises(IndexFolderError, match="/nonexistent/index does not exist"):
+    with refused(IndexFolderError, None, "/nonexistent/index", "querylect index build"):
         serve(missing)
 
 
@@ -529,7 +532,7 @@ def test_a_truncated_file_of_the_index_is_refused_by_name(small_environment, tmp
         folder = tmp_path / file.name
         shutil.copytree(small_environment.index, folder)
         os.truncate(folder / file.name, min(int(left * file.stat().st_size), file.stat().st_size - 1))
-        with pytest.raises(IndexFolderError, match=rf"corrupt: {file.name} (has \d+ bytes|is not readable JSON)"):
+        with refused(IndexFolderError, None, folder, f": {file.name} "):
             serve(small_environment.model_copy(update={"index": str(folder)}))
 
 

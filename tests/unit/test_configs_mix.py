@@ -11,6 +11,8 @@ from querylect.configs.mix_values import filled_in, shortened
 from querylect.configs.schema import RunConfig
 from querylect.errors import ConfigError
 
+from ..raising import refused
+
 MIX = """
 name: two
 env:
@@ -35,12 +37,6 @@ def path(tmp_path):
     file = tmp_path / "mix.yaml"
     file.write_text(MIX)
     return str(file)
-
-
-def refusal(path, *overrides):
-    with pytest.raises(ConfigError) as caught:
-        load_config(path, overrides)
-    return str(caught.value)
 
 
 def test_a_member_says_only_what_differs(path):
@@ -97,7 +93,7 @@ def test_without_a_mix_there_is_one_environment_and_it_is_the_config():
     config = RunConfig()
     assert environments(config) == {"": config}
     assert only(config, None) is config
-    with pytest.raises(ConfigError, match=r"--env is 'bm25', but the config mixes nothing"):
+    with refused(ConfigError, "no-mix", "--env", "'bm25'"):
         chosen(config, "bm25")
 
 
@@ -105,44 +101,47 @@ def test_one_environment_is_chosen_by_its_name(path):
     config = load_config(path)
     assert only(config, "minilm").env.retriever == "all-minilm-l6-v2"
     assert list(chosen(config, None)) == ["bm25", "minilm"]
-    with pytest.raises(ConfigError, match=r"--env is 'mini'; the config mixes bm25, minilm\. Name one"):
+    with refused(ConfigError, "unknown-name", "--env", "'mini'", "bm25, minilm"):
         only(config, "mini")
-    with pytest.raises(ConfigError, match=r"mixes bm25, minilm, and this takes one environment\. Name it: --env NAME"):
+    with refused(ConfigError, "several-environments", "bm25, minilm", "--env NAME"):
         only(config, None)
 
 
 @pytest.mark.parametrize(
-    ("override", "said"),
+    ("override", "code", "facts"),
     [
-        ("mix.environments.minlm.weight=2.0", "there is no 'minlm' in mix.environments; "),
-        ("mix.environments.minilm.wieght=2.0", "did you mean mix.environments.minilm.weight?"),
-        ("mix.environments.minilm.env.retreiver=x", "did you mean mix.environments.minilm.env.retriever?"),
-        ("mix.environments.minilm.zzz=2", "mix.environments.minilm has weight, env, client, rewriter."),
-        ("mix.environments.minilm.weight=0.0", "minilm.weight is 0.0; expected a number greater than 0"),
-        ("mix.environments.minilm.weight=.inf", "mix.environments.minilm.weight"),
-        ("mix.environments.minilm=3", "expected a section with the keys weight, env, client, rewriter."),
-        ("mix.environments={}", "mix.environments is {}; expected at least one entry."),
-        ("mix.curriculum.prefer=easy", "expected 'none', 'hard' or 'learnable'."),
-        ("mix.curriculum.floor=0.0", "mix.curriculum.floor is 0.0"),
-        ("mix.environments.minilm={}", "the environments 'bm25' and 'minilm' are one and the same"),
-        ("mix.environments.Mini-LM={weight: 1.0, env: {index: x}}", "'Mini-LM' must be of lower-case letters"),
-        ("mix.environments.a/b={env: {index: x}}", "'a/b' must be of lower-case letters"),
+        ("mix.environments.minlm.weight=2.0", "unknown-name", ["'minlm' in mix.environments", "bm25, minilm"]),
+        ("mix.environments.minilm.wieght=2.0", "unknown-setting", ["mix.environments.minilm.weight?"]),
+        ("mix.environments.minilm.env.retreiver=x", "unknown-setting", ["mix.environments.minilm.env.retriever?"]),
+        ("mix.environments.minilm.zzz=2", "unknown-setting", ["weight, env, client, rewriter"]),
+        ("mix.environments.minilm.weight=0.0", "invalid-setting", ["minilm.weight is 0.0", "greater than 0"]),
+        ("mix.environments.minilm.weight=.inf", "invalid-yaml", [".inf is"]),
+        ("mix.environments.minilm=3", "invalid-setting", ["weight, env, client, rewriter"]),
+        ("mix.environments={}", "invalid-setting", ["mix.environments is {}", "at least one"]),
+        ("mix.curriculum.prefer=easy", "invalid-setting", ["'none', 'hard' or 'learnable'"]),
+        ("mix.curriculum.floor=0.0", "invalid-setting", ["mix.curriculum.floor is 0.0"]),
+        ("mix.environments.minilm={}", "invalid-setting", ["'bm25' and 'minilm'"]),
+        ("mix.environments.Mini-LM={weight: 1.0, env: {index: x}}", "invalid-setting", ["'Mini-LM'"]),
+        ("mix.environments.a/b={env: {index: x}}", "invalid-setting", ["'a/b'"]),
     ],
 )
-def test_what_cannot_be_mixed_is_refused_in_plain_words(path, override, said):
-    assert said in refusal(path, override)
+def test_what_cannot_be_mixed_is_refused_by_name(path, override, code, facts):
+    with refused(ConfigError, code, *facts):
+        load_config(path, [override])
 
 
 def test_a_name_that_stands_twice_is_refused(tmp_path):
     file = tmp_path / "twice.yaml"
     file.write_text(MIX.replace("    minilm:", "    bm25:"))
-    assert "line 12, column 5: duplicate key 'bm25'" in refusal(str(file))
+    with refused(ConfigError, "invalid-yaml", "line 12, column 5", "'bm25'"):
+        load_config(str(file))
 
 
 def test_a_wrong_shared_setting_is_told_once(path):
-    said = refusal(path, "env.retriever=5")
-    assert said == "override 'env.retriever=5': env.retriever is 5; expected text (quote it to make it text)."
-    assert refusal(path, "mix.environments.minilm.env.retriever=5").count("expected text") == 1
+    for setting in ("env.retriever", "mix.environments.minilm.env.retriever"):
+        with refused(ConfigError, "invalid-setting", f"override '{setting}=5': {setting} is 5") as caught:
+            load_config(path, [f"{setting}=5"])
+        assert str(caught.value).count(" is 5") == 1
 
 
 @pytest.mark.parametrize("command", ["serve", "rewrite", "index merge", "env export-trec --to x"])
@@ -152,8 +151,8 @@ def test_commands_on_one_environment_ask_for_its_name(command, path, capsys):
         main([*first.split(), path, *(["--to", "x"] if rest else [])])
     assert ended.value.code == 2
     said = capsys.readouterr().err
-    assert "bm25, minilm, and this " in said
-    assert "Name it: --env NAME." in said
+    assert "bm25, minilm" in said
+    assert "--env NAME" in said
 
 
 def test_index_build_builds_every_index_or_the_one_that_is_named(tmp_path, capsys):

@@ -5,6 +5,8 @@ from querylect.configs.evaluation import SpecConfig
 from querylect.configs.plan_files import dump_plan, is_plan, known_plans, load_plan, plan_of_flags
 from querylect.errors import ConfigError
 
+from ..raising import refused
+
 PLAN = """
 name: two
 datasets:
@@ -60,30 +62,34 @@ def test_overrides_reach_what_the_plan_names(path):
 
 
 @pytest.mark.parametrize(
-    ("override", "said"),
+    ("override", "code", "facts"),
     [
-        ("systems.trainde.turns=2", "there is no 'trainde' in systems; .* has prompted, sampled, trained"),
-        ("systems.trained.trns=2", "did you mean systems.trained.turns?"),
-        ("environments.bm25.env.retreiver=x", "did you mean environments.bm25.env.retriever?"),
-        ("bootstrp=1", "did you mean bootstrap?"),
-        ("metrics=[ndcg@100]", "100 documents deep and depth is 10; raise depth"),
-        ("metrics=[map]", "'map' is not known"),
-        ("metrics=[mrr, mrr]", "twice"),
-        ("baselines=[nobody]", "baselines names 'nobody'; the plan has raw, first_titles, rm3, weighted_words"),
-        ("parts=[three]", "parts names 'three'; the plan has one, two"),
-        ("systems.sampled.environments=[served, bm52]", "systems.sampled.environments names 'bm52'"),
-        ("environments.bm25.env.dataset={kind: hpo}", "the dataset stands in `datasets`"),
-        ('environments.bm25.client.urls=["http://x"]', "serves one dataset and the plan has 2"),
-        ("systems.raw={}", "'raw' is that of the raw question"),
-        ("systems.a/b={}", "for it names files"),
-        ("systems.trained.policy={model: x}", "exclude each other"),
-        ("systems.prompted.checkpoint=best", "run is missing"),
-        ("systems.sampled.samples=0", "samples is 0; expected a number greater than or equal to 1"),
-        ("split=train", "split is \"train\"; expected 'validation' or 'test'"),
+        ("systems.trainde.turns=2", "unknown-name", ["'trainde' in systems", "prompted, sampled, trained"]),
+        ("systems.trained.trns=2", "unknown-setting", ["systems.trained.turns?"]),
+        ("environments.bm25.env.retreiver=x", "unknown-setting", ["environments.bm25.env.retriever?"]),
+        ("bootstrp=1", "unknown-setting", ["bootstrap?"]),
+        ("metrics=[ndcg@100]", "invalid-setting", ["100 documents", "depth is 10"]),
+        ("metrics=[map]", "invalid-setting", ["metric 'map'"]),
+        ("metrics=[mrr, mrr]", "invalid-setting", ["metrics ['mrr', 'mrr']"]),
+        ("baselines=[nobody]", "invalid-setting", ["baselines", "'nobody'", "raw, first_titles, rm3, weighted_words"]),
+        ("parts=[three]", "invalid-setting", ["parts", "'three'", "one, two"]),
+        ("systems.sampled.environments=[served, bm52]", "invalid-setting", ["systems.sampled.environments", "'bm52'"]),
+        ("environments.bm25.env.dataset={kind: hpo}", "invalid-setting", ["`datasets`", "from env"]),
+        (
+            'environments.bm25.client.urls=["http://x"]',
+            "invalid-setting",
+            ["environments.bm25.client.urls", "has 2", "environments.bm25.urls", "environments.bm25.datasets"],
+        ),
+        ("systems.raw={}", "invalid-setting", ["the name 'raw'"]),
+        ("systems.a/b={}", "invalid-setting", ["the name 'a/b'"]),
+        ("systems.trained.policy={model: x}", "invalid-setting", ["run and policy"]),
+        ("systems.prompted.checkpoint=best", "invalid-setting", ["checkpoint is 'best'", "run"]),
+        ("systems.sampled.samples=0", "invalid-setting", ["samples is 0", "greater than or equal to 1"]),
+        ("split=train", "invalid-setting", ['split is "train"', "'validation' or 'test'"]),
     ],
 )
-def test_a_mistake_is_told_with_what_to_do(path, override, said):
-    with pytest.raises(ConfigError, match=said.replace("?", r"\?")):
+def test_a_mistake_is_told_with_what_to_do(path, override, code, facts):
+    with refused(ConfigError, code, *facts):
         load_plan(path, [override])
 
 
@@ -112,12 +118,12 @@ def test_flags_make_a_plan():
 
 
 def test_flags_that_make_no_plan_are_told():
-    with pytest.raises(ConfigError, match=r"two that are called 'x'; give one of them another name: NAME=b/x"):
+    with refused(ConfigError, "duplicate-name", "--dataset", "'x'", "NAME=b/x"):
         flags(datasets=["a/x", "b/x"])
-    with pytest.raises(ConfigError, match=r"two systems are called 'small'"):
+    with refused(ConfigError, "duplicate-name", "'small'", "--run NAME=runs/small"):
         flags(rewriters=["small"], runs=["runs/small"])
     for nothing in ({"datasets": []}, {"retrievers": []}):
-        with pytest.raises(ConfigError, match="nothing to evaluate: give a plan, a run folder or a config, or"):
+        with refused(ConfigError, "nothing-to-evaluate", "--dataset", "--retriever"):
             flags(**nothing)
 
 

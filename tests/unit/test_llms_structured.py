@@ -86,5 +86,5 @@ def test_a_repair_without_a_reply_leaves_the_first_failure():
     (outcome,) = ask_structured(Llm(Script("hm", None)), prompts(1), Verdict, SamplingParams())
     assert (outcome.value, outcome.text, outcome.repaired) == (None, "hm", False)
     assert outcome.failure
-    with pytest.raises(ValueError, match="one text"):
+    with pytest.raises(ValueError, match="n is 2"):
         ask_structured(Llm(Script()), prompts(1), Verdict, SamplingParams(n=2))

@@ -14,6 +14,8 @@ from querylect.eval.papers.sweeps import sweep_systems
 from querylect.eval.papers.tables import markdown
 from querylect.methods.methods import method_settings
 
+from ..raising import refused
+
 
 @pytest.mark.parametrize("name", known_papers())
 def test_a_packaged_paper_survives_a_round_trip_and_has_its_figures(name, tmp_path):
@@ -75,16 +77,16 @@ def test_the_command_resolves_its_settings(capsys):
     assert PaperConfig.model_validate(settings)
     elsewhere = yaml.safe_load(command(capsys, "chr", "--task", "bioasq", "--dry-run")[1])
     assert (elsewhere["sweeps"], elsewhere["shifts"]) == ([], [["chr", "hyde"]])
-    for arguments, told in (
-        (["hqcr"], "Did you mean 'hcqr'"),
-        (["chr", "--task", "nq"], "--task is 'nq'; chr has mmlu_med, medqa, bioasq"),
-        (["chr", "tasks.nq.data=x"], "there is no 'nq' in tasks"),
-        (["chr", "tasks.medqa.judges=[declined]"], "'declined' does not fit kind 'choice'"),
-        (["chr", "baseline=best"], "baseline names 'best'"),
+    for arguments, facts in (
+        (["hqcr"], ["'hqcr'", "'hcqr'"]),
+        (["chr", "--task", "nq"], ["'nq'", "mmlu_med, medqa, bioasq"]),
+        (["chr", "tasks.nq.data=x"], ["'nq' in tasks"]),
+        (["chr", "tasks.medqa.judges=[declined]"], ["'declined'", "'choice'"]),
+        (["chr", "baseline=best"], ["baseline ", "'best'"]),
     ):
         code, _, err = command(capsys, *arguments, "--dry-run")
         assert code == 2
-        assert told in err
+        assert [fact for fact in facts if fact not in err] == []
 
 
 def test_a_sweep_changes_one_setting_at_its_place():
@@ -156,8 +158,8 @@ def test_a_case_study_shows_the_first_question_that_all_its_systems_answered():
 
 
 def test_unknown_papers_and_a_setting_that_is_gone_are_told(tmp_path):
-    with pytest.raises(ConfigError, match="hcqr"):
+    with refused(ConfigError, "unknown-paper", tmp_path / "none.yaml", "hcqr"):
         load_paper(str(tmp_path / "none.yaml"))
     (tmp_path / "own.yaml").write_text(f"method: chr\n{dump_paper(load_paper('chr'))}")
-    with pytest.raises(ConfigError, match=r"method, the name of the paper's own system.*remove it"):
+    with refused(ConfigError, "invalid-setting", f"{tmp_path / 'own.yaml'}: method"):
         load_paper(str(tmp_path / "own.yaml"))

@@ -159,7 +159,7 @@ def test_a_search_that_always_fails_costs_a_bounded_number_of_searches():
     search = Recorder()
 
     async def body(batcher):
-        with pytest.raises(ValueError, match="cannot search bad"):
+        with pytest.raises(ValueError, match="bad"):
             await batcher.search([SearchPlan.of(f"bad{i}") for i in range(1000)])
 
     using(search, body, max_pending=1000)
@@ -171,7 +171,7 @@ def test_a_failure_is_not_cached():
 
     async def body(batcher):
         for _ in range(2):
-            with pytest.raises(ValueError, match="cannot"):
+            with pytest.raises(ValueError, match="bad"):
                 await batcher.search([SearchPlan.of("bad")])
 
     using(search, body)
@@ -182,7 +182,7 @@ def test_too_few_rankings_are_an_error_not_a_shifted_answer():
     search = Recorder()
 
     async def body(batcher):
-        with pytest.raises(RuntimeError, match="0 rankings for 1 plans"):
+        with pytest.raises(RuntimeError, match=r"0 rankings.*1 plans"):
             await batcher.search([SearchPlan.of("a")])
 
     def short(plans):
@@ -199,7 +199,7 @@ def test_a_full_queue_refuses_the_whole_request_and_says_when_to_come_back():
     async def body(batcher):
         waiting = asyncio.create_task(batcher.search([SearchPlan.of(f"w{i}", k=1) for i in range(4)]))
         await asyncio.to_thread(search.entered.wait)
-        with pytest.raises(OverloadedError, match="4 plans already wait, and more are taken while fewer") as refused:
+        with pytest.raises(OverloadedError, match="4 plans") as refused:
             await batcher.search([SearchPlan.of("w0", k=1), SearchPlan.of("x", k=1)])
         assert 1 <= refused.value.retry_after <= 30
         joined = asyncio.create_task(batcher.search([SearchPlan.of("w1", k=1)]))

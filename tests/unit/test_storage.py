@@ -5,9 +5,10 @@ import fcntl
 import logging
 from dataclasses import dataclass
 
-import pytest
 from querylect.errors import StorageError
 from querylect.storage import KeyedJournal, data_sha256, only_writer, write_text
+
+from ..raising import refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +63,10 @@ def test_an_incomplete_record_is_written_and_never_found(tmp_path):
 
 def test_a_journal_that_cannot_be_read_or_written_says_what_to_do(tmp_path):
     (tmp_path / "notes.jsonl").mkdir()
-    with pytest.raises(StorageError, match=r"notes.jsonl cannot be read .* Remove it\."):
+    with refused(StorageError, "unreadable-file", tmp_path / "notes.jsonl", "Remove it."):
         journal(tmp_path)
     lost = KeyedJournal(tmp_path / "none" / "notes.jsonl", Note, "Remove it.")
-    with pytest.raises(StorageError, match="could not be written"):
+    with refused(StorageError, "unwritable-file", lost.path):
         lost.append([Note("a", "one")])
     assert lost.get("a") is None
 
@@ -74,13 +75,13 @@ def test_a_held_lock_is_refused_and_ends_with_its_block(tmp_path):
     def hold():
         return only_writer(tmp_path / "new", ".lock", "Give another.", "it is taken")
 
-    with hold(), pytest.raises(StorageError, match="it is taken"), hold():
+    with hold(), refused(StorageError, "already-locked", "it is taken"), hold():
         pass
     with hold():
         pass
     (tmp_path / "file").touch()
     with (
-        pytest.raises(StorageError, match="Give another"),
+        refused(StorageError, "unwritable-folder", tmp_path / "file", "Give another."),
         only_writer(tmp_path / "file", ".lock", "Give another.", ""),
     ):
         pass
@@ -99,7 +100,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, monke
     path = tmp_path / "new" / "page.md"
     write_text(path, "old", "Free some space.")
     monkeypatch.setattr("os.fsync", lambda _: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left on device")))
-    with pytest.raises(StorageError, match=r"page\.md could not be written .*No space left.* Free some space\."):
+    with refused(StorageError, "unwritable-file", path, "No space left", "Free some space."):
         write_text(path, "new", "Free some space.")
     assert [file.read_text() for file in path.parent.iterdir()] == ["old"]
 
