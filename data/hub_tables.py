@@ -66,7 +66,9 @@ def _tables(folder: Path, subset: str | None) -> _Tables:
         tables = _Tables(_all_paths(configs[f"{prefix}corpus"]), _all_paths(questions), _by_split(configs[qrels_name]))
     elif subset:
         available = sorted(name.removesuffix("-corpus") for name in configs if name.endswith("-corpus"))
-        raise DataError(f"{folder} has no subset {subset!r}; it has {', '.join(available) or 'none'}.")
+        raise DataError(
+            f"{folder} has no subset {subset!r}; it has {', '.join(available) or 'none'}.", code="unknown-subset"
+        )
     else:
         tables = _Tables(_find_files(folder, "corpus"), _find_files(folder, "queries"), _qrel_files(folder))
     missing = [name for name, table in zip(("corpus", "queries", "qrels"), tables, strict=True) if not table]
@@ -75,7 +77,8 @@ def _tables(folder: Path, subset: str | None) -> _Tables:
         hint = f" It holds the subsets {', '.join(subsets)}: choose one with dataset.subset." if subsets else ""
         raise DataError(
             f"{folder} has no table of {', '.join(missing)}; expected corpus, queries and qrels (train, validation or "
-            f"test), as folders or files.{hint or ' ' + FETCH}"
+            f"test), as folders or files.{hint or ' ' + FETCH}",
+            code="missing-table",
         )
     return tables
 
@@ -87,7 +90,9 @@ def _configs(folder: Path) -> dict[str, dict[str, list[Path]]]:
     try:
         metadata = card_metadata(text)
     except InvalidYAMLError as error:
-        raise DataError(f"the head of {readme} is not valid YAML ({error}). Mend or remove the file.") from error
+        raise DataError(
+            f"the head of {readme} is not valid YAML ({error}). Mend or remove the file.", code="invalid-yaml"
+        ) from error
     configs: dict[str, dict[str, list[Path]]] = {}
     for table in metadata.get("configs") or ():
         for split, patterns in _data_files(table):
@@ -96,7 +101,8 @@ def _configs(folder: Path) -> dict[str, dict[str, list[Path]]]:
             if not paths:
                 raise DataError(
                     f"{readme} says that {table['config_name']}/{split} lies in {', '.join(patterns)}, and nothing "
-                    f"does. {FETCH}"
+                    f"does. {FETCH}",
+                    code="missing-files",
                 )
             _refuse_gaps(paths)
             configs.setdefault(str(table["config_name"]), {})[split] = paths
@@ -153,7 +159,9 @@ def _refuse_gaps(paths: list[Path]) -> None:
             assert match is not None
             expected = path.with_name(f"{match[1]}-{shard:05d}-of-{match[2]}{match[3]}")
             if not expected.is_file():
-                raise DataError(f"{expected} is missing; the table has {int(match[2])} files. {FETCH}")
+                raise DataError(
+                    f"{expected} is missing; the table has {int(match[2])} files. {FETCH}", code="missing-shard"
+                )
 
 
 def _documents(files: list[Path]) -> Iterator[Document]:
@@ -173,7 +181,10 @@ def _questions(files: list[Path]) -> dict[str, Question]:
             if not text.strip():
                 raise DataError(f"{path}, row {number}: question {identifier!r} has no text. Fill it in or remove it.")
             if questions.setdefault(identifier, Question(identifier, text)).text != text:
-                raise DataError(f"{path}, row {number}: a second question has the id {identifier!r}. Rename one.")
+                raise DataError(
+                    f"{path}, row {number}: a second question has the id {identifier!r}. Rename one.",
+                    code="duplicate-id",
+                )
     return questions
 
 
@@ -186,12 +197,14 @@ def _qrels(files: list[Path], questions: Mapping[str, Question]) -> dict[str, di
             if question not in questions:
                 raise DataError(
                     f"{path}, row {number}: question {question!r} is judged and is not in queries: the files do not "
-                    f"belong together. {FETCH}"
+                    f"belong together. {FETCH}",
+                    code="unknown-question",
                 )
             if qrels.setdefault(question, {}).setdefault(document, grade) != grade:
                 raise DataError(
                     f"{path}, row {number}: question {question!r} and document {document!r} are judged {grade} here "
-                    f"and {qrels[question][document]} before. Keep one of the two rows."
+                    f"and {qrels[question][document]} before. Keep one of the two rows.",
+                    code="conflicting-grades",
                 )
     return qrels
 
@@ -199,5 +212,7 @@ def _qrels(files: list[Path], questions: Mapping[str, Question]) -> dict[str, di
 def _id(row: Mapping[str, Any], path: Path, number: int) -> str:
     column = "_id" if "_id" in row else "id"
     if column not in row:
-        raise DataError(f"{path}, row {number} has no column _id or id; it has {', '.join(row)}. {FETCH}")
+        raise DataError(
+            f"{path}, row {number} has no column _id or id; it has {', '.join(row)}. {FETCH}", code="missing-column"
+        )
     return id_of(dict(row), column, path, number)

@@ -22,12 +22,15 @@ def refuse_strangers(target: Path, run_name: str, run_id: str) -> None:
             run = None
         if run is not None and run.id == run_id:
             return
-        content = f"an export of the run {run.name!r}" if run is not None else "an export that cannot be read"
+        content, code = "an export that cannot be read", "unreadable-file"
+        if run is not None:
+            content, code = f"an export of the run {run.name!r}", "other-run"
     else:
-        content = "something that is no export"
+        content, code = "something that is no export", "not-an-export"
     raise ConfigError(
         f"{target} holds {content}, and not one of this run ({run_name!r}). Choose another --to, or replace it with "
-        "--overwrite."
+        "--overwrite.",
+        code=code,
     )
 
 
@@ -35,9 +38,14 @@ def refuse_the_run(target: Path, run: Path) -> None:
     """Raise ConfigError if `target` would overwrite the exported run or one of its checkpoints."""
     resolved, run = target.resolve(), run.resolve()
     if resolved == run or resolved in run.parents:
-        raise ConfigError(f"{target} is the run {run} itself, or holds it. Choose a --to that is a folder of its own.")
+        raise ConfigError(
+            f"{target} is the run {run} itself, or holds it. Choose a --to that is a folder of its own.",
+            code="place-of-the-run",
+        )
     if run in resolved.parents and resolved.relative_to(run).parts[0] in ("best", "final", "checkpoints"):
-        raise ConfigError(f"{target} is a place of the run's own checkpoints. Choose another --to.")
+        raise ConfigError(
+            f"{target} is a place of the run's own checkpoints. Choose another --to.", code="place-of-the-run"
+        )
 
 
 @contextmanager

@@ -92,14 +92,16 @@ def refuse_unevaluated(source: CheckpointSource, results: Mapping[str, ExportedR
         if not candidates:
             raise CheckpointError(
                 f"{run} holds no held-out evaluation{scope} of {checkpoint}, and a rewriter is published with what it "
-                f"gained. Run `{command}`, or export it --without-evaluation, which its card will say."
+                f"gained. Run `{command}`, or export it --without-evaluation, which its card will say.",
+                code="not-evaluated",
             )
         measured = Path(str(_read(candidates[0]).get("provenance", {}).get("checkpoint") or "no checkpoint"))
         same = measured.name == checkpoint
         weights = "other weights under that name, or by an earlier version" if same else measured.name
         raise CheckpointError(
             f"{candidates[0]} was measured on {weights}, and {checkpoint} is exported. Run `{command}`, export the "
-            "checkpoint that was measured (--checkpoint), or export this one --without-evaluation."
+            "checkpoint that was measured (--checkpoint), or export this one --without-evaluation.",
+            code="other-weights" if same else "other-checkpoint",
         )
 
 
@@ -117,7 +119,7 @@ def _result_paths(run: Path, environment: str) -> Iterator[Path]:
 def _read(path: Path) -> dict[str, Any]:
     values = read_json(path)
     if values is None:
-        raise CheckpointError(f"{path} cannot be read, or was cut. Evaluate again.")
+        raise CheckpointError(f"{path} cannot be read, or was cut. Evaluate again.", code="unreadable-file")
     return values
 
 
@@ -126,12 +128,14 @@ def _results(path: Path, values: dict[str, Any], source: CheckpointSource) -> Ex
     split = values.get("split")
     if split not in HELD_OUT:
         raise DataError(
-            f"{path} was measured on the split {split!r}, which is not held out. Run `querylect eval {source.run}`."
+            f"{path} was measured on the split {split!r}, which is not held out. Run `querylect eval {source.run}`.",
+            code="not-held-out",
         )
     if split == "validation" and source.checkpoint.name == "best":
         raise DataError(
             f"{path} was measured on the split that chose `best` among the checkpoints, so it flatters. Run "
-            f"`querylect eval {source.run} eval.split=test`."
+            f"`querylect eval {source.run} eval.split=test`.",
+            code="split-chose-checkpoint",
         )
     try:
         results = ExportedResults.model_validate(
@@ -148,13 +152,16 @@ def _results(path: Path, values: dict[str, Any], source: CheckpointSource) -> Ex
     except (ValidationError, KeyError, AttributeError, TypeError) as error:
         raise CheckpointError(f"{path} is not what this version of `querylect eval` writes. Evaluate again.") from error
     if not any(row.system == TRAINED and row.n for row in results.systems):
-        raise CheckpointError(f"{path} holds no scored answer of the trained policy. Evaluate again.")
+        raise CheckpointError(
+            f"{path} holds no scored answer of the trained policy. Evaluate again.", code="no-trained-answers"
+        )
     measured = {row.turn for row in results.systems if row.system == TRAINED and row.n}
     if source.used.turn not in measured:
         raise CheckpointError(
             f"{path} measured turn {', '.join(map(str, sorted(measured)))} of the trained policy, and turn "
             f"{source.used.turn} is what its users get ({source.used.reason}). Evaluate again with "
-            f"eval.turns={source.used.turn}."
+            f"eval.turns={source.used.turn}.",
+            code="other-turn",
         )
     _refuse_trained_questions(path, source)
     return results
@@ -175,7 +182,8 @@ def _refuse_other_settings(path: Path, provenance: dict[str, Any], config: RunCo
     if differing:
         raise CheckpointError(
             f"{path} was measured with other settings than those of the run: {', '.join(differing)}. Evaluate again "
-            "without overriding them."
+            "without overriding them.",
+            code="other-settings",
         )
 
 
@@ -193,7 +201,8 @@ def _refuse_trained_questions(path: Path, source: CheckpointSource) -> None:
     if shared:
         raise DataError(
             f"{len(shared)} questions of {path.with_name('eval.jsonl')} were trained on ({shared[0]!r}), so its "
-            "figures are not held out. Take them out of one of the two splits and evaluate again."
+            "figures are not held out. Take them out of one of the two splits and evaluate again.",
+            code="trained-questions",
         )
 
 

@@ -96,7 +96,8 @@ def _searched(run: Path, config: RunConfig) -> dict[str, dict[str, Any]]:
     if not isinstance(by_name, dict) or set(by_name) != set(environments(config)):
         raise CheckpointError(
             f"{run / 'environment.json'} does not describe each environment of the mix: an earlier version wrote it. "
-            "Go on with the run (--resume) against the same environments, which writes it anew."
+            "Go on with the run (--resume) against the same environments, which writes it anew.",
+            code="environments-not-described",
         )
     return by_name
 

@@ -130,5 +130,8 @@ def method_settings(name: str, settings: Mapping[str, Any], methods: Mapping[str
     if name not in methods:
         matches = get_close_matches(name, methods, n=1, cutoff=0.5)
         suggestion = f" Did you mean {matches[0]!r}?" if matches else ""
-        raise ConfigError(f"the method {name!r} is unknown; known are {', '.join(sorted(methods))}.{suggestion}")
+        raise ConfigError(
+            f"the method {name!r} is unknown; known are {', '.join(sorted(methods))}.{suggestion}",
+            code="unknown-method",
+        )
     return validated(methods[name].settings, dict(settings), f"the settings of the method {name!r}")

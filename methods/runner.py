@@ -126,7 +126,10 @@ class Runner:
         for _, group in _groups(requests, ScoreStep, lambda step: None):
             for request, step in group:
                 if self.cross_encoder is None:
-                    raise ConfigError("the method puts documents in order with a cross-encoder, and none is given")
+                    raise ConfigError(
+                        "the method puts documents in order with a cross-encoder, and none is given",
+                        code="no-cross-encoder",
+                    )
                 request.answer = self.cross_encoder.scores(step.question, [text.contents for text in step.documents])
 
     def _prompt(self, step: PromptStep) -> Prompt:
@@ -149,17 +152,18 @@ class Runner:
     def _model(self, role: Role) -> Llm:
         model = self.reader if role == "reader" and self.reader is not None else self.llm
         if model is None:
-            raise ConfigError("the method asks a language model, and none is given")
+            raise ConfigError("the method asks a language model, and none is given", code="no-model")
         return model
 
     def _searcher(self, source: str) -> SearchClient:
         if not self.searchers:
-            raise ConfigError("the method searches, and no environment is given")
+            raise ConfigError("the method searches, and no environment is given", code="no-environment")
         if not source:
             return next(iter(self.searchers.values()))
         if source not in self.searchers:
             raise ConfigError(
-                f"the method searches the knowledge base {source!r}; given are {', '.join(map(repr, self.searchers))}"
+                f"the method searches the knowledge base {source!r}; given are {', '.join(map(repr, self.searchers))}",
+                code="unknown-source",
             )
         return self.searchers[source]
 

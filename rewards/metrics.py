@@ -73,7 +73,9 @@ def measure(name: str, gain: Gain = "linear") -> Metric:
     """The metric of that name; only nDCG uses `gain`. Raises ConfigError for an unknown name."""
     match = _NAME.fullmatch(name)
     if match is None:
-        raise ConfigError(f"metric {name!r} is not known; known are {KNOWN}. Write for instance 'ndcg@10'.")
+        raise ConfigError(
+            f"metric {name!r} is not known; known are {KNOWN}. Write for instance 'ndcg@10'.", code="unknown-metric"
+        )
     k = int(match[2]) if match[2] else None
     if match[1] == "ndcg":
         return partial(ndcg, k=k, gain=gain)

@@ -64,18 +64,20 @@ class RemoteIndex:
             from opensearchpy import OpenSearch
         except ImportError as error:
             raise ConfigError(
-                "env.remote needs opensearch-py, which is not installed: pip install 'querylect[opensearch]'."
+                "env.remote needs opensearch-py, which is not installed: pip install 'querylect[opensearch]'.",
+                code="missing-package",
             ) from error
         try:
             url = HttpUrl(config.url)
         except ValueError as error:
             raise ConfigError(
-                f"env.remote.url is {config.url!r}; expected http://HOST:PORT or https://HOST:PORT."
+                f"env.remote.url is {config.url!r}; expected http://HOST:PORT or https://HOST:PORT.", code="invalid-url"
             ) from error
         if url.username or url.password:
             raise ConfigError(
                 "env.remote.url holds a user name or password. Put the Authorization header into the environment "
-                f"variable {config.auth_env} instead (env.remote.auth_env)."
+                f"variable {config.auth_env} instead (env.remote.auth_env).",
+                code="credentials-in-url",
             )
         auth = os.environ.get(config.auth_env)
         self._config = config
@@ -164,14 +166,18 @@ class RemoteIndex:
         if status in (401, 403):
             return ConfigError(
                 f"{self._config.url} refuses access (HTTP {status}). Put the Authorization header that it wants into "
-                f"the environment variable {self._config.auth_env} (env.remote.auth_env)."
+                f"the environment variable {self._config.auth_env} (env.remote.auth_env).",
+                code="access-denied",
             )
         if status == 404:
             return IndexFolderError(
                 f"{self._config.url} has no index {self._config.index!r}. Fill it with the corpus, or correct "
-                "env.remote.index."
+                "env.remote.index.",
+                code="missing-index",
             )
-        return RequestError(f"{self._config.url} refuses the request (status {status}): {detail[:_MAX_CHARS]}")
+        return RequestError(
+            f"{self._config.url} refuses the request (status {status}): {detail[:_MAX_CHARS]}", code="request-refused"
+        )
 
 
 class Remote:
@@ -207,7 +213,8 @@ class Remote:
         if recipe.kind not in ("bm25", "dense"):
             raise ConfigError(
                 f"env.remote is given, but retriever {recipe.name!r} is {recipe.kind}; a remote service searches for "
-                "bm25 and dense retrievers. Remove env.remote, or give it to the members of a hybrid."
+                "bm25 and dense retrievers. Remove env.remote, or give it to the members of a hybrid.",
+                code="unsupported-retriever",
             )
         encoder = Encoder.open(recipe) if recipe.kind == "dense" else None
         return cls(config, encoder.recipe if encoder else recipe, RemoteIndex(config), encoder)
@@ -223,7 +230,8 @@ class Remote:
         if self.count != len(documents):
             raise IndexFolderError(
                 f"{self._config.index!r} at {self._config.url} holds {self.count} documents; the corpus "
-                f"has {len(documents)}. Fill it with this corpus, under its ids."
+                f"has {len(documents)}. Fill it with this corpus, under its ids.",
+                code="other-corpus",
             )
         if self._encoder is None:
             return RemoteWords(self._service, self._config, documents)
@@ -329,5 +337,6 @@ def _positions(hits: Hits, documents: Documents, config: RemoteConfig) -> npt.ND
     except KeyError as error:
         raise IndexFolderError(
             f"{config.index!r} at {config.url} holds a document {error}, which the corpus does not have. "
-            "Fill it with this corpus, under its ids."
+            "Fill it with this corpus, under its ids.",
+            code="unknown-document",
         ) from None

@@ -50,7 +50,8 @@ def refuse_silence(missing: Sequence[bool], reader: Llm) -> None:
     if missing and all(missing):
         raise EngineUnavailableError(
             f"none of {len(missing)} questions got a reply ({dict(reader.costs.missing)}); nothing was tabulated. "
-            "Check the reader and run the same command again."
+            "Check the reader and run the same command again.",
+            code="no-replies",
         )
 
 

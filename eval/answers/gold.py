@@ -68,7 +68,8 @@ def gold_answers(config: RunConfig) -> GoldSet:
     if dataset.kind != "beir" or dataset.path is None:
         raise ConfigError(
             f"the dataset of kind {dataset.kind!r} has no right answers. Give a file of them with --gold "
-            '(lines like {"_id": …, "answers": […]}).'
+            '(lines like {"_id": …, "answers": […]}).',
+            code="no-right-answers",
         )
     return read_gold(beir_folder(dataset.path) / "queries.jsonl")
 
@@ -84,7 +85,10 @@ def read_gold(path: Path) -> GoldSet:
     for number, row in read_records(path, "right answers, one question per line"):
         identifier = identifier_of(row, path, number)
         if identifier in by_id:
-            raise DataError(f"{path}, line {number}: the id {identifier!r} stands twice. Remove one of the two lines.")
+            raise DataError(
+                f"{path}, line {number}: the id {identifier!r} stands twice. Remove one of the two lines.",
+                code="duplicate-id",
+            )
         gold = _gold(identifier, row, f"{path}, line {number}")
         if gold is None:
             skipped += 1
@@ -93,10 +97,13 @@ def read_gold(path: Path) -> GoldSet:
     if not by_id:
         raise DataError(
             f"{path} holds no right answer ({skipped} lines without one); expected a field 'answers' (a list of texts) "
-            "or 'answer'. Give another file with --gold."
+            "or 'answer'. Give another file with --gold.",
+            code="no-right-answers",
         )
     if len({gold.right is None for gold in by_id.values()}) > 1:
-        raise DataError(f"{path} mixes open questions and multiple choice. Give each its own file.")
+        raise DataError(
+            f"{path} mixes open questions and multiple choice. Give each its own file.", code="mixed-questions"
+        )
     return GoldSet(str(path), by_id, skipped)
 
 
@@ -105,7 +112,7 @@ def _gold(identifier: str, row: Mapping[str, Any], line: str) -> Gold | None:
     row = {**metadata, **row} if isinstance(metadata, dict) else row
     text = row.get("text", row.get("question", ""))
     if not isinstance(text, str):
-        raise DataError(f"{line}: the question is {text!r}; expected a string. Mend it.")
+        raise DataError(f"{line}: the question is {text!r}; expected a string. Mend it.", code="invalid-question")
     if row.get("options"):
         return _choice(identifier, text, row, line)
     answers = row.get("answers", row.get("answer"))
@@ -121,13 +128,17 @@ def _choice(identifier: str, text: str, row: Mapping[str, Any], line: str) -> Go
     letters = list(options) if isinstance(options, dict) else list(string.ascii_uppercase[: len(options)])
     texts = list(options.values()) if isinstance(options, dict) else list(options)
     if not 2 <= len(texts) <= 26 or not all(isinstance(value, str) for value in texts):
-        raise DataError(f"{line}: 'options' is {options!r}; expected 2 to 26 texts, or an object from letter to text.")
+        raise DataError(
+            f"{line}: 'options' is {options!r}; expected 2 to 26 texts, or an object from letter to text.",
+            code="invalid-options",
+        )
     answer = row.get("answer")
     matches = [index for index, option_letter in enumerate(letters) if option_letter == answer]
     matches = matches or [index for index, option in enumerate(texts) if option == answer]
     if len(matches) != 1:
         raise DataError(
             f"{line}: 'answer' is {answer!r}; expected the letter ({', '.join(map(str, letters))}) or the text of one "
-            "option. Mend the line."
+            "option. Mend the line.",
+            code="unknown-option",
         )
     return Gold(Question(identifier, text, tuple(texts)), right=matches[0])

@@ -167,7 +167,8 @@ class Answering:
             raise DataError(
                 f"none of {len(self._texts)} questions (the first is {next(iter(self._texts))!r}) has a right answer "
                 f"in {self._gold.source} (the first is {next(iter(self._gold.by_id))!r}). Give the file of this "
-                "dataset."
+                "dataset.",
+                code="no-matching-answers",
             )
         step = max(1, PROMPTS_AT_ONCE // (1 + len(self._searches) * len(self._config.answers.top)))
         records: list[AnswerRecord] = []

@@ -92,7 +92,8 @@ class Contexts:
         if longest < self._deepest:
             raise ConfigError(
                 f"the records hold no search plans and {longest} documents of a ranking; answers.top asks for "
-                f"{self._deepest}. Ask for fewer (--top {max(1, longest)}), or run `querylect eval` again."
+                f"{self._deepest}. Ask for fewer (--top {max(1, longest)}), or run `querylect eval` again.",
+                code="too-few-documents",
             )
         self.moved = 0
         """Number of rankings that differ from the recorded ones."""

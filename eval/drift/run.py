@@ -55,16 +55,19 @@ def write_drift(sources: Mapping[str, Path], settings: DriftSettings, output: Pa
 def check(settings: DriftSettings, names: Sequence[str]) -> None:
     """Raise ConfigError for settings without a valid measurement."""
     if len(names) < 2:
-        raise ConfigError(f"drift is between two or more retrievers; given is {', '.join(names) or 'none'}.")
+        raise ConfigError(
+            f"drift is between two or more retrievers; given is {', '.join(names) or 'none'}.",
+            code="too-few-retrievers",
+        )
     for name, value, minimum in (
         ("--permutations", settings.permutations, 1),
         ("--bootstrap", settings.bootstrap, 1),
         ("--terms", settings.terms, 0),
     ):
         if value < minimum:
-            raise ConfigError(f"{name} is {value}; expected at least {minimum}.")
+            raise ConfigError(f"{name} is {value}; expected at least {minimum}.", code="out-of-range")
     if settings.sigma is not None and not 0 < settings.sigma < float("inf"):
-        raise ConfigError(f"--sigma is {settings.sigma}; expected a distance above 0.")
+        raise ConfigError(f"--sigma is {settings.sigma}; expected a distance above 0.", code="out-of-range")
 
 
 def measure(systems: Sequence[System], settings: DriftSettings, encode: Encode, model: str) -> DriftResults:
@@ -74,7 +77,7 @@ def measure(systems: Sequence[System], settings: DriftSettings, encode: Encode, 
     parts = [slice(*ends) for ends in pairwise(np.cumsum([0, *(len(system.queries) for system in systems)]).tolist())]
     words = count_words([query.text for query in queries])
     if not words.vocabulary:
-        raise DataError("no query has a word (letters or digits); there is nothing to compare.")
+        raise DataError("no query has a word (letters or digits); there is nothing to compare.", code="no-words")
     features = tf_idf(words.counts)
     vectors = _embedded([query.text for query in queries], encode)
     sigma, sigma_said = _sigma([vectors[part] for part in parts], settings)
@@ -151,7 +154,8 @@ def _sides(a: System, b: System, shared: bool) -> tuple[NDArray[np.int64], NDArr
             raise DataError(
                 f"{system.name} has {questions} question{'s' * (questions != 1)} with a successful query{among}; the "
                 "unbiased estimate takes at least 2. Give more queries, or another --success"
-                + (", or leave out --shared." if shared else ".")
+                + (", or leave out --shared." if shared else "."),
+                code="too-few-questions",
             )
     return left, right
 
@@ -176,7 +180,8 @@ def _sigma(sides: Sequence[Vectors], settings: DriftSettings) -> tuple[float, st
     if sigma == 0:
         raise DataError(
             "more than half of the pairs of queries have the same embedding, so their median distance is 0 and cannot "
-            "be the width of the kernel. Give one with --sigma, as 1."
+            "be the width of the kernel. Give one with --sigma, as 1.",
+            code="same-embeddings",
         )
     sample = (
         f"{SIGMA_SAMPLE:,} of {count:,}, as many of each retriever as possible"

@@ -41,7 +41,7 @@ def naming(system: str) -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
-        raise ConfigError(f"the system {system!r}: {error}") from error
+        raise ConfigError(f"the system {system!r}: {error}", code=error.code) from error
 
 
 def check_systems(paper: PaperConfig, systems: Mapping[str, PaperSystem], methods: Mapping[str, KnownMethod]) -> None:
@@ -59,18 +59,21 @@ def check_systems(paper: PaperConfig, systems: Mapping[str, PaperSystem], method
             raise ConfigError(
                 f"the system {name!r}: the method {system.method!r} names the source {unknown[0]!r}; for the task "
                 f"{task!r} it may search {', '.join(map(repr, sources)) or 'nothing'}. Name one of them, or add it to "
-                f"systems.{name}.sources."
+                f"systems.{name}.sources.",
+                code="unknown-source",
             )
         if methods[system.method].searches and not sources:
             raise ConfigError(
                 f"the system {name!r}: the method {system.method!r} searches, and for the task {task!r} there is "
-                f"nothing to search. Name an environment in systems.{name}.sources."
+                f"nothing to search. Name an environment in systems.{name}.sources.",
+                code="nothing-to-search",
             )
     scoring = [name for name, system in systems.items() if methods[system.method].scores(settings[name])]
     if scoring and paper.reranker is None:
         raise ConfigError(
             f"the system {scoring[0]!r} puts documents in order with a cross-encoder, and the paper names none. Give "
-            "reranker.model=MODEL, or choose other systems with --system."
+            "reranker.model=MODEL, or choose other systems with --system.",
+            code="no-cross-encoder",
         )
     if scoring and paper.reranker is not None:
         resolve_model(paper.reranker.model)
@@ -128,7 +131,8 @@ def _check_data(name: str, settings: PaperEnvironment) -> None:
         raise DataError(
             f"the corpus of the environment {name!r} is missing: {env.dataset.path} does not exist.{origin} Give its "
             f"folder with environments.{name}.env.dataset.path=FOLDER, or a running service with "
-            f"environments.{name}.client.urls='[\"http://host:8765\"]'."
+            f"environments.{name}.client.urls='[\"http://host:8765\"]'.",
+            code="missing-folder",
         )
     if env.question_index is not None:
         open_question_index(env.question_index.folder)

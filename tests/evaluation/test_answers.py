@@ -24,6 +24,7 @@ from querylect.eval.answers.table import NO_RAG
 from querylect.storage import only_writer
 
 from ..chat_server import ChatServer, last_user, serving
+from ..raising import refused
 
 GOLD = {"q-head": ["triptan"], "q-sugar": ["insulin", "the insulin"], "q-hidden": ["nothing"], "q-other": ["x"]}
 QUESTIONS = {"q-head": "what helps when my head hurts", "q-sugar": "too much sugar in the blood", "q-hidden": "hidden"}
@@ -180,7 +181,7 @@ def test_other_right_answers_score_anew_without_a_call(config, records, server, 
     page = answer_questions(config(), records)
     asked = len(server.bodies)
     lines(tmp_path / "gold.jsonl", [{"_id": "q-head", "answers": ["a pill"]}])
-    with pytest.raises(ConfigError, match=r"answers.json holds other results.*number of questions: 3 → 1"):
+    with refused(ConfigError, None, "answers.json", "number of questions: 3 → 1"):
         answer_questions(config(), records)
     answer_questions(config(), records, overwrite=True)
     assert len(server.bodies) == asked
@@ -241,7 +242,7 @@ def test_raw_questions_alone_need_no_records(config, server, tmp_path):
         ("raw", "insulin", 1.0),
     ]
     lines(tmp_path / "gold.jsonl", [{"_id": "mine", "question": "Bleeding gums!", "answers": ["citrus"]}])
-    with pytest.raises(DataError, match="train"):
+    with refused(DataError, None, "train"):
         answer_questions(settings, None, tmp_path / "trained")
 
 
@@ -259,13 +260,13 @@ def test_multiple_choice(config, records, server, tmp_path):
 
 
 def test_what_ends_a_run(config, records, server, tmp_path):
-    with pytest.raises(DataError, match=r"none of 3 questions.*'q-head'.*'other'"):
+    with refused(DataError, "no-matching-answers", 3, "'q-head'", "'other'"):
         answer_questions(config(gold=str(lines(tmp_path / "g", [{"_id": "other", "answer": "x"}]))), records)
     server.always = lambda body: (400, {})
-    with pytest.raises(EngineUnavailableError):
+    with refused(EngineUnavailableError, "no-replies"):
         answer_questions(config(), records)
     assert not (records.parent / "answers" / "m" / "answers.json").exists()
-    with only_writer(tmp_path / "o", ".answers.lock", "", ""), pytest.raises(StorageError, match="another process"):
+    with only_writer(tmp_path / "o", ".answers.lock", "", ""), refused(StorageError, None, tmp_path / "o", "--output"):
         answer_questions(config(), records, tmp_path / "o")
 
 
@@ -279,7 +280,7 @@ def test_rankings_without_plans_take_their_texts_from_the_dataset(small_environm
     assert [one.title for one in contexts[0]] == ["About triptan", "About aspirin"]
     assert contexts[1:] == [None, []], "unscorable is missing, a wrong format has no documents"
     settings["answers"]["top"] = [5]
-    with pytest.raises(ConfigError, match=r"2 documents of a ranking; answers\.top asks for 5"):
+    with refused(ConfigError, "too-few-documents", "answers.top", 5, "--top 2"):
         Contexts(RunConfig.model_validate(settings), None, searches)
 
 

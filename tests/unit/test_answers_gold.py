@@ -7,6 +7,8 @@ from querylect.configs.schema import RunConfig
 from querylect.errors import ConfigError, DataError
 from querylect.eval.answers.gold import gold_answers, read_gold
 
+from ..raising import refused
+
 
 def file(tmp_path, *rows):
     path = tmp_path / "gold.jsonl"
@@ -57,29 +59,29 @@ def test_multiple_choice_by_letter_text_and_list(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("rows", "said"),
+    ("rows", "code", "facts"),
     [
-        ([{"_id": "a", "answer": "x"}, {"_id": "a", "answer": "y"}], "line 2: the id 'a' stands twice"),
-        ([{"_id": "a", "answer": "x"}, {"_id": "b", "options": ["x", "y"], "answer": "x"}], "mixes open questions"),
-        ([{"_id": "a", "options": ["x", "y"], "answer": "C"}], "line 1: 'answer' is 'C'; expected the letter"),
-        ([{"_id": "a", "options": ["x", "x"], "answer": "x"}], "line 1: 'answer' is 'x'"),
-        ([{"_id": "a", "options": ["x"], "answer": "A"}], "expected 2 to 26 texts"),
-        ([{"_id": "a", "text": "?"}], "holds no right answer"),
-        ([{"_id": "a", "text": 3, "answer": "x"}], "the question is 3"),
-        ([{"answer": "x"}], "'_id' is None"),
+        ([{"_id": "a", "answer": "x"}, {"_id": "a", "answer": "y"}], "duplicate-id", ["line 2", "'a'"]),
+        ([{"_id": "a", "answer": "x"}, {"_id": "b", "options": ["x", "y"], "answer": "x"}], "mixed-questions", []),
+        ([{"_id": "a", "options": ["x", "y"], "answer": "C"}], "unknown-option", ["line 1", "'C'", "(A, B)"]),
+        ([{"_id": "a", "options": ["x", "x"], "answer": "x"}], "unknown-option", ["line 1", "'x'"]),
+        ([{"_id": "a", "options": ["x"], "answer": "A"}], "invalid-options", ["line 1", ["x"], "2 to 26"]),
+        ([{"_id": "a", "text": "?"}], "no-right-answers", ["'answers'"]),
+        ([{"_id": "a", "text": 3, "answer": "x"}], "invalid-question", ["line 1", 3]),
+        ([{"answer": "x"}], None, ["'_id'", None]),
     ],
 )
-def test_what_is_refused(tmp_path, rows, said):
-    with pytest.raises(DataError, match=said):
+def test_what_is_refused(tmp_path, rows, code, facts):
+    with refused(DataError, code, *facts):
         read_gold(file(tmp_path, *rows))
 
 
 def test_where_right_answers_come_from(tmp_path):
     named = RunConfig.model_validate({"answers": {"gold": str(file(tmp_path, {"_id": "a", "answer": "x"}))}})
     assert list(gold_answers(named).by_id) == ["a"]
-    with pytest.raises(ConfigError, match=r"'hpo' has no right answers.*--gold"):
+    with refused(ConfigError, "no-right-answers", "'hpo'", "--gold"):
         gold_answers(RunConfig())
-    with pytest.raises(DataError, match="does not exist"):
+    with refused(DataError, None, tmp_path / "nowhere.jsonl"):
         read_gold(tmp_path / "nowhere.jsonl")
 
 

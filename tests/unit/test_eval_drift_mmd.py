@@ -293,15 +293,15 @@ def test_far_apart_is_as_much_evidence_as_the_draws_allow():
 
 
 @pytest.mark.parametrize(
-    ("layout", "permutations", "message"),
+    ("layout", "permutations", "counts"),
     [
-        (apart(1, 5), 9, "1 and 5 questions"),
-        (PooledSides(3, np.array([0, 0, 0, 1, 2])), 9, "1 and 2 questions"),
+        (apart(1, 5), 9, "1 and 5"),
+        (PooledSides(3, np.array([0, 0, 0, 1, 2])), 9, "1 and 2"),
         (apart(3, 3), 0, "0 permutations"),
     ],
 )
-def test_what_cannot_be_estimated_is_named(layout, permutations, message):
-    with pytest.raises(ValueError, match=message):
+def test_what_cannot_be_estimated_is_named(layout, permutations, counts):
+    with pytest.raises(ValueError, match=counts):
         drift(Gaussian(np.ones((len(layout.questions), 1)), 1.0), layout, permutations)
 
 

@@ -51,11 +51,11 @@ def test_missing_values_leave_their_pair_out_and_are_counted():
 
 
 def test_what_cannot_be_compared_is_refused():
-    with pytest.raises(ValueError, match="1 and 2 values"):
+    with pytest.raises(ValueError, match="1 and 2"):
         compare_exactly([1], [1, 0])
     with pytest.raises(ValueError, match="no question"):
         compare_exactly([None], [1])
-    with pytest.raises(ValueError, match="neither 0 nor 1"):
+    with pytest.raises(ValueError, match=r"0\.5"):
         binomial_test([0.5], [0])
-    with pytest.raises(ValueError, match="not finite"):
+    with pytest.raises(ValueError, match="finite"):
         signed_rank_test([math.inf], [0.5])

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from querylect.errors import ConfigError
 from querylect.rewards.metrics import measure, mrr, ndcg, recall
 
+from ..raising import refused
+
 KS = (1, 3, 5, 10, 100)
 EXACT = 1e-12
 
@@ -108,7 +110,7 @@ def test_edges(name):
     assert score([], {"a": 1}) == 0.0
     assert score(["a"], {}) == 0.0
     assert score(["a"], {"a": 0, "b": -1}) == 0.0
-    with pytest.raises(ValueError, match="document 'b' stands in the ranking more than once"):
+    with pytest.raises(ValueError, match="document 'b'"):
         score(["a", "b", "c", "b"], {"a": 1})
 
 
@@ -143,8 +145,5 @@ def test_between_zero_and_one_and_one_for_the_ideal(ranking, judged, name, gain)
 
 @pytest.mark.parametrize("name", ["ndcg", "ndcg@0", "ndcg@-1", "NDCG@10", "ndcg@10 ", "map", "", "mrr@", "recall@1.5"])
 def test_an_unknown_name_gets_the_known_ones(name):
-    with pytest.raises(ConfigError) as caught:
+    with refused(ConfigError, "unknown-metric", repr(name), "ndcg@k", "recall@k", "mrr@k", "and mrr"):
         measure(name)
-    assert repr(name) in str(caught.value)
-    for known in ("ndcg@k", "recall@k", "mrr@k", "and mrr"):
-        assert known in str(caught.value)

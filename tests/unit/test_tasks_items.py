@@ -3,10 +3,11 @@
 import json
 from collections import Counter
 
-import pytest
 from querylect.configs.paper import TaskConfig
 from querylect.errors import DataError
 from querylect.eval.tasks.items import read_items
+
+from ..raising import refused
 
 
 def task(path, rows=None, **settings):
@@ -35,7 +36,7 @@ def test_lines_that_cannot_be_asked_are_counted(tmp_path):
     ]
     found = read_items("open", task(tmp_path / "f", rows, kind="open"), None, 0)
     assert ([one.question.id for one in found.items], found.skipped) == (["1"], 2)
-    with pytest.raises(DataError, match="no question that can be asked"):
+    with refused(DataError, "no-questions", tmp_path / "g", 2):
         read_items("open", task(tmp_path / "g", [rows[1], {"_id": "4", "answer": "x"}], kind="open"), None, 0)
 
 

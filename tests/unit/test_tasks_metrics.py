@@ -11,6 +11,8 @@ from querylect.eval.tasks.generator import generator_prompt, read_answer
 from querylect.eval.tasks.shift import overlap, retrieval_shift
 from querylect.eval.tasks.text_metrics import NAMES, score_text, tokens
 
+from ..raising import refused
+
 WORDS = st.lists(st.sampled_from(["the", "cat", "sat", "on", "a", "Mat.", "dogs", ""]), max_size=8).map(" ".join)
 
 
@@ -82,13 +84,13 @@ def test_scripts_without_spaces_are_no_silent_zero():
 
 
 def test_what_cannot_be_scored_is_refused(monkeypatch):
-    with pytest.raises(ConfigError, match="'meteor'"):
+    with refused(ConfigError, "unknown-metric", "'meteor'"):
         score_text("x", ["x"], ["meteor"])
-    with pytest.raises(ValueError, match="no right answer"):
+    with pytest.raises(ValueError, match="right answer"):
         score_text("x", [], ["em"])
     monkeypatch.setattr(text_metrics, "find_spec", lambda name: None)
     for name in set(NAMES) - set(text_metrics.WORDS):
-        with pytest.raises(ConfigError, match=r"querylect\[text-metrics\]"):
+        with refused(ConfigError, "missing-package", repr(name), "querylect[text-metrics]"):
             score_text("x", ["x"], [name])
     assert score_text("x", ["x"], ["em"]) == {"em": 1}
 
