@@ -24,7 +24,8 @@ def facts(config: str, overrides: Sequence[str]) -> dict[str, str | list[str]]:
             raise ConfigError(
                 f"mix.environments.{name} is served elsewhere and has its token in {run.client.token_env}, where the "
                 "job puts the token of the services that it starts. Give it one of its own: "
-                f"mix.environments.{name}.client.token_env=…"
+                f"mix.environments.{name}.client.token_env=…",
+                code="shared-token-variable",
             )
     missing: dict[Path, str] = {}
     for name, run in served.items():

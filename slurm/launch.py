@@ -62,7 +62,8 @@ def jobs_of(config: RunConfig, overrides: LaunchOptions, chain: bool) -> list[Jo
     if seconds is not None and 0 < seconds <= WARNING_SECONDS:
         raise ConfigError(
             f"--time {overrides.time} is at most the {WARNING_SECONDS // 60} minutes before the limit at which a job "
-            "is told to save and goes back into the queue: it would never make progress. Give it more, such as 1:00:00."
+            "is told to save and goes back into the queue: it would never make progress. Give it more, such as 1:00:00.",
+            code="time-limit-too-short",
         )
     run = Path(config.output) / config.name
     config_path = str(run / "job" / "config.yaml")
@@ -108,7 +109,8 @@ def launch(config: RunConfig, overrides: LaunchOptions, chain: bool = False) -> 
     if shutil.which("sbatch") is None:
         raise ClusterError(
             "there is no sbatch here: `querylect launch` submits to Slurm, from a machine that has its commands. "
-            "`--dry-run` shows the job anywhere, `querylect train` trains here."
+            "`--dry-run` shows the job anywhere, `querylect train` trains here.",
+            code="no-slurm-here",
         )
     jobs = jobs_of(config, overrides, chain)
     folder = Path(config.output) / config.name / "job"
@@ -118,7 +120,8 @@ def launch(config: RunConfig, overrides: LaunchOptions, chain: bool = False) -> 
         if previous not in (None, text):
             raise ConfigError(
                 f"{config_file} holds other settings, and a job of that launch reads them when it starts. Choose "
-                f"another name=…, or, where no such job is left, remove {folder}."
+                f"another name=…, or, where no such job is left, remove {folder}.",
+                code="other-settings",
             )
         folder.mkdir(parents=True, exist_ok=True)
         scripts = [_write(folder, job) for job in jobs]
@@ -219,13 +222,14 @@ def _submit(arguments: Sequence[str]) -> str:
     cluster = os.path.abspath(os.environ.get("QUERYLECT_CLUSTER") or FOLDER / "cluster.sh")
     if not os.access(cluster, os.R_OK):
         raise ClusterError(
-            f"the cluster file {cluster} cannot be read. Name another one in QUERYLECT_CLUSTER, or unset it."
+            f"the cluster file {cluster} cannot be read. Name another one in QUERYLECT_CLUSTER, or unset it.",
+            code="unreadable-file",
         )
     # What the file itself prints is no answer of sbatch, and a last line that fails is nothing wrong.
     command = ["bash", "-c", 'source "$0"; exec sbatch --parsable "$@"', cluster, *arguments]
     process = subprocess.run(command, capture_output=True, text=True, check=False)
     if process.returncode:
-        raise ClusterError(_refusal(process.stderr, cluster))
+        raise ClusterError(_refusal(process.stderr, cluster), code="job-refused")
     return process.stdout.strip().splitlines()[-1].split(";")[0]
 
 

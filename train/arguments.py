@@ -22,14 +22,17 @@ def check_shape(settings: TrainConfig, rollout: RolloutConfig, processes: int = 
     """Raise ConfigError where settings contradict each other: tree shape, batch shape, prompt length, engine."""
     branching = rollout.branching
     if prod(branching) < 2:
-        raise ConfigError(f"rollout.branching {branching} has one leaf; GRPO compares at least two, e.g. [4, 4].")
+        raise ConfigError(
+            f"rollout.branching {branching} has one leaf; GRPO compares at least two, e.g. [4, 4].", code="single-leaf"
+        )
     earlier_tokens = rollout.earlier_tokens(len(branching))
     if earlier_tokens >= rollout.max_prompt_tokens:
         raise ConfigError(
             f"rollout.max_prompt_tokens is {rollout.max_prompt_tokens}, and in the prompt of turn "
             f"{len(branching)} earlier answers and documents alone may take {earlier_tokens} (rollout.max_new_tokens, "
             "documents, document_tokens, observation_tokens): the run would end in the middle. Raise it, or lower one "
-            "of these."
+            "of these.",
+            code="prompt-limit-too-low",
         )
     temperatures = {rollout.temperature_of(turn) for turn in range(1, len(branching) + 1)}
     if len(temperatures) > 1 and settings.packing is not True:
@@ -40,7 +43,8 @@ def check_shape(settings: TrainConfig, rollout: RolloutConfig, processes: int = 
     if settings.warm_start.questions and settings.warm_start.kind == "titles" and len(branching) < 2:
         raise ConfigError(
             f"train.warm_start.kind titles imitates a second turn, and rollout.branching is {branching}. Use two "
-            "turns, train.warm_start.kind=expert_iteration, or set train.warm_start.questions to 0."
+            "turns, train.warm_start.kind=expert_iteration, or set train.warm_start.questions to 0.",
+            code="no-second-turn",
         )
     shared_engine = rollout.engine == "vllm_server" or (
         rollout.engine == "vllm" and rollout.vllm.tensor_parallel_size > 1
@@ -54,23 +58,27 @@ def check_shape(settings: TrainConfig, rollout: RolloutConfig, processes: int = 
         raise ConfigError(
             f"expert iteration samples in the first of {processes} processes, and rollout.engine "
             f"{rollout.engine} is shared by all of them. Use rollout.engine=transformers or an engine per "
-            "process (rollout.vllm.tensor_parallel_size=1), or set train.warm_start.questions to 0."
+            "process (rollout.vllm.tensor_parallel_size=1), or set train.warm_start.questions to 0.",
+            code="shared-engine",
         )
     if rollout.engine == "vllm_server" and not rollout.server.sync:
         raise ConfigError(
             "rollout.server.sync is false: the server would go on sampling from the policy as it was before the first "
-            "step. Set it to true to train; false is for evaluating and rewriting with a policy that the server holds."
+            "step. Set it to true to train; false is for evaluating and rewriting with a policy that the server holds.",
+            code="server-not-synced",
         )
     if settings.questions_per_step % settings.questions_per_micro_batch:
         raise ConfigError(
             f"train.questions_per_step {settings.questions_per_step} is no multiple of train.questions_per_micro_batch "
-            f"{settings.questions_per_micro_batch}. Make it one."
+            f"{settings.questions_per_micro_batch}. Make it one.",
+            code="partial-micro-batch",
         )
     if settings.questions_per_step % (settings.questions_per_micro_batch * processes):
         raise ConfigError(
             f"train.questions_per_step {settings.questions_per_step} is shared by {processes} processes, in "
             f"micro-batches of {settings.questions_per_micro_batch} whole trees: make it a multiple of "
-            f"{settings.questions_per_micro_batch * processes}, or start fewer processes."
+            f"{settings.questions_per_micro_batch * processes}, or start fewer processes.",
+            code="unequal-process-shares",
         )
 
 
@@ -80,7 +88,8 @@ def check_report_to(settings: TrackingConfig) -> None:
         if find_spec(name) is None:
             raise ConfigError(
                 f"tracking.report_to names {name}, which is not installed. Install it with "
-                f"`pip install 'querylect[{name}]'`, or leave {name} out."
+                f"`pip install 'querylect[{name}]'`, or leave {name} out.",
+                code="missing-package",
             )
 
 
@@ -103,17 +112,20 @@ def check_trained_dtype(policy: PolicyConfig, settings: TrainConfig) -> None:
             raise ConfigError(
                 f"the weights would be trained in bfloat16 without float32 copies, because {reason}: steps at "
                 f"train.learning_rate {settings.learning_rate:g} round away. Use ZeRO stage 2 or 3 as in "
-                "configs/deepspeed, or set policy.dtype=float32."
+                "configs/deepspeed, or set policy.dtype=float32.",
+                code="no-float32-copies",
             )
     elif full_bfloat16:
         raise ConfigError(
             "policy.dtype is bfloat16 and policy.lora is null: all weights would be trained in bfloat16, where a step "
-            f"at train.learning_rate {settings.learning_rate:g} rounds away and nothing is learned. {REMEDY}"
+            f"at train.learning_rate {settings.learning_rate:g} rounds away and nothing is learned. {REMEDY}",
+            code="no-float32-copies",
         )
     if full_bfloat16 and settings.warm_start.questions:
         raise ConfigError(
             "policy.dtype is bfloat16 and policy.lora is null: train.warm_start trains before DeepSpeed holds float32 "
-            "copies. Set policy.dtype=auto, or train.warm_start.questions=0."
+            "copies. Set policy.dtype=auto, or train.warm_start.questions=0.",
+            code="warm-start-in-bfloat16",
         )
 
 
@@ -126,7 +138,8 @@ def check_deepspeed_device(policy: PolicyConfig) -> None:
     if deepspeed_asked() and not torch.cuda.is_available() and torch_dtype(policy) == torch.bfloat16:
         raise ConfigError(
             f"policy.dtype {policy.dtype} computes in bfloat16 here, and on a CPU DeepSpeed is used in float32 "
-            "only. Set policy.dtype=float32, or launch without --use_deepspeed."
+            "only. Set policy.dtype=float32, or launch without --use_deepspeed.",
+            code="bfloat16-on-cpu",
         )
 
 

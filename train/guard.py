@@ -179,5 +179,6 @@ def refuse_collapse(guard: CollapseGuard, folder: RunFolder, step: int) -> None:
     raise CollapseError(
         f"{sign.meaning} and the run stops at step {step}: {sign.said}; {best}.{remedy} "
         f"Evaluate it with `querylect eval {folder.path} --checkpoint NAME`; to train on all the same: "
-        "--resume train.guard.action=warn."
+        "--resume train.guard.action=warn.",
+        code=sign.name.replace("_", "-"),
     )

@@ -44,7 +44,8 @@ class Mixture:
         if empty:
             raise ConfigError(
                 f"no training question of {', '.join(empty)} is left after train.raw_reward {config.train.raw_reward}. "
-                "Widen it, add questions to the train split, or take the environment out of mix.environments."
+                "Widen it, add questions to the train split, or take the environment out of mix.environments.",
+                code="no-questions",
             )
         settings = config.mix.curriculum if config.mix is not None else config.train.curriculum
         self._curriculum = Curriculum(weights, ids, settings, config.seed)
@@ -89,7 +90,8 @@ class Mixture:
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise CheckpointError(
                 f"{path} does not say how far the curriculum was ({error!r:.200}). Remove {checkpoint} to go on from "
-                "the checkpoint before it, or start a new run."
+                "the checkpoint before it, or start a new run.",
+                code="unreadable-file",
             ) from error
 
     def _file(self, checkpoint: Path) -> Path:

@@ -85,6 +85,7 @@ def _make_mixture(config: RunConfig, questions: Sequence[Question]) -> Mixture |
         raise ConfigError(
             f"{len(questions)} training questions are left after train.raw_reward {config.train.raw_reward}, and "
             f"train.questions_per_step is {config.train.questions_per_step}. Lower it, widen train.raw_reward, "
-            "or add questions to the train split."
+            "or add questions to the train split.",
+            code="too-few-questions",
         )
     return Mixture(config, questions) if config.draws_by_curriculum else None

@@ -122,7 +122,10 @@ def stopped(config: RunConfig, signal_name: str) -> StoppedError:
     """The error of a run that a signal ended; its message names the checkpoint to resume from."""
     checkpoint = RunFolder(Path(config.output) / config.name).newest_checkpoint(config)
     state = f"{checkpoint} holds its last finished step" if checkpoint else "no step was finished yet"
-    return StoppedError(f"{signal_name} came before the run had ended; {state}. Go on with --resume.")
+    return StoppedError(
+        f"{signal_name} came before the run had ended; {state}. Go on with --resume.",
+        code=None if checkpoint else "no-step-finished",
+    )
 
 
 def _train(launch: _Launch, resume: bool) -> Path:
@@ -346,5 +349,6 @@ def _run_trainer(trainer: "TreeTrainer", stopper: "StopOnSignal", checkpoint: Pa
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise CheckpointError(
             f"{checkpoint} could not be continued ({reason}). It is damaged or of another policy; remove it to go on "
-            "from the one before, or start a new run."
+            "from the one before, or start a new run.",
+            code="unloadable-checkpoint",
         ) from error

@@ -76,7 +76,8 @@ class RunFolder:
         if (folder.path / "config.yaml").exists():
             raise ConfigError(
                 f"{folder.path} already holds a run. Continue it with --resume, choose another name "
-                f"(name=…), or remove the folder."
+                f"(name=…), or remove the folder.",
+                code="already-exists",
             )
         try:
             folder.checkpoints.mkdir(parents=True, exist_ok=True)
@@ -98,19 +99,21 @@ class RunFolder:
         """
         folder = cls(Path(config.output) / config.name)
         if not (folder.path / "config.yaml").exists():
-            raise CheckpointError(f"{folder.path} holds no run to resume; start it without --resume.")
+            raise CheckpointError(f"{folder.path} holds no run to resume; start it without --resume.", code="no-run")
         folder.refuse_other_format()
         changed = changed_keys(load_config(str(folder.path / "config.yaml")), config)
         if changed:
             raise CheckpointError(
                 f"{folder.path} was started with other settings: {'; '.join(changed)}. "
-                "Resume with the settings it was started with, or start a new run under another name."
+                "Resume with the settings it was started with, or start a new run under another name.",
+                code="other-settings",
             )
         checkpoint = folder.newest_checkpoint(config)
         if checkpoint is not None and step_of(checkpoint) > config.train.steps:
             raise CheckpointError(
                 f"{folder.path} has reached step {step_of(checkpoint)} and train.steps is {config.train.steps}. "
-                "Raise it to go on."
+                "Raise it to go on.",
+                code="beyond-last-step",
             )
         return folder, checkpoint
 
@@ -124,7 +127,8 @@ class RunFolder:
             )
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise CheckpointError(
-                f"{self.format} does not say of which format the run is ({error}). Start a new run (name=…)."
+                f"{self.format} does not say of which format the run is ({error}). Start a new run (name=…).",
+                code="unreadable-file",
             ) from error
         if version == FORMAT:
             return
@@ -132,7 +136,8 @@ class RunFolder:
         raise CheckpointError(
             f"{self.path} was started by {writer} (run format {version}; this version, {__version__}, continues "
             f"format {FORMAT}){f': its {changes}' if changes else ''}. Start a new run under another name (name=…), or "
-            "finish this one with the version that started it; it can still be evaluated, exported and used."
+            "finish this one with the version that started it; it can still be evaluated, exported and used.",
+            code="other-format",
         )
 
     def newest_checkpoint(self, config: RunConfig) -> Path | None:
@@ -146,7 +151,8 @@ class RunFolder:
             if any(path.glob(foreign)):
                 raise CheckpointError(
                     f"{path} holds {foreign}: it was written {'without' if deepspeed_asked() else 'with'} DeepSpeed. "
-                    "Go on with the launcher that the run was started with."
+                    "Go on with the launcher that the run was started with.",
+                    code="other-launcher",
                 )
             needed = (*CHECKPOINT_FILES, *_needed_by(config.train, config.policy.lora, step_of(path)))
             missing = [name for name in needed if not any(path.glob(patterns.get(name, name)))]
@@ -173,7 +179,8 @@ class RunFolder:
         if changed:
             raise CheckpointError(
                 f"{self.path} was started on another environment: {'; '.join(changed)}. "
-                "Serve the one it was started on, or start a new run under another name."
+                "Serve the one it was started on, or start a new run under another name.",
+                code="other-environment",
             )
 
     def same_base(self, model: str, fingerprint: str, resumed: bool) -> None:
@@ -188,7 +195,8 @@ class RunFolder:
                 raise CheckpointError(
                     f"{self.path} was started on other weights than {model!r} holds now (fingerprint "
                     f"{previous['fingerprint'][:12]} → {fingerprint[:12]}): its checkpoints do not fit them. Bring "
-                    f"back what {previous['model']!r} was then, or start a new run under another name."
+                    f"back what {previous['model']!r} was then, or start a new run under another name.",
+                    code="other-weights",
                 )
         write_atomically(path, json.dumps({"model": model, "fingerprint": fingerprint}, indent=2) + "\n")
 

@@ -46,11 +46,15 @@ def validation_questions(settings: TrainConfig, client: EnvironmentApi, train: S
     if not splits.get("validation"):
         raise ConfigError(
             f"train.validate_steps is {settings.validate_steps} and the environment has no validation questions "
-            f"(its splits: {splits}). Add the split (BEIR: qrels/dev.tsv), or set train.validate_steps to 0."
+            f"(its splits: {splits}). Add the split (BEIR: qrels/dev.tsv), or set train.validate_steps to 0.",
+            code="no-validation-questions",
         )
     questions = client.questions("validation")
     if overlap := overlap_with_train(client.environment().name, "validation", questions, train):
-        raise DataError(f"{overlap[0]} Take these questions out of one of the two, or set train.validate_steps to 0.")
+        raise DataError(
+            f"{overlap[0]} Take these questions out of one of the two, or set train.validate_steps to 0.",
+            code="overlapping-splits",
+        )
     return draw(questions, settings.validation_questions, settings.validation_seed)
 
 

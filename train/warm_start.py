@@ -67,7 +67,8 @@ def warm_start(
         raise ConfigError(
             f"no sample of a training question beats its baseline by more than train.warm_start.margin "
             f"{settings.margin:g}, so expert iteration has nothing to imitate. Lower it, raise "
-            "train.warm_start.questions or train.warm_start.samples, or set train.warm_start.questions to 0."
+            "train.warm_start.questions or train.warm_start.samples, or set train.warm_start.questions to 0.",
+            code="nothing-to-imitate",
         )
     log.info(
         "warm start: %d lessons in %d steps, last loss %.3f", result.demonstrations, result.steps, result.last_loss
@@ -83,7 +84,8 @@ def _title_round(config: RunConfig, grower: Grower, questions: Sequence[Question
         raise ConfigError(
             f"no training question has a title that earns train.warm_start.least_reward {settings.least_reward:g}, and "
             f"train.warm_start.unanswered_share {settings.unanswered_share:g} keeps none of the others. Change one of "
-            "the two, or set train.warm_start.questions to 0."
+            "the two, or set train.warm_start.questions to 0.",
+            code="nothing-to-imitate",
         )
     yield Round(lessons)
 
@@ -95,7 +97,8 @@ def _refuse_other_answers(rewriter: Rewriter, questions: Sequence[Question]) -> 
         if rewriter.parse(question, example, 1).rewrites != ("a title",):
             raise ConfigError(
                 f"the warm start teaches answers in <rewrite> tags, which rewriter.name {rewriter.name!r} does not "
-                "read. Set train.warm_start.questions to 0, or choose another rewriter."
+                "read. Set train.warm_start.questions to 0, or choose another rewriter.",
+                code="untagged-rewriter",
             )
 
 
@@ -160,6 +163,7 @@ def name_reference(settings: TrainConfig, lora: LoraConfig | None, folder: RunFo
     if not (folder.warm / "config.json").is_file():
         raise CheckpointError(
             f"{folder.warm} is gone: train.beta {settings.beta:g} compares with the policy after the warm start, "
-            "which was saved there. Put it back, or start a new run under another name."
+            "which was saved there. Put it back, or start a new run under another name.",
+            code="missing-warm-start",
         )
     policy.config.name_or_path = str(folder.warm)

@@ -11,6 +11,8 @@ from querylect.cli import main
 from querylect.errors import ConfigError
 from querylect.slurm.facts import as_shell, facts
 
+from ..raising import refused
+
 SLURM = Path(__file__).parents[2] / "slurm"
 REAL = Path(sys.executable).with_name("querylect")
 TRAINING = sorted(path.name for path in SLURM.glob("grpo_*.sh"))
@@ -116,7 +118,7 @@ def test_launch_asks_for_one_gpu_where_adapters_are_trained():
 def test_a_job_without_a_node_to_train_is_refused(tmp_path):
     told = bash("grpo_vllm_server.sh", "--dry-run", cwd=tmp_path, NODES="2", RETRIEVER_NODES="1")
     assert told.returncode == 2
-    assert "none is left to train. Ask for more: sbatch --nodes=3" in told.stderr
+    assert "sbatch --nodes=3" in told.stderr
 
 
 def test_a_cluster_file_of_one_s_own_is_read_for_commands_and_requests(tmp_path):
@@ -159,9 +161,9 @@ def test_the_tasks_of_an_index_are_its_shards(tmp_path):
     assert task(2, 1, 4, 4).stdout.endswith(" index build --shard 2/4 tiny\n")
     assert task(0, 0, 0, 1).stdout.endswith(" index merge tiny\n")
     for span in ((2, 4, 3), (1, 4, 2), (0, 4, 5)):
-        refused = task(2, *span)
-        assert refused.returncode == 2
-        assert "Submit the whole array, such as sbatch --array=1-16" in refused.stderr
+        told = task(2, *span)
+        assert told.returncode == 2
+        assert "sbatch --array=1-16" in told.stderr
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "manifest.json").touch()
     assert " index " not in task(2, 1, 4, 4, "env.index=there").stdout, "what is there is left alone"
@@ -198,9 +200,7 @@ def test_what_a_job_knows_of_its_config(tmp_path):
     assert known["run"] == "some where/mix-bm25-minilm"
     assert known["serving"] == ["minilm"]
     assert known["token_envs"] == ["QUERYLECT_TOKEN"]
-    with pytest.raises(
-        ConfigError, match=r"bm25 is served elsewhere and has its token in QUERYLECT_TOKEN, where the job"
-    ):
+    with refused(ConfigError, "shared-token-variable", "mix.environments.bm25.client.token_env", "QUERYLECT_TOKEN"):
         facts("mix_bm25_minilm", ["mix.environments.bm25.client={urls: ['http://a:1']}"])
     assert facts("tiny", [])["serving"] == [""]
     (tmp_path / "there").mkdir()
@@ -243,5 +243,5 @@ def test_launch_without_slurm_says_so(tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit) as ended:
         main(["launch", "tiny"])
     assert ended.value.code == 2
-    assert "there is no sbatch here" in capsys.readouterr().err
+    assert "`--dry-run`" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())

@@ -11,10 +11,12 @@ import pytest
 import yaml
 from querylect.configs.schema import RunConfig
 from querylect.errors import CheckpointError, ConfigError
+from querylect.train.distributed.zero import OPTIMIZER_PARTS
 from querylect.train.run import train
 from querylect.train.run_folder import RunFolder
 
 from ..lessons import change, lesson_url, lessons, records, settings, speaking  # noqa: F401
+from ..raising import refused
 from ..several import Started, free_port, places
 from .test_train_processes import weights_of
 
@@ -162,12 +164,12 @@ def test_a_checkpoint_of_another_launcher_is_refused(tmp_path, monkeypatch):
     (checkpoint / "global_step3" / "zero_pp_rank_0_mp_rank_00_optim_states.pt").touch()
     for name in ("adapter_model.safetensors", "scheduler.pt", "rng_state_0.pth", "trainer_state.json"):
         (checkpoint / name).touch()
-    with pytest.raises(CheckpointError, match="written with DeepSpeed"):
+    with refused(CheckpointError, "other-launcher", checkpoint, OPTIMIZER_PARTS, "DeepSpeed"):
         RunFolder(tmp_path).newest_checkpoint(RunConfig())
     monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
     assert RunFolder(tmp_path).newest_checkpoint(RunConfig()) == checkpoint
     (checkpoint / "optimizer.pt").touch()
-    with pytest.raises(CheckpointError, match="written without DeepSpeed"):
+    with refused(CheckpointError, "other-launcher", checkpoint, "optimizer.pt", "DeepSpeed"):
         RunFolder(tmp_path).newest_checkpoint(RunConfig())
 
 
@@ -176,5 +178,5 @@ def test_deepspeed_that_is_not_installed_is_an_error_that_says_so(settings, monk
     monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
     for name, value in places(1)[0].items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(ConfigError, match=r"querylect\[gpu\]"):
+    with refused(ConfigError, "missing-package", "querylect[gpu]"):
         train(settings)

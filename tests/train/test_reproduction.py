@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ..raising import refused
 from ..tiny import tiny_policy  # noqa: F401
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -50,7 +51,7 @@ def test_tiny_runs_all_parts_and_continues_where_it_was_cut(tiny, tmp_path, caps
     budget, spent = sum(tokens("trajectory-0")), tokens("turn-0")
     assert sum(spent) >= budget > sum(spent[:-1]), "4×4 is trained until it has sampled as much as 16×1"
 
-    monkeypatch.setattr("reproduction.PolicySystem", lambda *_: pytest.fail("a finished evaluation is repeated"))
+    monkeypatch.setattr("reproduction.greedy_trees", lambda *_: pytest.fail("a finished evaluation is repeated"))
     monkeypatch.setattr("reproduction.train", lambda *_, **__: pytest.fail("a finished run is trained again"))
     assert tiny("run", "--seeds", "0") == 0
     monkeypatch.undo()
@@ -102,7 +103,7 @@ def test_a_second_process_in_the_same_folder_is_refused(tiny, tmp_path):
     from reproduction import _alone
 
     (tmp_path / "repro").mkdir()
-    with _alone(tmp_path / "repro", "abc"), pytest.raises(ConfigError, match="another process"):
+    with _alone(tmp_path / "repro", "abc"), refused(ConfigError, None, tmp_path / "repro", "--only", "--folder"):
         tiny("run")
 
 

@@ -13,6 +13,7 @@ from querylect.train.mix import Mixture
 from querylect.train.run import train
 
 from ..lessons import ASKED, change, lesson_url, lessons, records, settings, speaking, stopped_copy, without_seconds  # noqa: F401
+from ..raising import refused
 from ..several import Started
 from .test_train_credit import node, tree
 
@@ -76,14 +77,15 @@ def test_two_processes_draw_the_same(straight, tmp_path):
 
 def test_a_checkpoint_that_lost_the_curriculum_is_refused(straight, tmp_path):
     config, copy = stopped_copy(*straight, tmp_path / "copy", 2)
-    (copy / "checkpoints" / "checkpoint-2" / "curriculum.json").unlink()
-    with pytest.raises(CheckpointError, match=r"curriculum\.json does not say how far .* Remove .*checkpoint-2"):
+    lost = copy / "checkpoints" / "checkpoint-2" / "curriculum.json"
+    lost.unlink()
+    with refused(CheckpointError, "unreadable-file", lost, f"{lost.parent} "):
         train(config, resume=True)
 
 
 def test_another_curriculum_is_another_run(straight, tmp_path):
     config, _ = stopped_copy(*straight, tmp_path / "copy", 2)
-    with pytest.raises(CheckpointError, match=r"other settings: train\.curriculum\.floor: 0\.05 → 0\.5"):
+    with refused(CheckpointError, "other-settings", "train.curriculum.floor: 0.05 → 0.5"):
         train(change(config, **{"train.curriculum.floor": 0.5}), resume=True)
 
 
@@ -111,5 +113,5 @@ def test_without_a_preference_questions_come_in_shuffled_passes(settings):
 
 def test_a_mix_has_a_curriculum_of_its_own():
     members = {"a": {}, "b": {"env": {"index": "other"}}}
-    with pytest.raises(ValueError, match=r"train\.curriculum is that of a run on one environment.*mix\.curriculum"):
+    with pytest.raises(ValueError, match=r"train\.curriculum .*mix\.curriculum"):
         RunConfig.model_validate({"train": {"curriculum": SETTINGS}, "mix": {"environments": members}})

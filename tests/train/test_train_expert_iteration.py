@@ -27,6 +27,7 @@ from safetensors.torch import load_file
 
 from ..forked import Forked
 from ..lessons import change, lesson_url, lessons, records, settings, speaking, without_seconds  # noqa: F401 (fixtures)
+from ..raising import refused
 from ..several import Started
 
 
@@ -257,7 +258,7 @@ def test_the_question_as_it_stands_is_searched_for_its_baseline(expert, client):
 def test_a_round_without_anything_to_imitate_is_passed_over_and_a_run_refused(expert, client, tmp_path):
     ready = Ready(expert, client)
     config = change(expert, **{"train.warm_start.margin": 1.0})
-    with pytest.raises(ConfigError, match=r"beats its baseline by more than train\.warm_start\.margin 1"):
+    with refused(ConfigError, "nothing-to-imitate", "train.warm_start.margin 1"):
         warm_start(config, ready.policy, ready.grower, ready.sampler, client.questions("train"), RunFolder(tmp_path))
     assert not (tmp_path / "warm_start.jsonl").exists()
 
@@ -271,7 +272,7 @@ def test_an_outage_stops_expert_iteration(expert, client, tmp_path):
 
     ready = Ready(expert, client)
     ready.grower.client = Gone()
-    with pytest.raises(EnvironmentUnavailableError, match=r"round 1 of the warm start.*connection refused"):
+    with refused(EnvironmentUnavailableError, None, "round 1", "connection refused"):
         warm_start(expert, ready.policy, ready.grower, ready.sampler, client.questions("train"), RunFolder(tmp_path))
 
 
@@ -322,7 +323,7 @@ def test_two_processes_share_what_the_first_has_imitated(expert, tmp_path):
 def test_an_engine_that_all_processes_share_is_refused(expert):
     served = change(expert, **{"rollout.engine": "vllm_server"})
     check_shape(served.train, served.rollout)
-    with pytest.raises(ConfigError, match=r"samples in the first of 2 processes.*rollout\.engine=transformers"):
+    with refused(ConfigError, "shared-engine", "2 processes", "rollout.engine=transformers"):
         check_shape(served.train, served.rollout, 2)
 
 

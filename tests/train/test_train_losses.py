@@ -7,6 +7,7 @@ from querylect.train.rows import row_turns
 from querylect.train.run import train
 
 from ..lessons import change, lesson_url, lessons, records, settings, speaking, without_seconds  # noqa: F401
+from ..raising import refused
 from .test_train_trl import batch, loss_and_gradients, losses_and_gradients, ready, step_inputs, with_trainer
 
 SINGLE = {"rollout.branching": [8], "policy.lora": None}
@@ -281,7 +282,7 @@ def test_a_resumed_run_after_a_warm_start_compares_with_the_same_reference(setti
     if lora is None:
         shutil.rmtree(folder / "checkpoints" / "checkpoint-2")
         shutil.rmtree(folder / "warm_start")
-        with pytest.raises(CheckpointError, match=r"warm_start is gone: train\.beta 0\.1 compares with the policy"):
+        with refused(CheckpointError, "missing-warm-start", folder / "warm_start", "train.beta 0.1"):
             train(config, resume=True)
 
 

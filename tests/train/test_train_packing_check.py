@@ -11,6 +11,7 @@ from querylect.train.packing.attention import NAME
 from querylect.train.packing.check import compare, settle_packing, why_not
 
 from ..lessons import change, lesson_url, lessons, settings, speaking  # noqa: F401
+from ..raising import refused
 from ..tiny import tiny_model
 
 GPT2 = {"n_embd": 64, "n_head": 4, "n_layer": 2}
@@ -126,7 +127,7 @@ def config(**changes):
 
 def test_a_policy_that_cannot_is_refused_by_true_and_flat_by_auto(caplog):
     model = tiny_model("mistral", sliding_window=16)
-    with pytest.raises(ModelError, match=r"sliding window of 16 tokens.*train\.packing to auto or false"):
+    with refused(ModelError, "unpackable-policy", "sliding window of 16 tokens", "train.packing"):
         settle_packing(*config(packing=True), model)
     with caplog.at_level(logging.WARNING):
         assert settle_packing(*config(packing="auto"), model) is False
@@ -143,7 +144,7 @@ def test_a_policy_that_can_is_packed_unless_switched_off():
 
 
 def test_flex_without_a_gpu_is_refused_before_anything_runs():
-    with pytest.raises(ConfigError, match=r"train\.packed_attention is flex and the policy is on cpu"):
+    with refused(ConfigError, "flex-without-gpu", "train.packed_attention", "cpu"):
         settle_packing(*config(packed_attention="flex"), tiny_model())
 
 

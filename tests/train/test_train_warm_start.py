@@ -21,6 +21,7 @@ from querylect.train.warm_start import Lesson, _lessons, demonstration, warm_sta
 from safetensors.torch import load_file
 
 from ..lessons import change, lesson_url, lessons, records, settings, speaking, without_seconds  # noqa: F401 (fixtures)
+from ..raising import refused
 
 
 @pytest.fixture
@@ -80,14 +81,14 @@ def test_questions_without_a_title_that_earns_are_thinned(warm, grower, client):
 def test_a_warm_start_without_anything_to_imitate_is_refused(warm, grower, client, tmp_path):
     grower.client = Graded(client, {})
     none = change(warm, **{"train.warm_start.unanswered_share": 0.0})
-    with pytest.raises(ConfigError, match="no training question has a title that earns"):
+    with refused(ConfigError, "nothing-to-imitate", "train.warm_start.least_reward"):
         warm_start(none, grower.engine.model, grower, None, client.questions("train"), RunFolder(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
 
 
 def test_a_rewriter_that_reads_no_tags_is_refused(warm, grower, client, tmp_path):
     grower.rewriter = make_rewriter(RewriterConfig(name="hyde"), RetrieverCard("bm25", "bm25"))
-    with pytest.raises(ConfigError, match=r"'hyde' does not read.*warm_start\.questions to 0"):
+    with refused(ConfigError, "untagged-rewriter", "'hyde'", "train.warm_start.questions"):
         warm_start(warm, grower.engine.model, grower, None, client.questions("train"), RunFolder(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
 
@@ -110,7 +111,7 @@ def test_a_warm_start_that_was_stopped_is_begun_again(warm, monkeypatch):
 
 def test_an_outage_stops_the_warm_start(warm, grower, client):
     grower.client = Graded(client, {}, broken=True)
-    with pytest.raises(EnvironmentUnavailableError, match="could not be graded"):
+    with refused(EnvironmentUnavailableError, None, "client.deadline"):
         list(_lessons(warm, grower, client.questions("train")))
 
 
@@ -152,7 +153,7 @@ def test_a_run_may_begin_warm_and_one_turn_cannot(warm):
     assert find_checkpoint(folder) == folder / "final"
     assert len(records(folder / "metrics.jsonl")) == 1
     single = change(warm, **{"name": "single", "rollout": RolloutConfig(branching=[4]).model_dump()})
-    with pytest.raises(ConfigError, match="imitates a second turn"):
+    with refused(ConfigError, "no-second-turn", "rollout.branching is [4]"):
         train(single)
 
 
@@ -169,5 +170,5 @@ def test_training_questions_are_chosen_by_what_they_are_worth_raw(warm, client):
 
 def test_an_outage_does_not_change_the_training_set(warm, client):
     half = change(warm, **{"train.raw_reward": [0.5, 1.0]})
-    with pytest.raises(EnvironmentUnavailableError, match=r"1 of 5 training questions.*could not be graded"):
+    with refused(EnvironmentUnavailableError, None, "1 of 5", "client.deadline"):
         worth_training(half, Graded(client, {}, broken=True), client.questions("train"))

@@ -7,6 +7,8 @@ from querylect.envs.server.schemas import Step, StepResult
 from querylect.errors import EnvironmentUnavailableError
 from querylect.train.grading import grade
 
+from ..raising import refused
+
 
 class Client:
     """Gives every search the worth of its depth, and no answer to the question `lost`."""
@@ -33,5 +35,5 @@ def test_a_search_is_as_deep_as_in_a_rollout(overrides, depth):
 
 def test_what_was_not_answered_is_not_guessed():
     steps = [Step(question_id=name, plan=SearchPlan.of("x")) for name in ("q", "lost")]
-    with pytest.raises(EnvironmentUnavailableError, match=r"1 of 2 searches could not be graded"):
+    with refused(EnvironmentUnavailableError, None, "1 of 2 searches"):
         grade(load_config("demo"), Client(), steps, "searches")

@@ -42,5 +42,6 @@ def check_deepspeed() -> None:
     except ImportError as error:
         raise ConfigError(
             f"accelerate asked for DeepSpeed, and it cannot be imported ({error}). Install querylect[gpu], or launch "
-            "without --use_deepspeed."
+            "without --use_deepspeed.",
+            code="missing-package",
         ) from error

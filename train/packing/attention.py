@@ -171,7 +171,8 @@ def _flex(query: Tensor, key: Tensor, value: Tensor, mask: BlockMask, scaling: f
     if dropout:
         raise ModelError(
             f"the policy drops {dropout:g} of its attention while it trains, which FlexAttention does not do. Set "
-            "train.packed_attention to sdpa."
+            "train.packed_attention to sdpa.",
+            code="attention-dropout",
         )
     repeats = query.shape[1] // key.shape[1]
     grouped = repeats & (repeats - 1) == 0  # some FlexAttention kernels support only powers of two

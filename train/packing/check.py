@@ -52,7 +52,8 @@ def settle_packing(settings: TrainConfig, rollout: RolloutConfig, model: nn.Modu
     if kind == "flex" and device.type != "cuda":
         raise ConfigError(
             f"train.packed_attention is flex and the policy is on {device.type}: FlexAttention has no backward pass "
-            "there. Set it to auto or sdpa."
+            "there. Set it to auto or sdpa.",
+            code="flex-without-gpu",
         )
     reason = why_not(model, rollout.longest_sequence, kind)
     if not reason:
@@ -61,7 +62,8 @@ def settle_packing(settings: TrainConfig, rollout: RolloutConfig, model: nn.Modu
         raise ModelError(
             f"the policy cannot be trained on packed trees: {reason}. Set train.packing to auto or false to train "
             "every leaf in a row of its own, which costs more, or choose a policy with full attention in every layer "
-            "(Llama, SmolLM2, Qwen2, Qwen3, …)."
+            "(Llama, SmolLM2, Qwen2, Qwen3, …).",
+            code="unpackable-policy",
         )
     log.warning("train.packing is auto: every leaf is trained in a row of its own, because %s", reason)
     return False
