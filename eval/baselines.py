@@ -27,7 +27,8 @@ def measure_raw(config: RunConfig, split: str) -> list[Measured]:
     """
     environment = Environment.open(config.env)
     if split not in environment.splits:
-        raise ConfigError(f"--split {split!r} is unknown; {environment.name} has {', '.join(environment.splits)}.")
+        message = f"--split {split!r} is unknown; {environment.name} has {', '.join(environment.splits)}."
+        raise ConfigError(message, code="unknown-split")
     rankings = raw_rankings(environment, environment.questions(split), _MIN_DEPTH)
     values = {question: environment.score(question, hits, [METRIC])[METRIC] for question, hits in rankings.items()}
     return figures(environment.name, environment.dataset, retriever_name(environment.card), split, values)
@@ -52,7 +53,8 @@ def compare_with_published(
     if unscored:
         raise EnvironmentUnavailableError(
             f"{unscored} of {len(everything.questions)} raw questions have no score, so they cannot be compared with "
-            "what is published. Run the same command again: finished answers are kept."
+            "what is published. Run the same command again: finished answers are kept.",
+            code="unscored-questions",
         )
     return check_baselines(figures(label, *environment.published_as, split, values))
 

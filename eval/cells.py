@@ -198,7 +198,8 @@ def _answer(cell: Cell, client: EnvironmentApi, engine: Engine | Llm | None, bat
                 raise EnvironmentUnavailableError(
                     f"the environment scored none of {part.questions} questions before the deadline; the last error "
                     f"was {client.last_failure}. Fix the cause, or raise client.deadline, and run the same command "
-                    "again: finished answers are kept."
+                    "again: finished answers are kept.",
+                    code="none-scored",
                 )
             if part.records:
                 cell.journal.append(part.records)

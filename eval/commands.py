@@ -56,9 +56,10 @@ def drift(
     for source in sources:
         name, equals, path = source.partition("=")
         if not (name and equals and path):
-            raise ConfigError(f"{source!r} is no NAME=PATH; give each retriever a name, as bm25=runs/demo.")
+            message = f"{source!r} is no NAME=PATH; give each retriever a name, as bm25=runs/demo."
+            raise ConfigError(message, code="unnamed-path")
         if name in paths:
-            raise ConfigError(f"the name {name!r} is given twice; give each retriever its own.")
+            raise ConfigError(f"the name {name!r} is given twice; give each retriever its own.", code="duplicate-name")
         paths[name] = Path(path).expanduser()
     from .drift.results import DriftSettings
     from .drift.run import write_drift
@@ -123,13 +124,14 @@ def answers(
     elif (run_path / "config.yaml").is_file():
         records = run_path / (f"eval-{env}" if env else "") / "eval.jsonl"
         if not records.is_file():
-            raise ConfigError(f"{records} does not exist. Run `querylect eval {run}` first.")
+            raise ConfigError(f"{records} does not exist. Run `querylect eval {run}` first.", code="not-evaluated")
     if records is not None and config is None:
         parents = list(records.absolute().parents)[:4]
         config_folder = next((folder for folder in parents if (folder / "config.yaml").is_file()), None)
         if config_folder is None:
             raise ConfigError(
-                f"there is no config.yaml beside {records}. Say with --config which environment it is of."
+                f"there is no config.yaml beside {records}. Say with --config which environment it is of.",
+                code="missing-config",
             )
     changes = [*(overrides or ()), *changes]
     settings = only(

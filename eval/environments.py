@@ -138,7 +138,8 @@ class SpecEnvironments:
             if source is None:
                 raise ConfigError(
                     f"datasets.{dataset} is null, and environments.{environment} has no service for it. Describe the "
-                    f"dataset, or give environments.{environment}.urls.{dataset}."
+                    f"dataset, or give environments.{environment}.urls.{dataset}.",
+                    code="no-service",
                 )
             return self._local(dataset, environment, settings, source)
         config = RunConfig(
@@ -236,7 +237,8 @@ def searched_here(
         if "{dataset}" not in template and len(settings.datasets or spec.datasets) > 1:
             raise ConfigError(
                 f"{setting} is {template!r} for {len(settings.datasets or spec.datasets)} datasets; put {{dataset}} "
-                "into it, where the name of the dataset goes."
+                "into it, where the name of the dataset goes.",
+                code="shared-index",
             )
         return template.replace("{dataset}", dataset)
 
@@ -284,4 +286,6 @@ def chosen_environments(spec: SpecConfig) -> list[tuple[str, str]]:
 
 
 def _no_split(split: str, source: str, sizes: dict[str, int]) -> ConfigError:
-    return ConfigError(f"{source} has no questions in split {split!r}; it has {sizes}. Change split.")
+    return ConfigError(
+        f"{source} has no questions in split {split!r}; it has {sizes}. Change split.", code="no-questions"
+    )

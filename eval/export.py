@@ -34,7 +34,8 @@ def export_trec(config: RunConfig, run: Path | None, split: str, to: Path, depth
     """
     environment = Environment.open(config.env)
     if split not in environment.splits:
-        raise ConfigError(f"--split {split!r} is unknown; {environment.name} has {', '.join(environment.splits)}.")
+        message = f"--split {split!r} is unknown; {environment.name} has {', '.join(environment.splits)}."
+        raise ConfigError(message, code="unknown-split")
     questions = environment.questions(split)
     qrels = {question.id: environment.judgements(question.id) for question in questions}
     runs: dict[str, Run] = {RAW: raw_rankings(environment, questions, depth)}
@@ -82,7 +83,8 @@ def _evaluated_runs(
         if record.question_id not in qrels:
             raise DataError(
                 f"{path} holds question {record.question_id!r}, which is not in the split {split!r}: it was written "
-                "for another split or dataset. Give that one with --split, or evaluate again."
+                "for another split or dataset. Give that one with --split, or evaluate again.",
+                code="other-split",
             )
         if record.system != RAW and record.metrics.get(PRIMARY_METRIC) is not None:
             ranking = [RankedHit(document, 1.0 / rank) for rank, document in enumerate(record.ranking, start=1)]

@@ -24,7 +24,8 @@ def refuse_training_split(config: RunConfig) -> None:
     if config.eval.split not in ("validation", "test"):
         raise ConfigError(
             f"eval.split is {config.eval.split!r}; expected validation or test: a table of questions that were "
-            "trained on says nothing about new ones."
+            "trained on says nothing about new ones.",
+            code="not-held-out",
         )
 
 
@@ -36,7 +37,8 @@ def held_out_questions(client: EnvironmentApi, info: Mapping[str, Any], config: 
     split = config.eval.split
     splits = info.get("splits", {})
     if not splits.get(split):
-        raise ConfigError(f"the environment has no questions in split {split!r}; it has {splits}. Change eval.split.")
+        message = f"the environment has no questions in split {split!r}; it has {splits}. Change eval.split."
+        raise ConfigError(message, code="no-questions")
     questions = draw(client.questions(split), config.eval.limit, config.eval.sample_seed)
     if splits.get("train"):
         refuse_overlap(str(info.get("name", "environment")), split, questions, client.questions("train"))
@@ -49,7 +51,10 @@ def refuse_overlap(name: str, split: str, questions: Sequence[Question], train: 
     Near-duplicates, letter by letter, are only logged: a person has to judge them.
     """
     if shared := overlap_with_train(name, split, questions, train):
-        raise DataError(f"{shared[0]} Take these questions out of one of the two splits, then evaluate again.")
+        raise DataError(
+            f"{shared[0]} Take these questions out of one of the two splits, then evaluate again.",
+            code="overlapping-splits",
+        )
     for sentence in near_overlap_with_train(name, split, questions, train):
         log.warning("%s", sentence)
 
@@ -91,7 +96,8 @@ class TrainedQuestions:
             elif shared := overlap_with_train(environment.dataset, split, environment.questions, train):
                 raise DataError(
                     f"{system.name} was trained on questions of {environment.dataset}. {shared[0]} Take them out of "
-                    "the split, or take the dataset from this system (systems.NAME.datasets)."
+                    "the split, or take the dataset from this system (systems.NAME.datasets).",
+                    code="trained-questions",
                 )
             else:
                 notes += [

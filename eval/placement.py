@@ -114,11 +114,13 @@ def differences(previous: Mapping[str, Any] | None, current: Mapping[str, Any]) 
 
 def refuse_other(path: Path, identity: Mapping[str, Any], overwrite: bool = False) -> None:
     """Raise ConfigError where the results in `path` have another identity; no results are fine."""
-    changes = [] if overwrite else list(differences(_identity(path), identity))
+    previous = _identity(path)
+    changes = [] if overwrite else list(differences(previous, identity))
     if changes:
         raise ConfigError(
             f"{path} holds other results, which this would replace ({'; '.join(changes[:3])}). Give another folder "
-            "with -o, or replace them with --overwrite."
+            "with -o, or replace them with --overwrite.",
+            code="other-results" if previous else "unidentified-results",
         )
 
 

@@ -187,7 +187,8 @@ def read_records(path: Path) -> list[EvalRecord]:
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"evaluation records {path} cannot be read ({error}); run `querylect eval` again.") from error
+        message = f"evaluation records {path} cannot be read ({error}); run `querylect eval` again."
+        raise DataError(message, code="unreadable-file") from error
     records = []
     for number, line in enumerate(lines, start=1):
         if not line:
@@ -196,7 +197,8 @@ def read_records(path: Path) -> list[EvalRecord]:
             records.append(_record(json.loads(line)))
         except (ValueError, TypeError, AttributeError) as error:
             raise DataError(
-                f"{path}, line {number}, is not an evaluation record ({error}). Run `querylect eval` again."
+                f"{path}, line {number}, is not an evaluation record ({error}). Run `querylect eval` again.",
+                code="invalid-record",
             ) from error
     return records
 
@@ -218,7 +220,7 @@ def write_text(path: Path, text: str) -> None:
         with suppress(OSError):
             partial.unlink(missing_ok=True)
         raise StorageError(
-            f"{path} could not be written ({error}). Free some space or give another --output."
+            f"{path} could not be written ({error}). Free some space or give another --output.", code="unwritable-file"
         ) from error
 
 
@@ -226,7 +228,8 @@ def refuse_unwritable(folder: Path) -> None:
     """Raise StorageError where results could not be written into `folder`, before time is spent on them."""
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
-        raise StorageError(f"{folder} cannot be written: {existing} is no writable folder. Give another with --output.")
+        message = f"{folder} cannot be written: {existing} is no writable folder. Give another with --output."
+        raise StorageError(message, code="unwritable-folder")
 
 
 def metrics_of(

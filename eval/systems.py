@@ -160,7 +160,8 @@ class TrainingFreeSystem(System):
             return Tuned(**json.loads(path.read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError) as error:
             raise DataError(
-                f"{path} cannot be read ({error}). Remove the folder {folder} and evaluate again."
+                f"{path} cannot be read ({error}). Remove the folder {folder} and evaluate again.",
+                code="unreadable-file",
             ) from error
 
 
@@ -210,7 +211,8 @@ class RewritingSystem(System):
         if self.settings.passages > 1 and not joins(rewriter):
             raise ConfigError(
                 f"systems.{self.name}.passages is {self.settings.passages}, and {rewriter.name} searches with one "
-                "answer. Take rewriter.name=hyde, or leave passages out."
+                "answer. Take rewriter.name=hyde, or leave passages out.",
+                code="passages-not-joined",
             )
         return rewriter
 
@@ -275,7 +277,8 @@ def system_of_spec(spec: SpecConfig, name: str) -> System:
     if settings.run is not None:
         folder = Path(settings.run).expanduser()
         if not (folder / "config.yaml").is_file():
-            raise ConfigError(f"systems.{name}.run is {settings.run!r}, which holds no config.yaml; give a run folder.")
+            message = f"systems.{name}.run is {settings.run!r}, which holds no config.yaml; give a run folder."
+            raise ConfigError(message, code="no-run")
         config = load_run_config(folder)
         if settings.checkpoint != UNTRAINED:
             checkpoint = find_checkpoint(folder, settings.checkpoint)

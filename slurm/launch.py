@@ -62,7 +62,8 @@ def jobs_of(config: RunConfig, overrides: LaunchOptions, chain: bool) -> list[Jo
     if seconds is not None and 0 < seconds <= WARNING_SECONDS:
         raise ConfigError(
             f"--time {overrides.time} is at most the {WARNING_SECONDS // 60} minutes before the limit at which a job "
-            "is told to save and goes back into the queue: it would never make progress. Give it more, such as 1:00:00.",
+            "is told to save and goes back into the queue: it would never make progress. Give it more, such as "
+            "1:00:00.",
             code="time-limit-too-short",
         )
     run = Path(config.output) / config.name

@@ -100,27 +100,29 @@ def read_source(folder: Path) -> Source:
         return _read(folder, "drift.json", "querylect drift", _drift)
     if (folder / "config.yaml").is_file():
         return read_run(folder)
-    raise ConfigError(_unknown_folder(folder))
+    raise _unknown_folder(folder)
 
 
-def _unknown_folder(folder: Path) -> str:
+def _unknown_folder(folder: Path) -> ConfigError:
     expected = (
         "an evaluation (results.json and plan.yaml), drift (drift.json) or a run (config.yaml). Give a folder that "
         "`querylect eval PLAN`, `querylect drift` or `querylect train` wrote."
     )
     if not folder.is_dir():
-        problem = "is a file" if folder.exists() else "does not exist"
-        return f"{folder} {problem}; expected the folder of {expected}"
+        problem, code = ("is a file", "not-a-folder") if folder.exists() else ("does not exist", "missing-folder")
+        return ConfigError(f"{folder} {problem}; expected the folder of {expected}", code=code)
     if (folder / "cells").is_dir():
-        return f"{folder} is an evaluation that has written no results yet; give its `querylect eval` again first."
+        message = f"{folder} is an evaluation that has written no results yet; give its `querylect eval` again first."
+        return ConfigError(message, code="no-results")
     if (folder / "eval.jsonl").is_file():
-        return (
+        return ConfigError(
             f"{folder} is the evaluation of one run, whose page is its own report.html; for it beside others evaluate "
-            "a plan that names the run."
+            "a plan that names the run.",
+            code="evaluation-of-a-run",
         )
     names = sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
     listing = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "") or "nothing"
-    return f"{folder} holds {listing}; expected {expected}"
+    return ConfigError(f"{folder} holds {listing}; expected {expected}", code="unknown-content")
 
 
 def _read(folder: Path, name: str, command: str, parse: Callable[[Path, Any], Parsed]) -> Parsed:
@@ -129,7 +131,8 @@ def _read(folder: Path, name: str, command: str, parse: Callable[[Path, Any], Pa
         return parse(folder, json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(
-            f"{path} cannot be read ({type(error).__name__}: {error}). Write it again with this version: `{command}`."
+            f"{path} cannot be read ({type(error).__name__}: {error}). Write it again with this version: `{command}`.",
+            code="unreadable-file",
         ) from error
 
 

@@ -7,7 +7,7 @@ from querylect.configs.evaluation import SpecConfig
 from querylect.configs.schema import RunConfig
 from querylect.data import references
 from querylect.data.references import Reference
-from querylect.errors import BaselineError, EnvironmentUnavailableError
+from querylect.errors import BaselineError, EnvironmentUnavailableError, IncompleteError
 from querylect.eval import baselines as under_test
 from querylect.eval.baselines import figures
 from querylect.eval.environments import retriever_name
@@ -16,6 +16,7 @@ from querylect.eval.spec import evaluate_spec
 from querylect.rollouts.engines import open as engines
 
 from ..lessons import ASKED, lesson_url, lessons  # noqa: F401 (fixtures)
+from ..raising import refused
 
 
 @pytest.fixture
@@ -138,7 +139,8 @@ def test_an_environment_that_cannot_be_measured_is_neither_right_nor_wrong(
     plan = plan_of(lessons, tmp_path, environments, systems=systems, training_free=[])
     results, _, told, failed = carry_out(plan)
     assert {(one["system"], one["environment"]) for one in results["failed"]} == {("raw", "dead"), ("prompted", "dead")}
-    assert "2 of 3 cells failed" in str(failed)
+    assert isinstance(failed, IncompleteError)
+    assert "2 of 3" in str(failed)
     assert "dead on mine: not measured; nobody answers" in told
     assert raw(results)["fine"]["n"] == 5
 
@@ -153,7 +155,7 @@ def test_a_run_is_checked_too_and_a_wrong_one_writes_nothing(
     published(0.9)
     config = RunConfig.model_validate({"env": lessons.model_dump(), "client": {"urls": [lesson_url]}})
     told = []
-    with pytest.raises(BaselineError, match=r"nothing was rewritten.*from 0\.9000, a paper"):
+    with refused(BaselineError, None, "0.9000", "a paper"):
         evaluate(config, None, tmp_path / "out", check=told.append)
     assert len(told) == 1
     assert not (tmp_path / "out").exists()

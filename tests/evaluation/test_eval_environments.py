@@ -19,6 +19,8 @@ from querylect.eval.transfer import trained_in
 from querylect.rewriters.card import RetrieverCard
 from querylect.rewriters.registry import make_rewriter
 
+from ..raising import refused
+
 ONE, TWO = DatasetConfig(kind="beir", path="/data/one"), DatasetConfig(kind="beir", path="/data/two")
 
 
@@ -48,7 +50,7 @@ def test_settings_that_make_another_index_make_another_name():
 def test_a_named_index_holds_the_name_of_the_dataset_where_there_are_several():
     assert index({"index": "there/{dataset}-x"}).index == "there/one-x"
     assert index({"index": "there/x"}, datasets=["one"]).index == "there/x"
-    with pytest.raises(ConfigError, match=r"env.index is 'there/x' for 2 datasets; put \{dataset\} into it"):
+    with refused(ConfigError, "shared-index", "env.index", "'there/x'", 2, "{dataset}"):
         index({"index": "there/x"})
 
 
@@ -57,7 +59,7 @@ def test_members_of_a_hybrid_have_an_index_for_each_dataset():
     found = index({"retriever": "hybrid", "hybrid": {"members": members}}, dataset="two")
     assert [member.index for member in found.hybrid.members] == ["there/two-bm25", "there/two-contriever"]
     members[1]["index"] = "there/contriever"
-    with pytest.raises(ConfigError, match=r"env\.hybrid\.members\.index is 'there/contriever'"):
+    with refused(ConfigError, "shared-index", "env.hybrid.members.index", "'there/contriever'"):
         index({"retriever": "hybrid", "hybrid": {"members": members}})
 
 
@@ -112,7 +114,7 @@ def test_a_model_is_known_by_what_is_in_its_files(tmp_path):
     (tmp_path / "model.safetensors").write_bytes(b"\0" * 999 + b"\1")
     assert folder_identity(tmp_path) != first
     assert model_identity("someone/model") == "someone/model"
-    with pytest.raises(ModelError):
+    with refused(ModelError, "missing-folder", tmp_path / "gone"):
         model_identity(str(tmp_path / "gone"))
 
 

@@ -30,6 +30,7 @@ from querylect.eval.results import table_json, table_of
 
 from ..evaluated import HOSTILE, LONG, evaluated, hostile  # noqa: F401 (fixtures)
 from ..lessons import ASKED, lesson_url, lessons, speaking  # noqa: F401 (fixtures)
+from ..raising import refused
 from ..service.test_cli import end, room  # noqa: F401 (a fixture)
 from ..unit.test_eval_curves import run
 from ..unit.test_eval_drift_words import KEYWORDS, SENTENCES, plain
@@ -129,17 +130,18 @@ def test_folders_are_told_apart_and_others_are_named(evaluated, drift, tmp_path)
     (tmp_path / "begun" / "cells").mkdir(parents=True)
     (tmp_path / "one").mkdir()
     (tmp_path / "one" / "eval.jsonl").write_text("")
-    for name, said in (
-        ("odd", "holds notes.txt; expected an evaluation"),
-        ("missing", "does not exist; expected the folder of"),
-        ("odd/notes.txt", "is a file; expected"),
-        ("begun", "has written no results yet"),
-        ("one", "the evaluation of one run"),
+    expected = ("results.json", "drift.json", "config.yaml")
+    for name, code, facts in (
+        ("odd", "unknown-content", ("notes.txt", *expected)),
+        ("missing", "missing-folder", expected),
+        ("odd/notes.txt", "not-a-folder", expected),
+        ("begun", "no-results", ("querylect eval",)),
+        ("one", "evaluation-of-a-run", ("report.html",)),
     ):
-        with pytest.raises(ConfigError, match=said):
+        with refused(ConfigError, code, tmp_path / name, *facts):
             read_source(tmp_path / name)
     (drift / "drift.json").write_text('{"systems": []}')
-    with pytest.raises(DataError, match=r"drift.json cannot be read \(KeyError"):
+    with refused(DataError, "unreadable-file", drift / "drift.json", "KeyError", "querylect drift"):
         read_source(drift)
 
 

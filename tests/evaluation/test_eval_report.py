@@ -17,6 +17,8 @@ from querylect.eval.report.examples import choose_examples
 from querylect.eval.report.run_report import render
 from querylect.eval.run_table import tabulate_run
 
+from ..raising import refused
+
 HOSTILE = "</td><script>alert('x')</script><img src=http://evil.example/a onerror=1> & \"quoted\" {{ 7 * 7 }}"
 SVG = "{http://www.w3.org/2000/svg}"
 VOID = {"meta", "link", "img", "br", "hr", "input"}
@@ -309,5 +311,5 @@ def test_metrics_of_a_resumed_run_count_the_last_line_of_a_step(tmp_path):
 def test_a_broken_line_of_metrics_is_named(tmp_path, line):
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"step": 1}\n' + line + "\n")
-    with pytest.raises(DataError, match="line 2"):
+    with refused(DataError, "invalid-record", path, "line 2"):
         read_metrics(path)

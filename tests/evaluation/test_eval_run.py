@@ -25,6 +25,8 @@ from querylect.rewriters.base import Rewrite
 from querylect.rollouts.checkpoints import find_checkpoint
 from querylect.rollouts.tree import Hit, Node, Tree
 
+from ..raising import refused
+
 TERMS = {
     "anosmia": "loss of smell",
     "epistaxis": "bleeding nose",
@@ -219,14 +221,14 @@ def test_an_outage_on_some_questions_is_counted_and_not_scored_zero(tmp_path):
 
 
 def test_an_outage_on_every_question_stops_and_writes_nothing(tmp_path):
-    with pytest.raises(EnvironmentUnavailableError, match="none of 20 questions"):
+    with refused(EnvironmentUnavailableError, "none-scored", 20):
         run(tmp_path / "out", Environment(down=[q.id for q in TEST]))
     assert not list((tmp_path / "out").glob("*.*"))
 
 
 @pytest.mark.parametrize("leak", [Question("t03", "another text"), Question("r09", "Loss of SMELL, 0!")])
 def test_trained_questions_are_refused_by_id_and_by_text(tmp_path, leak):
-    with pytest.raises(DataError, match="both train and test"):
+    with refused(DataError, "overlapping-splits", "train", "test"):
         run(tmp_path / "out", Environment(train=[*TRAIN, leak]))
     assert not (tmp_path / "out").exists()
 
@@ -234,14 +236,14 @@ def test_trained_questions_are_refused_by_id_and_by_text(tmp_path, leak):
 def test_the_training_split_is_refused(tmp_path):
     config = remote()
     config = config.model_copy(update={"eval": config.eval.model_copy(update={"split": "train"})})
-    with pytest.raises(ConfigError, match="'train'"):
+    with refused(ConfigError, "not-held-out", "eval.split", "'train'"):
         run(tmp_path, config=config)
-    with pytest.raises(ConfigError, match="'train'"):
+    with refused(ConfigError, "not-held-out", "eval.split", "'train'"):
         evaluate(config, None, tmp_path)
 
 
 def test_a_split_that_the_environment_does_not_have_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="'validation'"):
+    with refused(ConfigError, "no-questions", "'validation'"):
         run(tmp_path, config=remote(split="validation"))
 
 
@@ -255,7 +257,7 @@ def test_an_unwritable_folder_is_told_before_any_question_is_answered(tmp_path):
     def never(_):
         raise AssertionError("the system was asked")
 
-    with pytest.raises(StorageError, match="no writable folder"):
+    with refused(StorageError, "unwritable-folder", tmp_path / "file" / "out"):
         run(tmp_path / "file" / "out", systems={"untrained": never})
 
 
@@ -265,7 +267,7 @@ def test_broken_training_metrics_are_told_before_any_question_is_answered(tmp_pa
     def never(_):
         raise AssertionError("the system was asked")
 
-    with pytest.raises(DataError, match=r"metrics.jsonl, line 1"):
+    with refused(DataError, "invalid-record", tmp_path / "metrics.jsonl", "line 1"):
         run(tmp_path / "out", run=tmp_path, systems={"untrained": never})
 
 
@@ -364,9 +366,9 @@ def test_the_checkpoint_is_the_best_then_the_final_then_the_newest(tmp_path):
 
 
 def test_a_run_without_a_checkpoint_is_named(tmp_path):
-    with pytest.raises(CheckpointError, match="holds no checkpoint"):
+    with refused(CheckpointError, None, tmp_path, "querylect train"):
         find_checkpoint(tmp_path)
-    with pytest.raises(CheckpointError, match="holds no checkpoint"):
+    with refused(CheckpointError, None, tmp_path / "absent"):
         evaluate(remote(), Path(tmp_path / "absent"), None)
 
 
@@ -384,9 +386,7 @@ def test_another_evaluation_is_not_replaced_in_silence(tmp_path):
         "questions": {"environment": Environment(test=[*TEST[:-1], Question("t19", f"{TEST[19].text} really")])},
     }
     for name, more in others.items():
-        with pytest.raises(
-            ConfigError, match=r"results.json holds other results.*-o, or replace them with --overwrite"
-        ):
+        with refused(ConfigError, "other-results", tmp_path / "results.json", "-o", "--overwrite"):
             run(tmp_path, **more)
         aside = run(Placement(tmp_path, aside=True), **more).parent
         assert aside.parent == tmp_path / "evaluations", name
@@ -403,7 +403,7 @@ def test_what_changes_no_answer_is_no_other_evaluation(tmp_path):
     run(tmp_path)
     run(tmp_path, config=remote(permutations=50, bootstrap=60, examples=1))
     (tmp_path / "results.json").write_text("{}")
-    with pytest.raises(ConfigError, match="an earlier version wrote it, without saying what was asked"):
+    with refused(ConfigError, "unidentified-results", tmp_path / "results.json"):
         run(tmp_path)
 
 

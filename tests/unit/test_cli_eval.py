@@ -6,7 +6,7 @@ import pytest
 from querylect.configs.plan_files import load_plan
 from querylect.errors import BaselineError, IncompleteError
 
-from ..service.test_cli import end, room  # noqa: F401 (a fixture)
+from ..service.test_cli import end, mistake, room  # noqa: F401 (a fixture)
 
 PLAN = "datasets: {hpo: {kind: hpo}}\nenvironments: {bm25: {}}\n"
 
@@ -84,19 +84,21 @@ def test_an_endpoint_stands_for_the_model_of_all_rewriters(room):  # noqa: F811
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "code", "facts"),
     [
-        ([], "nothing to evaluate: give a plan"),
-        (["PLAN", "--dataset", "hpo"], "says what is evaluated; leave out the flags"),
-        (["PLAN", "--endpoint", "http://h"], "says what is evaluated; leave out the flags"),
-        (["tiny", "--turns", "3"], "says what is evaluated; leave out the flags"),
-        (["PLAN", "--checkpoint", "best"], "--checkpoint and --env are for a run"),
-        (["PLAN", "limt=3"], "did you mean limit?"),
+        ([], None, ["--dataset", "--retriever"]),
+        (["PLAN", "--dataset", "hpo"], "flags-beside-source", ["PLAN"]),
+        (["PLAN", "--endpoint", "http://h"], "flags-beside-source", ["PLAN"]),
+        (["tiny", "--turns", "3"], "flags-beside-source", ["'tiny'"]),
+        (["PLAN", "--checkpoint", "best"], "run-flags-for-plan", ["--checkpoint", "systems.NAME.checkpoint"]),
+        (["PLAN", "limt=3"], None, ["'limt=3'", "limit"]),
     ],
 )
-def test_what_does_not_go_together_is_refused(arguments, said, path, capsys):
-    assert end("eval", *(path if word == "PLAN" else word for word in arguments)) == 2
-    assert said in capsys.readouterr().err
+def test_what_does_not_go_together_is_refused(arguments, code, facts, path, capsys):
+    given = mistake("eval", *(path if word == "PLAN" else word for word in arguments))
+    assert code in (None, given)
+    told = capsys.readouterr().err
+    assert all((path if fact == "PLAN" else fact) in told for fact in facts), told
 
 
 def test_a_dry_run_prints_a_plan_that_can_be_given_again(path, tmp_path, capsys):

@@ -9,6 +9,8 @@ from querylect.configs.load import dump_config, load_config
 from querylect.errors import ConfigError, DataError
 from querylect.eval.report.curves import curves_of, differences, grouped, read_run, render_curves, write_curves
 
+from ..raising import refused
+
 
 def run(folder, overrides=(), rewards=(0.1, 0.2, 0.3), validation=(), torn="", finished=True, rows=None):
     """A run folder with rewards of turn 2 by step."""
@@ -154,16 +156,16 @@ def test_where_the_page_goes(several, tmp_path, several_runs):
 
 
 def test_what_is_no_run_and_a_run_without_a_step_are_told(tmp_path):
-    with pytest.raises(ConfigError, match=r"nothing is no run folder: it holds no config\.yaml"):
+    with refused(ConfigError, "no-run", tmp_path / "nothing", "config.yaml"):
         write_curves([tmp_path / "nothing"], None)
     begun = run(tmp_path / "begun")
     (begun / "metrics.jsonl").write_text('{"step": 1, "rew')
-    with pytest.raises(DataError, match="no step was logged yet"):
+    with refused(DataError, "no-steps", begun):
         write_curves([begun], None)
 
 
 def test_a_broken_line_that_is_not_the_last_is_named(tmp_path):
     broken = run(tmp_path / "broken")
     (broken / "metrics.jsonl").write_bytes(b'{"step": 1}\n{"step": \n{"step": 3}\n')
-    with pytest.raises(DataError, match="line 2"):
+    with refused(DataError, "invalid-record", broken / "metrics.jsonl", "line 2"):
         write_curves([broken], None)

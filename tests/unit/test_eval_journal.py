@@ -10,6 +10,8 @@ from querylect.errors import DataError, StorageError
 from querylect.eval.journal import Journal, fingerprint, finished
 from querylect.eval.records import EvalRecord, raw_record, record_line
 
+from ..raising import refused
+
 ASKED = [Question(f"q{number}", f"question {number}") for number in range(3)]
 
 
@@ -67,7 +69,7 @@ def test_a_whole_line_that_is_no_record_is_an_error(tmp_path):
     journal.append([row("q0")])
     with journal.records.open("ab") as file:
         file.write(b'{"system": "raw"}\n')
-    with pytest.raises(DataError, match="line 2"):
+    with refused(DataError, "invalid-record", journal.records, "line 2"):
         journal.read()
 
 
@@ -103,13 +105,13 @@ def test_why_an_answer_is_missing_is_known_until_it_comes(tmp_path):
     assert journal.missing() == {("q1", 2, 1): "timeout"}
     with journal.unanswered.open("ab") as file:
         file.write(b"nonsense\n")
-    with pytest.raises(DataError, match="Remove it"):
+    with refused(DataError, "unreadable-file", journal.unanswered):
         journal.missing()
 
 
 def test_a_disk_that_takes_nothing_is_told(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError, match="could not be written"):
+    with refused(StorageError, None, tmp_path / "file"):
         Journal(tmp_path / "file", {}).append([row("q0")])
 
 

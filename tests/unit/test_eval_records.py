@@ -14,6 +14,8 @@ from querylect.eval.records import EvalRecord, raw_record, read_records, records
 from querylect.rewriters.base import Rewrite
 from querylect.rollouts.tree import Hit, Node, Tree
 
+from ..raising import refused
+
 SCORES = {"ndcg@10": 0.63, "recall@10": 1.0, "mrr@10": 0.5}
 QUESTION = Question("q1", "weak grip")
 
@@ -132,12 +134,12 @@ def test_a_broken_line_is_named(tmp_path, line):
     path = tmp_path / "eval.jsonl"
     write_records(path, [raw_record(QUESTION, SearchPlan.of("weak grip"), found(SCORES))])
     path.write_text(path.read_text() + line + "\n")
-    with pytest.raises(DataError, match="line 2"):
+    with refused(DataError, "invalid-record", path, "line 2"):
         read_records(path)
 
 
 def test_a_missing_file_is_the_users_error(tmp_path):
-    with pytest.raises(DataError, match="cannot be read"):
+    with refused(DataError, "unreadable-file", tmp_path / "absent.jsonl", "querylect eval"):
         read_records(tmp_path / "absent.jsonl")
 
 
@@ -149,7 +151,7 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch)
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(under_test.os, "fsync", full)
-    with pytest.raises(StorageError, match="No space left"):
+    with refused(StorageError, "unwritable-file", path, "No space left", "--output"):
         write_text(path, "new")
     assert path.read_text() == "old"
     assert [entry.name for entry in tmp_path.iterdir()] == ["results.json"]
@@ -157,5 +159,5 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch)
 
 def test_a_file_in_the_place_of_the_folder_is_a_storage_error(tmp_path):
     (tmp_path / "run").write_text("")
-    with pytest.raises(StorageError, match="could not be written"):
+    with refused(StorageError, "unwritable-file", tmp_path / "run" / "results.json"):
         write_text(tmp_path / "run" / "results.json", "x")

@@ -187,15 +187,15 @@ def test_an_unscorable_question_is_not_a_zero():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: bootstrap_ci([], 10, 0), "no values"),
-        (lambda: bootstrap_ci([0.1, float("nan")], 10, 0), "not finite"),
+        (lambda: bootstrap_ci([], 10, 0), "values"),
+        (lambda: bootstrap_ci([0.1, float("nan")], 10, 0), "finite"),
         (lambda: bootstrap_ci([0.1], 0, 0), "resamples is 0"),
         (lambda: bootstrap_ci([0.1], 10, 0, level=95), "level is 95"),
-        (lambda: paired_permutation_test([0.1], [0.1, 0.2], 10, 0), "cannot be paired"),
+        (lambda: paired_permutation_test([0.1], [0.1, 0.2], 10, 0), "1 and 2"),
         (lambda: paired_permutation_test([0.1], [0.2], 0, 0), "permutations is 0"),
         (lambda: paired_permutation_test([0.1], [0.2], 10, 0, alternative="both"), "'both'"),
         (lambda: holm([0.5, 1.5]), "1.5"),
-        (lambda: compare_paired([None], [0.5], resamples=10, permutations=10, seed=0), "nothing can be compared"),
+        (lambda: compare_paired([None], [0.5], resamples=10, permutations=10, seed=0), "both systems"),
     ],
 )
 def test_bad_input_is_named(call, message):

@@ -13,6 +13,8 @@ from querylect.eval.drift.run import write_drift
 from querylect.eval.run import evaluate, evaluate_each
 from querylect.eval.spec import evaluate_spec
 
+from ..raising import refused
+
 
 @pytest.fixture
 def nowhere(tmp_path, monkeypatch):
@@ -51,5 +53,5 @@ MIX = {"mix": {"environments": {"a": {"env": {"index": "a"}}, "b": {"env": {"ind
     ids=["drift", "answers", "eval", "eval of a mix", "eval of a plan"],
 )
 def test_it_is_told_first(command, nowhere):
-    with pytest.raises(StorageError, match=r"results cannot be written: .*file is no writable folder. Give another"):
+    with refused(StorageError, "unwritable-folder", nowhere, nowhere.parent, "--output"):
         command(nowhere)
