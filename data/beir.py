@@ -56,7 +56,8 @@ def load_beir(
     if not isinstance(ignores, bool):
         raise DataError(
             f"{folder / 'meta.json'}: 'ignore_identical_ids' is {ignores!r}; expected true or false. "
-            "Correct or remove it."
+            "Correct or remove it.",
+            code="invalid-field",
         )
     return Dataset(name, corpus, loaded, tuple(notes), licence, ignores)
 
@@ -67,7 +68,8 @@ def beir_folder(path: str | Path) -> Path:
     if not folder.is_dir():
         raise DataError(
             f"dataset folder {folder} does not exist or is not a folder; "
-            "expected one with corpus.jsonl, queries.jsonl and qrels/. Check dataset.path."
+            "expected one with corpus.jsonl, queries.jsonl and qrels/. Check dataset.path.",
+            code="missing-folder",
         )
     return folder
 
@@ -89,7 +91,9 @@ def save_beir(dataset: Dataset, path: str | Path) -> None:
     questions: dict[str, Question] = {}
     for question in (question for split in dataset.splits.values() for question in split.questions):
         if questions.setdefault(question.id, question) != question:
-            raise DataError(f"two questions have the id {question.id!r}; ids must be unique. Rename one.")
+            raise DataError(
+                f"two questions have the id {question.id!r}; ids must be unique. Rename one.", code="duplicate-id"
+            )
     meta: dict[str, Any] = {"name": dataset.name, "licence": dataset.licence}
     if dataset.ignore_identical_ids:
         meta["ignore_identical_ids"] = True
@@ -127,7 +131,8 @@ def refuse_existing(target: Path) -> None:
     """Raise DataError if the folder to write exists already."""
     if target.exists():
         raise DataError(
-            f"{target} exists already; a dataset is only written to a new folder. Remove it or name another."
+            f"{target} exists already; a dataset is only written to a new folder. Remove it or name another.",
+            code="already-exists",
         )
 
 
@@ -151,7 +156,8 @@ def write_qrels(folder: Path, splits: Mapping[str, Split]) -> None:
             for document, grade in split.qrels[question.id].items():
                 if any(character in question.id + document for character in "\t\r\n"):
                     raise DataError(
-                        f"ids {question.id!r}, {document!r}: a qrel file takes no tab or line break in an id."
+                        f"ids {question.id!r}, {document!r}: a qrel file takes no tab or line break in an id.",
+                        code="unwritable-id",
                     )
                 lines.append(f"{question.id}\t{document}\t{grade}")
         write_lines(folder / "qrels" / f"{'dev' if name == 'validation' else name}.tsv", lines)
@@ -174,13 +180,15 @@ def _qrel_files(folder: Path, splits: Iterable[str] | None) -> dict[str, Path]:
         if file.is_file():
             if split in files:
                 raise DataError(
-                    f"{folder} holds both {files[split].name} and {file.name} for one split. Keep one of them."
+                    f"{folder} holds both {files[split].name} and {file.name} for one split. Keep one of them.",
+                    code="split-given-twice",
                 )
             files[split] = file
     if not files:
         raise DataError(
             f"{folder} holds no qrel file; expected train.tsv, dev.tsv or test.tsv with lines "
-            "'query-id<TAB>corpus-id<TAB>score'. Add at least one."
+            "'query-id<TAB>corpus-id<TAB>score'. Add at least one.",
+            code="no-judgements",
         )
     if splits is None:
         return files
@@ -189,7 +197,8 @@ def _qrel_files(folder: Path, splits: Iterable[str] | None) -> dict[str, Path]:
     if missing or not requested:
         raise DataError(
             f"{folder} has no split {', '.join(missing) or '(none asked for)'}; it has {', '.join(files)}."
-            " Ask for those."
+            " Ask for those.",
+            code="unknown-split",
         )
     return {split: file for split, file in files.items() if split in requested}
 
@@ -205,7 +214,10 @@ def read_corpus(path: Path, span: Span = ALL_LINES) -> Iterator[tuple[int, Docum
 
 
 def no_document(path: Path) -> DataError:
-    return DataError(f'{path} holds no document; expected lines like {{"_id": …, "title": …, "text": …}}. Fill it.')
+    return DataError(
+        f'{path} holds no document; expected lines like {{"_id": …, "title": …, "text": …}}. Fill it.',
+        code="no-documents",
+    )
 
 
 def _read_documents(path: Path) -> tuple[Document, ...]:
@@ -228,11 +240,14 @@ def _read_questions(path: Path) -> dict[str, Question]:
         text = text_of(record, "text", path, number, None)
         if not text.strip():
             raise DataError(
-                f"{path}, line {number}: question {identifier!r} has no text. Fill it in or remove the line."
+                f"{path}, line {number}: question {identifier!r} has no text. Fill it in or remove the line.",
+                code="empty-question",
             )
         options = record.get("options", [])
         if not isinstance(options, list) or not all(isinstance(option, str) for option in options):
-            raise DataError(f"{path}, line {number}: 'options' is {options!r}; expected a list of strings.")
+            raise DataError(
+                f"{path}, line {number}: 'options' is {options!r}; expected a list of strings.", code="invalid-field"
+            )
         questions[identifier] = Question(identifier, text, tuple(options))
     return questions
 
@@ -255,12 +270,16 @@ def _read_split(
         elif qrels.setdefault(question, {}).setdefault(document, grade) != grade:
             raise DataError(
                 f"{path}, line {number}: question {question!r} and document {document!r} are judged {grade} here and "
-                f"{qrels[question][document]} before. Keep one of the two lines."
+                f"{qrels[question][document]} before. Keep one of the two lines.",
+                code="conflicting-grades",
             )
     _refuse_unknown(unknown_documents, path, "document", "corpus.jsonl")
     _refuse_unknown(unknown_questions, path, "question", "queries.jsonl")
     if not qrels:
-        raise DataError(f"{path} judges no document as relevant (score above 0); the {name} split would be empty.")
+        raise DataError(
+            f"{path} judges no document as relevant (score above 0); the {name} split would be empty.",
+            code="no-relevant-documents",
+        )
     if dropped:
         notes.append(f"{dataset}, {name}: {dropped} judgements of grade 0 or less are dropped (not relevant).")
     return Split(tuple(question for identifier, question in questions.items() if identifier in qrels), qrels)
@@ -276,7 +295,8 @@ def _read_qrels(path: Path) -> Iterable[tuple[int, tuple[str, str, int]]]:
         if len(fields) != 3 or not _INTEGER.fullmatch(fields[2].strip()):
             raise DataError(
                 f"{path}, line {number}: {line!r}; expected 'query-id<TAB>corpus-id<TAB>score' with a whole number as "
-                "score (the header may only be the first line). Correct the line."
+                "score (the header may only be the first line). Correct the line.",
+                code="invalid-line",
             )
         yield number, (fields[0], fields[1], int(fields[2]))
 
@@ -289,9 +309,11 @@ def read_meta(folder: Path) -> dict[str, Any]:
     try:
         meta = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, OSError) as error:
-        raise DataError(f"{path} is not valid JSON ({error}). Correct or remove it.") from error
+        raise DataError(f"{path} is not valid JSON ({error}). Correct or remove it.", code="invalid-json") from error
     if not isinstance(meta, dict):
-        raise DataError(f"{path} is a JSON {type(meta).__name__}; expected an object. Correct or remove it.")
+        raise DataError(
+            f"{path} is a JSON {type(meta).__name__}; expected an object. Correct or remove it.", code="no-mapping"
+        )
     return meta
 
 
@@ -300,7 +322,8 @@ def _refuse_second(identifier: str, number: int, lines: dict[str, int], path: Pa
     if first != number:
         raise DataError(
             f"{path}, line {number}: {kind} id {identifier!r} is on line {first} already; ids must be unique. "
-            "Rename or remove one of the two."
+            "Rename or remove one of the two.",
+            code="duplicate-id",
         )
 
 
@@ -308,5 +331,6 @@ def _refuse_unknown(identifiers: Sequence[str], path: Path, kind: str, source: s
     if identifiers:
         raise DataError(
             f"{path}: {kind} {identifiers[0]!r} is judged but is not in {source} "
-            f"({len(identifiers)} such judgements). Add it to {source} or remove its judgements."
+            f"({len(identifiers)} such judgements). Add it to {source} or remove its judgements.",
+            code=f"unknown-{kind}",
         )

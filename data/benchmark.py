@@ -54,12 +54,13 @@ def unique(benchmark: Benchmark) -> Iterator[Document]:
         if document.id in ids:
             raise DataError(
                 f"{benchmark.name}: two documents have the id {document.id!r}; ids must be unique. Remove one of them, "
-                "or fetch the files again."
+                "or fetch the files again.",
+                code="duplicate-id",
             )
         ids.add(document.id)
         yield document
     if not ids:
-        raise DataError(f"{benchmark.name}: the corpus holds no document. Fetch its files again.")
+        raise DataError(f"{benchmark.name}: the corpus holds no document. Fetch its files again.", code="no-documents")
 
 
 def judged_within(benchmark: Benchmark, documents: Container[str]) -> tuple[dict[str, Split], list[str]]:
@@ -83,7 +84,9 @@ def judged_within(benchmark: Benchmark, documents: Container[str]) -> tuple[dict
             f"{benchmark.name}, {name}: {len(missing)} judged documents, {missing[0][1]!r} among them, are not in "
         )
         if not benchmark.may_lack_documents:
-            raise DataError(f"{message}the corpus: the files do not belong together. Fetch them again.")
+            raise DataError(
+                f"{message}the corpus: the files do not belong together. Fetch them again.", code="unknown-document"
+            )
         dropped = set(missing)
         qrels = {
             question: remaining
@@ -91,7 +94,7 @@ def judged_within(benchmark: Benchmark, documents: Container[str]) -> tuple[dict
             if (remaining := {name: grade for name, grade in judged.items() if (question, name) not in dropped})
         }
         if not qrels:
-            raise DataError(f"{message}the corpus, so that no question is left. Fetch it again.")
+            raise DataError(f"{message}the corpus, so that no question is left. Fetch it again.", code="no-questions")
         splits[name] = Split([question for question in split.questions if question.id in qrels], qrels)
         notes.append(
             f"{message}the corpus and are dropped, with {len(split.questions) - len(qrels)} questions that had no "
@@ -121,5 +124,8 @@ def splits_of(
         if judged:
             splits[split] = Split(tuple(question for key, question in questions.items() if key in judged), judged)
     if not splits:
-        raise DataError(f"{name}: no question has a relevant document; expected at least one. Fetch its files again.")
+        raise DataError(
+            f"{name}: no question has a relevant document; expected at least one. Fetch its files again.",
+            code="no-relevant-documents",
+        )
     return splits

@@ -23,7 +23,8 @@ def check(path: Path, config: DatasetConfig | None = None) -> Iterator[str]:
     folder = path.expanduser()
     if not folder.is_dir():
         raise DataError(
-            f"{folder} does not exist or is no folder; expected a dataset. Fetch one: querylect data get NAME."
+            f"{folder} does not exist or is no folder; expected a dataset. Fetch one: querylect data get NAME.",
+            code="missing-folder",
         )
     source, meta = source_of(folder), read_meta(folder)
     checksums = source.files or {str(name): str(value) for name, value in (meta.get("sha256") or {}).items()}

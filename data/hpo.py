@@ -68,7 +68,8 @@ def load_hpo(
     if len(question_terms) <= test_terms + validation_terms:
         raise DataError(
             f"{file}: {len(question_terms)} terms have a layperson synonym; more than {test_terms + validation_terms} "
-            f"are needed to fill train, validation and test. Use the complete hp.obo ({INSTALL})."
+            f"are needed to fill train, validation and test. Use the complete hp.obo ({INSTALL}).",
+            code="too-few-questions",
         )
     held_out = test_terms + validation_terms
     terms_of = {
@@ -126,7 +127,9 @@ def _read_obo(path: Path) -> tuple[str, list[_Term]]:
             release = value.strip()
     terms = [term for term in terms if term.id and term.name and not term.obsolete]
     if not terms:
-        raise DataError(f"{path} holds no [Term] block with id and name; expected hp.obo in OBO format. {INSTALL}")
+        raise DataError(
+            f"{path} holds no [Term] block with id and name; expected hp.obo in OBO format. {INSTALL}", code="no-terms"
+        )
     return release, terms
 
 
@@ -140,7 +143,10 @@ def _set_field(term: _Term, key: str, value: str, path: Path, number: int) -> No
     elif key in ("def", "synonym"):
         match = _QUOTED.match(value)
         if match is None:
-            raise DataError(f"{path}, line {number}: {key} without a text in quotes: {value!r}. The file is damaged.")
+            raise DataError(
+                f"{path}, line {number}: {key} without a text in quotes: {value!r}. The file is damaged.",
+                code="invalid-line",
+            )
         text, scope, tag = match.groups()
         if key == "def":
             term.definition = _unescape(text)

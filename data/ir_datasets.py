@@ -30,7 +30,7 @@ def open_ir_datasets(identifier: str) -> Benchmark:
         for number, query in enumerate(_iterate(name, dataset.queries_iter), start=1):
             text = query.default_text()
             if not text.strip():
-                raise DataError(f"{name}, question {number} ({query.query_id!r}) has no text.")
+                raise DataError(f"{name}, question {number} ({query.query_id!r}) has no text.", code="empty-question")
             questions.setdefault(str(query.query_id), Question(str(query.query_id), text))
         judged = qrels.setdefault(split, {})
         for number, qrel in enumerate(_iterate(name, dataset.qrels_iter), start=1):
@@ -59,7 +59,8 @@ def _library() -> Any:
     except ImportError as error:
         raise DataError(
             "datasets of kind 'ir_datasets' need the library of that name, which is not installed. "
-            "Install it: pip install 'querylect[ir-datasets]'"
+            "Install it: pip install 'querylect[ir-datasets]'",
+            code="missing-package",
         ) from error
     return ir_datasets
 
@@ -68,11 +69,12 @@ def _split_ids(identifier: str) -> dict[str, str]:
     """Split → id."""
     dataset, library = _load(identifier), _library()
     if not dataset.has_docs():
-        raise DataError(f"{identifier!r} of ir_datasets has no documents. Choose an id that has.")
+        raise DataError(f"{identifier!r} of ir_datasets has no documents. Choose an id that has.", code="no-documents")
     if dataset.has_qrels():
         if not dataset.has_queries():
             raise DataError(
-                f"{identifier!r} of ir_datasets has judgements and no questions. Choose an id that has both."
+                f"{identifier!r} of ir_datasets has judgements and no questions. Choose an id that has both.",
+                code="no-questions",
             )
         return {_SPLITS.get(identifier.rpartition("/")[2], "test"): identifier}
     ids: dict[str, str] = {}
@@ -83,7 +85,10 @@ def _split_ids(identifier: str) -> dict[str, str]:
             if subset.has_qrels() and subset.has_queries():
                 ids[split] = name
     if not ids:
-        raise DataError(f"{identifier!r} of ir_datasets has no judgements, nor have its splits. Choose an id that has.")
+        raise DataError(
+            f"{identifier!r} of ir_datasets has no judgements, nor have its splits. Choose an id that has.",
+            code="no-judgements",
+        )
     return ids
 
 
@@ -91,7 +96,9 @@ def _load(name: str) -> Any:
     try:
         return _library().load(name)
     except KeyError:
-        raise DataError(f"ir_datasets knows no {name!r}. Its ids are at https://ir-datasets.com.") from None
+        raise DataError(
+            f"ir_datasets knows no {name!r}. Its ids are at https://ir-datasets.com.", code="unknown-dataset"
+        ) from None
 
 
 def _iterate(name: str, iterate: Callable[[], Iterator[Any]]) -> Iterator[Any]:

@@ -77,9 +77,13 @@ def read_lines(path: Path, expected: str, span: Span = ALL_LINES) -> Iterator[tu
                 position += len(raw)
                 number += 1
     except UnicodeDecodeError as error:
-        raise DataError(f"{path}, line {number}: not UTF-8 ({error}). Save the file as UTF-8.") from error
+        raise DataError(
+            f"{path}, line {number}: not UTF-8 ({error}). Save the file as UTF-8.", code="not-utf8"
+        ) from error
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DataError(f"{path}, line {number}: not readable ({error}); expected {expected}.") from error
+        raise DataError(
+            f"{path}, line {number}: not readable ({error}); expected {expected}.", code="unreadable-file"
+        ) from error
     except OSError as error:
         raise _unreadable(path, expected, error) from error
 
@@ -95,12 +99,14 @@ def read_records(path: Path, expected: str, span: Span = ALL_LINES) -> Iterator[
         except ValueError as error:
             raise DataError(
                 f"{path}, line {number}: not valid JSON ({error}); expected one JSON object per line. "
-                "Correct or remove the line."
+                "Correct or remove the line.",
+                code="invalid-json",
             ) from error
         if not isinstance(record, dict):
             raise DataError(
                 f"{path}, line {number}: a JSON {type(record).__name__}; expected one JSON object per line. "
-                "Correct or remove the line."
+                "Correct or remove the line.",
+                code="no-mapping",
             )
         yield number, record
 
@@ -112,7 +118,8 @@ def identifier_of(record: Mapping[str, Any], path: Path, number: int) -> str:
         return str(identifier)
     if not isinstance(identifier, str) or not identifier:
         raise DataError(
-            f"{path}, line {number}: '_id' is {identifier!r}; expected a string that is not empty. Add one."
+            f"{path}, line {number}: '_id' is {identifier!r}; expected a string that is not empty. Add one.",
+            code="invalid-field",
         )
     return _unicode(identifier, "_id", path, number)
 
@@ -121,7 +128,9 @@ def text_of(record: Mapping[str, Any], key: str, path: Path, number: int, defaul
     """A text field of a record; `default` if it is missing. Raises DataError if the value is no text."""
     value = record.get(key, default)
     if not isinstance(value, str):
-        raise DataError(f"{path}, line {number}: {key!r} is {value!r}; expected a string. Add or correct it.")
+        raise DataError(
+            f"{path}, line {number}: {key!r} is {value!r}; expected a string. Add or correct it.", code="invalid-field"
+        )
     return _unicode(value, key, path, number)
 
 
@@ -130,11 +139,15 @@ def _unicode(text: str, key: str, path: Path, number: int) -> str:
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise DataError(f"{path}, line {number}: {key!r} is not valid Unicode ({error}). Correct the text.") from error
+        raise DataError(
+            f"{path}, line {number}: {key!r} is not valid Unicode ({error}). Correct the text.", code="invalid-unicode"
+        ) from error
     return text
 
 
 def _unreadable(path: Path, expected: str, error: OSError) -> DataError:
     if isinstance(error, FileNotFoundError):
-        return DataError(f"{path} does not exist; expected {expected}. Check the path or add the file.")
-    return DataError(f"{path} cannot be read ({error}); expected {expected}.")
+        return DataError(
+            f"{path} does not exist; expected {expected}. Check the path or add the file.", code="missing-file"
+        )
+    return DataError(f"{path} cannot be read ({error}); expected {expected}.", code="unreadable-file")

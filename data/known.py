@@ -109,7 +109,8 @@ def _mteb(name: str) -> KnownBenchmark:
     except ImportError as error:
         raise DataError(
             f"{name!r} is looked up in the library mteb, which is not installed. Install it: pip install "
-            "'querylect[mteb]'; or name the repository yourself: querylect data get hub:OWNER/NAME."
+            "'querylect[mteb]'; or name the repository yourself: querylect data get hub:OWNER/NAME.",
+            code="missing-package",
         ) from error
     task_name = name.removeprefix("mteb/")
     try:

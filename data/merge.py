@@ -115,11 +115,15 @@ def _refuse_names(sources: Sequence[MergeSource], question_sources: Sequence[str
     if invalid or len(set(names)) < len(names) or len(names) < 2:
         raise DataError(
             f"the sources are {', '.join(map(repr, names)) or 'none'}; expected two or more different names without "
-            "slash or space, each with its folder: wiki=FOLDER qa=FOLDER."
+            "slash or space, each with its folder: wiki=FOLDER qa=FOLDER.",
+            code="invalid-sources",
         )
     unknown = [name for name in question_sources or () if name not in names]
     if unknown:
-        raise DataError(f"questions of {unknown[0]!r} are wanted; the sources are {', '.join(map(repr, names))}.")
+        raise DataError(
+            f"questions of {unknown[0]!r} are wanted; the sources are {', '.join(map(repr, names))}.",
+            code="unknown-source",
+        )
 
 
 def _questions(folders: Mapping[str, Path]) -> tuple[dict[str, _MergedQuestion], list[str]]:
@@ -130,7 +134,8 @@ def _questions(folders: Mapping[str, Path]) -> tuple[dict[str, _MergedQuestion],
         if dataset.ignore_identical_ids:
             raise DataError(
                 f"{folder} says ignore_identical_ids: a document that bears the id of the question does not count. "
-                "Merged documents bear other ids. Take the questions of other sources, with --questions."
+                "Merged documents bear other ids. Take the questions of other sources, with --questions.",
+                code="ignored-identical-ids",
             )
         path = folder / "queries.jsonl"
         # a record may have further fields, such as answers
@@ -144,13 +149,17 @@ def _questions(folders: Mapping[str, Path]) -> tuple[dict[str, _MergedQuestion],
                 if entry.question != question:
                     raise DataError(
                         f"question {question.id!r} of {source} reads {question.text!r}, and in an earlier source "
-                        f"{entry.question.text!r}. Rename one, or take the questions of one source, with --questions."
+                        f"{entry.question.text!r}. Rename one, or take the questions of one source, with --questions.",
+                        code="conflicting-questions",
                     )
                 entry.split = max(entry.split, name, key=_SPLITS.index)
                 entry.judged |= {(source, document): grade for document, grade in split.qrels[question.id].items()}
         notes += dataset.notes
     if not merged:
-        raise DataError("none of the sources has questions; at least one folder must have queries.jsonl and qrels/.")
+        raise DataError(
+            "none of the sources has questions; at least one folder must have queries.jsonl and qrels/.",
+            code="no-questions",
+        )
     return merged, notes
 
 
@@ -165,7 +174,8 @@ def _fingerprints(folders: Mapping[str, Path], judged: set[tuple[str, str]]) -> 
         source, document_id = missing[0]
         raise DataError(
             f"{folders[source]}: document {document_id!r} is judged but is not in corpus.jsonl ({len(missing)} such "
-            "documents in all sources). Add it, or remove its judgements."
+            "documents in all sources). Add it, or remove its judgements.",
+            code="unknown-document",
         )
     return fingerprints
 

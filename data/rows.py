@@ -26,9 +26,9 @@ def read_rows(path: Path, columns: Sequence[str], expected: str) -> Iterator[tup
     empty or damaged file, another file type, and a missing column.
     """
     if not path.is_file():
-        raise DataError(f"{path} does not exist; expected {expected}. {FETCH}")
+        raise DataError(f"{path} does not exist; expected {expected}. {FETCH}", code="missing-file")
     if not path.stat().st_size:
-        raise DataError(f"{path} is empty; expected {expected}. {FETCH}")
+        raise DataError(f"{path} is empty; expected {expected}. {FETCH}", code="empty-file")
     if path.suffix == ".parquet":
         rows = _parquet(path, columns, expected)
     elif path.name.endswith((".jsonl", ".jsonl.gz")):
@@ -43,12 +43,13 @@ def read_rows(path: Path, columns: Sequence[str], expected: str) -> Iterator[tup
         if missing:
             raise DataError(
                 f"{path}, row {number}: no column {', '.join(missing)}; expected {expected}, and it has "
-                f"{', '.join(map(str, row))}. It may be a file of something else. {FETCH}"
+                f"{', '.join(map(str, row))}. It may be a file of something else. {FETCH}",
+                code="missing-column",
             )
         count += 1
         yield number, row
     if not count:
-        raise DataError(f"{path} holds no row; expected {expected}. {FETCH}")
+        raise DataError(f"{path} holds no row; expected {expected}. {FETCH}", code="no-rows")
 
 
 def parquet_shards(folder: Path, stem: str) -> list[Path]:
@@ -68,14 +69,16 @@ def parquet_shards(folder: Path, stem: str) -> list[Path]:
     if len(totals) > 1:
         raise DataError(
             f"{folder} holds shards of {stem!r} from {len(totals)} different sets (of "
-            f"{', '.join(map(str, sorted(totals)))}). Keep one set."
+            f"{', '.join(map(str, sorted(totals)))}). Keep one set.",
+            code="mixed-shards",
         )
     (total,) = totals
     missing = [index for index in range(total) if (total, index) not in shards]
     if missing:
         raise DataError(
             f"{folder}: {len(shards)} of {total} files of {stem!r} are there; "
-            f"{stem}-{missing[0]:05d}-of-{total:05d}.parquet is missing. {FETCH}"
+            f"{stem}-{missing[0]:05d}-of-{total:05d}.parquet is missing. {FETCH}",
+            code="missing-shard",
         )
     return [path for _, path in sorted(shards.items())]
 
@@ -84,7 +87,10 @@ def string_of(row: dict[str, Any], column: str, path: Path, number: int) -> str:
     """A text column of a row. Raises DataError if it is no text."""
     value = row[column]
     if not isinstance(value, str):
-        raise DataError(f"{path}, row {number}: {column!r} is {value!r}; expected a text. Correct or remove the row.")
+        raise DataError(
+            f"{path}, row {number}: {column!r} is {value!r}; expected a text. Correct or remove the row.",
+            code="invalid-field",
+        )
     return value
 
 
@@ -92,7 +98,10 @@ def id_of(row: dict[str, Any], column: str, path: Path, number: int) -> str:
     """An id column of a row, as text. Raises DataError if it is empty, or neither a text nor an integer."""
     value = row[column]
     if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
-        raise DataError(f"{path}, row {number}: {column!r} is {value!r}; expected an id. Correct or remove the row.")
+        raise DataError(
+            f"{path}, row {number}: {column!r} is {value!r}; expected an id. Correct or remove the row.",
+            code="invalid-field",
+        )
     return str(value)
 
 
@@ -103,7 +112,8 @@ def grade_of(value: object, path: Path, number: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value != int(value):
         raise DataError(
             f"{path}, row {number}: the grade is {value!r}; expected a whole number such as 0, 1 or 2. "
-            "Correct the row, or fetch the file again."
+            "Correct the row, or fetch the file again.",
+            code="invalid-grade",
         )
     return int(value)
 
@@ -116,7 +126,8 @@ def _parquet(path: Path, columns: Sequence[str], expected: str) -> Iterator[tupl
         file = parquet.ParquetFile(path)
     except (pyarrow.ArrowInvalid, OSError) as error:
         raise DataError(
-            f"{path} is no readable Parquet file ({first_line(error)}); expected {expected}. {FETCH}"
+            f"{path} is no readable Parquet file ({first_line(error)}); expected {expected}. {FETCH}",
+            code="unreadable-file",
         ) from error
     with file:
         names = file.schema_arrow.names
@@ -124,7 +135,8 @@ def _parquet(path: Path, columns: Sequence[str], expected: str) -> Iterator[tupl
         if missing:
             raise DataError(
                 f"{path} has no column {', '.join(missing)}; expected {expected}, and it has {', '.join(names)}. "
-                f"It may be a file of something else. {FETCH}"
+                f"It may be a file of something else. {FETCH}",
+                code="missing-column",
             )
         number = 0
         try:
@@ -135,7 +147,8 @@ def _parquet(path: Path, columns: Sequence[str], expected: str) -> Iterator[tupl
                     yield number, row
         except (pyarrow.ArrowException, OSError) as error:
             raise DataError(
-                f"{path} is damaged after row {number} ({first_line(error)}); expected {expected}. {FETCH}"
+                f"{path} is damaged after row {number} ({first_line(error)}); expected {expected}. {FETCH}",
+                code="unreadable-file",
             ) from error
 
 
@@ -149,7 +162,8 @@ def _tabbed(path: Path, columns: Sequence[str], expected: str) -> Iterator[tuple
         if len(fields) != len(columns):
             raise DataError(
                 f"{path}, line {number}: {line!r}; expected {'<TAB>'.join(columns)}. Correct the line, or fetch "
-                "the file again."
+                "the file again.",
+                code="invalid-line",
             )
         yield number, dict(zip(columns, fields, strict=True))
 

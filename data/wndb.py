@@ -69,7 +69,7 @@ def read_wordnet(folder: Path) -> WordNet:
         for _, target in synset.pointers:
             if target not in synsets:
                 file = folder / _FILES.get(target[0], "data.*")
-                raise _damaged(file, f"it lacks synset {target}, to which {synset.id} points")
+                raise _damaged(file, f"it lacks synset {target}, to which {synset.id} points", "missing-synset")
     senses = _read(folder / _SENSES)
     digest.update(hashlib.sha256(senses).digest())
     tagged = _tag_counts(folder / _SENSES, senses, synsets)
@@ -83,10 +83,13 @@ def _read(file: Path) -> bytes:
     except FileNotFoundError as error:
         raise DataError(
             f"{file} does not exist; expected a database file of WordNet 3.0. Give the folder that holds "
-            f"{', '.join([*_FILES.values(), _SENSES])}."
+            f"{', '.join([*_FILES.values(), _SENSES])}.",
+            code="missing-file",
         ) from error
     except OSError as error:
-        raise DataError(f"{file} cannot be read ({error}); expected a database file of WordNet 3.0.") from error
+        raise DataError(
+            f"{file} cannot be read ({error}); expected a database file of WordNet 3.0.", code="unreadable-file"
+        ) from error
 
 
 def _read_synsets(file: Path, part_of_speech: str, contents: bytes, synsets: dict[str, Synset]) -> str:
@@ -101,9 +104,11 @@ def _read_synsets(file: Path, part_of_speech: str, contents: bytes, synsets: dic
         try:
             synset = _parse(raw.decode("utf-8"), part_of_speech)
         except (ValueError, IndexError) as error:
-            raise _damaged(file, f"line {number} is no complete synset") from error
+            raise _damaged(file, f"line {number} is no complete synset", "invalid-line") from error
         if int(synset.id[1:]) != start or not raw.endswith(b"\n"):
-            raise _damaged(file, f"line {number} begins at byte {start} and says {synset.id[1:]}, or it is cut off")
+            raise _damaged(
+                file, f"line {number} begins at byte {start} and says {synset.id[1:]}, or it is cut off", "wrong-offset"
+            )
         synsets[synset.id] = synset
     return _HYPHENATED.sub("", " ".join(notice))
 
@@ -145,7 +150,7 @@ def _tag_counts(file: Path, contents: bytes, synsets: Mapping[str, Synset]) -> d
             sense_type = key.rpartition("%")[2][0]
             times = int(count)
         except (ValueError, IndexError) as error:
-            raise _damaged(file, f"line {number} is no complete sense") from error
+            raise _damaged(file, f"line {number} is no complete sense", "invalid-line") from error
         if sense_type not in _SENSE_TYPES:
             continue
         synset = _SENSE_TYPES[sense_type] + offset
@@ -156,9 +161,11 @@ def _tag_counts(file: Path, contents: bytes, synsets: Mapping[str, Synset]) -> d
         words = len({word.lower() for word in synsets[synset].words}) if synset in synsets else 0
         if senses[synset] != words:
             problem = f"it has {senses[synset]} senses of synset {synset} and {_FILES[synset[0]]} has {words} words"
-            raise _damaged(file, problem)
+            raise _damaged(file, problem, "unequal-counts")
     return dict(tagged)
 
 
-def _damaged(file: Path, problem: str) -> DataError:
-    return DataError(f"{file} is cut off or damaged: {problem}. Install the files again: {INSTALL} --force-reinstall")
+def _damaged(file: Path, problem: str, code: str) -> DataError:
+    return DataError(
+        f"{file} is cut off or damaged: {problem}. Install the files again: {INSTALL} --force-reinstall", code=code
+    )

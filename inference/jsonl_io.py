@@ -78,7 +78,7 @@ class Output:
         self.done: Mapping[str, str] = {}
         """Texts of the questions already in the file, by id."""
         if not resume and path.exists() and (not path.is_file() or path.stat().st_size):
-            raise ConfigError(f"{path} exists. Go on with it by --resume, or give another file.")
+            raise ConfigError(f"{path} exists. Go on with it by --resume, or give another file.", code="already-exists")
         try:
             self._file = path.open("ab")
         except OSError as error:

@@ -87,9 +87,15 @@ def open_trained(
     run = (folder / "config.yaml").is_file() and not exported
     from_hub = not folder.exists() and _HUB_ID.fullmatch(name) is not None and not name.endswith((".yaml", ".yml"))
     if checkpoint is not None and not run:
-        raise ConfigError(f"the checkpoint {checkpoint!r} is asked for, and {name!r} is no run folder. Leave it out.")
+        raise ConfigError(
+            f"the checkpoint {checkpoint!r} is asked for, and {name!r} is no run folder. Leave it out.",
+            code="not-a-run",
+        )
     if revision is not None and not from_hub:
-        raise ConfigError(f"the revision {revision!r} is asked for, and {name!r} is not on the Hub. Leave it out.")
+        raise ConfigError(
+            f"the revision {revision!r} is asked for, and {name!r} is not on the Hub. Leave it out.",
+            code="not-on-the-hub",
+        )
     if from_hub:
         folder = _downloaded(name, revision, token)
     if exported or from_hub:
@@ -103,7 +109,8 @@ def open_trained(
     if folder.is_dir() and name not in known_configs():
         raise ConfigError(
             f"{name} is no run folder (it holds no config.yaml) and no export (it holds no {FILE}). Give a folder that "
-            "`querylect train` or `querylect export` wrote."
+            "`querylect train` or `querylect export` wrote.",
+            code="not-a-rewriter",
         )
     return of_config(name, load_config(name, settings), None, None)
 
@@ -132,9 +139,15 @@ def only_member(trained: Trained, env: str | None) -> Trained:
     if env is None:
         return trained
     if trained.config.mix is None and "" in trained.members:
-        raise ConfigError(f"--env is {env!r}, and {trained.name} was trained for one environment. Leave it out.")
+        raise ConfigError(
+            f"--env is {env!r}, and {trained.name} was trained for one environment. Leave it out.",
+            code="unknown-environment",
+        )
     if env not in trained.members:
-        raise ConfigError(f"--env is {env!r}; {trained.name} knows {', '.join(trained.members)}. Name one of them.")
+        raise ConfigError(
+            f"--env is {env!r}; {trained.name} knows {', '.join(trained.members)}. Name one of them.",
+            code="unknown-environment",
+        )
     config = only(trained.config, env) if trained.config.mix is not None else trained.config
     return replace(trained, config=config, members={"": trained.members[env]})
 
@@ -175,7 +188,8 @@ def _open_export(
     if exported.policy.trust_remote_code and not trust_remote_code:
         raise ModelError(
             f"{name} runs code that comes with its model. Read that code; to run it, say trust_remote_code=True "
-            "(--trust-remote-code)."
+            "(--trust-remote-code).",
+            code="untrusted-code",
         )
     if exported.lora and exported.base_model is None:
         raise ModelError(f"{name} is an adapter and does not name its base model. Export it again with --merge-lora.")

@@ -23,7 +23,9 @@ def parse_questions(questions: object) -> list[Question]:
     if is_single(questions):
         return [_question(questions, "the question")]
     if isinstance(questions, (bytes, Mapping)) or not isinstance(questions, Iterable):
-        raise RequestError(f"the question is {_describe(questions)}; {_EXPECTED}, or a list of them.")
+        raise RequestError(
+            f"the question is {_describe(questions)}; {_EXPECTED}, or a list of them.", code="invalid-question"
+        )
     items = list(questions)
     return [_question(item, f"question {number} of {len(items)}") for number, item in enumerate(items, start=1)]
 
@@ -38,10 +40,12 @@ def document_of(document: DocumentLike) -> Document:
 def _question(value: object, label: str) -> Question:
     text = value.text if isinstance(value, Question) else value
     if not isinstance(text, str) or not text.strip():
-        raise RequestError(f"{label} is {_describe(text)}; {_EXPECTED}.")
+        raise RequestError(f"{label} is {_describe(text)}; {_EXPECTED}.", code="invalid-question")
     question = value if isinstance(value, Question) else Question("", text)
     if not all(map(is_unicode, (question.text, *question.options))):
-        raise RequestError(f"{label}, {text!r}, holds half of a surrogate pair, which is no text.")
+        raise RequestError(
+            f"{label}, {text!r}, holds half of a surrogate pair, which is no text.", code="invalid-unicode"
+        )
     return question
 
 

@@ -119,7 +119,8 @@ def plain_queries(plan: SearchPlan) -> list[str]:
         if any(term.weight < 0 for term in probe.terms):
             raise ConfigError(
                 "the plan has a term of negative weight, which a retriever that takes texts cannot subtract. Search "
-                "this rewriter's plans with querylect's own retrievers (`querylect serve`)."
+                "this rewriter's plans with querylect's own retrievers (`querylect serve`).",
+                code="negative-weight",
             )
     return list(dict.fromkeys(map(joined, plan.probes)))
 

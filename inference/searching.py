@@ -72,17 +72,20 @@ class DefaultSearch:
         reason = f"{trained.name} answers in turn {turn}, which is shown what the turn before found"
         if member is None:
             raise ConfigError(
-                f"{reason}, and the retriever is not the one of its run: search with it (client=…). {_HELP}"
+                f"{reason}, and the retriever is not the one of its run: search with it (client=…). {_HELP}",
+                code="other-retriever",
             )
         if not trained.searchable:
-            raise ConfigError(f"{reason}, and an export comes without a retriever. {_HELP}")
+            raise ConfigError(f"{reason}, and an export comes without a retriever. {_HELP}", code="no-retriever")
         with self._lock:
             if member not in self._opened:
                 configs = environments(trained.config)
                 try:
                     self._opened[member] = _open(configs.get(member) or configs[""])
                 except UserError as error:
-                    raise ConfigError(f"{reason}, and that cannot be searched: {error} {_HELP}") from error
+                    raise ConfigError(
+                        f"{reason}, and that cannot be searched: {error} {_HELP}", code="unsearchable"
+                    ) from error
             return self._opened[member]
 
     def close(self) -> None:

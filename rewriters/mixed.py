@@ -27,7 +27,8 @@ class MixedRewriter:
         if len(set(openings.values())) > 1:
             raise ConfigError(
                 f"the prompts of the mixed environments have different openings ({openings}). "
-                "Give them the same one, or none."
+                "Give them the same one, or none.",
+                code="different-openings",
             )
 
     @property

@@ -41,8 +41,12 @@ def make_rewriter(config: RewriterConfig, card: RetrieverCard, k: int = 10) -> R
         matches = get_close_matches(config.name, REWRITERS, n=1, cutoff=0.5)
         suggestion = f" Did you mean {matches[0]!r}?" if matches else ""
         raise ConfigError(
-            f"rewriter.name {config.name!r} is unknown; known are {', '.join(sorted(REWRITERS))}.{suggestion}"
+            f"rewriter.name {config.name!r} is unknown; known are {', '.join(sorted(REWRITERS))}.{suggestion}",
+            code="unknown-rewriter",
         )
     if config.rewrite_weight == 0:
-        raise ConfigError("rewriter.rewrite_weight is 0: no rewrite would reach the retriever. Give another weight.")
+        raise ConfigError(
+            "rewriter.rewrite_weight is 0: no rewrite would reach the retriever. Give another weight.",
+            code="zero-weight",
+        )
     return build(config, card, k)

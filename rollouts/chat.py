@@ -38,7 +38,8 @@ class Chat:
             raise ModelError(
                 f"the chat template of the policy ends every prompt with {THINK_OPEN}, so no answer could begin with "
                 "it and all would fail the format. Choose a policy whose template leaves the whole answer to the "
-                "model, or take that end out of its chat_template."
+                "model, or take that end out of its chat_template.",
+                code="template-opens-answer",
             )
         return [*self._ids(text), *self._ids(opening)]
 
@@ -54,7 +55,8 @@ class Chat:
         if text.count(stand_in) != 1:
             raise ModelError(
                 "the chat template of the policy drops or repeats assistant turns; several turns need them whole. "
-                "Choose another policy, or one turn (rollout.branching: [16])."
+                "Choose another policy, or one turn (rollout.branching: [16]).",
+                code="template-drops-turns",
             )
         ids = [*self._ids(text.split(stand_in)[1]), *self._ids(opening)]
         sampled_end = completion[-1] if completion and completion[-1] in self.stop_ids else None
@@ -103,7 +105,8 @@ class Chat:
         except TemplateError as error:
             raise ModelError(
                 f"the chat template of the policy refuses the rewriter's messages ({error}). "
-                "Choose another rewriter (rewriter.name) or another policy."
+                "Choose another rewriter (rewriter.name) or another policy.",
+                code="template-refuses-messages",
             ) from error
 
     def _ids(self, text: str) -> list[int]:

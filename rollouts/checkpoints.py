@@ -18,7 +18,10 @@ def find_checkpoint(run: Path, name: str | None = None) -> Path:
     if name is not None:
         if name not in complete:
             available = ", ".join(sorted(complete)) or "none"
-            raise CheckpointError(f"run folder {run} holds no checkpoint {name!r}; complete ones are: {available}.")
+            raise CheckpointError(
+                f"run folder {run} holds no checkpoint {name!r}; complete ones are: {available}.",
+                code="unknown-checkpoint",
+            )
         return complete[name]
     for preferred in ("best", "final"):
         if preferred in complete:
@@ -27,7 +30,8 @@ def find_checkpoint(run: Path, name: str | None = None) -> Path:
     if not numbered:
         raise CheckpointError(
             f"run folder {run} holds no checkpoint with adapter_config.json or config.json and safetensors. "
-            "Train first (`querylect train`), or give the folder of a run that saved one."
+            "Train first (`querylect train`), or give the folder of a run that saved one.",
+            code="no-checkpoint",
         )
     return numbered[max(numbered)]
 

@@ -144,5 +144,6 @@ class Conversation:
             raise ConfigError(
                 f"a prompt has {longest} tokens and rollout.max_prompt_tokens is {self.rollout.max_prompt_tokens}. "
                 "Raise it, show fewer documents (rollout.documents), or fewer tokens of each (rollout.document_tokens) "
-                "or of all (rollout.observation_tokens)."
+                "or of all (rollout.observation_tokens).",
+                code="prompt-limit-too-low",
             )

@@ -65,7 +65,8 @@ def ask_first_stage(
         if not remaining:
             raise ConfigError(
                 f"{message}. Let it answer in lines (rewriter.form=lines), ask a stronger model (rewriter.llm), or use "
-                "another rewriter."
+                "another rewriter.",
+                code="failed-first-stage",
             )
         log.warning("%s", message)
     return remaining

@@ -57,10 +57,13 @@ def load_policy(
         raise (CheckpointError if full else ModelError)(
             f"{label}: no causal language model could be loaded from {source['pretrained_model_name_or_path']!r} "
             f"({first_line(error, 200)}). Expected config.json with weights and a tokenizer, one GGUF file, or a Hub "
-            "id that can be reached."
+            "id that can be reached.",
+            code="unloadable-model",
         ) from error
     if not tokenizer.chat_template:
-        raise ModelError(f"{label}: its tokenizer has no chat template; choose an instruction-tuned model.")
+        raise ModelError(
+            f"{label}: its tokenizer has no chat template; choose an instruction-tuned model.", code="no-chat-template"
+        )
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     if adapter is not None and not full:
@@ -84,7 +87,8 @@ def safetensors_source(config: PolicyConfig) -> str:
     if len(files) > 1:
         raise ModelError(
             f"policy.model {config.model!r}: {len(files)} GGUF files; expected one. Give a folder that holds only one "
-            "of them."
+            "of them.",
+            code="several-gguf-files",
         )
     return str(dequantised(files[0], torch_dtype(config))) if files else source
 
@@ -140,7 +144,8 @@ def add_lora(model: nn.Module, config: PolicyConfig) -> nn.Module:
     except ValueError as error:
         raise ConfigError(
             f"policy.lora.target_modules {lora.target_modules!r} does not fit the policy ({first_line(error, 200)}). "
-            "Take all-linear, or names of its layers such as [q_proj, v_proj]."
+            "Take all-linear, or names of its layers such as [q_proj, v_proj].",
+            code="unknown-modules",
         ) from error
 
 
@@ -220,7 +225,8 @@ def merged_weights(
         if not parameter.numel():
             raise ConfigError(
                 f"weight {name} has no elements here: ZeRO-3 has split it over the processes, and only whole weights "
-                "can be sent to vLLM. Train with ZeRO-2, or with rollout.engine=transformers."
+                "can be sent to vLLM. Train with ZeRO-2, or with rollout.engine=transformers.",
+                code="split-weights",
             )
         weight = parameter.detach()
         module = adapted.get(id(parameter))
@@ -245,7 +251,8 @@ def _refuse_other_base(model: nn.Module, name: str, adapter: Path, trained_on: s
         raise CheckpointError(
             f"checkpoint {adapter} was trained on other weights than {name!r} holds now (fingerprint "
             f"{trained_on[:12]} → {now[:12]}): on these it is another policy than the one that was measured. Bring "
-            "back the weights that it was trained on."
+            "back the weights that it was trained on.",
+            code="other-weights",
         )
 
 
@@ -264,5 +271,6 @@ def _merge_adapter(model: nn.Module, adapter: Path) -> nn.Module:
     except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
         raise CheckpointError(
             f"checkpoint {adapter} does not fit the policy ({first_line(error, 200)}). "
-            "It was trained on another model, or is incomplete: name the right run or an earlier checkpoint."
+            "It was trained on another model, or is incomplete: name the right run or an earlier checkpoint.",
+            code="other-model",
         ) from error

@@ -84,11 +84,14 @@ def build_shard(config: EnvironmentConfig, shard: int, shards: int, *, progress:
     Shards may run on several machines that share the folder of `config.index`. Raises as `build_index`.
     """
     if not 1 <= shard <= shards:
-        raise ConfigError(f"shard {shard}/{shards} does not exist; give 1/{shards} to {shards}/{shards}.")
+        raise ConfigError(
+            f"shard {shard}/{shards} does not exist; give 1/{shards} to {shards}/{shards}.", code="unknown-shard"
+        )
     if required_indexes(config):
         raise ConfigError(
             f"a {config.retriever} index has no shards of its own; build those of the indexes that it searches, then "
-            "it as a whole."
+            "it as a whole.",
+            code="no-own-shards",
         )
     target = _target(config, overwrite=True)
     with _storage(target):
@@ -105,7 +108,8 @@ def merge_index(config: EnvironmentConfig, *, overwrite: bool = False) -> Manife
     plan = parts.read_plan()
     if plan is None:
         raise IndexFolderError(
-            f"there are no parts to merge at {parts.folder}. Write them first: querylect index build --shard 1/N."
+            f"there are no parts to merge at {parts.folder}. Write them first: querylect index build --shard 1/N.",
+            code="no-parts",
         )
     recipe = {name: value for name, value in content_fields(recipe_of(config)).items() if value is not None}
     settings = _settings(config)
@@ -114,7 +118,8 @@ def merge_index(config: EnvironmentConfig, *, overwrite: bool = False) -> Manife
     if differs:
         raise IndexFolderError(
             f"{parts.folder} holds parts with another {' and '.join(differs)} than the configuration says. "
-            "Merge with the settings that the shards were built with."
+            "Merge with the settings that the shards were built with.",
+            code="other-settings",
         )
     with _storage(target):
         return _merge(config, parts, plan, open_kind(config, recipe_of(config), open_retriever))
@@ -184,16 +189,21 @@ def _merge(
     if missing:
         raise IndexFolderError(
             f"{len(missing)} of {len(sizes)} parts are missing in {parts.folder}, the first is number {missing[0]}. "
-            "Run the shards that have not finished again: querylect index build --shard i/N."
+            "Run the shards that have not finished again: querylect index build --shard i/N.",
+            code="missing-parts",
         )
     if open_corpus(config.dataset).origin() != plan.origin:
         raise DataError(
             f"the corpus of {plan.dataset!r} was changed while it was indexed. Build anew: querylect index build "
-            "--restart."
+            "--restart.",
+            code="changed-corpus",
         )
     total = sum(size or 0 for size in sizes.values())
     if not total:
-        raise DataError(f"dataset {plan.dataset!r} holds no documents; there is nothing to index. Check env.dataset.")
+        raise DataError(
+            f"dataset {plan.dataset!r} holds no documents; there is nothing to index. Check env.dataset.",
+            code="no-documents",
+        )
     # an empty block (a line longer than a block ends in the next but one) has no vocabulary and no vectors
     folders = [parts.path(number) for number, size in sizes.items() if size]
     with parts.staged() as folder:
@@ -243,10 +253,13 @@ def _target(config: EnvironmentConfig, overwrite: bool) -> Path:
     if not target.exists():
         return target
     if not overwrite:
-        raise IndexFolderError(f"{target} exists already. Replace it with --overwrite, or name another folder.")
+        raise IndexFolderError(
+            f"{target} exists already. Replace it with --overwrite, or name another folder.", code="already-exists"
+        )
     if not (target / MANIFEST).is_file() and not (target.is_dir() and not any(target.iterdir())):
         raise IndexFolderError(
-            f"{target} is not an index (it holds no {MANIFEST}) and is not overwritten. Name another folder."
+            f"{target} is not an index (it holds no {MANIFEST}) and is not overwritten. Name another folder.",
+            code="not-an-index",
         )
     return target
 

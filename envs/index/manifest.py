@@ -85,7 +85,8 @@ class Manifest(StrictModel):
 
 def corrupt(path: Path, problem: str) -> IndexFolderError:
     return IndexFolderError(
-        f"index {path.parent} is corrupt: {path.name} {problem}. Build it again: querylect index build --overwrite."
+        f"index {path.parent} is corrupt: {path.name} {problem}. Build it again: querylect index build --overwrite.",
+        code="damaged-index",
     )
 
 
@@ -124,13 +125,16 @@ def read_sealed(
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise IndexFolderError(f"{folder} is no {label}: it holds no {path.name}. {create_hint}") from None
+        raise IndexFolderError(
+            f"{folder} is no {label}: it holds no {path.name}. {create_hint}", code="not-an-index"
+        ) from None
     except (OSError, ValueError) as error:
         raise make_error(path, f"is not readable JSON ({error})") from error
     actual = content.get("format") if isinstance(content, dict) else None
     if actual != expected_format:
         raise IndexFolderError(
-            f"{label} {folder} has format {actual!r}; this version reads format {expected_format}. {rebuild_hint}"
+            f"{label} {folder} has format {actual!r}; this version reads format {expected_format}. {rebuild_hint}",
+            code="other-format",
         )
     seal = content.pop("seal", None)
     try:

@@ -77,7 +77,9 @@ def verify_index(path: str | Path) -> Manifest:
 def _read_folder(path: str | Path) -> tuple[Path, Manifest]:
     folder = Path(path).expanduser()
     if not folder.is_dir():
-        raise IndexFolderError(f"index folder {folder} does not exist. Build it: querylect index build.")
+        raise IndexFolderError(
+            f"index folder {folder} does not exist. Build it: querylect index build.", code="missing-index"
+        )
     manifest = read_manifest(folder)
     check_sizes(folder, manifest.files)
     return folder, manifest
@@ -88,5 +90,6 @@ def load_or_raise(folder: Path, load: Callable[[], Opened]) -> Opened:
         return load()
     except (OSError, EOFError, ValueError, KeyError, IndexError) as error:
         raise IndexFolderError(
-            f"index {folder} cannot be read ({error}). Build it again: querylect index build --overwrite."
+            f"index {folder} cannot be read ({error}). Build it again: querylect index build --overwrite.",
+            code="unreadable-index",
         ) from error

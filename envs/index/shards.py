@@ -156,7 +156,8 @@ class IndexShards:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 raise IndexFolderError(
-                    f"another process is merging the parts in {self.folder}. Wait for it, or end it."
+                    f"another process is merging the parts in {self.folder}. Wait for it, or end it.",
+                    code="already-locked",
                 ) from None
             yield
 
@@ -189,11 +190,13 @@ class IndexShards:
         fields += [name for name in ("dataset", "origin", "blocks") if getattr(existing, name) != getattr(plan, name)]
         raise IndexFolderError(
             f"{self.folder} holds the parts of an interrupted build with another {' and '.join(fields) or 'plan'}. "
-            "Go on with the settings of that build, or begin anew: querylect index build --restart."
+            "Go on with the settings of that build, or begin anew: querylect index build --restart.",
+            code="other-settings",
         )
 
     def _unusable(self, problem: str) -> IndexFolderError:
         return IndexFolderError(
             f"{self.folder}: {problem}. Remove that part to have it built again, or begin anew: "
-            "querylect index build --restart."
+            "querylect index build --restart.",
+            code="damaged-part",
         )

@@ -67,7 +67,8 @@ class Encoder:
                 raise ModelError(
                     f"retriever {recipe.name!r}: {recipe.model!r} gives vectors of {sizes[0]} numbers and "
                     f"{recipe.query_model!r} of {sizes[1]}; expected two encoders of one pair. "
-                    "Set env.model and env.recipe.query_model to models that were trained together."
+                    "Set env.model and env.recipe.query_model to models that were trained together.",
+                    code="unequal-encoders",
                 )
         similarity = {"cosine": "cos", "dot": "dot"}.get(str(model.similarity_fn_name or "cosine"))
         if recipe.similarity is None and similarity is None:
@@ -120,7 +121,8 @@ def finished(vectors: Vectors, recipe: RetrieverRecipe) -> Vectors:
     if not np.isfinite(vectors).all():
         raise ModelError(
             f"retriever {recipe.name!r}: {recipe.model!r} gave embeddings that are not finite numbers. "
-            "Check that its weights are complete."
+            "Check that its weights are complete.",
+            code="not-finite",
         )
     if recipe.similarity == "cos":
         vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
@@ -173,7 +175,8 @@ def _open(recipe: RetrieverRecipe, name: str, setting: str) -> tuple[Any, str]:
         raise ModelError(
             f"retriever {recipe.name!r}: {name!r} does not hold a usable text encoder "
             f"({type(error).__name__}: {error}). Give {setting} a sentence-transformers folder, a transformers "
-            "folder with tokenizer and weights, or a Hub id that can be reached."
+            "folder with tokenizer and weights, or a Hub id that can be reached.",
+            code="unloadable-model",
         ) from error
     model.default_prompt_name = None
     _check_pooling(recipe, name, model)
@@ -233,7 +236,8 @@ def _check_pooling(recipe: RetrieverRecipe, name: str, model: "SentenceTransform
     if recipe.pooling is not None and actual != recipe.pooling:
         raise ModelError(
             f"retriever {recipe.name!r}: {name!r} brings its own pooling, {actual!r}; the recipe says "
-            f"{recipe.pooling!r}. Remove env.recipe.pooling, or name a model that pools as the recipe says."
+            f"{recipe.pooling!r}. Remove env.recipe.pooling, or name a model that pools as the recipe says.",
+            code="other-pooling",
         )
 
 
@@ -244,7 +248,8 @@ def _check_closing_token(recipe: RetrieverRecipe, tokenizer: "PreTrainedTokenize
     if last != recipe.closing_token:
         raise ModelError(
             f"retriever {recipe.name!r}: its tokenizer ends a text with {last!r}; expected {recipe.closing_token!r}, "
-            "whose vector is the embedding. Give env.model the folder of the embedding model, not of its base model."
+            "whose vector is the embedding. Give env.model the folder of the embedding model, not of its base model.",
+            code="other-closing-token",
         )
 
 
@@ -269,5 +274,8 @@ def open_corpus_encoder(config: EnvironmentConfig) -> CorpusEncoder:
     """The encoder of the configured retriever. Raises DataError if it has none, and as `Encoder.open`."""
     recipe = recipe_of(config)
     if recipe.kind != "dense":
-        raise DataError(f"--encoder {config.retriever!r} is no encoder; expected a dense retriever's recipe or model.")
+        raise DataError(
+            f"--encoder {config.retriever!r} is no encoder; expected a dense retriever's recipe or model.",
+            code="no-encoder",
+        )
     return CorpusEncoder(Encoder.open(recipe))

@@ -88,12 +88,14 @@ def vector_store(config: VectorsConfig, dimension: int, documents: int) -> Vecto
     if documents < max(256, lists):
         raise ConfigError(
             f"env.vectors.search is 'ivfpq', which learns from at least {max(256, lists)} documents; this corpus has "
-            f"{documents}. Use 'flat', which is exact, or fewer env.vectors.ivf_lists."
+            f"{documents}. Use 'flat', which is exact, or fewer env.vectors.ivf_lists.",
+            code="too-few-documents",
         )
     if dimension % size:
         raise ConfigError(
             f"env.vectors.pq_bytes is {size}, which does not divide the {dimension} dimensions of the vectors. "
-            f"Name a divisor such as {next(n for n in range(size, 0, -1) if dimension % n == 0)}."
+            f"Name a divisor such as {next(n for n in range(size, 0, -1) if dimension % n == 0)}.",
+            code="indivisible-vectors",
         )
     return VectorStore(dimension=dimension, dtype=config.dtype, search="ivfpq", ivf_lists=lists, pq_bytes=size)
 
@@ -111,7 +113,8 @@ def check_memory(store: VectorStore, documents: int, config: VectorsConfig) -> N
     if max(building, searching) > limit:
         raise ConfigError(
             f"{needs}. That does not fit. Choose env.vectors.dtype=float16 or search=ivfpq, a machine with more memory "
-            "or several indexes; env.vectors.memory_gib says what to count on where it will be searched elsewhere."
+            "or several indexes; env.vectors.memory_gib says what to count on where it will be searched elsewhere.",
+            code="too-little-memory",
         )
 
 
@@ -122,7 +125,8 @@ def import_faiss() -> ModuleType:
     except ImportError as error:
         raise ModelError(
             "dense retrievers search with FAISS, which is not installed. Install it with "
-            '`pip install "querylect[cpu]"`, or `pip install "querylect[gpu]"` on a machine with a CUDA GPU.'
+            '`pip install "querylect[cpu]"`, or `pip install "querylect[gpu]"` on a machine with a CUDA GPU.',
+            code="missing-package",
         ) from error
     return faiss
 
@@ -166,7 +170,8 @@ def open_nearest(folder: Path, vectors: Vectors, store: VectorStore, config: Vec
         raise ModelError(
             "env.vectors.device is 'gpu', but "
             + ("HNSW is searched on the CPU only" if gpus else "this FAISS sees no GPU (pip install 'querylect[gpu]')")
-            + ". Use device=cpu, or search=flat or ivfpq on a GPU."
+            + ". Use device=cpu, or search=flat or ivfpq on a GPU.",
+            code="no-gpu",
         )
     if store.search == "flat":
         return _on_gpu(vectors, store) if config.device == "gpu" else flat(vectors)

@@ -40,7 +40,8 @@ def verify_indexes(config: EnvironmentConfig) -> dict[str, Manifest]:
         raise IndexFolderError(
             f"index {config.index} was built over {manifest.model_fingerprint}; its "
             f"{'members' if config.hybrid else 'questions'} are now {fingerprint}. "
-            "Build it again (querylect index build --overwrite) or point the settings to what it was built over."
+            "Build it again (querylect index build --overwrite) or point the settings to what it was built over.",
+            code="changed-members" if config.hybrid else "changed-questions",
         )
     return {**verified, config.index: manifest}
 
@@ -53,7 +54,7 @@ def check_corpus(index: Index, corpus: Corpus) -> None:
     """
     differs = corpus.differs(index.manifest.origin)
     if differs:
-        raise _mismatch(index, _corpus_of(index), f"{corpus.name!r} ({differs})")
+        raise _mismatch(index, _corpus_of(index), f"{corpus.name!r} ({differs})", "other-corpus")
 
 
 def open_retriever(index: Index, config: EnvironmentConfig, dataset: Dataset | None = None) -> Retriever:
@@ -66,7 +67,7 @@ def open_retriever(index: Index, config: EnvironmentConfig, dataset: Dataset | N
     _check_recipe(index, recipe, None if config.remote else config.engine)
     if dataset is not None and dataset.corpus and corpus_hash(dataset.corpus) != manifest.corpus_hash:
         actual = f"{len(dataset.corpus)} documents, hash {corpus_hash(dataset.corpus)[:12]}"
-        raise _mismatch(index, _corpus_of(index), f"{dataset.name!r} ({actual})")
+        raise _mismatch(index, _corpus_of(index), f"{dataset.name!r} ({actual})", "other-corpus")
     _check_vectors(index, config)
     kind = open_kind(config, recipe, open_retriever)
     _check_fingerprint(index, kind.fingerprint, kind.recipe)
@@ -91,7 +92,9 @@ def _check_recipe(index: Index, recipe: RetrieverRecipe, engine: str | None, fil
 def _check_fingerprint(index: Index, fingerprint: str | None, filled_in: RetrieverRecipe) -> None:
     built = index.manifest.model_fingerprint
     if fingerprint != built:
-        raise _mismatch(index, f"other weights ({built})", f"{filled_in.model or filled_in.name} ({fingerprint})")
+        raise _mismatch(
+            index, f"other weights ({built})", f"{filled_in.model or filled_in.name} ({fingerprint})", "other-weights"
+        )
     _check_recipe(index, filled_in, index.manifest.engine, filled_in=True)
 
 
@@ -111,8 +114,9 @@ def _corpus_of(index: Index) -> str:
     return f"another corpus ({manifest.dataset!r}, {manifest.documents} documents, hash {manifest.corpus_hash[:12]})"
 
 
-def _mismatch(index: Index, built: str, requested: str) -> IndexFolderError:
+def _mismatch(index: Index, built: str, requested: str, code: str = "other-settings") -> IndexFolderError:
     return IndexFolderError(
         f"index {index.path} was built with {built}; the configuration says {requested}. "
-        "Build it again (querylect index build --overwrite) or point env.index to another folder."
+        "Build it again (querylect index build --overwrite) or point env.index to another folder.",
+        code=code,
     )

@@ -177,7 +177,8 @@ def read_vetted(path: Path) -> list[tuple[str, list[str]]]:
         if not (isinstance(text, str) and text.strip() and content_ids):
             raise DataError(
                 f'{path}, line {number}: expected {{"question": TEXT, "contents": [ID, …]}} with a question that is '
-                "not blank and at least one content. Correct or remove the line."
+                "not blank and at least one content. Correct or remove the line.",
+                code="invalid-line",
             )
         questions.append((text.strip(), list(dict.fromkeys(content_ids))))
     return questions
@@ -186,5 +187,6 @@ def read_vetted(path: Path) -> list[tuple[str, list[str]]]:
 def _unusable(path: Path, problem: str) -> IndexFolderError:
     return IndexFolderError(
         f"question index {path.parent} cannot be used: {path.name} {problem}. "
-        "Write it again: querylect index questions --overwrite."
+        "Write it again: querylect index questions --overwrite.",
+        code="damaged-index",
     )

@@ -59,12 +59,14 @@ class Reranker:
             raise ModelError(
                 f"env.rerank.model is {config.model!r}, which does not hold a usable cross-encoder "
                 f"({type(error).__name__}: {error}). Give it a sentence-transformers CrossEncoder, a transformers "
-                "folder with a sequence-classification head, or a Hub id that can be reached."
+                "folder with a sequence-classification head, or a Hub id that can be reached.",
+                code="unloadable-model",
             ) from error
         if model.num_labels != 1:
             raise ModelError(
                 f"env.rerank.model is {config.model!r}, which gives {model.num_labels} numbers for a pair; expected "
-                "one relevance score. Name a cross-encoder for ranking."
+                "one relevance score. Name a cross-encoder for ranking.",
+                code="several-scores",
             )
         if config.max_length is not None:
             model.max_seq_length = config.max_length
@@ -74,7 +76,8 @@ class Reranker:
         outputs = np.asarray(self._model.predict(list(pairs), batch_size=_BATCH, show_progress_bar=False), np.float64)
         if not np.isfinite(outputs).all():
             raise ModelError(
-                f"{self.card['model']!r} gave scores that are not finite. Check that its weights are complete."
+                f"{self.card['model']!r} gave scores that are not finite. Check that its weights are complete.",
+                code="not-finite",
             )
         scores: list[float] = outputs.tolist()
         return scores

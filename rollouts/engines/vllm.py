@@ -128,7 +128,8 @@ def open_vllm(config: RunConfig, tokenizer: Tokenizer, stop_ids: set[int], sourc
         raise ConfigError(
             f"rollout.vllm.tensor_parallel_size is {chosen.tensor_parallel_size} and {processes} processes train: each "
             "holds one slice of the model, so it must divide their number. Start more processes, lower it, or serve "
-            "the model on several GPUs with rollout.engine=vllm_server."
+            "the model on several GPUs with rollout.engine=vllm_server.",
+            code="indivisible-processes",
         )
     settings: dict[str, Any] = {
         "model": safetensors_source(config.policy),
@@ -176,7 +177,8 @@ def require_vllm(engine: str) -> None:
     if find_spec("vllm") is None:
         raise ConfigError(
             f"rollout.engine is {engine!r} and the package vllm is not installed (it needs a CUDA GPU). Install it "
-            "with: pip install 'querylect[gpu]', or take rollout.engine=transformers."
+            "with: pip install 'querylect[gpu]', or take rollout.engine=transformers.",
+            code="missing-package",
         )
 
 
@@ -198,6 +200,7 @@ def make_sample(ids: Sequence[int], logprobs: Sequence[float | None], stop_ids: 
     if any(map(math.isnan, values)):
         raise ModelError(
             "vLLM answers with numbers that are not finite: the policy's weights or its arithmetic overflowed. "
-            "Take an earlier checkpoint and a lower train.learning_rate, or policy.dtype=float32."
+            "Take an earlier checkpoint and a lower train.learning_rate, or policy.dtype=float32.",
+            code="not-finite",
         )
     return Completion(list(ids), values, bool(ids) and ids[-1] in stop_ids)

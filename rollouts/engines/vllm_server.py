@@ -57,7 +57,8 @@ class VllmServerEngine:
         if wrong:
             raise ConfigError(
                 f"the vLLM server at {self.settings.base_url} was started in another way than this run needs: "
-                f"{'; '.join(wrong)}. Start it with `trl vllm-serve` (docs/rollouts.md)."
+                f"{'; '.join(wrong)}. Start it with `trl vllm-serve` (docs/rollouts.md).",
+                code="other-server-settings",
             )
         if not info["cache_config"]["enable_prefix_caching"]:
             log.warning("%s computes shared prefixes anew: it runs without prefix caching", self.settings.base_url)
@@ -138,7 +139,8 @@ def transfer_device() -> torch.device:
     if not torch.cuda.is_available():
         raise ConfigError(
             "weights reach a vLLM server over NCCL, and this machine has no CUDA device. Train on a GPU; where the "
-            "server already holds exactly this policy, set rollout.server.sync=false."
+            "server already holds exactly this policy, set rollout.server.sync=false.",
+            code="no-gpu",
         )
     return torch.device("cuda", torch.cuda.current_device())
 

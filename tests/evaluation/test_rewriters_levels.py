@@ -14,6 +14,8 @@ from querylect.rewriters.general import DECOMPOSE, ENRICH, IMAGINE, REPHRASE, UN
 from querylect.rewriters.parse import REWRITE_OPEN
 from querylect.rewriters.registry import make_rewriter
 
+from ..raising import refused
+
 LEVELS = ("general", "explore", "direct")
 STRATEGIES = (UNDERSTAND, ENRICH, DECOMPOSE, REPHRASE, IMAGINE)
 FORMS = (KEYWORDS, PASSAGE, QUESTION, SENTENCE, SEARCH, STATEMENT)
@@ -80,7 +82,7 @@ def test_direct_knows_the_form_that_suits_a_retriever(name, kind, form):
 
 def test_direct_makes_up_no_strategy_for_a_retriever_of_the_users_own():
     mine = RetrieverCard("mine", "custom", "mine, a retriever of the user's own.")
-    with pytest.raises(ConfigError, match=r"no form of query is known to suit the retriever 'mine'.*explore"):
+    with refused(ConfigError, "unknown-query-form", "'mine'", "rewriter.name=explore"):
         chat("direct", mine)
     assert chat("explore", mine)[0].startswith("Documents are found by mine, a retriever of the user's own.")
 
@@ -173,7 +175,15 @@ def test_answer_options_are_shown_with_the_question():
     assert rewriter.first(asked)[0]["content"].endswith("Question: Which metal?\nA. Iron\nB. Polonium")
 
 
-@pytest.mark.parametrize("card", [{}, {"name": "bm25"}, {"name": "bm25", "kind": None}, {"name": "x", "kind": "magic"}])
-def test_a_card_that_a_prompt_cannot_use_is_a_clear_error(card):
-    with pytest.raises(ConfigError, match="kind"):
+@pytest.mark.parametrize(
+    ("card", "code", "facts"),
+    [
+        ({}, "incomplete-card", ["name", "kind"]),
+        ({"name": "bm25"}, "incomplete-card", ["kind", "'bm25'"]),
+        ({"name": "bm25", "kind": None}, "incomplete-card", ["kind", "'bm25'"]),
+        ({"name": "x", "kind": "magic"}, "unknown-kind", ["'x'", "'magic'"]),
+    ],
+)
+def test_a_card_that_a_prompt_cannot_use_is_a_clear_error(card, code, facts):
+    with refused(ConfigError, code, *facts):
         RetrieverCard.from_service(card)

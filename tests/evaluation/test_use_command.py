@@ -12,6 +12,8 @@ from querylect.envs.environment import Environment
 from querylect.envs.server.app import create_app
 from querylect.errors import ConfigError
 
+from ..raising import refused
+
 
 @pytest.fixture
 def settings(tiny_policy, small_environment, run_app, tmp_path):
@@ -123,17 +125,17 @@ def test_a_run_folder_uses_its_checkpoint(settings, tiny_policy, capsys, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "fact"),
     [
-        (["policy.model=/no/such/model", "-q", "x"], "does not exist"),
+        (["policy.model=/no/such/model", "-q", "x"], "/no/such/model"),
         (["rollout.max_prompt_tokens=16", "-q", "x"], "rollout.max_prompt_tokens is 16"),
-        (["rewriter.name=genral", "-q", "x"], "Did you mean 'general'"),
+        (["rewriter.name=genral", "-q", "x"], "'general'"),
     ],
 )
-def test_mistakes_end_in_a_sentence_and_exit_code_2(settings, capsys, arguments, message):
+def test_mistakes_end_in_a_sentence_and_exit_code_2(settings, capsys, arguments, fact):
     code, records, err = run(capsys, settings, *arguments)
     assert (code, records) == (2, [])
-    assert message in err
+    assert fact in err
     assert "Traceback" not in err
 
 
@@ -209,7 +211,7 @@ def test_an_output_that_was_interrupted_goes_on_where_it_stopped(settings, capsy
     asked.write_text("another question\n")
     code, _, err = run(capsys, settings, "-i", asked, "-o", out, "--resume")
     assert code == 2
-    assert "was written for other questions" in err
+    assert "'another question'" in err
 
 
 def test_a_full_disk_leaves_whole_lines(settings, capsys, tmp_path, monkeypatch):
@@ -239,7 +241,7 @@ def test_an_output_that_cannot_be_written_is_told_before_the_model_is_loaded(set
     monkeypatch.setattr(rewriter, "Rewriter", lambda _: pytest.fail("the model was loaded"))
     code, _, err = run(capsys, settings, "-q", "x", "-o", tmp_path / "none" / "out.jsonl")
     assert code == 2
-    assert "cannot be written (No such file or directory). Make its folder" in err
+    assert "No such file or directory" in err
     out = tmp_path / "out.jsonl"
     with Output(out, resume=False):
         code, _, err = run(capsys, settings, "-q", "x", "-o", out, "--resume")
@@ -251,18 +253,18 @@ def test_an_output_that_cannot_be_written_is_told_before_the_model_is_loaded(set
     with Output(out, resume=True) as begun:
         assert begun.done == {"1": "x"}
     assert out.read_text() == '{"id": "1", "question": "x"}\nno record\n'
-    with pytest.raises(ConfigError, match=r"exists\. Go on with it by --resume"):
+    with refused(ConfigError, "already-exists", out, "--resume"):
         Output(out, resume=False)
 
 
 def test_what_does_not_go_together_is_told(settings, capsys, tmp_path):
-    for arguments, message in (
-        (["--resume", "-q", "x"], "no --output"),
-        (["-q", "x", "-i", "asked.txt"], "both given"),
-        (["-i", tmp_path / "none.txt"], "cannot be read"),
-        (["--env", "bm25", "-q", "x"], "one environment"),
-        (["--checkpoint", "best", "-q", "x"], "no run folder"),
-        (["--revision", "v1", "-q", "x"], "not on the Hub"),
+    for arguments, fact in (
+        (["--resume", "-q", "x"], "--output"),
+        (["-q", "x", "-i", "asked.txt"], "--question and --input"),
+        (["-i", tmp_path / "none.txt"], "none.txt"),
+        (["--env", "bm25", "-q", "x"], "'bm25'"),
+        (["--checkpoint", "best", "-q", "x"], "'best'"),
+        (["--revision", "v1", "-q", "x"], "'v1'"),
     ):
         code, _, err = run(capsys, settings, *arguments)
-        assert (code, message in err) == (2, True), err
+        assert (code, fact in err) == (2, True), err

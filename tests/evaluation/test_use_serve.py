@@ -25,6 +25,7 @@ from querylect.inference.rewriter import Rewriter
 from querylect.inference.server import PageWriter, mount, open_rewriter
 
 from ..lessons import lesson_url, lessons, settings, speaking  # noqa: F401 (fixtures)
+from ..raising import refused
 from ..used import save_run, trained  # noqa: F401 (fixtures)
 
 QUESTIONS = ["my head hurts", {"text": "too much sugar", "options": ["yes", "no"]}, "bleeding gums"]
@@ -278,5 +279,5 @@ def test_another_checkpoint_answers_otherwise(trained):  # noqa: F811
 
 def test_a_rewriter_that_does_not_fit_is_told_before_anything_is_served(trained, lessons):  # noqa: F811
     rewriter = Rewriter.from_pretrained(trained[1], settings=["rewriter.name=genral"])
-    with pytest.raises(ConfigError, match="Did you mean 'general'"):
+    with refused(ConfigError, "unknown-rewriter", "'genral'", "'general'"):
         create_app(Environment.open(lessons), lessons, extend=partial(mount, rewriter=rewriter))

@@ -17,6 +17,7 @@ from querylect.envs.retrievers.encoder import open_corpus_encoder
 from querylect.errors import DataError
 
 from ..encoders import DOCUMENTS, save_bert
+from ..raising import refused
 from ..unit.test_data_ragbench import write
 
 SAME = DOCUMENTS[1].upper()  # the tokenizer lower-cases: another text with the same embedding
@@ -69,7 +70,7 @@ def test_without_an_encoder_it_is_what_the_kind_reads(tmp_path, published):
     ours, direct = load_beir(tmp_path / "out"), load_dataset(published)
     assert (ours.corpus, ours.name, ours.licence) == (direct.corpus, direct.name, direct.licence)
     assert ours.splits["test"].qrels == direct.splits["test"].qrels
-    with pytest.raises(DataError, match="exists already"):
+    with refused(DataError, "already-exists", tmp_path / "out"):
         prepare(published, tmp_path / "out")
 
 
@@ -105,13 +106,13 @@ def test_embeddings_of_something_else_are_not_taken_up(tmp_path, published, enco
     monkeypatch.undo()
     other = {**ROWS, ("covidqa", "test"): [*ROWS["covidqa", "test"], ("9", "nine?", ["new"], [])]}
     write(tmp_path / "ragbench", other)
-    with pytest.raises(DataError, match="embeddings of another corpus or by another encoder"):
+    with refused(DataError, "other-embeddings", "--restart"):
         prepare(published, tmp_path / "out", encoder)
     assert prepare(published, tmp_path / "out", encoder, restart=True)["documents"] == 6
 
 
 def test_an_encoder_is_asked_for(tmp_path, published):
-    with pytest.raises(DataError, match="'bm25' is no encoder"):
+    with refused(DataError, "no-encoder", "--encoder", "'bm25'"):
         prepare(published, tmp_path / "out", partial(open_corpus_encoder, EnvironmentConfig(retriever="bm25")))
 
 

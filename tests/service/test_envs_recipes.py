@@ -8,6 +8,8 @@ from querylect.data.types import Document
 from querylect.envs.retrievers.recipes import RECIPES, RetrieverRecipe, find_recipe, recipe_of
 from querylect.errors import ConfigError
 
+from ..raising import refused
+
 
 def configured(retriever, model=None, **changes):
     return recipe_of(EnvironmentConfig(retriever=retriever, model=model, recipe=RecipeConfig(**changes)))
@@ -46,16 +48,16 @@ def test_a_model_replaces_the_encoder_and_nothing_else():
 
 
 def test_a_misspelt_name_names_the_nearest():
-    with pytest.raises(ConfigError, match=r"'contreiver'.*Did you mean 'contriever'"):
+    with refused(ConfigError, "unknown-retriever", "'contreiver'", "'contriever'?"):
         find_recipe("contreiver")
 
 
 def test_bm25_takes_no_model():
-    with pytest.raises(ConfigError, match="bm25 has no model"):
+    with refused(ConfigError, "retriever-without-model", "env.model", "facebook/contriever", "bm25"):
         find_recipe("bm25", "facebook/contriever")
-    with pytest.raises(ConfigError, match=r"env\.recipe\.pooling: bm25 has no model"):
+    with refused(ConfigError, "retriever-without-model", "env.recipe.pooling", "bm25"):
         configured("bm25", name="words", pooling="cls")
-    with pytest.raises(ConfigError, match=r"env\.recipe\.dtype: bm25 has no model"):
+    with refused(ConfigError, "retriever-without-model", "env.recipe.dtype", "bm25"):
         configured("bm25", dtype="bfloat16")
     assert configured("bm25", name="words").name == "words"
 
@@ -115,40 +117,40 @@ def test_a_document_template_takes_the_place_of_the_pair():
 def test_a_kind_is_said_of_models_of_the_users_own_only():
     recipe = configured("a/b", kind="splade")
     assert (recipe.kind, recipe.trained) == ("splade", "a/b, a retriever that gives learned weights to words.")
-    with pytest.raises(ConfigError, match="contriever is dense"):
+    with refused(ConfigError, "settled-kind", "env.recipe.kind", "splade", "contriever", "dense"):
         configured("contriever", kind="splade")
 
 
 def test_a_second_encoder_is_not_left_behind():
-    with pytest.raises(ConfigError, match=r"'medcpt'.*env\.recipe\.query_model"):
+    with refused(ConfigError, "missing-query-model", "'medcpt'", "env.recipe.query_model"):
         recipe_of(EnvironmentConfig(retriever="medcpt", model="my/articles"))
     recipe = configured("medcpt", "my/articles", query_model="my/queries")
     assert (recipe.model, recipe.query_model) == ("my/articles", "my/queries")
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "facts"),
     [
-        ({"query_template": "query: "}, r"'query: ' must hold \{text\} exactly once"),
-        ({"document_template": "{title}"}, r"'\{title\}' must hold \{text\} exactly once, or \{title\} and \{body\}"),
-        ({"query_template": "{instruction}{text}"}, "do not fit"),
-        ({"query_template": "{text}", "instruction": "Find"}, "do not fit"),
-        ({"instruction": "Find {text}"}, "must not hold"),
-        ({"pair": True, "document_template": "passage: {text}"}, "takes no template"),
+        ({"query_template": "query: "}, ["'query: '", "{text}"]),
+        ({"document_template": "{title}"}, ["'{title}'", "{text}", "{body}"]),
+        ({"query_template": "{instruction}{text}"}, ["'{instruction}{text}'", None]),
+        ({"query_template": "{text}", "instruction": "Find"}, ["'{text}'", "'Find'"]),
+        ({"instruction": "Find {text}"}, ["'Find {text}'"]),
+        ({"pair": True, "document_template": "passage: {text}"}, ["'passage: {text}'"]),
     ],
 )
-def test_a_block_that_contradicts_itself_is_refused(changes, said):
-    with pytest.raises(ConfigError, match=rf"env\.recipe does not fit retriever 'contriever': .*{said}"):
+def test_a_block_that_contradicts_itself_is_refused(changes, facts):
+    with refused(ConfigError, "invalid-recipe", "env.recipe", "'contriever'", *facts):
         configured("contriever", **changes)
 
 
 def test_an_unknown_key_of_the_block_names_the_nearest():
-    with pytest.raises(ConfigError, match=r"env\.recipe\.poling; did you mean env\.recipe\.pooling\?"):
+    with refused(ConfigError, None, "env.recipe.poling", "env.recipe.pooling"):
         load_config(None, ["env.recipe.poling=cls"])
     assert load_config(None, ["env.retriever=a/b", "env.recipe.pooling=cls"]).env.recipe == RecipeConfig(pooling="cls")
 
 
 @pytest.mark.parametrize("template", ["query: ", "{text} {text}"])
 def test_a_template_must_take_the_text_once(template):
-    with pytest.raises(ValidationError, match="exactly once"):
+    with pytest.raises(ValidationError, match=r"\{text\}"):
         RetrieverRecipe(name="x", kind="dense", trained="", query_template=template)

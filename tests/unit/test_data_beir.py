@@ -9,6 +9,8 @@ from querylect.data.beir import load_beir, save_beir
 from querylect.data.types import Dataset, Document, Question, Split
 from querylect.errors import DataError, StorageError
 
+from ..raising import refused
+
 HEADER = "query-id\tcorpus-id\tscore\n"
 CORPUS = [
     {"_id": "d1", "title": "Short stature", "text": "Height below the norm."},
@@ -33,12 +35,9 @@ def folder(tmp_path):
     return root
 
 
-def refused(folder, *parts):
-    """The message of the DataError that loading ends in, which must say all `parts`."""
-    with pytest.raises(DataError) as caught:
+def refuses(folder, code, *facts):
+    with refused(DataError, code, *facts):
         load_beir(folder)
-    for part in parts:
-        assert part in str(caught.value)
 
 
 def test_reads_documents_questions_grades_and_options(folder):
@@ -64,7 +63,7 @@ def test_meta_gives_name_and_licence(folder):
     dataset = load_beir(folder)
     assert (dataset.name, dataset.licence) == ("lay", "CC BY 4.0")
     (folder / "meta.json").write_text("{")
-    refused(folder, "meta.json is not valid JSON", "Correct or remove it")
+    refuses(folder, "invalid-json", folder / "meta.json")
 
 
 def test_a_qrel_file_without_header_loses_no_judgement(folder):
@@ -94,13 +93,13 @@ def test_dev_is_called_validation_and_splits_stand_in_order(folder):
 def test_two_files_for_one_split_are_refused(folder):
     for name in ("dev", "validation"):
         (folder / "qrels" / f"{name}.tsv").write_text(HEADER + "q2\td2\t1\n")
-    refused(folder, "both dev.tsv and validation.tsv", "Keep one")
+    refuses(folder, "split-given-twice", "dev.tsv", "validation.tsv")
 
 
 def test_a_split_that_is_not_there_is_refused_with_those_that_are(folder):
-    with pytest.raises(DataError, match=r"no split train; it has test"):
+    with refused(DataError, "unknown-split", "train;", "test"):
         load_beir(folder, splits=["test", "train"])
-    with pytest.raises(DataError, match="none asked for"):
+    with refused(DataError, "unknown-split", "test"):
         load_beir(folder, splits=[])
 
 
@@ -117,21 +116,19 @@ def test_grades_of_zero_and_less_are_dropped_and_their_questions_skipped_counted
 
 def test_a_split_without_any_relevant_document_is_refused(folder):
     (folder / "qrels" / "test.tsv").write_text(HEADER + "q1\td1\t0\n")
-    refused(folder, "test.tsv judges no document as relevant")
+    refuses(folder, "no-relevant-documents", "test.tsv")
     (folder / "qrels" / "test.tsv").write_text("")
-    refused(folder, "test.tsv judges no document as relevant")
+    refuses(folder, "no-relevant-documents", "test.tsv")
 
 
 def test_judged_documents_that_are_not_in_the_corpus_are_named_and_counted(folder):
     (folder / "qrels" / "test.tsv").write_text(HEADER + "q1\tghost\t1\nq1\td1\t1\nq2\tother\t1\n")
-    refused(
-        folder, "test.tsv", "document 'ghost'", "not in corpus.jsonl", "(2 such judgements)", "remove its judgements"
-    )
+    refuses(folder, "unknown-document", "test.tsv", "'ghost'", "corpus.jsonl", "(2 ")
 
 
 def test_judged_questions_that_do_not_exist_are_named_and_counted(folder):
     (folder / "qrels" / "test.tsv").write_text(HEADER + "q1\td1\t1\nq9\td1\t1\nq9\td2\t1\n")
-    refused(folder, "test.tsv", "question 'q9'", "not in queries.jsonl", "(2 such judgements)", "remove its judgements")
+    refuses(folder, "unknown-question", "test.tsv", "'q9'", "queries.jsonl", "(2 ")
 
 
 def test_two_grades_for_one_pair_are_refused_but_a_repeated_line_is_not(folder):
@@ -139,7 +136,7 @@ def test_two_grades_for_one_pair_are_refused_but_a_repeated_line_is_not(folder):
     file.write_text(HEADER + "q1\td1\t1\nq1\td1\t1\n")
     assert load_beir(folder).splits["test"].qrels == {"q1": {"d1": 1}}
     file.write_text(HEADER + "q1\td1\t1\nq1\td1\t2\n")
-    refused(folder, "test.tsv, line 3", "judged 2 here and 1 before")
+    refuses(folder, "conflicting-grades", "test.tsv, line 3", "'q1'", "'d1'", " 2 ", " 1 ")
 
 
 @pytest.mark.parametrize(
@@ -155,34 +152,34 @@ def test_two_grades_for_one_pair_are_refused_but_a_repeated_line_is_not(folder):
 )
 def test_a_broken_judgement_names_its_line(folder, text, line):
     (folder / "qrels" / "test.tsv").write_text(text)
-    refused(folder, "test.tsv", line, "expected 'query-id<TAB>corpus-id<TAB>score'")
+    refuses(folder, "invalid-line", "test.tsv", line, "'query-id<TAB>corpus-id<TAB>score'")
 
 
 @pytest.mark.parametrize("name", ["corpus.jsonl", "queries.jsonl"])
 @pytest.mark.parametrize(
-    ("record", "said"),
+    ("record", "code", "facts"),
     [
-        ('{"_id": "x", "text": "cut of', "not valid JSON"),
-        ('["x"]', "a JSON list; expected one JSON object"),
-        ('{"text": "no id"}', "'_id' is None; expected a string"),
-        ('{"_id": "", "text": "no id"}', "'_id' is ''; expected a string"),
-        ('{"_id": true, "text": "no id"}', "'_id' is True; expected a string"),
-        ('{"_id": "x"}', "'text' is None; expected a string"),
-        ('{"_id": "x", "text": 7}', "'text' is 7; expected a string"),
-        ('{"_id": "x", "text": "\\ud800"}', "'text' is not valid Unicode"),
+        ('{"_id": "x", "text": "cut of', "invalid-json", []),
+        ('["x"]', "no-mapping", [" list;"]),
+        ('{"text": "no id"}', "invalid-field", ["'_id'", None]),
+        ('{"_id": "", "text": "no id"}', "invalid-field", ["'_id'", "''"]),
+        ('{"_id": true, "text": "no id"}', "invalid-field", ["'_id'", True]),
+        ('{"_id": "x"}', "invalid-field", ["'text'", None]),
+        ('{"_id": "x", "text": 7}', "invalid-field", ["'text'", 7]),
+        ('{"_id": "x", "text": "\\ud800"}', "invalid-unicode", ["'text'"]),
     ],
 )
-def test_a_broken_line_names_file_and_line(folder, name, record, said):
+def test_a_broken_line_names_file_and_line(folder, name, record, code, facts):
     file = folder / name
     first, *rest = file.read_text(encoding="utf-8").splitlines()
     file.write_text("\n".join([first, record, *rest]), encoding="utf-8")
-    refused(folder, f"{file}, line 2", said)
+    refuses(folder, code, f"{file}, line 2", *facts)
 
 
 def test_bytes_that_are_not_utf8_name_file_and_line(folder):
     file = folder / "corpus.jsonl"
     file.write_bytes(file.read_bytes() + b'{"_id": "d4", "text": "\xe9"}\n')
-    refused(folder, "corpus.jsonl, line 4: not UTF-8")
+    refuses(folder, "not-utf8", "corpus.jsonl, line 4")
 
 
 @pytest.mark.parametrize(
@@ -192,31 +189,31 @@ def test_a_duplicate_id_names_both_lines(folder, name, what):
     file = folder / name
     lines = file.read_text(encoding="utf-8").splitlines()
     file.write_text("\n".join([*lines, lines[0]]), encoding="utf-8")
-    refused(folder, f"{name}, line {len(lines) + 1}", what, "is on line 1 already", "Rename or remove")
+    refuses(folder, "duplicate-id", f"{name}, line {len(lines) + 1}", what, "line 1 ")
 
 
 def test_an_empty_corpus_is_refused(folder):
     (folder / "corpus.jsonl").write_text("\n")
-    refused(folder, "corpus.jsonl holds no document", "expected lines like")
+    refuses(folder, "no-documents", "corpus.jsonl")
 
 
 def test_a_question_without_text_and_options_that_are_no_list_are_refused(folder):
     (folder / "queries.jsonl").write_text('{"_id": "q1", "text": " "}\n')
-    refused(folder, "queries.jsonl, line 1", "question 'q1' has no text")
+    refuses(folder, "empty-question", "queries.jsonl, line 1", "'q1'")
     (folder / "queries.jsonl").write_text('{"_id": "q1", "text": "t", "options": "ab"}\n')
-    refused(folder, "queries.jsonl, line 1", "expected a list of strings")
+    refuses(folder, "invalid-field", "queries.jsonl, line 1", "'options'", "'ab'")
 
 
 @pytest.mark.parametrize("name", ["corpus.jsonl", "queries.jsonl"])
 def test_a_missing_file_is_named(folder, name):
     (folder / name).unlink()
-    refused(folder, f"{folder / name} does not exist", "Check the path or add the file")
+    refuses(folder, "missing-file", folder / name)
 
 
 def test_missing_qrels_and_missing_folder_are_named(folder):
     (folder / "qrels" / "test.tsv").unlink()
-    refused(folder, "holds no qrel file", "train.tsv, dev.tsv or test.tsv")
-    refused(folder / "nowhere", "nowhere does not exist", "Check dataset.path")
+    refuses(folder, "no-judgements", folder, "train.tsv", "dev.tsv", "test.tsv")
+    refuses(folder / "nowhere", "missing-folder", folder / "nowhere", "dataset.path")
 
 
 def test_what_is_saved_is_read_back_equal(tmp_path):
@@ -243,10 +240,10 @@ def test_saving_never_overwrites_and_refuses_ids_that_a_qrel_file_cannot_hold(tm
         )
 
     save_beir(with_document("d"), tmp_path / "t")
-    with pytest.raises(DataError, match="exists already"):
+    with refused(DataError, "already-exists", tmp_path / "t"):
         save_beir(with_document("e"), tmp_path / "t")
     assert load_beir(tmp_path / "t").corpus[0].id == "d"
-    with pytest.raises(DataError, match="no tab or line break"):
+    with refused(DataError, "unwritable-id", repr("a\tb")):
         save_beir(with_document("a\tb"), tmp_path / "u")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["t"]
 
@@ -264,13 +261,13 @@ def test_a_full_disk_leaves_nothing_half_written(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "fsync", full_at_second_file)
     dataset = Dataset("t", [Document("d", "", "x")], {"test": Split([Question("q", "x")], {"q": {"d": 1}})})
-    with pytest.raises(StorageError, match=r"No space left on device.*Free some space"):
+    with refused(StorageError, None, tmp_path / "t", "No space left on device"):
         save_beir(dataset, tmp_path / "t")
     assert list(tmp_path.iterdir()) == []
     monkeypatch.setattr(Path, "rename", refuse_rename)
-    with pytest.raises(StorageError, match="Disk quota exceeded"):
+    with refused(StorageError, None, tmp_path / "t", "Disk quota exceeded"):
         save_beir(dataset, tmp_path / "t")
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError, match="could not be written"):
+    with refused(StorageError, None, tmp_path / "file" / "t"):
         save_beir(dataset, Path(tmp_path / "file" / "t"))

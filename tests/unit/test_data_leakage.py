@@ -12,6 +12,8 @@ from querylect.data.leakage import (
 )
 from querylect.data.types import Dataset, Question, Split
 
+from ..raising import refused
+
 LONG = "how do i set the date and the time of the television when it is not connected to the internet"
 
 
@@ -103,5 +105,5 @@ def test_evaluation_refuses_what_was_trained_on_and_tells_what_nearly_was(caplog
     with caplog.at_level("WARNING"):
         refuse_overlap("set", "test", [Question("c", LONG.replace("internet", "internets"))], train)
     assert "set: 1 of 1 questions of test are nearly the same as one of train" in caplog.text
-    with pytest.raises(DataError, match="1 question texts stand in both train and test"):
+    with refused(DataError, None, "1 ", "train", "test"):
         refuse_overlap("set", "test", [Question("c", LONG.upper())], train)

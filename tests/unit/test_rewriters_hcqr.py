@@ -24,6 +24,7 @@ from querylect.rewriters.registry import make_rewriter
 from querylect.rollouts import first_stage as stages
 from querylect.rollouts.first_stage import ask_first_stage
 
+from ..raising import refused
 from ..scripted import BM25, Collection, Script, run, terms
 
 PLAIN = Question("plain", "why is the sky blue?")
@@ -103,14 +104,14 @@ def test_an_ablated_query_is_written_and_not_searched(role, left):
 
 
 def test_something_must_be_left_to_search():
-    with pytest.raises(ValidationError, match="all three"):
+    with pytest.raises(ValidationError, match="without"):
         HcqrConfig(without=["support", "distinction", "key_features"])
 
 
 def test_a_question_without_a_hypothesis_is_refused():
-    with pytest.raises(ConfigError, match="no hypothesis was formed for the question 'choice'"):
+    with refused(ConfigError, "no-hypothesis", "'choice'"):
         learned(PLAIN).first(CHOICE)
-    with pytest.raises(TypeError, match="not HcqrConfig"):
+    with pytest.raises(TypeError, match="HcqrConfig"):
         hcqr().learn(PLAIN, HcqrConfig())
 
 
@@ -169,13 +170,13 @@ def test_questions_fall_out_with_a_count(opened, caplog):
     assert names == ["base"], "the policy's own base model, once"
     assert f"2 of 4 questions fall out; their first stage gave: 1 {GARBLED}, 1 {MISSING}" in caplog.text
     rewriter.first(questions[3])
-    with pytest.raises(ConfigError):
+    with refused(ConfigError, "no-hypothesis", "'1'"):
         rewriter.first(questions[1])
 
 
 def test_where_all_fall_out_the_run_ends(opened):
     opened[0]["weak"] = Script("?", "?")
-    with pytest.raises(ConfigError, match=r"1 of 1 questions fall out.*rewriter\.llm"):
+    with refused(ConfigError, "failed-first-stage", "1 of 1 ", "rewriter.llm"):
         ask_first_stage(hcqr(LlmConfig(model="weak")), [PLAIN], PolicyConfig(model="base"))
 
 
@@ -232,7 +233,7 @@ def test_a_system_is_recognised_by_its_prompts_and_its_own_settings():
 def test_in_a_mix_only_the_questions_of_its_environment_have_a_first_stage(opened):
     opened[0]["strong"] = Script(OPEN)
     members = {"a": hcqr(LlmConfig(model="strong")), "b": make_rewriter(RewriterConfig(name="multi_query"), BM25)}
-    with pytest.raises(ConfigError, match="openings"):
+    with refused(ConfigError, "different-openings", "a", "b"):
         MixedRewriter(members)
     mixed = MixedRewriter({"a": members["a"], "b": hcqr()})
     assert mixed.indistinguishable({"a": "one", "b": "another"}) == ["b"], "looked at without a hypothesis"

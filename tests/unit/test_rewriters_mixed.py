@@ -14,6 +14,8 @@ from querylect.rewriters.mixed import MixedRewriter
 from querylect.rewriters.registry import make_rewriter
 from querylect.rollouts.build import rewriter_for
 
+from ..raising import refused
+
 NAMES = {"lexical": "bm25", "semantic": "all-minilm-l6-v2"}
 
 
@@ -99,5 +101,5 @@ def test_levels_may_differ_but_not_what_begins_an_answer(caplog):
     assert isinstance(mixed, MixedRewriter)
     assert [mixed.members[name].name for name in NAMES] == ["explore", "direct"]
     assert not caplog.text
-    with pytest.raises(ConfigError, match=r"different openings \(.*'semantic': '<think></think><rewrite>'"):
+    with refused(ConfigError, "different-openings", "'semantic': '<think></think><rewrite>'"):
         rewriter_for(run(name="small"), Clients({}))

@@ -13,6 +13,8 @@ from querylect.rewriters.card import RetrieverCard
 from querylect.rewriters.registry import make_rewriter
 from querylect.rewriters.small import PROMPTS, load_prompt
 
+from ..raising import refused
+
 CARD = RetrieverCard("bm25", "bm25")
 PACKAGED = sorted(path.stem for path in PROMPTS.glob("*.yaml"))
 
@@ -151,26 +153,29 @@ def test_no_hpo_example_can_be_asked_for_in_any_split(name):
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "facts"),
     [
-        ({"sytem": "x"}, "sytem"),
-        ({"system": None}, "system"),
-        ({"question": "no place"}, "must hold {question}"),
-        ({"documents": "no place"}, "must hold {documents}"),
-        ({"examples": []}, "examples"),
-        ({"examples": [{"question": "a", "turns": []}]}, "turns"),
-        ({"examples": [{"question": "a", "turns": [{"rewrite": "b</rewrite>"}]}]}, "format failure"),
-        ({"examples": [{"question": "a", "turns": [{"rewrite": " "}]}]}, "empty rewrite"),
-        ({"question": "{retriever} {question}"}, r"'flat foot' names no retriever.* has a place for"),
+        ({"sytem": "x"}, ["sytem"]),
+        ({"system": None}, ["system"]),
+        ({"question": "no place"}, ["'question'", "{question}"]),
+        ({"documents": "no place"}, ["'documents'", "{documents}"]),
+        ({"examples": []}, ["examples"]),
+        ({"examples": [{"question": "a", "turns": []}]}, ["turns"]),
+        (
+            {"examples": [{"question": "a", "turns": [{"rewrite": "b</rewrite>"}]}]},
+            ["'<think></think><rewrite>b</rewrite></rewrite>'"],
+        ),
+        ({"examples": [{"question": "a", "turns": [{"rewrite": " "}]}]}, ["empty rewrite"]),
+        ({"question": "{retriever} {question}"}, ["'flat foot'", "'{retriever} {question}'"]),
         (
             {"examples": [{"question": "a", "retriever": "bm25", "turns": [{"rewrite": "b"}]}]},
-            "names the retriever 'bm25'.* has no place for",
+            ["'bm25'", "{retriever}"],
         ),
-        ({"opening": "<think></think><rewrite>"}, "does not begin with the opening"),
+        ({"opening": "<think></think><rewrite>"}, ["'<think></think><rewrite>'"]),
     ],
 )
-def test_a_prompt_that_would_teach_nonsense_is_refused(tmp_path, change, said):
-    with pytest.raises(ConfigError, match=said):
+def test_a_prompt_that_would_teach_nonsense_is_refused(tmp_path, change, facts):
+    with refused(ConfigError, "invalid-prompt", *facts):
         load_prompt(write(tmp_path, {**PROMPT, **change}))
 
 
@@ -178,14 +183,14 @@ def test_a_prompt_that_would_teach_nonsense_is_refused(tmp_path, change, said):
 def test_a_file_that_is_no_prompt_is_named(tmp_path, content):
     path = tmp_path / "broken.yaml"
     path.write_bytes(content)
-    with pytest.raises(ConfigError, match=r"broken\.yaml is not a few-shot prompt"):
+    with refused(ConfigError, "invalid-prompt", path):
         load_prompt(str(path))
 
 
 def test_a_missing_prompt_names_the_packaged_ones(tmp_path):
-    with pytest.raises(ConfigError, match=r"packaged prompt \(.*hpo"):
+    with refused(ConfigError, "unreadable-file", "'hpoo'", "hpo,"):
         load_prompt("hpoo")
-    with pytest.raises(ConfigError, match="cannot read"):
+    with refused(ConfigError, "unreadable-file", tmp_path / "none.yaml"):
         load_prompt(str(tmp_path / "none.yaml"))
 
 
@@ -227,12 +232,12 @@ def test_a_plain_answer_fails_where_there_is_nothing_to_search_with(tmp_path, te
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "facts"),
     [
-        ({"opening": "<think>"}, "belongs to the form 'tags'"),
-        ({"examples": [{"question": "a", "turns": [{"think": "hm", "rewrite": "b"}]}]}, "thinks"),
+        ({"opening": "<think>"}, ["'<think>'", "'tags'", "'plain'"]),
+        ({"examples": [{"question": "a", "turns": [{"think": "hm", "rewrite": "b"}]}]}, ["'hm'", "'plain'"]),
     ],
 )
-def test_the_plain_form_refuses_what_only_tags_can_say(tmp_path, change, said):
-    with pytest.raises(ConfigError, match=said):
+def test_the_plain_form_refuses_what_only_tags_can_say(tmp_path, change, facts):
+    with refused(ConfigError, "invalid-prompt", *facts):
         make(write(tmp_path, {**PLAIN, **change}))

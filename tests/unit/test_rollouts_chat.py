@@ -7,6 +7,7 @@ from querylect.errors import ModelError
 from querylect.rollouts.chat import Chat
 from tokenizers import AddedToken
 
+from ..raising import refused
 from ..tiny import tiny_tokenizer
 
 STRIPS_THINKING = (
@@ -81,14 +82,14 @@ def test_a_template_that_strips_thinking_changes_nothing_of_an_earlier_turn():
 def test_a_template_that_begins_the_answer_itself_is_refused(end):
     """Every answer would be a format failure: that looks like a policy which learns nothing."""
     opens = chat_of(STRIPS_THINKING.replace("assistant\n{% endif %}", f"assistant\n{end}{{% endif %}}"))
-    with pytest.raises(ModelError, match="ends every prompt with <think>, so no answer could begin with it"):
+    with refused(ModelError, "template-opens-answer", "<think>"):
         opens.first(FIRST)
 
 
 def test_a_template_that_drops_turns_or_refuses_messages_is_named():
-    with pytest.raises(ModelError, match="drops or repeats"):
+    with refused(ModelError, "template-drops-turns", "rollout.branching"):
         chat_of(DROPS_ASSISTANT).continuation(FIRST, "Found", [])
-    with pytest.raises(ModelError, match="no system role"):
+    with refused(ModelError, "template-refuses-messages", "no system role"):
         chat_of(REFUSES_SYSTEM).first(FIRST)
 
 
