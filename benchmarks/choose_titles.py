@@ -12,23 +12,22 @@ import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from machine import describe
 from querylect.configs.run_settings import load_run_config
+from querylect.configs.schema import RunConfig
 from querylect.data.sampling import draw
 from querylect.data.types import Question
 from querylect.envs.client.connect import open_environment
 from querylect.envs.plan import Probe, SearchPlan, Term
-from querylect.envs.server.schemas import Step
+from querylect.envs.server.schemas import Step, StepResult
 from querylect.eval.answering import greedy_trees
 from querylect.eval.statistics import compare_paired
 from querylect.rewriters.small import load_prompt
 from querylect.rollouts.chat import Chat
 from querylect.rollouts.checkpoints import find_checkpoint
 from querylect.rollouts.policy import load_policy
-from querylect.rollouts.tree import Node
 
 METRIC = "ndcg@10"
 NEUTRAL = "something"
@@ -61,13 +60,16 @@ def main() -> None:
     with open_environment(config) as client:
         questions = draw(client.questions(given.split), given.questions, config.eval.sample_seed)
 
-        def values(plans: Sequence[SearchPlan]) -> list[float | None]:
+        def search(plans: Sequence[SearchPlan], with_text: bool = False) -> list[StepResult | None]:
             steps = [Step(question_id=one.id, plan=plan) for one, plan in zip(questions, plans, strict=True)]
-            return [result.metrics[METRIC] if result else None for result in client.step(steps, metrics=[METRIC])]
+            return client.step(steps, metrics=[METRIC], with_text=with_text)
 
-        first = [tree.roots[0] for tree in greedy_trees(config, client, checkpoint, questions)]
-        candidates = score_titles(config, checkpoint, questions, first)
-        turn_1 = [node.metrics.get(METRIC) for node in first]
+        trees = greedy_trees(config, client, checkpoint, questions)
+        first = [tree.roots[0].rewrite.plan or SearchPlan.of(tree.question.text) for tree in trees]
+        results = search(first, with_text=True)
+        titles = [[hit.title for hit in result.ranking] if result else [] for result in results]
+        candidates = score_titles(config, checkpoint, questions, titles)
+        turn_1 = values(results)
         print(f"{len(questions)} questions of {given.split}; turn 1: {mean(turn_1):.4f}")
         kinds: dict[str, Callable[[Candidate], float]] = {
             "first title": lambda one: -one.rank,
@@ -76,25 +78,29 @@ def main() -> None:
         }
         for name, score in kinds.items():
             plans = [
-                extended(question, node, max(titles, key=score).title if titles else "", given.weight)
-                for question, node, titles in zip(questions, first, candidates, strict=True)
+                extended(plan, max(choices, key=score).title if choices else "", given.weight)
+                for plan, choices in zip(first, candidates, strict=True)
             ]
-            test = compare_paired(values(plans), turn_1, resamples=2000, permutations=20_000, seed=config.seed)
+            test = compare_paired(values(search(plans)), turn_1, resamples=2000, permutations=20_000, seed=config.seed)
             print(
                 f"{name:24} {test.mean_a:.4f}  {test.difference:+.4f} ({test.low:+.4f} to {test.high:+.4f}), "
                 f"p = {test.p:.4f}, {test.wins} better, {test.losses} worse"
             )
 
 
-def mean(values: Sequence[float | None]) -> float:
-    """The mean of the values that are there."""
-    present = [value for value in values if value is not None]
+def values(results: Sequence[StepResult | None]) -> list[float | None]:
+    """nDCG@10 of each search; None where the environment did not answer."""
+    return [result.metrics[METRIC] if result else None for result in results]
+
+
+def mean(scores: Sequence[float | None]) -> float:
+    """The mean of the scores that are there."""
+    present = [score for score in scores if score is not None]
     return sum(present) / len(present)
 
 
-def extended(question: Question, node: Node, title: str, weight: float) -> SearchPlan:
+def extended(plan: SearchPlan, title: str, weight: float) -> SearchPlan:
     """The plan of turn 1 with a title added to each probe."""
-    plan = node.rewrite.plan or SearchPlan.of(question.text)
     if not title:
         return plan
     probes = [Probe(terms=(*probe.terms, Term(text=title, weight=weight))) for probe in plan.probes]
@@ -103,9 +109,9 @@ def extended(question: Question, node: Node, title: str, weight: float) -> Searc
 
 @torch.no_grad()
 def score_titles(
-    config: Any, checkpoint: Path, questions: Sequence[Question], first: Sequence[Node]
+    config: RunConfig, checkpoint: Path, questions: Sequence[Question], titles_of: Sequence[Sequence[str]]
 ) -> list[list[Candidate]]:
-    """The titles of each first turn's hits with their log-probabilities as answers."""
+    """The titles of each question's hits with their log-probabilities as answers."""
     model, tokenizer = load_policy(config.policy, checkpoint)
     prompt, chat = load_prompt(config.rewriter.prompt), Chat(tokenizer, {tokenizer.eos_token_id})
 
@@ -126,8 +132,7 @@ def score_titles(
         ]
 
     scored = []
-    for question, node in zip(questions, first, strict=True):
-        titles = [hit.document.title for hit in node.ranking]
+    for question, titles in zip(questions, titles_of, strict=True):
         if not titles:
             scored.append([])
             continue
