@@ -400,7 +400,12 @@ def evaluate(
         typer.Option("--check-baselines", help="First compare raw questions with published figures; stop where wrong."),
     ] = False,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace results of other questions, checkpoints or settings.")
+        bool,
+        typer.Option(
+            "--overwrite",
+            help="Replace results of other questions, checkpoints or settings. Finished answers are reused; remove "
+            "the folder cells/ to ask again.",
+        ),
     ] = False,
     env: Env = None,
     dry_run: DryRun = False,

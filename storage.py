@@ -239,9 +239,13 @@ class KeyedJournal(Generic[Record]):
         self._by_key |= {record.key: record for record in records if self._complete(record)}
 
     def rewrite(self, records: Iterable[Record]) -> None:
-        """Replace the file by these records, in this order."""
+        """Replace the file by these records, in this order, and the complete records of other keys after them."""
+        records = list(records)
+        new = {record.key: record for record in records if self._complete(record)}
+        others = {key: record for key, record in self._by_key.items() if key not in new}
         remedy = "Free some space or give another --output."
-        write_text(self.path, "".join(map(json_line, records)), remedy)
+        write_text(self.path, "".join(map(json_line, [*records, *others.values()])), remedy)
+        self._by_key = new | others
 
 
 def json_line(record: Keyed) -> str:

@@ -91,7 +91,7 @@ def _configs(folder: Path) -> dict[str, dict[str, list[Path]]]:
         metadata = card_metadata(text)
     except InvalidYAMLError as error:
         raise DataError(
-            f"the head of {readme} is not valid YAML ({error}). Mend or remove the file.", code="invalid-yaml"
+            f"the head of {readme} is not valid YAML ({error}). Correct or remove the file.", code="invalid-yaml"
         ) from error
     configs: dict[str, dict[str, list[Path]]] = {}
     for table in metadata.get("configs") or ():

@@ -35,17 +35,24 @@ def measure_raw(config: RunConfig, split: str) -> list[Measured]:
 
 
 def compare_with_published(
-    environment: EvalEnvironment, label: str, folder: Path, split: str, metrics: Sequence[str], depth: int, batch: int
+    environment: EvalEnvironment,
+    label: str,
+    folder: Path,
+    split: str,
+    metrics: Sequence[str],
+    depth: int,
+    batch: int,
+    versions: Mapping[str, str] | None = None,
 ) -> list[BaselineCheck]:
     """Compare the raw questions of an environment with published figures. `label` names it in the sentences.
 
     The full split is measured, whatever the limit, because published figures are for the full split. The answers are
-    stored in the cell of the raw questions in `folder`, so nothing is searched twice. Raises
-    EnvironmentUnavailableError if a question has no score.
+    stored in the cell of the raw questions in `folder` (`versions` as in `make_cell`), so nothing is searched twice.
+    Raises EnvironmentUnavailableError if a question has no score.
     """
     metrics = metrics if METRIC in metrics else [METRIC]
     everything = replace(environment, questions=environment.everything)
-    raw = make_cell(folder, everything, RawSystem(metrics, max(depth, _MIN_DEPTH)), split)
+    raw = make_cell(folder, everything, RawSystem(metrics, max(depth, _MIN_DEPTH)), split, versions)
     if raw.pending():
         answer_in_environment([raw], None, batch, fail_at_once)
     values = {record.question_id: value for record in raw.records() if (value := record.metrics[METRIC]) is not None}

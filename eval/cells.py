@@ -8,7 +8,7 @@ environment runs only while questions are sent to it.
 import gc
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -87,6 +87,21 @@ class Cell:
         question_ids = {question.id for question in self.environment.questions}
         return dict(Counter(reason for key, reason in self.journal.missing().items() if key[0] in question_ids))
 
+    def missing_notes(self) -> list[str]:
+        """A sentence about the answers that the model failed to give, for the notes of the results; none without."""
+        reasons = self.missing()
+        if not reasons:
+            return []
+        summary = ", ".join(f"{reason} ({count})" for reason, count in sorted(reasons.items()))
+        return [
+            f"{self.label}: {sum(reasons.values())} answers never came and are counted nowhere: {summary}. The same "
+            f"command asks for them again; cells/{self.journal.fingerprint}/missing.jsonl names the questions."
+        ]
+
+    def searched_and_scored(self, record: EvalRecord) -> bool:
+        """Whether the environment scored a search of this record; an answer in the wrong format is not searched."""
+        return record.searches > 0 and record.metrics[self.system.asking.metrics[0]] is not None
+
     def pending(self) -> list[Question]:
         """The questions without a score for some turn or sample."""
         questions = self.environment.questions
@@ -94,10 +109,17 @@ class Cell:
         return [question for question in questions if question.id not in done]
 
 
-def make_cell(folder: Path, environment: EvalEnvironment, system: System, split: str) -> Cell:
+def make_cell(
+    folder: Path,
+    environment: EvalEnvironment,
+    system: System,
+    split: str,
+    versions: Mapping[str, str] | None = None,
+) -> Cell:
     """The cell of a system in an environment; its journal is in the folder CELLS of `folder`.
 
-    Raises ConfigError where the system does not fit the environment.
+    With `versions` of packages, answers of other versions are not reused. Raises ConfigError where the system does not
+    fit the environment.
     """
     identity: dict[str, Any] = {
         "place": environment.identity,
@@ -105,6 +127,7 @@ def make_cell(folder: Path, environment: EvalEnvironment, system: System, split:
         "metrics": list(system.asking.metrics),
         "split": split,
         "system": system.identity(environment),
+        **({"versions": dict(versions)} if versions is not None else {}),
     }
     return Cell(environment, system, Journal(folder / CELLS, identity))
 
@@ -152,16 +175,18 @@ def answer_cells(cells: Sequence[Cell], batch: int, fail: Fail) -> None:
         except Exception as error:  # noqa: BLE001 (`fail` decides)
             fail(engine_cells, error)
             continue
-        for of_environment in _by_environment(engine_cells):
-            environment = of_environment[0].environment
-            first = [cell for cell in model_free if cell.environment is environment]
-            model_free = [cell for cell in model_free if cell.environment is not environment]
-            answer_in_environment([*first, *of_environment], engine, batch, fail)
-        if isinstance(engine, Llm):
-            _log_costs(system.name, engine)
-            engine.close()
-        del engine
-        _free_memory()
+        try:
+            for of_environment in _by_environment(engine_cells):
+                environment = of_environment[0].environment
+                first = [cell for cell in model_free if cell.environment is environment]
+                model_free = [cell for cell in model_free if cell.environment is not environment]
+                answer_in_environment([*first, *of_environment], engine, batch, fail)
+        finally:
+            if isinstance(engine, Llm):
+                _log_costs(system.name, engine)
+                engine.close()
+            del engine
+            _free_memory()
     for of_environment in _by_environment(model_free):
         answer_in_environment(of_environment, None, batch, fail)
 
@@ -180,29 +205,33 @@ def answer_in_environment(cells: Sequence[Cell], engine: Engine | Llm | None, ba
 
 
 def _answer(cell: Cell, client: EnvironmentApi, engine: Engine | Llm | None, batch: int) -> None:
-    """Ask the pending questions, batch by batch.
+    """Ask the pending questions, batch by batch; every batch is stored, scored or not.
 
-    Raises EnvironmentUnavailableError if no search of a batch was scored.
+    Raises EnvironmentUnavailableError if no search of a batch is scored, and none of the batch before it either, or of
+    the cell so far: the environment is gone. A few unscored questions in a last small batch are not that.
     """
-    questions, asking = cell.pending(), cell.system.asking
+    questions = cell.pending()
     answered = len(cell.environment.questions) - len(questions)
     log.info("%s: %d questions%s", cell.label, len(questions), f" ({answered} answered before)" if answered else "")
-    done = 0
+    done, unscored_batches, scored = 0, 0, any(map(cell.searched_and_scored, cell.records()))
     with progress_bar(cell.label) as advance:
         advance(0, len(questions))
         pending = Pending(questions, cell.environment, client, batch, cell.journal.folder)
         for part in cell.system.answer(pending, engine):
             cell.journal.miss(part.missing)
-            searched = [record for record in part.records if record.searches]
-            if searched and all(record.metrics[asking.metrics[0]] is None for record in searched):
+            if part.records:
+                cell.journal.append(part.records)
+            if any(map(cell.searched_and_scored, part.records)):
+                scored, unscored_batches = True, 0
+            elif any(record.searches for record in part.records):
+                unscored_batches += 1
+            if unscored_batches > (1 if scored else 0):
                 raise EnvironmentUnavailableError(
                     f"the environment scored none of {part.questions} questions before the deadline; the last error "
                     f"was {client.last_failure}. Fix the cause, or raise client.deadline, and run the same command "
                     "again: finished answers are kept.",
                     code="none-scored",
                 )
-            if part.records:
-                cell.journal.append(part.records)
             done += part.questions
             advance(done, len(questions))
 

@@ -16,6 +16,7 @@ from ..configs.llm import LlmConfig
 from ..configs.schema import RunConfig
 from ..data.types import Document, Qrels, Question
 from ..rewriters.base import Rewriter, Staged
+from ..rollouts.local_model import resolved_dtype
 from ..sources import resolve_model
 
 WHOLE = 64 * 2**20
@@ -71,7 +72,7 @@ def llm_identity(config: LlmConfig) -> dict[str, Any]:
     """The identity of a prompted model that is not trained. Raises ModelError as `model_identity`."""
     if config.base_url is not None:
         return {"endpoint": config.base_url, "model": config.model, "extra": config.extra}
-    return {"llm": model_identity(config.model), "dtype": config.dtype}
+    return {"llm": model_identity(config.model), "dtype": resolved_dtype(config.dtype)}
 
 
 def system_identity(
@@ -80,14 +81,17 @@ def system_identity(
     """Everything a rewriting system's answers depend on. `rewriter` is the one built for this environment."""
     rollout = config.rollout
     sampled = {"samples": system.samples, "temperature": system.temperature, "top_p": system.top_p, "seed": seed}
-    policy = {
-        "dtype": config.policy.dtype,
-        "engine": rollout.engine,
-        "max_prompt_tokens": rollout.max_prompt_tokens,
-    }
+    if system.llm is not None:
+        model: dict[str, Any] = {"passages": system.passages}
+    else:
+        model = {
+            "dtype": resolved_dtype(config.policy.dtype),
+            "engine": rollout.engine,
+            "max_prompt_tokens": rollout.max_prompt_tokens,
+        }
     return {
         **weights,
-        **(policy if system.llm is None else {"passages": system.passages}),
+        **model,
         "prompts": digest(_prompts(rewriter, system.turns)),
         "rewriter": config.rewriter.model_dump(mode="json", exclude=config.rewriter.unread),
         "turns": system.turns,

@@ -5,12 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .. import __version__
 from ..configs.load import dump_config
 from ..configs.schema import RunConfig
-from ..provenance import versions
+from ..provenance import installed_versions, versions
 from .identity import folder_identity
 
-__all__ = ["Provenance", "provenance", "versions"]
+__all__ = ["Provenance", "answering_versions", "provenance", "versions"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,11 @@ class Provenance:
     """SHA-256 over the files of the checkpoint (eval/identity.py); "" where none was evaluated."""
     dtype: str = ""
     """The dtype in which the policies were loaded; "" where unknown."""
+
+
+def answering_versions() -> dict[str, str]:
+    """Versions of this project and of the installed libraries that generate text, which may change answers."""
+    return {"querylect": __version__, **installed_versions(("transformers", "vllm"))}
 
 
 def provenance(config: RunConfig, environment: Mapping[str, Any], checkpoint: Path | None, licence: str) -> Provenance:

@@ -7,11 +7,11 @@ before the deadline) and is never treated as 0.
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from .. import storage
 from ..data.types import Question
 from ..envs.plan import SearchPlan
 from ..envs.server.schemas import StepResult
@@ -204,24 +204,8 @@ def read_records(path: Path) -> list[EvalRecord]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file atomically, through a temporary file: readers see the old file or the complete new one.
-
-    Raises StorageError where the disk does not take it; the temporary file is removed.
-    """
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except OSError as error:
-        with suppress(OSError):
-            partial.unlink(missing_ok=True)
-        raise StorageError(
-            f"{path} could not be written ({error}). Free some space or give another --output.", code="unwritable-file"
-        ) from error
+    """`storage.write_text` for a file of an evaluation."""
+    storage.write_text(path, text, "Free some space or give another --output.")
 
 
 def refuse_unwritable(folder: Path) -> None:

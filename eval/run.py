@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from ..configs.evaluation import SystemConfig
@@ -27,23 +26,23 @@ from ..data.types import Dataset
 from ..envs.client.base import EnvironmentApi
 from ..envs.client.connect import open_environments
 from ..envs.client.multi import MixedClient
+from ..errors import ConfigError
 from ..rollouts.checkpoints import find_checkpoint, find_warm_start
 from ..rollouts.grow import ANSWERED_AT_ONCE
 from ..rollouts.turns import used_turn
 from .baselines import compare_with_published, refuse_wrong
-from .cells import CELLS, answer_cells, fail_at_once, make_cell, only_evaluation
+from .cells import CELLS, Cell, answer_cells, fail_at_once, make_cell, only_evaluation
 from .environments import EvalEnvironment, described_by_service
 from .identity import weights_identity
 from .leakage import held_out_questions, refuse_trained_elsewhere, refuse_training_split
-from .placement import Placement, answer_settings, evaluation_identity
-from .provenance import provenance
+from .placement import Placement, answer_settings, evaluation_identity, question_set
+from .provenance import answering_versions, provenance
 from .records import (
     HYDE,
     METRICS,
     TRAINED,
     UNTRAINED,
     WARM_START,
-    EvalRecord,
     refuse_unwritable,
     write_records,
     write_text,
@@ -54,7 +53,7 @@ from .report.run_report import render
 from .results import run_json
 from .run_table import tabulate_run
 from .systems import RawSystem, RewritingSystem, System, TrainingFreeSystem
-from .training_free import Tuned, Tuning
+from .training_free import Tuning, validation_questions
 
 DEPTH = 10
 """Documents per ranking."""
@@ -64,7 +63,7 @@ def systems_of_run(config: RunConfig, checkpoint: Path | None, warm_start: Path 
     """The rewriting systems to evaluate: the trained policy (with a checkpoint), its warm start (if any), the untrained
     policy, and HyDE by the untrained policy (with `eval.hyde`).
 
-    The trained policy answers first, so that an incompatible checkpoint fails before minutes are spent.
+    The trained policy is the first to be loaded, so that an incompatible checkpoint fails before the others answer.
     """
     systems = [_system(UNTRAINED, config, None)]
     if checkpoint is not None:
@@ -106,7 +105,15 @@ def evaluate(
     check: Callable[[str], None] | None = None,
     overwrite: bool = False,
 ) -> Path:
-    """`evaluate_each` for a run with one environment; returns the path of report.html."""
+    """`evaluate_each` for a run with one environment; returns the path of report.html.
+
+    Raises ConfigError for a mix.
+    """
+    if config.mix is not None:
+        raise ConfigError(
+            f"the config mixes {', '.join(config.mix.environments)}, and evaluate() takes one environment. Call "
+            "evaluate_each(), which yields one report for each."
+        )
     (report,) = evaluate_each(config, run, output, None, checkpoint_name, check, overwrite)
     return report
 
@@ -141,11 +148,13 @@ def evaluate_each(
         clients = client.clients if isinstance(client, MixedClient) else dict.fromkeys(members, client)
         if config.mix is not None:
             refuse_trained_elsewhere(members, clients)
-        checked = {key: _check_baselines(member, clients[key], check) for key, member in members.items()}
+        folders = {
+            key: report_folder(placement.folder, key) if config.mix is not None else placement.folder for key in members
+        }
+        checked = {key: _check_baselines(member, clients[key], folders[key], check) for key, member in members.items()}
         for environment, member in members.items():
             systems = systems_of_run(member, checkpoint, warm_start)
-            folder = report_folder(placement.folder, environment) if config.mix is not None else placement.folder
-            target = replace(placement, folder=folder)
+            target = replace(placement, folder=folders[environment])
             yield evaluate_systems(
                 member,
                 clients[environment],
@@ -210,13 +219,16 @@ def evaluate_systems(
     folder = placement.settle(identity, title)
     refuse_unwritable(folder)
     with only_evaluation(folder / CELLS):
-        records, tuned = _answer(config, environment, systems, folder)
+        cells = _answer(config, environment, systems, folder)
+        records = [record for cell in cells for record in cell.records()]
+        tuned = [weights for cell in cells if (weights := cell.tuned()) is not None]
         write_records(folder / "eval.jsonl", records)
         results = tabulate_run(
             records, tuned, resamples=settings.bootstrap, permutations=settings.permutations, seed=config.seed
         )
         turn = used_turn(config, run, checkpoint).turn if checkpoint is not None else None
-        results = replace(results, sample=environment.sample, turn=turn)
+        missing = [note for cell in cells for note in cell.missing_notes()]
+        results = replace(results, sample=environment.sample, turn=turn, missing=missing)
         created = datetime.now(UTC).isoformat(sep=" ", timespec="seconds")
         content = {
             **run_json(results, run_provenance, created),
@@ -230,23 +242,24 @@ def evaluate_systems(
     return folder / "report.html"
 
 
-def _answer(
-    config: RunConfig, environment: EvalEnvironment, systems: Sequence[System], folder: Path
-) -> tuple[list[EvalRecord], list[Tuned]]:
-    """The records of the raw question, the systems and the training-free baselines, and the weights of the latter.
+def _answer(config: RunConfig, environment: EvalEnvironment, systems: Sequence[System], folder: Path) -> list[Cell]:
+    """The answered cells of the raw question, the systems and the training-free baselines.
 
     Raises the error of the first cell that fails.
     """
     settings = config.eval
     tuning = Tuning(settings.split, settings.tuning_questions, METRICS, config.seed, DEPTH)
+    if settings.training_free:
+        with environment.connect() as client:
+            validation, _ = validation_questions(client, environment.everything, tuning)
+        tuning = replace(tuning, drawn=question_set(validation))
     free = [TrainingFreeSystem(name, name, None, tuning, METRICS, DEPTH) for name in settings.training_free]
     cells = [
-        make_cell(folder, environment, system, settings.split)
+        make_cell(folder, environment, system, settings.split, answering_versions())
         for system in (RawSystem(METRICS, DEPTH), *systems, *free)
     ]
     answer_cells(cells, ANSWERED_AT_ONCE, fail_at_once)
-    records = [record for cell in cells for record in cell.records()]
-    return records, [weights for cell in cells if (weights := cell.tuned()) is not None]
+    return cells
 
 
 def _environment(config: RunConfig, client: EnvironmentApi, dataset: Dataset | None) -> EvalEnvironment:
@@ -268,18 +281,26 @@ def _environment(config: RunConfig, client: EnvironmentApi, dataset: Dataset | N
 
 
 def _check_baselines(
-    config: RunConfig, client: EnvironmentApi, check: Callable[[str], None] | None
+    config: RunConfig, client: EnvironmentApi, folder: Path, check: Callable[[str], None] | None
 ) -> list[BaselineCheck]:
     """Compare raw questions with published figures and pass one sentence per figure to `check`; nothing without it.
 
-    Raises BaselineError where a score differs from the published one, and as `compare_with_published`.
+    The answers are stored in the cells of `folder`. Raises BaselineError where a score differs from the published one,
+    and as `compare_with_published`.
     """
     if check is None:
         return []
     environment = _environment(config, client, _local_dataset(config))
-    with TemporaryDirectory() as folder:
+    with only_evaluation(folder / CELLS):
         verdicts = compare_with_published(
-            environment, environment.name, Path(folder), config.eval.split, METRICS, DEPTH, ANSWERED_AT_ONCE
+            environment,
+            environment.name,
+            folder,
+            config.eval.split,
+            METRICS,
+            DEPTH,
+            ANSWERED_AT_ONCE,
+            answering_versions(),
         )
     for verdict in verdicts:
         check(verdict.sentence)

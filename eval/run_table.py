@@ -45,6 +45,8 @@ class RunTable:
     """Set where the questions are a random sample of the split."""
     turn: int | None = None
     """The turn of the trained policy that counts: the best one on validation; None for the last turn."""
+    missing: list[str] = field(default_factory=list)
+    """Sentences about the answers that models failed to give."""
 
     @property
     def rows(self) -> list[Row]:
@@ -53,14 +55,14 @@ class RunTable:
 
     @property
     def notes(self) -> list[str]:
-        """How the weights of the training-free baselines were chosen, and which baseline is the best."""
+        """How the weights of training-free baselines were chosen, which baseline is the best, and what is missing."""
         sentences = [f"{Arm(baseline.name, 0).label}: {baseline.sentence}" for baseline in self.tuned]
         if self.best_free is not None:
             basis = "on validation questions"
             if best_by_validation(self.tuned) is None:
                 basis = "on the evaluated questions themselves, for want of others, which is in its favour"
             sentences.append(f"{Arm(self.best_free, 0).label} is the best training-free baseline {basis}.")
-        return sentences
+        return [*sentences, *self.missing]
 
     def score(self, row: Row) -> TableScore:
         """The score of a row."""
@@ -182,5 +184,6 @@ def explanation(results: RunTable, split: str) -> str:
         text += f" The questions are a random sample: {results.sample}."
     left_out = max(row.test.left_out for row in comparisons)
     if left_out:
-        text += f" Left out because the environment did not answer: {left_out}."
+        reason = "an answer or a score is missing" if results.missing else "the environment did not answer"
+        text += f" Left out because {reason}: {left_out}."
     return text

@@ -185,7 +185,7 @@ def write_results(evaluation: SpecEvaluation) -> None:
     records = {id(cell): _records(cell) for cell in cells}
     notes = list(dict.fromkeys(evaluation.notes))
     notes += [f"Nothing was rewritten. {verdict.sentence}" for verdict in evaluation.wrong]
-    notes += [note for cell in cells if cell.failure is None for note in _missing_notes(cell)]
+    notes += [note for cell in cells if cell.failure is None for note in cell.missing_notes()]
     notes += [_failure_sentence(failure, " failed") for failure in evaluation.failures]
     tables = build_tables(spec, cells, records)
     cards = {environment.name: environment.card for environment in evaluation.environments}
@@ -221,17 +221,6 @@ def _records(cell: Cell) -> list[EvalRecord]:
         return cell.records()
     except DataError:  # the cell was already marked as failed for it
         return []
-
-
-def _missing_notes(cell: Cell) -> list[str]:
-    reasons = cell.missing()
-    if not reasons:
-        return []
-    summary = ", ".join(f"{reason} ({count})" for reason, count in sorted(reasons.items()))
-    return [
-        f"{cell.label}: {sum(reasons.values())} answers never came and are counted nowhere: {summary}. The same "
-        f"command asks for them again; cells/{cell.journal.fingerprint}/missing.jsonl names the questions."
-    ]
 
 
 def _failure_sentence(failure: FailedCell, verb: str = "") -> str:

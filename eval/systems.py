@@ -135,6 +135,7 @@ class TrainingFreeSystem(System):
             "training_free": self.baseline,
             "grid": digest([dict(weights) for weights in GRIDS[self.baseline]]),
             "by": [self.tuning.questions, self.metrics[0], self.tuning.seed],
+            **({"validation": self.tuning.drawn} if self.tuning.drawn else {}),
         }
 
     def answer(self, pending: Pending, engine: Engine | Llm | None) -> Iterator[Answered]:

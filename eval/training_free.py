@@ -96,6 +96,8 @@ class Tuning:
     """Seed for drawing the validation questions."""
     depth: int = 10
     """Documents per ranking."""
+    drawn: str = ""
+    """A hash of the drawn validation questions, for a cell's identity; "" leaves them out of it."""
 
 
 def tune(
@@ -107,16 +109,7 @@ def tune(
     Raises EnvironmentUnavailableError where no validation question could be scored, StorageError for the cache.
     """
     info = client.environment()
-    questions: list[Question] = []
-    reason = ""
-    if not tuning.questions:
-        reason = "the defaults, as no questions were to be used for a choice"
-    elif tuning.split == VALIDATION:
-        reason = "the defaults, as the validation questions are what is evaluated"
-    elif not info.splits.get(VALIDATION):
-        reason = "the defaults, as the environment has no validation split"
-    elif not (questions := _draw_questions(client.questions(VALIDATION), evaluated, tuning)):
-        reason = "the defaults, as every validation question is one of those evaluated"
+    questions, reason = validation_questions(client, evaluated, tuning)
     if reason:
         return Tuned(name, default_weights(name), reason=reason)
     key, cached = _key(name, info, questions, tuning), _read_cache(cache)
@@ -126,6 +119,20 @@ def tune(
         if cache is not None:
             write_text(cache, json.dumps(cached, ensure_ascii=False, indent=1) + "\n")
     return Tuned(**cached[key])
+
+
+def validation_questions(
+    client: EnvironmentApi, evaluated: Sequence[Question], tuning: Tuning
+) -> tuple[list[Question], str]:
+    """The questions on which weights are chosen; where there are none, why the defaults are used."""
+    if not tuning.questions:
+        return [], "the defaults, as no questions were to be used for a choice"
+    if tuning.split == VALIDATION:
+        return [], "the defaults, as the validation questions are what is evaluated"
+    if not client.environment().splits.get(VALIDATION):
+        return [], "the defaults, as the environment has no validation split"
+    questions = _draw_questions(client.questions(VALIDATION), evaluated, tuning)
+    return questions, "" if questions else "the defaults, as every validation question is one of those evaluated"
 
 
 def default_weights(name: str) -> dict[str, float]:

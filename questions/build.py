@@ -173,7 +173,7 @@ class _Session:
             if unknown:
                 raise DataError(
                     f"{add}: the question {text!r} names content {unknown[0]!r}, which the corpus does not hold. "
-                    "Mend the id, or take the question out.",
+                    "Correct the id, or take the question out.",
                     code="unknown-content",
                 )
             self.vetted.append((text, contents))

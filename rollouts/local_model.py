@@ -22,6 +22,16 @@ if TYPE_CHECKING:
 _WEIGHTS = (".safetensors", ".gguf", ".json", ".jinja", ".model", ".txt")
 
 
+def resolved_dtype(dtype: str) -> str:
+    """The dtype of a policy or local model by name; `auto` is what this device computes in."""
+    if dtype != "auto":
+        return dtype
+    from ..configs.schema import PolicyConfig
+    from .policy import torch_dtype  # the device has to be asked: the one import that a known reply costs
+
+    return str(torch_dtype(PolicyConfig())).removeprefix("torch.")
+
+
 class LocalModel:
     """One model folder, package or Hub id."""
 
@@ -40,15 +50,8 @@ class LocalModel:
         files = sorted(path for path in folder.glob("*") if path.suffix in _WEIGHTS) if folder.is_dir() else []
         states = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
         content = hashlib.sha256(json.dumps(states).encode()).hexdigest()[:16]
-        return {"local": self._config.model, "dtype": self._dtype(), "files": content if states else ""}
-
-    def _dtype(self) -> str:
-        if self._config.dtype != "auto":
-            return self._config.dtype
-        from ..configs.schema import PolicyConfig
-        from .policy import torch_dtype  # the device has to be asked: the one import that a known reply costs
-
-        return str(torch_dtype(PolicyConfig())).removeprefix("torch.")
+        dtype = resolved_dtype(self._config.dtype)
+        return {"local": self._config.model, "dtype": dtype, "files": content if states else ""}
 
     def generate(self, prompts: Sequence[Prompt], draw: SamplingParams, deliver: Deliver, costs: Costs) -> None:
         """Answer all prompts, those of like length side by side; deliver a batch at a time.

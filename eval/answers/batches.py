@@ -25,24 +25,24 @@ def keyed_records(
 ) -> list[Record]:
     """The record of each case with its key, in order.
 
-    `make` answers some cases. `reuse` adapts a record of the journal to a case: to its name and to what is right, which
-    are no part of the key. `advance` is called with the number of cases made so far and of all that have to be made.
+    `make` answers some cases; of those with the same key, only the first is asked. `reuse` adapts a record to a case:
+    to its name and to what is right, which are no part of the key. `advance` is called with the number of cases made
+    so far and of all that have to be made.
     """
-    cached = [journal.get(key) for _, key in cases]
-    records = {
-        index: reuse(case, record)
-        for index, ((case, _), record) in enumerate(zip(cases, cached, strict=True))
-        if record is not None
-    }
-    pending = [index for index, record in enumerate(cached) if record is None]
+    known = {key: record for _, key in cases if (record := journal.get(key)) is not None}
+    unknown: dict[str, Case] = {}
+    for case, key in cases:
+        if key not in known:
+            unknown.setdefault(key, case)
+    pending = [(case, key) for key, case in unknown.items()]
     for start in range(0, len(pending), batch):
         part = pending[start : start + batch]
-        new = make([cases[index] for index in part])
+        new = make(part)
         journal.append(new)
-        records |= zip(part, new, strict=True)
+        known |= {key: record for (_, key), record in zip(part, new, strict=True)}
         if advance is not None:
             advance(start + len(part), len(pending))
-    return [records[index] for index in range(len(cases))]
+    return [reuse(case, known[key]) for case, key in cases]
 
 
 def refuse_silence(missing: Sequence[bool], reader: Llm) -> None:

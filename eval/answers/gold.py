@@ -112,7 +112,7 @@ def _gold(identifier: str, row: Mapping[str, Any], line: str) -> Gold | None:
     row = {**metadata, **row} if isinstance(metadata, dict) else row
     text = row.get("text", row.get("question", ""))
     if not isinstance(text, str):
-        raise DataError(f"{line}: the question is {text!r}; expected a string. Mend it.", code="invalid-question")
+        raise DataError(f"{line}: the question is {text!r}; expected a string. Correct it.", code="invalid-question")
     if row.get("options"):
         return _choice(identifier, text, row, line)
     answers = row.get("answers", row.get("answer"))
@@ -138,7 +138,7 @@ def _choice(identifier: str, text: str, row: Mapping[str, Any], line: str) -> Go
     if len(matches) != 1:
         raise DataError(
             f"{line}: 'answer' is {answer!r}; expected the letter ({', '.join(map(str, letters))}) or the text of one "
-            "option. Mend the line.",
+            "option. Correct the line.",
             code="unknown-option",
         )
     return Gold(Question(identifier, text, tuple(texts)), right=matches[0])

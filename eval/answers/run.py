@@ -238,9 +238,8 @@ class Answering:
         return AnswerCase(row, gold, question, documents, ndcg, prompt)
 
     def _ask(self, cases: Sequence[tuple[AnswerCase, str]]) -> list[AnswerRecord]:
-        prompts = {key: case.prompt for case, key in cases}
-        replies = dict(zip(prompts, self._reader.ask(list(prompts.values()), self._draw), strict=True))
-        return [_record(case, key, replies[key]) for case, key in cases]
+        replies = self._reader.ask([case.prompt for case, _ in cases], self._draw)
+        return [_record(case, key, reply) for (case, key), reply in zip(cases, replies, strict=True)]
 
 
 def _record(case: AnswerCase, key: str, reply: LlmResponse | None) -> AnswerRecord:
@@ -269,8 +268,9 @@ def _record(case: AnswerCase, key: str, reply: LlmResponse | None) -> AnswerReco
 
 
 def _reused(case: AnswerCase, cached: AnswerRecord) -> AnswerRecord:
-    """The record of a case whose prompt was answered before, for this or another system."""
-    assert cached.answer is not None, "a complete record has an answer"
+    """The record of a case whose prompt was asked before, for this or another system."""
+    if cached.answer is None:
+        return _record(case, cached.key, None)
     text = Text(cached.answer, finished=not cached.cut)
     return _record(case, cached.key, LlmResponse((text,), cached.prompt_tokens, cached.tokens))
 

@@ -236,7 +236,7 @@ def _from_json(file: Path) -> Iterator[Query]:
             record = json.loads(line)
         except ValueError as error:
             raise DataError(
-                f"{file}, line {number}: not valid JSON ({error}). Mend or remove the line.", code="invalid-json"
+                f"{file}, line {number}: not valid JSON ({error}). Correct or remove the line.", code="invalid-json"
             ) from error
         if isinstance(record, str):
             record = {"query": record}
@@ -249,7 +249,7 @@ def _from_json(file: Path) -> Iterator[Query]:
             query = text_of({"query": text}, "query", file, number, None)
             if not query.strip():
                 raise DataError(
-                    f"{file}, line {number}: the query is empty. Mend or remove the line.", code="empty-query"
+                    f"{file}, line {number}: the query is empty. Correct or remove the line.", code="empty-query"
                 )
             yield Query(query, identifier, question)
 

@@ -116,9 +116,7 @@ def all_records(run: PaperRun, systems: Mapping[str, PaperSystem]) -> list[Paper
             "tabulated. Check the services (the warnings above have the reasons) and run the same command again.",
             code="no-rankings",
         )
-    keys = {record.key for record in records}
-    others = (record for key, record in run.journal.by_key.items() if key not in keys)
-    run.journal.rewrite([*records, *others])
+    run.journal.rewrite(records)
     return records
 
 

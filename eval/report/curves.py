@@ -176,6 +176,8 @@ def curves_of(groups: Sequence[SeedGroup], name: str, source: str) -> list[Curve
             key = f"{name}/turn{turn}" if turn else name
             series = [{int(row["step"]): float(row[key]) for row in log if _finite(row.get(key))} for log in logs]
             series = [values for values in series if values]
+            if not series:
+                continue
             steps = sorted(set.intersection(*(set(values) for values in series)))
             columns = [[values[step] for values in series] for step in steps]
             if steps:

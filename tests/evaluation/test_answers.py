@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+from dataclasses import dataclass, replace
 
 import pytest
 import yaml
@@ -16,12 +17,12 @@ from querylect.envs.environment import Environment
 from querylect.envs.plan import SearchPlan
 from querylect.envs.server.app import create_app
 from querylect.errors import ConfigError, DataError, EngineUnavailableError, StorageError
-from querylect.eval.answers.batches import reader_name
+from querylect.eval.answers.batches import keyed_records, reader_name
 from querylect.eval.answers.prompt import reader_prompt, shortened
 from querylect.eval.answers.run import answer_questions
 from querylect.eval.answers.sources import Contexts, recorded_searches
 from querylect.eval.answers.table import NO_RAG
-from querylect.storage import only_writer
+from querylect.storage import KeyedJournal, only_writer
 
 from ..chat_server import ChatServer, last_user, serving
 from ..raising import refused
@@ -145,6 +146,30 @@ def test_every_system_reads_what_it_found(config, records, server):
     assert len(prompts) == len(server.bodies), "equal prompts are asked once"
 
 
+@dataclass(frozen=True)
+class Reply:
+    key: str
+    name: str
+    text: str | None
+
+
+def test_the_same_key_is_asked_once_in_a_call_and_again_only_if_its_answer_is_missing(tmp_path):
+    journal = KeyedJournal(tmp_path / "replies.jsonl", Reply, "", complete=lambda reply: reply.text is not None)
+    asked = []
+
+    def make(cases):
+        asked.extend(key for _, key in cases)
+        return [Reply(key, name, None if key == "lost" else key.upper()) for name, key in cases]
+
+    cases = [("one", "a"), ("two", "lost"), ("three", "a"), ("four", "b"), ("five", "lost")]
+    for _ in range(2):
+        replies = keyed_records(cases, journal, make, lambda name, reply: replace(reply, name=name), batch=1)
+        assert [(reply.name, reply.key, reply.text) for reply in replies] == [
+            (name, key, {"a": "A", "b": "B"}.get(key)) for name, key in cases
+        ]
+    assert asked == ["a", "lost", "b", "lost"]
+
+
 def test_missing_answers_are_left_out_and_asked_again(config, records, server):
     server.always = lambda body: (400, {}) if "About insulin" in last_user(body) else None
     page = answer_questions(config(), records)
@@ -175,6 +200,9 @@ def test_a_run_goes_on_where_its_file_ends(config, records, server):
     assert len(server.bodies) == asked, "nothing is asked for another metric"
     answer_questions(config(document_words=3), records)
     assert len(server.bodies) > asked, "shorter documents are other prompts"
+    asked = len(server.bodies)
+    answer_questions(config(), records)
+    assert len(server.bodies) == asked, "answers with other settings are kept"
 
 
 def test_other_right_answers_score_anew_without_a_call(config, records, server, tmp_path):
@@ -185,9 +213,9 @@ def test_other_right_answers_score_anew_without_a_call(config, records, server, 
         answer_questions(config(), records)
     answer_questions(config(), records, overwrite=True)
     assert len(server.bodies) == asked
-    assert {(one["system"], one["question_id"], one["scores"]["em"]) for one in written(page) if one["top"] == 0} == {
-        (NO_RAG, "q-head", 1.0)
-    }
+    scores = {(one["system"], one["question_id"], one["scores"]["em"]) for one in written(page)}
+    assert (NO_RAG, "q-head", 1.0) in scores
+    assert {question for _, question, _ in scores} == {"q-head", "q-sugar", "q-hidden"}, "answers to others are kept"
 
 
 def test_killed_and_started_again(config, records, server, tmp_path):

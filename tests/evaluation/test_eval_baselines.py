@@ -10,7 +10,7 @@ from querylect.data.references import Reference
 from querylect.errors import BaselineError, EnvironmentUnavailableError, IncompleteError
 from querylect.eval import baselines as under_test
 from querylect.eval.baselines import figures
-from querylect.eval.environments import retriever_name
+from querylect.eval.environments import EvalEnvironment, retriever_name
 from querylect.eval.run import evaluate
 from querylect.eval.spec import evaluate_spec
 from querylect.rollouts.engines import open as engines
@@ -145,12 +145,13 @@ def test_an_environment_that_cannot_be_measured_is_neither_right_nor_wrong(
     assert raw(results)["fine"]["n"] == 5
 
 
-def test_a_run_is_checked_too_and_a_wrong_one_writes_nothing(
+def test_a_run_is_checked_too_and_a_wrong_one_writes_only_the_answers(
     lessons,  # noqa: F811
     lesson_url,  # noqa: F811
     published,
     no_model,
     tmp_path,
+    monkeypatch,
 ):
     published(0.9)
     config = RunConfig.model_validate({"env": lessons.model_dump(), "client": {"urls": [lesson_url]}})
@@ -158,7 +159,10 @@ def test_a_run_is_checked_too_and_a_wrong_one_writes_nothing(
     with refused(BaselineError, None, "0.9000", "a paper"):
         evaluate(config, None, tmp_path / "out", check=told.append)
     assert len(told) == 1
-    assert not (tmp_path / "out").exists()
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["cells"], "answers are kept, and nothing else"
+    monkeypatch.setattr(EvalEnvironment, "connect", None)
+    with pytest.raises(BaselineError):
+        evaluate(config, None, tmp_path / "out", check=told.append)
 
 
 def test_figures_of_ragbench_are_given_by_part_and_a_reranked_retriever_is_another_one():

@@ -5,15 +5,17 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 from querylect.configs.environment import DatasetConfig, VectorsConfig
 from querylect.configs.evaluation import SpecConfig, SystemConfig
+from querylect.configs.llm import LlmConfig
 from querylect.configs.schema import RewriterConfig, RunConfig
 from querylect.data.types import Question
 from querylect.envs.environment import Environment
 from querylect.envs.plan import Probe, Term
 from querylect.errors import ConfigError, ModelError
 from querylect.eval.environments import SpecEnvironments, chosen_environments, searched_here
-from querylect.eval.identity import folder_identity, model_identity, options_identity, system_identity
+from querylect.eval.identity import folder_identity, llm_identity, model_identity, options_identity, system_identity
 from querylect.eval.systems import RewritingSystem
 from querylect.eval.transfer import trained_in
 from querylect.rewriters.card import RetrieverCard
@@ -152,7 +154,6 @@ def identity_of(config=None, system=None, card="bm25", weights=None, seed=0):
         {"config": {"rewriter": {"name": "general", "keep_question_weight": 1.0}}},
         {"config": {"rollout": {"max_new_tokens": 9, "documents": 2}}},
         {"config": {"rollout": {"max_new_tokens": 8, "documents": 3}}},
-        {"config": {"policy": {"dtype": "float32"}}},
         {"config": {"rollout": {**BASE["rollout"], "max_prompt_tokens": 99}}},
         {"config": {"rollout": {**BASE["rollout"], "document_tokens": 9}}},
         {"config": {"rollout": {**BASE["rollout"], "observation_tokens": 9}}},
@@ -165,6 +166,15 @@ def identity_of(config=None, system=None, card="bm25", weights=None, seed=0):
 )
 def test_what_changes_an_answer_changes_the_identity(change):
     assert identity_of(**change) != identity_of()
+
+
+@pytest.mark.parametrize("settled", ["float32", "bfloat16"])
+def test_the_dtype_in_an_identity_is_what_this_device_computes_in(settled, monkeypatch):
+    monkeypatch.setattr("querylect.rollouts.policy.torch_dtype", lambda _: getattr(torch, settled))
+    explicit = identity_of({"policy": {"dtype": settled}})
+    assert identity_of({"policy": {"dtype": "auto"}}) == explicit
+    assert json.loads(explicit)["dtype"] == settled
+    assert llm_identity(LlmConfig(model="org/name"))["dtype"] == settled
 
 
 def test_what_changes_no_answer_does_not():

@@ -21,6 +21,7 @@ from querylect.eval.placement import Placement
 from querylect.eval.records import METRICS, read_records, records_of_trees
 from querylect.eval.run import evaluate, evaluate_systems, place_results
 from querylect.eval.systems import System
+from querylect.llms.base import Costs
 from querylect.rewriters.base import Rewrite
 from querylect.rollouts.checkpoints import find_checkpoint
 from querylect.rollouts.tree import Hit, Node, Tree
@@ -63,6 +64,7 @@ class Environment:
     """Answers as the environment client does: a query finds the one term whose name stands in it, at rank 1."""
 
     last_failure = "it is down"
+    validation = ()
 
     def __init__(self, test=TEST, train=TRAIN, down=(), sets=None):
         self.test, self.train, self.down = list(test), list(train), set(down)
@@ -82,7 +84,7 @@ class Environment:
         )
 
     def questions(self, split):
-        return {"test": self.test, "train": self.train}[split]
+        return {"test": self.test, "train": self.train, "validation": self.validation}[split]
 
     def step(self, steps, with_text=False, metrics=()):
         return [self.answer(step.question_id, step.plan) for step in steps]
@@ -91,7 +93,7 @@ class Environment:
         if question_id in self.down:
             return None
         asked = " ".join(term.text for probe in plan.probes for term in probe.terms)
-        question = next(question for question in self.test if question.id == question_id)
+        question = next(question for question in (*self.test, *self.validation) if question.id == question_id)
         gold = next((term for term, lay in TERMS.items() if question.text.startswith(lay)), "")
         found = [term for term in TERMS if term in asked]
         score = float(bool(gold) and gold in found)
@@ -203,6 +205,69 @@ def test_a_stopped_evaluation_resumes_and_asks_nothing_twice(tmp_path):
     assert changed.asked == 20
 
 
+def test_answers_of_another_version_are_not_reused(tmp_path, monkeypatch):
+    environment = Environment()
+    for version, asked in (("1", 20), ("1", 0), ("2", 20)):
+        monkeypatch.setattr("querylect.eval.provenance.__version__", version)
+        toy = Toy("untrained", policy(environment, 1))
+        evaluate_systems(remote(), environment, [toy], tmp_path)
+        assert toy.asked == asked
+
+
+def test_other_validation_questions_are_another_choice_of_weights(tmp_path):
+    environment = Environment(sets={"test": 20, "validation": 2})
+    environment.validation = [Question("v0", "hay fever"), Question("v1", "loss of hair")]
+
+    def weights_files():
+        run(tmp_path, environment, remote(training_free=["first_titles"]))
+        return len(list(tmp_path.glob("cells/*/weights.json")))
+
+    assert (weights_files(), weights_files()) == (1, 1)
+    environment.validation = [Question("v0", "hay fever"), Question("v1", "loss of appetite")]
+    assert weights_files() == 2
+
+
+def test_answers_that_a_model_did_not_give_are_reported_as_such(tmp_path):
+    environment = Environment()
+
+    class Silent(Toy):
+        def answer(self, pending, engine):
+            lost, *others = pending.questions
+            yield Answered(1, [], {(lost.id, 1, 0): "no reply"})
+            yield Answered(len(others), records_of_trees(self.name, self.grow(others)))
+
+    report = evaluate_systems(remote(), environment, [Silent("trained", policy(environment, 3))], tmp_path)
+    results = json.loads((tmp_path / "results.json").read_text())
+    (note,) = [note for note in results["notes"] if "never came" in note]
+    assert note.startswith("trained in toy: 1 answers never came and are counted nowhere: no reply (1).")
+    assert "did not answer" not in results["explanation"]
+    assert "an answer or a score is missing: 1" in report.read_text()
+
+
+def test_a_model_is_closed_when_its_evaluation_stops(tmp_path, monkeypatch):
+    class Model:
+        costs, closed = Costs(), 0
+
+        def close(self):
+            self.closed += 1
+
+    model = Model()
+
+    class Modelled(Toy):
+        engine_key = "model"
+
+        def load(self):
+            return model
+
+    def stops(questions):
+        raise MemoryError("no room")
+
+    monkeypatch.setattr("querylect.eval.cells.Llm", Model)
+    with pytest.raises(MemoryError):
+        evaluate_systems(remote(), Environment(), [Modelled("untrained", stops)], tmp_path)
+    assert model.closed == 1
+
+
 def test_the_same_seed_gives_the_same_results(tmp_path):
     def numbers(name):
         results = json.loads((run(tmp_path / name).parent / "results.json").read_text())
@@ -226,6 +291,18 @@ def test_an_outage_on_every_question_stops_and_writes_nothing(tmp_path):
     assert not list((tmp_path / "out").glob("*.*"))
 
 
+def test_a_question_that_is_never_scored_stops_neither_the_evaluation_nor_its_repetition(tmp_path):
+    environment = Environment(test=[*TEST * 9, *TEST[:13]])  # 193 questions: a batch of 192 and one of a single one
+    environment.test = [replace(question, id=f"t{i:03}") for i, question in enumerate(environment.test)]
+    environment.down = {"t192"}
+    for _ in range(2):
+        results = json.loads((run(tmp_path, environment).parent / "results.json").read_text())
+        assert [(row["n"], row["unscorable"]) for row in results["systems"]] == [(192, 1)] * len(results["systems"])
+    environment.down = set()
+    results = json.loads((run(tmp_path, environment).parent / "results.json").read_text())
+    assert {row["unscorable"] for row in results["systems"]} == {0}
+
+
 @pytest.mark.parametrize("leak", [Question("t03", "another text"), Question("r09", "Loss of SMELL, 0!")])
 def test_trained_questions_are_refused_by_id_and_by_text(tmp_path, leak):
     with refused(DataError, "overlapping-splits", "train", "test"):
@@ -240,6 +317,14 @@ def test_the_training_split_is_refused(tmp_path):
         run(tmp_path, config=config)
     with refused(ConfigError, "not-held-out", "eval.split", "'train'"):
         evaluate(config, None, tmp_path)
+
+
+def test_a_mix_is_refused_where_one_report_is_expected(tmp_path):
+    mixed = RunConfig.model_validate(
+        {"mix": {"environments": {"one": {}, "other": {"client": {"urls": ["http://other:1"]}}}}}
+    )
+    with pytest.raises(ConfigError, match="mixes one, other"):
+        evaluate(mixed, None, tmp_path)
 
 
 def test_a_split_that_the_environment_does_not_have_is_refused(tmp_path):

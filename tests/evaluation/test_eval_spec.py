@@ -192,10 +192,12 @@ def test_a_service_that_dies_leaves_none_and_the_next_command_asks_the_rest(valu
     opened = under_test.open_environment
 
     class Dying:
-        """Answers the first two requests."""
+        """Answers the first `answered` requests."""
+
+        answered = 0
 
         def __init__(self, client):
-            self.client, self.left = client, 2
+            self.client, self.left = client, self.answered
 
         def __getattr__(self, name):
             return getattr(self.client, name)
@@ -217,20 +219,30 @@ def test_a_service_that_dies_leaves_none_and_the_next_command_asks_the_rest(valu
             return self.context.__exit__(*error)
 
     monkeypatch.setattr(under_test, "open_environment", Opened)
-    folder, results, incomplete = carry_out(values, systems={})
+    _, results, incomplete = carry_out(values, systems={})
     assert [row["error"] for row in results["failed"]] == ["EnvironmentUnavailableError"]
-    assert "none of 1" in results["failed"][0]["message"]
+    assert "none of 2 questions" in results["failed"][0]["message"]
+    assert incomplete is not None
+    Dying.answered = 1
+    _, results, _ = carry_out(values, systems={})
+    assert "none of 1 questions" in results["failed"][0]["message"], "two batches in a row without a score"
+    folder, results, incomplete = carry_out(values, systems={})
     partial = score(results, "raw", 0)
     assert (partial["n"], partial["of"]) == (4, 5)
-    assert incomplete is not None
+    assert results["failed"] == [], "a question without a score is asked again, and fails no cell"
     monkeypatch.setattr(under_test, "open_environment", opened)
     _, results, incomplete = carry_out(values, systems={})
     assert incomplete is None
     assert score(results, "raw", 0)["n"] == 5
     (journal,) = folder.glob("cells/*/records.jsonl")
     rows = read_records(journal)
-    assert [row.question_id for row in rows[:4]] == ["t-head", "t-sugar", "t-gums", "t-fat"]
-    assert [row.metrics["ndcg@10"] is None for row in rows] == [False] * 5
+    assert [(row.question_id, row.metrics["ndcg@10"] is None) for row in rows] == [
+        *((question, True) for question in ("t-head", "t-sugar")),
+        *((question, False) for question in ("t-head", "t-sugar")),
+        *((question, True) for question in ("t-gums", "t-fat", "t-pills")),
+        *((question, False) for question in ("t-gums", "t-fat")),
+        *(("t-pills", unscored) for unscored in (True, False)),
+    ]
 
 
 def test_an_index_that_is_missing_is_built_and_parts_are_averaged(values, tmp_path):

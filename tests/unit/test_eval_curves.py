@@ -52,6 +52,11 @@ def test_seeds_of_one_configuration_are_averaged_where_all_of_them_are(several):
     assert (validated.steps, validated.mean, validated.seeds) == ([0, 2], [0.3, 0.5], 1)
 
 
+def test_a_figure_that_is_never_finite_has_no_curve(tmp_path):
+    groups = grouped([read_run(run(tmp_path / "broken", rewards=[None, float("nan")]))])
+    assert [curve.turn for curve in curves_of(groups, "reward", "metrics")] == [1]
+
+
 def test_what_differs_between_groups_is_named_and_what_does_not_matter_is_not(several):
     found = differences(grouped([read_run(path) for path in several]))
     assert found == [("rollout.branching", ["[4, 4]", "[16, 1]"]), ("train.credit", ["turn", "trajectory"])]

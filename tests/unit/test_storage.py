@@ -2,6 +2,7 @@
 
 import errno
 import fcntl
+import json
 import logging
 from dataclasses import dataclass
 
@@ -59,6 +60,15 @@ def test_an_incomplete_record_is_written_and_never_found(tmp_path):
     assert len(own.path.read_text().splitlines()) == 2
     own.rewrite([Note("b", "two")])
     assert len(own.path.read_text().splitlines()) == 1
+
+
+def test_a_rewrite_keeps_complete_records_of_other_keys(tmp_path):
+    own = journal(tmp_path)
+    own.append([Note("a", "one"), Note("b", "two"), Note("c", None)])
+    own.rewrite([Note("b", "changed"), Note("d", "four"), Note("e", None)])
+    kept = {"b": Note("b", "changed"), "d": Note("d", "four"), "a": Note("a", "one")}
+    assert own.by_key == journal(tmp_path).by_key == kept
+    assert [json.loads(line)["key"] for line in own.path.read_text().splitlines()] == ["b", "d", "e", "a"]
 
 
 def test_a_journal_that_cannot_be_read_or_written_says_what_to_do(tmp_path):
