@@ -424,17 +424,17 @@ def evaluate(
         run = None
     if run is None:
         flag_values: dict[str, list[str]] = {name: list(values or ()) for name, values in flags.items()}
-        plan = plan_of_flags(
+        spec = plan_of_flags(
             **flag_values, model=model, turns=turns, samples=samples, endpoint=endpoint, overrides=changes
         )
-        _evaluate_spec(plan, output, checked, overwrite, verbose, dry_run)
+        _evaluate_spec(spec, output, checked, overwrite, verbose, dry_run)
         return
     if any([*flags.values(), model, endpoint, turns > 1, samples]):
-        message = f"{run!r} says what is evaluated; leave out the flags of an evaluation without a plan."
+        message = f"{run!r} says what is evaluated; leave out the flags of an evaluation without a spec."
         raise ConfigError(message, code="flags-beside-source")
     if is_plan(run):
         if checkpoint is not None or env is not None:
-            message = "--checkpoint and --env are for a run; in a plan say systems.NAME.checkpoint=…"
+            message = "--checkpoint and --env are for a run; in a spec say systems.NAME.checkpoint=…"
             raise ConfigError(message, code="run-flags-for-plan")
         _evaluate_spec(load_plan(run, changes), output, checked, overwrite, verbose, dry_run)
         return
@@ -451,18 +451,18 @@ def evaluate(
 
 
 def _evaluate_spec(
-    plan: SpecConfig, output: Path | None, checked: bool, overwrite: bool, verbose: bool, dry_run: bool
+    spec: SpecConfig, output: Path | None, checked: bool, overwrite: bool, verbose: bool, dry_run: bool
 ) -> None:
     set_up_logging(verbose)
     if dry_run:
         from .configs.plan_files import dump_plan
 
-        typer.echo(dump_plan(plan), nl=False)
+        typer.echo(dump_plan(spec), nl=False)
         raise typer.Exit
     from .eval.spec import evaluate_spec
     from .eval.summary import plan_summary
 
-    path, failed = evaluate_spec(plan, output, _print_stderr if checked else None, overwrite)
+    path, failed = evaluate_spec(spec, output, _print_stderr if checked else None, overwrite)
     _print_stderr(plan_summary(path))
     typer.echo(path)
     if failed is not None:

@@ -1,5 +1,6 @@
 """Durable file writes (fsync), file locks, journals of keyed records, and sha256 of files, folders and plain data."""
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -29,10 +30,16 @@ def write_lines(path: Path, lines: Iterable[str]) -> None:
 
 
 def reach_the_disk(path: Path) -> None:
-    """fsync a file or folder. Without it, a file renamed into place can be empty after a power cut."""
+    """fsync a file or folder. Without it, a file renamed into place can be empty after a power cut.
+
+    A file system that cannot fsync folders (EINVAL) is tolerated.
+    """
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno != errno.EINVAL or not path.is_dir():
+            raise
     finally:
         os.close(descriptor)
 
@@ -57,7 +64,7 @@ def write_text(path: Path, text: str, remedy: str) -> None:
                 file.flush()
                 os.fsync(file.fileno())
             partial.replace(path)
-        except OSError:
+        except BaseException:  # also text that UTF-8 does not encode, and Ctrl-C
             with suppress(OSError):
                 partial.unlink(missing_ok=True)
             raise

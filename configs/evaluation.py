@@ -37,7 +37,7 @@ class SpecEnvironment(Section):
     @model_validator(mode="after")
     def _check_dataset(self) -> "SpecEnvironment":
         if "dataset" in self.env.model_fields_set:
-            raise ValueError("the dataset stands in `datasets` of the plan, by name; remove it from env")
+            raise ValueError("the dataset stands in `datasets` of the spec, by name; remove it from env")
         return self
 
 
@@ -176,7 +176,7 @@ class SpecConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _add_training_free(cls, values: Any) -> Any:
-        """The systems of `training_free` stand before the others, unless the plan itself has one of that name."""
+        """The systems of `training_free` stand before the others, unless the spec itself has one of that name."""
         if not isinstance(values, dict) or not isinstance(values.get("systems") or {}, dict):
             return values
         names = values.get("training_free", list(TRAINING_FREE))
@@ -201,7 +201,7 @@ class SpecConfig(Section):
         for path, names, valid in self._references():
             unknown = [name for name in names if name not in valid]
             if unknown:
-                raise ValueError(f"{path} names {unknown[0]!r}; the plan has {', '.join(valid)}")
+                raise ValueError(f"{path} names {unknown[0]!r}; the spec has {', '.join(valid)}")
         deepest = max(int(match[1] or 1) for name in self.metrics if (match := _METRIC.fullmatch(name)))
         if deepest > self.depth:
             raise ValueError(f"metrics look {deepest} documents deep and depth is {self.depth}; raise depth")
@@ -209,7 +209,7 @@ class SpecConfig(Section):
             datasets = environment.datasets or list(self.datasets)
             if environment.client.urls != "local" and len(datasets) > 1:
                 raise ValueError(
-                    f"environments.{name}.client.urls serves one dataset and the plan has {len(datasets)}; give "
+                    f"environments.{name}.client.urls serves one dataset and the spec has {len(datasets)}; give "
                     f"environments.{name}.urls by dataset, or environments.{name}.datasets with one"
                 )
         return self
@@ -225,7 +225,7 @@ class SpecConfig(Section):
         return dataset in self.parts or (source is not None and str(source.kind) == "ragbench")
 
     def _references(self) -> Iterable[tuple[str, Iterable[str], Iterable[str]]]:
-        """Where the plan speaks of its own parts: the place, what it names, what there is."""
+        """Where the spec speaks of its own parts: the place, what it names, what there is."""
         for name, environment in self.environments.items():
             yield f"environments.{name}.datasets", environment.datasets or (), self.datasets
             yield f"environments.{name}.urls", environment.urls, self.datasets

@@ -1,4 +1,4 @@
-"""A plan of an evaluation from a YAML file or from flags; unknown keys are refused as in the settings of a run."""
+"""The spec of an evaluation from a YAML file or from flags; unknown keys are refused as in the settings of a run."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -11,16 +11,16 @@ from .yaml12 import write_yaml
 
 _FOLDER = Path(__file__).parent / "plans"
 _PLAN_KEYS = ("datasets", "environments", "systems")
-"""Keys that a plan has and a run has not."""
+"""Keys that a spec has and a run has not."""
 
 
 def known_plans() -> list[str]:
-    """Names of the plans that come with the package, sorted."""
+    """Names of the specs that come with the package, sorted."""
     return sorted(path.stem for path in _FOLDER.glob("*.yaml"))
 
 
 def is_plan(name: str) -> bool:
-    """Whether `name` is a packaged plan, or a YAML file that describes a plan and not a run."""
+    """Whether `name` is a packaged spec, or a YAML file that describes a spec and not a run."""
     path = Path(name).expanduser()
     if not path.is_file():
         return name in known_plans()
@@ -28,22 +28,22 @@ def is_plan(name: str) -> bool:
 
 
 def load_plan(name: str, overrides: Sequence[str] = ()) -> SpecConfig:
-    """Read and validate a plan, with overrides `dotted.key=VALUE`. Raises ConfigError."""
+    """Read and validate a spec, with overrides `dotted.key=VALUE`. Raises ConfigError."""
     path = Path(name).expanduser()
     path = path if path.is_file() else _FOLDER / f"{name}.yaml"
     return validated(SpecConfig, read_yaml(path), str(path), overrides)
 
 
-def dump_plan(plan: SpecConfig) -> str:
-    """The plan with every setting as YAML; `load_plan` reads it back to an equal one.
+def dump_plan(spec: SpecConfig) -> str:
+    """The spec with every setting as YAML; `load_plan` reads it back to an equal one.
 
-    Left out are index folders that the plan does not name, since they follow from the dataset, and the systems that
+    Left out are index folders that the spec does not name, since they follow from the dataset, and the systems that
     `training_free` adds."""
-    values = plan.model_dump(mode="json")
-    for baseline in plan.training_free:
-        if plan.systems[baseline] == SystemConfig(training_free=baseline):
+    values = spec.model_dump(mode="json")
+    for baseline in spec.training_free:
+        if spec.systems[baseline] == SystemConfig(training_free=baseline):
             del values["systems"][baseline]
-    for name, environment in plan.environments.items():
+    for name, environment in spec.environments.items():
         env = values["environments"][name]["env"]
         del env["dataset"]
         if "index" not in environment.env.model_fields_set:
@@ -63,7 +63,7 @@ def plan_of_flags(
     endpoint: str | None = None,
     overrides: Sequence[str] = (),
 ) -> SpecConfig:
-    """The plan that command-line flags describe. Raises ConfigError where they describe none.
+    """The spec that command-line flags describe. Raises ConfigError where they describe none.
 
     A dataset is `hpo`, `wordnet` or a BEIR folder, a retriever as in `env.retriever`, a rewriter as in `rewriter.name`,
     a run a folder; each may be given as NAME=…, and is else called by its last part. With `endpoint` the rewriters ask
@@ -72,7 +72,7 @@ def plan_of_flags(
     datasets, retrievers = list(datasets), list(retrievers)
     if not datasets or not retrievers:
         raise ConfigError(
-            "nothing to evaluate: give a plan, a run folder or a config, or at least one --dataset and one "
+            "nothing to evaluate: give a spec, a run folder or a config, or at least one --dataset and one "
             "--retriever.",
             code="nothing-to-evaluate",
         )

@@ -47,7 +47,12 @@ class _Representer(SafeRepresenter):
         return True
 
     def represent_str(self, data: str) -> ScalarNode:
-        """Quote what YAML 1.1 or 1.2 reads as something else than text, and what only 1.2 allows in a list."""
+        """Quote what YAML 1.1 or 1.2 reads as something else than text, and what only 1.2 allows in a list.
+
+        Double quotes escape U+0085, which is otherwise read as an end of line.
+        """
+        if "\x85" in data:
+            return self.represent_scalar(f"{_TAG}str", data, style='"')
         is_ambiguous = (
             data.startswith(":") or "?" in data or any(pattern.match(data) for _, _, pattern, _ in implicit_resolvers)
         )

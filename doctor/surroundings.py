@@ -1,13 +1,11 @@
 """Optional packages, the cluster, and who is logged in where; no token is ever shown."""
 
 import logging
-import re
 import shutil
 import subprocess
 import tomllib
 from importlib.metadata import PackageNotFoundError, metadata, version
 from pathlib import Path
-from typing import Any
 
 from packaging.requirements import Requirement
 
@@ -16,14 +14,6 @@ from .findings import Finding
 log = logging.getLogger(__name__)
 
 FOR_DEVELOPERS = ("dev",)
-
-_NO_ANSWER = re.compile(
-    r"Failed to execute API request|did not respond|dial tcp|connection (refused|reset)|no such host"
-    r"|time(d )?-?out|deadline exceeded|HTTP 5\d\d|An error occurred while checking",
-    re.IGNORECASE,
-)
-"""In the error of W&B's client: the server did not answer. A rejected login raises the same error, with the same first
-words."""
 
 
 def surroundings(online: bool) -> list[Finding]:
@@ -92,7 +82,7 @@ def _slurm() -> Finding:
 
 
 def _wandb(online: bool) -> Finding:
-    from ..train.sync import credentials
+    from ..train.sync import credentials, is_rejection, login_problem
 
     try:
         login = credentials()
@@ -103,24 +93,13 @@ def _wandb(online: bool) -> Finding:
         return Finding(
             "accounts", "wandb", "missing", detail, "wandb login, then tracking.wandb=online or querylect sync"
         )
-    if online and (problem := _login_problem(login)):
-        if _NO_ANSWER.search(problem) is None:
+    if online and (problem := login_problem(login)):
+        if is_rejection(problem):
             return Finding(
                 "accounts", "wandb", "missing", f"the login is not taken ({problem})", "wandb login --relogin"
             )
         return Finding("accounts", "wandb", "missing", f"logged in, and the server does not answer ({problem})")
     return Finding("accounts", "wandb", "ok", "logged in" + (", and the server takes it" if online else ""))
-
-
-def _login_problem(login: Any) -> str:
-    """Why W&B's server does not accept the login (rejected or no answer); "" if it does."""
-    import wandb
-
-    try:
-        login.verify()
-    except wandb.Error as error:
-        return " ".join(str(error).split())[:300]
-    return ""
 
 
 def _hub(online: bool) -> Finding:

@@ -89,11 +89,13 @@ def records_of_trees(
         for sample, path in enumerate(paths):
             tokens = searches = 0
             spent = 0.0
+            answered = True
             for node in path:
                 tokens += len(node.completion_ids)
-                searches += node.rewrite.format_ok
+                searches += node.rewrite.format_ok and answered
                 spent += seconds[node.turn - 1] if seconds else 0.0
                 failed, scored = not node.rewrite.format_ok, node.reward is not None
+                answered = answered and scored  # turns below an outage are not searched
                 records.append(
                     EvalRecord(
                         system=system,

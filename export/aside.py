@@ -89,7 +89,8 @@ def staging(folder: Path, failed: str) -> Iterator[Path]:
 def placed(target: Path) -> Iterator[Path]:
     """Yield a temporary folder to write into. It replaces `target` on success and is deleted on any error.
 
-    The old `target` is removed only after the new folder is flushed to disk. Raises StorageError.
+    The old `target` is removed only after the new folder is flushed to disk; one that a killed process left aside is
+    put back first. Raises StorageError.
     """
     target = target.resolve()
     beside, backup = (target.with_name(f".{target.name}.{suffix}") for suffix in ("exporting", "before"))
@@ -98,6 +99,8 @@ def placed(target: Path) -> Iterator[Path]:
         "folder is as it was. Free some space, or choose another --to, and export again."
     )
     with staging(beside, failed) as folder:
+        if backup.exists() and not target.exists():
+            backup.rename(target)
         yield folder
         folder_reaches_the_disk(folder)
         shutil.rmtree(backup, ignore_errors=True)

@@ -10,7 +10,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from ..configs.load import dump_config
 from ..configs.mix import environments
 from ..configs.schema import RunConfig
 from ..errors import ClusterError, ConfigError
-from ..storage import storage
+from ..storage import storage, writing
 from .requests import FOLDER, ONE_GPU, SCRIPTS, command_of, header
 
 UNDIVIDED = ("hybrid", "qb-rag")
@@ -30,7 +30,7 @@ TIME = re.compile(r"^(?:(?P<days>\d+)-)?(?P<first>\d+)(?::(?P<second>\d+))?(?::(
 
 @dataclass(frozen=True, slots=True)
 class LaunchOptions:
-    """The user's overrides of a script's request; None keeps the script's value."""
+    """What the user changes in a script's request; None keeps the script's value."""
 
     nodes: int | None = None
     gpus: int | None = None
@@ -53,15 +53,15 @@ class Job:
     """Arguments of sbatch, which come before what the cluster file exports."""
 
 
-def jobs_of(config: RunConfig, overrides: LaunchOptions, chain: bool) -> list[Job]:
+def jobs_of(config: RunConfig, options: LaunchOptions, chain: bool) -> list[Job]:
     """The jobs in their order; each but the first waits until the one before has ended well.
 
     Raises ConfigError for a time limit that is over when the warning before it comes.
     """
-    seconds = seconds_of(overrides.time) if overrides.time is not None else None
+    seconds = seconds_of(options.time) if options.time is not None else None
     if seconds is not None and 0 < seconds <= WARNING_SECONDS:
         raise ConfigError(
-            f"--time {overrides.time} is at most the {WARNING_SECONDS // 60} minutes before the limit at which a job "
+            f"--time {options.time} is at most the {WARNING_SECONDS // 60} minutes before the limit at which a job "
             "is told to save and goes back into the queue: it would never make progress. Give it more, such as "
             "1:00:00.",
             code="time-limit-too-short",
@@ -70,19 +70,17 @@ def jobs_of(config: RunConfig, overrides: LaunchOptions, chain: bool) -> list[Jo
     config_path = str(run / "job" / "config.yaml")
     train = _job(
         "train",
-        _script_of(config, overrides),
+        _script_of(config, options),
         [config_path],
-        _requested_options(overrides),
+        _requested_options(options),
         config,
-        overrides,
+        options,
     )
     if not chain:
         return [train]
-    placement = {
-        name: value for name, value in _requested_options(overrides).items() if name in ("partition", "account")
-    }
-    no_gpu = {"gpus": "0"} if overrides.gpus == 0 else {}
-    evaluation = _job("eval", "eval_array", [str(run)], placement | no_gpu, config, overrides)
+    placement = {name: value for name, value in _requested_options(options).items() if name in ("partition", "account")}
+    no_gpu = {"gpus": "0"} if options.gpus == 0 else {}
+    evaluation = _job("eval", "eval_array", [str(run)], placement | no_gpu, config, options)
     local = [member.env for member in environments(config).values() if member.client.urls == "local"]
     missing = [env for env in local if not (Path(env.index) / "manifest.json").exists()]
     if not missing:
@@ -90,18 +88,18 @@ def jobs_of(config: RunConfig, overrides: LaunchOptions, chain: bool) -> list[Jo
     if all(env.retriever == "bm25" for env in missing):
         no_gpu = {"gpus": "0"}
     if any(env.retriever in UNDIVIDED for env in missing):
-        index = [_job("index", "index_array", [config_path], placement | no_gpu, config, overrides, array=False)]
+        index = [_job("index", "index_array", [config_path], placement | no_gpu, config, options, array=False)]
     else:
-        shards = placement | no_gpu | {"array": f"1-{overrides.shards}"}
+        shards = placement | no_gpu | {"array": f"1-{options.shards}"}
         merging = placement | {"gpus": "0", "array": "0"}
         index = [
-            _job("index", "index_array", [config_path], shards, config, overrides),
-            _job("merge", "index_array", [config_path], merging, config, overrides),
+            _job("index", "index_array", [config_path], shards, config, options),
+            _job("merge", "index_array", [config_path], merging, config, options),
         ]
     return [*index, train, evaluation]
 
 
-def launch(config: RunConfig, overrides: LaunchOptions, chain: bool = False) -> list[tuple[str, Path]]:
+def launch(config: RunConfig, options: LaunchOptions, chain: bool = False) -> list[tuple[str, Path]]:
     """Write the scripts and submit them; gives the id and the script of every job.
 
     Raises ClusterError where there is no Slurm or it refuses a job, StorageError where the scripts cannot be written,
@@ -113,7 +111,7 @@ def launch(config: RunConfig, overrides: LaunchOptions, chain: bool = False) -> 
             "`--dry-run` shows the job anywhere, `querylect train` trains here.",
             code="no-slurm-here",
         )
-    jobs = jobs_of(config, overrides, chain)
+    jobs = jobs_of(config, options, chain)
     folder = Path(config.output) / config.name / "job"
     config_file, text = folder / "config.yaml", dump_config(config)
     with storage(lambda error: f"{folder} cannot be read and written ({error}). Free some space or choose output=…."):
@@ -142,22 +140,22 @@ def launch(config: RunConfig, overrides: LaunchOptions, chain: bool = False) -> 
     return submitted
 
 
-def _script_of(config: RunConfig, overrides: LaunchOptions) -> str:
-    if overrides.vllm_server:
+def _script_of(config: RunConfig, options: LaunchOptions) -> str:
+    if options.vllm_server:
         return "grpo_vllm_server"
-    if (overrides.nodes or 1) - overrides.retriever_nodes > 1 or (overrides.gpus or 1) > 1:
+    if (options.nodes or 1) - options.retriever_nodes > 1 or (options.gpus or 1) > 1:
         return "grpo_nodes"
     return SCRIPTS.get(config.env.retriever, "grpo_contriever")
 
 
-def _requested_options(overrides: LaunchOptions) -> dict[str, str]:
-    options = {
-        "nodes": overrides.nodes,
-        "time": overrides.time,
-        "partition": overrides.partition,
-        "account": overrides.account,
+def _requested_options(options: LaunchOptions) -> dict[str, str]:
+    values = {
+        "nodes": options.nodes,
+        "time": options.time,
+        "partition": options.partition,
+        "account": options.account,
     }
-    return {name: str(value) for name, value in options.items() if value is not None}
+    return {name: str(value) for name, value in values.items() if value is not None}
 
 
 def seconds_of(time: str) -> int | None:
@@ -177,9 +175,9 @@ def _job(
     name: str,
     script: str,
     arguments: Sequence[str],
-    requested: Mapping[str, str],
+    requested: dict[str, str],
     config: RunConfig,
-    overrides: LaunchOptions,
+    options: LaunchOptions,
     array: bool = True,
 ) -> Job:
     """A script with its request, its paths and its arguments filled in; without `array` it is one job."""
@@ -188,28 +186,27 @@ def _job(
         del request["array"]
     if script in SCRIPTS.values() and config.policy.lora is not None:
         request |= ONE_GPU
-    options = dict(requested)
-    if overrides.gpus is not None and script.startswith("grpo_"):
-        options["gpus-per-node"] = str(overrides.gpus)
+    if options.gpus is not None and script.startswith("grpo_"):
+        requested = requested | {"gpus-per-node": str(options.gpus)}
     logs = Path(config.output) / config.name / "logs"
     job_options = {"job-name": f"{name}-{config.name}", "output": f"{logs}/job-{name}-%j.log"}
     variables = {"QUERYLECT_SLURM": str(FOLDER), "QUERYLECT": str(Path(sys.executable).with_name("querylect"))}
     if os.environ.get("QUERYLECT_CLUSTER"):
         variables["QUERYLECT_CLUSTER"] = os.path.abspath(os.environ["QUERYLECT_CLUSTER"])
-    if overrides.retriever_nodes and script.startswith("grpo_"):
-        variables["RETRIEVER_NODES"] = str(overrides.retriever_nodes)
+    if options.retriever_nodes and script.startswith("grpo_"):
+        variables["RETRIEVER_NODES"] = str(options.retriever_nodes)
     lines = [
         "#!/usr/bin/env bash",
         f"# {script}.sh for {config.name}, written by `querylect launch`. Submit it again, as it is, to go on.",
         *(
             f"#SBATCH --{key}={value}" if value else f"#SBATCH --{key}"
-            for key, value in (request | options | job_options).items()
+            for key, value in (request | requested | job_options).items()
         ),
         *(f"export {key}={shlex.quote(value)}" for key, value in variables.items()),
         'source "$QUERYLECT_SLURM/lib.sh"',
         f'{body} {shlex.join(arguments)} "$@"',
     ]
-    return Job(name, "\n".join(lines) + "\n", [f"--{key}={value}" for key, value in options.items()])
+    return Job(name, "\n".join(lines) + "\n", [f"--{key}={value}" for key, value in requested.items()])
 
 
 def _write(folder: Path, job: Job) -> Path:
@@ -254,18 +251,23 @@ def _partitions() -> str:
     return f"There are: {', '.join(names)}. " if names else ""
 
 
-def dry_run(config: RunConfig, overrides: LaunchOptions, chain: bool, folder: Path) -> str:
-    """All jobs as text: their scripts, and the components, nodes and commands of each. `folder` is temporary."""
+def dry_run(config: RunConfig, options: LaunchOptions, chain: bool, folder: Path) -> str:
+    """All jobs as text: their scripts, and the components, nodes and commands of each. `folder` is temporary.
+
+    Raises StorageError where `folder` cannot be written.
+    """
     config_file = folder / "config.yaml"
-    config_file.write_text(dump_config(config), encoding="utf-8")
+    unwritable = "Free some space there, or choose another folder with TMPDIR."
+    with writing(config_file, unwritable):
+        config_file.write_text(dump_config(config), encoding="utf-8")
     true_path = str(Path(config.output) / config.name / "job" / "config.yaml")
     parts = []
-    for job in jobs_of(config, overrides, chain):
-        script = _write(folder, Job(job.name, job.text.replace(true_path, str(config_file))))
+    for job in jobs_of(config, options, chain):
+        with writing(folder, unwritable):
+            script = _write(folder, Job(job.name, job.text.replace(true_path, str(config_file))))
         process = subprocess.run(["bash", script, "--dry-run"], capture_output=True, text=True, check=False)
         if process.returncode:
             raise ClusterError(process.stderr.strip())
-        options = " ".join(job.options)
         plan = process.stdout.replace(str(config_file), true_path)
-        parts.append(f"── {job.name}: sbatch {options}\n{job.text}\n{plan}")
+        parts.append(f"── {job.name}: sbatch {' '.join(job.options)}\n{job.text}\n{plan}")
     return "\n".join(parts)

@@ -56,7 +56,7 @@ def check_shape(settings: TrainConfig, rollout: RolloutConfig, processes: int = 
         and shared_engine
     ):
         raise ConfigError(
-            f"expert iteration samples in the first of {processes} processes, and rollout.engine "
+            f"expert iteration samples in the main process of {processes}, and rollout.engine "
             f"{rollout.engine} is shared by all of them. Use rollout.engine=transformers or an engine per "
             "process (rollout.vllm.tensor_parallel_size=1), or set train.warm_start.questions to 0.",
             code="shared-engine",

@@ -1,4 +1,4 @@
-"""Experiment trackers besides metrics.jsonl: transformers' callbacks for Weights & Biases, TensorBoard and trackio.
+"""Experiment trackers besides metrics.jsonl: callbacks for Weights & Biases, TensorBoard and trackio.
 
 Each callback runs in a thread of its own, so none can delay a run or end it with an error. A failure is logged once, in
 one sentence; metrics.jsonl is complete in any case.
@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
-from transformers.integrations import TensorBoardCallback, TrackioCallback, WandbCallback
+from transformers.integrations import TensorBoardCallback, TrackioCallback
 from transformers.integrations.integration_utils import rewrite_logs
 
 from ..configs.schema import RunConfig, TrackingConfig
@@ -66,28 +66,68 @@ class TrackedRun:
         return {**self.config.model_dump(mode="json"), "provenance": dict(self.provenance)}
 
 
-class WandbTracker(WandbCallback):  # type: ignore[misc]
-    """Logs into the W&B run of the run folder, offline if no server takes it, and adds sampled trees as a table."""
+class WandbTracker(TrainerCallback):
+    """Logs into the W&B run of the run folder, offline if no server takes it, and adds sampled trees as a table.
+
+    Not a WandbCallback of transformers, which logs into whichever run is open in the process and watches the model.
+    """
 
     def __init__(self, run: TrackedRun) -> None:
-        super().__init__()
-        self._tracked = run
+        import wandb
 
-    def setup(self, args: Any, state: Any, model: Any, **kwargs: Any) -> None:
+        self._wandb, self._tracked = wandb, run
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Open the run, online if that is asked for and possible."""
-        mode = wandb_mode(self._tracked.config.tracking)
-        if mode == "online" and credentials() is None:
+        self._settings = {**args.to_dict(), **self._tracked.description}
+        self._online = wandb_mode(self._tracked.config.tracking) == "online"
+        if self._online and credentials() is None:
             self._warn_offline("nobody is logged in: `wandb login`")
-            mode = "offline"
+            self._online = False
         try:
-            self._open(mode)
+            self._run = self._open(self._tracked.joined)
         except self._wandb.Error as error:
-            if mode == "offline":
+            if not self._online:
                 raise
             self._warn_offline(in_one_line(error))
-            self._wandb.teardown()  # otherwise its service still holds the refused run, and ids must be unique
-            self._open("offline")
-        super().setup(args, state, model, **kwargs)
+            self._run = self._open_offline(self._tracked.joined)
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any, table: Rows = (), **_: Any) -> None:
+        """Log the metrics at the trainer's step, so that a resumed run continues its curves; with them the table of
+        sampled trees, if there is one. A run that the server refuses continues offline."""
+        try:
+            self._log(logs, table, state.global_step)
+        except self._wandb.Error as error:
+            if not self._online:
+                raise
+            log.warning(
+                "Weights & Biases refused this run (%s); it continues offline, and after `wandb login` %s uploads it",
+                in_one_line(error), self._sync_online,
+            )  # fmt: skip
+            with suppress(TimeoutError):
+                self._run.finish()
+            self._run = self._open_offline(joined=True)
+            self._log(logs, table, state.global_step)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Finish the run; if it is online, send the rest."""
+        try:
+            self._run.finish()
+        except TimeoutError:
+            log.warning(
+                "Weights & Biases had not taken all of this run after %g s; it is in %s, and %s uploads it",
+                SENDING_SECONDS, self._tracked.folder / "wandb", self._sync_online,
+            )  # fmt: skip
+
+    @property
+    def _sync_online(self) -> str:
+        return f"`querylect sync {self._tracked.folder} --include-online`"
+
+    def _log(self, logs: Any, table: Rows, step: int) -> None:
+        figures = {**rewrite_logs(logs), "train/global_step": step}
+        if table:
+            figures["rollouts"] = self._wandb.Table(columns=list(COLUMNS), data=[list(row) for row in table])
+        self._run.log(figures, step=step)
 
     def _warn_offline(self, reason: str) -> None:
         log.warning(
@@ -95,16 +135,22 @@ class WandbTracker(WandbCallback):  # type: ignore[misc]
             "it later", reason, self._tracked.folder,
         )  # fmt: skip
 
-    def _open(self, mode: str) -> None:
-        run = self._tracked
-        self._wandb.init(
-            project=run.config.tracking.project,
-            name=run.config.name,
-            id=run.id,
-            resume="allow" if run.joined else None,
-            dir=str(run.folder),
-            mode=mode,
-            config=run.description,
+    def _open_offline(self, joined: bool) -> Any:
+        self._online = False
+        self._wandb.teardown()  # otherwise its service still holds the refused run, and ids must be unique
+        return self._open(joined)
+
+    def _open(self, joined: bool) -> Any:
+        tracked = self._tracked
+        run = self._wandb.init(
+            project=tracked.config.tracking.project,
+            name=tracked.config.name,
+            id=tracked.id,
+            resume="allow" if joined else None,
+            reinit="create_new",  # beside a run that the process has open
+            dir=str(tracked.folder),
+            mode="online" if self._online else "offline",
+            config=self._settings,
             settings=self._wandb.Settings(
                 silent=True,
                 console="off",
@@ -113,18 +159,9 @@ class WandbTracker(WandbCallback):  # type: ignore[misc]
                 finish_timeout_raises=True,
             ),
         )
-
-    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, table: Rows = (), **_: Any) -> None:
-        """Log the metrics as the callback does, but at the trainer's step, so that a resumed run continues its curves;
-        with them the table of sampled trees, if there is one."""
-        figures = {**rewrite_logs(logs), "train/global_step": state.global_step}
-        if table:
-            figures["rollouts"] = self._wandb.Table(columns=list(COLUMNS), data=[list(row) for row in table])
-        self._wandb.log(figures, step=state.global_step)
-
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Finish the run; if it is online, send the rest."""
-        self._wandb.finish()
+        run.define_metric("train/global_step")
+        run.define_metric("*", step_metric="train/global_step", step_sync=True)
+        return run
 
 
 class TrackioTracker(TrackioCallback):  # type: ignore[misc]

@@ -68,9 +68,10 @@ def build_index(
             if workers > 1 and not members:
                 from .workers import run_workers
 
-                del build, kind  # and its models: each worker loads its own
+                del build
+                if isinstance(kind, DenseKind):  # without its encoder, which a merge does not need
+                    kind = open_kind(config, recipe_of(config), open_retriever)
                 run_workers(config, plan, parts, workers, progress, build_shard)
-                kind = open_kind(config, recipe_of(config), open_retriever)
             else:
                 _write_parts(build, range(len(plan.blocks)), progress)
             return _merge(config, parts, plan, kind, progress)

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 from querylect.cli import main
-from querylect.errors import ConfigError
+from querylect.configs.schema import RunConfig
+from querylect.errors import ConfigError, StorageError
 from querylect.slurm.facts import as_shell, facts
 
 from ..raising import refused
@@ -235,6 +236,13 @@ def test_launch_writes_the_jobs_and_a_chain_of_them(tmp_path, monkeypatch, capsy
     assert "retriever-node-3" in train
     assert "--num_machines 2" in train
     assert "eval runs/paper-qwen3" in told[told.index("── eval") :]
+
+
+def test_a_dry_run_that_cannot_write_its_scripts_says_where(tmp_path):
+    from querylect.slurm.launch import LaunchOptions, dry_run
+
+    with refused(StorageError, "unwritable-file", tmp_path / "none", "TMPDIR"):
+        dry_run(RunConfig(), LaunchOptions(), False, tmp_path / "none")
 
 
 def test_launch_without_slurm_says_so(tmp_path, monkeypatch, capsys):

@@ -387,7 +387,24 @@ SCALARS = (
     | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(st.characters(exclude_categories=("Cs", "Cc")))
     | st.sampled_from(
-        ["1e-5", "no", "~", "", "0o7", "1:30", "2026-11-21", "<<", "=", ".inf", "- a", "a: b", "0x1F", "1_000"]
+        [
+            "1e-5",
+            "no",
+            "~",
+            "",
+            "0o7",
+            "1:30",
+            "2026-11-21",
+            "<<",
+            "=",
+            ".inf",
+            "- a",
+            "a: b",
+            "0x1F",
+            "1_000",
+            "a\x85b",
+            "\x85",
+        ]
     )
 )
 

@@ -30,6 +30,7 @@ from querylect.envs.retrievers.bm25 import Bm25Kind
 from querylect.envs.retrievers.open import (
     open_retriever,
 )
+from querylect.envs.retrievers.registry import open_kind
 from querylect.errors import ConfigError, DataError, IndexFolderError, StorageError
 
 from ..encoders import save_bert
@@ -111,6 +112,24 @@ def test_any_number_of_workers_gives_the_same_bytes(config):
     assert seen[-1] == (DOCUMENTS, DOCUMENTS)
     assert seen == sorted(seen, key=lambda pair: pair[0])
     assert active_children() == []
+
+
+def test_a_build_with_workers_opens_the_kind_once_for_itself(tmp_path, monkeypatch):
+    """Opening one may load a model or run a module of the user."""
+    opened = []
+
+    def open_and_count(*arguments):
+        opened.append(arguments)
+        return open_kind(*arguments)
+
+    def run_here(config, plan, parts, workers, progress, build_shard):
+        assert len(opened) == 1
+        build_shard(config, 1, 1)
+
+    monkeypatch.setattr("querylect.envs.index.build.open_kind", open_and_count)
+    monkeypatch.setattr("querylect.envs.index.workers.run_workers", run_here)
+    build_index(EnvironmentConfig(dataset=write_corpus(tmp_path / "data"), index=str(tmp_path / "index")), workers=2)
+    assert len(opened) == 2, "by the build and by its worker"
 
 
 def test_the_size_of_the_blocks_does_not_show_in_a_bm25_index(tmp_path):

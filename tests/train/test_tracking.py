@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 from querylect.configs.schema import RunConfig
-from querylect.errors import ConfigError
-from querylect.train.arguments import check_report_to
+from querylect.errors import ConfigError, TrackingError
+from querylect.train import sync as syncing
+from querylect.train.arguments import check_report_to, grpo_config
 from querylect.train.tracking import (
     CLOSING_SECONDS,
     SENDING_SECONDS,
@@ -29,7 +30,7 @@ from transformers import TrainerCallback, TrainerState
 
 from ..lessons import change, lesson_url, lessons, records, settings, speaking, without_seconds  # noqa: F401 (fixtures)
 from ..raising import refused
-from ..wandb_server import KEY, wandb_server
+from ..wandb_server import KEY, WandbServer, wandb_server
 from .test_train_validation import ASKED, served  # noqa: F401 (fixture)
 
 TRACKED = """
@@ -66,10 +67,12 @@ def surroundings(url: str | None, home: Path, key: str | None = KEY) -> dict[str
     return kept | given | ({"WANDB_API_KEY": key} if key else {})
 
 
-def tracked(folder: Path, environment: dict[str, str], first: int, last: int, **tracking) -> str:
+def tracked(
+    folder: Path, environment: dict[str, str], first: int, last: int, before: str = "", after: str = "", **tracking
+) -> str:
     """Track steps `first` to `last` in a child; what it prints to stderr. Its stdout stays empty."""
     folder.mkdir(exist_ok=True)
-    command = [sys.executable, "-c", TRACKED, str(folder), json.dumps(tracking), str(first), str(last)]
+    command = [sys.executable, "-c", before + TRACKED + after, str(folder), json.dumps(tracking), str(first), str(last)]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     return done.stderr
@@ -114,7 +117,108 @@ def test_an_offline_run_and_its_resumption_are_uploaded_under_one_id_once(server
     assert config["tracking"]["value"]["project"] == "querylect"
     asked = len(server.operations)
     assert sync(run, environment=here).stdout == f"{run}: everything has been uploaded before\n"
+    assert sync(run, environment=surroundings(server.url, tmp_path, key=None)).returncode == 0, "no login is needed"
     assert len(server.operations) == asked
+
+
+BEFORE = """
+import wandb
+mine = wandb.init(mode="offline", dir={folder!r})
+"""
+AFTER = """
+assert wandb.run is mine
+mine.log({"mine": 1})
+assert "mine" in dict(mine.summary)
+assert "train/reward/turn1" not in dict(mine.summary)
+mine.finish()
+"""
+
+
+def test_a_run_is_tracked_beside_an_open_one_whatever_the_users_wandb_variables_say(server, tmp_path):
+    run = tmp_path / "walk"
+    here = surroundings(server.url, tmp_path) | {"WANDB_WATCH": "all", "WANDB_LOG_MODEL": "end", "WANDB_SILENT": "true"}
+    assert "wandb failed" not in tracked(run, here, 1, 2, before=BEFORE.format(folder=str(tmp_path)), after=AFTER)
+    assert sync(run, environment=here).returncode == 0
+    ((id, lines),) = server.history.items()
+    assert id == (run / "tracking_id").read_text().strip()
+    assert [line["train/reward/turn1"] for line in lines] == [0.1, 0.2]
+    assert not any("model" in name for name in server.uploads)
+
+
+def test_a_run_refused_midway_continues_offline_and_is_uploaded_whole(server, tmp_path):
+    def answer_until_the_run_is_open(operation, asked):
+        answer = WandbServer.answer(server, operation, asked)
+        if operation == "UpsertBucket":
+            server.mood = "401"
+        return answer
+
+    run, here = tmp_path / "walk", surroundings(server.url, tmp_path)
+    server.answer = answer_until_the_run_is_open
+    warned = tracked(run, here, 1, 3, wandb="online")
+    assert warned.count("refused this run") == 1
+    assert f"querylect sync {run} --include-online" in warned
+    del server.answer
+    server.mood = "well"
+    assert sync(run, "--include-online", environment=here).returncode == 0
+    (lines,) = server.history.values()
+    assert [(line["_step"], line["eval/reward/turn1"]) for line in lines if "eval/reward/turn1" in line] == [
+        (1, 0.05), (2, 0.1), (3, 0.15),
+    ]  # fmt: skip
+    assert any("rollouts" in name for name in server.uploads), "the table that was refused"
+
+
+def test_an_upload_that_is_unfinished_at_the_end_says_how_to_upload_the_rest(tmp_path, monkeypatch, caplog):
+    class Run:
+        def define_metric(self, *_, **__):
+            pass
+
+        def finish(self):
+            raise TimeoutError
+
+    monkeypatch.setattr("wandb.init", lambda **_: Run())
+    config = change(RunConfig(), **{"tracking.wandb": "offline"})
+    trackers = open_trackers(config, tmp_path, {})
+    trackers.begin(grpo_config(config, tmp_path), TrainerState())
+    trackers.close()
+    assert f"querylect sync {tmp_path} --include-online" in caplog.text
+
+
+def sync_with(monkeypatch, client) -> None:
+    monkeypatch.setattr(syncing, "check_login", lambda: None)
+    monkeypatch.setattr(syncing.subprocess, "run", client)
+
+
+def offline_file(folder: Path, second: int) -> Path:
+    file = folder / "wandb" / f"offline-run-20260101_00000{second}-abcd" / "run-abcd.wandb"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"x")
+    return file
+
+
+def test_only_a_whole_upload_is_marked(tmp_path, monkeypatch):
+    first, second = (offline_file(tmp_path, number) for number in (1, 2))
+    outcome = ""
+
+    def client(command, **_):
+        file = Path(command[-1])
+        if file == second and outcome == "timeout":
+            raise subprocess.TimeoutExpired(command, 1)
+        if not (file == second and outcome == "no mark"):
+            file.with_name("run-abcd.wandb.synced").touch()
+        if file == second and outcome == "growth":
+            with file.open("ab") as grown:
+                grown.write(b"y")
+            os.utime(file, (0, 0))  # before the mark
+        return subprocess.CompletedProcess(command, 0, "wandb: Not authenticated.\n")
+
+    sync_with(monkeypatch, client)
+    for outcome in ("timeout", "no mark", "growth"):
+        with pytest.raises(TrackingError):
+            syncing.sync([tmp_path])
+        assert [mark.parent for mark in tmp_path.rglob("*.synced")] == [first.parent], outcome
+    outcome = "well"
+    syncing.sync([tmp_path])
+    assert {mark.parent for mark in tmp_path.rglob("*.synced")} == {first.parent, second.parent}
 
 
 def test_a_sync_that_fails_leaves_the_run_to_the_next(server, tmp_path):
@@ -124,11 +228,12 @@ def test_a_sync_that_fails_leaves_the_run_to_the_next(server, tmp_path):
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path.suffix != ".log"}
     assert sync(tmp_path, environment=here).returncode == 2, "no offline run"
     assert sync(run, environment=surroundings(server.url, tmp_path, key=None)).returncode == 2, "nobody is logged in"
-    for mood in ("401", "stream 401"):  # W&B's own client exits with 0, and marks the second as synced
+    for mood, code in (("401", 2), ("stream 401", 1)):  # W&B's own client exits with 0, and marks the second as synced
         server.mood = mood
         done = sync(run, environment=here)
-        assert done.returncode == 1, done.stderr
-        assert "`wandb login --relogin`" in done.stderr.replace("\n", " ")
+        assert done.returncode == code, done.stderr
+        if code == 2:
+            assert "`wandb login --relogin`" in done.stderr.replace("\n", " ")
         assert KEY not in done.stderr
         assert before == {path: path.read_bytes() for path in before}
         assert not list(run.rglob("*.synced"))

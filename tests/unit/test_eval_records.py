@@ -59,6 +59,11 @@ def test_an_outage_is_none_and_never_zero():
     assert record.searches == 1
 
 
+def test_a_turn_below_an_outage_counts_no_search():
+    path = node(1, 10, 4, metrics={}, reward=None, children=[node(2, 20, 3, metrics={}, reward=None)])
+    assert [record.searches for record in records_of_trees("untrained", [Tree(QUESTION, [path])])] == [1, 1]
+
+
 def test_every_sample_is_a_record_of_its_own_with_the_seconds_up_to_its_turn():
     paths = [node(1, 10, 4, children=[node(2, 20, 3)]), node(1, 10, 5, children=[node(2, 20, 1)])]
     rows = records_of_trees("sampled", [Tree(QUESTION, paths)], samples=2, seconds=[0.5, 0.25])

@@ -6,7 +6,7 @@ import huggingface_hub
 import pytest
 from huggingface_hub import errors
 from querylect.errors import ConfigError, DownloadError, HubUnavailableError, StorageError
-from querylect.export.aside import only_export, refuse_the_run
+from querylect.export.aside import only_export, placed, refuse_the_run
 from querylect.export.export import _upload_folder
 from querylect.export.upload import SAFE, HubRepository
 from querylect.inference.load import open_trained
@@ -34,6 +34,14 @@ def test_one_export_of_a_run_at_a_time_and_no_file_left_of_it(tmp_path):
         assert list(tmp_path.iterdir()) == []
     with only_export(tmp_path):
         pass
+
+
+def test_an_export_that_a_killed_process_left_aside_is_put_back_if_the_next_one_fails(tmp_path):
+    (tmp_path / ".demo.before").mkdir()
+    (tmp_path / ".demo.before" / "card").touch()
+    with pytest.raises(RuntimeError), placed(tmp_path / "demo"):
+        raise RuntimeError
+    assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")] == ["demo", "demo/card"]
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,9 @@ import json
 import logging
 from dataclasses import dataclass
 
+import pytest
 from querylect.errors import StorageError
-from querylect.storage import KeyedJournal, data_sha256, only_writer, write_text
+from querylect.storage import KeyedJournal, data_sha256, folder_reaches_the_disk, only_writer, write_text
 
 from ..raising import refused
 
@@ -113,6 +114,28 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, monke
     with refused(StorageError, "unwritable-file", path, "No space left", "Free some space."):
         write_text(path, "new", "Free some space.")
     assert [file.read_text() for file in path.parent.iterdir()] == ["old"]
+
+
+@pytest.mark.parametrize("error", [UnicodeEncodeError, KeyboardInterrupt])
+def test_text_that_cannot_be_encoded_and_ctrl_c_leave_no_partial_file(tmp_path, monkeypatch, error):
+    def interrupt(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("os.fsync", interrupt)
+    with pytest.raises(error):
+        write_text(tmp_path / "page.md", "\ud800" if error is UnicodeEncodeError else "text", "")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_system_that_cannot_fsync_folders_is_tolerated_and_files_are_not(tmp_path, monkeypatch):
+    def refuse(descriptor):
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+    monkeypatch.setattr("os.fsync", refuse)
+    folder_reaches_the_disk(tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match="Invalid argument"):
+        folder_reaches_the_disk(tmp_path)
 
 
 def test_a_digest_does_not_depend_on_the_order_of_keys():
