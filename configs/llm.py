@@ -25,7 +25,7 @@ class LlmConfig(Section):
     concurrency: Annotated[int, Field(ge=1)] = 8
     """Endpoint: maximum concurrent requests."""
     timeout: Annotated[float, Field(gt=0)] = 120.0
-    """Endpoint: timeout of one attempt, in seconds."""
+    """Endpoint: longest wait of one attempt for a connection, and then for data, in seconds."""
     deadline: Annotated[float, Field(gt=0)] = 300.0
     """Endpoint: deadline of one prompt over all attempts, in seconds; after it the response is missing."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"

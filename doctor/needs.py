@@ -43,6 +43,8 @@ def _local(prefix: str, env: EnvironmentConfig, config_name: str, online: bool) 
         return
     for model in sorted(models):
         yield _model(f"{prefix}env.model", model, online)
+    if any(settings.remote is not None for settings in indexes):
+        yield _package(f"{prefix}env.remote", "opensearchpy", "opensearch")
     if any(recipe.kind == "dense" for recipe in recipes) and find_spec("faiss") is None:
         remedy = "pip install 'querylect[cpu]', or [gpu] for GPUs"
         yield _finding(f"{prefix}env.retriever", False, "a dense retriever, and FAISS is not installed", remedy)
@@ -145,9 +147,11 @@ def _packages(config: RunConfig) -> Iterator[Finding]:
     }
     if config.rollout.engine == "vllm":
         required["rollout.engine vllm"] = ("vllm", "gpu")
-    if config.env.remote is not None:
-        required["env.remote"] = ("opensearchpy", "opensearch")
     for name, (module, extra) in required.items():
-        installed = find_spec(module) is not None
-        detail = "installed" if installed else "not installed"
-        yield _finding(name, installed, detail, f"pip install 'querylect[{extra}]'")
+        yield _package(name, module, extra)
+
+
+def _package(name: str, module: str, extra: str) -> Finding:
+    installed = find_spec(module) is not None
+    detail = "installed" if installed else "not installed"
+    return _finding(name, installed, detail, f"pip install 'querylect[{extra}]'")

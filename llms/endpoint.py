@@ -1,9 +1,9 @@
 """An OpenAI-compatible endpoint, asked through the `openai` client.
 
 The client retries transient failures (429, 5xx, a timeout, a broken connection, an answer that is no completion) with
-growing pauses or after the endpoint's Retry-After, until the deadline of the prompt. If the endpoint refuses a prompt
-(400, 413, 422), only that prompt fails. A wrong key, URL or model name, and an endpoint that does not answer at all,
-end the run.
+growing pauses or after the endpoint's Retry-After, until the deadline of the prompt; it does not wait for a Retry-After
+above two minutes. If the endpoint refuses a prompt (400, 413, 422), only that prompt fails. A wrong key, URL or model
+name, and an endpoint that does not answer at all, end the run.
 """
 
 import asyncio
@@ -27,6 +27,8 @@ FIRST_CONTACT_SECONDS = 20.0
 """How long to try an endpoint that was never reached."""
 LONGEST_PAUSE = 8.0
 """Seconds between two attempts at most, that of the openai client; it begins with half a second and doubles."""
+UNLIMITED_RETRIES = 10**6
+"""For an endpoint that was reached: the deadline of the prompt ends them."""
 REFUSED = (400, 413, 422)
 WRONG = (401, 403, 404)
 
@@ -35,7 +37,7 @@ _last_failure: ContextVar[str] = ContextVar("_last_failure", default="timeout")
 
 
 def retries_within(seconds: float) -> int:
-    """How many retries with the longest pauses take less than these seconds, where attempts fail at once."""
+    """How many retries it takes to find nothing at the URL for these seconds: such attempts fail at once."""
     return 3 + int(seconds / LONGEST_PAUSE)
 
 
@@ -188,7 +190,8 @@ class Endpoint:
             async with asyncio.timeout(deadline):
                 while len(texts) < draw.n:
                     reached = self._reached
-                    retries = retries_within(deadline if reached else min(deadline, FIRST_CONTACT_SECONDS))
+                    first_retries = retries_within(min(deadline, FIRST_CONTACT_SECONDS))
+                    retries = UNLIMITED_RETRIES if reached else first_retries
                     create = client.with_options(max_retries=retries).chat.completions.with_raw_response.create
                     try:
                         raw = await create(**self._request(prompt, draw, len(texts)))
@@ -196,7 +199,8 @@ class Endpoint:
                         status = getattr(error, "status_code", None)
                         if reached or not self._reached or status in (*WRONG, *REFUSED):
                             raise
-                        continue  # it is there: go on with as many retries as the deadline allows
+                        costs.retries += 1
+                        continue  # it is there: go on until the deadline
                     answer = _Completion.model_validate_json(raw.content)
                     texts += [choice.text() for choice in answer.choices]
                     usages.append(answer.usage)

@@ -73,6 +73,7 @@ class ChatServer:
 def impatient(monkeypatch):
     """Nothing is retried: one failure is enough."""
     monkeypatch.setattr(endpoint, "retries_within", lambda seconds: 0)
+    monkeypatch.setattr(endpoint, "UNLIMITED_RETRIES", 0)
 
 
 @contextmanager

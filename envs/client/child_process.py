@@ -1,8 +1,8 @@
 """The environment service as a child process that never outlives its parent.
 
-The parent holds the write end of the child's standard input: the first line is the configuration, and its end, however
-the parent comes to die, stops the child. The child binds port 0 itself and reports its URL, or its error, through a
-second pipe. It lives in a session of its own, so that Ctrl-C in a terminal reaches the parent alone.
+The parent holds the write end of the child's standard input: the first line is the configuration, and its end stops
+the child, which also looks whether the parent is still there. The child binds port 0 itself and reports its URL, or its
+error, through a second pipe. It lives in a session of its own, so that Ctrl-C in a terminal reaches the parent alone.
 """
 
 import json
@@ -55,7 +55,7 @@ class _Child:
         settings = config.model_copy(update=PRIVATE).model_dump_json()
         try:
             self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "querylect.envs.server.child", str(report_write)],
+                [sys.executable, "-P", "-m", "querylect.envs.server.child", str(report_write), str(os.getpid())],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,

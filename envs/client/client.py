@@ -37,7 +37,6 @@ from ..server.schemas import (
 )
 from .transport import (
     CONCURRENT_REQUESTS,
-    CONNECT_SECONDS,
     Call,
     ClientStats,
     OutageError,
@@ -207,14 +206,9 @@ class EnvironmentClient:
             self.stats.seconds += time.perf_counter() - started
 
     async def _discover(self, deadline: float) -> EnvironmentInfo:
-        """Ask all replicas for /v1/environment; where none answers, one after the other until one does."""
-        call = Call("GET", "/v1/environment", EnvironmentInfo)
-        outcomes = await self._transport.ask_all(call, min(deadline, time.monotonic() + CONNECT_SECONDS))
+        """Ask all replicas for /v1/environment until at least one answers."""
+        outcomes = await self._transport.ask_all(Call("GET", "/v1/environment", EnvironmentInfo), deadline)
         infos = [outcome for outcome in outcomes if isinstance(outcome, EnvironmentInfo)]
-        for outcome in outcomes:
-            if isinstance(outcome, RequestFailure):
-                log.warning("no environment at %s", outcome)
-        infos = infos or [await self._transport.ask(call, deadline)]
         self._info = self._info or infos[0]
         for info in infos:
             self._check_index(info.index_hash)

@@ -5,11 +5,12 @@ A usable answer is a 200 whose body validates. Everything else is a failure that
 """
 
 import asyncio
+import logging
 import math
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from typing import Generic, TypeVar
 
@@ -21,6 +22,8 @@ from ...configs.schema import ClientConfig
 from ...errors import ConfigError, RequestError, TokenError
 from ..server.auth import token_of
 from ..server.schemas import Problem
+
+log = logging.getLogger(__name__)
 
 Answer = TypeVar("Answer", bound=BaseModel)
 
@@ -181,21 +184,26 @@ class Transport:
         Raises OutageError at the deadline, RequestError where a replica refuses the request, TokenError where one wants
         another token.
         """
+        return await self._retrying(deadline)(self._ask_in_turn, call, deadline)
+
+    async def ask_all(self, call: Call[Answer], deadline: float) -> list[Answer | RequestFailure]:
+        """What each replica says when all are asked at once, in rounds until one of them gives a usable answer.
+
+        Raises as `ask`.
+        """
+        return await self._retrying(deadline)(self._ask_together, call, deadline)
+
+    def _retrying(self, deadline: float) -> AsyncRetrying:
+        """Rounds of one request, until one is no OutageError."""
         self.stats.requests += 1
         jitter = wait_random_exponential(multiplier=BACKOFF_SECONDS, max=MAX_BACKOFF_SECONDS)
-        retrying = AsyncRetrying(
+        return AsyncRetrying(
             retry=retry_if_exception_type(OutageError),
             wait=wait_exception(lambda error: getattr(error, "retry_after", 0.0)) + jitter,
             stop=lambda state: time.monotonic() + state.upcoming_sleep > deadline - LEAST_ATTEMPT_SECONDS,
             sleep=asyncio.sleep,
             reraise=True,
         )
-        return await retrying(self._ask_in_turn, call, deadline)
-
-    async def ask_all(self, call: Call[Answer], deadline: float) -> list[Answer | RequestFailure]:
-        """What each replica says when all are asked at once, without a second try. Raises RequestError as `ask`."""
-        self.stats.requests += 1
-        return await asyncio.gather(*(self._attempt(replica, replace(call), deadline) for replica in self.replicas))
 
     async def text(self, replica: Replica, path: str) -> str | None:
         """What one replica answers to a GET, without a second try; None where it does not answer 200 at once."""
@@ -217,6 +225,17 @@ class Transport:
             if time.monotonic() >= deadline:
                 break
         raise OutageError(failures)
+
+    async def _ask_together(self, call: Call[Answer], deadline: float) -> list[Answer | RequestFailure]:
+        """Ask all replicas at once. OutageError where none gives a usable answer soon."""
+        soon = min(deadline, time.monotonic() + CONNECT_SECONDS)
+        outcomes = await asyncio.gather(*(self._attempt(replica, call, soon) for replica in self.replicas))
+        failures = [outcome for outcome in outcomes if isinstance(outcome, RequestFailure)]
+        for failure in failures:
+            log.warning("no answer from %s", failure)
+        if len(failures) == len(outcomes):
+            raise OutageError(failures)
+        return outcomes
 
     async def _attempt(self, replica: Replica, call: Call[Answer], deadline: float) -> Answer | RequestFailure:
         """Ask one replica once."""

@@ -51,6 +51,11 @@ class _Incomplete(Exception):
     """One attempt without a complete answer."""
 
 
+def _no_failed_attempt(record: logging.LogRecord) -> bool:
+    """Leaves out opensearch-py's warning and traceback for each failed attempt; RemoteIndex reports the last one."""
+    return record.funcName != "log_request_fail"
+
+
 class RemoteIndex:
     """One index of a service, through opensearch-py.
 
@@ -61,7 +66,7 @@ class RemoteIndex:
     def __init__(self, config: RemoteConfig) -> None:
         """Connects at the first request. Raises ConfigError without opensearch-py or for an unusable URL."""
         try:
-            from opensearchpy import OpenSearch
+            from opensearchpy import OpenSearch, RequestsHttpConnection
         except ImportError as error:
             raise ConfigError(
                 "env.remote needs opensearch-py, which is not installed: pip install 'querylect[opensearch]'.",
@@ -80,21 +85,29 @@ class RemoteIndex:
                 code="credentials-in-url",
             )
         auth = os.environ.get(config.auth_env)
+
+        def authorize(request: Any) -> Any:
+            """Without it, requests would prefer a password of ~/.netrc."""
+            if auth:
+                request.headers["Authorization"] = auth
+            return request
+
         self._config = config
         self._client = OpenSearch(
             [{"host": (url.host or "").strip("[]"), "port": url.port, "url_prefix": (url.path or "").strip("/")}],
             use_ssl=url.scheme == "https",
-            headers={"Authorization": auth} if auth else {},
+            http_auth=authorize,
+            connection_class=RequestsHttpConnection,  # honours HTTP_PROXY, HTTPS_PROXY and NO_PROXY
             timeout=config.timeout,
             max_retries=0,  # they follow at once and without a deadline; _complete_answer waits and has one
         )
-        logging.getLogger("opensearch").setLevel(logging.CRITICAL)  # it logs a traceback for each failed attempt
+        logging.getLogger("opensearch").addFilter(_no_failed_attempt)
 
     def describe(self) -> dict[str, Any]:
         """Settings and mappings of the index, under `settings` and `mappings`."""
         name = self._config.index
         described = self._complete_answer(
-            f"GET /{name}", lambda: [dict(value) for value in self._client.indices.get(index=name).values()]
+            f"GET /{name}", lambda: [dict(value) for value in dict(self._client.indices.get(index=name)).values()]
         )
         if len(described) != 1:
             raise ConfigError(
@@ -119,7 +132,7 @@ class RemoteIndex:
         return results
 
     def _search(self, lines: list[dict[str, Any]]) -> list[Hits]:
-        responses = self._client.msearch(body=lines)["responses"]
+        responses = [dict(response) for response in self._client.msearch(body=lines)["responses"]]
         if 2 * len(responses) != len(lines):
             raise _Incomplete(f"{len(responses)} answers to {len(lines) // 2} searches")
         for response in responses:
@@ -156,7 +169,7 @@ class RemoteIndex:
         except TransportError as error:
             detail = json.dumps(error.info) if isinstance(error.info, dict) else error.error
             raise self._failure(error.status_code, detail) from error
-        except (SerializationError, AttributeError, KeyError, TypeError, ValueError) as error:
+        except (SerializationError, KeyError, TypeError, ValueError) as error:
             raise _Incomplete(f"an answer in another form ({error!r})") from error
 
     def _failure(self, status: int | str, detail: str) -> Exception:

@@ -1,12 +1,13 @@
-"""The service in a child process, `python -m querylect.envs.server.child DESCRIPTOR` (client/child_process.py).
+"""The service in a child process, `python -m querylect.envs.server.child DESCRIPTOR PARENT` (client/child_process.py).
 
-It serves what the first line of standard input says until standard input ends, and reports its URL, or its error,
-through the descriptor.
+It serves what the first line of standard input says until standard input ends or the parent process, given by its id,
+is gone, and reports its URL, or its error, through the descriptor.
 """
 
 import json
 import logging
 import os
+import select
 import signal
 import sys
 import threading
@@ -20,14 +21,17 @@ log = logging.getLogger(__name__)
 STOP_SECONDS = 6.0
 """How long the child may take to finish what is under way before it ends at once."""
 
+PARENT_SECONDS = 1.0
+"""How often the child looks for its parent."""
+
 
 def main() -> None:
-    """Serve what the first line of standard input says, until standard input ends."""
+    """Serve what the first line of standard input says, until standard input ends or the parent is gone."""
     report = os.fdopen(int(sys.argv[1]), "w", encoding="utf-8")
     settings = sys.stdin.buffer.readline()
     if not settings:
         return
-    threading.Thread(target=_stop_at_end_of_input, daemon=True).start()
+    threading.Thread(target=_stop_without_parent, args=(int(sys.argv[2]),), daemon=True).start()
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
 
     def tell(**content: str) -> None:
@@ -44,10 +48,12 @@ def main() -> None:
         sys.exit(error.exit_code)
 
 
-def _stop_at_end_of_input() -> None:
+def _stop_without_parent(parent: int) -> None:
     """Wait for the parent to close the pipe or to die; then end, gracefully if that can be done in time."""
-    while os.read(0, 4096):
-        pass
+    while os.getppid() == parent:  # a process that it forked may hold the pipe open
+        readable, _, _ = select.select([0], [], [], PARENT_SECONDS)
+        if readable and not os.read(0, 4096):
+            break
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(STOP_SECONDS)
     os._exit(1)

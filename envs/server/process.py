@@ -6,7 +6,7 @@ import gc
 import ipaddress
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
@@ -30,6 +30,7 @@ MAX_HEAD_BYTES = 65_536
 """Longest request line and headers that are taken."""
 STALLED_SECONDS = 60.0
 """How long a client may take none of an answer that waits for it; then its connection, and the answer, are let go."""
+BEAT_SECONDS = 2
 _BIND_REMEDIES = {
     errno.EADDRINUSE: "Stop the program that has the port, or set env.port to another one (0 takes a free one).",
     errno.EADDRNOTAVAIL: "Set env.host to a name or address of this machine.",
@@ -86,18 +87,20 @@ class BoundedHead(HttpToolsProtocol):
             self._timer = None
 
 
-def server_config(app: FastAPI | Callable[[], FastAPI], read_seconds: float, workers: int = 1) -> uvicorn.Config:
-    """uvicorn's settings for an app, or for a function that makes one."""
+def server_config(
+    app: FastAPI, read_seconds: float, beat: Callable[[], Awaitable[None]] | None = None
+) -> uvicorn.Config:
+    """uvicorn's settings for an app. `beat` is awaited once requests are taken, and every BEAT_SECONDS from then on."""
     return uvicorn.Config(
         app,
-        factory=not isinstance(app, FastAPI),
         http=partial(BoundedHead, head_seconds=read_seconds),  # type: ignore[arg-type]
         ws="none",
         log_config=None,
         access_log=False,
         timeout_graceful_shutdown=SHUTDOWN_SECONDS,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
-        workers=workers,
+        callback_notify=beat,
+        timeout_notify=BEAT_SECONDS,
     )
 
 

@@ -1,7 +1,8 @@
-"""Serves an environment in one process, or in several that share the port under uvicorn's supervisor.
+"""Serves an environment in one process, or in several that share a listening socket.
 
-Each worker opens the index memory-mapped, so that its pages are shared, and has caches of its own. A worker that dies
-is replaced. One that cannot start ends the service with the error that it met: it would fail in the same way again.
+Each worker opens the index memory-mapped, so that its pages are shared, and has caches of its own. One that dies or
+hangs is replaced by itself, while the others serve. An error of the environment, such as a damaged index, ends the
+service: every other worker would meet it too.
 """
 
 import logging
@@ -14,13 +15,13 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from multiprocessing.connection import Connection
+from types import FrameType
 
 import uvicorn
 from fastapi import FastAPI
-from uvicorn.supervisors.multiprocess import SIGNALS, Multiprocess
 
 from ...configs.schema import EnvironmentConfig
 from ...errors import EnvironmentUnavailableError, QuerylectError, UserError
@@ -33,8 +34,13 @@ log = logging.getLogger(__name__)
 
 STOP_SECONDS = 8.0
 """How long workers may take to end besides the time to drain; then they are killed."""
-HEALTH_SECONDS = 20
-"""How long an open worker may leave uvicorn's health check unanswered; then it is replaced."""
+HANGING_SECONDS = 20.0
+"""How long the event loop of an open worker may stand still; then it is killed and replaced."""
+RESTART_SECONDS = 1.0
+"""Pause before a dead worker is replaced; it doubles with each replacement that ends before it is open."""
+MAX_RESTART_SECONDS = 60.0
+TICK_SECONDS = 0.1
+"""How often workers and signals are looked at."""
 
 
 def serve(
@@ -71,99 +77,112 @@ def serve(
 def _serve_workers(
     config: EnvironmentConfig, token: str | None, listener: socket.socket, started: Callable[[], object]
 ) -> None:
-    reports, report = multiprocessing.get_context("spawn").Pipe(duplex=False)
-    level = logging.getLogger(__package__.partition(".")[0]).getEffectiveLevel()
-    app = partial(_worker_app, config, token, report, level)
-    settings = server_config(app, config.read_seconds, config.workers)
-    settings.timeout_worker_healthcheck = HEALTH_SECONDS
-    with _signals_restored(), _figures_folder():
-        pool = WorkerPool(settings, listener, reports, started, config.drain_seconds + STOP_SECONDS)
+    with _figures_folder(), _counted_signals() as signals:
+        workers: list[_Worker] = []
         try:
-            pool.run()
-        except BaseException:
-            pool.terminate_all()
-            pool.join_all()
-            raise
-    if pool.error is not None:
-        raise pool.error
+            workers += [_Worker(config, token, listener) for _ in range(config.workers)]
+            while not signals and not all(worker.is_open() for worker in workers):
+                for worker in workers:
+                    worker.check_start()
+                time.sleep(TICK_SECONDS)
+            if not signals:
+                started()
+            while not signals:
+                for worker in workers:
+                    worker.keep_alive()
+                time.sleep(TICK_SECONDS)
+        finally:
+            listener.close()
+            _stop(workers, signals, config.drain_seconds + STOP_SECONDS)
 
 
-class WorkerPool(Multiprocess):
-    """uvicorn's supervisor that reports when all workers take requests, and ends where one cannot start."""
-
-    def __init__(
-        self,
-        config: uvicorn.Config,
-        listener: socket.socket,
-        reports: Connection,
-        started: Callable[[], object],
-        stop_seconds: float,
-    ) -> None:
-        """Each worker writes its process id into `reports` once it is open, with an error where it cannot be."""
-        super().__init__(config, [listener])
-        self.error: QuerylectError | None = None
-        self._listener, self._reports, self._stop_seconds = listener, reports, stop_seconds
-        self._report_started: Callable[[], object] | None = started
-        self._open: set[int | None] = set()
-
-    def keep_subprocess_alive(self) -> None:
-        """Replace workers that died or hang; end all where one ended before it was open."""
-        if self.should_exit.is_set():
-            return
-        ended = [process for process in self.processes if process.exitcode is not None]
-        while self._reports.poll():
-            pid, error = self._reports.recv()
-            self._open.add(pid)
-            self.error = self.error or error
-        for process in ended:
-            if process.pid not in self._open:
-                self.error = self.error or EnvironmentUnavailableError(
-                    f"a worker ended (exit code {process.exitcode}) before it was ready; see its log.",
-                    code="startup-failed",
-                )
-        if self.error is not None:
-            self.should_exit.set()
-        elif self._open.issuperset(process.pid for process in self.processes):
-            if self._report_started is not None:
-                self._listener.listen(self.config.backlog)  # some worker may be about to
-                self._report_started()
-                self._report_started = None
-            for process in ended:
-                log.error("worker %s ended (code %s); starting another", process.pid, process.exitcode)
-                forget_process(process.pid)
-            super().keep_subprocess_alive()
-
-    def join_all(self) -> None:
-        """Wait for all workers; a second signal reaches them too, and those that take too long are killed."""
-        deadline = time.monotonic() + self._stop_seconds
-        while any(process.exitcode is None for process in self.processes) and time.monotonic() < deadline:
-            time.sleep(0.05)
-            if self.signal_queue:
-                self.signal_queue.clear()
-                self.terminate_all()
-        for process in self.processes:
-            if process.exitcode is None:
-                log.warning("worker %s did not end in %g s and is killed", process.pid, self._stop_seconds)
-                process.kill()
-        super().join_all()
-
-    def handle_hup(self) -> None:
-        """End, as a single process does when its terminal is closed."""
-        self.should_exit.set()
+def _stop(workers: list["_Worker"], signals: list[int], seconds: float) -> None:
+    """End all workers: each further signal reaches them too, and those that take too long are killed."""
+    deadline = time.monotonic() + seconds
+    sent = 0
+    while any(worker.process.is_alive() for worker in workers) and time.monotonic() < deadline:
+        if sent < max(1, len(signals)):
+            sent += 1
+            for worker in workers:
+                worker.process.terminate()
+        time.sleep(TICK_SECONDS)
+    for worker in workers:
+        if worker.process.is_alive():
+            log.warning("worker %s did not end in %g s and is killed", worker.process.pid, seconds)
+            worker.process.kill()
+        worker.process.join()
 
 
-def _worker_app(config: EnvironmentConfig, token: str | None, report: Connection, level: int) -> FastAPI:
-    """The app of a worker process, which never outlives its parent."""
+class _Worker:
+    """A worker process. Its pipe brings the error that it met while it opened, or heartbeats once it is open."""
+
+    def __init__(self, config: EnvironmentConfig, token: str | None, listener: socket.socket) -> None:
+        self._arguments = config, token, listener, logging.getLogger(__package__.partition(".")[0]).getEffectiveLevel()
+        self._pause = RESTART_SECONDS
+        self._start()
+
+    def _start(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._reports, report = context.Pipe(duplex=False)
+        self.process = context.Process(target=_work, args=(*self._arguments, report), daemon=True)
+        self.process.start()
+        report.close()
+        self._heartbeat: float | None = None
+        self._restart_at: float | None = None
+
+    def is_open(self) -> bool:
+        """Whether it has taken requests. Raises the error that kept it from opening."""
+        with suppress(EOFError):
+            while self._reports.poll():
+                error: QuerylectError | None = self._reports.recv()
+                if error is not None:
+                    raise error
+                self._heartbeat = time.monotonic()
+                self._pause = RESTART_SECONDS
+        return self._heartbeat is not None
+
+    def check_start(self) -> None:
+        """Raises EnvironmentUnavailableError where it ended before it was open, and as `is_open`."""
+        if not self.is_open() and not self.process.is_alive():
+            code = self.process.exitcode
+            message = f"a worker ended (exit code {code}) before it was ready; see its log."
+            raise EnvironmentUnavailableError(message, code="startup-failed")
+
+    def keep_alive(self) -> None:
+        """Replace it if it has died, after a pause; kill it if it hangs. Raises as `is_open`."""
+        now = time.monotonic()
+        if self._restart_at is not None:
+            if now >= self._restart_at:
+                self._start()
+        elif self.is_open() and self._heartbeat is not None and now > self._heartbeat + HANGING_SECONDS:
+            log.error("worker %s has not reported for %g s and is killed", self.process.pid, HANGING_SECONDS)
+            self._heartbeat = None
+            self.process.kill()
+        elif not self.process.is_alive():
+            log.error("worker %s ended (code %s); starting another", self.process.pid, self.process.exitcode)
+            forget_process(self.process.pid)
+            self._restart_at = now + self._pause
+            self._pause = min(2 * self._pause, MAX_RESTART_SECONDS)
+
+
+def _work(
+    config: EnvironmentConfig, token: str | None, listener: socket.socket, level: int, report: Connection
+) -> None:
+    """A worker process, which never outlives its parent."""
+    os.setsid()  # Ctrl-C in a terminal reaches the parent alone, which passes it on
     threading.Thread(target=_end_with_parent, daemon=True).start()
     set_up_logging()
     logging.getLogger(__package__.partition(".")[0]).setLevel(level)
+
+    async def beat() -> None:
+        report.send(None)
+
     try:
         app = open_app(config, token)
     except QuerylectError as error:
-        report.send((os.getpid(), error))
+        report.send(error)
         sys.exit(error.exit_code)
-    report.send((os.getpid(), None))
-    return app
+    uvicorn.Server(server_config(app, config.read_seconds, beat)).run(sockets=[listener])
 
 
 def _end_with_parent() -> None:
@@ -174,11 +193,17 @@ def _end_with_parent() -> None:
 
 
 @contextmanager
-def _signals_restored() -> Iterator[None]:
-    """uvicorn's supervisor leaves its signal handlers behind."""
-    previous = {number: signal.getsignal(number) for number in SIGNALS}
+def _counted_signals() -> Iterator[list[int]]:
+    """SIGTERM and SIGINT inside the block end up in the list, and nowhere else."""
+    signals: list[int] = []
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        log.info("stopped by signal %d", number)
+        signals.append(number)
+
+    previous = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield
+        yield signals
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
@@ -187,9 +212,12 @@ def _signals_restored() -> Iterator[None]:
 @contextmanager
 def _figures_folder() -> Iterator[None]:
     """A folder for the metrics of all workers, named in an environment variable that they inherit."""
+    previous = os.environ.get(SHARED_FOLDER)
     with tempfile.TemporaryDirectory(prefix="querylect-figures-", ignore_cleanup_errors=True) as folder:
         os.environ[SHARED_FOLDER] = folder
         try:
             yield
         finally:
             del os.environ[SHARED_FOLDER]
+            if previous is not None:
+                os.environ[SHARED_FOLDER] = previous

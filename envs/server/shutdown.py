@@ -1,8 +1,9 @@
 """How a serving process ends: the first SIGTERM or SIGINT refuses new work, then the port closes.
 
 It stands between the signals and uvicorn, whose handlers close the port and wait for the requests in flight. The port
-closes `drain_seconds` after the first signal, or at the second. Requests that still wait for a search GIVE_UP_SECONDS
-later are failed, so that they get their 503 before uvicorn cuts them off.
+closes `drain_seconds` after the first signal, or at the second; a third signal kills the process. Requests that still
+wait for a search GIVE_UP_SECONDS after the port closed are failed, so that they get their 503 before uvicorn cuts them
+off.
 """
 
 import asyncio
@@ -43,20 +44,26 @@ class Shutdown:
         loop = asyncio.get_running_loop()
         server_handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
         timers: list[asyncio.TimerHandle] = []
+        port_closed = False
 
         def close_port(number: int) -> None:
-            while timers:
-                timers.pop().cancel()
-            if callable(handler := server_handlers[signal.Signals(number)]):
-                handler(NO_SIGNAL, None)
-            timers.append(loop.call_later(GIVE_UP_SECONDS, fail_waiting))
+            nonlocal port_closed
+            if not port_closed:
+                port_closed = True
+                if callable(handler := server_handlers[signal.Signals(number)]):
+                    handler(NO_SIGNAL, None)
+                timers.append(loop.call_later(GIVE_UP_SECONDS, fail_waiting))
 
         def fail_waiting() -> None:
             self._giving_up = asyncio.ensure_future(self._give_up())
 
         def on_signal(number: int, _frame: FrameType | None) -> None:
             log.info("stopped by signal %d", number)
-            drain = 0.0 if self.begun else self._drain_seconds
+            drain = self._drain_seconds
+            if self.begun:
+                drain = 0.0
+                for handled in server_handlers:
+                    signal.signal(handled, signal.SIG_DFL)
             self.begun = True
             loop.call_soon_threadsafe(lambda: timers.append(loop.call_later(drain, close_port, number)))
 

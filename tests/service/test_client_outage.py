@@ -360,6 +360,36 @@ def test_another_replica_answers_for_a_dead_and_for_a_slow_one(scripted, url, de
     assert slow.posts <= 1
 
 
+def test_each_round_of_discovery_asks_all_replicas_even_beside_a_silent_one(new_app, run_app, monkeypatch):
+    monkeypatch.setattr(transport, "CONNECT_SECONDS", 1.0)
+    ids = {"silent": [], "starting": []}
+
+    def replica(name):
+        app = new_app()
+
+        async def asked(scope, receive, send):
+            if scope["type"] == "http":
+                ids[name].append(dict(scope["headers"])[b"x-request-id"])
+                if name == "silent":
+                    await asyncio.sleep(30)
+                if len(ids[name]) < 3:
+                    await send({"type": "http.response.start", "status": 503, "headers": []})
+                    await send({"type": "http.response.body", "body": b""})
+                    return
+            await app(scope, receive, send)
+
+        return asked
+
+    with (
+        run_app(replica("silent")) as silent,
+        run_app(replica("starting")) as starting,
+        SyncEnvironmentClient(BESIDE_A_STALL, [silent, starting]) as client,
+    ):
+        client.environment()
+    assert [len(ids["silent"]), len(ids["starting"])] == [3, 3]
+    assert len({*ids["silent"], *ids["starting"]}) == 6, "no two attempts have one id"
+
+
 def test_every_healthy_replica_gets_its_share(new_app, run_app):
     replicas = [Flapping(new_app()), Flapping(new_app())]
     with run_app(replicas[0]) as first, run_app(replicas[1]) as second:

@@ -11,6 +11,7 @@ import pytest
 from querylect import sources
 from querylect.cli import main
 from querylect.configs.load import load_config
+from querylect.configs.schema import HybridConfig, MemberConfig, RemoteConfig
 from querylect.doctor import machine as machines
 from querylect.doctor import needs as needing
 from querylect.doctor import surroundings as around
@@ -200,6 +201,27 @@ def test_a_dense_retriever_needs_faiss_and_hcqr_its_model(tmp_path, tiny_policy,
     found = by_name(needs(load_config("tiny", [*changes, gone]), "tiny", online=True))
     assert (found["env.retriever"].state, "querylect[cpu]" in found["env.retriever"].remedy) == ("needed", True)
     assert found["rewriter.llm.base_url"].state == "needed", "nobody listens there"
+
+
+def test_remote_indexes_of_a_mix_and_of_a_hybrid_need_their_client(monkeypatch):
+    monkeypatch.setattr(needing, "find_spec", lambda name: None)
+    config, remote = load_config("tiny", []), RemoteConfig(url="http://search:9200", index="mine")
+    members = [MemberConfig(retriever="bm25", index=name, remote=remote) for name in ("here", "there")]
+    changes = {
+        "direct": {"remote": remote},
+        "hybrid": {"retriever": "hybrid", "hybrid": HybridConfig(members=members)},
+        "none": {},
+    }
+    mixed = {
+        name: config.model_copy(update={"env": config.env.model_copy(update=change)})
+        for name, change in changes.items()
+    }
+    monkeypatch.setattr(needing, "environments", lambda config: mixed)
+    findings = needs(config, "tiny", online=False)
+    remedies = {finding.name: finding.remedy for finding in findings if finding.name.endswith("env.remote")}
+    assert remedies == dict.fromkeys(
+        ["direct: env.remote", "hybrid: env.remote"], "pip install 'querylect[opensearch]'"
+    )
 
 
 @pytest.mark.parametrize(

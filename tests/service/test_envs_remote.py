@@ -5,6 +5,7 @@ scores like such a service, and refuses what it refuses.
 """
 
 import json
+import logging
 import math
 import socket
 import sys
@@ -342,13 +343,16 @@ def test_a_service_that_is_gone_is_an_outage_at_every_step(dataset, tmp_path, ru
     assert url in answer.json()["detail"]
 
 
-def test_nothing_listens_at_the_url(dataset, tmp_path):
+def test_nothing_listens_at_the_url(dataset, tmp_path, caplog):
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{held.getsockname()[1]}"
         with refused(EnvironmentUnavailableError, None, url, "refused"):
             build_index(settings(dataset, tmp_path, url, deadline=0.1))
     assert not (tmp_path / "index").exists()
+    assert not [record for record in caplog.records if record.name == "opensearch"], "no traceback for each attempt"
+    logging.getLogger("opensearch").error("of the user's own client")
+    assert "of the user's own client" in caplog.text
 
 
 def test_what_the_service_calls_wrong_is_an_error_at_once(config, stand_in):
@@ -421,6 +425,19 @@ def test_the_authorization_header_comes_from_the_environment_and_not_from_the_ur
     ):
         with refused(ConfigError, code, "env.remote.url", fact):
             opened(config.model_copy(update={"remote": config.remote.model_copy(update={"url": url})}))
+
+
+def test_a_proxy_of_the_environment_is_used_and_a_password_of_netrc_is_not(config, stand_in, monkeypatch, tmp_path):
+    (tmp_path / "netrc").write_text("machine search.invalid login user password secret\n")
+    for name, value in {"NETRC": str(tmp_path / "netrc"), "HTTP_PROXY": stand_in.url, "NO_PROXY": ""}.items():
+        monkeypatch.setenv(name, value)
+        monkeypatch.delenv(name.lower(), raising=False)
+    monkeypatch.setenv("QUERYLECT_REMOTE_AUTH", "Basic c2VjcmV0")
+    remote = config.remote.model_copy(update={"url": "http://search.invalid:9200"})
+    opened(config.model_copy(update={"remote": remote}))
+    assert {(headers["host"], headers["authorization"]) for headers in stand_in.headers} == {
+        ("search.invalid:9200", "Basic c2VjcmV0")
+    }
 
 
 def test_a_missing_client_is_said_with_its_extra(config, monkeypatch):

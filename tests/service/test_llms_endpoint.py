@@ -8,7 +8,6 @@ import openai
 import pytest
 from querylect.configs.llm import LlmConfig
 from querylect.errors import ConfigError, EngineUnavailableError
-from querylect.llms import endpoint as under_test
 from querylect.llms.access import Llm
 from querylect.llms.base import Prompt, SamplingParams, Text
 from querylect.llms.endpoint import Endpoint
@@ -100,10 +99,19 @@ def test_what_fails_in_passing_is_asked_again(opened, waits, deed):
 def test_what_never_succeeds_is_missing_for_its_reason(opened, deed, reason):
     server = ChatServer()
     server.always = lambda body: deed
-    llm = opened(server)
+    llm = opened(server, deadline=0.5)
     assert llm.ask([ask("a")], SamplingParams()) == [None]
     assert llm.costs.missing == {reason: 1}
-    assert llm.costs.retries >= under_test.retries_within(30)
+
+
+def test_short_pauses_that_the_endpoint_asks_for_are_no_limit_to_the_attempts(opened, waits):
+    server = ChatServer()
+    server.script.extend([(429, {"retry-after": "1"})] * 60)
+    llm = opened(server, deadline=300)
+    (reply,) = llm.ask([ask("a")], SamplingParams())
+    assert reply.texts[0].text == "an answer"
+    assert llm.costs.retries == 60
+    assert set(waits) == {1}
 
 
 def test_a_deadline_that_passes_between_attempts_tells_their_failure(run_app):

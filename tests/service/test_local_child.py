@@ -80,12 +80,16 @@ def test_a_service_that_does_not_start_shows_its_last_lines_and_is_gone(
 
 PARENT = textwrap.dedent(
     """
-    import json, sys, threading
+    import json, os, sys, threading, time
     from querylect.configs.schema import EnvironmentConfig
     from querylect.envs.client.child_process import local_service
 
     def run():
         with local_service(EnvironmentConfig.model_validate_json(sys.argv[1])) as url:
+            if sys.argv[2] == "forking" and os.fork() == 0:
+                os.setsid()
+                time.sleep(60)
+                os._exit(0)
             print(json.dumps(url), flush=True)
             sys.stdin.read()
 
@@ -103,6 +107,7 @@ PARENT = textwrap.dedent(
         (signal.SIGINT, "main"),
         (signal.SIGKILL, "main"),
         (signal.SIGKILL, "thread"),
+        (signal.SIGKILL, "forking"),
     ],
 )
 def test_the_service_is_gone_after_its_parent_was_ended_by_a_signal(small_environment, number, where):
@@ -116,11 +121,11 @@ def test_the_service_is_gone_after_its_parent_was_ended_by_a_signal(small_enviro
     with parent:
         url = json.loads(parent.stdout.readline())
         assert httpx.get(f"{url}/readyz", trust_env=False).status_code == 200
-        (child,) = psutil.Process(parent.pid).children()
+        child, *forked = psutil.Process(parent.pid).children()
         os.killpg(parent.pid, number)
         parent.wait(15)
     gone, alive = psutil.wait_procs([child], timeout=15)
-    for process in alive:
+    for process in [*alive, *forked]:
         process.kill()
     assert gone == [child]
     assert parent.returncode == -number

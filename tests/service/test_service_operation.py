@@ -397,6 +397,19 @@ def test_the_port_closes_after_the_time_to_drain(small_environment):
         assert (process.stdout.readline(), process.wait(20)) == ("ended\n", 0)
 
 
+def test_a_third_signal_kills_a_process_whose_search_does_not_end(small_environment):
+    with _searching(small_environment.model_copy(update={"drain_seconds": 600.0})) as (process, url, _):
+        process.terminate()
+        _until_closing(url)
+        process.terminate()
+        until = time.monotonic() + 20
+        with suppress(httpx.TransportError):
+            while time.monotonic() < until:
+                httpx.get(f"{url}/healthz", trust_env=False)
+        process.terminate()
+        assert process.wait(20) == -signal.SIGTERM
+
+
 def test_a_search_that_outlasts_the_end_is_answered_503(small_environment):
     with _searching(small_environment, give_up_seconds=0.2) as (process, _, answer):
         process.terminate()
@@ -408,12 +421,13 @@ WORKERS = textwrap.dedent(
     import sys
     from querylect.configs.schema import EnvironmentConfig
     from querylect.envs.environment import Environment
-    from querylect.envs.server.serve import serve
+    from querylect.envs.server import serve as module
     from querylect.logs import set_up_logging
 
     if __name__ == "__main__":
         set_up_logging()
-        serve(EnvironmentConfig.model_validate_json(sys.argv[1]), ready=lambda url: print(url, flush=True))
+        module.HANGING_SECONDS = float(sys.argv[2])
+        module.serve(EnvironmentConfig.model_validate_json(sys.argv[1]), ready=lambda url: print(url, flush=True))
         print("ended", flush=True)
     """
 )
@@ -424,11 +438,11 @@ def start_workers(tmp_path):
     """A function that serves a config with two workers; `in_worker` is code that runs first in each."""
     started = []
 
-    def start(config, in_worker=""):
+    def start(config, in_worker="", hanging_seconds=20):
         script = tmp_path / "serve.py"
         script.write_text(f"{WORKERS}\nif __name__ == '__mp_main__':\n    pass\n{textwrap.indent(in_worker, '    ')}\n")
         config = config.model_copy(update={"workers": 2})
-        command = [sys.executable, str(script), config.model_dump_json()]
+        command = [sys.executable, str(script), config.model_dump_json(), str(hanging_seconds)]
         started.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
         return started[-1]
 
@@ -499,8 +513,55 @@ def test_a_dead_worker_that_cannot_be_replaced_ends_the_service(small_environmen
     assert f"IndexFolderError: {index}" in said
 
 
-def test_a_worker_that_crashes_at_its_start_ends_the_service(small_environment, start_workers):
-    parent = start_workers(small_environment, "import os\nEnvironment.open = lambda config: os._exit(7)")
+def test_replacements_that_crash_are_started_until_one_opens(small_environment, start_workers, tmp_path):
+    """Whatever kills them, such as memory that runs out for a while: each worker by itself comes back."""
+    crash = tmp_path / "crash"
+    in_worker = f"import os\nif os.path.exists({str(crash)!r}):\n    Environment.open = lambda _: os._exit(7)"
+    parent = start_workers(small_environment, in_worker)
+    url = parent.stdout.readline().strip()
+    crash.touch()
+    killed = workers_of(parent)
+    for pid in killed:
+        os.kill(pid, signal.SIGKILL)
+    endings = [re.search(r"worker (\d+) ended \(code (-?\d+)\)", parent.stderr.readline()).groups() for _ in range(4)]
+    assert {int(pid) for pid, code in endings if code == "-9"} == killed
+    assert {code for _, code in endings} == {"-9", "7"}
+    crash.unlink()
+    assert search(url, "blood", timeout=60).status_code == 200
+    parent.terminate()
+    assert parent.communicate(timeout=60)[0] == "ended\n"
+
+
+def test_a_worker_that_hangs_is_replaced(small_environment, start_workers):
+    parent = start_workers(small_environment, hanging_seconds=6)
+    assert parent.stdout.readline().startswith("http://")
+    hanging = min(workers_of(parent))
+    os.kill(hanging, signal.SIGSTOP)
+    assert f"worker {hanging} has not reported" in parent.stderr.readline()
+    assert f"worker {hanging} ended (code -9)" in parent.stderr.readline()
+    until = time.monotonic() + 60
+    while len(workers_of(parent)) < 2:
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    parent.terminate()
+    assert parent.communicate(timeout=60)[0] == "ended\n"
+
+
+def test_a_signal_ends_workers_that_still_open_their_index(small_environment, start_workers):
+    config = small_environment.model_copy(update={"drain_seconds": 600.0})
+    opening = "import time\nEnvironment.open = lambda _: print('opening', flush=True) or time.sleep(600)"
+    parent = start_workers(config, opening)
+    assert parent.stdout.readline() == "opening\n"
+    parent.terminate()
+    assert parent.communicate(timeout=60)[0].endswith("ended\n")
+    assert parent.returncode == 0
+
+
+@pytest.mark.parametrize(
+    "crash", ["Environment.open = lambda _: os._exit(7)", "uvicorn.Server.startup = lambda *_, **__: os._exit(7)"]
+)
+def test_a_worker_that_crashes_at_its_start_ends_the_service(small_environment, start_workers, crash):
+    parent = start_workers(small_environment, f"import os, uvicorn\n{crash}")
     said = parent.communicate(timeout=60)[1]
     assert parent.returncode == 1
     assert "EnvironmentUnavailableError: " in said
@@ -517,10 +578,12 @@ def test_a_second_signal_ends_workers_that_drain(small_environment, start_worker
     assert parent.returncode == 0
 
 
-def test_what_a_worker_cannot_open_is_the_users_error(small_environment):
+def test_what_a_worker_cannot_open_is_the_users_error(small_environment, monkeypatch):
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", "the caller's")
     missing = small_environment.model_copy(update={"workers": 2, "index": "/nonexistent/index"})
     with refused(IndexFolderError, None, "/nonexistent/index", "querylect index build"):
         serve(missing)
+    assert os.environ["PROMETHEUS_MULTIPROC_DIR"] == "the caller's"
 
 
 @pytest.mark.parametrize("left", [0.0, 0.5, 1.0])
