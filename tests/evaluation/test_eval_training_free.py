@@ -121,6 +121,16 @@ def test_what_was_chosen_is_kept_by_environment(tmp_path):
     assert tune("rm3", client, TEST, tuning(), cache) == first
 
 
+@pytest.mark.parametrize("changed", [{"index_hash": "b" * 64}, {"settings_hash": "b" * 64}, {"gain": "exponential"}])
+def test_what_was_chosen_for_one_environment_is_not_taken_for_another(tmp_path, changed):
+    client, cache = Client(lambda terms: 0.5), tmp_path / "tuning.json"
+    tune("rm3", client, TEST, tuning(), cache)
+    steps, info = client.steps, client.environment()
+    client.environment = lambda: info.model_copy(update=changed)
+    tune("rm3", client, TEST, tuning(), cache)
+    assert client.steps == 2 * steps
+
+
 def test_a_question_without_a_score_under_some_weights_counts_under_none():
     class Flaky(Client):
         def answer(self, step):

@@ -158,6 +158,15 @@ def test_the_card_says_what_was_measured_where_the_hub_reads_it(folder, evaluate
     assert all(one.dataset_split == "test" for one in data.eval_results)
     assert results["headline"] in card.text
     assert "none of them trained on" in card.text
+    head = next(line for line in card.text.splitlines() if line.startswith("| system "))
+    baselines = {("raw", 0): "against the raw question", ("untrained", 2): "against untrained, same turn"}
+    row = next(line for line in card.text.splitlines() if line.startswith("| **trained policy, turn 2"))
+    cells = dict(zip(map(str.strip, head.split("|")), map(str.strip, row.split("|")), strict=True))
+    for (system, turn), column in baselines.items():
+        trained = {"system": "trained", "turn": 2, "against": {"system": system, "turn": turn}}
+        (compared,) = (one for one in results["comparisons"] if trained.items() <= one.items())
+        assert cells[column].startswith(f"{compared['difference']:+.3f}".replace("-", "−"))
+        assert cells[column].endswith(f"{compared['wins']} better, {compared['losses']} worse")
 
 
 def test_a_base_of_the_hub_is_named_in_the_metadata(evaluated_run, tmp_path):  # noqa: F811

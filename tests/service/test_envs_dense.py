@@ -164,17 +164,18 @@ def test_equal_documents_stand_in_corpus_order_for_any_limit_and_batch():
         assert ranking.documents.tolist() == [7, 0, 1, 2, 3]
 
 
-def test_search_equals_an_exact_flat_index():
+def test_search_equals_an_exact_flat_index_for_every_limit_of_a_batch():
     random = np.random.default_rng(0)
     vectors = random.normal(size=(300, 2)).astype(np.float32)
     index = faiss.IndexFlatIP(2)
     index.add(vectors)
-    queries = random.normal(size=(40, 2)).astype(np.float32)
-    scores, documents = index.search(queries, 10)
+    queries, limits = random.normal(size=(40, 2)).astype(np.float32), [1, 10, 40, 100] * 10
+    scores, documents = index.search(queries, 100)
     texts = [" ".join(repr(float(value)) for value in query) for query in queries]
-    rankings = dense.Dense(Axes(), vectors).rank([probe((text, 1.0)) for text in texts], [10] * 40)
-    assert [ranking.documents.tolist() for ranking in rankings] == documents.tolist()
-    np.testing.assert_allclose([ranking.scores for ranking in rankings], scores, rtol=1e-5)
+    rankings = dense.Dense(Axes(), vectors).rank([probe((text, 1.0)) for text in texts], limits)
+    for ranking, limit, exact, values in zip(rankings, limits, documents, scores, strict=True):
+        assert ranking.documents.tolist() == exact[:limit].tolist()
+        np.testing.assert_allclose(ranking.scores, values[:limit], rtol=1e-4, atol=1e-6)
 
 
 def test_a_sentence_transformers_folder_is_used_as_it_is():

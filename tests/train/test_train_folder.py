@@ -1,5 +1,6 @@
 """The run folder on disk: what a checkpoint must hold to be gone on from, and that it is written before it is named."""
 
+import json
 import logging
 import os
 import resource
@@ -51,6 +52,18 @@ def test_what_other_runs_need_is_not_asked_for(tmp_path):
     newest = checkpoint(folder, 4)
     config = change(RunConfig(), **{"train.num_iterations": 2, "train.beta": 0.1, "policy.lora": None})
     assert folder.newest_checkpoint(config) == newest
+
+
+@pytest.mark.parametrize("name", ["retriever", "corpus_hash", "index_hash", "gain"])
+def test_a_run_started_on_another_environment_is_refused(tmp_path, name):
+    """Each of these changes what a reward is; the address of a service does not."""
+    folder, current = RunFolder(tmp_path), dict.fromkeys(("retriever", "corpus_hash", "index_hash", "gain", "url"), "a")
+    folder.same_environment(current)
+    (tmp_path / "environment.json").write_text(json.dumps({**current, "url": "b"}))
+    folder.same_environment(current)
+    (tmp_path / "environment.json").write_text(json.dumps({**current, name: "b"}))
+    with refused(CheckpointError, "other-environment", f"{name}: 'b' → 'a'"):
+        folder.same_environment(current)
 
 
 @pytest.mark.parametrize(

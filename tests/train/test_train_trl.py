@@ -3,9 +3,14 @@
 import inspect
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from querylect.rollouts.tree import Node
+from querylect.configs.schema import RunConfig
+from querylect.data.types import Question
+from querylect.rollouts.conversation import Clock
+from querylect.rollouts.tree import Node, Tree
+from querylect.train.distributed.processes import Processes
 from querylect.train.rows import rollout
 from querylect.train.run import train
 from querylect.train.trainer import TreeTrainer, WholeRun
@@ -272,6 +277,28 @@ def test_leaves_split_over_processes_are_refused(settings, monkeypatch):  # noqa
     with_trainer(settings, monkeypatch, act)
 
 
+def test_a_question_repeated_within_a_step_gets_a_stream_of_its_own_each_time():
+    """Else its trees would be copies of each other. A question asked once keeps its stream beside any others."""
+    given = []
+
+    def grow(questions, branching, streams):
+        given.append(list(streams))
+        return [Tree(question, []) for question in questions]
+
+    def streams_of(prompts, step):
+        rollout(prompts, SimpleNamespace(
+            run=RunConfig(), processes=Processes(), grower=SimpleNamespace(grow=grow, clock=Clock()),
+            sampler=SimpleNamespace(refresh=lambda: None, rest=lambda: None), num_generations=1,
+            questions={name: Question(name, name) for name in "ab"}, state=SimpleNamespace(global_step=step),
+        ))  # fmt: skip
+        return given.pop()
+
+    repeated = streams_of(["a", "b", "a", "a"], step=3)
+    assert len(set(repeated)) == 4
+    assert streams_of(["b", "a"], step=3) == [repeated[1], repeated[0]]
+    assert not {*streams_of(["a", "b"], step=4)} & {*repeated}
+
+
 def test_an_order_of_questions_that_is_cut_anywhere_goes_on():
     from trl.trainer.utils import RepeatSampler
 
@@ -294,9 +321,6 @@ def turn(number, prompt, completion, *children):
 @pytest.fixture
 def small_tree():
     """Two first turns; the first has two second turns, the second has one. Observations 90, 91 and 92."""
-    from querylect.data.types import Question
-    from querylect.rollouts.tree import Tree
-
     a, b = [1, 2, 10, 11, 90, 91], [1, 2, 20, 92]
     return Tree(
         Question("q", "q"),

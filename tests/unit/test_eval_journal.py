@@ -83,7 +83,10 @@ def test_of_a_question_that_was_asked_again_the_last_answer_counts(tmp_path):
 def test_a_later_turn_never_outlives_the_turn_that_it_followed(tmp_path):
     journal = Journal(tmp_path, {})
     journal.append(
-        [row("q0", turn=1), row("q0", None, turn=2), row("q0", turn=1, sample=1), row("q0", turn=2, sample=1)]
+        [
+            *(row("q0", turn=1), row("q0", None, turn=2), row("q0", turn=3)),
+            *(row("q0", turn=1, sample=1), row("q0", turn=2, sample=1)),
+        ]
     )
     journal.append([row("q0", 0.75, turn=1)])
     assert [(one.turn, one.sample) for one in journal.read()] == [(1, 0), (1, 1), (2, 1)]
