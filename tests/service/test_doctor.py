@@ -236,7 +236,7 @@ def test_remote_indexes_of_a_mix_and_of_a_hybrid_need_their_client(monkeypatch):
 )  # fmt: skip
 def test_a_server_that_does_not_answer_refuses_no_login(problem, said, monkeypatch):
     monkeypatch.setattr(sync, "credentials", lambda: "a login")
-    monkeypatch.setattr(around, "_login_problem", lambda login: problem)
+    monkeypatch.setattr(sync, "login_problem", lambda login: problem)
     found = around._wandb(online=True)
     assert said in found.said
     assert ("relogin" in found.remedy) == (said == "the login is not taken")

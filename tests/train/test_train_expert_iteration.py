@@ -323,7 +323,7 @@ def test_two_processes_share_what_the_first_has_imitated(expert, tmp_path):
 def test_an_engine_that_all_processes_share_is_refused(expert):
     served = change(expert, **{"rollout.engine": "vllm_server"})
     check_shape(served.train, served.rollout)
-    with refused(ConfigError, "shared-engine", "2 processes", "rollout.engine=transformers"):
+    with refused(ConfigError, "shared-engine", "of 2", "rollout.engine=transformers"):
         check_shape(served.train, served.rollout, 2)
 
 
