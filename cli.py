@@ -415,7 +415,7 @@ def evaluate(
 
     A RUN is compared with its untrained policy and the raw question; a mix gets a report for each environment.
     """
-    from .configs.plan_files import is_plan, load_plan, plan_of_flags
+    from .configs.spec_files import is_spec, load_spec, spec_of_flags
 
     flags = {"datasets": dataset, "retrievers": retriever, "rewriters": rewriter, "runs": trained}
     changes = list(overrides or ())
@@ -424,7 +424,7 @@ def evaluate(
         run = None
     if run is None:
         flag_values: dict[str, list[str]] = {name: list(values or ()) for name, values in flags.items()}
-        spec = plan_of_flags(
+        spec = spec_of_flags(
             **flag_values, model=model, turns=turns, samples=samples, endpoint=endpoint, overrides=changes
         )
         _evaluate_spec(spec, output, checked, overwrite, verbose, dry_run)
@@ -432,11 +432,11 @@ def evaluate(
     if any([*flags.values(), model, endpoint, turns > 1, samples]):
         message = f"{run!r} says what is evaluated; leave out the flags of an evaluation without a spec."
         raise ConfigError(message, code="flags-beside-source")
-    if is_plan(run):
+    if is_spec(run):
         if checkpoint is not None or env is not None:
             message = "--checkpoint and --env are for a run; in a spec say systems.NAME.checkpoint=…"
             raise ConfigError(message, code="run-flags-for-plan")
-        _evaluate_spec(load_plan(run, changes), output, checked, overwrite, verbose, dry_run)
+        _evaluate_spec(load_spec(run, changes), output, checked, overwrite, verbose, dry_run)
         return
     settings, folder = _resolve_run(run, changes, verbose, dry_run)
     if checkpoint is not None and folder is None:
@@ -455,9 +455,9 @@ def _evaluate_spec(
 ) -> None:
     set_up_logging(verbose)
     if dry_run:
-        from .configs.plan_files import dump_plan
+        from .configs.spec_files import dump_spec
 
-        typer.echo(dump_plan(spec), nl=False)
+        typer.echo(dump_spec(spec), nl=False)
         raise typer.Exit
     from .eval.spec import evaluate_spec
     from .eval.summary import plan_summary

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from ..configs.evaluation import RAW, SpecConfig
-from ..configs.plan_files import dump_plan
+from ..configs.spec_files import dump_spec
 from ..data.references import BaselineCheck
 from ..errors import BaselineError, DataError, IncompleteError, QuerylectError
 from .baselines import compare_with_published, refuse_wrong
@@ -181,7 +181,7 @@ def _incomplete(evaluation: SpecEvaluation) -> QuerylectError | None:
 def write_results(evaluation: SpecEvaluation) -> None:
     """Write all files except the cells."""
     spec, folder, cells = evaluation.spec, evaluation.folder, evaluation.cells
-    write_text(folder / "plan.yaml", dump_plan(spec))
+    write_text(folder / "plan.yaml", dump_spec(spec))
     records = {id(cell): _records(cell) for cell in cells}
     notes = list(dict.fromkeys(evaluation.notes))
     notes += [f"Nothing was rewritten. {verdict.sentence}" for verdict in evaluation.wrong]

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...configs.plan_files import dump_plan
+from ...configs.spec_files import dump_spec
 from ...data.sampling import sample_of
 from ..drift.report import maps
 from ..provenance import versions
@@ -65,7 +65,7 @@ def evaluation_part(number: int, name: str, evaluation: Evaluation) -> dict[str,
         "split": spec.split,
         "leakage": leakage,
         "remarks": [note for note in results["notes"] if note not in leakage and " failed: " not in note],
-        "plan": dump_plan(spec),
+        "plan": dump_spec(spec),
         "folder": evaluation.folder,
     }
 

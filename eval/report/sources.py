@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ...configs.evaluation import SpecConfig
-from ...configs.plan_files import load_plan
+from ...configs.spec_files import load_spec
 from ...errors import ConfigError, DataError
 from ..drift.mmd import Drift
 from ..drift.results import Pair
@@ -140,7 +140,7 @@ def _evaluation(folder: Path, content: Mapping[str, Any]) -> Evaluation:
     matrix = content["transfer"]
     return Evaluation(
         folder=folder,
-        spec=load_plan(str(folder / "plan.yaml")),
+        spec=load_spec(str(folder / "plan.yaml")),
         results=content,
         tables=[table_of(table) for table in content["tables"]],
         transfer=matrix and Transfer(**{**matrix, "policies": [Policy(**policy) for policy in matrix["policies"]]}),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from querylect.configs.evaluation import SpecConfig
-from querylect.configs.plan_files import load_plan
+from querylect.configs.spec_files import load_spec
 from querylect.envs.index.open import open_index
 from querylect.errors import ConfigError, DataError
 from querylect.eval.drift.report import write_files
@@ -335,7 +335,7 @@ def test_the_commands_are_quoted_and_are_those_of_the_folders(evaluated, drift, 
     written = re.findall(r"<dd><pre tabindex=\"0\">(.*?)</pre>", page)
     eval_, drift_, train_, report_ = (shlex.split(html.unescape(command)) for command in written)
     assert eval_ == ["querylect", "eval", str(evaluated / "plan.yaml"), "--output", str(evaluated)]
-    assert load_plan(eval_[2]).name == "plan"
+    assert load_spec(eval_[2]).name == "plan"
     measured = []
     monkeypatch.setattr("querylect.eval.drift.run.write_drift", lambda *given: measured.append(given))
     assert end(*drift_[1:]) == 0

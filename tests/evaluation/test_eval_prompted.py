@@ -251,15 +251,15 @@ def test_what_does_not_go_together_is_refused(values, system, said):
 
 
 def test_flags_ask_an_endpoint():
-    from querylect.configs.plan_files import plan_of_flags
+    from querylect.configs.spec_files import spec_of_flags
 
     given = {"datasets": ["hpo"], "retrievers": ["bm25"], "rewriters": ["hyde", "explore"], "runs": []}
-    plan = plan_of_flags(**given, model="m", turns=2, samples=None, endpoint="http://h/v1")
+    plan = spec_of_flags(**given, model="m", turns=2, samples=None, endpoint="http://h/v1")
     asked = [plan.systems[name].llm for name in ("hyde", "explore")]
     assert {llm.model for llm in asked} == {"m"}
     assert {llm.base_url for llm in asked} == {"http://h/v1"}
     with refused(ConfigError, None, "http://h/v1", "--model"):
-        plan_of_flags(**given, model=None, turns=1, samples=None, endpoint="http://h/v1")
+        spec_of_flags(**given, model=None, turns=1, samples=None, endpoint="http://h/v1")
 
 
 def test_a_rewriter_of_two_stages_asks_the_same_model_before(values, endpoint):

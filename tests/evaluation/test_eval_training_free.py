@@ -8,8 +8,8 @@ from io import StringIO
 
 import pytest
 from querylect.configs.evaluation import BEST_FREE, SpecConfig
-from querylect.configs.plan_files import dump_plan, load_plan
 from querylect.configs.schema import RunConfig
+from querylect.configs.spec_files import dump_spec, load_spec
 from querylect.data.types import Question
 from querylect.envs.server.schemas import EnvironmentInfo, HitBody, Limits, StepResult
 from querylect.errors import EnvironmentUnavailableError
@@ -339,9 +339,9 @@ def test_a_baseline_is_a_system_by_name_with_weights_of_its_own_and_can_be_left_
 
 def test_a_plan_is_written_without_the_systems_that_every_plan_has(plan, tmp_path):
     parsed = SpecConfig.model_validate(plan)
-    (tmp_path / "plan.yaml").write_text(dump_plan(parsed))
-    assert load_plan(str(tmp_path / "plan.yaml")) == parsed
-    assert list(load_plan(str(tmp_path / "plan.yaml"), ["training_free=[]"]).systems) == ["prompted"]
+    (tmp_path / "plan.yaml").write_text(dump_spec(parsed))
+    assert load_spec(str(tmp_path / "plan.yaml")) == parsed
+    assert list(load_spec(str(tmp_path / "plan.yaml"), ["training_free=[]"]).systems) == ["prompted"]
 
 
 @pytest.mark.parametrize(

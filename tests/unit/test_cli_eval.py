@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from querylect.configs.plan_files import load_plan
+from querylect.configs.spec_files import load_spec
 from querylect.errors import BaselineError, IncompleteError
 
 from ..service.test_cli import end, mistake, room  # noqa: F401 (a fixture)
@@ -32,8 +32,8 @@ def test_a_plan_is_carried_out_and_a_run_is_not_taken_for_one(room, path, capsys
     assert end("eval", "tiny", "--overwrite") == 0
     assert runs[0][0][-1] is True
     assert plans == [
-        ((load_plan(path, ["limit=3"]), Path("out"), None, False), {}),
-        ((load_plan("grid"), None, None, False), {}),
+        ((load_spec(path, ["limit=3"]), Path("out"), None, False), {}),
+        ((load_spec("grid"), None, None, False), {}),
     ]
     assert len(runs) == 1
     assert capsys.readouterr().out == "out/tables.md\nout/tables.md\nreport.html\n"
@@ -104,4 +104,4 @@ def test_what_does_not_go_together_is_refused(arguments, code, facts, path, caps
 def test_a_dry_run_prints_a_plan_that_can_be_given_again(path, tmp_path, capsys):
     assert end("eval", path, "limit=3", "--dry-run") == 0
     (tmp_path / "again.yaml").write_text(capsys.readouterr().out)
-    assert load_plan(str(tmp_path / "again.yaml")) == load_plan(path, ["limit=3"])
+    assert load_spec(str(tmp_path / "again.yaml")) == load_spec(path, ["limit=3"])

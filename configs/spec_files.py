@@ -14,28 +14,28 @@ _PLAN_KEYS = ("datasets", "environments", "systems")
 """Keys that a spec has and a run has not."""
 
 
-def known_plans() -> list[str]:
+def known_specs() -> list[str]:
     """Names of the specs that come with the package, sorted."""
     return sorted(path.stem for path in _FOLDER.glob("*.yaml"))
 
 
-def is_plan(name: str) -> bool:
+def is_spec(name: str) -> bool:
     """Whether `name` is a packaged spec, or a YAML file that describes a spec and not a run."""
     path = Path(name).expanduser()
     if not path.is_file():
-        return name in known_plans()
+        return name in known_specs()
     return any(key in read_yaml(path) for key in _PLAN_KEYS)
 
 
-def load_plan(name: str, overrides: Sequence[str] = ()) -> SpecConfig:
+def load_spec(name: str, overrides: Sequence[str] = ()) -> SpecConfig:
     """Read and validate a spec, with overrides `dotted.key=VALUE`. Raises ConfigError."""
     path = Path(name).expanduser()
     path = path if path.is_file() else _FOLDER / f"{name}.yaml"
     return validated(SpecConfig, read_yaml(path), str(path), overrides)
 
 
-def dump_plan(spec: SpecConfig) -> str:
-    """The spec with every setting as YAML; `load_plan` reads it back to an equal one.
+def dump_spec(spec: SpecConfig) -> str:
+    """The spec with every setting as YAML; `load_spec` reads it back to an equal one.
 
     Left out are index folders that the spec does not name, since they follow from the dataset, and the systems that
     `training_free` adds."""
@@ -51,7 +51,7 @@ def dump_plan(spec: SpecConfig) -> str:
     return write_yaml(values)
 
 
-def plan_of_flags(
+def spec_of_flags(
     *,
     datasets: Iterable[str],
     retrievers: Iterable[str],

@@ -2,7 +2,7 @@
 
 import pytest
 from querylect.configs.evaluation import SpecConfig
-from querylect.configs.plan_files import dump_plan, is_plan, known_plans, load_plan, plan_of_flags
+from querylect.configs.spec_files import dump_spec, is_spec, known_specs, load_spec, spec_of_flags
 from querylect.errors import ConfigError
 
 from ..raising import refused
@@ -31,14 +31,14 @@ def path(tmp_path):
 
 def flags(**changes):
     given = {"datasets": ["hpo"], "retrievers": ["bm25"], "rewriters": [], "runs": []}
-    return plan_of_flags(**{**given, "model": None, "turns": 1, "samples": None, **changes})
+    return spec_of_flags(**{**given, "model": None, "turns": 1, "samples": None, **changes})
 
 
-@pytest.mark.parametrize("name", [*known_plans(), None])
+@pytest.mark.parametrize("name", [*known_specs(), None])
 def test_a_plan_with_every_setting_written_out_can_be_given_again(name, path, tmp_path):
-    plan = load_plan(name or path, ["environments.bm25.env.index=there/{dataset}"])
-    (tmp_path / "again.yaml").write_text(dump_plan(plan))
-    again = load_plan(str(tmp_path / "again.yaml"))
+    plan = load_spec(name or path, ["environments.bm25.env.index=there/{dataset}"])
+    (tmp_path / "again.yaml").write_text(dump_spec(plan))
+    again = load_spec(str(tmp_path / "again.yaml"))
     assert again == plan
     named = {name: "index" in environment.env.model_fields_set for name, environment in again.environments.items()}
     assert named.pop("bm25")
@@ -47,17 +47,17 @@ def test_a_plan_with_every_setting_written_out_can_be_given_again(name, path, tm
 
 def test_a_plan_is_told_from_a_run(path, tmp_path):
     (tmp_path / "run.yaml").write_text("name: run\ntrain: {steps: 1}\n")
-    assert is_plan(path)
-    assert is_plan("grid")
-    assert not is_plan(str(tmp_path / "run.yaml"))
-    assert not is_plan("demo")
+    assert is_spec(path)
+    assert is_spec("grid")
+    assert not is_spec(str(tmp_path / "run.yaml"))
+    assert not is_spec("demo")
 
 
 def test_overrides_reach_what_the_plan_names(path):
-    plan = load_plan(path, ["systems.prompted.turns=3", "limit=5", "environments.bm25.env.engine=rank_bm25"])
+    plan = load_spec(path, ["systems.prompted.turns=3", "limit=5", "environments.bm25.env.engine=rank_bm25"])
     assert (plan.systems["prompted"].turns, plan.limit) == (3, 5)
     assert plan.environments["bm25"].env.engine == "rank_bm25"
-    more = load_plan(path, ["systems.again={rewriter: {name: explore}}", "systems.again.turns=2"])
+    more = load_spec(path, ["systems.again={rewriter: {name: explore}}", "systems.again.turns=2"])
     assert more.systems["again"].turns == 2
 
 
@@ -90,7 +90,7 @@ def test_overrides_reach_what_the_plan_names(path):
 )
 def test_a_mistake_is_told_with_what_to_do(path, override, code, facts):
     with refused(ConfigError, code, *facts):
-        load_plan(path, [override])
+        load_spec(path, [override])
 
 
 def test_flags_make_a_plan():
