@@ -118,3 +118,8 @@ class IncompleteError(QuerylectError):
 def first_line(error: BaseException, limit: int | None = None) -> str:
     """The first line of an error's message, cut to `limit` characters; the error's type if the message is empty."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:limit]
+
+
+def in_one_line(error: BaseException) -> str:
+    """The whole message of an error on one line, cut to 300 characters; the error's type if the message is empty."""
+    return " ".join(str(error).split())[:300] or type(error).__name__

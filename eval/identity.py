@@ -60,10 +60,10 @@ def folder_identity(folder: Path) -> str:
     return digest.hexdigest()
 
 
-def weights_identity(model: str, checkpoint: Path | None) -> dict[str, str | None]:
-    """A policy's identity: base model and checkpoint. Raises ModelError as `model_identity`."""
+def weights_identity(base_model: str, checkpoint: Path | None) -> dict[str, str | None]:
+    """A policy's identity: that of its base model (`model_identity`) and of its checkpoint."""
     return {
-        "policy": model_identity(model),
+        "policy": base_model,
         "checkpoint": folder_identity(checkpoint) if checkpoint is not None else None,
     }
 

@@ -59,19 +59,20 @@ def refuse_overlap(name: str, split: str, questions: Sequence[Question], train: 
         log.warning("%s", sentence)
 
 
-def refuse_trained_elsewhere(members: Mapping[str, RunConfig], clients: Mapping[str, EnvironmentApi]) -> None:
+def refuse_trained_elsewhere(
+    held_out: Mapping[str, Sequence[Question]], split: str, clients: Mapping[str, EnvironmentApi]
+) -> None:
     """Members of a mix may split the same questions differently: refuse those that another member trains on.
 
-    `clients` are those of all members, `members` those to evaluate. Ids are prefixed by environment, so equal ids of
-    two members do not count.
+    `clients` are those of all members, `held_out` the questions of those to evaluate. Ids are prefixed by environment,
+    so equal ids of two members do not count.
     """
-    for environment, config in members.items():
-        client = clients[environment]
-        questions = joined(environment, held_out_questions(client, client.environment().model_dump(), config))
+    for environment, questions in held_out.items():
+        prefixed = joined(environment, questions)
         for name, peer in clients.items():
             if name != environment and peer.environment().splits.get("train"):
                 train = joined(name, peer.questions("train"))
-                refuse_overlap(f"{environment} with {name}", config.eval.split, questions, train)
+                refuse_overlap(f"{environment} with {name}", split, prefixed, train)
 
 
 class TrainedQuestions:

@@ -22,7 +22,7 @@ from ..configs.run_settings import load_run_config
 from ..configs.schema import RewriterConfig, RunConfig
 from ..data.references import BaselineCheck
 from ..data.sampling import sampled
-from ..data.types import Dataset
+from ..data.types import Dataset, Question
 from ..envs.client.base import EnvironmentApi
 from ..envs.client.connect import open_environments
 from ..envs.client.multi import MixedClient
@@ -33,7 +33,7 @@ from ..rollouts.turns import used_turn
 from .baselines import compare_with_published, refuse_wrong
 from .cells import CELLS, Cell, answer_cells, fail_at_once, make_cell, only_evaluation
 from .environments import EvalEnvironment, described_by_service
-from .identity import weights_identity
+from .identity import model_identity, weights_identity
 from .leakage import held_out_questions, refuse_trained_elsewhere, refuse_training_split
 from .placement import Placement, answer_settings, evaluation_identity, question_set
 from .provenance import answering_versions, provenance
@@ -65,20 +65,21 @@ def systems_of_run(config: RunConfig, checkpoint: Path | None, warm_start: Path 
 
     The trained policy is the first to be loaded, so that an incompatible checkpoint fails before the others answer.
     """
-    systems = [_system(UNTRAINED, config, None)]
+    base_model = model_identity(config.policy.model)
+
+    def system(name: str, config: RunConfig, checkpoint: Path | None) -> RewritingSystem:
+        weights = weights_identity(base_model, checkpoint)
+        settings = SystemConfig(turns=config.eval.turns)
+        return RewritingSystem(name, settings, config, checkpoint, weights, METRICS, config.search_depth, config.seed)
+
+    systems = [system(UNTRAINED, config, None)]
     if checkpoint is not None:
-        trained = [_system(TRAINED, config, checkpoint)]
-        trained += [_system(WARM_START, config, warm_start)] if warm_start is not None else []
+        trained = [system(TRAINED, config, checkpoint)]
+        trained += [system(WARM_START, config, warm_start)] if warm_start is not None else []
         systems = [*trained, *systems]
     if config.eval.hyde and config.rewriter.name != HYDE:
-        systems.append(_system(HYDE, hyde_config(config), None))
+        systems.append(system(HYDE, hyde_config(config), None))
     return systems
-
-
-def _system(name: str, config: RunConfig, checkpoint: Path | None) -> RewritingSystem:
-    weights = weights_identity(config.policy.model, checkpoint)
-    settings = SystemConfig(turns=config.eval.turns)
-    return RewritingSystem(name, settings, config, checkpoint, weights, METRICS, config.search_depth, config.seed)
 
 
 def hyde_config(config: RunConfig) -> RunConfig:
@@ -146,12 +147,19 @@ def evaluate_each(
     placement = place_results(config, run, output, checkpoint, overwrite)
     with open_environments(config) as client:
         clients = client.clients if isinstance(client, MixedClient) else dict.fromkeys(members, client)
+        held_out = {
+            key: held_out_questions(clients[key], clients[key].environment().model_dump(), member)
+            for key, member in members.items()
+        }
         if config.mix is not None:
-            refuse_trained_elsewhere(members, clients)
+            refuse_trained_elsewhere(held_out, config.eval.split, clients)
         folders = {
             key: report_folder(placement.folder, key) if config.mix is not None else placement.folder for key in members
         }
-        checked = {key: _check_baselines(member, clients[key], folders[key], check) for key, member in members.items()}
+        checked = {
+            key: _check_baselines(member, clients[key], held_out[key], folders[key], check)
+            for key, member in members.items()
+        }
         for environment, member in members.items():
             systems = systems_of_run(member, checkpoint, warm_start)
             target = replace(placement, folder=folders[environment])
@@ -163,6 +171,7 @@ def evaluate_each(
                 run=run,
                 checkpoint=checkpoint,
                 baselines=checked[environment],
+                questions=held_out[environment],
             )
 
 
@@ -199,16 +208,20 @@ def evaluate_systems(
     run: Path | None = None,
     checkpoint: Path | None = None,
     baselines: Sequence[BaselineCheck] = (),
+    questions: Sequence[Question] | None = None,
 ) -> Path:
     """`evaluate` with a given environment client and systems; `run` only adds training curves to the report.
 
-    `baselines` (raw questions against published figures) goes into results.json. Raises ConfigError where `destination`
-    is a folder that holds another evaluation.
+    `baselines` (raw questions against published figures) goes into results.json. `questions` are those of
+    `held_out_questions`, which draws them where they are None. Raises ConfigError where `destination` is a folder that
+    holds another evaluation.
     """
     refuse_training_split(config)
     info, settings = client.environment().model_dump(), config.eval
     dataset = _local_dataset(config)
-    environment = _environment(config, client, dataset)
+    if questions is None:
+        questions = held_out_questions(client, info, config)
+    environment = _environment(config, client, dataset, questions)
     metrics = run / "metrics.jsonl" if run is not None else None
     drawings = draw_run(config, metrics) if metrics is not None and metrics.is_file() else []
     run_provenance = provenance(config, info, checkpoint, licence=dataset.licence if dataset else "")
@@ -262,10 +275,11 @@ def _answer(config: RunConfig, environment: EvalEnvironment, systems: Sequence[S
     return cells
 
 
-def _environment(config: RunConfig, client: EnvironmentApi, dataset: Dataset | None) -> EvalEnvironment:
-    """The environment of a run, with the questions to evaluate. Raises as `held_out_questions`."""
+def _environment(
+    config: RunConfig, client: EnvironmentApi, dataset: Dataset | None, questions: Sequence[Question]
+) -> EvalEnvironment:
+    """The environment of a run, with the questions to evaluate."""
     info, settings = client.environment(), config.eval
-    questions = held_out_questions(client, info.model_dump(), config)
     everything = client.questions(settings.split)
     return described_by_service(
         "",
@@ -281,7 +295,11 @@ def _environment(config: RunConfig, client: EnvironmentApi, dataset: Dataset | N
 
 
 def _check_baselines(
-    config: RunConfig, client: EnvironmentApi, folder: Path, check: Callable[[str], None] | None
+    config: RunConfig,
+    client: EnvironmentApi,
+    questions: Sequence[Question],
+    folder: Path,
+    check: Callable[[str], None] | None,
 ) -> list[BaselineCheck]:
     """Compare raw questions with published figures and pass one sentence per figure to `check`; nothing without it.
 
@@ -290,7 +308,7 @@ def _check_baselines(
     """
     if check is None:
         return []
-    environment = _environment(config, client, _local_dataset(config))
+    environment = _environment(config, client, _local_dataset(config), questions)
     with only_evaluation(folder / CELLS):
         verdicts = compare_with_published(
             environment,

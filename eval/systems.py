@@ -28,7 +28,7 @@ from ..rollouts.first_stage import ask_first_stage
 from ..rollouts.llms import open_llm
 from .answering import Answered, Asking, answers, batches, run_raw
 from .environments import EvalEnvironment
-from .identity import digest, llm_identity, system_identity, weights_identity
+from .identity import digest, llm_identity, model_identity, system_identity, weights_identity
 from .journal import Key
 from .prompted import prompted_answers
 from .records import records_of_trees, write_text
@@ -294,6 +294,8 @@ def system_of_spec(spec: SpecConfig, name: str) -> System:
         }
     )
     weights = (
-        llm_identity(settings.llm) if settings.llm is not None else weights_identity(config.policy.model, checkpoint)
+        llm_identity(settings.llm)
+        if settings.llm is not None
+        else weights_identity(model_identity(config.policy.model), checkpoint)
     )
     return RewritingSystem(name, settings, config, checkpoint, weights, spec.metrics, spec.depth, spec.seed)

@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from ..errors import HubRefusedError, HubUnavailableError, ModelError, first_line
+from ..errors import HubRefusedError, HubUnavailableError, ModelError, first_line, in_one_line
 from .exported import FILE, Exported, read_exported
 
 log = logging.getLogger(__name__)
@@ -158,10 +158,9 @@ class HubRepository:
         except ValueError as error:
             if "metadata" not in str(error):
                 raise
-            reason = " ".join(str(error).split())[:300]
             raise HubRefusedError(
-                f"the Hub does not take the model card of {self.repo_id} ({reason}). Most often it is the licence: "
-                "state one that the Hub knows with --license.",
+                f"the Hub does not take the model card of {self.repo_id} ({in_one_line(error)}). Most often it is the "
+                "licence: state one that the Hub knows with --license.",
                 code="invalid-card",
             ) from error
 

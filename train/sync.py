@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..errors import ConfigError, TrackingError, UserError
+from ..errors import ConfigError, TrackingError, UserError, in_one_line
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +88,7 @@ def login_problem(login: Any) -> str:
     try:
         login.verify()
     except wandb.Error as error:
-        return " ".join(str(error).split())[:300]
+        return in_one_line(error)
     return ""
 
 

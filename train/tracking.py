@@ -25,6 +25,7 @@ from transformers.integrations import TensorBoardCallback, TrackioCallback
 from transformers.integrations.integration_utils import rewrite_logs
 
 from ..configs.schema import RunConfig, TrackingConfig
+from ..errors import in_one_line
 from .metrics import COLUMNS
 from .run_folder import write_atomically
 from .sync import credentials
@@ -292,11 +293,6 @@ def tracking_id(folder: Path) -> tuple[str, bool]:
     new = secrets.token_hex(4)
     write_atomically(stored, new + "\n")
     return new, False
-
-
-def in_one_line(error: BaseException) -> str:
-    """The message of an error, on one line of at most 300 characters."""
-    return " ".join(str(error).split())[:300] or type(error).__name__
 
 
 def wandb_mode(settings: TrackingConfig) -> Literal["online", "offline", "disabled"]:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import torch
 
 from ...configs.schema import RunConfig
-from ...errors import ConfigError, EngineUnavailableError, QuerylectError
+from ...errors import ConfigError, EngineUnavailableError, QuerylectError, in_one_line
 from .base import Completion, Sampling, Tokenizer
 from .vllm import Source, draw_seeds, make_sample, require_vllm
 
@@ -127,10 +127,9 @@ class VllmServerEngine:
         except QuerylectError:
             raise
         except Exception as error:
-            reason = " ".join(str(error).split())[:300] or type(error).__name__
             raise EngineUnavailableError(
-                f"the vLLM server at {self.settings.base_url} could not be used ({reason}). See that it runs "
-                "(`trl vllm-serve`) and can be reached from here; a run that was stopped goes on with --resume."
+                f"the vLLM server at {self.settings.base_url} could not be used ({in_one_line(error)}). See that it "
+                "runs (`trl vllm-serve`) and can be reached from here; a run that was stopped goes on with --resume."
             ) from error
 
 
