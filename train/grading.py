@@ -7,6 +7,10 @@ from ..envs.client.base import StepClient
 from ..envs.server.schemas import Step, StepResult
 from ..errors import EnvironmentUnavailableError
 
+STEPS_PER_CALL = 512
+"""Searches of one call of the client. Each call has `client.deadline` to itself, so that a slow retriever may grade a
+whole training split."""
+
 
 def grade(
     config: RunConfig, client: StepClient, steps: Sequence[Step], label: str, with_text: bool = False
@@ -14,19 +18,23 @@ def grade(
     """One result per step, with `reward.metric` among its metrics; `with_text` adds the texts of documents.
 
     Rankings are as deep as those of a rollout (RunConfig.search_depth), because the metric uses all ranks.
-    Raises EnvironmentUnavailableError if any step got no answer before the deadline: a guess would change the training
+    Raises EnvironmentUnavailableError if any step got no answer before its deadline: a guess would change the training
     data. `label` names the searches in that message.
     """
     steps = [
         step.model_copy(update={"plan": step.plan.model_copy(update={"k": max(step.plan.k, config.search_depth)})})
         for step in steps
     ]
-    results = client.step(steps, with_text=with_text, metrics=[config.reward.metric]) if steps else []
-    answered = [result for result in results if result is not None]
-    if len(answered) < len(steps):
-        raise EnvironmentUnavailableError(
-            f"{len(steps) - len(answered)} of {len(steps)} {label} could not be graded before client.deadline "
-            f"({config.client.deadline:g} s). Last failure: {getattr(client, 'last_failure', None)}. "
-            "Check the service, or raise client.deadline."
-        )
+    answered: list[StepResult] = []
+    for start in range(0, len(steps), STEPS_PER_CALL):
+        part = steps[start : start + STEPS_PER_CALL]
+        results = client.step(part, with_text=with_text, metrics=[config.reward.metric])
+        answered += [result for result in results if result is not None]
+        if len(answered) < start + len(part):
+            failure = getattr(client, "last_failure", None)
+            raise EnvironmentUnavailableError(
+                f"{start + len(part) - len(answered)} of {len(part)} {label} could not be graded before "
+                f"client.deadline ({config.client.deadline:g} s), after {start} that were. "
+                f"{f'Last failure: {failure}. ' if failure else ''}Check the service, or raise client.deadline."
+            )
     return answered

@@ -5,7 +5,7 @@ from querylect.configs.load import load_config
 from querylect.envs.plan import SearchPlan
 from querylect.envs.server.schemas import Step, StepResult
 from querylect.errors import EnvironmentUnavailableError
-from querylect.train.grading import grade
+from querylect.train.grading import STEPS_PER_CALL, grade
 
 from ..raising import refused
 
@@ -13,7 +13,11 @@ from ..raising import refused
 class Client:
     """Gives every search the worth of its depth, and no answer to the question `lost`."""
 
+    def __init__(self):
+        self.calls = []
+
     def step(self, steps, *, with_text=False, metrics=()):
+        self.calls.append([step.question_id for step in steps])
         return [
             None
             if step.question_id == "lost"
@@ -37,3 +41,19 @@ def test_what_was_not_answered_is_not_guessed():
     steps = [Step(question_id=name, plan=SearchPlan.of("x")) for name in ("q", "lost")]
     with refused(EnvironmentUnavailableError, None, "1 of 2 searches"):
         grade(load_config("demo"), Client(), steps, "searches")
+
+
+def test_many_searches_are_graded_in_calls_that_each_have_a_deadline():
+    names = [str(number) for number in range(STEPS_PER_CALL + 1)]
+    client = Client()
+    results = grade(load_config("demo"), client, [Step(question_id=n, plan=SearchPlan.of("x")) for n in names], "all")
+    assert [result.question_id for result in results] == names
+    assert client.calls == [names[:STEPS_PER_CALL], names[STEPS_PER_CALL:]]
+
+
+def test_the_first_call_without_an_answer_is_the_last():
+    names = ["lost", *map(str, range(STEPS_PER_CALL))]
+    client = Client()
+    with refused(EnvironmentUnavailableError, None, f"1 of {STEPS_PER_CALL} searches", "client.deadline"):
+        grade(load_config("demo"), client, [Step(question_id=n, plan=SearchPlan.of("x")) for n in names], "searches")
+    assert len(client.calls) == 1
