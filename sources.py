@@ -47,8 +47,10 @@ def package_data(package: str, version: str, path: str, install: str) -> Path:
     for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
         if (Path(folder) / path).exists():
             return Path(folder) / path
-    reason = "the package is not installed" if spec is None else "the installed package has no such file or folder"
+    needed = f"the dataset needs {path} of the Python package {package} {version}"
+    if spec is None:
+        raise DataError(f"{needed}, which is not installed. Install it: {install}", code="missing-package")
     raise DataError(
-        f"the dataset needs {path} of the Python package {package} {version}; {reason}. Install it: {install}",
-        code="missing-package" if spec is None else "missing-file",
+        f"{needed}; the installed version has no such file or folder. Install that version: {install}",
+        code="missing-file",
     )

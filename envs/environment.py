@@ -4,17 +4,16 @@ Qrels stay inside: a trainer's call gets questions, documents, rankings and metr
 playground, where its owner has switched that on, reads `judgements`.
 """
 
-import hashlib
-import json
 from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..configs.schema import EnvironmentConfig
 from ..data.corpus import open_corpus
 from ..data.types import Dataset, Document, Question
 from ..errors import EnvironmentUnavailableError, RequestError
 from ..rewards.metrics import measure
+from ..storage import data_sha256
 from .index.open import Index, open_index
 from .plan import PlanWithout, Probe, SearchPlan, Term
 from .retrievers import bm25
@@ -53,7 +52,7 @@ class Environment:
         manifest = index.manifest
         self.name = config.name or f"{dataset.name}/{manifest.recipe.name}"
         self.dataset = dataset.name
-        self.card: dict[str, Any] = _card(config, index)
+        self.card: dict[str, object] = _card(config, index)
         """How the retriever works, for prompts and clients: name, kind, trained, query_template, …"""
         self.corpus_size = manifest.documents
         self.corpus_hash = manifest.corpus_hash
@@ -189,7 +188,7 @@ class Environment:
         return list(map(RankedHit._make, zip(ids, fused.scores.tolist(), strict=True)))
 
 
-def _card(config: EnvironmentConfig, index: Index) -> dict[str, Any]:
+def _card(config: EnvironmentConfig, index: Index) -> dict[str, object]:
     manifest = index.manifest
     card = manifest.recipe.model_dump(mode="json", exclude_none=True)
     if manifest.engine is not None:
@@ -204,7 +203,7 @@ def _settings_hash(
 ) -> str:
     grades = sorted((name, sorted(by_document.items())) for name, by_document in qrels.items())
     search = config.vectors.hnsw_depth, config.vectors.ivf_probes
-    return hashlib.sha256(json.dumps([grades, sorted(identical), search, config.gain]).encode()).hexdigest()
+    return data_sha256([grades, sorted(identical), search, config.gain])
 
 
 def _all_qrels(dataset: Dataset) -> dict[str, Mapping[str, int]]:

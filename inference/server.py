@@ -222,9 +222,9 @@ class _Searcher:
         hit_lists = await service.rank(self._request, plans)
 
         def read_rankings() -> list[list[HitBody]]:
-            rankings = [[HitBody(**hit) for hit in service.ranking(hits, with_text=True)] for hits in hit_lists]
+            rankings = [service.ranking(hits, with_text=True) for hits in hit_lists]
             service.environment.refuse_damage()
-            return rankings
+            return [[HitBody.model_validate(hit) for hit in ranking] for ranking in rankings]
 
         return await asyncio.to_thread(read_rankings)
 

@@ -254,7 +254,7 @@ class Endpoint:
     def _unavailable_error(self, reason: str, code: str) -> EngineUnavailableError:
         return EngineUnavailableError(
             f"the endpoint {self._config.base_url}: {reason} (last: {self._last_error}). Replies that came before are "
-            "kept. Start it, mend base_url, or raise the deadline, and run the same command again.",
+            "kept. Start it, correct base_url, or raise the deadline, and run the same command again.",
             code=code,
         )
 

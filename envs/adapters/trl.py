@@ -2,12 +2,12 @@
 
 The policy calls `search` as often as it likes and sees what was found; nDCG@10 of the last ranking is what its rollout
 is worth, and a rollout without a search is worth 0. Where the service did not answer, the rollout has no reward: TRL
-leaves it out of the baseline. An error that repeating cannot mend (a wrong token, two different indexes) stops the
+leaves it out of the baseline. An error that repeating cannot fix (a wrong token, two different indexes) stops the
 training; else TRL would show it to the policy as the tool's answer.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...data.types import Question
 from ...errors import QuerylectError
@@ -86,7 +86,7 @@ def question_dataset(client: SyncEnvironmentClient, split: str, instruction: str
     """The questions of a split as `train_dataset`: a chat `prompt` and the `question_id` that `reset` takes."""
     from datasets import Dataset
 
-    def row(question: Question) -> dict[str, Any]:
+    def row(question: Question) -> dict[str, object]:
         prompt = [{"role": "system", "content": instruction}, {"role": "user", "content": question.text}]
         return {"prompt": prompt, "question_id": question.id}
 

@@ -5,7 +5,6 @@ the child, which also looks whether the parent is still there. The child binds p
 error, through a second pipe. It lives in a session of its own, so that Ctrl-C in a terminal reaches the parent alone.
 """
 
-import json
 import logging
 import os
 import subprocess
@@ -14,10 +13,9 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from multiprocessing.connection import wait
+from multiprocessing import Pipe
 from typing import IO
 
-from ... import errors
 from ...configs.schema import EnvironmentConfig
 from ...errors import EnvironmentUnavailableError, QuerylectError
 from .discovery import PRIVATE
@@ -51,24 +49,18 @@ class _Child:
     """The child process, its report and the last lines of its output."""
 
     def __init__(self, config: EnvironmentConfig) -> None:
-        report_read, report_write = os.pipe()
+        self._report, report = Pipe(duplex=False)
         settings = config.model_copy(update=PRIVATE).model_dump_json()
-        try:
+        with report:
             self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "querylect.envs.server.child", str(report_write), str(os.getpid())],
+                [sys.executable, "-P", "-m", "querylect.envs.server.child", str(report.fileno()), str(os.getpid())],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                pass_fds=[report_write],
+                pass_fds=[report.fileno()],
                 start_new_session=True,
             )
-        except BaseException:
-            os.close(report_read)
-            raise
-        finally:
-            os.close(report_write)
         self._lines: deque[str] = deque(maxlen=SHOWN_LINES)
-        self._report = os.fdopen(report_read, encoding="utf-8")
         self._error_reported = False
         assert self.process.stdin is not None
         assert self.process.stdout is not None
@@ -80,18 +72,17 @@ class _Child:
 
     def wait_ready(self, seconds: float) -> str:
         """The URL, once the service takes requests."""
-        with self._report as stream:
-            if not wait([stream.fileno()], seconds):
+        with self._report as report:
+            if not report.poll(seconds):
                 raise self._failed("did not open its index in time", "startup-timeout")
-            report: dict[str, str] = json.loads(stream.readline() or "{}")
-        if "url" in report:
-            return report["url"]
-        kind = getattr(errors, report.get("error", ""), None)
-        if kind is None:
-            raise self._failed("ended before it was ready", "startup-failed")
-        self._error_reported = True
-        error: QuerylectError = kind(report["message"], code=report["code"])
-        raise error
+            try:
+                outcome: str | QuerylectError = report.recv()
+            except EOFError:
+                raise self._failed("ended before it was ready", "startup-failed") from None
+        if isinstance(outcome, QuerylectError):
+            self._error_reported = True
+            raise outcome
+        return outcome
 
     def stop(self) -> None:
         """End the child: politely, then by force. It is gone when this returns, also when Ctrl-C comes meanwhile."""

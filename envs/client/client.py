@@ -200,7 +200,7 @@ class EnvironmentClient:
         except OutageError as outage:
             raise EnvironmentUnavailableError(
                 f"no environment service answers at {self._transport.urls}; the last error was {outage}. "
-                "Start it with `querylect serve`, mend client.urls, or set client.urls to local."
+                "Start it with `querylect serve`, correct client.urls, or set client.urls to local."
             ) from outage
         finally:
             self.stats.seconds += time.perf_counter() - started

@@ -5,8 +5,6 @@ config says `client.urls: local` and whose variable QUERYLECT_SERVICES names the
 environment there and starts none of its own. So no short-lived address ends up in the settings of a run.
 """
 
-import hashlib
-import json
 import os
 from pathlib import Path
 
@@ -14,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ...configs.environment import EnvironmentConfig
 from ...errors import ConfigError
-from ...storage import storage
+from ...storage import data_sha256, storage
 
 VARIABLE = "QUERYLECT_SERVICES"
 PRIVATE = {"host": "127.0.0.1", "port": 0, "playground": False}
@@ -90,5 +88,4 @@ def _absolute(config: EnvironmentConfig) -> str:
 
 
 def _settings(config: EnvironmentConfig) -> str:
-    values = config.model_dump(mode="json", exclude={*PRIVATE, "index"})
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+    return data_sha256(config.model_dump(mode="json", exclude={*PRIVATE, "index"}))

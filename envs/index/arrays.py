@@ -26,7 +26,7 @@ class NpyWriter:
         header = np.lib.format.header_data_from_array_1_0(np.empty(0, self._dtype)) | {"shape": shape}
         np.lib.format.write_array_header_1_0(self._file, header)
 
-    def write(self, rows: npt.NDArray[Any]) -> None:
+    def write(self, rows: npt.NDArray[np.generic]) -> None:
         self._file.write(np.ascontiguousarray(rows, dtype=self._dtype).data)
         self._rows += len(rows)
 

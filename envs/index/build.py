@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ...configs.schema import EnvironmentConfig
 from ...data.corpus import Corpus, open_corpus
@@ -26,9 +25,12 @@ from ..retrievers.registry import open_kind, required_indexes
 from . import documents
 from .manifest import LIBRARIES, MANIFEST, Manifest, describe_files
 from .open import open_index
-from .shards import IndexShards, Plan
+from .shards import IndexShards, PartSettings, Plan
 
 log = logging.getLogger(__name__)
+
+CONFIGURED = ("engine", "dtype", "block_mib")
+"""Settings of parts, besides the recipe, that a merge compares: it does not open the encoder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,10 +114,10 @@ def merge_index(config: EnvironmentConfig, *, overwrite: bool = False) -> Manife
             f"there are no parts to merge at {parts.folder}. Write them first: querylect index build --shard 1/N.",
             code="no-parts",
         )
-    recipe = {name: value for name, value in content_fields(recipe_of(config)).items() if value is not None}
-    settings = _settings(config)
-    differs = [name for name, value in settings.items() if plan.settings[name] != value]
-    differs += [name for name, value in recipe.items() if plan.settings["recipe"].get(name) != value]
+    configured = _settings(config, recipe_of(config), None)
+    differs = [name for name in CONFIGURED if getattr(plan.settings, name) != getattr(configured, name)]
+    recipe = {name: value for name, value in content_fields(configured.recipe).items() if value is not None}
+    differs += [name for name, value in recipe.items() if getattr(plan.settings.recipe, name) != value]
     if differs:
         raise IndexFolderError(
             f"{parts.folder} holds parts with another {' and '.join(differs)} than the configuration says. "
@@ -129,12 +131,7 @@ def merge_index(config: EnvironmentConfig, *, overwrite: bool = False) -> Manife
 def _prepare(config: EnvironmentConfig, target: Path) -> _Build:
     corpus, kind = open_corpus(config.dataset), open_kind(config, recipe_of(config), open_retriever)
     parts, origin = IndexShards(target), corpus.origin()
-    settings: dict[str, Any] = {
-        **_settings(config),
-        "recipe": kind.recipe.model_dump(mode="json"),
-        "weights": kind.fingerprint,
-        "versions": installed_versions(LIBRARIES),
-    }
+    settings = _settings(config, kind.recipe, kind.fingerprint)
     previous = parts.read_plan()
     if previous is not None and (previous.settings, previous.origin) == (settings, origin):
         plan = previous
@@ -154,14 +151,16 @@ def _prepare(config: EnvironmentConfig, target: Path) -> _Build:
     return _Build(corpus, kind, plan, parts)
 
 
-def _settings(config: EnvironmentConfig) -> dict[str, Any]:
-    """Settings that parts depend on and that a merge can compare without opening the encoder."""
-    kind = "remote" if config.remote else recipe_of(config).kind
-    return {
-        "engine": config.engine if kind == "bm25" else None,
-        "dtype": config.vectors.dtype if kind == "dense" else None,
-        "block_mib": config.block_mib,
-    }
+def _settings(config: EnvironmentConfig, recipe: RetrieverRecipe, weights: str | None) -> PartSettings:
+    kind = "remote" if config.remote else recipe.kind
+    return PartSettings(
+        engine=config.engine if kind == "bm25" else None,
+        dtype=config.vectors.dtype if kind == "dense" else None,
+        block_mib=config.block_mib,
+        recipe=recipe,
+        weights=weights,
+        versions=installed_versions(LIBRARIES),
+    )
 
 
 def _write_parts(build: _Build, numbers: range, progress: Progress | None) -> None:
@@ -213,16 +212,16 @@ def _merge(
         kind.merge(folders, folder)
         files = describe_files(folder)
         manifest = Manifest(
-            recipe=RetrieverRecipe.model_validate(plan.settings["recipe"]),
-            engine=plan.settings["engine"],
-            model_fingerprint=plan.settings["weights"],
+            recipe=plan.settings.recipe,
+            engine=plan.settings.engine,
+            model_fingerprint=plan.settings.weights,
             vectors=kind.vectors if isinstance(kind, DenseKind) else None,
             dataset=plan.dataset,
             licence=plan.licence,
             corpus_hash=files[documents.RECORDS].sha256,
             documents=total,
             origin=plan.origin,
-            versions=plan.settings["versions"],
+            versions=plan.settings.versions,
             files=files,
         )
         manifest.write(folder)

@@ -1,16 +1,15 @@
 """The manifest of an index, `manifest.json`: sealed with its own hash, with the hashes of all files."""
 
-import hashlib
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ...data.corpus import Origin
 from ...errors import IndexFolderError
-from ...storage import file_sha256
+from ...storage import data_sha256, file_sha256
 from ..retrievers import bm25
 from ..retrievers.nearest import VectorStore
 from ..retrievers.recipes import RetrieverRecipe, content_fields
@@ -66,7 +65,7 @@ class Manifest(StrictModel):
     @property
     def index_hash(self) -> str:
         """sha256 of everything that a ranking depends on; equal for equal builds on any machine and path."""
-        return _hash(
+        return data_sha256(
             {
                 "format": self.format,
                 "recipe": content_fields(self.recipe),
@@ -142,14 +141,14 @@ def read_sealed(
     except ValidationError as error:
         first = error.errors()[0]
         raise make_error(path, f"is not valid: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
-    if seal != _hash(content):
+    if seal != data_sha256(content):
         raise make_error(path, "does not bear its own hash: it was changed after it was written")
     return opened
 
 
-def write_sealed(path: Path, content: dict[str, Any]) -> None:
+def write_sealed(path: Path, content: dict[str, object]) -> None:
     """Write JSON data together with its own hash."""
-    write_json(path, {"seal": _hash(content), **content})
+    write_json(path, {"seal": data_sha256(content), **content})
 
 
 def describe_files(folder: Path) -> dict[str, FileEntry]:
@@ -181,7 +180,3 @@ def check_content(folder: Path, files: Mapping[str, FileEntry], make_error: Make
 
 def write_json(path: Path, content: object) -> None:
     path.write_text(json.dumps(content, ensure_ascii=False, indent=1), encoding="utf-8")
-
-
-def _hash(content: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

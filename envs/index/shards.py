@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -21,9 +20,24 @@ from ...data.corpus import Origin
 from ...data.jsonl import Span
 from ...errors import IndexFolderError
 from ...storage import folder_reaches_the_disk
-from .manifest import write_json
+from ..retrievers import bm25
+from ..retrievers.recipes import RetrieverRecipe
+from .manifest import StrictModel, write_json
 
 _PLAN, _PART, _LOCK = "plan.json", "part.json", "lock"
+
+
+class PartSettings(StrictModel):
+    """Everything that a part depends on besides the corpus."""
+
+    engine: bm25.Engine | None
+    dtype: str | None
+    """Of stored vectors; None for other retrievers than dense ones."""
+    block_mib: float
+    recipe: RetrieverRecipe
+    weights: str | None
+    """The fingerprint of the retriever."""
+    versions: dict[str, str]
 
 
 class Plan(BaseModel):
@@ -31,8 +45,7 @@ class Plan(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    settings: dict[str, Any]
-    """Recipe, engine, weights, block size, versions: everything that a part depends on besides the corpus."""
+    settings: PartSettings
     dataset: str
     licence: str
     origin: Origin
@@ -186,7 +199,8 @@ class IndexShards:
     def _refuse_other_plan(self, existing: Plan, plan: Plan) -> None:
         if existing.hash == plan.hash:
             return
-        fields = [name for name in plan.settings if existing.settings.get(name) != plan.settings[name]]
+        old, new = dict(existing.settings), dict(plan.settings)
+        fields = [name for name in new if old[name] != new[name]]
         fields += [name for name in ("dataset", "origin", "blocks") if getattr(existing, name) != getattr(plan, name)]
         raise IndexFolderError(
             f"{self.folder} holds the parts of an interrupted build with another {' and '.join(fields) or 'plan'}. "

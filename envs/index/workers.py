@@ -2,14 +2,14 @@
 
 import os
 import signal
-import threading
 from collections.abc import Callable
-from multiprocessing import get_context, parent_process
+from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 
 from ...configs.schema import EnvironmentConfig
 from ...errors import QuerylectError
+from ..parent import end_with_parent
 from ..retrievers.base import Progress
 from .shards import IndexShards, Plan
 
@@ -75,7 +75,7 @@ def _raise_failure(connection: Connection, process: SpawnProcess) -> None:
 def _work(build_shard: BuildShard, config: str, shard: int, shards: int, report: Connection) -> None:
     """One worker: its shard, an equal share of the cores, and the next GPU where there are several."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    end_with_parent()
     os.environ["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // shards))
     settings = EnvironmentConfig.model_validate_json(config)
     if settings.retriever != "bm25":
@@ -89,10 +89,3 @@ def _work(build_shard: BuildShard, config: str, shard: int, shards: int, report:
         report.send(None)
     except QuerylectError as error:
         report.send(error)
-
-
-def _end_with_parent() -> None:
-    parent = parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Protocol
 
 from fastapi import APIRouter, HTTPException, Response
 from pydantic import Field
@@ -58,7 +58,7 @@ class Writer(Protocol):
     name: str
     """Shown on the page."""
 
-    def __call__(self, question: Question, card: Mapping[str, Any], search: Search) -> PageRewrite:
+    def __call__(self, question: Question, card: Mapping[str, object], search: Search) -> PageRewrite:
         """Rewrite `question` for the retriever of `card`; `search` is for what a later turn is shown."""
         ...
 

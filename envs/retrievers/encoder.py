@@ -7,7 +7,7 @@ precision that the recipe names; pooling and everything after it is float32. Cod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -154,11 +154,11 @@ def fingerprint_of(path: str, config: object) -> str:
     return f"{path}@{commit}" if commit else path
 
 
-def loading_kwargs(padding_side: str | None = None, dtype: Precision | None = None) -> dict[str, dict[str, Any]]:
+def loading_kwargs(padding_side: str | None = None, dtype: Precision | None = None) -> dict[str, dict[str, object]]:
     """Loading arguments for every sentence-transformers model: no remote code, weights in float32 or `dtype`."""
     import torch
 
-    no_code: dict[str, Any] = {"trust_remote_code": False}
+    no_code: dict[str, object] = {"trust_remote_code": False}
     tokenizer = {**no_code, "padding_side": padding_side} if padding_side else no_code
     return {
         "model_kwargs": {**no_code, "dtype": getattr(torch, dtype or "float32")},
@@ -167,7 +167,7 @@ def loading_kwargs(padding_side: str | None = None, dtype: Precision | None = No
     }
 
 
-def _open(recipe: RetrieverRecipe, name: str, setting: str) -> tuple[Any, str]:
+def _open(recipe: RetrieverRecipe, name: str, setting: str) -> tuple["SentenceTransformer", str]:
     path = resolve_model(name)
     try:
         model = _load(recipe, path)
@@ -201,10 +201,12 @@ def _load(recipe: RetrieverRecipe, path: str) -> "SentenceTransformer":
     return model
 
 
-def _to_float32(_module: object, _inputs: object, features: dict[str, Any]) -> dict[str, Any]:
+def _to_float32(_module: object, _inputs: object, features: dict[str, object]) -> dict[str, object]:
     """A forward hook that casts the transformer's outputs to float32 for the modules after it."""
+    import torch
+
     return {
-        name: value.float() if hasattr(value, "is_floating_point") and value.is_floating_point() else value
+        name: value.float() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
         for name, value in features.items()
     }
 
@@ -260,7 +262,7 @@ class CorpusEncoder:
     encoder: Encoder
 
     @property
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> dict[str, object]:
         """Weights and recipe."""
         recipe = self.encoder.recipe.model_dump(mode="json", exclude={"trained"})
         return {"encoder": self.encoder.fingerprint, "recipe": recipe}

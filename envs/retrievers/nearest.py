@@ -10,7 +10,7 @@ from collections.abc import Callable
 from math import isqrt
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +31,7 @@ _TRAINING_PER_LIST = 64
 _OVERSAMPLING = 4
 """Candidates of an approximate search per requested document."""
 
-Vectors = npt.NDArray[Any]
+Vectors = npt.NDArray[np.floating]
 Nearest = Callable[[npt.NDArray[np.float32], int], npt.NDArray[np.int64]]
 """(queries (q, d), depth) -> document positions (q, at least depth if there are as many), -1 for none."""
 

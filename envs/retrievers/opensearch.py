@@ -16,7 +16,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -33,10 +33,13 @@ from .encoder import Encoder
 from .fusion import NOTHING, Scored, best
 from .recipes import RetrieverRecipe
 
+if TYPE_CHECKING:
+    from requests import PreparedRequest
+
 log = logging.getLogger(__name__)
 
 Answer = TypeVar("Answer")
-Query = dict[str, Any]
+Query = dict[str, object]
 Hits = list[tuple[str, float]]
 """(id, score), best first."""
 
@@ -86,7 +89,7 @@ class RemoteIndex:
             )
         auth = os.environ.get(config.auth_env)
 
-        def authorize(request: Any) -> Any:
+        def authorize(request: "PreparedRequest") -> "PreparedRequest":
             """Without it, requests would prefer a password of ~/.netrc."""
             if auth:
                 request.headers["Authorization"] = auth
@@ -103,7 +106,7 @@ class RemoteIndex:
         )
         logging.getLogger("opensearch").addFilter(_no_failed_attempt)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, dict[str, object]]:
         """Settings and mappings of the index, under `settings` and `mappings`."""
         name = self._config.index
         described = self._complete_answer(
@@ -123,15 +126,19 @@ class RemoteIndex:
 
     def search(self, queries: Sequence[tuple[Query, int]]) -> list[Hits]:
         """The hits of each (query, number of hits), scored with the word statistics of the whole index."""
-        header = {"index": self._config.index, "search_type": "dfs_query_then_fetch", "preference": "querylect"}
-        bodies = [{"query": query, "size": size, "_source": False} for query, size in queries]
+        header: dict[str, object] = {
+            "index": self._config.index,
+            "search_type": "dfs_query_then_fetch",
+            "preference": "querylect",
+        }
+        bodies: list[dict[str, object]] = [{"query": query, "size": size, "_source": False} for query, size in queries]
         results: list[Hits] = []
         for start in range(0, len(bodies), _PER_REQUEST):
             lines = [line for body in bodies[start : start + _PER_REQUEST] for line in (header, body)]
             results += self._complete_answer("POST /_msearch", partial(self._search, lines))
         return results
 
-    def _search(self, lines: list[dict[str, Any]]) -> list[Hits]:
+    def _search(self, lines: list[dict[str, object]]) -> list[Hits]:
         responses = [dict(response) for response in self._client.msearch(body=lines)["responses"]]
         if 2 * len(responses) != len(lines):
             raise _Incomplete(f"{len(responses)} answers to {len(lines) // 2} searches")
@@ -203,7 +210,8 @@ class Remote:
         self.recipe = recipe
         self.count = service.count()
         self._config, self._service, self._encoder = config, service, encoder
-        settings = described.get("settings", {}).get("index", {})
+        index = described.get("settings", {}).get("index")
+        settings = index if isinstance(index, dict) else {}
         content = {
             "uuid": settings.get("uuid"),
             "analysis": settings.get("analysis"),

@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from ...data.jsonl import read_records
 from ...data.load import corpus_hash, document_record
@@ -62,9 +62,9 @@ class Description(StrictModel):
     questions_hash: str
     """The corpus hash of the questions: what an index of them must have."""
     questions: int
-    asked: dict[str, Any]
+    asked: dict[str, object]
     """What the answers of writer and judge depend on: models, prompt versions, settings; {} where nothing was asked."""
-    settings: dict[str, Any]
+    settings: dict[str, object]
     """What was made of the answers: down-sampling, extension, limit."""
     counts: dict[str, int]
     costs: dict[str, int | None]
@@ -145,7 +145,7 @@ def write_description(folder: Path, description: Description) -> None:
     write_sealed(folder / DESCRIPTION, description.model_dump(mode="json"))
 
 
-def write_jsonl(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+def write_jsonl(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
     text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     path.write_text(text, encoding="utf-8", newline="\n")
 

@@ -6,7 +6,7 @@ other model, so that a model can be added by settings alone (docs/add-a-retrieve
 
 import difflib
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
@@ -104,7 +104,7 @@ class RetrieverRecipe(BaseModel):
         return prefix.replace(BODY, body) + title + suffix.replace(BODY, body)
 
 
-def content_fields(recipe: RetrieverRecipe) -> dict[str, Any]:
+def content_fields(recipe: RetrieverRecipe) -> dict[str, object]:
     """The fields of a recipe that change an index or its rankings, without model paths and descriptions.
 
     Newer fields are included only if they are set, so that existing indexes keep their hash.

@@ -7,17 +7,16 @@ them are scored for any plan, so that a ranking does not depend on the number of
 after them: scores of two different scales would follow each other otherwise.
 """
 
-import hashlib
-import json
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ...configs.schema import RerankConfig
 from ...errors import ModelError
 from ...sources import resolve_model
+from ...storage import data_sha256
 from ..index.documents import Documents
 from ..plan import Probe, speaks
 from ..server.cache import ByteCache, remembered
@@ -37,7 +36,7 @@ class Reranker:
 
     def __init__(self, config: RerankConfig, model: "CrossEncoder", fingerprint: str) -> None:
         self.depth = config.depth
-        self.card: dict[str, Any] = {
+        self.card: dict[str, object] = {
             **config.model_dump(),
             "max_length": model.max_seq_length,
             "fingerprint": fingerprint,
@@ -85,13 +84,13 @@ class Reranker:
     def hash_over(self, index_hash: str) -> str:
         """Hash of everything that a ranking depends on: the index and this reranker."""
         content = {name: value for name, value in self.card.items() if name != "model"}
-        return hashlib.sha256(json.dumps([index_hash, content], sort_keys=True).encode()).hexdigest()
+        return data_sha256([index_hash, content])
 
-    def describe(self, card: dict[str, Any]) -> dict[str, Any]:
+    def describe(self, card: dict[str, object]) -> dict[str, object]:
         """The card of a retriever followed by this reranker."""
         return {
             **card,
-            "trained": reranked(card["trained"], self.depth),
+            "trained": reranked(str(card["trained"]), self.depth),
             "rerank": self.card,
         }
 

@@ -8,7 +8,7 @@ import asyncio
 import math
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import FastAPI, HTTPException, Query, Request, Response
 from fastapi.responses import PlainTextResponse
@@ -41,7 +41,6 @@ from .schemas import (
     StepRequest,
     StepResponse,
 )
-from .shutdown import Shutdown
 
 
 class ServiceState:
@@ -50,7 +49,8 @@ class ServiceState:
     def __init__(self, environment: Environment, config: EnvironmentConfig) -> None:
         self.environment = environment
         self.metrics = Metrics()
-        self.shutdown = Shutdown(config.drain_seconds, self.give_up)
+        self.going_down = asyncio.Event()
+        """Set once a signal has asked the process to end: from then on, new work is refused."""
         self.batcher = Batcher(
             environment.search,
             environment.index_hash,
@@ -88,7 +88,7 @@ class ServiceState:
         check_plans(plans, self.limits)
         return await self.batcher.search(plans)
 
-    def ranking(self, hits: Hits, with_text: bool) -> list[dict[str, Any]]:
+    def ranking(self, hits: Hits, with_text: bool) -> list[dict[str, object]]:
         """The wire form of a ranking (schemas.HitBody) as a dictionary for JSON."""
         if not all(map(math.isfinite, [score for _, score in hits])):
             raise ValueError("a ranking holds a score that is no finite number")
@@ -107,7 +107,7 @@ class ServiceState:
         except UserError as error:
             raise RequestError(str(error)) from error
 
-    def result(self, question_id: str, hits: Hits, with_text: bool, metrics: Sequence[str]) -> dict[str, Any]:
+    def result(self, question_id: str, hits: Hits, with_text: bool, metrics: Sequence[str]) -> dict[str, object]:
         """Score one ranking and give it its wire form (schemas.StepResult)."""
         values = self.environment.score(question_id, list(hits), metrics)
         reward = values[PRIMARY_METRIC]
@@ -116,45 +116,45 @@ class ServiceState:
         ranking = self.ranking(hits, with_text)
         return {"question_id": question_id, "ranking": ranking, "reward": reward, "metrics": values}
 
+    async def answer(self, field: str, content: Callable[[], Sequence[object]]) -> Response:
+        """The answer with the identity of what was searched and `content()` as `field`, read in a thread.
+
+        Raises EnvironmentUnavailableError where a file of the index was damaged meanwhile.
+        """
+
+        def write() -> bytes:
+            values = content()
+            self.environment.refuse_damage()
+            return to_json({"index_hash": self.environment.index_hash, field: values})
+
+        return Response(await asyncio.to_thread(write), media_type="application/json")
+
     @property
     def ready(self) -> bool:
         """Whether plans are taken."""
-        return self.batcher.running and not self.shutdown.begun and not self.environment.damage
+        return self.batcher.running and not self.going_down.is_set() and not self.environment.damage
 
 
 def check_plans(plans: Sequence[SearchPlan], limits: Limits) -> None:
     """HTTPException 413 for plans that are too many or too large, 422 for one that cannot be searched."""
+    _check_limit("{} plans in one request", len(plans), limits.max_plans, "Send them in parts.")
     hits = sum(plan.k for plan in plans)
-    if len(plans) > limits.max_plans:
-        raise HTTPException(
-            413, f"{len(plans)} plans in one request; at most {limits.max_plans} are taken. Send them in parts."
-        )
-    if hits > limits.max_hits:
-        raise HTTPException(
-            413,
-            f"the plans of one request ask for {hits} documents together; at most {limits.max_hits} are given. "
-            "Send them in parts, or lower k.",
-        )
+    asked = "the plans of one request ask for {} documents together"
+    _check_limit(asked, hits, limits.max_hits, "Send them in parts, or lower k.")
     for plan in plans:
         texts = [term.text for probe in plan.probes for term in probe.terms]
+        _check_limit("a plan holds {} texts", len(texts), limits.max_terms, "Ask for less in one plan.")
         characters = sum(map(len, texts))
-        longest = max(plan.k, *(probe.k or 1 for probe in plan.probes))
-        if len(texts) > limits.max_terms:
-            raise HTTPException(
-                413, f"a plan holds {len(texts)} texts; at most {limits.max_terms} are taken. Ask for less in one plan."
-            )
-        if characters > limits.max_characters:
-            raise HTTPException(
-                413,
-                f"the texts of a plan have {characters} characters; at most {limits.max_characters} are taken. "
-                "Shorten them.",
-            )
+        _check_limit("the texts of a plan have {} characters", characters, limits.max_characters, "Shorten them.")
         if not all(map(is_unicode, [*texts, *(probe.source or "" for probe in plan.probes)])):
             raise HTTPException(422, "a plan holds half of a surrogate pair, which is no text; send valid Unicode.")
-        if longest > limits.max_k:
-            raise HTTPException(
-                422, f"a plan asks for k={longest} documents; at most {limits.max_k} are given. Lower k."
-            )
+        longest = max(plan.k, *(probe.k or 1 for probe in plan.probes))
+        _check_limit("a plan asks for k={} documents", longest, limits.max_k, "Lower k.", status=422)
+
+
+def _check_limit(asked: str, actual: int, limit: int, remedy: str, status: int = 413) -> None:
+    if actual > limit:
+        raise HTTPException(status, f"{asked.format(actual)}; at most {limit} are taken. {remedy}")
 
 
 def create_app(
@@ -175,8 +175,7 @@ def create_app(
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         await batcher.start()
         try:
-            with service.shutdown.on_signals():
-                yield
+            yield
         finally:
             await service.give_up()
 
@@ -194,7 +193,7 @@ def create_app(
         token=token or None,
         max_body_bytes=config.max_body_bytes,
         read_seconds=config.read_seconds,
-        shutdown=service.shutdown,
+        going_down=service.going_down,
         metrics=service.metrics,
         log_requests=config.log != "none",
     )
@@ -254,13 +253,7 @@ def create_app(
     async def search(body: SearchRequest, request: Request) -> Response:
         """Rank every plan."""
         ranked = await service.rank(request, body.plans)
-
-        def write() -> bytes:
-            rankings = [service.ranking(hits, body.with_text) for hits in ranked]
-            environment.refuse_damage()
-            return to_json({"index_hash": environment.index_hash, "rankings": rankings})
-
-        return Response(await asyncio.to_thread(write), media_type="application/json")
+        return await service.answer("rankings", lambda: [service.ranking(hits, body.with_text) for hits in ranked])
 
     @app.post("/v1/step", response_model=StepResponse)
     async def step(body: StepRequest, request: Request) -> Response:
@@ -275,15 +268,13 @@ def create_app(
         service.check_metrics(metric_names)
         ranked = await service.rank(request, [environment.plan_for(step.question_id, step.plan) for step in body.steps])
 
-        def write() -> bytes:
-            results = [
+        def results() -> list[dict[str, object]]:
+            return [
                 service.result(step.question_id, hits, body.with_text, metric_names)
                 for step, hits in zip(body.steps, ranked, strict=True)
             ]
-            environment.refuse_damage()
-            return to_json({"index_hash": environment.index_hash, "results": results})
 
-        return Response(await asyncio.to_thread(write), media_type="application/json")
+        return await service.answer("results", results)
 
     if extend is not None:
         extend(app)

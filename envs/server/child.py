@@ -4,7 +4,6 @@ It serves what the first line of standard input says until standard input ends o
 is gone, and reports its URL, or its error, through the descriptor.
 """
 
-import json
 import logging
 import os
 import select
@@ -12,6 +11,7 @@ import signal
 import sys
 import threading
 import time
+from multiprocessing.connection import Connection
 
 from ...configs.schema import EnvironmentConfig
 from ...errors import QuerylectError
@@ -27,24 +27,24 @@ PARENT_SECONDS = 1.0
 
 def main() -> None:
     """Serve what the first line of standard input says, until standard input ends or the parent is gone."""
-    report = os.fdopen(int(sys.argv[1]), "w", encoding="utf-8")
+    report = Connection(int(sys.argv[1]), readable=False)
     settings = sys.stdin.buffer.readline()
     if not settings:
         return
     threading.Thread(target=_stop_without_parent, args=(int(sys.argv[2]),), daemon=True).start()
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
 
-    def tell(**content: str) -> None:
+    def send(outcome: str | QuerylectError) -> None:
         with report:
-            report.write(json.dumps(content) + "\n")
+            report.send(outcome)
 
     from .serve import serve
 
     try:
-        serve(EnvironmentConfig.model_validate_json(settings), ready=lambda url: tell(url=url))
+        serve(EnvironmentConfig.model_validate_json(settings), ready=send)
     except QuerylectError as error:
         log.error("%s", error)
-        tell(error=type(error).__name__, message=str(error), code=error.code)
+        send(error)
         sys.exit(error.exit_code)
 
 

@@ -11,6 +11,7 @@ import logging
 import re
 import time
 import uuid
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from fastapi import HTTPException, Response
@@ -19,7 +20,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .metrics import Metrics
 from .problems import REQUEST_ID, problem
-from .shutdown import Shutdown
 
 log = logging.getLogger(__name__)
 request_log = logging.getLogger("querylect.envs.requests")
@@ -39,31 +39,21 @@ def note(scope: Scope, **facts: object) -> None:
     scope.setdefault(NOTES, {}).update(facts)
 
 
+@dataclass(kw_only=True, slots=True)
 class RequestMiddleware:
     """Lets through requests that carry the token, where one is set, and a body of at most `max_body_bytes`."""
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        *,
-        token: str | None,
-        max_body_bytes: int,
-        read_seconds: float,
-        shutdown: Shutdown,
-        metrics: Metrics,
-        log_requests: bool,
-    ) -> None:
-        self._app = app
-        self._token = None if token is None else token.encode()
-        self._max_body_bytes = max_body_bytes
-        self._read_seconds = read_seconds
-        self._shutdown = shutdown
-        self._metrics = metrics
-        self._log_requests = log_requests
+    app: ASGIApp = field(kw_only=False)
+    token: str | None
+    max_body_bytes: int
+    read_seconds: float
+    going_down: asyncio.Event
+    metrics: Metrics
+    log_requests: bool
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
+            await self.app(scope, receive, send)
             return
         headers = Headers(scope=scope)
         sent_id = headers.get("x-request-id", "")
@@ -78,9 +68,9 @@ class RequestMiddleware:
             size += len(message.get("body", b""))
             await send(message)
 
-        self._metrics.under_way.inc()
+        self.metrics.under_way.inc()
         try:
-            answer = self._refusal(scope, headers) or self._app
+            answer = self._refusal(scope, headers) or self.app
             await answer(scope, self._limited(receive), send_with_id)
         except Exception:
             log.exception("request %s %s %s failed", request_id, scope["method"], scope["path"])
@@ -90,35 +80,35 @@ class RequestMiddleware:
             await problem(scope, 500, detail)(scope, receive, send_with_id)
         finally:
             seconds = time.perf_counter() - started
-            self._metrics.under_way.dec()
+            self.metrics.under_way.dec()
             route = getattr(scope.get("route"), "path", "none")
-            self._metrics.requests.labels(route, str(status)).inc()
-            self._metrics.seconds.labels(route).observe(seconds)
-            if self._log_requests:
+            self.metrics.requests.labels(route, str(status)).inc()
+            self.metrics.seconds.labels(route).observe(seconds)
+            if self.log_requests:
                 _write_line(scope, status, size, seconds)
 
     def _refusal(self, scope: Scope, headers: Headers) -> Response | None:
-        if self._token is not None and scope["path"] not in OPEN_PATHS:
+        if self.token is not None and scope["path"] not in OPEN_PATHS:
             scheme, _, credentials = headers.get("authorization", "").partition(" ")
             sent = credentials.strip().encode("latin-1")
-            if scheme.lower() != "bearer" or not hmac.compare_digest(sent, self._token):
+            if scheme.lower() != "bearer" or not hmac.compare_digest(sent, self.token.encode()):
                 reason = "the token sent is not the service's" if credentials else "no bearer token was sent"
                 detail = (
                     f"{reason}. Send the header 'Authorization: Bearer TOKEN' with the token that the service was "
                     "started with; querylect's client takes it from the environment variable named by client.token_env."
                 )
                 return problem(scope, 401, detail, {"WWW-Authenticate": "Bearer"})
-        if self._shutdown.begun and scope["path"] not in WATCH_PATHS:
+        if self.going_down.is_set() and scope["path"] not in WATCH_PATHS:
             detail = "the service is going down; ask another replica, or again after its restart"
             return problem(scope, 503, detail, {"Retry-After": "1", **_CLOSE})
         declared = headers.get("content-length", "0")
-        if declared.isdecimal() and int(declared) > self._max_body_bytes:
+        if declared.isdecimal() and int(declared) > self.max_body_bytes:
             return problem(scope, 413, self._too_large(int(declared)), _CLOSE)
         return None
 
     def _limited(self, receive: Receive) -> Receive:
         """`receive` that raises 413 where the body grows too large and 408 where it arrives too slowly."""
-        size, deadline, complete = 0, time.monotonic() + self._read_seconds, False
+        size, deadline, complete = 0, time.monotonic() + self.read_seconds, False
 
         async def limited() -> Message:
             nonlocal size, complete
@@ -130,12 +120,12 @@ class RequestMiddleware:
             except TimeoutError:
                 raise HTTPException(
                     408,
-                    f"the body did not arrive within {self._read_seconds:g} s ({size} bytes did). "
+                    f"the body did not arrive within {self.read_seconds:g} s ({size} bytes did). "
                     "Send it faster, or fewer plans in one request.",
                     _CLOSE,
                 ) from None
             size += len(message.get("body", b""))
-            if size > self._max_body_bytes:
+            if size > self.max_body_bytes:
                 raise HTTPException(413, self._too_large(size), _CLOSE)
             complete = not message.get("more_body", False)
             return message
@@ -144,7 +134,7 @@ class RequestMiddleware:
 
     def _too_large(self, size: int) -> str:
         return (
-            f"the body has at least {size} bytes; at most {self._max_body_bytes} are taken. "
+            f"the body has at least {size} bytes; at most {self.max_body_bytes} are taken. "
             "Send fewer plans in one request."
         )
 

@@ -28,13 +28,9 @@ _ERRORS: Mapping[int, str] = {
 }
 _EVERYWHERE = {413, 500}
 """The middleware refuses any request that declares too large a body; anything may fail."""
-_OF_PATH = {
-    "/v1/questions": {404, 422},
-    "/v1/search": {400, 408, 422},
-    "/v1/step": {400, 404, 408, 422},
-}
 _WITH_BODY = {400, 408, 422}
-"""Of calls that an extension adds and that take a body."""
+"""Of calls that take a body, those of an extension too."""
+_OF_PATH = {"/v1/questions": {404, 422}, "/v1/step": {404}}
 _REQUEST_ID = {"description": "Names the request in the service's log.", "schema": {"type": "string"}}
 _HEADERS = {
     401: {"WWW-Authenticate": {"description": "The scheme asked for.", "schema": {"type": "string"}}},
@@ -65,8 +61,9 @@ def _openapi_schema(app: FastAPI, token: bool) -> dict[str, Any]:
     if token:
         components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
     for path, methods in schema["paths"].items():
-        statuses = _EVERYWHERE | _OF_PATH.get(path, _WITH_BODY if "post" in methods else set())
+        statuses = _EVERYWHERE | _OF_PATH.get(path, set())
         guarded = token and path not in OPEN_PATHS
+        statuses |= _WITH_BODY if "post" in methods else set()
         statuses |= ({401} if guarded else set()) | (set() if path in WATCH_PATHS else {503})
         for operation in methods.values():
             responses = operation["responses"]
@@ -77,7 +74,7 @@ def _openapi_schema(app: FastAPI, token: bool) -> dict[str, Any]:
     return schema
 
 
-def _error(status: int) -> dict[str, Any]:
+def _error(status: int) -> dict[str, object]:
     problem = {"$ref": _REFS.format(model=Problem.__name__)}
     return {
         "description": _ERRORS[status],

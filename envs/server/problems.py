@@ -58,7 +58,7 @@ async def _answer(request: Request, error: Exception) -> Response:
         invalid = [
             Invalid(where=".".join(map(str, item["loc"])), what=str(item["msg"])) for item in errors[:_MAX_INVALID]
         ]
-        detail = f"{len(errors)} fields do not validate; mend them ('invalid' names the first {len(invalid)})."
+        detail = f"{len(errors)} fields do not validate; correct them ('invalid' names the first {len(invalid)})."
         return problem(request.scope, 422, detail, invalid=invalid)
     if isinstance(error, RequestError):
         return problem(request.scope, 422, str(error))

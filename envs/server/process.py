@@ -1,28 +1,38 @@
-"""One serving process: its socket, uvicorn with limits on slow clients, and the opened environment as an app."""
+"""One serving process: its socket, the opened environment as an app, and uvicorn with what protects its users.
+
+Slow clients are cut off (`BoundedHead`, `STALLED_SECONDS`; bodies in middleware.py), and the end is graceful: the first
+SIGTERM or SIGINT refuses new work, `drain_seconds` later or at the second signal the port closes, a third signal kills
+the process. What still waits for a search GIVE_UP_SECONDS after the port closed is failed, so that it gets its 503
+before uvicorn cuts it off.
+"""
 
 import asyncio
 import errno
 import gc
 import ipaddress
+import logging
+import math
+import signal
 import socket
 import sys
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
-from typing import Any
+from types import FrameType
 
 import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-from uvicorn.server import ServerState
+from uvicorn.server import HANDLED_SIGNALS
 
 from ...configs.schema import EnvironmentConfig
 from ...errors import UserError
 from ..environment import Environment
 from ..page.router import Writer
 from ..plan import SearchPlan
-from .app import create_app
-from .shutdown import SHUTDOWN_SECONDS
+from .app import ServiceState, create_app
+
+log = logging.getLogger(__name__)
 
 KEEP_ALIVE_SECONDS = 30
 """How long a connection without a request stays open; longer than clients keep theirs, so that they close first."""
@@ -30,6 +40,10 @@ MAX_HEAD_BYTES = 65_536
 """Longest request line and headers that are taken."""
 STALLED_SECONDS = 60.0
 """How long a client may take none of an answer that waits for it; then its connection, and the answer, are let go."""
+SHUTDOWN_SECONDS = 5
+"""How long requests in flight may take once the port is closed."""
+GIVE_UP_SECONDS = 4.0
+"""How long after the port closed requests that still wait for a search are failed."""
 BEAT_SECONDS = 2
 _BIND_REMEDIES = {
     errno.EADDRINUSE: "Stop the program that has the port, or set env.port to another one (0 takes a free one).",
@@ -40,25 +54,15 @@ _BIND_REMEDIES = {
 
 class BoundedHead(HttpToolsProtocol):
     """uvicorn's HTTP/1.1 that closes a connection whose request head is over MAX_HEAD_BYTES or slower than
-    `head_seconds`."""
+    `head_seconds`, which a subclass sets: uvicorn takes a class."""
 
-    def __init__(
-        self,
-        config: uvicorn.Config,
-        server_state: ServerState,
-        app_state: dict[str, Any],
-        _loop: asyncio.AbstractEventLoop | None = None,
-        *,
-        head_seconds: float,
-    ) -> None:
-        super().__init__(config, server_state, app_state, _loop)
-        self._head_seconds = head_seconds
-        self._head_bytes = 0
-        self._timer: asyncio.TimerHandle | None = None
+    head_seconds: float
+    _head_bytes = 0
+    _timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._timer = self.loop.call_later(self._head_seconds, transport.close)
+        self._timer = self.loop.call_later(self.head_seconds, transport.close)
 
     def data_received(self, data: bytes) -> None:
         self._head_bytes += len(data)
@@ -75,7 +79,7 @@ class BoundedHead(HttpToolsProtocol):
         self._head_bytes = 0
         if self.cycle.response_complete:  # no further request has arrived
             self._stop_timer()
-            self._timer = self.loop.call_later(max(self._head_seconds, KEEP_ALIVE_SECONDS), self.transport.close)
+            self._timer = self.loop.call_later(max(self.head_seconds, KEEP_ALIVE_SECONDS), self.transport.close)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
@@ -87,34 +91,65 @@ class BoundedHead(HttpToolsProtocol):
             self._timer = None
 
 
-def server_config(
-    app: FastAPI, read_seconds: float, beat: Callable[[], Awaitable[None]] | None = None
-) -> uvicorn.Config:
-    """uvicorn's settings for an app. `beat` is awaited once requests are taken, and every BEAT_SECONDS from then on."""
-    return uvicorn.Config(
-        app,
-        http=partial(BoundedHead, head_seconds=read_seconds),  # type: ignore[arg-type]
-        ws="none",
-        log_config=None,
-        access_log=False,
-        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
-        timeout_keep_alive=KEEP_ALIVE_SECONDS,
-        callback_notify=beat,
-        timeout_notify=BEAT_SECONDS,
-    )
-
-
 class Server(uvicorn.Server):
-    """uvicorn's server that reports when it takes requests."""
+    """uvicorn's server for the app of a service. It reports when it takes requests, and drains before it ends."""
 
-    def __init__(self, config: uvicorn.Config, started: Callable[[], object]) -> None:
-        super().__init__(config)
+    def __init__(
+        self,
+        app: FastAPI,
+        config: EnvironmentConfig,
+        started: Callable[[], object] = lambda: None,
+        beat: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """`started` is called once requests are taken; `beat` is awaited then and every BEAT_SECONDS from then on."""
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http=type("Http", (BoundedHead,), {"head_seconds": config.read_seconds}),
+                ws="none",
+                log_config=None,
+                access_log=False,
+                timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+                timeout_keep_alive=KEEP_ALIVE_SECONDS,
+                callback_notify=beat,
+                timeout_notify=BEAT_SECONDS,
+            )
+        )
+        self._service: ServiceState = app.state.service
+        self._drain_seconds = config.drain_seconds
         self._report_started = started
+        self._port_closes_at = math.inf
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start, then report."""
         await super().startup(sockets)
         self._report_started()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """uvicorn's handler of SIGTERM and SIGINT."""
+        log.info("stopped by signal %d", sig)
+        if not self._service.going_down.is_set():
+            self._service.going_down.set()
+            self._port_closes_at = time.monotonic() + self._drain_seconds
+        else:
+            self.should_exit = True
+            for number in HANDLED_SIGNALS:
+                signal.signal(number, signal.SIG_DFL)
+
+    async def on_tick(self, counter: int) -> bool:
+        """uvicorn's look, ten times a second, at whether to end."""
+        self.should_exit |= time.monotonic() >= self._port_closes_at
+        return await super().on_tick(counter)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Close the port and end requests in flight."""
+        giving_up = asyncio.create_task(self._give_up())
+        await super().shutdown(sockets)
+        giving_up.cancel()
+
+    async def _give_up(self) -> None:
+        await asyncio.sleep(GIVE_UP_SECONDS)
+        await self._service.give_up()
 
 
 def open_app(

@@ -4,7 +4,7 @@ A response never holds a qrel. Both sides validate: an answer that does not fit 
 service, not a reward.
 """
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -116,7 +116,7 @@ class EnvironmentInfo(Wire):
     """Answer of `GET /v1/environment`."""
 
     name: str
-    retriever: dict[str, Any]
+    retriever: dict[str, object]
     """The retriever's card: kind, how it was trained, its query template."""
     corpus_size: int = Field(ge=0)
     corpus_hash: str

@@ -12,7 +12,6 @@ import signal
 import socket
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -20,15 +19,15 @@ from functools import partial
 from multiprocessing.connection import Connection
 from types import FrameType
 
-import uvicorn
 from fastapi import FastAPI
 
 from ...configs.schema import EnvironmentConfig
 from ...errors import EnvironmentUnavailableError, QuerylectError, UserError
 from ...logs import set_up_logging
 from ..page.router import Writer
+from ..parent import end_with_parent
 from .metrics import SHARED_FOLDER, forget_process
-from .process import Server, bound, is_loopback, open_app, server_config, url_of
+from .process import Server, bound, is_loopback, open_app, url_of
 
 log = logging.getLogger(__name__)
 
@@ -68,8 +67,7 @@ def serve(
     with bound(config.host, config.port) as listener:
         started = partial(ready, url_of(config.host, listener.getsockname()[1]))
         if config.workers == 1:
-            app = open_app(config, token, writer, extend)
-            Server(server_config(app, config.read_seconds), started).run(sockets=[listener])
+            Server(open_app(config, token, writer, extend), config, started).run(sockets=[listener])
         else:
             _serve_workers(config, token, listener, started)
 
@@ -170,7 +168,7 @@ def _work(
 ) -> None:
     """A worker process, which never outlives its parent."""
     os.setsid()  # Ctrl-C in a terminal reaches the parent alone, which passes it on
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    end_with_parent()
     set_up_logging()
     logging.getLogger(__package__.partition(".")[0]).setLevel(level)
 
@@ -182,14 +180,7 @@ def _work(
     except QuerylectError as error:
         report.send(error)
         sys.exit(error.exit_code)
-    uvicorn.Server(server_config(app, config.read_seconds, beat)).run(sockets=[listener])
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
+    Server(app, config, beat=beat).run(sockets=[listener])
 
 
 @contextmanager

@@ -62,7 +62,6 @@ def test_what_the_service_cannot_open_is_the_users_error_here(small_environment)
     [
         ("echo one; echo 'no such library' >&2; exit 3", "startup-failed", ["exit code 3", "\none\nno such library"]),
         ("echo starting; exec sleep 60", "startup-timeout", ["\nstarting"]),
-        ("""echo '{"error": "NoSuchError", "message": "?"}' >&"$4"; exit 7""", "startup-failed", ["exit code 7"]),
     ],
 )
 def test_a_service_that_does_not_start_shows_its_last_lines_and_is_gone(

