@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Collection, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .schema import RunConfig
@@ -26,7 +26,7 @@ def free_to_change(config: "RunConfig") -> tuple[str, ...]:
     return (*FREE_TO_CHANGE, "train.steps") if config.train.lr_schedule == "constant" else FREE_TO_CHANGE
 
 
-def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flat(values: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
     """Every value under its dotted name: {"train": {"steps": 4}} gives ("train.steps", 4)."""
     for key, value in values.items():
         if isinstance(value, Mapping):

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -175,7 +175,7 @@ class SpecConfig(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _add_training_free(cls, values: Any) -> Any:
+    def _add_training_free(cls, values: object) -> object:
         """The systems of `training_free` stand before the others, unless the spec itself has one of that name."""
         if not isinstance(values, dict) or not isinstance(values.get("systems") or {}, dict):
             return values

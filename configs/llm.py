@@ -1,6 +1,6 @@
 """Settings of prompted (frozen) language models, and of the readers of `querylect answers`."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -20,7 +20,7 @@ class LlmConfig(Section):
     """URL of an OpenAI-compatible endpoint, such as http://host:8000/v1; None loads the model into this process."""
     api_key_env: str = "QUERYLECT_LLM_KEY"
     """Name of the environment variable with the endpoint's API key; if it is unset, no key is sent."""
-    extra: dict[str, Any] = {}
+    extra: dict[str, object] = {}
     """Endpoint: extra fields of each request; null removes a field, as in {seed: null}."""
     concurrency: Annotated[int, Field(ge=1)] = 8
     """Endpoint: maximum concurrent requests."""

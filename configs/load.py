@@ -9,7 +9,6 @@ import json
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from pydantic import ValidationError
 
@@ -39,14 +38,16 @@ def load_config(path_or_name: str | None, overrides: Sequence[str] = ()) -> RunC
     one wins over an earlier one. Raises ConfigError.
     """
     source = "the defaults"
-    values: dict[str, Any] = {}
+    values: dict[str, object] = {}
     if path_or_name is not None:
         path = _config_path(path_or_name)
         source, values = str(path), read_yaml(path)
     return validated(RunConfig, values, source, overrides)
 
 
-def validated(schema: type[Settings], values: dict[str, Any], source: str, overrides: Sequence[str] = ()) -> Settings:
+def validated(
+    schema: type[Settings], values: dict[str, object], source: str, overrides: Sequence[str] = ()
+) -> Settings:
     """The settings in `values`, read from `source`, after the overrides. Raises ConfigError."""
     by_key: dict[Key, str] = {}
     for override in overrides:
@@ -94,7 +95,7 @@ def _config_path(path_or_name: str) -> Path:
     )
 
 
-def read_yaml(path: Path) -> dict[str, Any]:
+def read_yaml(path: Path) -> dict[str, object]:
     """The mapping in a YAML file. Raises ConfigError where there is none."""
     try:
         values = parse_yaml(path.read_text(encoding="utf-8"))
@@ -112,7 +113,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return values
 
 
-def _parse_override(override: str, schema: type[Section]) -> tuple[Key, Any]:
+def _parse_override(override: str, schema: type[Section]) -> tuple[Key, object]:
     name, equals, text = override.partition("=")
     name = name.strip()
     if not equals or not name:
@@ -128,7 +129,7 @@ def _parse_override(override: str, schema: type[Section]) -> tuple[Key, Any]:
         raise ConfigError(message, code="invalid-yaml") from error
 
 
-def _set(values: dict[str, Any], key: Key, value: Any) -> None:
+def _set(values: dict[str, object], key: Key, value: object) -> None:
     *sections, last = map(str, key)
     for section in sections:
         inner = values.get(section)
@@ -136,7 +137,7 @@ def _set(values: dict[str, Any], key: Key, value: Any) -> None:
     values[last] = value
 
 
-def _section_of(annotation: Any) -> type[Section] | None:
+def _section_of(annotation: object) -> type[Section] | None:
     """The section class inside an annotation such as `LoraConfig | None`; None for a plain setting."""
     for option in typing.get_args(annotation) or (annotation,):
         if isinstance(option, type) and issubclass(option, Section):
@@ -170,10 +171,10 @@ def _schema_key(key: Key, schema: type[Section]) -> tuple[Key, dict[int, str]]:
     return tuple(schema_key), names
 
 
-def _missing_member(key: Key, values: Mapping[str, Any], schema: type[Section]) -> tuple[Key, list[str]] | None:
+def _missing_member(key: Key, values: Mapping[str, object], schema: type[Section]) -> tuple[Key, list[str]] | None:
     """For a key of a member that `values` lacks: the path of the members and the names present; else None."""
     for depth, name in _schema_key(key, schema)[1].items():
-        parent: Any = values
+        parent: object = values
         for step in key[:depth]:
             parent = parent.get(step) if isinstance(parent, dict) else None
         present = list(parent) if isinstance(parent, dict) else []
@@ -211,15 +212,16 @@ def _unknown_key_message(key: Key, schema: type[Section]) -> str:
 
 
 def _error_lines(
-    error: ValidationError, values: Mapping[str, Any], source: str, by_key: Mapping[Key, str], schema: type[Section]
+    error: ValidationError, values: Mapping[str, object], source: str, by_key: Mapping[Key, str], schema: type[Section]
 ) -> Iterator[str]:
     """One line per wrong key. The options of a union are joined: `expected a list or 'local'`."""
     expected: dict[Key, list[str]] = {}
+    actual: dict[Key, str] = {}
     sentences: list[tuple[Key, str]] = []
     for problem in error.errors(include_url=False, include_context=False):
         if taken_over(problem["loc"], values):
             continue
-        key = _existing_key(problem["loc"], values)
+        key, value = _existing(problem["loc"], values)
         message = problem["msg"]
         if problem["type"] == "extra_forbidden":
             sentences.append((key, _unknown_key_message(key, schema)))
@@ -227,12 +229,13 @@ def _error_lines(
             sentences.append((key, message.removeprefix("Value error, ") + "."))
         else:
             expected.setdefault(key, []).append(_expectation(problem["type"], message, key, schema))
+            actual[key] = _preview(value)
     for key, options in expected.items():
         if any(longer != key and longer[: len(key)] == key for longer in expected):
             continue
-        actual = _preview(_value_at(values, key))
         quote = " (quote it to make it text)" if options == ["text"] else ""
-        sentences.append((key, f"{_dotted(key)} is {actual}; expected {' or '.join(dict.fromkeys(options))}{quote}."))
+        choices = " or ".join(dict.fromkeys(options))
+        sentences.append((key, f"{_dotted(key)} is {actual[key]}; expected {choices}{quote}."))
     for key, sentence in sentences:
         override = next(
             (text for set_key, text in reversed(list(by_key.items())) if key[: len(set_key)] == set_key), None
@@ -240,26 +243,19 @@ def _error_lines(
         yield f"override {override!r}: {sentence}" if override is not None else f"{source}: {sentence}"
 
 
-def _existing_key(location: Key, values: Mapping[Any, Any]) -> Key:
-    """The part of pydantic's error location that exists in the values: pydantic adds names of union options."""
+def _existing(location: Key, values: object) -> tuple[Key, object]:
+    """The part of pydantic's error location that exists in the values, without the names of union options that pydantic
+    adds, and the value there."""
     key: list[str | int] = []
-    current: Any = values
     for step in location:
-        inside_list = isinstance(current, list) and isinstance(step, int) and step < len(current)
-        if not inside_list and not (isinstance(current, Mapping) and step in current):
-            continue
-        current = current[step]
-        key.append(step)
-    return tuple(key)
+        children = dict(enumerate(values)) if isinstance(values, list) else values
+        if isinstance(children, Mapping) and step in children:
+            values = children[step]
+            key.append(step)
+    return tuple(key), values
 
 
-def _value_at(values: Any, key: Key) -> Any:
-    for step in key:
-        values = values[step]
-    return values
-
-
-def _preview(value: Any) -> str:
+def _preview(value: object) -> str:
     """A value as JSON, cut to 80 characters."""
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= 80 else f"{text[:77]}..."

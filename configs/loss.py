@@ -3,7 +3,7 @@
 docs/training.md says for every setting what it does to a tree, and why the others of GRPOConfig are not here.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field, model_validator
 
@@ -73,7 +73,7 @@ class LossConfig(BaseModel):
         """Whether entropy is part of the loss, not only a figure to look at."""
         return self.entropy_coef > 0 or self.use_adaptive_entropy
 
-    def trl_settings(self) -> dict[str, Any]:
+    def trl_settings(self) -> dict[str, object]:
         """Arguments for trl.GRPOConfig."""
         return {name: getattr(self, name) for name in LossConfig.model_fields if name not in _OURS}
 

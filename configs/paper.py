@@ -4,7 +4,7 @@ import difflib
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -94,7 +94,7 @@ class PaperSystem(Section):
 
     method: str
     """Name of the method (docs/methods.md)."""
-    settings: dict[str, Any] = {}
+    settings: dict[str, object] = {}
     """Settings of the method that differ from its defaults."""
     label: str = ""
     """Name in tables; if empty, the system's name."""

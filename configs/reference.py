@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import pairwise
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -40,16 +40,23 @@ in YAML; *required* marks a setting without a default. `NAME` in a path is a nam
 PAGES: tuple[tuple[str, str, str, type[Section]], ...] = (
     ("A run", "", "For `train`, `index`, `serve`, `eval RUN`, `rewrite` and whatever else takes a CONFIG.", RunConfig),
     (
-        "A plan of an evaluation",
-        "plan: ",
-        "For `querylect eval PLAN`: every combination of environment, dataset and system ([evaluation.md]"
+        "The spec of an evaluation",
+        "spec: ",
+        "For `querylect eval spec.yaml`: every combination of environment, dataset and system ([evaluation.md]"
         "(evaluation.md)).",
         SpecConfig,
     ),
     ("A paper that is run again", "paper: ", "For `querylect paper` ([papers.md](papers.md)).", PaperConfig),
 )
 
-NAMED = {str: "text", int: "whole number", float: "number", bool: "`true` or `false`", type(None): "`null`", Any: "any"}
+NAMED: dict[object, str] = {
+    str: "text",
+    int: "whole number",
+    float: "number",
+    bool: "`true` or `false`",
+    type(None): "`null`",
+    object: "any",
+}
 
 
 def main() -> None:
@@ -104,7 +111,7 @@ class _Writer:
             rows.append([f"`{name}`", kind, _default(setting), _linked(description)])
         return "\n".join(markdown_table(["setting", "type", "default", ""], rows, "llll")) + "\n"
 
-    def type_of(self, annotation: Any, metadata: Iterable[Any] = ()) -> str:
+    def type_of(self, annotation: object, metadata: Iterable[object] = ()) -> str:
         """What a value may be, in words, with its bounds."""
         origin, arguments = get_origin(annotation), get_args(annotation)
         if origin is Annotated:
@@ -114,7 +121,7 @@ class _Writer:
             return " or ".join(self.type_of(option, metadata if option in (int, float) else ()) for option in kinds)
         return self._one_type(annotation) + _bounds(metadata)
 
-    def _one_type(self, annotation: Any) -> str:
+    def _one_type(self, annotation: object) -> str:
         origin, arguments = get_origin(annotation), get_args(annotation)
         if origin is Literal:
             return ", ".join(f"`{value}`" for value in arguments)
@@ -156,7 +163,7 @@ def _strings(model: type[BaseModel]) -> dict[str, str]:
     return by_field
 
 
-def _sections_in(name: str, annotation: Any) -> Iterator[tuple[str, type[BaseModel]]]:
+def _sections_in(name: str, annotation: object) -> Iterator[tuple[str, type[BaseModel]]]:
     """The sections that a setting may hold, each with its path."""
     if inspect.isclass(annotation) and issubclass(annotation, BaseModel):
         yield name, annotation
@@ -166,17 +173,17 @@ def _sections_in(name: str, annotation: Any) -> Iterator[tuple[str, type[BaseMod
             yield from _sections_in(path, option)
 
 
-def _about_sections(annotation: Any) -> str:
+def _about_sections(annotation: object) -> str:
     """Description of a setting that has none: the first line of its section."""
     return next(((section.__doc__ or "").splitlines()[0] for _, section in _sections_in("", annotation)), "")
 
 
-def _flat(metadata: Iterable[Any]) -> Iterator[Any]:
+def _flat(metadata: Iterable[object]) -> Iterator[object]:
     for item in metadata:
         yield from item.metadata if isinstance(item, FieldInfo) else (item,)
 
 
-def _bounds(metadata: Iterable[Any]) -> str:
+def _bounds(metadata: Iterable[object]) -> str:
     limits = {name: getattr(item, name) for item in metadata for name in (*_SIGNS, *_COUNTS) if hasattr(item, name)}
     signs = [f"{_SIGNS[name]} {value:g}" for name, value in limits.items() if name in _SIGNS and value is not None]
     counts = [f"{_COUNTS[name]} {value}" for name, value in limits.items() if name in _COUNTS and value is not None]

@@ -24,33 +24,32 @@ def load_run_config(run: Path | str, overrides: Sequence[str] = ()) -> RunConfig
     return validated(RunConfig, values, str(path), overrides)
 
 
-def known_settings(schema: type[Section], values: Any, prefix: str = "") -> tuple[Any, list[str]]:
+def known_settings(schema: type[Section], values: object, prefix: str = "") -> tuple[Any, list[str]]:
     """The values without keys that `schema` does not have, and the dotted names of those keys."""
     if not isinstance(values, dict):
         return values, []
-    retained: dict[str, Any] = {}
+    retained: dict[str, object] = {}
     left_out = [f"{prefix}{name}" for name in values if name not in schema.model_fields]
     for name in values.keys() & schema.model_fields.keys():
         retained[name] = values[name]
         inner, of_many = _section_in(schema.model_fields[name].annotation)
         if inner is not None and of_many and isinstance(values[name], dict):
-            for member, value in values[name].items():
-                retained[name] = {
-                    **retained[name],
-                    member: _known_below(inner, value, f"{prefix}{name}.{member}.", left_out),
-                }
+            retained[name] = {
+                member: _known_below(inner, value, f"{prefix}{name}.{member}.", left_out)
+                for member, value in values[name].items()
+            }
         elif inner is not None:
             retained[name] = _known_below(inner, values[name], f"{prefix}{name}.", left_out)
     return retained, left_out
 
 
-def _known_below(schema: type[Section], values: Any, prefix: str, left_out: list[str]) -> Any:
+def _known_below(schema: type[Section], values: object, prefix: str, left_out: list[str]) -> object:
     retained, removed = known_settings(schema, values, prefix)
     left_out += removed
     return retained
 
 
-def _section_in(annotation: Any) -> tuple[type[Section] | None, bool]:
+def _section_in(annotation: object) -> tuple[type[Section] | None, bool]:
     """The section class in a field's annotation, and whether the field maps names to sections."""
     for option in (annotation, *typing.get_args(annotation)):
         if isinstance(option, type) and issubclass(option, Section):

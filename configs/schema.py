@@ -1,7 +1,7 @@
 """Every setting of a run, validated. An unknown key is an error that names the nearest known key."""
 
 import re
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field, field_validator, model_validator
 
@@ -354,7 +354,7 @@ class RunConfig(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _fill_members(cls, values: Any) -> Any:
+    def _fill_members(cls, values: object) -> object:
         return filled_in(values)
 
     @model_validator(mode="after")

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from ..errors import ConfigError
 from .evaluation import SpecConfig, SystemConfig
@@ -83,14 +82,14 @@ def spec_of_flags(
     environments = {
         name: {"env": {"retriever": retriever}} for name, retriever in _by_name("--retriever", retrievers).items()
     }
-    system: dict[str, Any] = {"turns": turns}
+    system: dict[str, object] = {"turns": turns}
     if samples is not None:
         system["samples"] = samples
     if endpoint is not None and model is None:
         message = f"--endpoint {endpoint} serves models by name; say with --model which one is asked."
         raise ConfigError(message, code="missing-model")
     served = {"llm": {"model": model, "base_url": endpoint}} if endpoint is not None else {}
-    systems: dict[str, Mapping[str, Any]] = {
+    systems: dict[str, Mapping[str, object]] = {
         name: {**system, **served, "rewriter": {"name": kind}}
         for name, kind in _by_name("--rewriter", rewriters).items()
     }
@@ -99,7 +98,7 @@ def spec_of_flags(
             message = f"two systems are called {name!r}; give the run another name: --run NAME={folder}."
             raise ConfigError(message, code="duplicate-name")
         systems[name] = {**system, "run": folder}
-    values: dict[str, Any] = {"datasets": sources, "environments": environments, "systems": systems}
+    values: dict[str, object] = {"datasets": sources, "environments": environments, "systems": systems}
     if model is not None and endpoint is None:
         values["policy"] = {"model": model}
     return validated(SpecConfig, values, "the command line", overrides)

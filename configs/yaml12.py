@@ -25,7 +25,9 @@ class InvalidYAMLError(ValueError):
 
 
 class _Constructor(SafeConstructor):
-    def check_mapping_key(self, node: MappingNode, key_node: Node, mapping: Any, key: Any, value: Any) -> bool:
+    def check_mapping_key(
+        self, node: MappingNode, key_node: Node, mapping: dict[object, object], key: object, value: object
+    ) -> bool:
         """Refuse keys that stand twice or are not text."""
         if not isinstance(key, str) or key in mapping:
             problem = f"duplicate key {key!r}" if isinstance(key, str) else "a key that is not text"
@@ -42,7 +44,7 @@ class _Constructor(SafeConstructor):
 
 
 class _Representer(SafeRepresenter):
-    def ignore_aliases(self, data: Any) -> bool:
+    def ignore_aliases(self, data: object) -> bool:
         """Write every value out in full."""
         return True
 
@@ -63,7 +65,7 @@ class _Representer(SafeRepresenter):
         text = repr(data)
         return self.represent_scalar(f"{_TAG}float", text if "." in text else text.replace("e", ".0e"))
 
-    def represent_list(self, data: list[Any]) -> SequenceNode:
+    def represent_list(self, data: list[object]) -> SequenceNode:
         """Write a list in one line."""
         return self.represent_sequence(f"{_TAG}seq", data, flow_style=True)
 
@@ -91,7 +93,7 @@ def parse_yaml(text: str) -> Any:
     return _load(_yaml(), text)
 
 
-def card_metadata(text: str) -> dict[str, Any]:
+def card_metadata(text: str) -> dict[str, object]:
     """The YAML head of a card on the Hub, read as leniently as others write it; empty without one.
 
     Raises InvalidYAMLError.
@@ -117,7 +119,7 @@ def _load(yaml: YAML, text: str) -> Any:
         raise InvalidYAMLError(" ".join(str(error).split())) from error
 
 
-def write_yaml(value: Any) -> str:
+def write_yaml(value: object) -> str:
     """Return YAML that `parse_yaml` reads back to an equal value; dictionaries keep their order."""
     stream = StringIO()
     _yaml().dump(value, stream)

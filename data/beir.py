@@ -11,7 +11,6 @@ import shutil
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from ..errors import DataError
 from ..storage import storage, write_lines
@@ -94,7 +93,7 @@ def save_beir(dataset: Dataset, path: str | Path) -> None:
             raise DataError(
                 f"two questions have the id {question.id!r}; ids must be unique. Rename one.", code="duplicate-id"
             )
-    meta: dict[str, Any] = {"name": dataset.name, "licence": dataset.licence}
+    meta: dict[str, object] = {"name": dataset.name, "licence": dataset.licence}
     if dataset.ignore_identical_ids:
         meta["ignore_identical_ids"] = True
     with new_beir_folder(path, f"dataset {dataset.name!r}") as folder:
@@ -142,7 +141,7 @@ def document_line(document: Document) -> str:
 
 def question_line(question: Question) -> str:
     options = {"options": question.options} if question.options else {}
-    return to_json({"_id": question.id, "text": question.text} | options)
+    return to_json({"_id": question.id, "text": question.text, **options})
 
 
 def write_qrels(folder: Path, splits: Mapping[str, Split]) -> None:
@@ -163,11 +162,11 @@ def write_qrels(folder: Path, splits: Mapping[str, Split]) -> None:
         write_lines(folder / "qrels" / f"{'dev' if name == 'validation' else name}.tsv", lines)
 
 
-def write_meta(folder: Path, meta: Mapping[str, Any]) -> None:
+def write_meta(folder: Path, meta: Mapping[str, object]) -> None:
     write_lines(folder / "meta.json", [json.dumps(meta, ensure_ascii=False, indent=1)])
 
 
-def to_json(value: Mapping[str, Any]) -> str:
+def to_json(value: Mapping[str, object]) -> str:
     """One line of JSON, non-ASCII characters as they are."""
     return json.dumps(value, ensure_ascii=False)
 
@@ -301,7 +300,7 @@ def _read_qrels(path: Path) -> Iterable[tuple[int, tuple[str, str, int]]]:
         yield number, (fields[0], fields[1], int(fields[2]))
 
 
-def read_meta(folder: Path) -> dict[str, Any]:
+def read_meta(folder: Path) -> dict[str, object]:
     """The folder's `meta.json`; empty if there is none. Raises DataError if it is no JSON object."""
     path = folder / "meta.json"
     if not path.is_file():

@@ -7,10 +7,9 @@ no training question has the id or the words of a test question.
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from ..errors import DataError
-from .types import Dataset, Document, Split
+from .types import Dataset, Document, Question, Split
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +20,7 @@ class Benchmark:
     documents: Callable[[], Iterator[Document]]
     """Iterates over the corpus from its start, in a fixed order. Raises DataError for an invalid document."""
     splits: Mapping[str, Split]
-    about: Mapping[str, Any]
+    about: Mapping[str, object]
     """How it was made, for meta.json: kind, source, parts, …"""
     notes: Sequence[str] = field(default=())
     licence: str = ""
@@ -104,7 +103,7 @@ def judged_within(benchmark: Benchmark, documents: Container[str]) -> tuple[dict
 
 
 def splits_of(
-    name: str, questions: Mapping[str, Any], qrels: Mapping[str, Mapping[str, Mapping[str, int]]], notes: list[str]
+    name: str, questions: Mapping[str, Question], qrels: Mapping[str, Mapping[str, Mapping[str, int]]], notes: list[str]
 ) -> dict[str, Split]:
     """Splits of the questions (id → Question) that have a relevant document, in the order of `questions`.
 

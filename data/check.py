@@ -27,7 +27,9 @@ def check(path: Path, config: DatasetConfig | None = None) -> Iterator[str]:
             code="missing-folder",
         )
     source, meta = source_of(folder), read_meta(folder)
-    checksums = source.files or {str(name): str(value) for name, value in (meta.get("sha256") or {}).items()}
+    recorded = meta.get("sha256")
+    recorded = {str(name): str(value) for name, value in recorded.items()} if isinstance(recorded, dict) else {}
+    checksums = source.files or recorded
     changed = changed_files(folder, checksums)
     if changed:
         raise DataError(

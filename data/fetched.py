@@ -4,7 +4,6 @@ import hashlib
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from ..errors import DataError
 from ..storage import file_sha256
@@ -21,7 +20,7 @@ class FetchedSource:
     kind: str = ""
     licence: str = ""
     ignore_identical_ids: bool = False
-    about: dict[str, Any] = field(default_factory=dict)
+    about: dict[str, object] = field(default_factory=dict)
     """`source`: where it was fetched from."""
     files: dict[str, str] = field(default_factory=dict)
     """sha256 by path."""

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from ..errors import DataError
 from .benchmark import Benchmark, splits_of
@@ -95,7 +95,7 @@ def _files(path: Path, task: str, form: _Form) -> list[Path]:
     return files
 
 
-def _rows(files: list[Path], form: _Form) -> Iterator[tuple[Path, int, str, list[str], Any]]:
+def _rows(files: list[Path], form: _Form) -> Iterator[tuple[Path, int, str, list[str], object]]:
     """(file, line number, question, candidates, grades) of each row; grades is None if the row has none."""
     for file in files:
         count = 0
@@ -109,7 +109,7 @@ def _rows(files: list[Path], form: _Form) -> Iterator[tuple[Path, int, str, list
             )
 
 
-def _prompt(row: dict[str, Any], file: Path, number: int) -> str:
+def _prompt(row: dict[str, object], file: Path, number: int) -> str:
     messages = row.get("messages")
     prompts = [
         message["content"]

@@ -7,7 +7,7 @@ found by name: `corpus`, `queries` and `qrels`, as folders or as files. There is
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..configs.yaml12 import InvalidYAMLError, card_metadata
 from ..errors import DataError
@@ -94,7 +94,8 @@ def _configs(folder: Path) -> dict[str, dict[str, list[Path]]]:
             f"the head of {readme} is not valid YAML ({error}). Correct or remove the file.", code="invalid-yaml"
         ) from error
     configs: dict[str, dict[str, list[Path]]] = {}
-    for table in metadata.get("configs") or ():
+    tables = metadata.get("configs")
+    for table in tables if isinstance(tables, list) else ():
         for split, patterns in _data_files(table):
             safe = [pattern for pattern in patterns if not Path(pattern).is_absolute() and ".." not in pattern]
             paths = sorted({path for pattern in safe for path in folder.glob(pattern)})
@@ -109,7 +110,7 @@ def _configs(folder: Path) -> dict[str, dict[str, list[Path]]]:
     return configs
 
 
-def _data_files(table: Any) -> Iterator[tuple[str, list[str]]]:
+def _data_files(table: object) -> Iterator[tuple[str, list[str]]]:
     """(split, patterns) of an entry of `configs`; the split defaults to `train`, as on the Hub."""
     files = table.get("data_files") if isinstance(table, dict) and "config_name" in table else None
     for entry in files if isinstance(files, list) else [files]:
@@ -209,7 +210,7 @@ def _qrels(files: list[Path], questions: Mapping[str, Question]) -> dict[str, di
     return qrels
 
 
-def _id(row: Mapping[str, Any], path: Path, number: int) -> str:
+def _id(row: Mapping[str, object], path: Path, number: int) -> str:
     column = "_id" if "_id" in row else "id"
     if column not in row:
         raise DataError(

@@ -5,13 +5,20 @@ without judgements, such as `beir/scifact`, gives those of its /train, /dev and 
 """
 
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, TypeVar
 
 from ..errors import DataError, DownloadError
 from .benchmark import Benchmark, splits_of
 from .rows import grade_of
 from .types import Document, Question
+
+if TYPE_CHECKING:
+    import ir_datasets
+
+Item = TypeVar("Item")
 
 _SPLITS = {"train": "train", "dev": "validation", "validation": "validation", "valid": "validation", "test": "test"}
 
@@ -53,16 +60,15 @@ def open_ir_datasets(identifier: str) -> Benchmark:
     )
 
 
-def _library() -> Any:
+def _library() -> ModuleType:
     try:
-        import ir_datasets
+        return import_module("ir_datasets")
     except ImportError as error:
         raise DataError(
             "datasets of kind 'ir_datasets' need the library of that name, which is not installed. "
             "Install it: pip install 'querylect[ir-datasets]'",
             code="missing-package",
         ) from error
-    return ir_datasets
 
 
 def _split_ids(identifier: str) -> dict[str, str]:
@@ -92,7 +98,7 @@ def _split_ids(identifier: str) -> dict[str, str]:
     return ids
 
 
-def _load(name: str) -> Any:
+def _load(name: str) -> "ir_datasets.Dataset":
     try:
         return _library().load(name)
     except KeyError:
@@ -101,7 +107,7 @@ def _load(name: str) -> Any:
         ) from None
 
 
-def _iterate(name: str, iterate: Callable[[], Iterator[Any]]) -> Iterator[Any]:
+def _iterate(name: str, iterate: Callable[[], Iterator[Item]]) -> Iterator[Item]:
     try:
         yield from iterate()
     except OSError as error:
@@ -110,7 +116,7 @@ def _iterate(name: str, iterate: Callable[[], Iterator[Any]]) -> Iterator[Any]:
         ) from error
 
 
-def _documents(name: str, dataset: Any) -> Iterator[Document]:
+def _documents(name: str, dataset: "ir_datasets.Dataset") -> Iterator[Document]:
     for document in _iterate(name, dataset.docs_iter):
         title = getattr(document, "title", "")
         text = document.default_text()

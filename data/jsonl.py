@@ -111,7 +111,7 @@ def read_records(path: Path, expected: str, span: Span = ALL_LINES) -> Iterator[
         yield number, record
 
 
-def identifier_of(record: Mapping[str, Any], path: Path, number: int) -> str:
+def identifier_of(record: Mapping[str, object], path: Path, number: int) -> str:
     """The `_id` of a record, as text. Raises DataError if it has none."""
     identifier = record.get("_id")
     if isinstance(identifier, int) and not isinstance(identifier, bool):
@@ -124,7 +124,7 @@ def identifier_of(record: Mapping[str, Any], path: Path, number: int) -> str:
     return _unicode(identifier, "_id", path, number)
 
 
-def text_of(record: Mapping[str, Any], key: str, path: Path, number: int, default: str | None) -> str:
+def text_of(record: Mapping[str, object], key: str, path: Path, number: int, default: str | None) -> str:
     """A text field of a record; `default` if it is missing. Raises DataError if the value is no text."""
     value = record.get(key, default)
     if not isinstance(value, str):

@@ -9,7 +9,7 @@ trained on because it is in another's training split. Corpora are read document 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from ..errors import DataError
 from ..storage import write_lines
@@ -40,12 +40,23 @@ class MergeSource:
     folder: Path
 
 
+class MergedMeta(TypedDict):
+    """meta.json of a merged folder; `sources` counts documents and duplicates."""
+
+    name: str
+    licence: str
+    made_from: dict[str, str]
+    sources: dict[str, dict[str, int]]
+    questions: dict[str, int]
+    notes: list[str]
+
+
 @dataclass
 class _MergedQuestion:
     """A question with the judgements of all sources: (source, document) → grade."""
 
     question: Question
-    record: dict[str, Any]
+    record: dict[str, object]
     split: str
     judged: dict[tuple[str, str], int] = field(default_factory=dict)
 
@@ -59,7 +70,7 @@ class _AllDocuments:
 
 def merge(
     sources: Sequence[MergeSource], target: Path, question_sources: Sequence[str] | None = None, name: str | None = None
-) -> dict[str, Any]:
+) -> MergedMeta:
     """Write the folder `target` and return its meta.json.
 
     `question_sources` names the sources whose questions are used; None uses every folder with qrels. Raises
@@ -86,7 +97,7 @@ def merge(
         }
         write_qrels(folder, splits)
         licences = {source: name_and_licence(path)[1] for source, path in folders.items()}
-        meta: dict[str, Any] = {
+        meta: MergedMeta = {
             "name": name or target.name,
             "licence": "; ".join(f"{source}: {licence or 'not stated'}" for source, licence in licences.items()),
             "made_from": {source: str(path) for source, path in folders.items()},
@@ -98,7 +109,7 @@ def merge(
     return meta
 
 
-def summary(meta: Mapping[str, Any]) -> list[str]:
+def summary(meta: MergedMeta) -> list[str]:
     """Report on a merged folder: a line per source, then totals and notes."""
     lines = [
         f"{source}: {count['documents']} documents, {count['duplicates']} that stood before left out"

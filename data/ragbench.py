@@ -134,7 +134,7 @@ def _rows(files: dict[str, dict[str, list[Path]]]) -> Iterator[tuple[str, str, d
                     yield part, split, row
 
 
-def _check(row: dict[str, Any], part: str, split: str, path: Path, number: int) -> None:
+def _check(row: dict[str, object], part: str, split: str, path: Path, number: int) -> None:
     if not string_of(row, "id", path, number) or not string_of(row, "question", path, number).strip():
         raise DataError(f"{path}, row {number}: the id or the question is empty. {FETCH}", code="empty-question")
     texts = row["documents"]

@@ -8,7 +8,6 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from ..errors import DataError, first_line
 from .jsonl import read_lines, read_records
@@ -19,7 +18,7 @@ _OPTIONAL = ("_id", "id", "title", "dataset_name")
 FETCH = "Fetch it again: querylect data get NAME."
 
 
-def read_rows(path: Path, columns: Sequence[str], expected: str) -> Iterator[tuple[int, dict[str, Any]]]:
+def read_rows(path: Path, columns: Sequence[str], expected: str) -> Iterator[tuple[int, dict[str, object]]]:
     """Yield (row number from 1, row) of a .parquet, .jsonl, .jsonl.gz or .tsv file that has at least these columns.
 
     A .tsv file has exactly these columns in this order, with or without a header. Raises DataError for a missing,
@@ -83,7 +82,7 @@ def parquet_shards(folder: Path, stem: str) -> list[Path]:
     return [path for _, path in sorted(shards.items())]
 
 
-def string_of(row: dict[str, Any], column: str, path: Path, number: int) -> str:
+def string_of(row: dict[str, object], column: str, path: Path, number: int) -> str:
     """A text column of a row. Raises DataError if it is no text."""
     value = row[column]
     if not isinstance(value, str):
@@ -94,7 +93,7 @@ def string_of(row: dict[str, Any], column: str, path: Path, number: int) -> str:
     return value
 
 
-def id_of(row: dict[str, Any], column: str, path: Path, number: int) -> str:
+def id_of(row: dict[str, object], column: str, path: Path, number: int) -> str:
     """An id column of a row, as text. Raises DataError if it is empty, or neither a text nor an integer."""
     value = row[column]
     if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
@@ -118,7 +117,7 @@ def grade_of(value: object, path: Path, number: int) -> int:
     return int(value)
 
 
-def _parquet(path: Path, columns: Sequence[str], expected: str) -> Iterator[tuple[int, dict[str, Any]]]:
+def _parquet(path: Path, columns: Sequence[str], expected: str) -> Iterator[tuple[int, dict[str, object]]]:
     import pyarrow
     from pyarrow import parquet
 
@@ -152,7 +151,7 @@ def _parquet(path: Path, columns: Sequence[str], expected: str) -> Iterator[tupl
             ) from error
 
 
-def _tabbed(path: Path, columns: Sequence[str], expected: str) -> Iterator[tuple[int, dict[str, Any]]]:
+def _tabbed(path: Path, columns: Sequence[str], expected: str) -> Iterator[tuple[int, dict[str, object]]]:
     first = True
     for number, line in read_lines(path, expected):
         fields = [field.strip() for field in line.split("\t")]

@@ -14,7 +14,7 @@ from ..data.types import Question
 from ..envs.client.base import EnvironmentApi, StepClient
 from ..envs.plan import SearchPlan
 from ..envs.server.schemas import HitBody, Step, StepResult
-from ..rewriters.base import Rewriter
+from ..rewriters.base import RewritingStrategy
 from ..rollouts.build import rewriter_for
 from ..rollouts.engines.base import Completion, Engine, Sampling
 from ..rollouts.first_stage import ask_first_stage
@@ -75,7 +75,7 @@ def answers(
     asking: Asking,
     engine: Engine,
     client: StepClient,
-    rewriter: Rewriter,
+    rewriter: RewritingStrategy,
     rollout: RolloutConfig,
 ) -> Iterator[AnsweredBatch]:
     """Yield the answers to one batch after another. Raises as `Grower.grow`."""

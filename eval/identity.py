@@ -15,7 +15,7 @@ from ..configs.evaluation import SystemConfig
 from ..configs.llm import LlmConfig
 from ..configs.schema import RunConfig
 from ..data.types import Document, Qrels, Question
-from ..rewriters.base import Rewriter, Staged
+from ..rewriters.base import RewritingStrategy, Staged
 from ..rollouts.local_model import resolved_dtype
 from ..sources import resolve_model
 
@@ -76,7 +76,7 @@ def llm_identity(config: LlmConfig) -> dict[str, Any]:
 
 
 def system_identity(
-    system: SystemConfig, config: RunConfig, weights: Mapping[str, Any], rewriter: Rewriter, seed: int
+    system: SystemConfig, config: RunConfig, weights: Mapping[str, Any], rewriter: RewritingStrategy, seed: int
 ) -> dict[str, Any]:
     """Everything a rewriting system's answers depend on. `rewriter` is the one built for this environment."""
     rollout = config.rollout
@@ -117,7 +117,7 @@ def options_identity(questions: Sequence[Question]) -> str | None:
     return digest(options) if options else None
 
 
-def _prompts(rewriter: Rewriter, turns: int) -> list[Any]:
+def _prompts(rewriter: RewritingStrategy, turns: int) -> list[Any]:
     """The rewriter's prompts around a placeholder question and documents, and its plans for example completions."""
     question, documents = Question("?", "{question}", ("{one}", "{other}")), [Document("?", "{title}", "{text}")] * 2
     if isinstance(rewriter, Staged):

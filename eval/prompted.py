@@ -19,7 +19,7 @@ from ..envs.client.base import StepClient
 from ..envs.server.schemas import Step, StepResult
 from ..llms.access import Llm
 from ..llms.base import Message, SamplingParams
-from ..rewriters.base import Rewriter
+from ..rewriters.base import RewritingStrategy
 from ..rewriters.frozen import FrozenAnswer, ask_turn
 from ..rewriters.plans import with_earlier
 from .answering import Answered, Asking
@@ -52,7 +52,7 @@ def prompted_answers(
     system: SystemConfig,
     llm: Llm,
     client: StepClient,
-    rewriter: Rewriter,
+    rewriter: RewritingStrategy,
     rollout: RolloutConfig,
 ) -> Iterator[Answered]:
     """Yield the answers to one batch after another. Raises as `Llm.ask` and the client."""
@@ -72,7 +72,7 @@ class _Batch:
     name: str
     asking: Asking
     system: SystemConfig
-    rewriter: Rewriter
+    rewriter: RewritingStrategy
     rollout: RolloutConfig
     records: list[EvalRecord] = field(default_factory=list)
     missing: dict[Key, str] = field(default_factory=dict)

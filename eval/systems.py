@@ -19,7 +19,7 @@ from ..data.types import Question
 from ..envs.client.base import EnvironmentApi
 from ..errors import ConfigError, DataError
 from ..llms.access import Llm
-from ..rewriters.base import Rewriter
+from ..rewriters.base import RewritingStrategy
 from ..rewriters.frozen import joins
 from ..rewriters.registry import make_rewriter
 from ..rollouts.checkpoints import find_checkpoint
@@ -205,7 +205,7 @@ class RewritingSystem(System):
         config = self.config.model_copy(update={"rewriter": self.rewriter_settings(environment.name)})
         return system_identity(self.settings, config, self.weights, self.rewriter(environment), self.seed)
 
-    def rewriter(self, environment: EvalEnvironment) -> Rewriter:
+    def rewriter(self, environment: EvalEnvironment) -> RewritingStrategy:
         """The rewriter for an environment. Raises ConfigError if it does not fit the system's settings."""
         documents = max(self.depth, self.config.rollout.documents)
         rewriter = make_rewriter(self.rewriter_settings(environment.name), environment.card, documents)

@@ -12,7 +12,7 @@ from ..configs.rewriter import RewriterConfig
 from ..configs.schema import RunConfig
 from ..data.types import Question
 from ..errors import ConfigError
-from ..rewriters.base import Rewriter, Staged
+from ..rewriters.base import RewritingStrategy, Staged
 from ..rewriters.card import RetrieverCard
 from ..rewriters.registry import make_rewriter
 from ..rewriters.small import load_prompt, prompt_path
@@ -190,7 +190,7 @@ def _rollout(config: RunConfig, used: UsedTurn) -> ExportedRollout:
     )
 
 
-def _chat(config: RunConfig, rewriter: Rewriter, loaded: Loaded, example: str) -> ExportedChat:
+def _chat(config: RunConfig, rewriter: RewritingStrategy, loaded: Loaded, example: str) -> ExportedChat:
     chat = Chat(loaded.tokenizer, set(loaded.stop_ids))
     question = chat.plain_question(Question("example", example))
     staged = isinstance(rewriter, Staged) and rewriter.stage(question) is not None
@@ -209,7 +209,7 @@ def _chat(config: RunConfig, rewriter: Rewriter, loaded: Loaded, example: str) -
     )
 
 
-def _template(rewriter: Rewriter) -> list[ExportedMessage]:
+def _template(rewriter: RewritingStrategy) -> list[ExportedMessage]:
     """The chat with a {question} placeholder. Raises ConfigError if the prompt itself contains {question}."""
     messages = rewriter.first(Question("template", _PLACEHOLDER))
     if any("{question}" in message["content"] for message in messages):
@@ -224,7 +224,7 @@ def _template(rewriter: Rewriter) -> list[ExportedMessage]:
 
 
 def _answer(
-    config: RunConfig, rewriter: Rewriter, loaded: Loaded, chat: Chat, question: Question
+    config: RunConfig, rewriter: RewritingStrategy, loaded: Loaded, chat: Chat, question: Question
 ) -> ExportedAnswer | None:
     prompt = chat.first(rewriter.first(question), rewriter.opening)
     if len(prompt) > config.rollout.max_prompt_tokens:

@@ -97,7 +97,7 @@ def rewrite(
             with Rewriter(trained, turn=turn) as loaded:
                 for records in rewritten(loaded, chain(first, pending), batch):
                     answers += len(records)
-                    failures.update(record["failure"] for record in records if record["fallback"])
+                    failures.update(str(record["failure"]) for record in records if record["fallback"])
                     if records_file is not None:
                         records_file.write(records)
                         continue

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from ..data.types import Question
 from ..envs.plan import is_unicode
@@ -48,7 +48,7 @@ class QuestionLines:
                 yield question
 
 
-def rewritten(rewriter: Rewriter, questions: Iterable[Question], batch: int) -> Iterator[list[dict[str, Any]]]:
+def rewritten(rewriter: Rewriter, questions: Iterable[Question], batch: int) -> Iterator[list[dict[str, object]]]:
     """The records of the rewrites, in input order, as lists of up to `batch`."""
     remaining = iter(questions)
     while part := list(islice(remaining, batch)):
@@ -115,7 +115,7 @@ class Output:
                     f"{question.text!r}. Give another file."
                 )
 
-    def write(self, records: Iterable[Mapping[str, Any]]) -> None:
+    def write(self, records: Iterable[Mapping[str, object]]) -> None:
         """Append records and flush them to disk. Raises StorageError; earlier records are kept."""
         try:
             append(self.path, "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records))

@@ -35,7 +35,7 @@ class Member:
     rewriter: RewriterConfig
     card: RetrieverCard | None
     """The retriever of training; None if no file records it and the environment must be asked."""
-    service_card: Mapping[str, Any] = field(default_factory=dict)
+    service_card: Mapping[str, object] = field(default_factory=dict)
     """The full retriever card of the environment at training time: model fingerprint, templates, …"""
 
 
@@ -115,7 +115,7 @@ def open_trained(
     return of_config(name, load_config(name, settings), None, None)
 
 
-def _member(rewriter: RewriterConfig, card: Mapping[str, Any] | None) -> Member:
+def _member(rewriter: RewriterConfig, card: Mapping[str, object] | None) -> Member:
     return Member(rewriter, RetrieverCard.from_service(card), card) if card else Member(rewriter, None)
 
 
@@ -203,7 +203,7 @@ def _open_export(
         "trust_remote_code": exported.policy.trust_remote_code,
     }
     budget = rollout.max_new_tokens
-    values = {
+    values: dict[str, object] = {
         "name": exported.run.name,
         "policy": policy,
         "rollout": {
@@ -219,7 +219,7 @@ def _open_export(
     for env, member in exported.members.items():
         rewriter = rewriter_of(member, folder)
         if changes:
-            section = {"rewriter": rewriter.model_dump(mode="json")}
+            section: dict[str, object] = {"rewriter": rewriter.model_dump(mode="json")}
             rewriter = validated(RunConfig, section, str(folder / FILE), changes).rewriter
         _refuse_nameless_model(name, rewriter)
         members[env] = _member(rewriter, member.retriever)

@@ -5,7 +5,6 @@ A format failure does not raise: text and plan of the result are then the questi
 
 import re
 from dataclasses import dataclass, field
-from typing import Any
 
 from ..data.types import Question
 from ..envs.plan import Probe, SearchPlan
@@ -60,7 +59,7 @@ class RewriteResult:
         summary = f"the question, for it failed: {self.failure}" if self.fallback else repr(shortened(self.text))
         return f"RewriteResult({shortened(self.question.text)!r} → {summary}, turn={self.turn})"
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> dict[str, object]:
         """The result as plain data, for JSON."""
         return {
             "question": self.question.text,

@@ -4,7 +4,6 @@ import logging
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from ..configs.rewriter import RewriterConfig
 from ..errors import ConfigError
@@ -17,7 +16,7 @@ from .load import Member, Trained, with_cards
 
 log = logging.getLogger(__name__)
 
-Retriever = str | RetrieverCard | Mapping[str, Any]
+Retriever = str | RetrieverCard | Mapping[str, object]
 """The name of an environment or a retriever, or a retriever's card, also as returned by `GET /v1/environment`."""
 
 _IDENTITY_FIELDS = ("model_fingerprint", "pooling", "similarity", "query_template", "max_length", "k1", "b")
@@ -96,7 +95,7 @@ class RewriterPool:
         self._warn(retriever, f"the retriever {retriever!r}", cards[name])
         return name
 
-    def _for_card(self, card: RetrieverCard, service_card: Mapping[str, Any]) -> RetrieverRewriter:
+    def _for_card(self, card: RetrieverCard, service_card: Mapping[str, object]) -> RetrieverRewriter:
         """The prompts for a retriever by its card, whether the policy was trained for it or not."""
         members = self._trained.members  # the environment need not be asked for a card that the caller passed
         matches = [name for name, member in members.items() if member.card == card]

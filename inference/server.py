@@ -6,10 +6,10 @@ runs in one thread and batches the questions of concurrent requests; the event l
 
 import asyncio
 import math
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 from fastapi import APIRouter, FastAPI, HTTPException, Request, Response
 from pydantic import Field
@@ -128,7 +128,7 @@ class PageWriter:
         self.name = rewriter.name
         self._rewriter = rewriter
 
-    def __call__(self, question: Question, card: Mapping[str, Any], search: Search | None = None) -> PageRewrite:
+    def __call__(self, question: Question, card: Mapping[str, object], search: Search | None = None) -> PageRewrite:
         """The greedy answer of the selected turn. `search` runs between turns; None is the environment of the run.
 
         Raises as `Rewriter.rewrite`, and OverloadedError if the service shuts down first.
@@ -251,7 +251,7 @@ def _admitted_questions(body: RewriteRequest | AskRequest, request: Request, rew
     ]
 
 
-async def _while_connected(request: Request, work: Coroutine[Any, Any, Value], shutdown: asyncio.Event) -> Value | None:
+async def _while_connected(request: Request, work: Awaitable[Value], shutdown: asyncio.Event) -> Value | None:
     """The result of `work`; None, and `work` is cancelled, if the client disconnects first.
 
     Raises OverloadedError if the service shuts down first (`shutdown`), also while the model is running,

@@ -4,7 +4,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import Self
 
 from .base import Backend, Costs, LlmResponse, MissingResponse, Prompt, SamplingParams
 from .cache import ReplyCache
@@ -34,7 +34,7 @@ class Llm:
             self.cache.close()
 
     @property
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> dict[str, object]:
         """The model as plain data, for results that name it."""
         return dict(self.backend.identity)
 

@@ -8,7 +8,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol, TypedDict
+from typing import Protocol, TypedDict
 
 THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
 """Tags around what a thinking model writes before its answer."""
@@ -93,7 +93,7 @@ class Backend(Protocol):
     """Where a model runs."""
 
     @property
-    def identity(self) -> Mapping[str, Any]:
+    def identity(self) -> Mapping[str, object]:
         """Everything about the model that its replies depend on, as plain data."""
         ...
 
@@ -130,6 +130,6 @@ class Costs:
         self.prompt_tokens += outcome.prompt_tokens or 0
         self.tokens += outcome.tokens or 0
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """As plain data."""
         return {**asdict(self), "missing": dict(self.missing)}

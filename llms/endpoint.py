@@ -125,7 +125,7 @@ class Endpoint:
         self._last_error = ""
 
     @property
-    def identity(self) -> Mapping[str, Any]:
+    def identity(self) -> Mapping[str, object]:
         """URL, model and the extra fields of every request."""
         config = self._config
         return {"endpoint": config.base_url, "model": config.model, "extra": config.extra}

@@ -57,7 +57,7 @@ class FormPart:
 class ParsedLines:
     """The result of parsing one answer."""
 
-    values: Mapping[str, Any]
+    values: Mapping[str, object]
     """By key, as JSON values, the parts that are present."""
     failure: str = ""
     """What is wrong with the order of the parts; the pydantic model rejects values that do not fit."""
@@ -106,7 +106,7 @@ def request(form: type[BaseModel], gist: Mapping[str, str] | None = None) -> str
     return "\n".join([f"{head}{none}:", *(line for part in parts for line in _request_lines(part, gist or {}))])
 
 
-def opening(form: type[BaseModel], values: Mapping[str, Any] | None = None) -> str:
+def opening(form: type[BaseModel], values: Mapping[str, object] | None = None) -> str:
     """The start of an answer: the lines of `values`, which must be the first parts, and the label of the next part.
 
     A list of models can begin in two ways, so its label is left to the model.
@@ -134,7 +134,7 @@ def read_lines(text: str, form: type[BaseModel], finished: bool = True) -> Parse
     preamble, marks = split_at_labels(text, [part.label for part in _flatten(parts)])
     if preamble.strip():
         return ParsedLines({}, "text before the first label")
-    values: dict[str, Any] = {}
+    values: dict[str, object] = {}
     position = 0
     for index, part in enumerate(parts):
         values |= (reader := _PartReader(marks, position, index == len(parts) - 1, finished)).take(part)
@@ -156,7 +156,7 @@ class _PartReader:
     def __init__(self, marks: Sequence[tuple[str, str]], position: int, last: bool, finished: bool) -> None:
         self.marks, self.position, self.last, self.finished = marks, position, last, finished
 
-    def take(self, part: FormPart) -> dict[str, Any]:
+    def take(self, part: FormPart) -> dict[str, object]:
         """{key: value}, or nothing if the part is missing or empty."""
         if part.kind != "models":
             return self._take_one(part)
@@ -166,7 +166,7 @@ class _PartReader:
             return {part.key: []} if none else {}
         entries = []
         while self._is_next(part.inner[0].label):
-            entry: dict[str, Any] = {}
+            entry: dict[str, object] = {}
             for inner in part.inner:
                 entry |= self._take_one(inner)
             entries.append(entry)
@@ -175,7 +175,7 @@ class _PartReader:
     def _is_next(self, label: str) -> bool:
         return self.position < len(self.marks) and self.marks[self.position][0] == label
 
-    def _take_one(self, part: FormPart) -> dict[str, Any]:
+    def _take_one(self, part: FormPart) -> dict[str, object]:
         if not self._is_next(part.label):
             return {}
         cut = not self.finished and self.position == len(self.marks) - 1 and "\n" not in self.marks[-1][1].lstrip()
@@ -280,7 +280,7 @@ def _part(form: type[BaseModel], name: str, field: FieldInfo) -> FormPart:
     empty = not any(isinstance(constraint, MinLen) and constraint.min_length for constraint in field.metadata)
     if get_origin(annotation) is Literal and all(isinstance(choice, str) for choice in get_args(annotation)):
         return FormPart(key, label, "choice", get_args(annotation))
-    simple: dict[Any, Kind] = {str: "text", bool: "yes_no", int: "number", float: "number"}
+    simple: dict[object, Kind] = {str: "text", bool: "yes_no", int: "number", float: "number"}
     if annotation in simple:
         return FormPart(key, label, simple[annotation])
     if get_origin(annotation) in (list, tuple):

@@ -13,7 +13,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, Literal, TypeVar
+from typing import Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -22,7 +22,7 @@ from . import lines
 from .access import Llm
 from .base import THINK_CLOSE, THINK_OPEN, LlmResponse, Message, Prompt, SamplingParams
 
-Form = TypeVar("Form", bound=BaseModel)
+Form = TypeVar("Form", bound=BaseModel, covariant=True)
 
 _FENCE = re.compile(r"\A```(?:json|text)?\s*\n(.*)\n\s*```\Z", re.DOTALL)
 _MAX_ERRORS = 5
@@ -184,7 +184,7 @@ def _repair(prompt: Prompt, outcome: Structured, form: type[BaseModel], way: Ans
     return Prompt((*prompt.messages, answer, Message(role="user", content=instruction)), prompt.version, opening)
 
 
-def _valid_prefix(outcome: Structured, form: type[BaseModel]) -> dict[str, Any]:
+def _valid_prefix(outcome: Structured, form: type[BaseModel]) -> dict[str, object]:
     """The values of the first parts of an invalid answer in lines, up to the first invalid part."""
     finished = outcome.replies[-1].texts[0].finished
     values = lines.read_lines(without_thinking(outcome.text).strip(), form, finished).values
@@ -192,7 +192,7 @@ def _valid_prefix(outcome: Structured, form: type[BaseModel]) -> dict[str, Any]:
         form.model_validate_json(json.dumps(values), strict=True)
     except ValidationError as error:
         invalid = {str(entry["loc"][0]) for entry in error.errors() if entry["loc"]}
-        valid: dict[str, Any] = {}
+        valid: dict[str, object] = {}
         for key in (part.key for part in lines.parts_of(form)):
             if key in invalid or key not in values:
                 return valid

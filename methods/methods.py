@@ -6,7 +6,7 @@ A method is a settings section and a builder that takes it; all settings of meth
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, TypeVar
 
 from ..configs import methods as settings_of
 from ..configs.load import validated
@@ -30,6 +30,8 @@ from .rewritten import Rewritten, version_of
 from .thinkqe import ThinkQe
 from .training_free import TrainingFreeMethod, training_free
 
+Settings = TypeVar("Settings", bound=Section)
+
 
 @dataclass(frozen=True, slots=True)
 class KnownMethod:
@@ -44,9 +46,14 @@ class KnownMethod:
     """Whether it needs a cross-encoder, given these settings."""
 
 
-def _plain(settings: type[Section], method: Callable[[Any], Method], **options: Any) -> KnownMethod:
+def _plain(
+    settings: type[Settings],
+    method: Callable[[Settings], Method],
+    searches: bool = True,
+    scores: Callable[[Settings], bool] = lambda config: False,
+) -> KnownMethod:
     """A method that is the same for every retriever."""
-    return KnownMethod(settings, lambda config, card: method(config), **options)
+    return KnownMethod(settings, lambda config, card: method(config), searches, scores)
 
 
 def named_sources(config: Section) -> list[str]:
@@ -112,7 +119,7 @@ METHODS: Mapping[str, KnownMethod] = {
 
 def make_method(
     name: str,
-    settings: Mapping[str, Any],
+    settings: Mapping[str, object],
     card: RetrieverCard | None,
     methods: Mapping[str, KnownMethod] = METHODS,
 ) -> Method:
@@ -124,7 +131,7 @@ def make_method(
     return methods[name].build(config, card)
 
 
-def method_settings(name: str, settings: Mapping[str, Any], methods: Mapping[str, KnownMethod] = METHODS) -> Section:
+def method_settings(name: str, settings: Mapping[str, object], methods: Mapping[str, KnownMethod] = METHODS) -> Section:
     """The complete settings of a method. Raises ConfigError for an unknown name, an unknown setting or a wrong value,
     and suggests the closest name."""
     if name not in methods:

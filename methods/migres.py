@@ -12,7 +12,7 @@ own. A piece of information that cites no passage of its prompt is dropped and c
 
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pydantic import BaseModel
 
@@ -153,7 +153,7 @@ class Migres:
 
     def _filter(
         self, question: Question, new: tuple[Document, ...], notes: Notes
-    ) -> Generator[AskForm, Structured[Any], tuple[Document, ...]]:
+    ) -> Generator[AskForm, Structured[Kept], tuple[Document, ...]]:
         if not new:
             return ()
         answer = yield from self._ask_form(Kept, question, _FILTER, notes, self._passages_section(new))
@@ -161,7 +161,7 @@ class Migres:
 
     def _extract(
         self, question: Question, useful: tuple[Document, ...], notes: Notes
-    ) -> Generator[AskForm, Structured[Any], tuple[tuple[Document, ...], list[str]]]:
+    ) -> Generator[AskForm, Structured[Extracted], tuple[tuple[Document, ...], list[str]]]:
         """The passages that support an extracted piece of information, and these pieces."""
         if not useful:
             return (), []
@@ -177,15 +177,14 @@ class Migres:
 
     def _ask_form(
         self, form: type[Form], question: Question, task: str, notes: Notes, *parts: str
-    ) -> Generator[AskForm, Structured[Any], Form]:
+    ) -> Generator[AskForm, Structured[Form], Form]:
         """The reply to one step. Raises _FormError where there is none, or none of that form."""
         case = "\n\n".join([*parts, f"## Question\n{question_text(question)}"])
         prompt = FormPrompt(task, case, VERSION, (_EXAMPLES[form],), request_last=False)
         answer = yield AskForm(prompt, form, SamplingParams(max_tokens=self.settings.form_tokens))
         if answer.value is None:
             raise _FormError(notes.unread(form.__name__, answer))
-        value: Form = answer.value
-        return value
+        return answer.value
 
 
 class _FormError(Exception):

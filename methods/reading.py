@@ -9,6 +9,8 @@ from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pydantic import BaseModel
+
 from ..data.leakage import fingerprint
 from ..data.types import Document, Question
 from ..envs.plan import Probe, SearchPlan, Term, is_unicode
@@ -176,7 +178,7 @@ class Notes:
         """Append a value to the list `name`."""
         self.data.setdefault(name, []).append(value)
 
-    def unread(self, step: str, answer: Structured[Any]) -> str:
+    def unread(self, step: str, answer: Structured[BaseModel]) -> str:
         """The failure of a step whose reply is missing or of another form; the latter is recorded with its problem."""
         if answer.missing:
             return MISSING

@@ -7,13 +7,14 @@ other step. HyDE samples several passages for one plan.
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+
+from pydantic import BaseModel
 
 from ..data.types import Question
 from ..envs.plan import SearchPlan
 from ..llms.base import LlmResponse, Prompt, SamplingParams
 from ..llms.structured import Structured, version_in
-from ..rewriters.base import Exemplified, Rewriter, Staged
+from ..rewriters.base import Exemplified, RewritingStrategy, Staged
 from ..rewriters.frozen import read_reply
 from .method import GARBLED, MISSING, NO_RANKING, Outcome, PromptStep, SearchResults, SearchStep, Steps
 
@@ -23,7 +24,7 @@ class Rewritten:
     """A rewriter as a method."""
 
     name: str
-    rewriter: Rewriter
+    rewriter: RewritingStrategy
     draw: SamplingParams
     """`n` above 1 only for a rewriter that joins answers (rewriters/frozen.py)."""
     version: str
@@ -36,9 +37,9 @@ class Rewritten:
 
     def steps(self, question: Question) -> Steps:
         """Ask the first stage where there is one, ask the rewriter, search its plan."""
-        notes: dict[str, Any] = {}
+        notes: dict[str, object] = {}
         if isinstance(self.rewriter, Staged) and (stage := self.rewriter.stage(question)) is not None:
-            answer: Structured[Any] = yield stage.ask
+            answer: Structured[BaseModel] = yield stage.ask
             if answer.value is None:
                 return failed(answer)
             self.rewriter.learn(question, answer.value)
@@ -58,7 +59,7 @@ class Rewritten:
         return (yield from searched(rewrite.plan, notes))
 
 
-def searched(plan: SearchPlan, notes: Mapping[str, Any]) -> Steps:
+def searched(plan: SearchPlan, notes: Mapping[str, object]) -> Steps:
     """The last step of a method: search the plan; its results are the context."""
     ranking: SearchResults | None = yield SearchStep(plan)
     if ranking is None:
@@ -66,14 +67,14 @@ def searched(plan: SearchPlan, notes: Mapping[str, Any]) -> Steps:
     return Outcome(ranking.documents, plan, notes)
 
 
-def failed(answer: Structured[Any]) -> Outcome:
+def failed(answer: Structured[BaseModel]) -> Outcome:
     """The outcome for a model that gave no answer of the form."""
     if answer.missing:
         return Outcome(failure=MISSING)
     return Outcome(failure=GARBLED, notes={"texts": [answer.text], "problem": answer.failure})
 
 
-def version_of(rewriter: Rewriter) -> str:
+def version_of(rewriter: RewritingStrategy) -> str:
     """The version of a rewriter's prompt: its own, or a hash of the prompt that changes with the wording."""
     version = getattr(rewriter, "version", None) or (getattr(rewriter, "versions", None) or [None])[-1]
     if version is not None:

@@ -8,7 +8,7 @@ of steps. A question that ended early waits for no other. The order of questions
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from ..configs.llm import AnswerForm
 from ..data.types import Question
@@ -23,6 +23,7 @@ from .method import Method, Outcome, PromptStep, ScoreStep, SearchResults, Searc
 log = logging.getLogger(__name__)
 
 Kind = TypeVar("Kind", PromptStep, AskForm, SearchStep, ScoreStep)
+Key = TypeVar("Key")
 
 
 class CrossEncoder(Protocol):
@@ -174,7 +175,7 @@ class _Request:
 
     step: Step
     run: "_QuestionRun"
-    answer: Any = None
+    answer: object = None
 
 
 class _QuestionRun:
@@ -194,7 +195,7 @@ class _QuestionRun:
         answers = [request.answer for request in self.requests]
         self.advance(answers if self._yielded_list else answers[0])
 
-    def advance(self, answer: Any) -> None:
+    def advance(self, answer: object) -> None:
         """Send an answer to the method, and take the steps that it yields next."""
         self.requests = []
         try:
@@ -225,10 +226,10 @@ def _plus(total: int | None, count: int | None) -> int | None:
 
 
 def _groups(
-    requests: Sequence[_Request], kind: type[Kind], key: Callable[[Kind], Any]
-) -> Iterable[tuple[Any, list[tuple[_Request, Kind]]]]:
+    requests: Sequence[_Request], kind: type[Kind], key: Callable[[Kind], Key]
+) -> Iterable[tuple[Key, list[tuple[_Request, Kind]]]]:
     """The requests whose step is of `kind`, grouped by `key`, in the order of the questions."""
-    groups: dict[Any, list[tuple[_Request, Kind]]] = {}
+    groups: dict[Key, list[tuple[_Request, Kind]]] = {}
     for request in requests:
         if isinstance(request.step, kind):
             groups.setdefault(key(request.step), []).append((request, request.step))

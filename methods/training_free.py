@@ -6,7 +6,7 @@ retriever. `first_titles` and `weighted_words` add texts to the question at a we
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from ..configs.methods import FirstTitlesConfig, Rm3Config, TrainingFreeConfig, WeightedWordsConfig
 from ..data.types import Document, Question
@@ -95,7 +95,7 @@ class TrainingFreeMethod:
             if ranking is None:
                 return Outcome(failure=NO_RANKING)
         plan = self.rewriter.plan(question.text, ranking, settings.k)
-        notes: dict[str, Any] = {"rewrites": list(additions(plan))}
+        notes: dict[str, object] = {"rewrites": list(additions(plan))}
         final: SearchResults | None = yield SearchStep(plan, settings.source)
         if final is None:
             return Outcome(plan=plan, notes=notes, failure=NO_RANKING)

@@ -8,7 +8,7 @@ neither as answerable nor as unanswerable.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from ..configs.schema import QuestionsConfig
 from ..data.types import Document
@@ -198,7 +198,7 @@ def _first_token_verdict(question: str, reply: LlmResponse | None) -> Verdicted 
     return PairJudgement(question, answerable, _storable(why)), (reply,)
 
 
-def identity(config: QuestionsConfig, writer: Mapping[str, Any], judge: Mapping[str, Any]) -> dict[str, Any]:
+def identity(config: QuestionsConfig, writer: Mapping[str, object], judge: Mapping[str, object]) -> dict[str, object]:
     """Everything that answers depend on besides the content, as JSON data."""
     structured = config.judge_form == "structured"
     return {

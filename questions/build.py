@@ -12,7 +12,6 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import date
 from pathlib import Path
-from typing import Any
 
 from ..configs.schema import EnvironmentConfig, ExtendConfig, QuestionsConfig
 from ..data.corpus import Corpus, open_corpus
@@ -58,7 +57,7 @@ class _Existing:
     vetted: Sequence[Vetted] = ()
 
     @property
-    def models(self) -> dict[str, Any]:
+    def models(self) -> dict[str, object]:
         """What its answers depend on besides the contents; {} if no model was asked."""
         return self.description.asked if self.description is not None else {}
 
@@ -124,7 +123,7 @@ class _Session:
         self.vetted: list[Vetted] = list(existing.vetted)
         self.records: list[LineAnswers] = []
         """The answers about the contents, in their order."""
-        self.models: dict[str, Any] = {}
+        self.models: dict[str, object] = {}
 
     @property
     def asked(self) -> dict[str, LineAnswers]:
@@ -329,7 +328,7 @@ def _load_existing(index: QuestionIndex | None) -> _Existing:
     )
 
 
-def _refuse_other_settings(previous: Mapping[str, Any], now: Mapping[str, Any], folder: str | Path) -> None:
+def _refuse_other_settings(previous: Mapping[str, object], now: Mapping[str, object], folder: str | Path) -> None:
     """Raise ConfigError if a model gave the `previous` answers and anything that they depend on has changed."""
     differs = [name for name in now if previous and previous.get(name) != now[name]]
     if differs:

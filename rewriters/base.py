@@ -34,7 +34,7 @@ class Rewrite:
         return self.plan is not None
 
 
-class Rewriter(Protocol):
+class RewritingStrategy(Protocol):
     """One strategy of querying a retriever, over any number of turns."""
 
     @property

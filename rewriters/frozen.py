@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from ..data.types import Question
 from ..llms.access import Llm
 from ..llms.base import LlmResponse, Message, Prompt, SamplingParams
-from .base import Rewrite, Rewriter
+from .base import Rewrite, RewritingStrategy
 from .passages import PassageRewriter
 
 
@@ -25,7 +25,7 @@ class FrozenAnswer:
 
 
 def ask_rewriter(
-    llm: Llm, rewriter: Rewriter, questions: Sequence[Question], draw: SamplingParams
+    llm: Llm, rewriter: RewritingStrategy, questions: Sequence[Question], draw: SamplingParams
 ) -> list[Rewrite | None]:
     """The first turn for each question, in their order; None if the model did not reply.
 
@@ -38,7 +38,7 @@ def ask_rewriter(
 
 def ask_turn(
     llm: Llm,
-    rewriter: Rewriter,
+    rewriter: RewritingStrategy,
     questions: Sequence[Question],
     chats: Sequence[Sequence[Message]],
     turn: int,
@@ -64,12 +64,12 @@ def ask_turn(
     return answers
 
 
-def joins(rewriter: Rewriter) -> bool:
+def joins(rewriter: RewritingStrategy) -> bool:
     """Whether several answers of a rewriter can be joined into one plan."""
     return isinstance(rewriter, PassageRewriter) and rewriter.max_passages is None
 
 
-def read_reply(rewriter: Rewriter, question: Question, reply: LlmResponse, turn: int = 1) -> Rewrite:
+def read_reply(rewriter: RewritingStrategy, question: Question, reply: LlmResponse, turn: int = 1) -> Rewrite:
     """Parse a reply of that turn; several texts become one rewrite if the rewriter joins them."""
     # A text begins with the opening if it was prefilled for a local model, or if the model wrote it itself, as in the
     # examples; `parse` puts it in front again.

@@ -9,7 +9,7 @@ from ..data.mixed_ids import split_id
 from ..data.types import Document, Question
 from ..errors import ConfigError
 from ..llms.base import Message
-from .base import FirstStage, Rewrite, Rewriter, Staged
+from .base import FirstStage, Rewrite, RewritingStrategy, Staged
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class MixedRewriter:
     Raises ConfigError if their openings differ: an opening cannot depend on the question.
     """
 
-    members: Mapping[str, Rewriter]
+    members: Mapping[str, RewritingStrategy]
     name: str = "mixed"
 
     def __post_init__(self) -> None:
@@ -72,5 +72,5 @@ class MixedRewriter:
             if retriever_of.setdefault(prompt, retrievers[name]) != retrievers[name]
         ]
 
-    def _member_of(self, question: Question) -> Rewriter:
+    def _member_of(self, question: Question) -> RewritingStrategy:
         return self.members[split_id(question.id)[0]]

@@ -5,7 +5,7 @@ from difflib import get_close_matches
 
 from ..configs.schema import RewriterConfig
 from ..errors import ConfigError
-from .base import Rewriter
+from .base import RewritingStrategy
 from .card import RetrieverCard
 from .chr import chr_rewriter
 from .direct import direct
@@ -17,7 +17,7 @@ from .multi_query import multi_query
 from .query2doc import query2doc
 from .small import small
 
-REWRITERS: Mapping[str, Callable[[RewriterConfig, RetrieverCard, int], Rewriter]] = {
+REWRITERS: Mapping[str, Callable[[RewriterConfig, RetrieverCard, int], RewritingStrategy]] = {
     "general": general,
     "explore": explore,
     "direct": direct,
@@ -30,7 +30,7 @@ REWRITERS: Mapping[str, Callable[[RewriterConfig, RetrieverCard, int], Rewriter]
 }
 
 
-def make_rewriter(config: RewriterConfig, card: RetrieverCard, k: int = 10) -> Rewriter:
+def make_rewriter(config: RewriterConfig, card: RetrieverCard, k: int = 10) -> RewritingStrategy:
     """Build the rewriter named `config.name` for the retriever of `card`.
 
     `k` is how many documents its plans ask for: at least as many as the metric scores and the next turn shows. Raises

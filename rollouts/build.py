@@ -7,7 +7,7 @@ from ..configs.mix import environments
 from ..configs.schema import RunConfig
 from ..envs.client.base import EnvironmentApi
 from ..envs.client.multi import MixedClient
-from ..rewriters.base import Rewriter
+from ..rewriters.base import RewritingStrategy
 from ..rewriters.card import RetrieverCard
 from ..rewriters.mixed import MixedRewriter
 from ..rewriters.registry import make_rewriter
@@ -22,7 +22,7 @@ def make_grower(
     client: EnvironmentApi,
     engine: Engine,
     extra_metrics: Sequence[str] = (),
-    rewriter: Rewriter | None = None,
+    rewriter: RewritingStrategy | None = None,
 ) -> Grower:
     """The rewriter of `config`, unless it is given, around an engine; the environment says which retriever it is."""
     return Grower(
@@ -30,7 +30,7 @@ def make_grower(
     )
 
 
-def rewriter_for(config: RunConfig, client: EnvironmentApi) -> Rewriter:
+def rewriter_for(config: RunConfig, client: EnvironmentApi) -> RewritingStrategy:
     """The rewriter of `config`; the environment says which retriever it speaks to, each question's own in a mix."""
     k = config.search_depth
     if not isinstance(client, MixedClient):

@@ -12,7 +12,7 @@ from ..configs.schema import RolloutConfig
 from ..data.types import Document, Question
 from ..errors import ConfigError
 from ..llms.base import Message
-from ..rewriters.base import Rewriter
+from ..rewriters.base import RewritingStrategy
 from ..rewriters.plans import with_earlier
 from .chat import Chat
 from .engines.base import Completion, Engine, Sampling
@@ -52,7 +52,7 @@ class Branch:
 class Conversation:
     """Samples turns from one policy with the prompts of one rewriter."""
 
-    def __init__(self, engine: Engine, rewriter: Rewriter, rollout: RolloutConfig) -> None:
+    def __init__(self, engine: Engine, rewriter: RewritingStrategy, rollout: RolloutConfig) -> None:
         self.engine, self.rewriter, self.rollout = engine, rewriter, rollout
         self.chat = Chat(engine.tokenizer, getattr(engine, "stop_ids", {engine.tokenizer.eos_token_id}))
         self.clock = Clock()

@@ -18,7 +18,7 @@ from ..llms.access import Llm
 from ..llms.base import SamplingParams
 from ..llms.structured import ask_structured
 from ..methods.method import GARBLED, MISSING
-from ..rewriters.base import FirstStage, Rewriter, Staged
+from ..rewriters.base import FirstStage, RewritingStrategy, Staged
 from .llms import open_llm
 
 log = logging.getLogger(__name__)
@@ -29,7 +29,7 @@ Answers = list[BaseModel | str]
 
 
 def ask_first_stage(
-    rewriter: Rewriter,
+    rewriter: RewritingStrategy,
     questions: Sequence[Question],
     base: PolicyConfig | LlmConfig,
     once: Callable[[Callable[[], Answers]], Answers] = lambda ask: ask(),

@@ -9,7 +9,7 @@ from ..data.types import Question
 from ..envs.client.base import StepClient
 from ..envs.server.schemas import Step
 from ..rewards.reward import node_reward
-from ..rewriters.base import Rewriter
+from ..rewriters.base import RewritingStrategy
 from .conversation import Branch, Conversation
 from .conversation import Clock as Clock
 from .engines.base import Engine
@@ -27,7 +27,7 @@ class Grower(Conversation):
     def __init__(
         self,
         engine: Engine,
-        rewriter: Rewriter,
+        rewriter: RewritingStrategy,
         client: StepClient,
         rollout: RolloutConfig,
         reward: RewardConfig,

@@ -10,7 +10,7 @@ from ..envs.client.base import EnvironmentApi
 from ..envs.plan import SearchPlan
 from ..envs.server.schemas import Step
 from ..errors import ConfigError
-from ..rewriters.base import Rewriter
+from ..rewriters.base import RewritingStrategy
 from .distributed.processes import Processes
 from .grading import grade
 from .mix import Mixture
@@ -23,7 +23,7 @@ class TrainingData:
     """The environment and the questions of a run."""
 
     client: EnvironmentApi
-    rewriter: Rewriter
+    rewriter: RewritingStrategy
     train_split: list[Question]
     questions: list[Question]
     """Those of `train_split` that are trained on."""

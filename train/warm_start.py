@@ -21,7 +21,7 @@ from ..data.types import Document, Question
 from ..envs.plan import SearchPlan
 from ..envs.server.schemas import Step
 from ..errors import CheckpointError, ConfigError
-from ..rewriters.base import Rewriter
+from ..rewriters.base import RewritingStrategy
 from ..rewriters.parse import render
 from ..rollouts.engines.base import Weights
 from ..rollouts.grow import Grower
@@ -90,7 +90,7 @@ def _title_round(config: RunConfig, grower: Grower, questions: Sequence[Question
     yield Round(lessons)
 
 
-def _refuse_other_answers(rewriter: Rewriter, questions: Sequence[Question]) -> None:
+def _refuse_other_answers(rewriter: RewritingStrategy, questions: Sequence[Question]) -> None:
     """Raise ConfigError if the rewriter cannot parse the tagged answers of the lessons."""
     example = render("", ["a title"]).removeprefix(rewriter.opening)
     for question in questions[:1]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from ...configs.schema import DatasetConfig
 from ...errors import DataError
@@ -31,6 +31,31 @@ _PLAN = "plan.json"
 DUPLICATES = "duplicates.tsv"
 
 
+class NearDuplicates(TypedDict):
+    """How near-duplicates were found, and how many documents were removed."""
+
+    encoder: str
+    model: str
+    max_length: int
+    cosine_over: float
+    removed: int
+
+
+class PreparedMeta(TypedDict):
+    """meta.json of a prepared folder; counts are by split."""
+
+    name: str
+    licence: str
+    ignore_identical_ids: bool
+    made_from: dict[str, object]
+    documents: int
+    questions: dict[str, int]
+    judgements: dict[str, int]
+    near_duplicates: NearDuplicates | None
+    notes: list[str]
+    sha256: dict[str, str]
+
+
 def prepare(
     config: DatasetConfig,
     target: Path,
@@ -39,7 +64,7 @@ def prepare(
     near_leaks: bool = False,
     restart: bool = False,
     stage: Stage = lambda _: nullcontext(),
-) -> dict[str, Any]:
+) -> PreparedMeta:
     """Write a published benchmark as the new BEIR folder `target`; return its meta.json.
 
     `encoder` opens the encoder of the documents. Of documents with a cosine over `duplicates` the first stays and
@@ -77,7 +102,7 @@ def prepare(
 
 def _duplicates(
     benchmark: Benchmark, encoder: DocumentEncoder, threshold: float, staging: Path, stage: Stage
-) -> tuple[dict[str, tuple[str, float]], dict[str, Any]]:
+) -> tuple[dict[str, tuple[str, float]], NearDuplicates]:
     """Id of a removed document → (id of the remaining one, cosine), and the entry for meta.json."""
     total, digest = _corpus_digest(benchmark)
     identity = encoder.identity
@@ -100,7 +125,7 @@ def _duplicates(
         matches = near_duplicates(vectors, total, threshold, progress)
     needed = {duplicate.position for duplicate in matches} | {duplicate.kept for duplicate in matches}
     ids = {position: document.id for position, document in enumerate(benchmark.documents()) if position in needed}
-    details = {
+    details: NearDuplicates = {
         "encoder": identity["recipe"]["name"],
         "model": identity["encoder"],
         "max_length": identity["recipe"]["max_length"],
@@ -123,9 +148,9 @@ def _write(
     benchmark: Benchmark,
     config: DatasetConfig,
     removed: Mapping[str, tuple[str, float]],
-    details: Mapping[str, Any] | None,
+    details: NearDuplicates | None,
     folder: Path,
-) -> dict[str, Any]:
+) -> PreparedMeta:
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "qrels").mkdir(parents=True)
     ids: set[str] = set()
@@ -139,7 +164,7 @@ def _write(
         lines = (f"{document}\t{survivor}\t{cosine:.6f}" for document, (survivor, cosine) in removed.items())
         write_lines(folder / DUPLICATES, ["removed\tkept\tcosine", *lines])
     near = near_overlap(Dataset(benchmark.name, (), inherited))
-    meta: dict[str, Any] = {
+    meta: PreparedMeta = {
         "name": benchmark.name,
         "licence": benchmark.licence,
         "ignore_identical_ids": benchmark.ignore_identical_ids,
@@ -176,7 +201,7 @@ def _inherit_judgements(split: Split, removed: Mapping[str, tuple[str, float]]) 
     return Split(split.questions, qrels)
 
 
-def summary(meta: Mapping[str, Any]) -> Sequence[str]:
+def summary(meta: PreparedMeta) -> Sequence[str]:
     """meta.json as lines for a reader."""
     questions = ", ".join(f"{count:,} {name}" for name, count in meta["questions"].items())
     lines = [f"{meta['name']}: {meta['documents']:,} documents; questions: {questions}"]

@@ -8,8 +8,6 @@ first query, `queries` are all queries, `failure` is the reason of a format fail
 raw question and a warning is logged; `on_failure="raise"` raises instead.
 """
 
-from typing import Any
-
 from haystack import component, default_from_dict, default_to_dict
 
 from ..rewriter import Rewriter
@@ -45,20 +43,20 @@ class QuerylectRewriter:
                 self.path_or_id, checkpoint=self.checkpoint, turn=self.turn, settings=self.settings or ()
             )
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """The component as a dict, for serialising a pipeline."""
         names = ("path_or_id", "checkpoint", "on_failure", "env", "turn", "settings")
-        values: dict[str, Any] = default_to_dict(self, **{name: getattr(self, name) for name in names})
+        values: dict[str, object] = default_to_dict(self, **{name: getattr(self, name) for name in names})
         return values
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> "QuerylectRewriter":
+    def from_dict(cls, data: dict[str, object]) -> "QuerylectRewriter":
         """The component from a dict made by `to_dict`."""
         restored: QuerylectRewriter = default_from_dict(cls, data)
         return restored
 
     @component.output_types(query=str, queries=list[str], failure=str | None)  # type: ignore[untyped-decorator]
-    def run(self, query: str) -> dict[str, Any]:
+    def run(self, query: str) -> dict[str, object]:
         self.warm_up()
         assert self._rewriter is not None, "it was loaded"
         result = self._rewriter.rewrite(query, retriever=self.env)

@@ -10,7 +10,6 @@ logged; `on_failure="raise"` raises instead. `env` selects the environment or re
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun
 from langchain_core.documents import Document
@@ -36,12 +35,12 @@ class QueryRewriter(RunnableSerializable[str, list[str]]):
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
-    def invoke(self, input: str, config: RunnableConfig | None = None, **kwargs: Any) -> list[str]:
+    def invoke(self, input: str, config: RunnableConfig | None = None, **kwargs: object) -> list[str]:
         """The queries for one question."""
         queries: list[str] = self._call_with_config(self._one, input, config)
         return queries
 
-    async def ainvoke(self, input: str, config: RunnableConfig | None = None, **kwargs: Any) -> list[str]:
+    async def ainvoke(self, input: str, config: RunnableConfig | None = None, **kwargs: object) -> list[str]:
         """`invoke` for an event loop; concurrent calls share a batch."""
         queries: list[str] = await self._acall_with_config(self._aone, input, config)
         return queries
@@ -52,7 +51,7 @@ class QueryRewriter(RunnableSerializable[str, list[str]]):
         config: RunnableConfig | list[RunnableConfig] | None = None,
         *,
         return_exceptions: bool = False,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> list[list[str]]:
         """The queries for several questions, in one batch. `return_exceptions` gives each question its own error."""
         queries: list[list[str]] = self._batch_with_config(
@@ -174,6 +173,6 @@ class EnvironmentRetriever(BaseRetriever):
         ]
 
 
-def _key(document: Document) -> Any:
+def _key(document: Document) -> str:
     """The identity of a document: its id, else its text."""
-    return document.id or document.page_content
+    return str(document.id or document.page_content)

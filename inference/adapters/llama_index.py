@@ -8,8 +8,6 @@ The retriever searches with the rewrite, while the query engine answers the orig
 the raw question is searched and a warning is logged; `on_failure="raise"` raises instead.
 """
 
-from typing import Any
-
 from llama_index.core.indices.query.query_transform.base import BaseQueryTransform
 from llama_index.core.schema import QueryBundle
 
@@ -25,14 +23,14 @@ class QuerylectTransform(BaseQueryTransform):
         super().__init__()
         self._rewriter, self._on_failure, self._env = rewriter, on_failure, env
 
-    def _get_prompts(self) -> dict[str, Any]:
+    def _get_prompts(self) -> dict[str, object]:
         """Empty: the prompts of the policy are fixed by its training."""
         return {}
 
-    def _update_prompts(self, prompts: dict[str, Any]) -> None:
+    def _update_prompts(self, prompts: dict[str, object]) -> None:
         """No prompts to update."""
 
-    def _run(self, query_bundle: QueryBundle, metadata: dict[str, Any]) -> QueryBundle:
+    def _run(self, query_bundle: QueryBundle, metadata: dict[str, object]) -> QueryBundle:
         result = self._rewriter.rewrite(query_bundle.query_str, retriever=self._env)
         queries = queries_of(result, self._on_failure)
         return QueryBundle(query_str=queries[0], custom_embedding_strs=queries)
