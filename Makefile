@@ -1,6 +1,6 @@
 # `make help` lists the targets. Everything is installed into .venv, at the exact versions of constraints.txt: the extras
 # cpu and dev, and for `make test` also those that tests use. For GPUs, in an environment of your own
-# and without them: pip install -e '.[gpu]' -c constraints-gpu.txt
+# and without them: pip install -c constraints-gpu.txt -e '.[gpu]'
 
 PY ?= python3
 ARGS ?=

@@ -1,6 +1,7 @@
-"""Resolves model names (a folder, `package:NAME[/SUBFOLDER]` of an installed Python package, or a Hub id) and the data
-of installed packages."""
+"""Resolves model names (a folder, `package:NAME[/SUBFOLDER]` of an installed Python package, or a Hub id) the data of
+installed packages, and what installs an extra of this one."""
 
+from importlib.metadata import Distribution
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -36,6 +37,13 @@ def resolve_model(name: str) -> str:
         message = f"model folder {name!r} does not exist. Give an existing folder, package:NAME or a Hub id."
         raise ModelError(message, code="missing-folder")
     return name
+
+
+def install_command(extra: str) -> str:
+    """What installs an extra of this package, which is on no index: anyone could take its name there."""
+    on_gpu = extra == "gpu" or any(Distribution.discover(name="vllm"))
+    constraints = "constraints-gpu.txt" if on_gpu else "constraints.txt"
+    return f"pip install -c {constraints} -e '.[{extra}]', in a checkout of querylect"
 
 
 def package_data(package: str, version: str, path: str, install: str) -> Path:

@@ -100,6 +100,14 @@ def only_writer(folder: Path, name: str, unwritable: str, taken: str) -> Iterato
         yield
 
 
+def parse_json(text: str | bytes) -> Any:
+    """The value of a JSON text. Raises JSONDecodeError, also for brackets that Python cannot read for their depth."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise json.JSONDecodeError("its brackets are nested too deeply", "", 0) from None
+
+
 def data_sha256(value: object) -> str:
     """sha256 (64 hex digits) of plain data as JSON, independent of key order."""
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()

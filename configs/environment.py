@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from .names import VariableName
 from .section import Section
 
 
@@ -101,7 +102,7 @@ class RemoteConfig(Section):
     """Dense retrievers: the field with the document vectors."""
     space: Literal["innerproduct", "cosinesimil"] = "innerproduct"
     """Dense retrievers: the similarity of the index (OpenSearch's space_type)."""
-    auth_env: str = "QUERYLECT_REMOTE_AUTH"
+    auth_env: VariableName = "QUERYLECT_REMOTE_AUTH"
     """Name of the environment variable with the Authorization header; if it is unset, none is sent."""
     timeout: Annotated[float, Field(gt=0)] = 10.0
     """Timeout of one HTTP attempt, in seconds."""
@@ -294,7 +295,7 @@ class ClientConfig(Section):
 
     urls: list[str] | Literal["local"] = "local"
     """URLs of the replicas of one environment service; `local` runs the service as a child process."""
-    token_env: str = "QUERYLECT_TOKEN"
+    token_env: VariableName = "QUERYLECT_TOKEN"
     """Name of the environment variable with the bearer token, if the service requires one."""
     timeout: Annotated[float, Field(gt=0)] = 30.0
     """Timeout of one HTTP attempt, in seconds."""

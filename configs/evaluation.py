@@ -9,6 +9,7 @@ from pydantic import Field, field_validator, model_validator
 from .environment import ClientConfig, DatasetConfig, EnvironmentConfig
 from .llm import LlmConfig
 from .methods import TRAINING_FREE, TrainingFreeName
+from .names import Name
 from .schema import PolicyConfig, RewriterConfig, RolloutConfig
 from .section import Section
 
@@ -18,7 +19,6 @@ RAW = "raw"
 BEST_FREE = "best_training_free"
 """Of the training-free baselines the one that is best on validation questions; a row of every table that has one."""
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _METRIC = re.compile(r"(?:ndcg|recall|mrr)@([1-9][0-9]*)|mrr")
 
 
@@ -116,7 +116,7 @@ class SystemConfig(Section):
 class SpecConfig(Section):
     """An evaluation: environments × datasets × systems."""
 
-    name: str = "evaluation"
+    name: Name = "evaluation"
     """Name of the evaluation; results are written to `output/name`."""
     output: str = "evaluations"
     """Parent folder of the results."""
@@ -155,18 +155,15 @@ class SpecConfig(Section):
     """Default rewriter of systems without one."""
     rollout: RolloutConfig = RolloutConfig()
     """Default rollout settings of systems without any."""
-    datasets: Annotated[dict[str, DatasetConfig | None], Field(min_length=1)]
+    datasets: Annotated[dict[Name, DatasetConfig | None], Field(min_length=1)]
     """Datasets by name; null for one that is available only from services."""
-    environments: Annotated[dict[str, SpecEnvironment], Field(min_length=1)]
-    systems: dict[str, SystemConfig] = {}
+    environments: Annotated[dict[Name, SpecEnvironment], Field(min_length=1)]
+    systems: dict[Name, SystemConfig] = {}
     """Systems by name; the raw question is always included."""
 
     @field_validator("datasets", "environments", "systems")
     @classmethod
     def _check_names(cls, members: dict[str, object]) -> dict[str, object]:
-        for name in members:
-            if not _NAME.fullmatch(name):
-                raise ValueError(f"the name {name!r} must be of letters, digits, '.', - and _, for it names files")
         if RAW in members:
             raise ValueError(f"the name {RAW!r} is that of the raw question, which always takes part; choose another")
         if BEST_FREE in members:

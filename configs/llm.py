@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from .names import VariableName
 from .section import Section
 
 AnswerForm = Literal["json", "lines"]
@@ -18,7 +19,7 @@ class LlmConfig(Section):
     """Folder, `package:NAME` or Hub id; with `base_url`, the model's name at the endpoint."""
     base_url: str | None = None
     """URL of an OpenAI-compatible endpoint, such as http://host:8000/v1; None loads the model into this process."""
-    api_key_env: str = "QUERYLECT_LLM_KEY"
+    api_key_env: VariableName = "QUERYLECT_LLM_KEY"
     """Name of the environment variable with the endpoint's API key; if it is unset, no key is sent."""
     extra: dict[str, object] = {}
     """Endpoint: extra fields of each request; null removes a field, as in {seed: null}."""

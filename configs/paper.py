@@ -1,7 +1,6 @@
 """Settings of a paper reproduction: its methods, tasks, environments, reader, judges and tables."""
 
 import difflib
-import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
@@ -12,11 +11,11 @@ from ..errors import ConfigError
 from .environment import ClientConfig, EnvironmentConfig, RerankConfig
 from .llm import AnswerForm, LlmConfig
 from .load import read_yaml, validated
+from .names import Name
 from .section import Section
 from .yaml12 import write_yaml
 
 _FOLDER = Path(__file__).parent / "papers"
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 
 AVERAGE = "average"
 """Table column with the mean of the other tasks."""
@@ -164,7 +163,7 @@ class PaperCase(Section):
 class PaperConfig(Section):
     """A paper: its methods, tasks, environments, models and tables."""
 
-    name: str
+    name: Name
     """Name of the paper; results are written to `output/name-READER`."""
     title: str = ""
     """Title of the paper, for the report."""
@@ -197,9 +196,9 @@ class PaperConfig(Section):
     """Cross-encoder for the methods that need one."""
     judging: bool = True
     """Run the judges; false: skip all of them."""
-    tasks: Annotated[dict[str, TaskConfig], Field(min_length=1)]
-    environments: dict[str, PaperEnvironment] = {}
-    systems: Annotated[dict[str, PaperSystem], Field(min_length=1)]
+    tasks: Annotated[dict[Name, TaskConfig], Field(min_length=1)]
+    environments: dict[Name, PaperEnvironment] = {}
+    systems: Annotated[dict[Name, PaperSystem], Field(min_length=1)]
     baseline: str = ""
     """System that all others are tested against."""
     alone: str = ""
@@ -222,9 +221,8 @@ class PaperConfig(Section):
     @field_validator("tasks", "environments", "systems")
     @classmethod
     def _check_names(cls, members: dict[str, object]) -> dict[str, object]:
-        for name in members:
-            if not _NAME.fullmatch(name) or name == AVERAGE:
-                raise ValueError(f"the name {name!r} must be of letters, digits, '.', +, - and _, and not {AVERAGE!r}")
+        if AVERAGE in members:
+            raise ValueError(f"the name {AVERAGE!r} is that of a column of the tables; choose another")
         return members
 
     @model_validator(mode="after")

@@ -25,6 +25,7 @@ from .environment import (
 from .llm import AnswersConfig, LlmConfig
 from .methods import TRAINING_FREE, TrainingFreeName
 from .mix_values import filled_in
+from .names import Name
 from .questions import ExtendConfig, QuestionsConfig
 from .rewriter import ChrConfig, HcqrConfig, MultiQueryConfig, RewriterConfig
 from .section import Section
@@ -321,7 +322,7 @@ class MixConfig(Section):
 class RunConfig(Section):
     """A whole run: environment, policy, rewriter, rollouts, reward, training, evaluation."""
 
-    name: str = "run"
+    name: Name = "run"
     """Name of the run; its folder is `output/name`."""
     output: str = "runs"
     """Parent folder of run folders."""

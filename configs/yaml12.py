@@ -115,6 +115,8 @@ def _load(yaml: YAML, text: str) -> Any:
     except ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise InvalidYAMLError(f"line {line}: {error.reason} (#x{error.character:04x})") from error
+    except RecursionError:
+        raise InvalidYAMLError("its brackets or blocks are nested too deeply") from None
     except (YAMLError, ValueError) as error:
         raise InvalidYAMLError(" ".join(str(error).split())) from error
 

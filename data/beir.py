@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ..errors import DataError
-from ..storage import storage, write_lines
+from ..storage import parse_json, storage, write_lines
 from .jsonl import ALL_LINES, Span, identifier_of, read_lines, read_records, text_of
 from .types import Dataset, Document, Question, Split
 
@@ -306,7 +306,7 @@ def read_meta(folder: Path) -> dict[str, object]:
     if not path.is_file():
         return {}
     try:
-        meta = json.loads(path.read_text(encoding="utf-8"))
+        meta = parse_json(path.read_text(encoding="utf-8"))
     except (ValueError, OSError) as error:
         raise DataError(f"{path} is not valid JSON ({error}). Correct or remove it.", code="invalid-json") from error
     if not isinstance(meta, dict):

@@ -1,5 +1,6 @@
 """`querylect data …`, but for `prepare` (envs/commands.py) and `baselines` (eval/commands.py)."""
 
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
@@ -92,7 +93,7 @@ def merge(
     ]
     for line in summary(write(parsed, to, split_commas(questions), name)):
         typer.echo(line)
-    typer.echo(f"next: querylect index build CONFIG env.dataset.kind=beir env.dataset.path={to}")
+    typer.echo(f"next: querylect index build CONFIG env.dataset.kind=beir {shlex.quote(f'env.dataset.path={to}')}")
 
 
 def fetched_dataset(name: str, copy: Path | None, **options: object) -> DatasetConfig:

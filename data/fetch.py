@@ -14,7 +14,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from ..errors import DataError, DownloadError, StorageError, first_line
-from ..storage import file_sha256, storage, write_lines
+from ..storage import file_sha256, parse_json, storage, write_lines
 from .fetched import SOURCE, git_blob_of
 from .known import KnownBenchmark
 
@@ -94,7 +94,7 @@ def _plan(
     request = {"source": source, "revision": revision}
     if path.is_file():
         try:
-            plan = json.loads(path.read_text(encoding="utf-8"))
+            plan = parse_json(path.read_text(encoding="utf-8"))
             files = [_File(**entry) for entry in plan["files"]]
         except (ValueError, TypeError, KeyError) as error:
             raise DataError(f"{path} is damaged ({error!r}). Remove {staging} and fetch again.") from error

@@ -1,12 +1,11 @@
 """Reads `source.json` of a folder that `querylect data get` wrote: its source, and the sha256 of every file."""
 
 import hashlib
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..errors import DataError
-from ..storage import file_sha256
+from ..storage import file_sha256, parse_json
 
 SOURCE = "source.json"
 _CHUNK = 2**22
@@ -32,7 +31,7 @@ def source_of(folder: Path) -> FetchedSource:
     if not path.is_file():
         return FetchedSource()
     try:
-        metadata = json.loads(path.read_text(encoding="utf-8"))
+        metadata = parse_json(path.read_text(encoding="utf-8"))
         return FetchedSource(
             name=str(metadata["name"]),
             kind=str(metadata["kind"]),

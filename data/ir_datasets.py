@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, TypeVar
 
 from ..errors import DataError, DownloadError
+from ..sources import install_command
 from .benchmark import Benchmark, splits_of
 from .rows import grade_of
 from .types import Document, Question
@@ -66,7 +67,7 @@ def _library() -> ModuleType:
     except ImportError as error:
         raise DataError(
             "datasets of kind 'ir_datasets' need the library of that name, which is not installed. "
-            "Install it: pip install 'querylect[ir-datasets]'",
+            f"Install it: {install_command('ir-datasets')}.",
             code="missing-package",
         ) from error
 

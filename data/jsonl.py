@@ -1,7 +1,6 @@
 """Reads JSON-lines files, whole or in byte spans; errors name the file and the line."""
 
 import gzip
-import json
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import DataError
+from ..storage import parse_json
 
 _CHUNK = 4 * 2**20
 
@@ -95,7 +95,7 @@ def read_records(path: Path, expected: str, span: Span = ALL_LINES) -> Iterator[
     """
     for number, line in read_lines(path, expected, span):
         try:
-            record = json.loads(line)
+            record = parse_json(line)
         except ValueError as error:
             raise DataError(
                 f"{path}, line {number}: not valid JSON ({error}); expected one JSON object per line. "

@@ -12,6 +12,7 @@ from typing import Any
 
 from ..configs.yaml12 import parse_yaml
 from ..errors import DataError
+from ..sources import install_command
 
 _BEIR_LICENCE = "BEIR (Thakur et al. 2021); {}, as its authors report"
 _TABLES = ("README.md", "corpus*", "corpus/*", "queries*", "queries/*")
@@ -108,8 +109,8 @@ def _mteb(name: str) -> KnownBenchmark:
         import mteb
     except ImportError as error:
         raise DataError(
-            f"{name!r} is looked up in the library mteb, which is not installed. Install it: pip install "
-            "'querylect[mteb]'; or name the repository yourself: querylect data get hub:OWNER/NAME.",
+            f"{name!r} is looked up in the library mteb, which is not installed. Install it: "
+            f"{install_command('mteb')}; or name the repository yourself: querylect data get hub:OWNER/NAME.",
             code="missing-package",
         ) from error
     task_name = name.removeprefix("mteb/")

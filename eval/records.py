@@ -17,6 +17,7 @@ from ..envs.plan import SearchPlan
 from ..envs.server.schemas import StepResult
 from ..errors import DataError, StorageError
 from ..rollouts.tree import Tree
+from ..storage import parse_json
 
 METRICS = ("ndcg@10", "recall@10", "mrr@10")
 """Metrics of every ranking; significance is tested on the first one."""
@@ -196,7 +197,7 @@ def read_records(path: Path) -> list[EvalRecord]:
         if not line:
             continue
         try:
-            records.append(_record(json.loads(line)))
+            records.append(_record(parse_json(line)))
         except (ValueError, TypeError, AttributeError) as error:
             raise DataError(
                 f"{path}, line {number}, is not an evaluation record ({error}). Run `querylect eval` again.",

@@ -1,10 +1,10 @@
 """Summarise an evaluation for a terminal, from its results.json."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..storage import parse_json
 from .behaviour import percent
 from .records import METRICS
 from .table import Arm, decimal
@@ -14,7 +14,7 @@ _HEAD = ("system", METRICS[0], "with fall-back", "repeats question", "cut", "in 
 
 def summary(results: Path) -> str:
     """The headline, a table of all systems, and notes on the weights of the training-free baselines."""
-    content = json.loads(results.read_text(encoding="utf-8"))
+    content = parse_json(results.read_text(encoding="utf-8"))
     best = content["best_training_free"]
     rows = [list(_HEAD), *(_row(row, best) for row in content["systems"])]
     return "\n".join([content["headline"], "", *_aligned(rows), "", *content["notes"]]).rstrip()

@@ -26,6 +26,7 @@ from ..rollouts.checkpoints import find_checkpoint
 from ..rollouts.engines.base import Engine
 from ..rollouts.first_stage import ask_first_stage
 from ..rollouts.llms import open_llm
+from ..storage import parse_json
 from .answering import Answered, Asking, answers, batches, run_raw
 from .environments import EvalEnvironment
 from .identity import digest, llm_identity, model_identity, system_identity, weights_identity
@@ -158,7 +159,7 @@ class TrainingFreeSystem(System):
         if not path.is_file():
             return None
         try:
-            return Tuned(**json.loads(path.read_text(encoding="utf-8")))
+            return Tuned(**parse_json(path.read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError) as error:
             raise DataError(
                 f"{path} cannot be read ({error}). Remove the folder {folder} and evaluate again.",

@@ -27,6 +27,7 @@ from ..logs import progress_bar
 from ..methods.method import SearchResults
 from ..methods.training_free import TrainingFree, additions, training_free
 from ..rewriters.card import RetrieverCard
+from ..storage import parse_json
 from .identity import digest
 from .records import EvalRecord, record_of_search, write_text
 
@@ -288,7 +289,7 @@ def _key(name: str, info: EnvironmentInfo, questions: Sequence[Question], tuning
 def _read_cache(cache: Path | None) -> dict[str, Any]:
     """The cached choices; empty where the file is missing or unreadable, because a choice can be repeated."""
     try:
-        rows = json.loads(cache.read_text(encoding="utf-8")) if cache is not None else {}
+        rows = parse_json(cache.read_text(encoding="utf-8")) if cache is not None else {}
         return {key: value for key, value in rows.items() if Tuned(**value)}
     except (OSError, ValueError, TypeError, AttributeError):
         return {}

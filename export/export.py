@@ -1,6 +1,5 @@
 """Exports a run to a self-contained folder or to a Hub repository."""
 
-import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -8,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .. import __version__
+from ..storage import parse_json
 from .aside import only_export, placed, refuse_strangers, refuse_the_run, staging
 from .base import BaseModelSource, base_of
 from .card import README, Address, model_card
@@ -142,7 +142,7 @@ def _exports_adapter(source: CheckpointSource, wishes: ExportOptions) -> bool:
 
 
 def _rank(source: CheckpointSource) -> int:
-    values = json.loads((source.checkpoint / "adapter_config.json").read_text(encoding="utf-8"))
+    values = parse_json((source.checkpoint / "adapter_config.json").read_text(encoding="utf-8"))
     ranks: Sequence[int] = [int(values["r"]), *(values.get("rank_pattern") or {}).values()]
     return max(ranks)
 

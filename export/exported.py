@@ -20,7 +20,7 @@ from ..configs.run_settings import known_settings
 from ..data.sampling import QuestionSample
 from ..envs.plan import SearchPlan
 from ..errors import ModelError
-from ..storage import writing
+from ..storage import parse_json, writing
 
 FILE = "querylect.json"
 FORMAT = 1
@@ -330,7 +330,7 @@ def read_exported(folder: Path) -> Exported:
     """
     path = folder / FILE
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise ModelError(
             f"{folder} holds no {FILE}, so nothing says how its model is asked. Give a folder or Hub repository that "

@@ -4,8 +4,8 @@
 settings, and never if they include training questions.
 """
 
-import json
 import logging
+import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from ..data.leakage import words
 from ..errors import CheckpointError, ConfigError, DataError
 from ..eval.placement import EVALUATIONS
 from ..eval.records import METRICS, TRAINED
+from ..storage import parse_json
 from .exported import ExportedResults
 from .source import CheckpointSource, read_json
 
@@ -86,7 +87,9 @@ def refuse_unevaluated(source: CheckpointSource, results: Mapping[str, ExportedR
         if name in results:
             continue
         run, checkpoint = source.run, source.checkpoint.name
-        command = f"querylect eval {run} --checkpoint {checkpoint}" + (f" --env {name}" if name else "")
+        command = shlex.join(
+            ["querylect", "eval", str(run), "--checkpoint", checkpoint, *(["--env", name] if name else [])]
+        )
         candidates = [path for path in _result_paths(run, name) if path.is_file()]
         scope = f" on {name}" if name else ""
         if not candidates:
@@ -128,13 +131,14 @@ def _results(path: Path, values: dict[str, Any], source: CheckpointSource) -> Ex
     split = values.get("split")
     if split not in HELD_OUT:
         raise DataError(
-            f"{path} was measured on the split {split!r}, which is not held out. Run `querylect eval {source.run}`.",
+            f"{path} was measured on the split {split!r}, which is not held out. Run "
+            f"`querylect eval {shlex.quote(str(source.run))}`.",
             code="not-held-out",
         )
     if split == "validation" and source.checkpoint.name == "best":
         raise DataError(
             f"{path} was measured on the split that chose `best` among the checkpoints, so it flatters. Run "
-            f"`querylect eval {source.run} eval.split=test`.",
+            f"`querylect eval {shlex.quote(str(source.run))} eval.split=test`.",
             code="split-chose-checkpoint",
         )
     try:
@@ -213,7 +217,7 @@ def _questions(path: Path) -> Iterator[str]:
     with path.open(encoding="utf-8") as file:
         for line in file:
             try:
-                question = json.loads(line).get("question")
+                question = parse_json(line).get("question")
             except (ValueError, AttributeError):
                 continue
             if isinstance(question, str):

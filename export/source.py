@@ -1,7 +1,6 @@
 """The parts of a run folder that an export needs: settings, checkpoint, environments and provenance."""
 
 import hashlib
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from ..errors import CheckpointError, ConfigError, DataError
 from ..eval.identity import folder_identity
 from ..rollouts.checkpoints import find_checkpoint
 from ..rollouts.turns import UsedTurn, used_turn
+from ..storage import parse_json
 
 EXAMPLE = "What is known about this?"
 """The card's example if the run folder contains no question."""
@@ -158,7 +158,7 @@ def _first_records(path: Path) -> list[dict[str, Any]]:
     with path.open(encoding="utf-8") as file:
         line = file.readline()
     try:
-        record = json.loads(line)
+        record = parse_json(line)
     except ValueError:
         return []
     return [record] if isinstance(record, dict) else []
@@ -167,7 +167,7 @@ def _first_records(path: Path) -> list[dict[str, Any]]:
 def read_json(path: Path) -> dict[str, Any] | None:
     """The JSON object in a file; None if the file is missing or invalid."""
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = parse_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     return values if isinstance(values, dict) else None

@@ -14,6 +14,7 @@ from typing import Any
 from ..configs.schema import RunConfig
 from ..errors import ConfigError
 from ..rollouts.engines.base import Engine
+from ..storage import parse_json
 from .base import BaseModelSource
 
 ADAPTER_FILES = ("adapter_model.safetensors",)
@@ -86,7 +87,7 @@ def write_adapter(folder: Path, loaded: Loaded, checkpoint: Path, base: BaseMode
     folder.mkdir(parents=True, exist_ok=True)
     for name in ADAPTER_FILES:
         shutil.copyfile(checkpoint / name, folder / name)
-    values = json.loads((checkpoint / "adapter_config.json").read_text(encoding="utf-8"))
+    values = parse_json((checkpoint / "adapter_config.json").read_text(encoding="utf-8"))
     values["base_model_name_or_path"] = base.hub_id
     text = json.dumps(values, ensure_ascii=False, indent=2, sort_keys=True)
     (folder / "adapter_config.json").write_text(text + "\n", encoding="utf-8")

@@ -17,7 +17,7 @@ from typing import Self
 from ..data.types import Question
 from ..envs.plan import is_unicode
 from ..errors import ConfigError, StorageError
-from ..storage import append, cut_off_half_a_line, hold, read_whole
+from ..storage import append, cut_off_half_a_line, hold, parse_json, read_whole
 from .rewriter import Rewriter
 
 log = logging.getLogger(__name__)
@@ -137,7 +137,7 @@ def _question(number: int, line: str | bytes) -> Question | None:
     if not text.startswith("{"):
         return Question(str(number), text) if text else None
     try:
-        values = json.loads(text)
+        values = parse_json(text)
     except json.JSONDecodeError as error:
         raise ValueError(f"it begins as a JSON object and is none ({error.msg} at column {error.colno})") from error
     question, options, name = values.get("question"), values.get("options") or [], values.get("id", number)
@@ -154,7 +154,7 @@ def _question(number: int, line: str | bytes) -> Question | None:
 
 def _row(line: bytes) -> tuple[str, str] | None:
     try:
-        record = json.loads(line)
+        record = parse_json(line)
         return str(record["id"]), str(record["question"])
     except (ValueError, KeyError, TypeError):
         return None

@@ -4,7 +4,6 @@ The result is the same for all of them: settings to load the policy with, its ch
 rewriter's settings and the target retriever.
 """
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,6 +21,7 @@ from ..rewriters.card import RetrieverCard
 from ..rollouts.checkpoints import find_checkpoint
 from ..rollouts.turns import UsedTurn, used_turn
 from ..sources import resolve_model
+from ..storage import parse_json
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _NOT_NEEDED = ["*.bin", "*.pt", "*.pth", "*.h5", "*.msgpack", "*.onnx", "*.gguf", "optimizer*"]
@@ -169,7 +169,7 @@ def with_cards(trained: Trained) -> Trained:
 def _environment_record(run: Path) -> Mapping[str, Any] | None:
     path = run / "environment.json"
     try:
-        record: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        record: Mapping[str, Any] = parse_json(path.read_text(encoding="utf-8"))
         if not isinstance(record["retriever"], dict):
             raise TypeError("retriever is no object")
         return record

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Protocol, TypedDict
 
+from ..storage import parse_json
+
 THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
 """Tags around what a thinking model writes before its answer."""
 
@@ -74,7 +76,7 @@ class LlmResponse:
     @classmethod
     def from_json(cls, line: str) -> "LlmResponse":
         """Raises ValueError, KeyError or TypeError for what `to_json` did not write."""
-        row = json.loads(line)
+        row = parse_json(line)
         return cls(**{**row, "texts": tuple(Text(**text) for text in row["texts"])})
 
 

@@ -8,7 +8,6 @@ name, and an endpoint that does not answer at all, end the run.
 
 import asyncio
 import logging
-import os
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, Self
@@ -18,6 +17,7 @@ import openai
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from ..configs.llm import LlmConfig
+from ..envs.server.auth import secret_in
 from ..errors import ConfigError, EngineUnavailableError
 from .base import THINK_CLOSE, THINK_OPEN, Costs, Deliver, LlmResponse, MissingResponse, Prompt, SamplingParams, Text
 
@@ -165,7 +165,7 @@ class Endpoint:
                     raise self._unavailable_error(reason, "no-replies")
 
         http = openai.DefaultAsyncHttpxClient(event_hooks={"request": [count_retry], "response": [check]})
-        key = os.environ.get(config.api_key_env) or "none"
+        key = secret_in(config.api_key_env) or "none"
         async with openai.AsyncOpenAI(
             base_url=config.base_url, api_key=key, timeout=config.timeout, http_client=http
         ) as client:
@@ -244,7 +244,7 @@ class Endpoint:
         return {"model": sent.pop("model"), "messages": sent.pop("messages"), "extra_body": sent}
 
     def _config_error(self, error: openai.APIStatusError) -> ConfigError:
-        key = "is set" if os.environ.get(self._config.api_key_env) else "is not set"
+        key = "is set" if secret_in(self._config.api_key_env) else "is not set"
         return ConfigError(
             f"{self._config.base_url} answers HTTP {error.status_code} for the model {self._config.model!r}: "
             f"{error.message}. Check base_url, model and the key ({self._config.api_key_env} {key}).",

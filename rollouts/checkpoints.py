@@ -1,10 +1,10 @@
 """Finding the trained policy in a run folder, and what it rests on."""
 
-import json
 import re
 from pathlib import Path
 
 from ..errors import CheckpointError
+from ..storage import parse_json
 
 
 def find_checkpoint(run: Path, name: str | None = None) -> Path:
@@ -44,7 +44,7 @@ def find_warm_start(run: Path) -> Path | None:
 def base_fingerprint(run: Path) -> str | None:
     """That of the weights which training started from; None where the run did not write it down."""
     try:
-        value = json.loads((run / "base.json").read_text(encoding="utf-8"))["fingerprint"]
+        value = parse_json((run / "base.json").read_text(encoding="utf-8"))["fingerprint"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return value if isinstance(value, str) else None

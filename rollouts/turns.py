@@ -5,7 +5,6 @@ validation.jsonl has those of `final/` and of the numbered checkpoints. Where a 
 turn is used, and the reason says so.
 """
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..configs.schema import RunConfig
+from ..storage import parse_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ def _records(path: Path) -> list[dict[str, Any]]:
 
 def _object(text: str) -> dict[str, Any] | None:
     try:
-        values = json.loads(text)
+        values = parse_json(text)
     except ValueError:
         return None
     return values if isinstance(values, dict) else None

@@ -10,12 +10,13 @@ from pathlib import Path
 from ..configs.load import load_config
 from ..configs.mix import environments
 from ..errors import ConfigError, QuerylectError
-from .requests import zero_stage_of
+from .requests import refuse_paths, zero_stage_of
 
 
 def facts(config: str, overrides: Sequence[str]) -> dict[str, str | list[str]]:
     """The variables that slurm/lib.sh reads, by name. Raises ConfigError."""
     settings = load_config(config, overrides)
+    refuse_paths(settings)
     runs = environments(settings)
     served = {name: run for name, run in runs.items() if run.client.urls == "local"}
     tokens = sorted({run.client.token_env for run in served.values()})

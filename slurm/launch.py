@@ -1,7 +1,8 @@
 """Writes the job scripts of a run into its folder and submits them: those of this folder with their blanks filled.
 
 A written script holds its resolved request (#SBATCH), the paths of this installation and the config as it is now: what
-runs tomorrow is what was launched today, and `sbatch RUN/job/train.sh` does the same again.
+runs tomorrow is what was launched today. Its second line is the command that submits it: a name or path of the config
+stands in it, and in every command of the script, quoted for a shell.
 """
 
 import os
@@ -19,12 +20,14 @@ from ..configs.mix import environments
 from ..configs.schema import RunConfig
 from ..errors import ClusterError, ConfigError
 from ..storage import storage, writing
-from .requests import FOLDER, ONE_GPU, SCRIPTS, command_of, header
+from .requests import FOLDER, ONE_GPU, SCRIPTS, command_of, header, refuse_paths
 
 UNDIVIDED = ("hybrid", "qb-rag")
 """Retrievers over other indexes, which are not built in shards."""
 WARNING_SECONDS = 600
 """How long before the time limit the scripts have Slurm warn a training job (--signal)."""
+WORD = re.compile(r"[A-Za-z0-9_][\w.,:+@/-]*")
+"""What --time, --partition and --account may be: they stand in #SBATCH lines."""
 TIME = re.compile(r"^(?:(?P<days>\d+)-)?(?P<first>\d+)(?::(?P<second>\d+))?(?::(?P<third>\d+))?$")
 
 
@@ -53,11 +56,13 @@ class Job:
     """Arguments of sbatch, which come before what the cluster file exports."""
 
 
-def jobs_of(config: RunConfig, options: LaunchOptions, chain: bool) -> list[Job]:
+def jobs_of(config: RunConfig, options: LaunchOptions, chain: bool, read: Path | None = None) -> list[Job]:
     """The jobs in their order; each but the first waits until the one before has ended well.
 
-    Raises ConfigError for a time limit that is over when the warning before it comes.
+    Their scripts read the config that `launch` writes, or `read`. Raises ConfigError for a path or an option that no
+    script can hold, and for a time limit that is over when the warning before it comes.
     """
+    refuse_paths(config)
     seconds = seconds_of(options.time) if options.time is not None else None
     if seconds is not None and 0 < seconds <= WARNING_SECONDS:
         raise ConfigError(
@@ -67,7 +72,7 @@ def jobs_of(config: RunConfig, options: LaunchOptions, chain: bool) -> list[Job]
             code="time-limit-too-short",
         )
     run = Path(config.output) / config.name
-    config_path = str(run / "job" / "config.yaml")
+    config_path = str(read or run / "job" / "config.yaml")
     train = _job(
         "train",
         _script_of(config, options),
@@ -155,7 +160,13 @@ def _requested_options(options: LaunchOptions) -> dict[str, str]:
         "partition": options.partition,
         "account": options.account,
     }
-    return {name: str(value) for name, value in values.items() if value is not None}
+    requested = {name: str(value) for name, value in values.items() if value is not None}
+    for name, value in requested.items():
+        if not WORD.fullmatch(value):
+            raise ConfigError(
+                f"--{name} is {value!r}; expected one word of letters, digits and ._,:+@/-.", code="invalid-option"
+            )
+    return requested
 
 
 def seconds_of(time: str) -> int | None:
@@ -182,14 +193,17 @@ def _job(
 ) -> Job:
     """A script with its request, its paths and its arguments filled in; without `array` it is one job."""
     request, body = header(script), command_of(script)
+    del request["job-name"], request["output"]
     if not array:
         del request["array"]
     if script in SCRIPTS.values() and config.policy.lora is not None:
         request |= ONE_GPU
     if options.gpus is not None and script.startswith("grpo_"):
         requested = requested | {"gpus-per-node": str(options.gpus)}
-    logs = Path(config.output) / config.name / "logs"
-    job_options = {"job-name": f"{name}-{config.name}", "output": f"{logs}/job-{name}-%j.log"}
+    run = Path(config.output) / config.name
+    log = f"{run}/logs/job-{name}-".replace("%", "%%") + "%j.log"  # % begins one of Slurm's own names
+    called = {"job-name": f"{name}-{config.name}", "output": log}
+    job_options = [f"--{key}={value}" for key, value in (called | requested).items()]
     variables = {"QUERYLECT_SLURM": str(FOLDER), "QUERYLECT": str(Path(sys.executable).with_name("querylect"))}
     if os.environ.get("QUERYLECT_CLUSTER"):
         variables["QUERYLECT_CLUSTER"] = os.path.abspath(os.environ["QUERYLECT_CLUSTER"])
@@ -197,16 +211,14 @@ def _job(
         variables["RETRIEVER_NODES"] = str(options.retriever_nodes)
     lines = [
         "#!/usr/bin/env bash",
-        f"# {script}.sh for {config.name}, written by `querylect launch`. Submit it again, as it is, to go on.",
-        *(
-            f"#SBATCH --{key}={value}" if value else f"#SBATCH --{key}"
-            for key, value in (request | requested | job_options).items()
-        ),
+        f"# {shlex.join(['sbatch', *job_options, str(run / 'job' / f'{name}.sh')])}",
+        f"# {script}.sh for {config.name}, written by `querylect launch`. Submit it again, as above, to go on.",
+        *(f"#SBATCH --{key}={value}" if value else f"#SBATCH --{key}" for key, value in (request | requested).items()),
         *(f"export {key}={shlex.quote(value)}" for key, value in variables.items()),
         'source "$QUERYLECT_SLURM/lib.sh"',
         f'{body} {shlex.join(arguments)} "$@"',
     ]
-    return Job(name, "\n".join(lines) + "\n", [f"--{key}={value}" for key, value in requested.items()])
+    return Job(name, "\n".join(lines) + "\n", job_options)
 
 
 def _write(folder: Path, job: Job) -> Path:
@@ -262,12 +274,13 @@ def dry_run(config: RunConfig, options: LaunchOptions, chain: bool, folder: Path
         config_file.write_text(dump_config(config), encoding="utf-8")
     true_path = str(Path(config.output) / config.name / "job" / "config.yaml")
     parts = []
-    for job in jobs_of(config, options, chain):
+    for job, tried in zip(jobs_of(config, options, chain), jobs_of(config, options, chain, config_file), strict=True):
         with writing(folder, unwritable):
-            script = _write(folder, Job(job.name, job.text.replace(true_path, str(config_file))))
+            script = _write(folder, tried)
         process = subprocess.run(["bash", script, "--dry-run"], capture_output=True, text=True, check=False)
         if process.returncode:
             raise ClusterError(process.stderr.strip())
-        plan = process.stdout.replace(str(config_file), true_path)
-        parts.append(f"── {job.name}: sbatch {' '.join(job.options)}\n{job.text}\n{plan}")
+        plan = process.stdout.replace(str(config_file), shlex.quote(true_path))
+        command = shlex.join(["sbatch", *job.options, str(Path(true_path).with_name(script.name))])
+        parts.append(f"── {job.name}: {command}\n{job.text}\n{plan}")
     return "\n".join(parts)

@@ -132,9 +132,8 @@ start() {
     local name="$1"
     shift
     if [ -n "$dry" ]; then
-        printf '%s\n   ' "$name"
-        printf ' %q' "$@"
-        echo
+        echo "$name"
+        show_command "$@"
         return
     fi
     if [ "$name" = trainer ]; then
@@ -391,7 +390,7 @@ whole_training() {
     fi
     read_config
     share_out_nodes "$generating"
-    [ -z "$dry" ] || { show_request; echo "run"; echo "    $run"; }
+    [ -z "$dry" ] || { show_request; echo "run"; show_command "$run"; }
     open_run
     build_index
     start_retrievers
@@ -477,7 +476,14 @@ index_job() {
     done
 }
 
-now_or_dry() { if [ -n "$dry" ]; then echo "    $*"; else "$@"; fi; }
+now_or_dry() { if [ -n "$dry" ]; then show_command "$@"; else "$@"; fi; }
+
+# A command as it can be pasted into a shell.
+show_command() {
+    printf '   '
+    printf ' %q' "$@"
+    echo
+}
 
 # eval_job RUN|PLAN… [KEY=VALUE …]: every task takes its share of them; one that fails does not keep back the others.
 eval_job() {

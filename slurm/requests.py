@@ -8,12 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from ..configs.mix import environments
 from ..configs.schema import RunConfig
+from ..errors import ConfigError
 
 FOLDER = Path(__file__).parent.resolve()
 SCRIPTS = {"bm25": "grpo_bm25", "contriever": "grpo_contriever"}
 SCRIPTS |= {"all-minilm-l6-v2": "grpo_minilm", "qwen3-embedding-0.6b": "grpo_qwen3"}
 """The script of each retriever; another dense one runs as Contriever does."""
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 OPTION = re.compile(r"^#SBATCH --([a-z-]+)=?(.*)$")
 BODY = re.compile(r"^(\w+_job\w*(?: --vllm-nodes \d+)?)(?: (\w+))? \"\$@\"$", re.MULTILINE)
 """The last line of a script: how it trains, and the config that it takes where none is given."""
@@ -28,6 +31,29 @@ class Request:
     script: str
     processes: int
     zero: Literal[0, 2]
+
+
+def refuse_paths(config: RunConfig) -> None:
+    """Raise ConfigError for a path that the commands of a job would take for something else.
+
+    Spaces, quotes, `#`, `$` and the like work.
+    """
+    paths = {"output": config.output, "policy.model": config.policy.model}
+    for name, member in environments(config).items():
+        if member.client.urls == "local":
+            paths[f"mix.environments.{name}.env.index" if name else "env.index"] = member.env.index
+    for setting, path in paths.items():
+        if CONTROL.search(path):
+            problem = (
+                "holds a line break or another control character, which no line of a job script or its log can hold"
+            )
+        elif path.startswith("-"):
+            problem = "begins with '-', which commands take for an option"
+        elif setting == "output" and "\\" in path:
+            problem = "holds a backslash, after which Slurm does not name the job's log"
+        else:
+            continue
+        raise ConfigError(f"{setting} is {path!r} and {problem}. Rename it for a job.", code="unusable-path")
 
 
 def zero_stage_of(config: RunConfig) -> Literal[0, 2]:

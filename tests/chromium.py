@@ -14,7 +14,7 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 
 @pytest.fixture(scope="module")
 def browser():
-    playwright = pytest.importorskip("playwright.sync_api", reason="no playwright: install querylect[browser]")
+    playwright = pytest.importorskip("playwright.sync_api", reason="no playwright: pip install -e '.[browser]'")
     with playwright.sync_playwright() as driver:
         path = installed_chromium(driver.chromium.executable_path)
         if path is None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..configs.schema import PolicyConfig, RolloutConfig, RunConfig, TrackingConfig, TrainConfig
 from ..errors import ConfigError
+from ..sources import install_command
 from .distributed.zero import deepspeed_asked, lacks_float32_masters
 
 
@@ -87,8 +88,8 @@ def check_report_to(settings: TrackingConfig) -> None:
     for name in settings.report_to:
         if find_spec(name) is None:
             raise ConfigError(
-                f"tracking.report_to names {name}, which is not installed. Install it with "
-                f"`pip install 'querylect[{name}]'`, or leave {name} out.",
+                f"tracking.report_to names {name}, which is not installed. Install it "
+                f"({install_command(name)}), or leave {name} out.",
                 code="missing-package",
             )
 

@@ -10,6 +10,7 @@ them.
 """
 
 import math
+import shlex
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -178,7 +179,7 @@ def refuse_collapse(guard: CollapseGuard, folder: RunFolder, step: int) -> None:
     remedy = f" {sign.remedy}." if sign.remedy else ""
     raise CollapseError(
         f"{sign.meaning} and the run stops at step {step}: {sign.said}; {best}.{remedy} "
-        f"Evaluate it with `querylect eval {folder.path} --checkpoint NAME`; to train on all the same: "
-        "--resume train.guard.action=warn.",
+        f"Evaluate it with `querylect eval {shlex.quote(str(folder.path))} --checkpoint NAME`; to train on all the "
+        "same: --resume train.guard.action=warn.",
         code=sign.name.replace("_", "-"),
     )

@@ -20,6 +20,7 @@ from ..envs.client.base import StepClient
 from ..errors import CheckpointError, ConfigError, EnvironmentUnavailableError
 from ..rollouts.chat import Chat
 from ..rollouts.tree import Node, Tree
+from ..storage import parse_json
 from .credit import Credit
 from .curriculum import Curriculum, Progress
 from .metrics import step_metrics
@@ -86,7 +87,7 @@ class Mixture:
         """Restore the progress of a checkpoint. Raises CheckpointError where it cannot be read."""
         path = self._file(checkpoint)
         try:
-            self._finished = Progress.from_plain(json.loads(path.read_text(encoding="utf-8")))
+            self._finished = Progress.from_plain(parse_json(path.read_text(encoding="utf-8")))
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise CheckpointError(
                 f"{path} does not say how far the curriculum was ({error!r:.200}). Remove {checkpoint} to go on from "

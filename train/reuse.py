@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from ..errors import CheckpointError
+from ..storage import parse_json
 
 
 def save_rollout(
@@ -50,7 +51,7 @@ def load_rollout(
         for key in file.keys():  # noqa: SIM118 (no mapping)
             number, name = key.split(".", 1)
             batches.setdefault(int(number), {})[name] = file.get_tensor(key)
-        metrics = json.loads(file.metadata()["metrics"])
+        metrics = parse_json(file.metadata()["metrics"])
     return [batches[number] for number in sorted(batches)], metrics
 
 

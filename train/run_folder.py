@@ -27,7 +27,7 @@ from ..configs.differences import among, flat, free_to_change
 from ..configs.load import dump_config, load_config
 from ..configs.schema import LoraConfig, RunConfig, TrainConfig
 from ..errors import CheckpointError, ConfigError, StorageError
-from ..storage import folder_reaches_the_disk, reach_the_disk
+from ..storage import folder_reaches_the_disk, parse_json, reach_the_disk
 from .distributed.zero import OPTIMIZER_PARTS, deepspeed_asked
 
 log = logging.getLogger(__name__)
@@ -120,7 +120,7 @@ class RunFolder:
     def refuse_other_format(self) -> None:
         """Raise CheckpointError if the run has another format; a folder without run.json has format 1."""
         try:
-            content = json.loads(self.format.read_text(encoding="utf-8")) if self.format.exists() else {"format": 1}
+            content = parse_json(self.format.read_text(encoding="utf-8")) if self.format.exists() else {"format": 1}
             version = int(content["format"])
             writer = (
                 f"querylect {content['querylect']}" if "querylect" in content else "an earlier version of querylect"
@@ -169,7 +169,7 @@ class RunFolder:
     def same_environment(self, current: Mapping[str, Any]) -> None:
         """Raise CheckpointError if the run was started on another environment than `current`."""
         path = self.path / "environment.json"
-        previous = json.loads(path.read_text(encoding="utf-8")) if path.exists() else current
+        previous = parse_json(path.read_text(encoding="utf-8")) if path.exists() else current
         names = ("retriever", "corpus_hash", "index_hash", "gain")
         changed = [
             f"{name}: {previous.get(name)!r} → {current.get(name)!r}"
@@ -190,7 +190,7 @@ class RunFolder:
         """
         path = self.path / "base.json"
         if resumed and path.exists():
-            previous = json.loads(path.read_text(encoding="utf-8"))
+            previous = parse_json(path.read_text(encoding="utf-8"))
             if previous["fingerprint"] != fingerprint:
                 raise CheckpointError(
                     f"{self.path} was started on other weights than {model!r} holds now (fingerprint "
@@ -203,7 +203,7 @@ class RunFolder:
     def note_start(self, start: Mapping[str, Any]) -> None:
         """Append the provenance of this start to provenance.json; a start at step 0 discards earlier ones."""
         path = self.path / "provenance.json"
-        starts = json.loads(path.read_text(encoding="utf-8"))["starts"] if start["step"] and path.exists() else []
+        starts = parse_json(path.read_text(encoding="utf-8"))["starts"] if start["step"] and path.exists() else []
         write_atomically(path, json.dumps({"starts": [*starts, dict(start)]}, indent=2) + "\n")
 
     def forget_after(self, step: int) -> None:
@@ -234,7 +234,7 @@ class RunFolder:
     def read(self, path: Path) -> list[dict[str, Any]]:
         """The records of a log of this folder, without truncated lines; empty if there is no such log."""
         lines = path.read_bytes().split(b"\n") if path.exists() else []
-        return [json.loads(line) for line in lines if _logged_step(line) >= 0]
+        return [parse_json(line) for line in lines if _logged_step(line) >= 0]
 
     def keep_newest(self, count: int) -> None:
         """Remove all but the newest `count` checkpoints."""
@@ -260,7 +260,7 @@ def step_of(checkpoint: Path) -> int:
 def _logged_step(line: bytes) -> int:
     """The step of a logged line; -1 for a truncated line."""
     try:
-        return int(json.loads(line)["step"])
+        return int(parse_json(line)["step"])
     except (ValueError, KeyError, TypeError):
         return -1
 

@@ -9,6 +9,7 @@ import logging
 import os
 import queue
 import secrets
+import shlex
 import sys
 import threading
 import time
@@ -122,7 +123,7 @@ class WandbTracker(TrainerCallback):
 
     @property
     def _sync_online(self) -> str:
-        return f"`querylect sync {self._tracked.folder} --include-online`"
+        return f"`querylect sync {shlex.quote(str(self._tracked.folder))} --include-online`"
 
     def _log(self, logs: Any, table: Rows, step: int) -> None:
         figures = {**rewrite_logs(logs), "train/global_step": step}

@@ -26,6 +26,7 @@ from ..rollouts.engines.base import Weights
 from ..rollouts.grow import Clock, Grower
 from ..rollouts.tree import Tree
 from ..rollouts.turns import best_value, winning_turn
+from ..storage import parse_json
 from .distributed.collectives import all_trees
 from .distributed.processes import Processes
 from .distributed.stopping import StopOnSignal
@@ -147,7 +148,7 @@ class Validator(TrainerCallback):
 def best_of(folder: RunFolder) -> dict[str, Any] | None:
     """The validation record of the policy in `best/`, or None."""
     path = folder.best / "best.json"
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+    return parse_json(path.read_text(encoding="utf-8")) if path.exists() else None
 
 
 def validation_metrics(trees: Sequence[Tree]) -> dict[str, Any]:

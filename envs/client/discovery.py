@@ -6,6 +6,7 @@ environment there and starts none of its own. So no short-lived address ends up 
 """
 
 import os
+import shlex
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -65,8 +66,8 @@ def discover_services(config: EnvironmentConfig) -> list[str] | None:
         indexes = ", ".join(sorted({service.index for service in services})) or "none"
         raise ConfigError(
             f"no service of the index {_absolute(config)} with the settings of this environment is handed over in "
-            f"{folder} (there: {indexes}). Start one with `querylect serve CONFIG --tell {folder}/NAME.json`, or unset "
-            f"{VARIABLE}.",
+            f"{folder} (there: {indexes}). Start one with "
+            f"`querylect serve CONFIG --tell {shlex.quote(str(folder))}/NAME.json`, or unset {VARIABLE}.",
             code="no-service",
         )
     return urls

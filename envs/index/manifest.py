@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ...data.corpus import Origin
 from ...errors import IndexFolderError
-from ...storage import data_sha256, file_sha256
+from ...storage import data_sha256, file_sha256, parse_json
 from ..retrievers import bm25
 from ..retrievers.nearest import VectorStore
 from ..retrievers.recipes import RetrieverRecipe, content_fields
@@ -122,7 +122,7 @@ def read_sealed(
     """
     folder = path.parent
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise IndexFolderError(
             f"{folder} is no {label}: it holds no {path.name}. {create_hint}", code="not-an-index"

@@ -6,7 +6,6 @@ parts that exist. Parts of another plan are refused.
 
 import fcntl
 import hashlib
-import json
 import secrets
 import shutil
 from collections.abc import Callable, Iterator
@@ -19,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from ...data.corpus import Origin
 from ...data.jsonl import Span
 from ...errors import IndexFolderError
-from ...storage import folder_reaches_the_disk
+from ...storage import folder_reaches_the_disk, parse_json
 from ..retrievers import bm25
 from ..retrievers.recipes import RetrieverRecipe
 from .manifest import StrictModel, write_json
@@ -108,7 +107,7 @@ class IndexShards:
         """
         folder = self.path(number)
         try:
-            record = json.loads((folder / _PART).read_text(encoding="utf-8"))
+            record = parse_json((folder / _PART).read_text(encoding="utf-8"))
             sizes = {name: (folder / name).stat().st_size for name in record["files"]}
         except FileNotFoundError:
             if folder.exists():

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict
 
 from ...configs.schema import VectorsConfig
 from ...errors import ConfigError, ModelError, first_line
+from ...sources import install_command
 from ..server.memory import available_bytes, gib
 
 log = logging.getLogger(__name__)
@@ -124,8 +125,8 @@ def import_faiss() -> ModuleType:
         import faiss
     except ImportError as error:
         raise ModelError(
-            "dense retrievers search with FAISS, which is not installed. Install it with "
-            '`pip install "querylect[cpu]"`, or `pip install "querylect[gpu]"` on a machine with a CUDA GPU.',
+            f"dense retrievers search with FAISS, which is not installed. Install it: {install_command('cpu')}; on a "
+            f"machine with a CUDA GPU {install_command('gpu')}.",
             code="missing-package",
         ) from error
     return faiss
@@ -169,7 +170,7 @@ def open_nearest(folder: Path, vectors: Vectors, store: VectorStore, config: Vec
     if config.device == "gpu" and (not gpus or store.search == "hnsw"):
         raise ModelError(
             "env.vectors.device is 'gpu', but "
-            + ("HNSW is searched on the CPU only" if gpus else "this FAISS sees no GPU (pip install 'querylect[gpu]')")
+            + ("HNSW is searched on the CPU only" if gpus else f"this FAISS sees no GPU ({install_command('gpu')})")
             + ". Use device=cpu, or search=flat or ivfpq on a GPU.",
             code="no-gpu",
         )

@@ -12,7 +12,6 @@ A search returns all its results or raises; a failure never becomes an empty ran
 import hashlib
 import json
 import logging
-import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -25,8 +24,10 @@ from pydantic import HttpUrl
 from ...configs.schema import RemoteConfig
 from ...data.types import Document
 from ...errors import ConfigError, EnvironmentUnavailableError, IndexFolderError, RequestError
+from ...sources import install_command
 from ..index.documents import Documents
 from ..plan import Probe, Term, speaks
+from ..server.auth import secret_in
 from .base import Progress
 from .dense import ProbeEncoder
 from .encoder import Encoder
@@ -72,7 +73,7 @@ class RemoteIndex:
             from opensearchpy import OpenSearch, RequestsHttpConnection
         except ImportError as error:
             raise ConfigError(
-                "env.remote needs opensearch-py, which is not installed: pip install 'querylect[opensearch]'.",
+                f"env.remote needs opensearch-py, which is not installed: {install_command('opensearch')}.",
                 code="missing-package",
             ) from error
         try:
@@ -87,7 +88,7 @@ class RemoteIndex:
                 f"variable {config.auth_env} instead (env.remote.auth_env).",
                 code="credentials-in-url",
             )
-        auth = os.environ.get(config.auth_env)
+        auth = secret_in(config.auth_env)
 
         def authorize(request: "PreparedRequest") -> "PreparedRequest":
             """Without it, requests would prefer a password of ~/.netrc."""
@@ -176,7 +177,7 @@ class RemoteIndex:
         except TransportError as error:
             detail = json.dumps(error.info) if isinstance(error.info, dict) else error.error
             raise self._failure(error.status_code, detail) from error
-        except (SerializationError, KeyError, TypeError, ValueError) as error:
+        except (SerializationError, KeyError, TypeError, ValueError, RecursionError) as error:
             raise _Incomplete(f"an answer in another form ({error!r})") from error
 
     def _failure(self, status: int | str, detail: str) -> Exception:

@@ -8,6 +8,7 @@ is ever unpickled. The folder is written by `querylect index questions` (questio
 
 import hashlib
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -114,7 +115,7 @@ def open_question_index(path: str | Path) -> QuestionIndex:
         Description,
         FORMAT,
         label="question index",
-        create_hint=f"Write one: querylect index questions CONFIG --to {folder}.",
+        create_hint=f"Write one: querylect index questions CONFIG --to {shlex.quote(str(folder))}.",
         rebuild_hint="Write it again: querylect index questions --overwrite.",
         make_error=_unusable,
     )

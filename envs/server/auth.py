@@ -17,9 +17,26 @@ def token_of(variable: str) -> str:
     Raises ConfigError where the file cannot be read, is empty or is readable by others, or where the token is nothing
     that a header can carry.
     """
-    token, source = os.environ.get(variable, ""), variable
+    token = secret_in(variable)
     if not token and (file := os.environ.get(f"{variable}_FILE", "")):
-        token, source = _read(Path(file), f"{variable}_FILE"), file
+        return _read(Path(file), f"{variable}_FILE")
+    return token
+
+
+def secret_in(variable: str) -> str:
+    """The token or key in $VARIABLE without white space around it; empty where it is not set.
+
+    Raises ConfigError where it is white space alone, or nothing that a header can carry.
+    """
+    text = os.environ.get(variable, "")
+    if text and not text.strip():
+        message = f"{variable} holds white space and no token; set it to the token, or unset it."
+        raise ConfigError(message, code="empty-token")
+    return _usable(text, variable)
+
+
+def _usable(token: str, source: str) -> str:
+    token = token.strip()
     if token and not (token.isascii() and token.isprintable()):
         message = f"the token in {source} holds characters that no header can carry; use printable ASCII."
         raise ConfigError(message, code="invalid-token")
@@ -32,7 +49,7 @@ def _read(path: Path, variable: str) -> str:
         if mode & (stat.S_IRWXG | stat.S_IRWXO):
             message = f"others may read the token file {path} (mode {mode & 0o777:o}): chmod 600 {path}."
             raise ConfigError(message, code="exposed-token-file")
-        token = path.read_text(encoding="utf-8").strip()
+        token = _usable(path.read_text(encoding="utf-8"), str(path))
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
         raise ConfigError(

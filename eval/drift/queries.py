@@ -5,7 +5,6 @@ taken; or a plain file of queries (one per line, or JSON lines), which is taken 
 question where its id and text are equal; a query without a question counts as a separate question.
 """
 
-import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import Any
 from ...configs.methods import TRAINING_FREE
 from ...data.jsonl import read_lines, text_of
 from ...errors import ConfigError, DataError
+from ...storage import parse_json
 from ..records import HYDE, METRICS, RAW, TRAINED, UNTRAINED, EvalRecord, read_records
 
 MAIN_METRIC = METRICS[0]
@@ -233,7 +233,7 @@ def _from_json(file: Path) -> Iterator[Query]:
     """Queries from JSON lines, such as the output of `querylect rewrite`."""
     for number, line in read_lines(file, "queries as JSON lines"):
         try:
-            record = json.loads(line)
+            record = parse_json(line)
         except ValueError as error:
             raise DataError(
                 f"{file}, line {number}: not valid JSON ({error}). Correct or remove the line.", code="invalid-json"

@@ -5,7 +5,6 @@ of them have reached, the page shows the mean over seeds and a band from the low
 runs are read like finished ones; an incomplete last line is ignored.
 """
 
-import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ from ...configs.differences import among, flat, free_to_change
 from ...configs.run_settings import load_run_config
 from ...configs.schema import RunConfig
 from ...errors import ConfigError, DataError
+from ...storage import parse_json
 from ..pages.templates import render_page
 from ..records import write_text
 from .curve_figures import FIGURES, RUN_FIGURES, Curve, CurveFigure, Panels, draw_curves
@@ -93,7 +93,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
+            row = parse_json(line)
             steps[int(row["step"])] = row
         except (ValueError, TypeError, KeyError) as error:
             raise DataError(

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ...configs.names import as_name
 from ..drift.results import DriftSettings
 
 
@@ -15,19 +16,20 @@ def of_evaluation(folder: Path) -> str:
 
 def of_run(folder: Path) -> str:
     """Train with a run's config under a new name, because a run is never overwritten."""
-    return _line("querylect", "train", folder / "config.yaml", f"name={folder.name}-again")
+    return _line("querylect", "train", folder / "config.yaml", f"name={as_name(folder.name)}-again")
 
 
 def of_drift(folder: Path, content: Mapping[str, Any]) -> str:
     """Measure drift again into the same folder, with every setting that is not the default."""
     settings, defaults = content["settings"], DriftSettings()
-    words = ["querylect", "drift", *(f"{system['name']}={system['source']}" for system in content["systems"])]
+    words: list[object] = ["querylect", "drift"]
     for name in ("success", "system", "turn", "model", "sigma", "permutations", "bootstrap", "terms", "seed"):
         if settings[name] != getattr(defaults, name):
-            words += [f"--{name}", settings[name]]
+            words.append(f"--{name}={settings[name]}")
     if settings["shared"]:
         words.append("--shared")
-    return _line(*words, "--output", folder)
+    systems = [f"{system['name']}={system['source']}" for system in content["systems"]]
+    return _line(*words, "--output", folder, "--", *systems)  # of which one may begin like an option
 
 
 def of_report(folders: Iterable[Path], output: Path, questions: int) -> str:
@@ -36,4 +38,5 @@ def of_report(folders: Iterable[Path], output: Path, questions: int) -> str:
 
 
 def _line(*words: object) -> str:
-    return shlex.join(map(str, words))
+    options = (f"./{word}" if isinstance(word, Path) and str(word).startswith("-") else str(word) for word in words)
+    return shlex.join(options)

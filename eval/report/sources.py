@@ -7,7 +7,6 @@
 The tables are read back from results.json; nothing is recomputed, so a page always agrees with the files.
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any, TypeVar
 from ...configs.evaluation import SpecConfig
 from ...configs.spec_files import load_spec
 from ...errors import ConfigError, DataError
+from ...storage import parse_json
 from ..drift.mmd import Drift
 from ..drift.results import Pair
 from ..records import EvalRecord, read_records
@@ -128,7 +128,7 @@ def _unknown_folder(folder: Path) -> ConfigError:
 def _read(folder: Path, name: str, command: str, parse: Callable[[Path, Any], Parsed]) -> Parsed:
     path = folder / name
     try:
-        return parse(folder, json.loads(path.read_text(encoding="utf-8")))
+        return parse(folder, parse_json(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(
             f"{path} cannot be read ({type(error).__name__}: {error}). Write it again with this version: `{command}`.",

@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from ...errors import ConfigError
+from ...sources import install_command
 from ..answers.metrics import best_overlap, contains, exact_match
 
 ROUGE = ("rouge1", "rouge2", "rougeL")
@@ -64,8 +65,8 @@ def check_metrics(names: Sequence[str]) -> None:
         requested = [name for name in names if name in package_metrics]
         if requested and find_spec(package) is None:
             raise ConfigError(
-                f"the metric {requested[0]!r} needs the package {package}, which is not installed. Install it with "
-                "pip install 'querylect[text-metrics]', or leave the metric out.",
+                f"the metric {requested[0]!r} needs the package {package}, which is not installed. Install it "
+                f"({install_command('text-metrics')}), or leave the metric out.",
                 code="missing-package",
             )
 

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from ...configs.schema import RunConfig
 from ...errors import ConfigError, EngineUnavailableError, ModelError
+from ...sources import install_command
 from ..policy import safetensors_source, torch_dtype
 from .base import Completion, Sampling, Tokenizer
 
@@ -177,7 +178,7 @@ def require_vllm(engine: str) -> None:
     if find_spec("vllm") is None:
         raise ConfigError(
             f"rollout.engine is {engine!r} and the package vllm is not installed (it needs a CUDA GPU). Install it "
-            "with: pip install 'querylect[gpu]', or take rollout.engine=transformers.",
+            f"({install_command('gpu')}), or take rollout.engine=transformers.",
             code="missing-package",
         )
 

@@ -53,7 +53,7 @@ def fork_zero(stage: int, config, folder: Path, *arguments: str) -> None:
 
 def needs_deepspeed():
     """Skip where it cannot run; remove locks of tests that were killed while it compiled: they would be waited for."""
-    pytest.importorskip("deepspeed", reason="DeepSpeed is not installed: pip install 'querylect[deepspeed]'")
+    pytest.importorskip("deepspeed", reason="DeepSpeed is not installed: pip install -e '.[deepspeed]'")
     if which("c++") is None and which("g++") is None:
         pytest.skip("there is no C++ compiler, with which DeepSpeed builds its communication on CPUs")
     for lock in Path(os.environ["XDG_CACHE_HOME"]).glob("torch_extensions/*/*/lock"):
@@ -178,5 +178,5 @@ def test_deepspeed_that_is_not_installed_is_an_error_that_says_so(settings, monk
     monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
     for name, value in places(1)[0].items():
         monkeypatch.setenv(name, value)
-    with refused(ConfigError, "missing-package", "querylect[gpu]"):
+    with refused(ConfigError, "missing-package", "'.[gpu]'"):
         train(settings)

@@ -49,7 +49,7 @@ print(repr(float(ranx.evaluate(qrels, run, "ndcg@10", make_comparable=True))))
 def ranx(folder, name):
     """The same by ranx, in a process of its own that compiles nothing: numba would take a minute for it."""
     if find_spec("ranx") is None:
-        pytest.skip("no ranx: install querylect[ranx]")
+        pytest.skip("no ranx: pip install -e '.[ranx]'")
     told = subprocess.run(
         [sys.executable, "-c", RANX, str(folder / "qrels.txt"), str(folder / f"{name}.run")],
         env=os.environ | {"NUMBA_DISABLE_JIT": "1"},

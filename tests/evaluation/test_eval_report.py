@@ -74,7 +74,7 @@ def records(n=30, systems=(("raw", 0), ("untrained", 1), ("untrained", 2), ("tra
 
 def page(rows=None, drawings=(), gold=None, **settings):
     rows = records() if rows is None else rows
-    config = RunConfig(name=HOSTILE, **settings)
+    config = RunConfig(**settings).model_copy(update={"name": HOSTILE})
     environment = {"name": "hpo bm25", "retriever": {"name": "bm25", "trained": HOSTILE}, "index_hash": "9f" * 32}
     return render(
         tabulate_run(rows, resamples=200, permutations=500, seed=0),

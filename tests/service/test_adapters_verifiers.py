@@ -17,7 +17,7 @@ from fastapi import FastAPI, Request, Response
 from querylect.envs.environment import Environment
 from querylect.envs.server.app import create_app
 
-vf = pytest.importorskip("verifiers.v1", reason="no verifiers: install querylect[verifiers]")
+vf = pytest.importorskip("verifiers.v1", reason="no verifiers: pip install -e '.[verifiers]'")
 PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
 pytestmark = pytest.mark.skipif(
     shutil.which("uv", path=PATH) is None, reason="no uv, which verifiers runs its harness with"

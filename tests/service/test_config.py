@@ -10,8 +10,10 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from querylect.configs.load import dump_config, known_configs, load_config
+from querylect.configs.evaluation import SpecConfig
+from querylect.configs.load import dump_config, known_configs, load_config, validated
 from querylect.configs.mix import environments
+from querylect.configs.names import as_name
 from querylect.configs.schema import LoraConfig, RolloutConfig, RunConfig
 from querylect.configs.yaml12 import card_metadata, parse_yaml, write_yaml
 from querylect.errors import ConfigError
@@ -223,6 +225,37 @@ def test_a_syntax_error_names_file_line_and_column(written):
     assert refusal("invalid-yaml", path).startswith(f"{path}, line 4, column 5: ")
 
 
+def test_yaml_nested_too_deeply_is_one_sentence(written):
+    for text in ("seed: " + "[" * 2000, "- " * 2000 + "x"):
+        assert "nested too deeply" in refusal("invalid-yaml", written(text))
+
+
+@pytest.mark.parametrize("name", ["x\ntouch y", "$(id)", "a b", "", ".", "..", "-rf", ".a", "a/b", "it's", "é", "a+b"])
+def test_a_name_that_a_shell_or_a_path_would_read_in_another_way_is_refused(name):
+    with refused(ConfigError, "invalid-setting", f"the name {name!r}"):
+        validated(RunConfig, {"name": name}, "here")
+    with refused(ConfigError, "invalid-setting", f"the name {name!r}"):
+        validated(SpecConfig, {"datasets": {name: {}}, "environments": {"bm25": {}}}, "here")
+
+
+@pytest.mark.parametrize("name", ["run-2.b_C", "_x", "7"])
+def test_a_plain_name_is_taken(name):
+    assert validated(RunConfig, {"name": name}, "here").name == name
+
+
+@given(st.text())
+def test_every_text_becomes_a_name(text):
+    assert validated(RunConfig, {"name": as_name(text)}, "here").name
+    if re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]*", text):
+        assert as_name(text) == text
+
+
+@pytest.mark.parametrize("variable", ["a[$(id)]", "A B", "", "1A", "A\nB"])
+def test_what_names_no_environment_variable_is_refused(variable):
+    with refused(ConfigError, "invalid-setting", repr(variable)):
+        validated(RunConfig, {"client": {"token_env": variable}}, "here")
+
+
 def test_a_duplicate_key_is_refused_with_its_line(written):
     path = written("train:\n  steps: 5\n  beta: 0.1\n  steps: 6\n")
     message = refusal("invalid-yaml", path)
@@ -426,14 +459,14 @@ def test_written_yaml_means_the_same_to_other_readers(value):
 @given(
     rate=st.floats(1e-12, 1e3),
     branching=st.lists(st.integers(1, 64), min_size=1, max_size=1),
-    name=st.text(st.characters(exclude_categories=("Cs", "Cc")), max_size=12),
+    output=st.text(st.characters(exclude_categories=("Cs", "Cc")), max_size=12),
     lora=st.none() | st.builds(LoraConfig, r=st.integers(1, 256)),
 )
-def test_a_dumped_config_loads_back_equal(rate, branching, name, lora, tmp_path_factory):
+def test_a_dumped_config_loads_back_equal(rate, branching, output, lora, tmp_path_factory):
     config = RunConfig()
     config = config.model_copy(
         update={
-            "name": name,
+            "output": output,
             "train": config.train.model_copy(update={"learning_rate": rate}),
             "rollout": config.rollout.model_copy(update={"branching": branching}),
             "policy": config.policy.model_copy(update={"lora": lora}),

@@ -215,12 +215,12 @@ def test_tasks_of_mteb_are_looked_up_in_its_library(monkeypatch):
         with refused(DataError, None, repr(name), fact):
             look_up(f"mteb/{name}")
     monkeypatch.setitem(sys.modules, "mteb", None)
-    with refused(DataError, None, "pip install 'querylect[mteb]'"):
+    with refused(DataError, None, "-e '.[mteb]'"):
         look_up("mteb/SciFact")
 
 
 def test_the_installed_mteb_is_understood():
-    pytest.importorskip("mteb", reason="pip install 'querylect[mteb]'")
+    pytest.importorskip("mteb", reason="pip install -e '.[mteb]'")
     entry = look_up("mteb/SciFact")
     assert entry.repositories[0].repo == "mteb/scifact"
     assert entry.repositories[0].revision

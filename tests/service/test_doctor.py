@@ -19,6 +19,7 @@ from querylect.doctor.findings import Finding, as_data, as_text
 from querylect.doctor.memory import memory, memory_lines
 from querylect.doctor.needs import needs
 from querylect.errors import ConfigError
+from querylect.sources import install_command
 from querylect.train import sync
 
 from ..raising import refused
@@ -113,7 +114,7 @@ def test_an_extra_says_what_it_lacks_and_how_to_get_it(monkeypatch):
         "gone": "missing",
     }
     assert said["old"].said.endswith("which is not >=999")
-    assert (said["gone"].said, said["gone"].remedy) == ("no nowhere-to-be-found", "pip install 'querylect[gone]'")
+    assert (said["gone"].said, said["gone"].remedy) == ("no nowhere-to-be-found", install_command("gone"))
 
 
 def test_every_extra_is_known():
@@ -199,7 +200,7 @@ def test_a_dense_retriever_needs_faiss_and_hcqr_its_model(tmp_path, tiny_policy,
     monkeypatch.setattr(needing, "find_spec", lambda name: None if name == "faiss" else find_spec(name))
     gone = "rewriter.llm={model: m, base_url: 'http://127.0.0.1:9/v1'}"
     found = by_name(needs(load_config("tiny", [*changes, gone]), "tiny", online=True))
-    assert (found["env.retriever"].state, "querylect[cpu]" in found["env.retriever"].remedy) == ("needed", True)
+    assert (found["env.retriever"].state, "'.[cpu]'" in found["env.retriever"].remedy) == ("needed", True)
     assert found["rewriter.llm.base_url"].state == "needed", "nobody listens there"
 
 
@@ -219,9 +220,7 @@ def test_remote_indexes_of_a_mix_and_of_a_hybrid_need_their_client(monkeypatch):
     monkeypatch.setattr(needing, "environments", lambda config: mixed)
     findings = needs(config, "tiny", online=False)
     remedies = {finding.name: finding.remedy for finding in findings if finding.name.endswith("env.remote")}
-    assert remedies == dict.fromkeys(
-        ["direct: env.remote", "hybrid: env.remote"], "pip install 'querylect[opensearch]'"
-    )
+    assert remedies == dict.fromkeys(["direct: env.remote", "hybrid: env.remote"], install_command("opensearch"))
 
 
 @pytest.mark.parametrize(

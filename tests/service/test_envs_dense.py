@@ -296,5 +296,5 @@ def test_weights_that_are_not_numbers_are_refused(bert, tmp_path):
 
 def test_missing_faiss_names_the_extras(monkeypatch):
     monkeypatch.setitem(sys.modules, "faiss", None)
-    with refused(ModelError, "missing-package", 'pip install "querylect[cpu]"', "querylect[gpu]"):
+    with refused(ModelError, "missing-package", "'.[cpu]'", "'.[gpu]'"):
         nearest.import_faiss()

@@ -413,7 +413,7 @@ def test_the_authorization_header_comes_from_the_environment_and_not_from_the_ur
     opened(config)
     assert not any("authorization" in headers for headers in stand_in.headers)
     stand_in.headers.clear()
-    monkeypatch.setenv("QUERYLECT_REMOTE_AUTH", "Basic c2VjcmV0")
+    monkeypatch.setenv("QUERYLECT_REMOTE_AUTH", "Basic c2VjcmV0\n")
     environment = opened(config)
     assert {headers.get("authorization") for headers in stand_in.headers} == {"Basic c2VjcmV0"}
     assert environment.card["remote"] == "mine"
@@ -442,7 +442,7 @@ def test_a_proxy_of_the_environment_is_used_and_a_password_of_netrc_is_not(confi
 
 def test_a_missing_client_is_said_with_its_extra(config, monkeypatch):
     monkeypatch.setitem(sys.modules, "opensearchpy", None)
-    with refused(ConfigError, "missing-package", "querylect[opensearch]"):
+    with refused(ConfigError, "missing-package", "'.[opensearch]'"):
         build_index(config)
 
 

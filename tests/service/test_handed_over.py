@@ -21,7 +21,7 @@ from querylect.envs.client.discovery import discover_services, register_service
 from querylect.envs.client.source_address import main as facing_command
 from querylect.envs.client.source_address import source_address_for
 from querylect.envs.client.transport import Transport
-from querylect.envs.server.auth import token_of
+from querylect.envs.server.auth import secret_in, token_of
 from querylect.errors import ConfigError, StorageError
 from querylect.slurm import ready
 
@@ -44,6 +44,20 @@ def test_a_token_stands_in_a_variable_or_in_a_file_of_its_owner(token_file, monk
     assert token_of("MINE") == "s3cret"
     monkeypatch.setenv("MINE", "nearer")
     assert token_of("MINE") == "nearer"
+
+
+@pytest.mark.parametrize("around", ["s3cret ", " s3cret", "s3cret\n", "s3cret\r\n"])
+def test_white_space_around_a_token_is_none_of_it(token_file, monkeypatch, around):
+    token_file.write_text(around)
+    assert token_of("MINE") == "s3cret"
+    monkeypatch.setenv("MINE", around)
+    assert token_of("MINE") == secret_in("MINE") == "s3cret"
+
+
+def test_a_token_of_white_space_alone_opens_no_service(token_file, monkeypatch):
+    monkeypatch.setenv("MINE", " \n")
+    with refused(ConfigError, "empty-token", "MINE"):
+        token_of("MINE")
 
 
 def test_a_token_file_that_cannot_be_used_is_one_sentence(token_file):

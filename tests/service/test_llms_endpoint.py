@@ -169,7 +169,7 @@ def test_a_refused_prompt_is_missing_and_is_not_asked_again(opened):
 def test_a_wrong_key_url_or_model_ends_the_run(opened, status, monkeypatch):
     server = ChatServer()
     server.always = lambda body: (status, {})
-    monkeypatch.setenv("QUERYLECT_LLM_KEY", "secret")
+    monkeypatch.setenv("QUERYLECT_LLM_KEY", "secret \n")
     with refused(ConfigError, "endpoint-refused", f"HTTP {status}", "'m'", "QUERYLECT_LLM_KEY is set"):
         opened(server).ask([ask("a")], SamplingParams())
     assert server.keys[0] == "Bearer secret"

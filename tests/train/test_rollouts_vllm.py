@@ -249,7 +249,7 @@ def test_tensor_parallelism_that_the_processes_do_not_fit_is_refused(config, vll
 @pytest.mark.skipif(find_spec("vllm") is not None, reason="vLLM is installed here")
 @pytest.mark.parametrize("kind", ["vllm", "vllm_server"])
 def test_without_vllm_the_error_names_the_extra(config, kind):
-    with refused(ConfigError, "missing-package", kind, "pip install 'querylect[gpu]'"):
+    with refused(ConfigError, "missing-package", kind, "-e '.[gpu]'"):
         load_engine(change(config, **{"rollout.engine": kind}), None)
 
 

@@ -351,7 +351,7 @@ def test_a_package_that_is_missing_is_told_before_anything_is_loaded(monkeypatch
     from querylect.train import arguments
 
     monkeypatch.setattr(arguments, "find_spec", lambda name: None)
-    with refused(ConfigError, "missing-package", "tracking.report_to", "pip install 'querylect[trackio]'"):
+    with refused(ConfigError, "missing-package", "tracking.report_to", "-e '.[trackio]'"):
         check_report_to(change(RunConfig(), **{"tracking.report_to": ["trackio"]}).tracking)
     check_report_to(RunConfig().tracking)
 
@@ -366,7 +366,7 @@ def tensorboard_figures(folder: Path) -> dict[str, list[tuple[int, float]]]:
 
 
 def test_tensorboard_shows_metrics_jsonl_with_validation_and_a_resumed_run_once(settings, served):  # noqa: F811
-    pytest.importorskip("tensorboard", reason="no TensorBoard: install querylect[tensorboard]")
+    pytest.importorskip("tensorboard", reason="no TensorBoard: pip install -e '.[tensorboard]'")
     from querylect.train.run import train
 
     with served(ASKED) as url:
@@ -389,7 +389,7 @@ def test_tensorboard_shows_metrics_jsonl_with_validation_and_a_resumed_run_once(
 
 
 def test_trackio_has_the_figures_of_a_run_and_its_resumption(tmp_path):
-    pytest.importorskip("trackio", reason="no trackio: install querylect[trackio]")
+    pytest.importorskip("trackio", reason="no trackio: pip install -e '.[trackio]'")
     here = os.environ | {"TRACKIO_DIR": str(tmp_path / "trackio"), "HOME": str(tmp_path)}
     run = tmp_path / "walk"
     for first, last in ((1, 2), (3, 3)):

@@ -176,6 +176,15 @@ def test_a_broken_line_names_file_and_line(folder, name, record, code, facts):
     refuses(folder, code, f"{file}, line 2", *facts)
 
 
+def test_brackets_nested_too_deeply_name_file_and_line(folder):
+    for name in ("corpus.jsonl", "queries.jsonl"):
+        file = folder / name
+        whole = file.read_text(encoding="utf-8")
+        file.write_text("[" * 100_000 + "\n" + whole, encoding="utf-8")
+        refuses(folder, "invalid-json", f"{file}, line 1", "nested too deeply")
+        file.write_text(whole, encoding="utf-8")
+
+
 def test_bytes_that_are_not_utf8_name_file_and_line(folder):
     file = folder / "corpus.jsonl"
     file.write_bytes(file.read_bytes() + b'{"_id": "d4", "text": "\xe9"}\n')

@@ -13,7 +13,7 @@ from ..raising import refused
 @pytest.fixture
 def library(tmp_path, monkeypatch):
     """ir_datasets with `tiny` (documents and questions) and `tiny/test`, `tiny/dev` (judgements too)."""
-    ir_datasets = pytest.importorskip("ir_datasets", reason="pip install 'querylect[ir-datasets]'")
+    ir_datasets = pytest.importorskip("ir_datasets", reason="pip install -e '.[ir-datasets]'")
     monkeypatch.setenv("IR_DATASETS_HOME", str(tmp_path))
     from ir_datasets.formats import TrecQrels, TsvDocs, TsvQueries
 
@@ -82,5 +82,5 @@ def test_what_the_catalogue_does_not_have_is_told(library):
 
 def test_a_missing_library_is_named_with_its_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "ir_datasets", None)
-    with refused(DataError, "missing-package", "pip install 'querylect[ir-datasets]'"):
+    with refused(DataError, "missing-package", "-e '.[ir-datasets]'"):
         read("tiny/test")

@@ -3,6 +3,7 @@
 import ast
 import re
 import shlex
+import tomllib
 from collections import Counter
 from functools import cache
 from urllib.parse import urlsplit
@@ -15,6 +16,7 @@ from querylect.configs.schema import RunConfig
 from querylect.envs.environment import Environment
 from querylect.envs.server.app import create_app
 from querylect.errors import ConfigError
+from querylect.sources import install_command
 from typer.main import get_command
 
 from ..pages import DOCS, ROOT, blocks
@@ -54,6 +56,42 @@ def test_links_lead_to_files_and_headings_of_the_repository(text):
         assert target.is_relative_to(ROOT), f"{text.name} links to {link}, which is outside of the repository"
         if fragment:
             assert fragment in _anchors(target), f"{text.name} links to {link}; there are {sorted(_anchors(target))}"
+
+
+FROM_AN_INDEX = re.compile(r"""querylect\[\w|pip install (?:-\S+ (?:[\w.-]+ )?)*["']?querylect(?![-\w./*])""")
+
+
+def sources():
+    """Every text file of the repository."""
+    kinds = {".py", ".md", ".sh", ".yaml", ".toml", ".txt", ".html", ".js", ""}
+    folders = [ROOT / name for name in ("docs", "tests", "benchmarks")]
+    folders += [path.parent for path in ROOT.glob("*/__init__.py")]
+    files = [*ROOT.iterdir(), *(path for folder in folders for path in folder.rglob("*"))]
+    return [path for path in files if path.suffix in kinds and path.is_file()]
+
+
+def test_nothing_tells_to_install_querylect_from_an_index():
+    """It is on none, so anyone could take the name there."""
+    assert FROM_AN_INDEX.search("pip install 'querylect'")
+    assert FROM_AN_INDEX.search("pip install -c constraints.txt querylect")
+    assert not FROM_AN_INDEX.search(install_command("gpu"))
+    files = [path for path in sources() if path.name != "test_docs.py"]
+    assert len(files) > 400
+    assert not [path for path in files if FROM_AN_INDEX.search(path.read_text(encoding="utf-8", errors="replace"))]
+
+
+def test_what_installs_an_extra_exists():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    code = "\n".join(
+        path.read_text(encoding="utf-8")
+        for path in sources()
+        if path.suffix == ".py" and path.relative_to(ROOT).parts[0] != "tests"
+    )
+    named = set(re.findall(r"""install_command\(["']([\w-]+)["']\)""", code))
+    assert {"cpu", "gpu", "opensearch"} <= named <= set(extras)
+    for extra in named:
+        constraints = re.search(r"-c (\S+) ", install_command(extra))[1]
+        assert (ROOT / constraints).is_file()
 
 
 def test_a_page_reaches_every_other_from_the_front_page():

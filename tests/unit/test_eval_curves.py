@@ -6,6 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 from querylect.configs.load import dump_config, load_config
+from querylect.configs.names import as_name
 from querylect.errors import ConfigError, DataError
 from querylect.eval.report.curves import curves_of, differences, grouped, read_run, render_curves, write_curves
 
@@ -15,7 +16,7 @@ from ..raising import refused
 def run(folder, overrides=(), rewards=(0.1, 0.2, 0.3), validation=(), torn="", finished=True, rows=None):
     """A run folder with rewards of turn 2 by step."""
     folder.mkdir(parents=True)
-    settings = [f"name={folder.name}", "train.steps=8", *overrides]
+    settings = [f"name={as_name(folder.name)}", "train.steps=8", *overrides]
     (folder / "config.yaml").write_text(dump_config(load_config("hpo", settings)))
     rows = rows or [
         {"step": step, "reward/turn1": 0.5, "reward/turn2": value, "entropy": 2.0, "seconds/step": 4.0}

@@ -5,10 +5,18 @@ import fcntl
 import json
 import logging
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from querylect.errors import StorageError
-from querylect.storage import KeyedJournal, data_sha256, folder_reaches_the_disk, only_writer, write_text
+from querylect.storage import (
+    KeyedJournal,
+    data_sha256,
+    folder_reaches_the_disk,
+    only_writer,
+    parse_json,
+    write_text,
+)
 
 from ..raising import refused
 
@@ -80,6 +88,33 @@ def test_a_journal_that_cannot_be_read_or_written_says_what_to_do(tmp_path):
     with refused(StorageError, "unwritable-file", lost.path):
         lost.append([Note("a", "one")])
     assert lost.get("a") is None
+
+
+DEEP = '{"key": "k", "text": ' + "[" * 100_000
+
+
+def test_brackets_nested_too_deeply_are_invalid_json_and_no_record(tmp_path):
+    with pytest.raises(json.JSONDecodeError, match="nested too deeply"):
+        parse_json(DEEP)
+    (tmp_path / "notes.jsonl").write_text(DEEP + "\n")
+    assert journal(tmp_path).get("k") is None
+
+
+READ_OTHERWISE = {
+    "storage.py": "parse_json itself",
+    "slurm/ready.py": "the standard library alone; written by our own services",
+    "envs/client/child_process.py": "a report of our own child process",
+    "doctor/machine.py": "a report of our own child process",
+    "eval/tasks/generator.py": "one quoted string",
+}
+
+
+def test_json_from_elsewhere_is_read_by_parse_json():
+    root = Path(__file__).parents[2]
+    folders = {path.name for path in root.iterdir() if path.is_dir() and path.name[0] != "."} - {"tests", "benchmarks"}
+    files = [*root.glob("*.py"), *(path for folder in folders for path in (root / folder).rglob("*.py"))]
+    reading = {str(path.relative_to(root)) for path in files if "json.loads(" in path.read_text(encoding="utf-8")}
+    assert reading == set(READ_OTHERWISE)
 
 
 def test_a_held_lock_is_refused_and_ends_with_its_block(tmp_path):

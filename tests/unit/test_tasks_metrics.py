@@ -90,7 +90,7 @@ def test_what_cannot_be_scored_is_refused(monkeypatch):
         score_text("x", [], ["em"])
     monkeypatch.setattr(text_metrics, "find_spec", lambda name: None)
     for name in set(NAMES) - set(text_metrics.WORDS):
-        with refused(ConfigError, "missing-package", repr(name), "querylect[text-metrics]"):
+        with refused(ConfigError, "missing-package", repr(name), "'.[text-metrics]'"):
             score_text("x", ["x"], [name])
     assert score_text("x", ["x"], ["em"]) == {"em": 1}
 

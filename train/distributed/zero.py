@@ -3,6 +3,7 @@
 import os
 
 from ...errors import ConfigError
+from ...sources import install_command
 
 OPTIMIZER_PARTS = "global_step*/*optim_states.pt"
 """The optimizer files of a DeepSpeed checkpoint, one per process, instead of optimizer.pt."""
@@ -41,7 +42,7 @@ def check_deepspeed() -> None:
         import deepspeed  # noqa: F401
     except ImportError as error:
         raise ConfigError(
-            f"accelerate asked for DeepSpeed, and it cannot be imported ({error}). Install querylect[gpu], or launch "
-            "without --use_deepspeed.",
+            f"accelerate asked for DeepSpeed, and it cannot be imported ({error}). Install it "
+            f"({install_command('gpu')}), or launch without --use_deepspeed.",
             code="missing-package",
         ) from error

@@ -3,7 +3,6 @@
 Imports neither torch nor transformers.
 """
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -12,6 +11,7 @@ from typing import Any
 
 from ...errors import ModelError
 from ...sources import resolve_model
+from ...storage import parse_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ def shape_of(model: str) -> ModelShape | None:
     for path in (folder / "config.json", _cached(model)):
         if path is not None and path.is_file():
             try:
-                return from_config(json.loads(path.read_text(encoding="utf-8")), f"{model}, by its config.json")
+                return from_config(parse_json(path.read_text(encoding="utf-8")), f"{model}, by its config.json")
             except (KeyError, TypeError, ValueError):
                 continue
     if not folder.is_dir():

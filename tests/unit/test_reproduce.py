@@ -1,0 +1,24 @@
+"""The commands of a report: whatever a folder or its content is called, they are pasted safely."""
+
+import shlex
+from dataclasses import asdict
+from pathlib import Path
+
+from querylect.eval.drift.results import DriftSettings
+from querylect.eval.report import reproduce
+
+ODD = "-a'b $(id)\n`id` #"
+
+
+def test_a_folder_of_any_name_is_one_word_and_no_option():
+    words = shlex.split(reproduce.of_run(Path(ODD)))
+    assert words == ["querylect", "train", f"./{ODD}/config.yaml", "name=a-b---id---id----again"]
+    assert shlex.split(reproduce.of_evaluation(Path(ODD)))[-1] == f"./{ODD}"
+    assert shlex.split(reproduce.of_report([Path(ODD)], Path("page.html"), 3))[2] == f"./{ODD}"
+
+
+def test_what_a_results_file_says_of_its_systems_and_settings_adds_no_option():
+    settings = asdict(DriftSettings()) | {"seed": "--output=/elsewhere"}
+    content = {"settings": settings, "systems": [{"name": "--output", "source": ODD}]}
+    words = shlex.split(reproduce.of_drift(Path("drift"), content))
+    assert words == ["querylect", "drift", "--seed=--output=/elsewhere", "--output", "drift", "--", f"--output={ODD}"]
