@@ -9,7 +9,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from . import __version__
 
@@ -33,8 +33,20 @@ def installed_versions(packages: Iterable[str]) -> dict[str, str]:
     return installed
 
 
-def this_start(step: int, environment: Mapping[str, Any]) -> dict[str, Any]:
-    """The context of one start of a run that its settings do not record. `step` is the last step kept from before."""
+class Start(TypedDict):
+    """The context of one start of a run that its settings do not record."""
+
+    step: int
+    """The last step kept from before."""
+    time: str
+    versions: dict[str, str]
+    git: dict[str, Any]
+    machine: dict[str, object]
+    environment: dict[str, object]
+
+
+def this_start(step: int, environment: Mapping[str, object]) -> Start:
+    """The context of this start."""
     keys = ("name", "corpus_size", "corpus_hash", "index_hash", "settings_hash")
     return {
         "step": step,

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..eval.table import Arm
 from ..markdown_tables import markdown_table
@@ -224,7 +224,7 @@ def _training(exported: Exported, base: BaseModelSource) -> list[tuple[str, str]
     return [*facts, ("versions", f"querylect {exported.querylect}")]
 
 
-def _warm_start(settings: Mapping[str, Any]) -> str:
+def _warm_start(settings: Mapping[str, object]) -> str:
     if settings.get("kind") == "expert_iteration":
         return f"{settings['rounds']} rounds of expert iteration on {settings['questions']} questions each"
     return f"{settings['questions']} graded proposals imitated"

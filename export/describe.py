@@ -3,7 +3,8 @@
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+
+from pydantic import JsonValue
 
 from .. import __version__
 from ..configs.llm import LlmConfig
@@ -61,19 +62,20 @@ def describe(
         name: _member(source, member_config, name, base, loaded, results.get(name), folder, example)
         for name, member_config in environments(config).items()
     }
-    common: dict[str, Any] = {
-        "querylect": __version__,
-        "base_model": base.name,
-        "lora": adapter,
-        "rollout": _rollout(config, source.used),
-        "policy": ExportedPolicy(
+    single = members[""] if config.mix is None else None
+    return Exported(
+        querylect=__version__,
+        base_model=base.name,
+        lora=adapter,
+        rollout=_rollout(config, source.used),
+        policy=ExportedPolicy(
             dtype=loaded.dtype,
             trust_remote_code=config.policy.trust_remote_code,
             base_fingerprint=base_fingerprint(source.run),
         ),
-        "training": training(config, base),
-        "license": base.licence.id,
-        "run": ExportedRun(
+        training=training(config, base),
+        license=base.licence.id,
+        run=ExportedRun(
             name=config.name,
             id=run_identity(source.run),
             checkpoint=source.checkpoint.name,
@@ -81,18 +83,20 @@ def describe(
             checkpoint_hash=source.checkpoint_hash,
             git=git_state(source.run),
         ),
-    }
-    if config.mix is not None:
-        return Exported(**common, environments=members)
-    member = members[""]
-    return Exported(**common, **{name: getattr(member, name) for name in ExportedMember.model_fields})
+        rewriter=single.rewriter if single else None,
+        chat=single.chat if single else None,
+        retriever=single.retriever if single else None,
+        environment=single.environment if single else None,
+        results=single.results if single else None,
+        environments=members if single is None else None,
+    )
 
 
-def training(config: RunConfig, base: BaseModelSource) -> dict[str, Any]:
+def training(config: RunConfig, base: BaseModelSource) -> dict[str, JsonValue]:
     """The training settings, without those specific to this machine (folders, addresses, engines)."""
     policy = config.policy.model_dump(mode="json")
     policy["model"] = base.name
-    settings: dict[str, Any] = {
+    settings: dict[str, JsonValue] = {
         "seed": config.seed,
         "policy": policy,
         "rollout": config.rollout.model_dump(mode="json", exclude={"micro_batch", "engine", "vllm", "server"}),
@@ -103,7 +107,7 @@ def training(config: RunConfig, base: BaseModelSource) -> dict[str, Any]:
     if config.mix is None:
         settings["dataset"] = config.env.dataset.kind
     else:
-        weights = {name: member.weight for name, member in config.mix.environments.items()}
+        weights: dict[str, JsonValue] = {name: member.weight for name, member in config.mix.environments.items()}
         settings["mix"] = {"weights": weights, "curriculum": config.mix.curriculum.model_dump(mode="json")}
     return settings
 
@@ -133,7 +137,7 @@ def _member(
 
 def _settings(rewriter: RewriterConfig, name: str, base: BaseModelSource, folder: Path) -> RewriterConfig:
     """The rewriter's settings, changed to refer only to models and to files inside the export."""
-    changes: dict[str, Any] = {}
+    changes: dict[str, object] = {}
     if rewriter.name == "small":
         load_prompt(rewriter.prompt)
         file = PROMPT if not name else f"{Path(PROMPT).stem}-{name}.yaml"
@@ -148,9 +152,9 @@ def _settings(rewriter: RewriterConfig, name: str, base: BaseModelSource, folder
     return rewriter.model_copy(update=changes)
 
 
-def _without_folders(card: Mapping[str, Any]) -> dict[str, Any]:
+def _without_folders(card: Mapping[str, object]) -> dict[str, object]:
     """The retriever's card, with local model paths reduced to their last component."""
-    cleaned: dict[str, Any] = {}
+    cleaned: dict[str, object] = {}
     for key, value in card.items():
         if isinstance(value, Mapping):
             cleaned[key] = _without_folders(value)

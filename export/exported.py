@@ -188,7 +188,7 @@ class ExportedMember(_Entry):
     rewriter: ExportedRewriter
     """All settings; `prompt`, if the rewriter has one, is a file beside FILE (see `rewriter_of`)."""
     chat: ExportedChat
-    retriever: dict[str, Any]
+    retriever: dict[str, object]
     """The retriever's card, as returned by `GET /v1/environment`."""
     environment: ExportedEnvironment
     results: ExportedResults | None = None
@@ -241,7 +241,7 @@ class ExportedRun(_Entry):
     """Training steps of these weights, if known."""
     checkpoint_hash: str
     """sha256 over the files of the checkpoint (eval/identity.py)."""
-    git: dict[str, Any] | None = None
+    git: dict[str, object] | None = None
     """Git state of the training code, if the run recorded it."""
 
 
@@ -260,7 +260,7 @@ class Exported(_Entry):
     """Whether the folder is an adapter on `base_model`."""
     rewriter: ExportedRewriter | None = None
     chat: ExportedChat | None = None
-    retriever: dict[str, Any] | None = None
+    retriever: dict[str, object] | None = None
     environment: ExportedEnvironment | None = None
     results: ExportedResults | None = None
     environments: dict[str, ExportedMember] | None = None
@@ -315,7 +315,7 @@ def rewriter_of(member: ExportedMember, folder: Path) -> RewriterConfig:
     questions and keys to another address, or to write to a file of its choice.
     """
     rewriter = member.rewriter
-    changes: dict[str, Any] = {}
+    changes: dict[str, object] = {}
     if rewriter.name == "small":
         changes["prompt"] = str(folder / Path(rewriter.prompt).name)
     if rewriter.llm is not None:

@@ -191,8 +191,8 @@ def _refuse_other_settings(path: Path, provenance: dict[str, Any], config: RunCo
         )
 
 
-def _setting(config: RunConfig, key: str) -> Any:
-    value: Any = config
+def _setting(config: RunConfig, key: str) -> object:
+    value: object = config
     for part in key.split("."):
         value = getattr(value, part)
     return value

@@ -133,7 +133,7 @@ def run_identity(run: Path) -> str:
     return ""
 
 
-def git_state(run: Path) -> dict[str, Any] | None:
+def git_state(run: Path) -> dict[str, object] | None:
     """Git state of the sources at the last start of the run, if the run recorded it."""
     starts = (read_json(run / "provenance.json") or {}).get("starts")
     last = starts[-1] if isinstance(starts, list) and starts else None
@@ -152,7 +152,7 @@ def example_question(run: Path, environment: str) -> str:
     return EXAMPLE
 
 
-def _first_records(path: Path) -> list[dict[str, Any]]:
+def _first_records(path: Path) -> list[dict[str, object]]:
     if not path.is_file():
         return []
     with path.open(encoding="utf-8") as file:

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from ..errors import HubRefusedError, HubUnavailableError, ModelError, first_line, in_one_line
 from .exported import FILE, Exported, read_exported
@@ -59,7 +58,7 @@ class HubRepository:
                 "write, or run `hf auth login`.",
                 code="not-logged-in",
             )
-        self.api: Any = HfApi(endpoint=endpoint)
+        self.api = HfApi(endpoint=endpoint)
 
     def address(self, revision: str) -> str:
         """URL of a revision's page."""

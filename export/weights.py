@@ -9,13 +9,16 @@ import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ..configs.schema import RunConfig
 from ..errors import ConfigError
 from ..rollouts.engines.base import Engine
 from ..storage import parse_json
 from .base import BaseModelSource
+
+if TYPE_CHECKING:
+    from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 ADAPTER_FILES = ("adapter_model.safetensors",)
 
@@ -24,8 +27,8 @@ ADAPTER_FILES = ("adapter_model.safetensors",)
 class Loaded:
     """The policy of a checkpoint with its adapter merged in, and an engine for it."""
 
-    model: Any
-    tokenizer: Any
+    model: "PreTrainedModel"
+    tokenizer: "PreTrainedTokenizerBase"
     engine: Engine
 
     @property
@@ -99,7 +102,7 @@ def _write_tokenizer_and_config(folder: Path, loaded: Loaded, new_tokens: int) -
     generation_config(loaded, new_tokens).save_pretrained(folder)
 
 
-def generation_config(loaded: Loaded, new_tokens: int) -> Any:
+def generation_config(loaded: Loaded, new_tokens: int) -> "GenerationConfig":
     """Greedy decoding with the token limit and stop tokens of turn 1 in evaluation."""
     from transformers import GenerationConfig
 

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from hashlib import file_digest
 from pathlib import Path
-from typing import Any
 
 import torch
 import transformers
@@ -37,7 +36,7 @@ def dequantised(file: Path, dtype: torch.dtype) -> Path:
     with _storage_errors(target):
         home.mkdir(parents=True, exist_ok=True)
     log.info("de-quantising %s into %s, once", file.name, target)
-    source: dict[str, Any] = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
+    source = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(**source)
         model = transformers.AutoModelForCausalLM.from_pretrained(**source, dtype=dtype)
@@ -67,7 +66,7 @@ def _storage_errors(target: Path) -> Iterator[None]:
         ) from error
 
 
-def _drop_quantisation_marks(model: Any) -> None:
+def _drop_quantisation_marks(model: transformers.PreTrainedModel) -> None:
     """De-quantised weights are plain floats: drop the marks that would refuse to save them."""
     model.hf_quantizer = None
     for name in ("quantization_config", "_pre_quantization_dtype"):

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..configs.llm import LlmConfig
 from ..llms.base import Costs, Deliver, LlmResponse, Message, MissingResponse, Prompt, SamplingParams, Text
@@ -41,7 +41,7 @@ class LocalModel:
         self._folder = resolve_model(config.model)
 
     @cached_property
-    def identity(self) -> Mapping[str, Any]:
+    def identity(self) -> Mapping[str, str]:
         """The name, the type that the weights have on this device, the files of the folder by size and time of change.
 
         A Hub id stands for itself.

@@ -3,7 +3,6 @@
 import ctypes
 import os
 import sys
-from typing import Any
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 _THRESHOLD = 2**30
@@ -19,7 +18,7 @@ def keep_freed_memory() -> None:
     """
     os.environ.setdefault(_PRIMITIVES, "32")  # each new shape of a matrix product keeps a megabyte of compiled code
     libc = _libc()
-    if hasattr(libc, "mallopt"):
+    if libc is not None and hasattr(libc, "mallopt"):
         libc.mallopt(_MMAP_THRESHOLD, _THRESHOLD)
         libc.mallopt(_TRIM_THRESHOLD, _THRESHOLD)
 
@@ -30,7 +29,7 @@ def give_back_freed_memory() -> None:
     Call it where a second's page faults are little against what was done since the last call.
     """
     libc = _libc()
-    if hasattr(libc, "malloc_trim"):
+    if libc is not None and hasattr(libc, "malloc_trim"):
         libc.malloc_trim(0)
 
 
@@ -48,5 +47,5 @@ def peak_memory_gib() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30
 
 
-def _libc() -> Any:
+def _libc() -> ctypes.CDLL | None:
     return ctypes.CDLL(None) if sys.platform == "linux" else None

@@ -4,7 +4,7 @@ import copy
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -18,13 +18,18 @@ from .fingerprint import fingerprint
 from .gguf import dequantised
 from .memory import keep_freed_memory
 
+if TYPE_CHECKING:
+    from peft import PeftModel
+    from peft.tuners.lora import LoraLayer
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
 _PEFT_PREFIX = "base_model.model."
 """What peft puts before the names of the model it wraps."""
 
 
 def load_policy(
     config: PolicyConfig, adapter: Path | None = None, base_fingerprint: str | None = None
-) -> tuple[nn.Module, Any]:
+) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase]":
     """Return (causal language model in evaluation mode, tokenizer).
 
     `adapter` is a checkpoint folder: LoRA weights are merged into the model, full weights replace it.
@@ -37,7 +42,9 @@ def load_policy(
     keep_freed_memory()
     label = f"policy.model {config.model!r}"
     full = adapter is not None and not (adapter / "adapter_config.json").exists()
-    source: dict[str, Any] = {"pretrained_model_name_or_path": str(adapter) if full else resolve_model(config.model)}
+    source: dict[str, str | bool] = {
+        "pretrained_model_name_or_path": str(adapter) if full else resolve_model(config.model)
+    }
     source["trust_remote_code"] = config.trust_remote_code
     try:
         if not full:
@@ -111,7 +118,7 @@ def cpu_has_fast_bfloat16() -> bool:
     return bool(torch.cpu._is_amx_tile_supported())
 
 
-def add_lora(model: nn.Module, config: PolicyConfig) -> nn.Module:
+def add_lora(model: "PreTrainedModel", config: PolicyConfig) -> "PreTrainedModel | PeftModel":
     """The model with fresh trainable LoRA weights in float32, whatever the type of the model, or unchanged with all
     weights trainable where `lora` is None.
 
@@ -125,8 +132,7 @@ def add_lora(model: nn.Module, config: PolicyConfig) -> nn.Module:
     targets: str | list[str] = lora.target_modules
     layers = None
     if lora.last_layers is not None:
-        text: Any = model.config.get_text_config()  # type: ignore[union-attr, operator]
-        depth = int(text.num_hidden_layers)
+        depth = int(model.config.get_text_config().num_hidden_layers)
         layers = list(range(max(0, depth - lora.last_layers), depth))
         if targets == "all-linear":  # peft takes layers together with a list only
             linear = {name.rsplit(".", 1)[-1] for name, part in model.named_modules() if isinstance(part, nn.Linear)}
@@ -140,7 +146,7 @@ def add_lora(model: nn.Module, config: PolicyConfig) -> nn.Module:
         task_type="CAUSAL_LM",
     )
     try:
-        return get_peft_model(model, adapters)  # type: ignore[no-any-return]
+        return get_peft_model(model, adapters)
     except ValueError as error:
         raise ConfigError(
             f"policy.lora.target_modules {lora.target_modules!r} does not fit the policy ({first_line(error, 200)}). "
@@ -215,7 +221,7 @@ def merged_weights(
     What is yielded is of `dtype` and on `device` (None: where it lies). The trained weights are not touched. Raises
     ConfigError for weights of which this process holds only a part.
     """
-    lora: list[Any] = [module for module in policy.modules() if hasattr(module, "get_delta_weight")]
+    lora: list[LoraLayer] = [module for module in policy.modules() if hasattr(module, "get_delta_weight")]
     adapted = {id(module.get_base_layer().weight): module for module in lora}
     base = {id(weight) for module in lora for weight in module.get_base_layer().parameters()}
     adapters = {id(weight) for module in lora for weight in module.parameters()} - base
@@ -235,7 +241,7 @@ def merged_weights(
         yield name.removeprefix(_PEFT_PREFIX).replace(".base_layer.", "."), weight.to(device=device, dtype=dtype)
 
 
-def _gathered(module: nn.Module) -> AbstractContextManager[Any]:
+def _gathered(module: nn.Module) -> AbstractContextManager[object]:
     """The module's weights, gathered from all processes while the block runs where ZeRO-3 has split them."""
     split = [weight for weight in module.parameters() if hasattr(weight, "ds_id")]
     if not split:

@@ -9,10 +9,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ..configs.schema import RunConfig
 from ..storage import parse_json
+
+ValidationRecord = Mapping[str, float | None]
+"""A record of validation.jsonl: the step, its means by name and turn, and `turn`, the winner (None without means)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,25 +39,28 @@ def used_turn(config: RunConfig, run: Path | None, checkpoint: Path | None) -> U
     if not record or not winner:
         return UsedTurn(turns, f"{checkpoint.name} was not validated, so the last turn")
     metric = config.reward.metric
-    values = {turn: record.get(metric_key(metric, turn)) for turn in range(1, turns + 1)}
-    scores = ", ".join(f"turn {turn} {value:.3f}" for turn, value in values.items() if value is not None)
+    scores = ", ".join(f"turn {turn} {value:.3f}" for turn, value in _means(record, metric, turns).items())
     return UsedTurn(winner, f"best on {record.get('questions', '?')} validation questions: {metric} of {scores}")
 
 
-def winning_turn(record: Mapping[str, Any], metric: str, turns: int) -> int | None:
+def winning_turn(record: ValidationRecord, metric: str, turns: int) -> int | None:
     """The turn with the highest mean of `metric` in a validation record, the earlier one of equals; None without any.
 
     A later turn costs a search and another answer, so it has to be better.
     """
-    values = {turn: record.get(metric_key(metric, turn)) for turn in range(1, turns + 1)}
-    measured = {turn: value for turn, value in values.items() if value is not None}
-    return max(measured, key=lambda turn: (measured[turn], -turn)) if measured else None
+    means = _means(record, metric, turns)
+    return max(means, key=lambda turn: (means[turn], -turn)) if means else None
 
 
-def best_value(record: Mapping[str, Any], metric: str, turns: int) -> float:
+def best_value(record: ValidationRecord, metric: str, turns: int) -> float:
     """The mean of `metric` at the turn that won. KeyError where the record has none."""
-    winner = winning_turn(record, metric, turns)
-    return float(record[metric_key(metric, winner or turns)])
+    return _means(record, metric, turns)[winning_turn(record, metric, turns) or turns]
+
+
+def _means(record: ValidationRecord, metric: str, turns: int) -> dict[int, float]:
+    """The mean of `metric` at each turn that has one."""
+    values = ((turn, record.get(metric_key(metric, turn))) for turn in range(1, turns + 1))
+    return {turn: value for turn, value in values if value is not None}
 
 
 def metric_key(metric: str, turn: int) -> str:
@@ -63,28 +68,30 @@ def metric_key(metric: str, turn: int) -> str:
     return f"{metric.partition('@')[0]}/turn{turn}"
 
 
-def _validation_record(config: RunConfig, run: Path, checkpoint: Path) -> dict[str, Any] | None:
+def _validation_record(config: RunConfig, run: Path, checkpoint: Path) -> ValidationRecord | None:
     """The validation record of these weights; None where there is none."""
     if checkpoint.name == "best":
         return _object((checkpoint / "best.json").read_text("utf-8")) if (checkpoint / "best.json").is_file() else None
     records = _records(run / "validation.jsonl")
     if checkpoint.name == "final":
-        steps = [int(record["step"]) for record in _records(run / "metrics.jsonl")] or [config.train.steps]
-        return records[-1] if records and records[-1]["step"] >= max(steps) else None
+        last, finished = max(records, default=-1), max(_records(run / "metrics.jsonl"), default=config.train.steps)
+        return records[last] if last >= finished else None
     step = re.fullmatch(r"checkpoint-(\d+)", checkpoint.name)
-    return next((record for record in reversed(records) if step and record["step"] == int(step[1])), None)
+    return records.get(int(step[1])) if step else None
 
 
-def _records(path: Path) -> list[dict[str, Any]]:
-    """The records of a log, in order of their steps; a line that was cut is left out."""
+def _records(path: Path) -> dict[int, ValidationRecord]:
+    """The records of a log by their steps; a line that was cut is left out."""
     lines = path.read_text("utf-8", errors="replace").splitlines() if path.is_file() else []
-    records = [
-        record for line in lines if (record := _object(line)) is not None and isinstance(record.get("step"), int)
-    ]
-    return sorted(records, key=lambda record: int(record["step"]))
+    records: dict[int, ValidationRecord] = {}
+    for line in lines:
+        record = _object(line) or {}
+        if isinstance(step := record.get("step"), int):
+            records[step] = record
+    return records
 
 
-def _object(text: str) -> dict[str, Any] | None:
+def _object(text: str) -> ValidationRecord | None:
     try:
         values = parse_json(text)
     except ValueError:

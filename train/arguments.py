@@ -3,12 +3,15 @@
 from importlib.util import find_spec
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ..configs.schema import PolicyConfig, RolloutConfig, RunConfig, TrackingConfig, TrainConfig
 from ..errors import ConfigError
 from ..sources import install_command
 from .distributed.zero import deepspeed_asked, lacks_float32_masters
+
+if TYPE_CHECKING:
+    from trl import GRPOConfig
 
 
 def check_settings(config: RunConfig, processes: int) -> None:
@@ -152,7 +155,7 @@ def trainable_dtype(policy: PolicyConfig) -> PolicyConfig:
     return policy
 
 
-def grpo_config(config: RunConfig, output: Path, processes: int = 1) -> Any:
+def grpo_config(config: RunConfig, output: Path, processes: int = 1) -> "GRPOConfig":
     """TRL's settings for this run. Every micro-batch of a process holds complete trees."""
     import torch
     from trl import GRPOConfig

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from random import Random
 from statistics import fmean
-from typing import Any, Self
+from typing import Self
 
 from ..configs.curriculum import CurriculumConfig
 
@@ -38,7 +38,7 @@ class Progress:
     """Success of each question asked so far, by id."""
 
     @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> Self:
+    def from_plain(cls, plain: Mapping[str, Mapping[str, float]]) -> Self:
         """Read what `dataclasses.asdict` wrote. Raises KeyError, TypeError or ValueError for anything else."""
         return cls(
             positions={str(name): int(value) for name, value in plain["positions"].items()},

@@ -6,11 +6,10 @@ exactly the state that a resumed run needs.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 from ..configs.mix import environments
 from ..configs.schema import RunConfig
@@ -25,6 +24,9 @@ from .credit import Credit
 from .curriculum import Curriculum, Progress
 from .metrics import step_metrics
 from .run_folder import CURRICULUM_FILE, MIX_FILE, write_atomically
+
+Row = dict[str, str]
+"""A row of the training dataset: its `prompt` is the id of a question, or a slot for one."""
 
 
 class Mixture:
@@ -61,7 +63,7 @@ class Mixture:
         """Placeholder prompts, which `fill` replaces by question ids."""
         return [str(slot) for slot in range(self._slots)]
 
-    def fill(self, rows: Sequence[Mapping[str, Any]], finished: int) -> list[dict[str, Any]]:
+    def fill(self, rows: Sequence[Row], finished: int) -> list[Row]:
         """The rows of step `finished` + 1, with the slot in each prompt replaced by a question id."""
         progress = self.progress(finished)
         drawn, self._drawn = self._curriculum.draw(progress, finished + 1, self._slots)

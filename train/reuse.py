@@ -8,10 +8,11 @@ import json
 import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
-import numpy
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -19,10 +20,11 @@ from torch import Tensor
 from ..errors import CheckpointError
 from ..storage import parse_json
 
+Batch = Mapping[str, Tensor]
+"""A micro-batch of TRL: tensors by name."""
 
-def save_rollout(
-    checkpoint: Path, process: int, batches: Sequence[Mapping[str, Any]], metrics: Mapping[str, float]
-) -> None:
+
+def save_rollout(checkpoint: Path, process: int, batches: Sequence[Batch], metrics: Mapping[str, float]) -> None:
     """Write the micro-batches and the metrics of the current rollout."""
     tensors = {
         f"{number}.{name}": value.detach().cpu().clone().contiguous()
@@ -55,15 +57,24 @@ def load_rollout(
     return [batches[number] for number in sorted(batches)], metrics
 
 
-def random_streams() -> tuple[Any, ...]:
+class RandomStreams(NamedTuple):
     """The random states of Python, NumPy, PyTorch on the CPU, and every GPU."""
+
+    python: tuple[object, ...]
+    numpy: dict[str, object] | tuple[str, NDArray[np.uint32], int, int, float]
+    cpu: Tensor
+    cuda: list[Tensor]
+
+
+def random_streams() -> RandomStreams:
+    """The current random states."""
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
-    return random.getstate(), numpy.random.get_state(), torch.get_rng_state(), cuda
+    return RandomStreams(random.getstate(), np.random.get_state(), torch.get_rng_state(), cuda)
 
 
-def set_random_streams(streams: tuple[Any, ...]) -> None:
+def set_random_streams(streams: RandomStreams) -> None:
     """Restore the states that `random_streams` returned."""
-    random.setstate(streams[0])
-    numpy.random.set_state(streams[1])
-    torch.set_rng_state(streams[2])
-    torch.cuda.set_rng_state_all(streams[3])
+    random.setstate(streams.python)
+    np.random.set_state(streams.numpy)
+    torch.set_rng_state(streams.cpu)
+    torch.cuda.set_rng_state_all(streams.cuda)

@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol, TypedDict
 
 import torch
 from torch import Tensor
@@ -25,6 +25,9 @@ from .credit import Credit
 from .distributed.processes import Processes
 from .resampling import resample
 
+if TYPE_CHECKING:
+    from transformers import TrainerState
+
 
 class RolloutState(Protocol):
     """What a rollout takes from the trainer (`TreeTrainer`), and leaves there."""
@@ -35,11 +38,19 @@ class RolloutState(Protocol):
     sampler: Weights
     questions: Mapping[str, Question]
     num_generations: int
-    state: Any
-    """transformers' TrainerState."""
+    state: "TrainerState"
     trees: list[Tree]
     dropped: Sequence[Tree]
     resampled: dict[str, float]
+
+
+class RolloutRows(TypedDict):
+    """What TRL takes of a rollout, by row."""
+
+    prompt_ids: list[list[int]]
+    completion_ids: list[list[int]]
+    logprobs: list[list[float] | list[None]]
+    path_reward: list[float | None]
 
 
 def row_turns(trees: Sequence[Tree]) -> Iterator[Node]:
@@ -64,12 +75,12 @@ def row_mask(trees: Sequence[Tree], credit: Credit | None, mask_truncated: bool 
     return torch.tensor(keep, dtype=torch.long)
 
 
-def path_reward(completions: Sequence[Any], path_reward: Sequence[float | None], **_: Any) -> list[float | None]:
+def path_reward(completions: Sequence[object], path_reward: Sequence[float | None], **_: object) -> list[float | None]:
     """The reward of each turn, for TRL's log only; advantages are computed elsewhere."""
     return list(path_reward)
 
 
-def rollout(prompts: Sequence[str], trainer: RolloutState) -> dict[str, list[Any]]:
+def rollout(prompts: Sequence[str], trainer: RolloutState) -> RolloutRows:
     """TRL's rollout function: grow one tree per distinct question and return a row per turn of every path."""
     rows = trainer.num_generations
     ids = list(prompts[::rows])

@@ -7,7 +7,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from signal import SIGINT
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from pydantic import JsonValue
 
 from ..configs.schema import RunConfig
 from ..envs.client.base import EnvironmentApi
@@ -21,7 +23,7 @@ from ..errors import (
     RequestError,
     StoppedError,
 )
-from ..provenance import this_start
+from ..provenance import Start, this_start
 from ..rollouts.engines.base import Weights
 from .arguments import check_settings, grpo_config, trainable_dtype
 from .distributed.processes import Processes, launched
@@ -30,6 +32,9 @@ from .questions import TrainingData, prepare_data
 from .run_folder import RunFolder, staged, step_of, write_atomically
 
 if TYPE_CHECKING:
+    from peft import PeftModel
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
     from ..rollouts.grow import Grower
     from .distributed.stopping import StopOnSignal
     from .guard import CollapseGuard
@@ -68,8 +73,8 @@ class _Policy:
 
     config: RunConfig
     """The run's settings, with train.packing resolved to true or false for this policy."""
-    model: Any
-    tokenizer: Any
+    model: "PreTrainedModel | PeftModel"
+    tokenizer: "PreTrainedTokenizerBase"
     sampler: Weights
     grower: "Grower"
     base: str
@@ -82,7 +87,7 @@ class _Opened:
 
     folder: RunFolder
     checkpoint: Path | None
-    provenance: Mapping[str, Any]
+    provenance: Start
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +170,7 @@ def _resume_point(config: RunConfig, resume: bool) -> _ResumePoint:
     return _ResumePoint(folder, checkpoint)
 
 
-def _describe_environment(client: EnvironmentApi, folder: RunFolder | None) -> dict[str, Any]:
+def _describe_environment(client: EnvironmentApi, folder: RunFolder | None) -> dict[str, JsonValue]:
     """What environment.json holds. Raises CheckpointError if a resumed run was started on another environment."""
     environment = client.environment().model_dump(mode="json")
     if isinstance(client, MixedClient):
@@ -204,7 +209,7 @@ def _load(launch: _Launch, data: TrainingData) -> _Policy:
 
 
 def _open_folder(
-    config: RunConfig, start: _ResumePoint, base: str, environment: Mapping[str, Any], provenance: Mapping[str, Any]
+    config: RunConfig, start: _ResumePoint, base: str, environment: Mapping[str, JsonValue], provenance: Start
 ) -> RunFolder:
     folder = start.folder or RunFolder.create(config)
     folder.same_base(config.policy.model, base, start.checkpoint is not None)

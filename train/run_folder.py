@@ -18,8 +18,8 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
+from pydantic import JsonValue
 from safetensors import SafetensorError
 
 from .. import __version__
@@ -27,6 +27,7 @@ from ..configs.differences import among, flat, free_to_change
 from ..configs.load import dump_config, load_config
 from ..configs.schema import LoraConfig, RunConfig, TrainConfig
 from ..errors import CheckpointError, ConfigError, StorageError
+from ..provenance import Start
 from ..storage import folder_reaches_the_disk, parse_json, reach_the_disk
 from .distributed.zero import OPTIMIZER_PARTS, deepspeed_asked
 
@@ -166,7 +167,7 @@ class RunFolder:
         paths = self.checkpoints.glob("checkpoint-*")
         return sorted((path for path in paths if re.fullmatch(r"checkpoint-\d+", path.name)), key=step_of)
 
-    def same_environment(self, current: Mapping[str, Any]) -> None:
+    def same_environment(self, current: Mapping[str, JsonValue]) -> None:
         """Raise CheckpointError if the run was started on another environment than `current`."""
         path = self.path / "environment.json"
         previous = parse_json(path.read_text(encoding="utf-8")) if path.exists() else current
@@ -200,7 +201,7 @@ class RunFolder:
                 )
         write_atomically(path, json.dumps({"model": model, "fingerprint": fingerprint}, indent=2) + "\n")
 
-    def note_start(self, start: Mapping[str, Any]) -> None:
+    def note_start(self, start: Start) -> None:
         """Append the provenance of this start to provenance.json; a start at step 0 discards earlier ones."""
         path = self.path / "provenance.json"
         starts = parse_json(path.read_text(encoding="utf-8"))["starts"] if start["step"] and path.exists() else []
@@ -220,7 +221,7 @@ class RunFolder:
                 lines = [line for line in path.read_bytes().split(b"\n") if 0 <= _logged_step(line) <= step]
                 write_atomically(path, "".join(f"{line.decode()}\n" for line in lines))
 
-    def append(self, path: Path, record: Mapping[str, Any]) -> None:
+    def append(self, path: Path, record: Mapping[str, JsonValue]) -> None:
         """Append one line of JSON. Raises StorageError if it cannot be written, and then leaves the file as it was."""
         size = path.stat().st_size if path.exists() else 0
         try:
@@ -231,8 +232,8 @@ class RunFolder:
                 os.truncate(path, size)
             raise storage_error(path, error) from error
 
-    def read(self, path: Path) -> list[dict[str, Any]]:
-        """The records of a log of this folder, without truncated lines; empty if there is no such log."""
+    def read(self, path: Path) -> list[dict[str, float]]:
+        """The records of `metrics` or `validation`, without truncated lines; empty if there is no such log."""
         lines = path.read_bytes().split(b"\n") if path.exists() else []
         return [parse_json(line) for line in lines if _logged_step(line) >= 0]
 

@@ -8,9 +8,12 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ..errors import ConfigError, TrackingError, UserError, in_one_line
+
+if TYPE_CHECKING:
+    from wandb.sdk.lib.wbauth import Auth
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +70,7 @@ def run_files(folder: Path, include_online: bool) -> list[Path]:
     return sorted(files, key=lambda file: file.parent.name.removeprefix("offline-"))
 
 
-def credentials() -> Any:
+def credentials() -> "Auth | None":
     """The login that W&B's client would use, found without network access or a prompt; None if there is none."""
     import wandb
     from wandb.sdk.lib import wbauth
@@ -81,7 +84,7 @@ def credentials() -> Any:
         return None
 
 
-def login_problem(login: Any) -> str:
+def login_problem(login: "Auth") -> str:
     """Why W&B's server does not accept the login (rejected or no answer); "" if it does."""
     import wandb
 

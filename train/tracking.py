@@ -19,7 +19,7 @@ from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.integrations import TensorBoardCallback, TrackioCallback
@@ -27,9 +27,14 @@ from transformers.integrations.integration_utils import rewrite_logs
 
 from ..configs.schema import RunConfig, TrackingConfig
 from ..errors import in_one_line
-from .metrics import COLUMNS
+from ..provenance import Start
+from .metrics import COLUMNS, TableRow
 from .run_folder import write_atomically
 from .sync import credentials
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+    from wandb import Run
 
 log = logging.getLogger(__name__)
 
@@ -46,9 +51,6 @@ SENDING_SECONDS = 8.0
 """How long W&B's client waits for the remaining upload at the end of a run, and once more when the process ends; below
 STOPPING_SECONDS."""
 
-Rows = Sequence[Sequence[Any]]
-"""Rows of the table of sampled trees, with the columns COLUMNS (metrics.py)."""
-
 
 @dataclass(frozen=True, slots=True)
 class TrackedRun:
@@ -56,14 +58,13 @@ class TrackedRun:
 
     config: RunConfig
     folder: Path
-    provenance: Mapping[str, Any]
-    """Provenance of this start: versions, git state, hashes of the environment."""
+    provenance: Start
     id: str
     joined: bool
     """Whether an earlier start of this run was tracked under the same id."""
 
     @property
-    def description(self) -> dict[str, Any]:
+    def description(self) -> dict[str, object]:
         """Settings and provenance as plain data."""
         return {**self.config.model_dump(mode="json"), "provenance": dict(self.provenance)}
 
@@ -79,7 +80,9 @@ class WandbTracker(TrainerCallback):
 
         self._wandb, self._tracked = wandb, run
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
+    ) -> None:
         """Open the run, online if that is asked for and possible."""
         self._settings = {**args.to_dict(), **self._tracked.description}
         self._online = wandb_mode(self._tracked.config.tracking) == "online"
@@ -94,7 +97,15 @@ class WandbTracker(TrainerCallback):
             self._warn_offline(in_one_line(error))
             self._run = self._open_offline(self._tracked.joined)
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: Any, table: Rows = (), **_: Any) -> None:
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: Mapping[str, float | None],
+        table: Sequence[TableRow] = (),
+        **_: object,
+    ) -> None:
         """Log the metrics at the trainer's step, so that a resumed run continues its curves; with them the table of
         sampled trees, if there is one. A run that the server refuses continues offline."""
         try:
@@ -111,7 +122,7 @@ class WandbTracker(TrainerCallback):
             self._run = self._open_offline(joined=True)
             self._log(logs, table, state.global_step)
 
-    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
         """Finish the run; if it is online, send the rest."""
         try:
             self._run.finish()
@@ -125,7 +136,7 @@ class WandbTracker(TrainerCallback):
     def _sync_online(self) -> str:
         return f"`querylect sync {shlex.quote(str(self._tracked.folder))} --include-online`"
 
-    def _log(self, logs: Any, table: Rows, step: int) -> None:
+    def _log(self, logs: Mapping[str, float | None], table: Sequence[TableRow], step: int) -> None:
         figures = {**rewrite_logs(logs), "train/global_step": step}
         if table:
             figures["rollouts"] = self._wandb.Table(columns=list(COLUMNS), data=[list(row) for row in table])
@@ -137,12 +148,12 @@ class WandbTracker(TrainerCallback):
             "it later", reason, self._tracked.folder,
         )  # fmt: skip
 
-    def _open_offline(self, joined: bool) -> Any:
+    def _open_offline(self, joined: bool) -> "Run":
         self._online = False
         self._wandb.teardown()  # otherwise its service still holds the refused run, and ids must be unique
         return self._open(joined)
 
-    def _open(self, joined: bool) -> Any:
+    def _open(self, joined: bool) -> "Run":
         tracked = self._tracked
         run = self._wandb.init(
             project=tracked.config.tracking.project,
@@ -176,7 +187,9 @@ class TrackioTracker(TrackioCallback):  # type: ignore[misc]
         super().__init__()
         self._tracked = run
 
-    def setup(self, args: Any, state: Any, model: Any, **kwargs: Any) -> None:
+    def setup(
+        self, args: TrainingArguments, state: TrainerState, model: "PreTrainedModel | None", **kwargs: object
+    ) -> None:
         """Open or rejoin the run."""
         args = copy(args)
         args.run_name = f"{self._tracked.config.name}-{self._tracked.id}"
@@ -184,7 +197,9 @@ class TrackioTracker(TrackioCallback):  # type: ignore[misc]
             super().setup(args, state, model, **kwargs)
         self._trackio.config.update(self._tracked.description, allow_val_change=True)
 
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
         """Finish the run."""
         with redirect_stdout(sys.stderr):
             super().on_train_end(args, state, control, **kwargs)
@@ -213,12 +228,12 @@ class GuardedCallback:
 
     def __init__(self, name: str, create: Callable[[], TrainerCallback]) -> None:
         self.name, self._create = name, create
-        self._events: queue.SimpleQueue[tuple[str, TrainingArguments, TrainerState, dict[str, Any]]]
+        self._events: queue.SimpleQueue[tuple[str, TrainingArguments, TrainerState, dict[str, object]]]
         self._events = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=f"tracking {name}", daemon=True)
         self._thread.start()
 
-    def send(self, event: str, args: TrainingArguments, state: TrainerState, **details: Any) -> None:
+    def send(self, event: str, args: TrainingArguments, state: TrainerState, **details: object) -> None:
         """Enqueue an event of TrainerCallback; on_train_end is the last."""
         self._events.put((event, args, copy(state), details))
 
@@ -255,7 +270,7 @@ class Trackers:
         self._guarded = [GuardedCallback(name, create) for name, create in self._callbacks.items()]
         self._send("on_train_begin")
 
-    def log(self, figures: Mapping[str, Any], table: Rows = (), prefix: str = "") -> None:
+    def log(self, figures: Mapping[str, float | None], table: Sequence[TableRow] = (), prefix: str = "") -> None:
         """Log a record of metrics.jsonl (or, with the prefix eval_, validation.jsonl), and rows of sampled trees."""
         self._state.global_step = figures["step"]
         self._send("on_log", logs={prefix + name: figures[name] for name in figures if name != "step"}, table=table)
@@ -272,12 +287,12 @@ class Trackers:
                     guarded.name, seconds,
                 )  # fmt: skip
 
-    def _send(self, event: str, **details: Any) -> None:
+    def _send(self, event: str, **details: object) -> None:
         for guarded in self._guarded:
             guarded.send(event, self._args, self._state, **details)
 
 
-def open_trackers(config: RunConfig, folder: Path, provenance: Mapping[str, Any]) -> Trackers:
+def open_trackers(config: RunConfig, folder: Path, provenance: Start) -> Trackers:
     """The configured trackers of a run, which a resumed run rejoins."""
     names = [*(["wandb"] if wandb_mode(config.tracking) != "disabled" else []), *config.tracking.report_to]
     if not names:

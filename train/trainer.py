@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import Sampler
 from trl import GRPOTrainer
 from trl.trainer.utils import split_tensor_dict
@@ -30,13 +30,16 @@ from .distributed.processes import Processes
 from .distributed.zero import deepspeed_asked
 from .metrics import step_metrics
 from .mismatch import Mismatch
-from .mix import Mixture, refuse_outage
+from .mix import Mixture, Row, refuse_outage
 from .packing.check import attention_kind
 from .packing.packing import packed_logps
-from .reuse import load_rollout, random_streams, save_rollout, set_random_streams
+from .reuse import Batch, RandomStreams, load_rollout, random_streams, save_rollout, set_random_streams
 from .rows import path_reward, rollout, row_advantages, row_mask
 from .run_folder import RunFolder
 from .subsampling import subsample
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 
 class TreeTrainer(GRPOTrainer):
@@ -62,10 +65,10 @@ class TreeTrainer(GRPOTrainer):
         self.dropped: Sequence[Tree] = ()
         self.resampled: dict[str, float] = {}
         self._loss_mask: Tensor | None = None
-        self._loss_inputs: dict[str, Any] | None = None
-        self._buffered_inputs: Any = None
+        self._loss_inputs: dict[str, Tensor] | None = None
+        self._buffered_inputs: Sequence[Batch] | None = None
         self._staging: Path | None = None
-        self._before_step: tuple[int, Any] | None = None
+        self._before_step: tuple[int, RandomStreams] | None = None
         self.packed_tokens = self.flat_tokens = 0
         self.sampled_tokens = 0
         """Tokens sampled for the step, replaced trees included; 0 if the step reuses a rollout."""
@@ -80,15 +83,16 @@ class TreeTrainer(GRPOTrainer):
         """Whether the first rollout has begun; before that, a resumed run is still loading its checkpoint."""
         return self._before_step is not None
 
-    def _get_train_sampler(self, dataset: Any = None) -> Sampler[int]:
+    def _get_train_sampler(self, dataset: "Dataset | None" = None) -> Sampler[int]:
         """TRL's order of questions, extended over all steps of the run."""
         step = self.args.generation_batch_size * self.args.gradient_accumulation_steps
         return WholeRun(super()._get_train_sampler(dataset), self.args.max_steps * step)
 
-    def _prepare_inputs(self, generation_batch: Any) -> Any:
+    def _prepare_inputs(self, generation_batch: list[Row]) -> Batch:
         """TRL's buffering without its shuffle, so that all rows of a tree stay in one micro-batch."""
         if not self.model.training:
-            return super()._prepare_inputs(generation_batch)
+            whole: Batch = super()._prepare_inputs(generation_batch)
+            return whole
         period = self.args.steps_per_generation * self.num_iterations
         if self._step % period == 0 or self._buffered_inputs is None:
             batch = self._generate_and_score_completions(generation_batch)
@@ -96,18 +100,19 @@ class TreeTrainer(GRPOTrainer):
         elif self._step % self.args.steps_per_generation == 0:
             self._begin_step()
             self.trees = []  # already logged with the step that sampled them
-        return self._buffered_inputs[self._step % self.args.steps_per_generation]
+        micro_batch: Batch = self._buffered_inputs[self._step % self.args.steps_per_generation]
+        return micro_batch
 
     def _begin_step(self) -> None:
         self.update_seconds, self.packed_tokens, self.flat_tokens, self.sampled_tokens = 0.0, 0, 0, 0
         self._before_step = self.state.global_step, random_streams()
 
-    def _generate_and_score_completions(self, inputs: Any) -> Any:
+    def _generate_and_score_completions(self, inputs: list[Row]) -> dict[str, Tensor]:
         """Sample trees, then replace TRL's advantages and loss mask by those of the trees."""
         self._begin_step()
         if self.mixture is not None:
             inputs = self.mixture.fill(inputs, self.state.global_step)
-        output = super()._generate_and_score_completions(inputs)
+        output: dict[str, Tensor] = super()._generate_and_score_completions(inputs)
         started = time.perf_counter()
         config = self.run
         grown = (node for tree in (*self.trees, *self.dropped) for node in tree.walk())
@@ -152,10 +157,10 @@ class TreeTrainer(GRPOTrainer):
         remedy = "The run stops with a checkpoint; bring the service back and continue with: querylect train … --resume"
         refuse_outage(self.run, self.trees, self.grower.client, subject, remedy)
 
-    def _get_output_dir(self, trial: Any) -> str:
+    def _get_output_dir(self, trial: object) -> str:
         return str(self._staging or super()._get_output_dir(trial))
 
-    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+    def _save_checkpoint(self, model: nn.Module, trial: object) -> None:
         """TRL's checkpoint, written to a temporary folder and renamed, so it is complete or absent."""
         started = time.perf_counter()
         target = self.folder.checkpoints / f"checkpoint-{self.state.global_step}"
@@ -171,6 +176,7 @@ class TreeTrainer(GRPOTrainer):
                     path.rename(staging / path.name)
                 output.rmdir()
             if self._unfinished_rollout:
+                assert self._buffered_inputs is not None
                 save_rollout(staging, self.processes.rank, self._buffered_inputs, self.last_metrics)
             if self.mixture is not None and self.processes.is_main_process:
                 self.mixture.save(staging, self.state.global_step)
@@ -215,19 +221,19 @@ class TreeTrainer(GRPOTrainer):
             self.packed_tokens, self.flat_tokens, self.sampled_tokens = map(sum, zip(*counted, strict=True))
         super().log(logs, start_time)
 
-    def create_model_card(self, *_: Any, **__: Any) -> None:
+    def create_model_card(self, *_: object, **__: object) -> None:
         """Writes nothing: TRL's card would name datasets and links that do not apply."""
 
-    def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
+    def training_step(self, model: nn.Module, inputs: list[Row], num_items_in_batch: Tensor | int | None) -> Tensor:
         """TRL's step; its time without the rollout is added to `update_seconds`."""
         previous = sum(self.grower.clock.seconds.values())
         started = time.perf_counter()
-        loss: Tensor = super().training_step(*args, **kwargs)
+        loss: Tensor = super().training_step(model, inputs, num_items_in_batch)
         rollout = sum(self.grower.clock.seconds.values()) - previous
         self.update_seconds += time.perf_counter() - started - rollout
         return loss
 
-    def _compute_loss(self, model: Any, inputs: Any) -> Tensor:
+    def _compute_loss(self, model: nn.Module, inputs: Batch) -> Tensor:
         self._loss_mask = (inputs["completion_mask"] * inputs["tool_mask"]).bool()
         # TRL multiplies the loss by `importance_sampling_ratio` only if `use_vllm` is set.
         self._loss_inputs, self.use_vllm = dict(inputs), self.run.train.importance_sampling_correction
@@ -249,7 +255,7 @@ class TreeTrainer(GRPOTrainer):
 
     def _get_per_token_logps_and_entropies(
         self,
-        model: Any,
+        model: nn.Module,
         input_ids: Tensor,
         attention_mask: Tensor,
         logits_to_keep: int,

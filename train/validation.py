@@ -9,12 +9,11 @@ of training are restored afterwards.
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
-from transformers import TrainerCallback
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from ..configs.schema import RunConfig, TrainConfig
 from ..data.leakage import overlap_with_train
@@ -25,7 +24,7 @@ from ..errors import ConfigError, DataError
 from ..rollouts.engines.base import Weights
 from ..rollouts.grow import Clock, Grower
 from ..rollouts.tree import Tree
-from ..rollouts.turns import best_value, winning_turn
+from ..rollouts.turns import ValidationRecord, best_value, winning_turn
 from ..storage import parse_json
 from .distributed.collectives import all_trees
 from .distributed.processes import Processes
@@ -74,19 +73,19 @@ class Validator(TrainerCallback):
         stopper: StopOnSignal,
         sampler: Weights,
         save: Callable[[Path], None],
-        on_record: Callable[[Mapping[str, Any]], None] | None,
+        on_record: Callable[[ValidationRecord], None] | None,
         processes: Processes | None = None,
     ) -> None:
         self.processes = processes or Processes()
         self.config, self.folder, self.questions, self.grower = config, folder, questions, grower
         self.stopper, self.sampler, self.save, self.on_record = stopper, sampler, save, on_record
 
-    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
         """Validate the step that has just ended, or that the run resumes from, if it is due."""
         if state.global_step % self.config.train.validate_steps == 0:
             self._validate(state.global_step)
 
-    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
         """Validate the final step; a run that was stopped earlier does so after its resume."""
         if state.global_step >= state.max_steps:
             self._validate(state.global_step)
@@ -102,12 +101,12 @@ class Validator(TrainerCallback):
     def _is_recorded(self, step: int) -> bool:
         return any(row["step"] == step for row in self.folder.read(self.folder.validation))
 
-    def _record(self, record: Mapping[str, Any]) -> None:
+    def _record(self, record: ValidationRecord) -> None:
         self.folder.append(self.folder.validation, record)
         if self.on_record is not None:
             self.on_record(record)
 
-    def _measure(self, step: int) -> dict[str, Any]:
+    def _measure(self, step: int) -> dict[str, float | None]:
         started = time.perf_counter()
         streams, clock, searched = random_streams(), self.grower.clock, self.grower.searched
         self.grower.clock, self.grower.searched = Clock(), Clock()
@@ -125,11 +124,15 @@ class Validator(TrainerCallback):
         finally:
             set_random_streams(streams)
             self.grower.clock, self.grower.searched = clock, searched
-        record = {"step": step, **validation_metrics(trees), "seconds": time.perf_counter() - started}
+        record: dict[str, float | None] = {
+            "step": step,
+            **validation_metrics(trees),
+            "seconds": time.perf_counter() - started,
+        }
         record["turn"] = winning_turn(record, self.config.reward.metric, turns)
         return {name: float(f"{value:.6g}") if isinstance(value, float) else value for name, value in record.items()}
 
-    def _keep_best(self, step: int, record: Mapping[str, Any]) -> None:
+    def _keep_best(self, step: int, record: ValidationRecord) -> None:
         if record["unscorable"]:
             log.warning(
                 "%d validation answers of step %d could not be scored: it does not count for best/",
@@ -145,16 +148,16 @@ class Validator(TrainerCallback):
                     write_atomically(path / "best.json", json.dumps(record, indent=2) + "\n")
 
 
-def best_of(folder: RunFolder) -> dict[str, Any] | None:
+def best_of(folder: RunFolder) -> ValidationRecord | None:
     """The validation record of the policy in `best/`, or None."""
     path = folder.best / "best.json"
     return parse_json(path.read_text(encoding="utf-8")) if path.exists() else None
 
 
-def validation_metrics(trees: Sequence[Tree]) -> dict[str, Any]:
+def validation_metrics(trees: Sequence[Tree]) -> dict[str, float]:
     """Means per turn over the scored answers, and the number of unscorable ones."""
     nodes = [node for tree in trees for node in tree.walk()]
-    record: dict[str, Any] = {"questions": len(trees), "unscorable": sum(node.reward is None for node in nodes)}
+    record: dict[str, float] = {"questions": len(trees), "unscorable": sum(node.reward is None for node in nodes)}
     for turn in sorted({node.turn for node in nodes}):
         scored = [node for node in nodes if node.turn == turn and node.reward is not None]
         if scored:

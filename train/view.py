@@ -8,7 +8,6 @@ import sys
 import time
 from collections import deque
 from collections.abc import Mapping
-from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -18,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..rollouts.tree import Node, Tree
+from ..rollouts.turns import ValidationRecord
 from .metrics import turns_of
 
 log = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ class LineView:
         line = f"{rewards}  {record['seconds/step']:.1f} s  left {pace.left}"
         log.info("step %d/%d  %s", pace.done, pace.total, line)
 
-    def validated(self, record: Mapping[str, Any]) -> None:
+    def validated(self, record: ValidationRecord) -> None:
         """Log the result of a validation."""
         log.info("%s", validation_line(record))
 
@@ -90,7 +90,7 @@ class LiveView:
         self._record: Mapping[str, float] = {}
         self._rewards: dict[int, list[float]] = {}
         self._tree: Tree | None = None
-        self._validated: Mapping[str, Any] | None = None
+        self._validated: ValidationRecord | None = None
         self._warnings: deque[str] = deque(maxlen=WARNINGS)
         self._live = Live(get_renderable=self.draw, console=console, refresh_per_second=2)
 
@@ -107,7 +107,7 @@ class LiveView:
             self._rewards.setdefault(turn, []).append(record[key])
         log.debug("step %d/%d", self._pace.done, self._pace.total)
 
-    def validated(self, record: Mapping[str, Any]) -> None:
+    def validated(self, record: ValidationRecord) -> None:
         """Update the panel after a validation."""
         self._validated = record
         log.info("%s", validation_line(record))
@@ -190,7 +190,7 @@ def open_view(title: str) -> View:
     return LiveView(title, Console(stderr=True)) if sys.stderr.isatty() else LineView()
 
 
-def validation_line(record: Mapping[str, Any]) -> str:
+def validation_line(record: ValidationRecord) -> str:
     """A validation record as one line."""
     values = "  ".join(f"turn {turn} reward {record[key]:.3f}" for turn, key in turns_of(record, "reward"))
     return f"validation at step {record['step']}: {values}  ({record['questions']} questions)"

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING
 
 from torch import nn
 
@@ -29,6 +29,10 @@ from .expert_iteration import expert_rounds
 from .grading import grade
 from .imitation import Demonstration, Round, imitate
 from .run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from peft import PeftModel
+    from transformers import PreTrainedModel
 
 log = logging.getLogger(__name__)
 
@@ -153,7 +157,9 @@ def demonstration(grower: Grower, lesson: Lesson) -> Demonstration:
     return Demonstration([*context, *second], spans)
 
 
-def name_reference(settings: TrainConfig, lora: LoraConfig | None, folder: RunFolder, policy: Any) -> None:
+def name_reference(
+    settings: TrainConfig, lora: LoraConfig | None, folder: RunFolder, policy: "PreTrainedModel | PeftModel"
+) -> None:
     """Set `policy.config.name_or_path` to the warm-started policy if the reference model is loaded from there.
 
     Raises CheckpointError if that policy is needed but missing.

@@ -2,13 +2,15 @@
 
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from transformers import TrainerCallback
+from pydantic import JsonValue
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from ..configs.schema import RunConfig
 from ..rollouts.memory import give_back_freed_memory, peak_memory_gib
 from ..rollouts.tree import Node, Tree
+from ..rollouts.turns import ValidationRecord
 from .guard import CollapseGuard
 from .metrics import rows
 from .run_folder import RunFolder
@@ -39,7 +41,9 @@ class Watcher(TrainerCallback):
         self._outcomes: Mapping[str, float] | None = None
         self._table_step = 0
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
+    ) -> None:
         """Show the start of the run; replay earlier records to the guard after a resume."""
         for record in self.folder.read(self.folder.metrics):
             self.guard.look(record)
@@ -49,10 +53,17 @@ class Watcher(TrainerCallback):
         self.trackers.begin(args, state)
         self.view.begin(state.global_step, state.max_steps)
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, float] | None = None, **_: Any) -> Any:
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: Mapping[str, float] | None = None,
+        **_: object,
+    ) -> None:
         """Write the record of a step when TRL logs its loss, and check the guard."""
         if self.trainer is None or not logs or "loss" not in logs:
-            return control
+            return
         names = ("loss", "grad_norm", "entropy", "learning_rate", "kl", "clip_ratio/region_mean",
                  "cispo_clip_ratio", "vespo/phi_seq_mean", "entropy_coef")  # fmt: skip
         record = self._write(state.global_step, {name: float(logs[name]) for name in names if name in logs})
@@ -60,7 +71,6 @@ class Watcher(TrainerCallback):
             self.view.warn(f"step {state.global_step}: {sign.said}")
         if self.guard.collapsed is not None:
             control.should_save = control.should_training_stop = True
-        return control
 
     def _write(self, step: int, losses: Mapping[str, float]) -> dict[str, float]:
         trainer = self.trainer
@@ -103,17 +113,17 @@ class Watcher(TrainerCallback):
         plan_outcomes = getattr(self.trainer.grower.client, "plan_outcomes", None)
         return plan_outcomes() if plan_outcomes is not None else None
 
-    def validated(self, record: Mapping[str, Any]) -> None:
+    def validated(self, record: ValidationRecord) -> None:
         """Show a validation; its time does not count toward the next step."""
         self.view.validated(record)
         self.trackers.log(record, prefix="eval_")
         self._started = time.perf_counter()
 
-    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
         """The time of saving does not count toward the next step."""
         self._started = time.perf_counter()
 
-    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
         """Release cached memory blocks of the previous step."""
         give_back_freed_memory()
 
@@ -127,17 +137,17 @@ def share_without_search(previous: Mapping[str, float] | None, current: Mapping[
     return 1 - new["searched"] / total if total > 0 and min(new.values()) >= 0 else None
 
 
-def describe(tree: Tree) -> dict[str, Any]:
+def describe(tree: Tree) -> dict[str, JsonValue]:
     """A tree as plain data: question, samples, rankings and rewards."""
 
-    def plain_node(node: Node) -> dict[str, Any]:
+    def plain_node(node: Node) -> dict[str, JsonValue]:
         return {
             "turn": node.turn,
             "text": node.text,
             "rewrites": list(node.rewrite.rewrites),
             "failure": node.rewrite.failure,
             "ranking": [hit.document.id for hit in node.ranking],
-            "metrics": node.metrics,
+            "metrics": dict(node.metrics),
             "reward": node.reward,
             "children": [plain_node(child) for child in node.children],
         }

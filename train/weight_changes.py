@@ -7,11 +7,11 @@ this process's shard, which AdamW updates; the bfloat16 weights used for computa
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Protocol
 
 import torch
-from torch import Tensor
-from transformers import TrainerCallback
+from torch import Tensor, nn
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 SAMPLED = 100_000
 """Maximum number of compared weights per process; the standard error of the share is then below .002."""
@@ -49,7 +49,13 @@ class WeightSample:
         return int(torch.stack(counts).sum()) if counts else 0, sum(map(len, self._places))
 
 
-def stepped_weights(trainer: Any) -> Iterator[Tensor]:
+class SteppingTrainer(Protocol):
+    """What is read of the trainer (`TreeTrainer`); under DeepSpeed it also has its engine, as `deepspeed`."""
+
+    model: nn.Module
+
+
+def stepped_weights(trainer: SteppingTrainer) -> Iterator[Tensor]:
     """The weights that the optimizer of a started trainer updates in this process: the float32 shards of ZeRO, else the
     trainable parameters."""
     engine = getattr(trainer, "deepspeed", None)
@@ -67,17 +73,20 @@ class WeightChanges(TrainerCallback):
     """
 
     def __init__(self, seed: int, gather: Callable[[tuple[int, int]], list[tuple[int, int]]]) -> None:
-        self.trainer: Any = None
+        self.trainer: SteppingTrainer | None = None
         self.seed, self.gather = seed, gather
         self._sample: WeightSample | None = None
         self._share: float | None = None
 
-    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
         """Draw the sample before the first step, when the checkpoint is loaded and DeepSpeed has created its shards."""
         if self._sample is None:
+            assert self.trainer is not None
             self._sample = WeightSample(stepped_weights(self.trainer), self.seed)
 
-    def on_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
+    ) -> None:
         """Compare the weights; DeepSpeed has already stepped in the backward pass. Collective."""
         assert self._sample is not None
         counts = self.gather(self._sample.changed())

@@ -6,9 +6,12 @@ what was left ("processed" in vLLM). At top_p 1 they are what a forward pass of 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ...llms.base import Message
+
+if TYPE_CHECKING:
+    from transformers import AddedToken
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +54,10 @@ class Weights(Protocol):
 class Tokenizer(Protocol):
     """What rollouts need of a transformers tokenizer."""
 
-    chat_template: Any
-    eos_token_id: Any
+    chat_template: str | dict[str, str] | None
+    eos_token_id: int
     all_special_tokens: list[str]
-    added_tokens_decoder: Mapping[int, Any]
+    added_tokens_decoder: Mapping[int, "AddedToken"]
 
     def __call__(self, text: str, *, add_special_tokens: bool) -> Mapping[str, list[int]]: ...
 

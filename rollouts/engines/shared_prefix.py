@@ -5,12 +5,15 @@ that happened in the row. Settings can be read before anything runs; what they d
 forward pass has to find.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
 
 ATTENDING = {"full_attention", "sliding_attention", "chunked_attention"}
 
 
-def obstacle(config: Any, longest: int | None = None) -> str:
+def obstacle(config: "PreTrainedConfig", longest: int | None = None) -> str:
     """Why the policy of this text config cannot share prefixes, or "" where nothing in it speaks against it.
 
     A window is in the way only where a sequence of `longest` tokens reaches past it; None asks for any length.

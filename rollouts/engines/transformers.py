@@ -6,7 +6,7 @@ depends on its prompt and its number under it alone; without, sampling draws fro
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,9 @@ from .base import Completion, Sampling, Tokenizer
 from .shared_prefix import obstacle
 from .tree_attention import TreeCache, tree_attention
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
 
 class TransformersEngine:
     """Samples from a causal language model that is held in this process, possibly under training.
@@ -27,14 +30,13 @@ class TransformersEngine:
 
     def __init__(
         self,
-        model: nn.Module,
+        model: "PreTrainedModel",
         tokenizer: Tokenizer,
         micro_batch: int = 256,
         longest: int | None = None,
         compute_dtype: torch.dtype | None = None,
     ) -> None:
-        self.model: Any = model  # with the methods of transformers, which nn.Module does not name
-        self.tokenizer, self.micro_batch = tokenizer, micro_batch
+        self.model, self.tokenizer, self.micro_batch = model, tokenizer, micro_batch
         self.compute_dtype = compute_dtype
         self.stop_ids = stop_ids(model, tokenizer)
         refuse_special_attention(model, longest)
@@ -281,9 +283,9 @@ def stop_ids(model: nn.Module, tokenizer: Tokenizer) -> set[int]:
     return ids
 
 
-def refuse_special_attention(model: nn.Module, longest: int | None = None) -> None:
+def refuse_special_attention(model: "PreTrainedModel", longest: int | None = None) -> None:
     """Raise ModelError where shared prefixes would be wrong for sequences of `longest` tokens (None: any length)."""
-    config: Any = model.config.get_text_config()  # type: ignore[union-attr, operator]
+    config = model.config.get_text_config()
     reason = obstacle(config, longest)
     if reason:
         raise ModelError(

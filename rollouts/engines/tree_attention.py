@@ -13,11 +13,10 @@ to the model as the keyword `tree_cache`, which transformers passes on to the re
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, AttentionMaskInterface
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
 NAME = "querylect_tree"
 
@@ -156,7 +155,7 @@ def _forward(
     attention_mask: Tensor | None,
     scaling: float | None = None,
     tree_cache: TreeCache | None = None,
-    **_: Any,
+    **_: object,
 ) -> tuple[Tensor, None]:
     if tree_cache is None:
         raise TypeError(f"attention {NAME!r} was called without tree_cache; the model does not pass keywords on")
@@ -169,9 +168,9 @@ AttentionMaskInterface.register(NAME, lambda *_, **__: None)
 
 
 @contextmanager
-def tree_attention(model: nn.Module) -> Iterator[None]:
+def tree_attention(model: PreTrainedModel) -> Iterator[None]:
     """Run `model` with tree attention inside the block and with its own attention after it."""
-    config: Any = model.config
+    config = model.config
     previous = config._attn_implementation
     config._attn_implementation = NAME
     try:

@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -25,6 +25,13 @@ from ...sources import install_command
 from ..policy import safetensors_source, torch_dtype
 from .base import Completion, Sampling, Tokenizer
 
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+    from vllm import LLM, CompletionOutput
+
+Settings = dict[str, str | float]
+"""Arguments of vLLM's `LLM`."""
+
 Source = Callable[[], Iterator[tuple[str, Tensor]]]
 """All weights of the policy as they are now."""
 
@@ -33,8 +40,8 @@ Source = Callable[[], Iterator[tuple[str, Tensor]]]
 class _RunningEngine:
     """The only vLLM engine of this process: vLLM's memory pool allows no second one."""
 
-    settings: dict[str, Any]
-    llm: Any
+    settings: Settings
+    llm: "LLM"
     asleep: bool = False
 
 
@@ -58,7 +65,7 @@ class VllmEngine:
         if self._group is None:
             return self._generate(requests, n, sampling)
         # Every process of the group has a slice of the model: all answer the questions of all, in one order.
-        gathered: list[Any] = [None] * torch.distributed.get_world_size(self._group)
+        gathered = [requests] * torch.distributed.get_world_size(self._group)
         torch.distributed.all_gather_object(gathered, requests, group=self._group)
         start = sum(len(part) for part in gathered[: torch.distributed.get_rank(self._group)])
         answers = self._generate([request for part in gathered for request in part], n, sampling)
@@ -92,7 +99,7 @@ class VllmEngine:
             [self._sample(completion) for completion in output.outputs] * (n if greedy else 1) for output in outputs
         ]
 
-    def _sample(self, output: Any) -> Completion:
+    def _sample(self, output: "CompletionOutput") -> Completion:
         ids = list(output.token_ids)
         logprobs = [candidates[token].logprob for token, candidates in zip(ids, output.logprobs, strict=True)]
         return make_sample(ids, logprobs, self.stop_ids)
@@ -132,7 +139,7 @@ def open_vllm(config: RunConfig, tokenizer: Tokenizer, stop_ids: set[int], sourc
             "the model on several GPUs with rollout.engine=vllm_server.",
             code="indivisible-processes",
         )
-    settings: dict[str, Any] = {
+    settings: Settings = {
         "model": safetensors_source(config.policy),
         "trust_remote_code": config.policy.trust_remote_code,
         "dtype": str(torch_dtype(config.policy)).removeprefix("torch."),
@@ -149,7 +156,7 @@ def open_vllm(config: RunConfig, tokenizer: Tokenizer, stop_ids: set[int], sourc
     return VllmEngine(_start(settings), tokenizer, stop_ids, source)
 
 
-def _start(settings: dict[str, Any]) -> _RunningEngine:
+def _start(settings: Settings) -> _RunningEngine:
     if not _started or _started[0].settings != settings:
         _started.clear()
         gc.collect()  # vLLM frees its memory when the last reference goes
@@ -164,13 +171,14 @@ def _start(settings: dict[str, Any]) -> _RunningEngine:
     return _started[0]
 
 
-def _tensor_parallel_group(size: int) -> Any:
+def _tensor_parallel_group(size: int) -> "ProcessGroup | None":
     """The processes that share one engine with this one; None where it has its own."""
     if size == 1:
         return None
     world = torch.distributed.get_world_size()
     ranks = [list(range(first, first + size)) for first in range(0, world, size)]
-    return torch.distributed.new_subgroups_by_enumeration(ranks)[0]
+    group: ProcessGroup = torch.distributed.new_subgroups_by_enumeration(ranks)[0]
+    return group
 
 
 def require_vllm(engine: str) -> None:

@@ -99,7 +99,8 @@ def test_nothing_is_given_up_between_the_first_changed_weight_and_the_record_nor
 def test_a_finished_step_is_saved_and_the_last(clock):
     found = stopper(clock, [10], 1, grace_seconds=100.0)
     found._note(TERM, None)
-    control = found.on_step_end(None, None, SimpleNamespace(should_save=False, should_training_stop=False))
+    control = SimpleNamespace(should_save=False, should_training_stop=False)
+    found.on_step_end(None, None, control)
     assert control.should_save
     assert control.should_training_stop
 

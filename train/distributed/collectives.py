@@ -11,7 +11,7 @@ from functools import partialmethod
 from types import FrameType
 from typing import Any
 
-from transformers import TrainerCallback
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from ...configs.mix import environments
 from ...configs.schema import RunConfig, TrainConfig
@@ -98,12 +98,12 @@ class CollectiveStop(StopOnSignal):
         if self.processes.interruptible:
             super()._out_of_time(number, frame)
 
-    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
         """Note the time. A signal received since the last collective call is handled at the next one."""
         self._changing = False
         self._began = time.perf_counter()
 
-    def meet(self, control: Any) -> None:
+    def meet(self, control: TrainerControl) -> None:
         """Make all processes stop or save if one of them has to. Collective, after every step.
 
         Raises KeyboardInterrupt in all processes after Ctrl-C in one.
@@ -127,17 +127,18 @@ class AllGatherCallback(TrainerCallback):
         self.processes, self.stopper, self.callbacks = processes, stopper, [stopper, watcher]
         self._failure: BaseException | None = None
 
-    def _pass_on(self, event: str, args: Any, state: Any, control: Any, **details: Any) -> Any:
+    def _pass_on(
+        self, event: str, args: TrainingArguments, state: TrainerState, control: TrainerControl, **details: Any
+    ) -> None:
         try:
             for callback in self.callbacks:
-                control = getattr(callback, event)(args, state, control, **details) or control
+                getattr(callback, event)(args, state, control, **details)
         except Exception as error:  # noqa: BLE001 (raised at the collective call)
             self._failure = self._failure or error
         if event == "on_log" and "loss" in (details.get("logs") or {}):
             failure, self._failure = self._failure, None
             self.processes.raise_any(failure)
             self.stopper.meet(control)
-        return control
 
 
 for _event in [name for name in vars(TrainerCallback) if name.startswith("on_")]:
@@ -147,7 +148,7 @@ for _event in [name for name in vars(TrainerCallback) if name.startswith("on_")]
 class QuietCallback(TrainerCallback):
     """Replaces the watcher in other processes: between steps it releases cached memory, as the watcher does."""
 
-    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
         """Release cached memory blocks of the previous step."""
         give_back_freed_memory()
 

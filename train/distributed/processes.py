@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from ... import errors
 from ...errors import ConfigError, QuerylectError
@@ -58,7 +58,7 @@ class Processes:
             return [value]
         import torch.distributed
 
-        values: list[Any] = [None] * self.count
+        values = [value] * self.count
         torch.distributed.all_gather_object(values, value)
         return values
 

@@ -11,12 +11,12 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, Protocol
+from typing import Protocol
 
-from transformers import TrainerCallback
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from ...configs.schema import TrainConfig
 from .abort import AbortStep
@@ -49,7 +49,7 @@ class StopOnSignal(TrainerCallback):
         self._changing = False
         self._began: float | None = None
         self._steps: deque[float] = deque(maxlen=REMEMBERED_STEPS)
-        self._previous_handlers: dict[int, Any] = {}
+        self._previous_handlers: dict[int, Callable[[int, FrameType | None], object] | int | None] = {}
 
     @contextmanager
     def listening(self) -> Iterator[None]:
@@ -111,7 +111,7 @@ class StopOnSignal(TrainerCallback):
         finally:
             self._changing = False
 
-    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
         """The previous step is complete: weights, record and, if due, checkpoint.
 
         A signal that arrived after `on_step_end` of that step is handled here.
@@ -123,18 +123,19 @@ class StopOnSignal(TrainerCallback):
         if self.received is not None:
             self._finish_or_leave(self.grace[self.received])
 
-    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_pre_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
+    ) -> None:
         """From here until the next step, weights and records are inconsistent: do not abort."""
         self._changing = True
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
         """After a signal, make the trainer save and stop."""
         if self._began is not None:
             self._steps.append(time.perf_counter() - self._began)
         if self.received is not None:
             log.warning("received %s: saving a checkpoint and stopping", self.name)
             control.should_save = control.should_training_stop = True
-        return control
 
     @property
     def name(self) -> str:

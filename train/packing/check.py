@@ -6,7 +6,7 @@ warning and uses one row per leaf.
 
 import logging
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,10 @@ from ...errors import ConfigError, ModelError
 from ...rollouts.engines.shared_prefix import obstacle
 from .attention import Kind
 from .packing import packed_logps
+
+if TYPE_CHECKING:
+    from peft import PeftModel
+    from transformers import PreTrainedModel
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +43,7 @@ class PackingComparison:
         return self.apart <= self.allowed  # False for NaN
 
 
-def settle_packing(settings: TrainConfig, rollout: RolloutConfig, model: nn.Module) -> bool:
+def settle_packing(settings: TrainConfig, rollout: RolloutConfig, model: "PreTrainedModel | PeftModel") -> bool:
     """`train.packing` resolved to true or false. `model` is the policy, adapters included.
 
     Raises ModelError if packing is required but not possible for the policy, ConfigError if FlexAttention is required
@@ -76,12 +80,12 @@ def attention_kind(setting: Literal["auto", "sdpa", "flex"], device: torch.devic
     return setting
 
 
-def why_not(model: nn.Module, longest: int, kind: Kind = "sdpa") -> str:
+def why_not(model: "PreTrainedModel | PeftModel", longest: int, kind: Kind = "sdpa") -> str:
     """Why `model` cannot use packed rows with sequences of up to `longest` tokens; "" if it can.
 
     If there is a reason, the attention implementation of the model is restored.
     """
-    full_config: Any = model.config
+    full_config = model.config
     config = full_config.get_text_config()
     name = repr(getattr(config, "model_type", "?"))
     if unsupported := obstacle(config, longest):

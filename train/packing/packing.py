@@ -8,7 +8,6 @@ and gradients equal those of flat rows.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from accelerate.utils import extract_model_from_parallel
@@ -185,9 +184,9 @@ def _logits(model: nn.Module, packed: Packed, indices: Tensor, attention: Kind) 
     return logits
 
 
-def _separable_head(model: nn.Module) -> Any:
+def _separable_head(model: nn.Module) -> nn.Linear | None:
     """The output head, if log-probabilities are a plain softmax of its output and its weights are not sharded."""
-    policy: Any = extract_model_from_parallel(model, keep_torch_compile=False)
+    policy = extract_model_from_parallel(model, keep_torch_compile=False)
     config, head = policy.config.get_text_config(), policy.get_output_embeddings()
     changed = any(getattr(config, name, None) not in (None, 1, 1.0) for name in _LOGIT_SETTINGS)
     return head if isinstance(head, nn.Linear) and not changed and not hasattr(head.weight, "ds_id") else None
@@ -208,7 +207,7 @@ def _without_head(head: nn.Module) -> Iterator[None]:
 
 def _read_hidden(
     hidden: Tensor,
-    head: Any,
+    head: nn.Linear,
     slot: Tensor,
     targets: Tensor,
     temperature: Tensor,
