@@ -442,8 +442,8 @@ def evaluate(
     if checkpoint is not None and folder is None:
         message = f"--checkpoint {checkpoint} needs a run folder, and {run!r} is a config."
         raise ConfigError(message, code="checkpoint-without-run")
+    from .eval.results import summary
     from .eval.run import evaluate_each
-    from .eval.summary import summary
 
     for path in evaluate_each(settings, folder, output, env, checkpoint, _print_stderr if checked else None, overwrite):
         _print_stderr(summary(path.with_name("results.json")))
@@ -459,8 +459,8 @@ def _evaluate_spec(
 
         typer.echo(dump_spec(spec), nl=False)
         raise typer.Exit
+    from .eval.results import plan_summary
     from .eval.spec import evaluate_spec
-    from .eval.summary import plan_summary
 
     path, failed = evaluate_spec(spec, output, _print_stderr if checked else None, overwrite)
     _print_stderr(plan_summary(path))

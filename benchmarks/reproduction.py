@@ -201,7 +201,7 @@ class Services:
         key = (config.env.index, config.eval.split, config.eval.limit)
         if key not in self._questions:
             client = self.open(config)
-            self._questions[key] = held_out_questions(client, client.environment().model_dump(), config)
+            self._questions[key] = held_out_questions(client, client.environment(), config)
         return self._questions[key]
 
 

@@ -15,7 +15,7 @@ from itertools import combinations
 from typing import Any
 
 from querylect.errors import DataError
-from querylect.eval.drift.queries import System, read_system, success_of
+from querylect.eval.drift.queries import RetrieverQueries, read_system, success_of
 from querylect.eval.drift.results import KINDS, DriftResults, DriftSettings, pair_of
 from querylect.eval.drift.run import measure
 from querylect.eval.records import write_text
@@ -39,7 +39,7 @@ def measure_drift(options: Options) -> None:
     log.info("RE-MMD between the rewrites of steps %s", steps)
     encode, model = open_encoder(DriftSettings().model)
 
-    def policies(step: int, success: str) -> dict[str, list[System]]:
+    def policies(step: int, success: str) -> dict[str, list[RetrieverQueries]]:
         return {
             arm.name: [
                 read_system(
@@ -52,7 +52,7 @@ def measure_drift(options: Options) -> None:
             for arm in arms
         }
 
-    def compared(systems: Sequence[System], sigma: float | None, draws: int) -> DriftResults:
+    def compared(systems: Sequence[RetrieverQueries], sigma: float | None, draws: int) -> DriftResults:
         settings = DriftSettings(sigma=sigma, permutations=draws, bootstrap=draws)
         return measure(systems, settings, encode, model)
 
@@ -79,21 +79,21 @@ def measure_drift(options: Options) -> None:
     write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
-def _together(name: str, systems: Sequence[System]) -> System:
+def _together(name: str, systems: Sequence[RetrieverQueries]) -> RetrieverQueries:
     """The queries of all seeds as those of one retriever."""
     queries = sorted(
         (query for system in systems for query in system.queries),
         key=lambda query: (query.question_id, query.question, query.text),
     )
-    return System(name, "", "all seeds", tuple(queries))
+    return RetrieverQueries(name, "", "all seeds", tuple(queries))
 
 
 def _between_and_within(
-    found: DriftResults, by_arm: Mapping[str, Sequence[System]], kind: str
+    found: DriftResults, by_arm: Mapping[str, Sequence[RetrieverQueries]], kind: str
 ) -> dict[str, list[float]]:
     """RE-MMD² of every pair of policies of different retrievers, and of two seeds of one."""
 
-    def value(one: System, other: System) -> float:
+    def value(one: RetrieverQueries, other: RetrieverQueries) -> float:
         pair = pair_of(found.pairs, one.name, other.name)
         assert pair is not None
         return pair.drifts[kind].value

@@ -22,7 +22,7 @@ from ..rollouts.grow import ANSWERED_AT_ONCE, Grower
 from ..rollouts.memory import give_back_freed_memory
 from ..rollouts.random_streams import stream
 from ..rollouts.tree import Tree
-from .journal import Key
+from .journal import AnswerKey
 from .records import METRICS, EvalRecord, raw_record
 
 
@@ -51,7 +51,7 @@ class Answered:
 
     questions: int
     records: list[EvalRecord]
-    missing: dict[Key, str] = field(default_factory=dict)
+    missing: dict[AnswerKey, str] = field(default_factory=dict)
     """The reason for each answer that the model did not give."""
 
 

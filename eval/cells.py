@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from ..data.types import Question
 from ..envs.client.base import EnvironmentApi
@@ -45,9 +44,9 @@ class FailedCell:
     message: str
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Cell:
-    """One system in one environment."""
+    """One system in one environment. A cell equals only itself."""
 
     environment: EvalEnvironment
     system: System
@@ -121,7 +120,7 @@ def make_cell(
     With `versions` of packages, answers of other versions are not reused. Raises ConfigError where the system does not
     fit the environment.
     """
-    identity: dict[str, Any] = {
+    identity: dict[str, object] = {
         "place": environment.identity,
         "depth": system.depth,
         "metrics": list(system.asking.metrics),

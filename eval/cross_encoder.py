@@ -1,23 +1,23 @@
 """The cross-encoder of `env.rerank`, for methods (methods/runner.py) that score single pairs."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 from ..configs.schema import RerankConfig
 from ..envs.retrievers.rerank import Reranker
 
 
+@dataclass(frozen=True)
 class PairScorer:
-    """A loaded cross-encoder."""
+    """A cross-encoder, loaded at its first use; `config.depth` is ignored."""
 
-    def __init__(self, config: RerankConfig) -> None:
-        """`depth` is ignored. Raises ModelError for a model that does not exist or is no cross-encoder."""
-        self._model = Reranker.open(config)
+    config: RerankConfig
 
-    @property
-    def identity(self) -> dict[str, object]:
-        """The model's identity as plain data, for result files."""
-        return {name: value for name, value in self._model.card.items() if name != "depth"}
+    @cached_property
+    def _model(self) -> Reranker:
+        return Reranker.open(self.config)
 
     def scores(self, question: str, texts: Sequence[str]) -> list[float]:
-        """One score per text; higher is better. Raises ModelError where a score is not finite."""
+        """One score per text; higher is better. Raises ModelError for an unusable model or score."""
         return self._model.scores([(question, text) for text in texts]) if texts else []

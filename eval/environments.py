@@ -11,7 +11,6 @@ from collections.abc import Container, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from ..configs.environment import DatasetConfig, EnvironmentConfig
 from ..configs.evaluation import SpecConfig, SpecEnvironment
@@ -57,7 +56,7 @@ class EvalEnvironment:
     documents: int
     """Number of documents in the corpus."""
     corpus_hash: str
-    identity: dict[str, Any] = field(repr=False)
+    identity: dict[str, object] = field(repr=False)
     """Everything about the environment that an answer depends on."""
     sample: QuestionSample | None = None
     """How questions were sampled, if `limit` left some out."""
@@ -110,7 +109,7 @@ def described_by_service(
     )
 
 
-def retriever_name(card: Mapping[str, Any]) -> str:
+def retriever_name(card: Mapping[str, object]) -> str:
     """The name under which a retriever's figures are published. With a reranker it is another system."""
     return f"{card['name']} with a reranker" if card.get("rerank") else str(card["name"])
 
@@ -243,7 +242,7 @@ def searched_here(
         return template.replace("{dataset}", dataset)
 
     env = settings.env
-    changes: dict[str, Any] = {"dataset": source, "name": env.name or f"{dataset}/{env.retriever}"}
+    changes: dict[str, object] = {"dataset": source, "name": env.name or f"{dataset}/{env.retriever}"}
     if env.hybrid is not None:
         members = [
             member.model_copy(update={"index": folder(member.index, "env.hybrid.members.index")})

@@ -3,7 +3,6 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from ..configs.evaluation import SpecConfig
 from ..configs.schema import RunConfig
@@ -48,7 +47,7 @@ def export_trec(config: RunConfig, run: Path | None, split: str, to: Path, depth
         / len(rankings)
         for name, rankings in runs.items()
     }
-    metadata: dict[str, Any] = {
+    metadata: dict[str, object] = {
         "environment": environment.name,
         "split": split,
         "questions": len(questions),
@@ -96,19 +95,16 @@ def write_trec_files(
     folder: Path,
     spec: SpecConfig,
     cells: Sequence[Cell],
-    records: Mapping[int, Sequence[EvalRecord]],
+    records: Mapping[Cell, Sequence[EvalRecord]],
     licences: Mapping[str, str],
 ) -> list[str]:
-    """Write the TREC files of a spec by dataset; returns notes on datasets that the format cannot represent.
-
-    `records` are keyed by id() of their cell.
-    """
+    """Write the TREC files of a spec by dataset; returns notes on datasets that the format cannot represent."""
     notes = []
     for dataset in spec.datasets:
         of_dataset = [cell for cell in cells if cell.environment.dataset == dataset]
         runs: dict[str, dict[str, list[RankedHit]]] = {}
         for cell in of_dataset:
-            for record in records[id(cell)]:
+            for record in records[cell]:
                 if record.ranking and None not in record.metrics.values():
                     sample = f"-sample{record.sample}" if cell.system.asking.samples is not None else ""
                     turn = f"-turn{record.turn}" if record.turn else ""

@@ -9,7 +9,6 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from ..configs.evaluation import SystemConfig
 from ..configs.llm import LlmConfig
@@ -68,7 +67,7 @@ def weights_identity(base_model: str, checkpoint: Path | None) -> dict[str, str 
     }
 
 
-def llm_identity(config: LlmConfig) -> dict[str, Any]:
+def llm_identity(config: LlmConfig) -> dict[str, object]:
     """The identity of a prompted model that is not trained. Raises ModelError as `model_identity`."""
     if config.base_url is not None:
         return {"endpoint": config.base_url, "model": config.model, "extra": config.extra}
@@ -76,13 +75,13 @@ def llm_identity(config: LlmConfig) -> dict[str, Any]:
 
 
 def system_identity(
-    system: SystemConfig, config: RunConfig, weights: Mapping[str, Any], rewriter: RewritingStrategy, seed: int
-) -> dict[str, Any]:
+    system: SystemConfig, config: RunConfig, weights: Mapping[str, object], rewriter: RewritingStrategy, seed: int
+) -> dict[str, object]:
     """Everything a rewriting system's answers depend on. `rewriter` is the one built for this environment."""
     rollout = config.rollout
     sampled = {"samples": system.samples, "temperature": system.temperature, "top_p": system.top_p, "seed": seed}
     if system.llm is not None:
-        model: dict[str, Any] = {"passages": system.passages}
+        model: dict[str, object] = {"passages": system.passages}
     else:
         model = {
             "dtype": resolved_dtype(config.policy.dtype),
@@ -117,7 +116,7 @@ def options_identity(questions: Sequence[Question]) -> str | None:
     return digest(options) if options else None
 
 
-def _prompts(rewriter: RewritingStrategy, turns: int) -> list[Any]:
+def _prompts(rewriter: RewritingStrategy, turns: int) -> list[object]:
     """The rewriter's prompts around a placeholder question and documents, and its plans for example completions."""
     question, documents = Question("?", "{question}", ("{one}", "{other}")), [Document("?", "{title}", "{text}")] * 2
     if isinstance(rewriter, Staged):
@@ -130,6 +129,6 @@ def _prompts(rewriter: RewritingStrategy, turns: int) -> list[Any]:
     return [rewriter.name, rewriter.opening, rewriter.first(question), follow_ups, plans]
 
 
-def digest(value: Mapping[str, Any] | list[Any]) -> str:
+def digest(value: Mapping[str, object] | Sequence[object]) -> str:
     """SHA-256 (64 hex digits) of plain data, independent of key order."""
     return hashlib.sha256(json.dumps(value, sort_keys=True, ensure_ascii=False).encode()).hexdigest()

@@ -10,7 +10,6 @@ unscorable) gets further lines, and the last ones count. An answer that the mode
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from ..data.types import Question
 from ..errors import DataError
@@ -18,11 +17,11 @@ from ..storage import append, cut_off_half_a_line, parse_json, writing
 from .identity import digest
 from .records import EvalRecord, read_records, record_line, write_text
 
-Key = tuple[str, int, int]
+AnswerKey = tuple[str, int, int]
 """Question id, turn, sample."""
 
 
-def fingerprint(identity: Mapping[str, Any]) -> str:
+def fingerprint(identity: Mapping[str, object]) -> str:
     """20 hex digits of the SHA-256 of `identity` (plain data)."""
     return digest(identity)[:20]
 
@@ -30,7 +29,7 @@ def fingerprint(identity: Mapping[str, Any]) -> str:
 class Journal:
     """The folder of one cell."""
 
-    def __init__(self, cells: Path, identity: Mapping[str, Any]) -> None:
+    def __init__(self, cells: Path, identity: Mapping[str, object]) -> None:
         """`identity` is everything the answers depend on, as plain data."""
         self.fingerprint = fingerprint(identity)
         self.folder = cells / self.fingerprint
@@ -46,7 +45,7 @@ class Journal:
         if not self.records.is_file():
             return []
         cut_off_half_a_line(self.records)
-        by_key: dict[Key, EvalRecord] = {}
+        by_key: dict[AnswerKey, EvalRecord] = {}
         for record in read_records(self.records):
             question, turn, sample = record.question_id, record.turn, record.sample
             by_key[question, turn, sample] = record
@@ -55,7 +54,7 @@ class Journal:
                 later += 1
         return list(by_key.values())
 
-    def missing(self) -> dict[Key, str]:
+    def missing(self) -> dict[AnswerKey, str]:
         """The reason of the last attempt for each answer that was requested and never came."""
         if not self.unanswered.is_file():
             return {}
@@ -71,7 +70,7 @@ class Journal:
         answered = {(record.question_id, record.turn, record.sample) for record in self.read()}
         return {key: reason for key, reason in reasons.items() if key not in answered}
 
-    def miss(self, reasons: Mapping[Key, str]) -> None:
+    def miss(self, reasons: Mapping[AnswerKey, str]) -> None:
         """Append the reasons of missing answers to missing.jsonl. Raises StorageError as `append`."""
         if not reasons:
             return

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from ..configs.environment import DatasetConfig
 from ..configs.schema import RunConfig
@@ -12,6 +11,7 @@ from ..data.mixed_ids import joined
 from ..data.sampling import draw
 from ..data.types import Question
 from ..envs.client.base import EnvironmentApi
+from ..envs.server.schemas import EnvironmentInfo
 from ..errors import ConfigError, DataError, QuerylectError
 from .environments import AllDocuments, EvalEnvironment
 from .systems import RewritingSystem
@@ -29,19 +29,18 @@ def refuse_training_split(config: RunConfig) -> None:
         )
 
 
-def held_out_questions(client: EnvironmentApi, info: Mapping[str, Any], config: RunConfig) -> list[Question]:
+def held_out_questions(client: EnvironmentApi, info: EnvironmentInfo, config: RunConfig) -> list[Question]:
     """The questions to evaluate, after checking that none of them is in the environment's training split.
 
     Raises ConfigError for an unknown or empty split, DataError for a question id or text found in both.
     """
     split = config.eval.split
-    splits = info.get("splits", {})
-    if not splits.get(split):
-        message = f"the environment has no questions in split {split!r}; it has {splits}. Change eval.split."
+    if not info.splits.get(split):
+        message = f"the environment has no questions in split {split!r}; it has {info.splits}. Change eval.split."
         raise ConfigError(message, code="no-questions")
     questions = draw(client.questions(split), config.eval.limit, config.eval.sample_seed)
-    if splits.get("train"):
-        refuse_overlap(str(info.get("name", "environment")), split, questions, client.questions("train"))
+    if info.splits.get("train"):
+        refuse_overlap(info.name, split, questions, client.questions("train"))
     return questions
 
 

@@ -12,11 +12,11 @@ import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ..configs.differences import FREE_TO_CHANGE, among, flat
 from ..configs.schema import RunConfig
 from ..data.types import Question
+from ..envs.server.schemas import EnvironmentInfo
 from ..errors import ConfigError
 from ..storage import parse_json
 from .identity import digest
@@ -47,7 +47,7 @@ class Placement:
     overwrite: bool = False
     """Write into `folder` even over another evaluation."""
 
-    def settle(self, identity: Mapping[str, Any], title: str) -> Path:
+    def settle(self, identity: Mapping[str, object], title: str) -> Path:
         """The folder for results with this identity; a folder aside is named after `title`.
 
         Raises ConfigError where the folder holds another evaluation and `aside` is off.
@@ -73,11 +73,11 @@ def question_set(questions: Sequence[Question]) -> str:
 
 def evaluation_identity(
     config: RunConfig,
-    info: Mapping[str, Any],
+    info: EnvironmentInfo,
     questions: Sequence[Question],
     systems: Collection[str],
     checkpoint_hash: str,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """The identity of one evaluation of a run. `info` is the environment's description of itself."""
     return {
         "split": config.eval.split,
@@ -85,18 +85,18 @@ def evaluation_identity(
         "question set": question_set(questions),
         "checkpoint": checkpoint_hash,
         "systems": sorted(systems),
-        "environment": {name: info.get(name) for name in ("name", "index_hash", "settings_hash", "gain")},
+        "environment": info.model_dump(include={"name", "index_hash", "settings_hash", "gain"}),
         "settings": answer_settings(config),
     }
 
 
-def answer_settings(config: RunConfig) -> dict[str, Any]:
+def answer_settings(config: RunConfig) -> dict[str, object]:
     """The settings that greedy answers depend on, by dotted name."""
     settings = {key: value for key, value in flat(config.model_dump(mode="json")) if not among(key, _IGNORED_SETTINGS)}
     return {**settings, "search_depth": config.search_depth}
 
 
-def differences(previous: Mapping[str, Any] | None, current: Mapping[str, Any]) -> Iterator[str]:
+def differences(previous: Mapping[str, object] | None, current: Mapping[str, object]) -> Iterator[str]:
     """The differences between two identities, such as "split: test → validation"; none without a previous one.
 
     Added parts (`questions`: another task, another dataset) and settings that only one version has do not count.
@@ -113,7 +113,7 @@ def differences(previous: Mapping[str, Any] | None, current: Mapping[str, Any]) 
         yield "an earlier version wrote it, without saying what was asked"
 
 
-def refuse_other(path: Path, identity: Mapping[str, Any], overwrite: bool = False) -> None:
+def refuse_other(path: Path, identity: Mapping[str, object], overwrite: bool = False) -> None:
     """Raise ConfigError where the results in `path` have another identity; no results are fine."""
     previous = _identity(path)
     changes = [] if overwrite else list(differences(previous, identity))
@@ -125,7 +125,7 @@ def refuse_other(path: Path, identity: Mapping[str, Any], overwrite: bool = Fals
         )
 
 
-def _identity(path: Path) -> dict[str, Any] | None:
+def _identity(path: Path) -> dict[str, object] | None:
     """The identity in a results file; {} where it has none, None where the file does not exist."""
     try:
         values = parse_json(path.read_text(encoding="utf-8")).get("identity")

@@ -23,7 +23,7 @@ from ..rewriters.base import RewritingStrategy
 from ..rewriters.frozen import FrozenAnswer, ask_turn
 from ..rewriters.plans import with_earlier
 from .answering import Answered, Asking
-from .journal import Key
+from .journal import AnswerKey
 from .records import EvalRecord, record_of_search
 
 
@@ -75,7 +75,7 @@ class _Batch:
     rewriter: RewritingStrategy
     rollout: RolloutConfig
     records: list[EvalRecord] = field(default_factory=list)
-    missing: dict[Key, str] = field(default_factory=dict)
+    missing: dict[AnswerKey, str] = field(default_factory=dict)
     turn: int = 0
     paths: list[_Path] = field(init=False)
 

@@ -1,17 +1,14 @@
 """Everything needed to reproduce a result: settings, environment, versions, seed, licence."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from .. import __version__
 from ..configs.load import dump_config
 from ..configs.schema import RunConfig
+from ..envs.server.schemas import EnvironmentInfo
 from ..provenance import installed_versions, versions
 from .identity import folder_identity
-
-__all__ = ["Provenance", "answering_versions", "provenance", "versions"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +23,7 @@ class Provenance:
     policy: str
     checkpoint: str
     """Folder of the trained policy; "" where none was evaluated."""
-    environment: dict[str, Any]
+    environment: EnvironmentInfo
     """The environment's description of itself: retriever card, sizes, hashes."""
     versions: dict[str, str]
     licence: str
@@ -44,7 +41,7 @@ def answering_versions() -> dict[str, str]:
     return {"querylect": __version__, **installed_versions(("transformers", "vllm"))}
 
 
-def provenance(config: RunConfig, environment: Mapping[str, Any], checkpoint: Path | None, licence: str) -> Provenance:
+def provenance(config: RunConfig, environment: EnvironmentInfo, checkpoint: Path | None, licence: str) -> Provenance:
     """Collect the provenance of an evaluation on this machine."""
     from ..rollouts.policy import torch_dtype
 
@@ -56,7 +53,7 @@ def provenance(config: RunConfig, environment: Mapping[str, Any], checkpoint: Pa
         bootstrap=config.eval.bootstrap,
         policy=config.policy.model,
         checkpoint=str(checkpoint) if checkpoint is not None else "",
-        environment=dict(environment),
+        environment=environment,
         versions=versions(),
         licence=licence,
         config=dump_config(config),

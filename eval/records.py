@@ -7,17 +7,17 @@ before the deadline) and is never treated as 0.
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
 
 from .. import storage
 from ..data.types import Question
 from ..envs.plan import SearchPlan
 from ..envs.server.schemas import StepResult
-from ..errors import DataError, StorageError
+from ..errors import DataError, StorageError, in_one_line
 from ..rollouts.tree import Tree
-from ..storage import parse_json
 
 METRICS = ("ndcg@10", "recall@10", "mrr@10")
 """Metrics of every ranking; significance is tested on the first one."""
@@ -57,7 +57,7 @@ class EvalRecord:
     format_ok: bool
     scores: tuple[float, ...] = ()
     """Retriever scores of the ranked documents."""
-    plan: dict[str, Any] | None = None
+    plan: dict[str, object] | None = None
     """The search plan as sent (envs/plan.py); None where the format failed."""
     seconds: float = 0.0
     """Time of generation and search up to and including this turn: the batch's time, divided equally."""
@@ -65,6 +65,9 @@ class EvalRecord:
     """Index of the sampled answer, from 0."""
     cut: bool | None = None
     """Whether the answer was cut at its token limit; None where no model wrote, and in records of earlier versions."""
+
+
+_RECORD = TypeAdapter(EvalRecord)
 
 
 def records_of_trees(
@@ -197,10 +200,11 @@ def read_records(path: Path) -> list[EvalRecord]:
         if not line:
             continue
         try:
-            records.append(_record(parse_json(line)))
-        except (ValueError, TypeError, AttributeError) as error:
+            records.append(_RECORD.validate_json(line, extra="forbid"))
+        except ValidationError as error:
             raise DataError(
-                f"{path}, line {number}, is not an evaluation record ({error}). Run `querylect eval` again.",
+                f"{path}, line {number}, is not an evaluation record ({in_one_line(error)}). Run `querylect eval` "
+                "again.",
                 code="invalid-record",
             ) from error
     return records
@@ -232,12 +236,3 @@ def metrics_of(
     if missing and not failed:
         raise ValueError(f"the environment scored {sorted(values)}; expected {', '.join(missing)} as well")
     return {name: float(values.get(name, 0.0)) for name in names}
-
-
-def _record(row: dict[str, Any]) -> EvalRecord:
-    row = {"cut": None, **row}
-    names = {field.name for field in fields(EvalRecord)}
-    if set(row) != names:
-        raise ValueError(f"keys {sorted(row)}; expected {sorted(names)}")
-    sequences = {name: tuple(row[name]) for name in ("rewrites", "ranking", "scores")}
-    return EvalRecord(**{**row, **sequences})

@@ -1,16 +1,71 @@
-"""results.json: the tables of an evaluation as plain data, written and read back."""
+"""results.json: what an evaluation writes as plain data, and reads back for its reports and the terminal."""
 
-from collections.abc import Mapping
-from dataclasses import asdict, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
 from typing import Any
 
+from ..data.sampling import QuestionSample
+from ..rewriters.card import RetrieverCard
+from ..storage import parse_json
+from .behaviour import percent
+from .cells import FailedCell
 from .provenance import Provenance
+from .records import METRICS
 from .run_table import MAIN_METRIC, RunTable, explanation, headline
 from .statistics import PairedComparison
-from .table import Arm, Comparison, MeanCosts, Row, Table, TableScore
+from .table import Arm, Comparison, MeanCosts, Row, Table, TableScore, decimal
+from .transfer import Transfer
 
 
-def run_json(results: RunTable, provenance: Provenance, created: str) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class CellEntry:
+    """One system in one environment on one dataset."""
+
+    system: str
+    dataset: str
+    environment: str
+    questions: int
+    turns: list[int]
+    samples: int | None
+    fingerprint: str
+    records: str
+    """File of the records, relative to the folder of the evaluation."""
+    missing: dict[str, int]
+    """How many answers the model failed to give, by reason."""
+    sample: QuestionSample | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentEntry:
+    """One environment on one dataset."""
+
+    dataset: str
+    environment: str
+    retriever: RetrieverCard
+    identity: Mapping[str, object]
+    documents: int | None = None
+    corpus: str = ""
+    """Hash of the corpus."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpecResults:
+    """What a report reads from the results of a spec, besides the tables."""
+
+    created: str
+    name: str
+    family: str
+    """The comparisons that Holm's correction covers, in words."""
+    cells: Sequence[CellEntry]
+    failed: Sequence[FailedCell]
+    places: Sequence[EnvironmentEntry]
+    notes: Sequence[str]
+    versions: Mapping[str, str]
+    transfer: Transfer | None = None
+
+
+def run_json(results: RunTable, provenance: Provenance, created: str) -> dict[str, object]:
     """The results of a run: the table and everything needed to reproduce it."""
     return {
         "created": created,
@@ -28,11 +83,11 @@ def run_json(results: RunTable, provenance: Provenance, created: str) -> dict[st
             {**_comparison_json(row), "significant": row.significant, "verdict": row.verdict}
             for row in results.table.comparisons
         ],
-        "provenance": asdict(provenance),
+        "provenance": {**asdict(provenance), "environment": provenance.environment.model_dump()},
     }
 
 
-def _system_json(row: Row, score: TableScore) -> dict[str, Any]:
+def _system_json(row: Row, score: TableScore) -> dict[str, object]:
     """One row of a run's table. Where no model wrote, every answer counts as one in the requested format."""
     costs = row.costs
     assert costs is not None, "every row of a run has records"
@@ -54,7 +109,7 @@ def _system_json(row: Row, score: TableScore) -> dict[str, Any]:
     }
 
 
-def table_json(table: Table) -> dict[str, Any]:
+def table_json(table: Table) -> dict[str, object]:
     """A table of a spec; `table_of` reads it back."""
     return {
         "title": table.title,
@@ -100,11 +155,48 @@ def table_of(content: Mapping[str, Any]) -> Table:
     )
 
 
-def _row_json(row: Row) -> dict[str, Any]:
+def _row_json(row: Row) -> dict[str, object]:
     scores = {name: asdict(score) if score is not None else None for name, score in row.scores.items()}
     costs = asdict(row.costs) if row.costs is not None else None
     return {**row.arm._asdict(), "label": row.label, "scores": scores, "costs": costs}
 
 
-def _comparison_json(row: Comparison) -> dict[str, Any]:
+def _comparison_json(row: Comparison) -> dict[str, object]:
     return {**row.arm._asdict(), "against": row.baseline._asdict(), **asdict(row.test), "p_holm": row.p_holm}
+
+
+_SUMMARY_HEAD = ("system", METRICS[0], "with fall-back", "repeats question", "cut", "in format")
+
+
+def summary(results: Path) -> str:
+    """The headline, a table of all systems, and notes on the weights of the training-free baselines."""
+    content = parse_json(results.read_text(encoding="utf-8"))
+    best = content["best_training_free"]
+    rows = [list(_SUMMARY_HEAD), *(_summary_row(row, best) for row in content["systems"])]
+    return "\n".join([content["headline"], "", *_aligned(rows), "", *content["notes"]]).rstrip()
+
+
+def _summary_row(row: Mapping[str, Any], best: str | None) -> list[str]:
+    name = Arm(row["system"], row["turn"]).label + (" (best training-free)" if row["system"] == best else "")
+    cells = [name, decimal(row["metrics"][METRICS[0]])]
+    if not row["turn"]:
+        return cells + ["–"] * 4
+    shares = [percent(row[key]) for key in ("repeats", "cut", "format_ok")]
+    return [*cells, decimal(row["with_fall_back"]), *shares]
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows padded to aligned columns; the first column is left-aligned, the others right-aligned."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if not position else cell.rjust(width)
+            for position, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    ]
+
+
+def plan_summary(tables: Path) -> str:
+    """The tables of an evaluated plan."""
+    return tables.read_text(encoding="utf-8")

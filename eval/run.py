@@ -13,8 +13,8 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from ..configs.evaluation import SystemConfig
 from ..configs.mix import chosen, environments
@@ -26,6 +26,7 @@ from ..data.types import Dataset, Question
 from ..envs.client.base import EnvironmentApi
 from ..envs.client.connect import open_environments
 from ..envs.client.multi import MixedClient
+from ..envs.server.schemas import EnvironmentInfo
 from ..errors import ConfigError
 from ..rollouts.checkpoints import find_checkpoint, find_warm_start
 from ..rollouts.grow import ANSWERED_AT_ONCE
@@ -147,32 +148,22 @@ def evaluate_each(
     placement = place_results(config, run, output, checkpoint, overwrite)
     with open_environments(config) as client:
         clients = client.clients if isinstance(client, MixedClient) else dict.fromkeys(members, client)
-        held_out = {
-            key: held_out_questions(clients[key], clients[key].environment().model_dump(), member)
-            for key, member in members.items()
-        }
+        opened = {key: RunEnvironment(member, clients[key]) for key, member in members.items()}
+        held_out = {key: environment.questions for key, environment in opened.items()}
         if config.mix is not None:
             refuse_trained_elsewhere(held_out, config.eval.split, clients)
         folders = {
             key: report_folder(placement.folder, key) if config.mix is not None else placement.folder for key in members
         }
         checked = {
-            key: _check_baselines(member, clients[key], held_out[key], folders[key], check)
-            for key, member in members.items()
+            key: _check_baselines(environment.described, folders[key], check) if check is not None else []
+            for key, environment in opened.items()
         }
-        for environment, member in members.items():
+        for key, member in members.items():
             systems = systems_of_run(member, checkpoint, warm_start)
-            target = replace(placement, folder=folders[environment])
-            yield evaluate_systems(
-                member,
-                clients[environment],
-                systems,
-                target,
-                run=run,
-                checkpoint=checkpoint,
-                baselines=checked[environment],
-                questions=held_out[environment],
-            )
+            target = replace(placement, folder=folders[key])
+            environment = opened.pop(key)  # so that the dataset of the one before is freed
+            yield evaluate_systems(environment, systems, target, run=run, checkpoint=checkpoint, baselines=checked[key])
 
 
 def report_folder(run: Path, environment: str) -> Path:
@@ -193,35 +184,73 @@ def place_results(
     return Placement(folder, belongs, aside=output is None, overwrite=overwrite)
 
 
-def _evaluated_settings(config: RunConfig) -> list[Any]:
+def _evaluated_settings(config: RunConfig) -> list[object]:
     """The settings that select the questions and determine the answers."""
     question_settings = (config.eval.split, config.eval.limit, config.eval.sample_seed)
     return [question_settings, {name: answer_settings(member) for name, member in environments(config).items()}]
 
 
+class RunEnvironment:
+    """The environment of a run, its questions to evaluate, and its dataset; each is read once, when it is needed."""
+
+    def __init__(self, config: RunConfig, client: EnvironmentApi) -> None:
+        self.config, self.client = config, client
+
+    @cached_property
+    def info(self) -> EnvironmentInfo:
+        """The environment's description of itself."""
+        return self.client.environment()
+
+    @cached_property
+    def questions(self) -> list[Question]:
+        """The questions to evaluate. Raises as `held_out_questions`."""
+        return held_out_questions(self.client, self.info, self.config)
+
+    @cached_property
+    def dataset(self) -> Dataset | None:
+        """The dataset of a local environment, for gold titles and the licence; None for a remote one."""
+        if self.config.client.urls != "local":
+            return None
+        from ..data.load import load_dataset
+
+        return load_dataset(self.config.env.dataset)
+
+    @cached_property
+    def described(self) -> EvalEnvironment:
+        """The environment in the form in which cells are answered in it."""
+        name, settings = self.info.name, self.config.eval
+        everything = self.client.questions(settings.split)
+        return described_by_service(
+            "",
+            name,
+            self.config,
+            self.info,
+            self.questions,
+            everything,
+            published_dataset=self.dataset.name if self.dataset is not None else name.rpartition("/")[0] or name,
+            sample=sampled(len(self.questions), len(everything), settings.limit, settings.sample_seed),
+            client=self.client,
+        )
+
+
 def evaluate_systems(
-    config: RunConfig,
-    client: EnvironmentApi,
+    evaluated: RunEnvironment,
     systems: Sequence[System],
     destination: Path | Placement,
     *,
     run: Path | None = None,
     checkpoint: Path | None = None,
     baselines: Sequence[BaselineCheck] = (),
-    questions: Sequence[Question] | None = None,
 ) -> Path:
-    """`evaluate` with a given environment client and systems; `run` only adds training curves to the report.
+    """`evaluate` with given systems in an open environment; `run` only adds training curves to the report.
 
-    `baselines` (raw questions against published figures) goes into results.json. `questions` are those of
-    `held_out_questions`, which draws them where they are None. Raises ConfigError where `destination` is a folder that
-    holds another evaluation.
+    `baselines` (raw questions against published figures) goes into results.json. Raises ConfigError where `destination`
+    is a folder that holds another evaluation.
     """
+    config = evaluated.config
     refuse_training_split(config)
-    info, settings = client.environment().model_dump(), config.eval
-    dataset = _local_dataset(config)
-    if questions is None:
-        questions = held_out_questions(client, info, config)
-    environment = _environment(config, client, dataset, questions)
+    info, environment = evaluated.info, evaluated.described
+    settings, dataset = config.eval, evaluated.dataset
     metrics = run / "metrics.jsonl" if run is not None else None
     drawings = draw_run(config, metrics) if metrics is not None and metrics.is_file() else []
     run_provenance = provenance(config, info, checkpoint, licence=dataset.licence if dataset else "")
@@ -275,46 +304,18 @@ def _answer(config: RunConfig, environment: EvalEnvironment, systems: Sequence[S
     return cells
 
 
-def _environment(
-    config: RunConfig, client: EnvironmentApi, dataset: Dataset | None, questions: Sequence[Question]
-) -> EvalEnvironment:
-    """The environment of a run, with the questions to evaluate."""
-    info, settings = client.environment(), config.eval
-    everything = client.questions(settings.split)
-    return described_by_service(
-        "",
-        info.name,
-        config,
-        info,
-        questions,
-        everything,
-        published_dataset=dataset.name if dataset is not None else info.name.rpartition("/")[0] or info.name,
-        sample=sampled(len(questions), len(everything), settings.limit, settings.sample_seed),
-        client=client,
-    )
-
-
-def _check_baselines(
-    config: RunConfig,
-    client: EnvironmentApi,
-    questions: Sequence[Question],
-    folder: Path,
-    check: Callable[[str], None] | None,
-) -> list[BaselineCheck]:
-    """Compare raw questions with published figures and pass one sentence per figure to `check`; nothing without it.
+def _check_baselines(environment: EvalEnvironment, folder: Path, check: Callable[[str], None]) -> list[BaselineCheck]:
+    """Compare raw questions with published figures and pass one sentence per figure to `check`.
 
     The answers are stored in the cells of `folder`. Raises BaselineError where a score differs from the published one,
     and as `compare_with_published`.
     """
-    if check is None:
-        return []
-    environment = _environment(config, client, _local_dataset(config), questions)
     with only_evaluation(folder / CELLS):
         verdicts = compare_with_published(
             environment,
             environment.name,
             folder,
-            config.eval.split,
+            environment.config.eval.split,
             METRICS,
             DEPTH,
             ANSWERED_AT_ONCE,
@@ -324,15 +325,6 @@ def _check_baselines(
         check(verdict.sentence)
     refuse_wrong(verdicts)
     return verdicts
-
-
-def _local_dataset(config: RunConfig) -> Dataset | None:
-    """The dataset of a local environment, for gold titles and the licence; None for a remote one."""
-    if config.client.urls != "local":
-        return None
-    from ..data.load import load_dataset
-
-    return load_dataset(config.env.dataset)
 
 
 def _gold(dataset: Dataset | None, split: str) -> dict[str, str]:

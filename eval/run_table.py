@@ -19,9 +19,7 @@ from .table import (
     Table,
     TableScore,
     TableSpec,
-    format_p,
     listed,
-    signed,
 )
 from .tabulate import answers_of, tabulate
 from .training_free import Tuned, best_baseline, best_by_validation
@@ -173,12 +171,7 @@ def explanation(results: RunTable, split: str) -> str:
     comparisons = final_comparisons(results)
     if not comparisons:
         return f"None of the {results.table.questions} {split} questions has a score for two systems."
-    clauses = [
-        f"{row.test.mean_a:.3f} against {row.test.mean_b:.3f} for {row.baseline.name} (difference "
-        f"{signed(row.test.difference)}, 95% interval {signed(row.test.low)} to {signed(row.test.high)}, "
-        f"p {format_p(row.test.p)}, Holm-adjusted p {format_p(row.p_holm)})"
-        for row in comparisons
-    ]
+    clauses = [row.figures(row.baseline.name) for row in comparisons]
     text = f"Mean nDCG@10 over {comparisons[0].test.n} {split} questions: {'; '.join(clauses)}."
     if results.sample is not None:
         text += f" The questions are a random sample: {results.sample}."

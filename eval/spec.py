@@ -19,21 +19,20 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from ..configs.evaluation import RAW, SpecConfig
 from ..configs.spec_files import dump_spec
 from ..data.references import BaselineCheck
 from ..errors import BaselineError, DataError, IncompleteError, QuerylectError
+from ..provenance import versions
 from .baselines import compare_with_published, refuse_wrong
 from .cells import Cell, FailedCell, answer_cells, failed, make_cell, note_failure, only_evaluation
 from .environments import EvalEnvironment, SpecEnvironments, chosen_environments
 from .export import write_trec_files
 from .leakage import TrainedQuestions
 from .placement import question_set, refuse_other
-from .provenance import versions
 from .records import EvalRecord, refuse_unwritable, write_records, write_text
-from .results import table_json
+from .results import CellEntry, EnvironmentEntry, SpecResults, table_json
 from .spec_tables import build_tables, family
 from .systems import RawSystem, RewritingSystem, System, system_of_spec
 from .text import Page, csv, html, latex, markdown
@@ -63,7 +62,7 @@ class SpecEvaluation:
         return [verdict for _, verdict in self.baselines if verdict.status == "wrong"]
 
     @property
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> dict[str, object]:
         """The identity of the tables: the split and the questions of every dataset."""
         questions = {environment.dataset: question_set(environment.questions) for environment in self.environments}
         return {"split": self.spec.split, "questions": {name: questions.get(name) for name in self.spec.datasets}}
@@ -182,7 +181,7 @@ def write_results(evaluation: SpecEvaluation) -> None:
     """Write all files except the cells."""
     spec, folder, cells = evaluation.spec, evaluation.folder, evaluation.cells
     write_text(folder / "plan.yaml", dump_spec(spec))
-    records = {id(cell): _records(cell) for cell in cells}
+    records = {cell: _records(cell) for cell in cells}
     notes = list(dict.fromkeys(evaluation.notes))
     notes += [f"Nothing was rewritten. {verdict.sentence}" for verdict in evaluation.wrong]
     notes += [note for cell in cells if cell.failure is None for note in cell.missing_notes()]
@@ -198,8 +197,8 @@ def write_results(evaluation: SpecEvaluation) -> None:
     drawing = draw_transfer(matrix) if matrix is not None else None
     shutil.rmtree(folder / "questions", ignore_errors=True)
     for cell in cells:
-        if records[id(cell)]:
-            write_records(folder / _records_path(cell), records[id(cell)])
+        if records[cell]:
+            write_records(folder / _records_path(cell), records[cell])
     trec = folder / "trec"
     shutil.rmtree(trec, ignore_errors=True)
     notes += write_trec_files(trec, spec, cells, records, evaluation.licences) if spec.trec else []
@@ -239,48 +238,46 @@ def _provenance_lines(evaluation: SpecEvaluation) -> list[str]:
     return [*lines, f"To make it again: querylect eval plan.yaml. {version_list}."]
 
 
-def _results_json(evaluation: SpecEvaluation, page: Page, matrix: Transfer | None) -> dict[str, Any]:
+def _results_json(evaluation: SpecEvaluation, page: Page, matrix: Transfer | None) -> dict[str, object]:
+    cells = [
+        CellEntry(
+            system=cell.system.name,
+            dataset=cell.environment.dataset,
+            environment=cell.environment.name,
+            questions=len(cell.environment.questions),
+            turns=cell.turns,
+            samples=cell.system.asking.samples,
+            fingerprint=cell.journal.fingerprint,
+            records=_records_path(cell),
+            missing=cell.missing() if cell.failure is None else {},
+            sample=cell.environment.sample,
+        )
+        for cell in evaluation.cells
+    ]
+    environments = [
+        EnvironmentEntry(env.dataset, env.name, env.card, env.identity, env.documents, env.corpus_hash)
+        for env in evaluation.environments
+    ]
+    results = SpecResults(
+        created=datetime.now(UTC).isoformat(sep=" ", timespec="seconds"),
+        name=evaluation.spec.name,
+        family=page.family,
+        cells=cells,
+        failed=evaluation.failures,
+        places=environments,
+        notes=page.notes,
+        versions=versions(),
+        transfer=matrix,
+    )
     return {
-        "created": datetime.now(UTC).isoformat(sep=" ", timespec="seconds"),
-        "name": evaluation.spec.name,
+        **asdict(results),
         "identity": evaluation.identity,
-        "family": page.family,
         "tables": [table_json(table) for table in page.tables],
-        "transfer": asdict(matrix) if matrix is not None else None,
-        "cells": [
-            {
-                "system": cell.system.name,
-                "dataset": cell.environment.dataset,
-                "environment": cell.environment.name,
-                "questions": len(cell.environment.questions),
-                "sample": asdict(cell.environment.sample) if cell.environment.sample is not None else None,
-                "turns": cell.turns,
-                "samples": cell.system.asking.samples,
-                "fingerprint": cell.journal.fingerprint,
-                "missing": cell.missing() if cell.failure is None else {},
-                "records": _records_path(cell),
-            }
-            for cell in evaluation.cells
-        ],
-        "failed": [asdict(failure) for failure in evaluation.failures],
         "baselines": [
             {"dataset": environment.dataset, "environment": environment.name, **asdict(verdict)}
             for environment, verdict in evaluation.baselines
         ],
-        "notes": list(page.notes),
-        "places": [
-            {
-                "dataset": environment.dataset,
-                "environment": environment.name,
-                "retriever": asdict(environment.card),
-                "documents": environment.documents,
-                "corpus": environment.corpus_hash,
-                "identity": environment.identity,
-            }
-            for environment in evaluation.environments
-        ],
         "plan": evaluation.spec.model_dump(mode="json"),
-        "versions": versions(),
     }
 
 

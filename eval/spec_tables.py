@@ -15,11 +15,8 @@ FREE_MARKS = ("★", "☆")
 """Significantly better and worse than the best training-free baseline."""
 
 
-def build_tables(spec: SpecConfig, cells: Sequence[Cell], records: Mapping[int, Sequence[EvalRecord]]) -> list[Table]:
-    """One table per dataset (one per part and their average if it has parts), then the average over datasets.
-
-    `records` are keyed by id() of their cell.
-    """
+def build_tables(spec: SpecConfig, cells: Sequence[Cell], records: Mapping[Cell, Sequence[EvalRecord]]) -> list[Table]:
+    """One table per dataset (one per part and their average if it has parts), then the average over datasets."""
     tables: list[Table] = []
     table_spec = spec_of_tables(spec)
     shares: list[list[tuple[float, QuestionSet]]] = []
@@ -28,7 +25,7 @@ def build_tables(spec: SpecConfig, cells: Sequence[Cell], records: Mapping[int, 
         answers: dict[tuple[Arm, str], Answers] = {}
         for cell in of_dataset:
             ids = [question.id for question in cell.environment.questions]
-            for turn, turn_answers in answers_of(ids, records[id(cell)], cell.system.asking.paths).items():
+            for turn, turn_answers in answers_of(ids, records[cell], cell.system.asking.paths).items():
                 answers[Arm(cell.system.name, turn), cell.environment.name] = turn_answers
         if not answers:
             continue

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 Alternative = Literal["two-sided", "greater", "less"]
 
+_LEVEL = 0.95
 _BLOCK_ELEMENTS = 1 << 21
 """Random draws per block: bounds the memory of a test for any number of questions and resamples."""
 
@@ -42,33 +43,26 @@ class PairedComparison:
     """Cohen's d of the paired differences; None where they are constant but not 0."""
 
 
-def bootstrap_ci(values: Sequence[float], resamples: int, seed: int, level: float = 0.95) -> tuple[float, float]:
-    """Percentile bootstrap interval of the mean of `values`, as (low, high).
+def bootstrap_ci(values: Sequence[float], resamples: int, seed: int) -> tuple[float, float]:
+    """95% percentile bootstrap interval of the mean of `values`, as (low, high).
 
-    Raises ValueError for no values, a value that is not finite, no resamples, or a level outside (0, 1).
+    Raises ValueError for no values, a value that is not finite, or no resamples.
     """
-    return mean_ci([(1.0, values)], resamples, seed, level)
+    return mean_ci([(1.0, values)], resamples, seed)
 
 
-def paired_permutation_test(
-    a: Sequence[float], b: Sequence[float], permutations: int, seed: int, alternative: Alternative = "two-sided"
-) -> float:
-    """Probability, under exchangeable pairs, of a mean difference at least as large as that of `a` and `b`.
+def paired_permutation_test(a: Sequence[float], b: Sequence[float], permutations: int, seed: int) -> float:
+    """Two-sided probability, under exchangeable pairs, of a mean difference at least as large as that of `a` and `b`.
 
     The signs of the paired differences are flipped at random m = `permutations` times. If b permutations are at least
-    as extreme as the observation, p = (b + 1) / (m + 1), which is never 0 (Phipson & Smyth 2010). `greater` tests
-    whether `a` is larger. Identical inputs give exactly 1. Raises ValueError for unequal lengths, no pairs or values
-    that are not finite.
+    as extreme as the observation, p = (b + 1) / (m + 1), which is never 0 (Phipson & Smyth 2010). Identical inputs give
+    exactly 1. Raises ValueError for unequal lengths, no pairs or values that are not finite.
     """
     differences = _differences(a, b)
     _positive("permutations", permutations)
-    if alternative not in ("two-sided", "greater", "less"):
-        raise ValueError(f"alternative is {alternative!r}; expected 'two-sided', 'greater' or 'less'")
     moving = differences[differences != 0]
     if not len(moving):
         return 1.0
-    if alternative == "less":
-        moving = -moving
     observed = moving.sum()
     rounding = 1e-12 * np.abs(moving).sum()
     rng = np.random.default_rng(seed)
@@ -76,10 +70,7 @@ def paired_permutation_test(
     for rows in _blocks(permutations, len(moving)):
         flips = rng.integers(0, 2, size=(rows, len(moving)), dtype=np.int8)
         sums = moving.sum() - 2 * (flips @ moving)
-        if alternative == "two-sided":
-            extreme += int((np.abs(sums) >= abs(observed) - rounding).sum())
-        else:
-            extreme += int((sums >= observed - rounding).sum())
+        extreme += int((np.abs(sums) >= abs(observed) - rounding).sum())
     return (extreme + 1) / (permutations + 1)
 
 
@@ -144,20 +135,16 @@ class Stratum:
     b: Sequence[float | None]
 
 
-def mean_ci(
-    strata: Sequence[tuple[float, Sequence[float]]], resamples: int, seed: int, level: float = 0.95
-) -> tuple[float, float]:
-    """Interval of a weighted mean of means, with each set resampled separately. For one set: `bootstrap_ci`.
+def mean_ci(strata: Sequence[tuple[float, Sequence[float]]], resamples: int, seed: int) -> tuple[float, float]:
+    """95% interval of a weighted mean of means, with each set resampled separately. For one set: `bootstrap_ci`.
 
     Raises ValueError as `bootstrap_ci`, for any of the sets.
     """
     data = [(weight, _finite(values)) for weight, values in strata]
     _positive("resamples", resamples)
-    if not 0 < level < 1:
-        raise ValueError(f"level is {level}; expected a share between 0 and 1, as 0.95")
     rng = np.random.default_rng(seed)
     means = np.sum([weight * _resampled_means(values, resamples, rng) for weight, values in data], axis=0)
-    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
+    low, high = np.quantile(means, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
     return float(low), float(high)
 
 
@@ -262,57 +249,36 @@ class ExactComparison:
 def compare_exactly(
     a: Sequence[float | None], b: Sequence[float | None], alternative: Alternative = "greater"
 ) -> ExactComparison:
-    """Test `a` against `b` over paired questions: binomial for values of 0 and 1, Wilcoxon otherwise.
+    """Test `a` against `b` over paired questions, without pairs of equal values.
 
-    Raises ValueError for unequal lengths, where no question has a value for both, and for values that are not finite.
+    For values of 0 and 1 it is the exact binomial test on discordant pairs (McNemar's, exact), otherwise Wilcoxon's
+    signed-rank test. Raises ValueError for unequal lengths, where no question has a value for both, and for values that
+    are not finite.
     """
+    from scipy.stats import binomtest, wilcoxon
+
     if len(a) != len(b):
         raise ValueError(f"{len(a)} and {len(b)} values cannot be paired; expected one of each per question")
     pairs = [(x, y) for x, y in zip(a, b, strict=True) if x is not None and y is not None]
     if not pairs:
         raise ValueError("no question has a value for both systems; nothing can be compared")
     left, right = [x for x, _ in pairs], [y for _, y in pairs]
+    moving = [difference for difference in _differences(left, right).tolist() if difference]
+    higher = sum(difference > 0 for difference in moving)
     binary = {*left, *right} <= {0.0, 1.0}
-    test: Kind = "binomial" if binary else "wilcoxon"
-    p = binomial_test(left, right, alternative) if binary else signed_rank_test(left, right, alternative)
+    p = 1.0
+    if moving and binary:
+        p = float(binomtest(higher, len(moving), 0.5, alternative=alternative).pvalue)
+    elif moving:
+        p = float(wilcoxon(moving, alternative=alternative).pvalue)
     return ExactComparison(
-        test=test,
+        test="binomial" if binary else "wilcoxon",
         alternative=alternative,
         n=len(pairs),
         left_out=len(a) - len(pairs),
         mean_a=math.fsum(left) / len(pairs),
         mean_b=math.fsum(right) / len(pairs),
-        higher=sum(x > y for x, y in pairs),
-        lower=sum(x < y for x, y in pairs),
+        higher=higher,
+        lower=len(moving) - higher,
         p=p,
     )
-
-
-def binomial_test(a: Sequence[float], b: Sequence[float], alternative: Alternative = "greater") -> float:
-    """The exact binomial test on discordant pairs (McNemar's, exact); 1 where no pair is discordant.
-
-    Raises ValueError for values other than 0 and 1.
-    """
-    from scipy.stats import binomtest
-
-    if not {*a, *b} <= {0.0, 1.0}:
-        raise ValueError(f"the values {sorted({*a, *b} - {0.0, 1.0})[:3]} are neither 0 nor 1")
-    higher = sum(x > y for x, y in zip(a, b, strict=True))
-    lower = sum(x < y for x, y in zip(a, b, strict=True))
-    if not higher + lower:
-        return 1.0
-    return float(binomtest(higher, higher + lower, 0.5, alternative=alternative).pvalue)
-
-
-def signed_rank_test(a: Sequence[float], b: Sequence[float], alternative: Alternative = "greater") -> float:
-    """Wilcoxon's signed-rank test without pairs of equal values; 1 where no pair is left.
-
-    Raises ValueError for values that are not finite.
-    """
-    from scipy.stats import wilcoxon
-
-    differences = [x - y for x, y in zip(a, b, strict=True)]
-    if not all(map(math.isfinite, differences)):
-        raise ValueError("a value is not finite; leave unscorable questions out first")
-    moving = [difference for difference in differences if difference]
-    return float(wilcoxon(moving, alternative=alternative).pvalue) if moving else 1.0

@@ -9,7 +9,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from ..configs.evaluation import RAW, SpecConfig, SystemConfig
 from ..configs.mix import environments
@@ -30,7 +29,7 @@ from ..storage import parse_json
 from .answering import Answered, Asking, answers, batches, run_raw
 from .environments import EvalEnvironment
 from .identity import digest, llm_identity, model_identity, system_identity, weights_identity
-from .journal import Key
+from .journal import AnswerKey
 from .prompted import prompted_answers
 from .records import records_of_trees, write_text
 from .training_free import GRIDS, TUNING_FILE, Tuned, Tuning, answer, tune
@@ -86,7 +85,7 @@ class System(ABC):
         return None
 
     @abstractmethod
-    def identity(self, environment: EvalEnvironment) -> Mapping[str, Any] | str:
+    def identity(self, environment: EvalEnvironment) -> Mapping[str, object] | str:
         """Everything about the system that its answers depend on. Raises ConfigError where it does not fit."""
 
     @abstractmethod
@@ -128,7 +127,7 @@ class TrainingFreeSystem(System):
     metrics: Sequence[str]
     depth: int
 
-    def identity(self, environment: EvalEnvironment) -> Mapping[str, Any]:
+    def identity(self, environment: EvalEnvironment) -> Mapping[str, object]:
         """The baseline, and its weights or how they are chosen."""
         if self.weights is not None:
             return {"training_free": self.baseline, "weights": dict(self.weights)}
@@ -178,7 +177,7 @@ class RewritingSystem(System):
     """Policy, rewriter and rollout settings; for a training run, all settings of that run."""
     checkpoint: Path | None
     """The trained policy; None means the base model."""
-    weights: Mapping[str, Any]
+    weights: Mapping[str, object]
     """Identity of its model and checkpoint."""
     metrics: Sequence[str]
     depth: int
@@ -196,12 +195,12 @@ class RewritingSystem(System):
         if self.settings.llm is not None:
             return f"llm {self.settings.llm.model_dump_json()}"
         rollout = self.config.rollout
-        parts: list[Any] = [self.config.policy.model_dump(mode="json"), str(self.checkpoint)]
+        parts: list[object] = [self.config.policy.model_dump(mode="json"), str(self.checkpoint)]
         parts += [rollout.engine, rollout.micro_batch, rollout.longest_sequence]
         parts += [rollout.vllm.model_dump(mode="json"), rollout.server.model_dump(mode="json")]
         return json.dumps(parts)
 
-    def identity(self, environment: EvalEnvironment) -> Mapping[str, Any]:
+    def identity(self, environment: EvalEnvironment) -> Mapping[str, object]:
         """As System.identity. Raises ConfigError if the rewriter does not fit."""
         config = self.config.model_copy(update={"rewriter": self.rewriter_settings(environment.name)})
         return system_identity(self.settings, config, self.weights, self.rewriter(environment), self.seed)
@@ -243,7 +242,7 @@ class RewritingSystem(System):
         assert engine is not None, "a rewriter is asked with its model loaded"
         asking, rollout, client = self.asking, self.config.rollout, pending.client
         rewriter = self.rewriter(pending.environment)
-        missing: dict[Key, str] = {}
+        missing: dict[AnswerKey, str] = {}
 
         def mark_missing(question: Question, reason: str) -> None:
             missing.update({(question.id, 1, sample): reason for sample in range(asking.paths)})

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from ..configs.methods import TRAINING_FREE
 from .records import HYDE, RAW, WARM_START, EvalRecord
@@ -72,11 +72,25 @@ class Comparison(Adjusted):
     p_holm: float
 
     @property
-    def verdict(self) -> str:
-        """`beats` or `is worse than` where the difference is significant, else `does not beat`."""
+    def outcome(self) -> Literal["better", "worse", "same"]:
+        """`better` or `worse` where the difference is significant, else `same`, however large it looks."""
         if not self.significant:
-            return "does not beat"
-        return "beats" if self.test.difference > 0 else "is worse than"
+            return "same"
+        return "better" if self.test.difference > 0 else "worse"
+
+    @property
+    def verdict(self) -> str:
+        """The outcome between the arm and its baseline in a sentence."""
+        return {"better": "beats", "worse": "is worse than", "same": "does not beat"}[self.outcome]
+
+    def figures(self, baseline: str) -> str:
+        """The figures behind the verdict, with the name of the baseline."""
+        test = self.test
+        return (
+            f"{test.mean_a:.3f} against {test.mean_b:.3f} for {baseline} (difference {signed(test.difference)}, 95% "
+            f"interval {signed(test.low)} to {signed(test.high)}, p {format_p(test.p)}, Holm-adjusted p "
+            f"{format_p(self.p_holm)})"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +162,11 @@ class TableScore:
     with_fall_back: float | None = None
     """The first metric, with the raw question's score for every answer in the wrong format."""
 
+    @property
+    def interval(self) -> str:
+        """The interval as text; "" without one."""
+        return f"{self.low:.3f} to {self.high:.3f}" if self.low is not None and self.high is not None else ""
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -211,9 +230,14 @@ def signed(value: float) -> str:
     return "0.000" if text[1:] == "0.000" else text
 
 
-def decimal(value: float | None) -> str:
-    """Three decimals, or a dash."""
-    return "–" if value is None else f"{value:.3f}"
+def p_cell(p: float) -> str:
+    """A p-value as a cell: `0.031`, or `< 0.001`."""
+    return format_p(p).removeprefix("= ")
+
+
+def decimal(value: float | None, digits: int = 3) -> str:
+    """A number with so many decimals, or a dash."""
+    return "–" if value is None else f"{value:.{digits}f}"
 
 
 def listed(names: Sequence[str], joint: str) -> str:

@@ -9,6 +9,7 @@ part does.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from statistics import fmean
 
 from .behaviour import Behaviour, behaviour, with_fall_back
 from .records import RAW, EvalRecord
@@ -81,7 +82,7 @@ def _score(spec: TableSpec, parts: Parts, arm: Arm, name: str) -> TableScore | N
         return None
     by_metric = {metric: [(weight, answers.scored(metric)) for weight, answers in present] for metric in spec.metrics}
     metrics = {
-        metric: math.fsum(weight * _mean(values) for weight, values in strata)
+        metric: math.fsum(weight * fmean(values) for weight, values in strata)
         if all(values for _, values in strata)
         else None
         for metric, strata in by_metric.items()
@@ -107,7 +108,7 @@ def _with_behaviour(score: TableScore, spec: TableSpec, arm: Arm, name: str, par
             fallback = with_fall_back(record, questions, spec.metrics[0])
             by_question.setdefault(record.question_id, []).append(fallback)
         complete = [value for samples in by_question.values() if (value := _complete_mean(samples)) is not None]
-        shares.append((weight, behaviour(records), _mean(complete) if complete else None))
+        shares.append((weight, behaviour(records), fmean(complete) if complete else None))
 
     def mean(values: Sequence[float | None]) -> float | None:
         present = [value for value in values if value is not None]
@@ -158,9 +159,9 @@ def _marked(
         return None
     marks = ""
     for row in comparisons:
-        if (row.arm, row.environment) == (arm, name) and row.significant and row.baseline.system in spec.marks:
+        if (row.arm, row.environment) == (arm, name) and row.baseline.system in spec.marks:
             better, worse = spec.marks[row.baseline.system]
-            marks += better if row.test.difference > 0 else worse
+            marks += {"better": better, "worse": worse, "same": ""}[row.outcome]
     means = [
         mean
         for (_, environment), other in scores.items()
@@ -183,11 +184,11 @@ def _costs(spec: TableSpec, parts: Parts, arm: Arm) -> MeanCosts | None:
         return None
     return MeanCosts(
         calls=arm.turn * spec.passages.get(arm.system, 1),
-        searches=_mean([record.searches for record in records]),
+        searches=fmean([record.searches for record in records]),
         tokens_in=_complete_mean([record.prompt_tokens for record in records]),
         tokens_out=_complete_mean([record.tokens for record in records]),
-        seconds=_mean([record.seconds for record in records]),
-        format_ok=_mean([record.format_ok for record in records]),
+        seconds=fmean([record.seconds for record in records]),
+        format_ok=fmean([record.format_ok for record in records]),
     )
 
 
@@ -226,8 +227,4 @@ def _mean_metrics(records: Sequence[EvalRecord], samples: int) -> dict[str, floa
 def _complete_mean(values: Sequence[float | None]) -> float | None:
     """The mean; None where any value is unknown, because the known ones may not be representative."""
     present = [value for value in values if value is not None]
-    return _mean(present) if len(present) == len(values) else None
-
-
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)
+    return fmean(present) if len(present) == len(values) else None

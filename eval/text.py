@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from csv import DictWriter
 from dataclasses import asdict, dataclass
 from io import StringIO
-from typing import Any
 
 from ..markdown_tables import markdown_table
 from .behaviour import percent
@@ -34,6 +33,10 @@ _LATEX = {
     "★": r"$^{\star}$", "☆": r"$^{\circ}$",
 }  # fmt: skip
 
+Bold = Callable[[str], str]
+Cells = tuple[list[str], list[list[str]]]
+"""Header and rows."""
+
 
 @dataclass(frozen=True, slots=True)
 class Page:
@@ -58,8 +61,8 @@ def markdown(page: Page) -> str:
         lines += [f"## {table.title}", "", *markdown_table(*_main(table, page.metrics[0], _bold_markdown)), ""]
         if behaviour := _behaviour_table(table):
             lines += [*markdown_table(*behaviour), ""]
-        if page.metrics[1:]:
-            lines += [*markdown_table(*_further_metrics(table, page.metrics[1:])), ""]
+        if further := _further_metrics(table, page.metrics[1:]):
+            lines += [*markdown_table(*further), ""]
         lines += _bullets(table.notes)
     if page.transfer is not None:
         lines += [
@@ -122,26 +125,33 @@ def _columns(metrics: Sequence[str]) -> list[str]:
     return ["table", "system", "turn", "label", "environment", *metrics, *score_columns]
 
 
-def _csv_row(table: Table, row: Row, environment: str, score: TableScore) -> dict[str, Any]:
+def _csv_row(table: Table, row: Row, environment: str, score: TableScore) -> dict[str, object]:
     labels = {"table": table.title, "system": row.arm.system, "turn": row.arm.turn, "label": row.label}
     figures = {key: value for key, value in asdict(score).items() if key not in ("metrics", "best")}
     return {**labels, "environment": environment, **score.metrics, **figures}
 
 
-def html_tables(tables: Sequence[Table], metrics: Sequence[str]) -> list[dict[str, Any]]:
-    """The tables in the form that the macro scores_table expects, with figures as text."""
+@dataclass(frozen=True, slots=True)
+class HtmlTable:
+    """A table for the macro scores_table: its scores, and the cells that are the same in every format."""
+
+    table: Table
+    head: list[str]
+    costs: list[list[str]]
+    """By row."""
+    further: list[Cells]
+    """What is written, and the further metrics."""
+
+
+def html_tables(tables: Sequence[Table], metrics: Sequence[str]) -> list[HtmlTable]:
+    """The tables in the form that the macro scores_table expects."""
     return [
-        {
-            "title": table.title,
-            "head": _main(table, metrics[0], str)[0],
-            "rows": _html_rows(table, metrics[0]),
-            "further": [
-                part
-                for part in (_behaviour_table(table), _further_metrics(table, metrics[1:]) if metrics[1:] else None)
-                if part
-            ],
-            "notes": table.notes,
-        }
+        HtmlTable(
+            table,
+            [metrics[0], *table.environments, *COSTS],
+            [_cost_cells(row.costs) for row in table.rows],
+            [part for part in (_behaviour_table(table), _further_metrics(table, metrics[1:])) if part],
+        )
         for table in tables
     ]
 
@@ -151,10 +161,8 @@ TRANSFER_EXPLAINED = (
     "In brackets: the difference from the raw question there. Bold: the environment of the training."
 )
 
-Bold = Callable[[str], str]
 
-
-def _main(table: Table, metric: str, bold: Bold) -> tuple[list[str], list[list[str]]]:
+def _main(table: Table, metric: str, bold: Bold) -> Cells:
     """Header and rows of the first metric, with costs."""
     head = ["", *table.environments, *COSTS]
     rows = [
@@ -164,14 +172,16 @@ def _main(table: Table, metric: str, bold: Bold) -> tuple[list[str], list[list[s
     return head, rows
 
 
-def _further_metrics(table: Table, metrics: Sequence[str]) -> tuple[list[str], list[list[str]]]:
-    """Header and rows of the further metrics, by environment; they are not tested."""
+def _further_metrics(table: Table, metrics: Sequence[str]) -> Cells | None:
+    """Header and rows of the further metrics, by environment; they are not tested. None without any."""
+    if not metrics:
+        return None
     pairs = [(metric, name) for metric in metrics for name in table.environments]
     rows = [[row.label, *(_value(row.scores[name], metric) for metric, name in pairs)] for row in table.rows]
     return ["not tested", *(f"{metric} {name}" for metric, name in pairs)], rows
 
 
-def _behaviour_table(table: Table) -> tuple[list[str], list[list[str]]] | None:
+def _behaviour_table(table: Table) -> Cells | None:
     """Header and rows of behaviour figures of model answers; None if no model wrote any."""
     rows = [
         [row.label, *(cell for name in table.environments for cell in _behaviour_cells(row.scores[name]))]
@@ -189,7 +199,7 @@ def _behaviour_cells(score: TableScore | None) -> list[str]:
     return [*shares, decimal(score.with_fall_back)]
 
 
-def _matrix(matrix: Transfer, bold: Bold) -> tuple[list[str], list[list[str]]]:
+def _matrix(matrix: Transfer, bold: Bold) -> Cells:
     rows = []
     for policy in matrix.policies:
         cells = []
@@ -199,24 +209,6 @@ def _matrix(matrix: Transfer, bold: Bold) -> tuple[list[str], list[list[str]]]:
             cells.append(bold(text) if policy.at_home(name) else text)
         rows.append([f"{policy.system} ({policy.trained_in})", *cells])
     return ["policy (trained in)", *matrix.environments], rows
-
-
-def _html_rows(table: Table, metric: str) -> list[dict[str, Any]]:
-    return [
-        {
-            "label": row.label,
-            "scores": [_html_score(row.scores[name], metric) for name in table.environments],
-            "costs": _cost_cells(row.costs),
-        }
-        for row in table.rows
-    ]
-
-
-def _html_score(score: TableScore | None, metric: str) -> dict[str, Any] | None:
-    if score is None or score.metrics[metric] is None:
-        return None
-    interval = f"{score.low:.3f} to {score.high:.3f}" if score.low is not None and score.high is not None else ""
-    return {"value": _value(score, metric), "marks": score.marks, "best": score.best, "interval": interval}
 
 
 def _figure(score: TableScore | None, metric: str, bold: Bold) -> str:

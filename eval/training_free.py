@@ -14,7 +14,6 @@ from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
 from random import Random
-from typing import Any
 
 from ..configs.methods import TRAINING_FREE, TrainingFreeConfig
 from ..data.leakage import words
@@ -115,11 +114,11 @@ def tune(
         return Tuned(name, default_weights(name), reason=reason)
     key, cached = _key(name, info, questions, tuning), _read_cache(cache)
     if key not in cached:
-        choice = _choose(name, client, RetrieverCard.from_service(info.retriever), questions, tuning)
-        cached[key] = asdict(choice)
+        cached[key] = _choose(name, client, RetrieverCard.from_service(info.retriever), questions, tuning)
         if cache is not None:
-            write_text(cache, json.dumps(cached, ensure_ascii=False, indent=1) + "\n")
-    return Tuned(**cached[key])
+            rows = {key: asdict(choice) for key, choice in cached.items()}
+            write_text(cache, json.dumps(rows, ensure_ascii=False, indent=1) + "\n")
+    return cached[key]
 
 
 def validation_questions(
@@ -286,10 +285,10 @@ def _key(name: str, info: EnvironmentInfo, questions: Sequence[Question], tuning
     return f"{name} {digest([environment, rows, tuning.metrics[0], tuning.depth, grid])[:20]}"
 
 
-def _read_cache(cache: Path | None) -> dict[str, Any]:
+def _read_cache(cache: Path | None) -> dict[str, Tuned]:
     """The cached choices; empty where the file is missing or unreadable, because a choice can be repeated."""
     try:
         rows = parse_json(cache.read_text(encoding="utf-8")) if cache is not None else {}
-        return {key: value for key, value in rows.items() if Tuned(**value)}
+        return {key: Tuned(**value) for key, value in rows.items()}
     except (OSError, ValueError, TypeError, AttributeError):
         return {}

@@ -1,4 +1,4 @@
-"""Means, pairs, adjusted p-values and cells: what the tables of `querylect answers` and `querylect paper` share.
+"""Means, pairs and cells: what the tables of `querylect answers` and `querylect paper` share.
 
 A value of None is missing: it is left out of means and pairs, and counted.
 """
@@ -6,25 +6,8 @@ A value of None is missing: it is left out of means and pairs, and counted.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
 
 from ...markdown_tables import markdown_table
-from ..statistics import holm
-from ..table import format_p
-
-Key = TypeVar("Key")
-
-
-class Tested(Protocol):
-    """A test with a p-value."""
-
-    @property
-    def p(self) -> float:
-        """The p-value, unadjusted."""
-        ...
-
-
-AnyTest = TypeVar("AnyTest", bound=Tested)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +35,6 @@ def pairs_of(
     return (left, right) if comparable else None
 
 
-def with_holm(tests: Sequence[tuple[Key, AnyTest]]) -> list[tuple[Key, AnyTest, float]]:
-    """The tests, each with its p adjusted over all of them by Holm's method."""
-    adjusted = holm([test.p for _, test in tests])
-    return [(key, test, p) for (key, test), p in zip(tests, adjusted, strict=True)]
-
-
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A Markdown table with left-aligned columns."""
     return "\n".join(markdown_table(head, rows, "l" * len(head)))
@@ -74,13 +51,3 @@ def points(value: float | None) -> str:
         return "–"
     text = f"{100 * value:+.1f}".replace("-", "−")
     return "0.0" if text[1:] == "0.0" else text
-
-
-def number(value: float | None, digits: int = 2) -> str:
-    """A number with so many decimals."""
-    return f"{value:.{digits}f}" if value is not None else "–"
-
-
-def p_cells(p: float, p_holm: float) -> list[str]:
-    """The cells of a test: p, adjusted p."""
-    return [format_p(value).removeprefix("= ") for value in (p, p_holm)]

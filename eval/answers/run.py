@@ -6,28 +6,28 @@ run only requests the missing ones.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from ...configs.schema import RunConfig
 from ...data.sampling import draw, sampled
 from ...data.types import Document, Question
 from ...envs.client.base import EnvironmentApi
 from ...envs.client.connect import open_environment
+from ...envs.server.schemas import EnvironmentInfo
 from ...errors import DataError
 from ...llms.access import Llm
 from ...llms.base import LlmResponse, Prompt, SamplingParams, Text
 from ...llms.structured import without_thinking
 from ...logs import progress_bar
+from ...provenance import versions
 from ...rollouts.llms import open_llm
 from ...storage import KeyedJournal, only_writer
 from ..identity import digest
 from ..leakage import held_out_questions, refuse_overlap, refuse_training_split
 from ..placement import refuse_other
-from ..provenance import versions
 from ..records import refuse_unwritable, write_text
 from .batches import keyed_records, reader_name, refuse_silence
 from .gold import Gold, GoldSet, gold_answers
@@ -65,7 +65,7 @@ def answer_questions(
         open_environment(config) as client,
         open_llm(config.answers.reader) as reader,
     ):
-        info = client.environment().model_dump()
+        info = client.environment()
         if records is not None:
             searches = recorded_searches(records)
         else:
@@ -90,7 +90,7 @@ def answer_questions(
         "reader": json.dumps(reader.identity, ensure_ascii=False),
         "prompt": VERSION,
         "right answers": gold.source,
-        "environment": f"{info['name']}, {info['retriever'].get('name')}, index {info['index_hash'][:12]}",
+        "environment": f"{info.name}, {info.retriever.get('name')}, index {info.index_hash[:12]}",
         "cost": json.dumps(reader.costs.to_dict()),
         "created": datetime.now(UTC).isoformat(sep=" ", timespec="seconds"),
     }
@@ -108,7 +108,7 @@ def answer_questions(
         "identity": answering.identity,
         "reader": reader.identity,
         "cost": reader.costs.to_dict(),
-        "environment": info,
+        "environment": info.model_dump(),
     }
     write_text(folder / "answers.json", json.dumps(content, ensure_ascii=False, indent=2) + "\n")
     write_text(folder / "answers.md", markdown(results, notes, facts))
@@ -152,7 +152,7 @@ class Answering:
         self._draw = SamplingParams(temperature=0.0, max_tokens=config.answers.max_tokens, seed=config.seed)
 
     @property
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> dict[str, object]:
         """The identity of the tables: the questions and the systems."""
         systems = [f"{arm.system}, turn {arm.turn}" for arm in self._searches]
         questions = sorted(self._selected)
@@ -275,16 +275,16 @@ def _reused(case: AnswerCase, cached: AnswerRecord) -> AnswerRecord:
     return _record(case, cached.key, LlmResponse((text,), cached.prompt_tokens, cached.tokens))
 
 
-def _comparison(row: AnswerComparison) -> dict[str, Any]:
+def _comparison(row: AnswerComparison) -> dict[str, object]:
     place = {"system": row.system, "turn": row.turn, "top": row.top, "against": row.against}
     return {**place, **asdict(row.test), "p_holm": row.p_holm, "significant": row.significant}
 
 
-def _raw_questions(client: EnvironmentApi, info: Mapping[str, Any], config: RunConfig, gold: GoldSet) -> list[Question]:
+def _raw_questions(client: EnvironmentApi, info: EnvironmentInfo, config: RunConfig, gold: GoldSet) -> list[Question]:
     """The questions without records: those of the gold file if it has question texts, else those of the split."""
     questions = [entry.question for entry in gold.by_id.values() if entry.question.text.strip()]
     if config.answers.gold is None or not questions:
         return held_out_questions(client, info, config)
-    if info.get("splits", {}).get("train"):
-        refuse_overlap(str(info.get("name", "environment")), config.eval.split, questions, client.questions("train"))
+    if info.splits.get("train"):
+        refuse_overlap(info.name, config.eval.split, questions, client.questions("train"))
     return questions

@@ -7,12 +7,11 @@ correction covers all of these comparisons together. A missing answer is counted
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ..records import RAW
-from ..statistics import PairedComparison, bootstrap_ci, compare_paired
-from ..table import ALPHA, Adjusted, Arm
-from .figures import mean_of, p_cells, pairs_of, percent, points, table, with_holm
+from ..statistics import PairedComparison, bootstrap_ci, compare_paired, holm
+from ..table import ALPHA, Adjusted, Arm, p_cell
+from .figures import mean_of, pairs_of, percent, points, table
 
 NO_RAG = "no-rag"
 SCORES = ("accuracy", "f1", "em")
@@ -132,15 +131,16 @@ def tabulate_answers(
         if row != NO_RAG_ROW and baseline in cells and (pairs := pairs_of(values[row], values[baseline])):
             test = compare_paired(*pairs, resamples=resamples, permutations=permutations, seed=seed)
             tests.append(((row, baseline[0]), test))
+    adjusted = holm([test.p for _, test in tests])
     return AnswerResults(
         metric,
         len(questions),
         [_row(row, list(answers.values()), metric, resamples, seed) for row, answers in cells.items()],
-        [AnswerComparison(*row, against, test, p) for (row, against), test, p in with_holm(tests)],
+        [AnswerComparison(*row, against, test, p) for ((row, against), test), p in zip(tests, adjusted, strict=True)],
     )
 
 
-def markdown(results: AnswerResults, notes: Sequence[str], facts: Mapping[str, Any]) -> str:
+def markdown(results: AnswerResults, notes: Sequence[str], facts: Mapping[str, object]) -> str:
     """The page answers.md."""
     head = ["documents", "system", "nDCG@10", *HEADS.values(), "95%", "answers", "missing", "cut", "empty", "no choice"]
     lines = ["# Answers", "", table(head, [_cells(row) for row in results.rows]), ""]
@@ -197,4 +197,4 @@ def _compared(row: AnswerComparison) -> list[str]:
     counts = f"{test.wins} / {test.ties} / {test.losses}"
     interval = f"{points(test.low)} to {points(test.high)}"
     cells = [f"top {row.top}", Arm(row.system, row.turn).label, against, points(test.difference), interval, counts]
-    return [*cells, *p_cells(test.p, row.p_holm), "†" * row.significant]
+    return [*cells, p_cell(test.p), p_cell(row.p_holm), "†" * row.significant]

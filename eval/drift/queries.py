@@ -9,7 +9,6 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ...configs.methods import TRAINING_FREE
 from ...data.jsonl import read_lines, text_of
@@ -20,7 +19,7 @@ from ..records import HYDE, METRICS, RAW, TRAINED, UNTRAINED, EvalRecord, read_r
 MAIN_METRIC = METRICS[0]
 _EXPECTED = 'a JSON string, or an object with "query", "rewrite" or "text", or with a list "rewrites"'
 
-Key = tuple[str, str, str]
+QuestionKey = tuple[str, str, str]
 """Key of a question: its id and text; for a query without a question, a unique value."""
 
 
@@ -47,7 +46,7 @@ class Success:
 
 
 @dataclass(frozen=True, slots=True)
-class System:
+class RetrieverQueries:
     """The queries of one retriever, in an order independent of the file, and the counts of what was left out."""
 
     name: str
@@ -63,7 +62,7 @@ class System:
     successful: int | None = None
 
     @property
-    def keys(self) -> list[Key]:
+    def keys(self) -> list[QuestionKey]:
         """The question key of each query; queries of one question have equal keys, also across systems."""
         return [
             (query.question_id, query.question, "")
@@ -104,7 +103,9 @@ def success_of(name: str) -> Success:
     return Success(name, f"nDCG@10 of at least {minimum:g}", False, lambda score, raw: score >= minimum)
 
 
-def read_system(name: str, path: Path, success: Success, system: str | None = None, turn: int | None = None) -> System:
+def read_system(
+    name: str, path: Path, success: Success, system: str | None = None, turn: int | None = None
+) -> RetrieverQueries:
     """The queries of one source. `system` defaults to the trained system, or the only one besides the raw questions;
     `turn` defaults to the system's last turn.
 
@@ -121,7 +122,7 @@ def read_system(name: str, path: Path, success: Success, system: str | None = No
     queries = list(_from_json(file) if file.suffix == ".jsonl" else _from_text(file))
     if not queries:
         raise DataError(f"{name}: {file} holds no query; expected one on each line.", code="no-queries")
-    return System(name, str(file), "every query of the file", _in_order(queries))
+    return RetrieverQueries(name, str(file), "every query of the file", _in_order(queries))
 
 
 def _holds_records(file: Path) -> bool:
@@ -134,7 +135,7 @@ def _holds_records(file: Path) -> bool:
 
 def _from_records(
     name: str, file: Path, records: Sequence[EvalRecord], success: Success, requested: str | None, turn: int | None
-) -> System:
+) -> RetrieverQueries:
     system = _system(name, file, records, requested)
     answers = [record for record in records if record.system == system]
     turns = sorted({record.turn for record in answers})
@@ -168,7 +169,7 @@ def _from_records(
             f"{len(answers) - wrong_format - unscorable} scored. Give another --success, --system or --turn.",
             code="no-successful-query",
         )
-    return System(
+    return RetrieverQueries(
         name=name,
         source=str(file),
         said=f"{system}, turn {chosen}",
@@ -254,9 +255,9 @@ def _from_json(file: Path) -> Iterator[Query]:
             yield Query(query, identifier, question)
 
 
-def _texts(record: dict[str, Any]) -> list[Any] | None:
-    if isinstance(record.get("rewrites"), list):
-        return list(record["rewrites"])
+def _texts(record: dict[str, object]) -> list[object] | None:
+    if isinstance(rewrites := record.get("rewrites"), list):
+        return rewrites
     return next(([record[key]] for key in ("query", "rewrite", "text") if key in record), None)
 
 

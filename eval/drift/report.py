@@ -11,13 +11,13 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from ...markdown_tables import markdown_table
+from ...provenance import versions
 from ..pages.figures import INK, LINE, SERIES, Drawing, page_style, svg_of
-from ..pages.templates import page_environment
-from ..provenance import versions
+from ..pages.templates import render_page
 from ..records import write_text
-from ..table import ALPHA, format_p
+from ..table import ALPHA, p_cell
 from .mmd import Drift
-from .queries import System
+from .queries import RetrieverQueries
 from .results import KINDS, DriftResults, Pair, drift_identity, pair_of
 from .words import Value
 
@@ -48,7 +48,7 @@ def write_files(results: DriftResults, folder: Path, created: str) -> Path:
     return folder / "drift.html"
 
 
-def as_json(results: DriftResults, created: str) -> dict[str, Any]:
+def as_json(results: DriftResults, created: str) -> dict[str, object]:
     """All numbers, unscaled, with everything needed to recompute them."""
     return {
         "created": created,
@@ -84,7 +84,7 @@ def headline(results: DriftResults) -> str:
     return f"Significant among {len(results.pairs)} pairs of retrievers: {summary}."
 
 
-def counts_said(system: System) -> str:
+def counts_said(system: RetrieverQueries) -> str:
     """One line on how a system's queries were selected."""
     queries = f"{len(system.queries)} queries for {system.questions} questions"
     if system.answers is None:
@@ -169,27 +169,24 @@ def as_markdown(results: DriftResults) -> str:
 def as_page(results: DriftResults, created: str) -> str:
     """drift.html."""
     names = [system.name for system in results.systems]
-    return (
-        page_environment()
-        .get_template("drift.html.j2")
-        .render(
-            title=f"Drift between {', '.join(names)}",
-            headline=headline(results),
-            maps=maps(names, results.pairs, notes_of(results)),
-            systems=[(system.name, system.source, counts_said(system)) for system in results.systems],
-            columns=_profile_columns(results),
-            profiles=[(name, _profile_cells(results, name)) for name in names],
-            terms=results.terms,
-            examples=results.examples,
-            names=names,
-            settings=settings_said(results),
-            versions=versions(),
-            created=created,
-        )
+    return render_page(
+        "drift.html.j2",
+        title=f"Drift between {', '.join(names)}",
+        headline=headline(results),
+        maps=maps(names, results.pairs, notes_of(results)),
+        systems=[(system.name, system.source, counts_said(system)) for system in results.systems],
+        columns=_profile_columns(results),
+        profiles=[(name, _profile_cells(results, name)) for name in names],
+        terms=results.terms,
+        examples=results.examples,
+        names=names,
+        settings=settings_said(results),
+        versions=versions(),
+        created=created,
     )
 
 
-def maps(names: Sequence[str], pairs: Sequence[Pair], notes: Sequence[str], mark: str = "drift") -> dict[str, Any]:
+def maps(names: Sequence[str], pairs: Sequence[Pair], notes: Sequence[str], mark: str = "drift") -> dict[str, object]:
     """Heat maps, table of pairs and notes for drift_maps.html.j2; `mark` is a unique prefix for SVG ids."""
     return {
         "drawings": [draw_map(names, pairs, kind, mark) for kind in KINDS],
@@ -243,8 +240,8 @@ def _pair_cells(pair: Pair, kind: str) -> list[str]:
         kind,
         _map_cell(pair, kind),
         _range(drift.low, drift.high),
-        format_p(drift.p).removeprefix("= "),
-        format_p(pair.p_holm[kind]).removeprefix("= "),
+        p_cell(drift.p),
+        p_cell(pair.p_holm[kind]),
         _hundred(drift.equation6),
         _range(drift.equation6_low, drift.equation6_high),
         f"{pair.queries[0]} / {pair.queries[1]}",

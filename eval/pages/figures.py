@@ -11,11 +11,12 @@ import re
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import matplotlib
 
 matplotlib.use("Agg", force=False)
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -46,7 +47,7 @@ def page_style() -> AbstractContextManager[None]:
     return matplotlib.rc_context(style)
 
 
-def dress(axes: Any, unit: str) -> None:
+def dress(axes: Axes, unit: str) -> None:
     """Style axes over training steps."""
     axes.set_xlabel("step")
     axes.set_ylabel(unit)
@@ -54,7 +55,7 @@ def dress(axes: Any, unit: str) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(nbins=7, integer=True))
 
 
-def light_axes(axes: Any, grid: Literal["x", "y"]) -> None:
+def light_axes(axes: Axes, grid: Literal["x", "y"]) -> None:
     """Thin lines along one axis behind the data, and no frame; with lines along y, the x axis stays."""
     axes.grid(axis=grid, color=LINE, linewidth=0.6)
     axes.set_axisbelow(True)

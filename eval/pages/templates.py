@@ -4,7 +4,8 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from ..table import format_p, signed
+from ..behaviour import percent
+from ..table import decimal, p_cell, signed
 
 
 def page_environment() -> Environment:
@@ -16,7 +17,7 @@ def page_environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(signed=signed, p_cell=lambda p: format_p(p).removeprefix("= "))
+    environment.filters.update(signed=signed, decimal=decimal, percent=percent, p_cell=p_cell)
     return environment
 
 

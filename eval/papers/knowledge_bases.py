@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ...configs.paper import PaperConfig, PaperEnvironment, PaperSystem
 from ...configs.schema import RunConfig
@@ -85,7 +84,7 @@ class KnowledgeBase:
 
     client: SyncEnvironmentClient
     card: RetrieverCard
-    facts: Mapping[str, Any]
+    facts: Mapping[str, object]
     """What a result says of it and a record depends on: name, retriever, index, settings of the search."""
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...methods.method import MISSING, NO_RANKING
+from ..tasks.judges import JudgeScore
 
 PASSING = (MISSING, NO_RANKING)
 """Transient failures, which another run may not meet."""
@@ -37,7 +38,7 @@ class PaperRecord:
     """Whether the answer was cut at its longest."""
     scores: Mapping[str, float | None]
     """By metric; None where there is no answer."""
-    judged: Mapping[str, Mapping[str, Any]]
+    judged: Mapping[str, JudgeScore]
     """The verdicts by judge; a judge who had nothing to judge is not there."""
     notes: Mapping[str, Any]
     """What the method said on the way."""
@@ -56,4 +57,4 @@ class PaperRecord:
     @property
     def whole(self) -> bool:
         """Whether it is complete, so that nothing has to be asked again."""
-        return self.reason not in PASSING and not any(verdict["missing"] for verdict in self.judged.values())
+        return self.reason not in PASSING and not any(verdict.missing for verdict in self.judged.values())

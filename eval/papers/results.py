@@ -7,14 +7,13 @@ A value of None is left out of every mean and pair and counted. Tests are one-si
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ...configs.paper import PaperConfig
-from ..answers.figures import Mean, mean_of, pairs_of, with_holm
-from ..statistics import Alternative, ExactComparison, compare_exactly
+from ..answers.figures import Mean, mean_of, pairs_of
+from ..statistics import Alternative, ExactComparison, compare_exactly, holm
 from ..table import Adjusted
 from ..tasks.judge_prompts import LABELS
-from ..tasks.judges import BY_SOURCE
+from ..tasks.judges import BY_SOURCE, JudgeScore
 from ..tasks.shift import Shift, retrieval_shift
 from .cases import CaseRow, case_rows
 from .records import PaperRecord
@@ -109,13 +108,13 @@ def values_of(record: PaperRecord) -> dict[str, float | None]:
     """All figures of one record by metric."""
     values = dict(record.scores)
     for judge, verdict in record.judged.items():
-        value = verdict["value"]
+        value = verdict.value
         if judge == "utility":
-            labels = {label: None if value is None else float(verdict["label"] == label) for label in LABELS.values()}
+            labels = {label: None if value is None else float(verdict.label == label) for label in LABELS.values()}
             values |= {DUR: value, **labels}
         else:
             values[judge] = value
-            values |= {f"{judge}:{source}": share for source, share in verdict["said"].get(BY_SOURCE, {}).items()}
+            values |= {f"{judge}:{source}": share for source, share in verdict.said.get(BY_SOURCE, {}).items()}
     return values
 
 
@@ -128,7 +127,7 @@ def _row(
     metrics = dict.fromkeys(name for figures in values for name in figures)
     means = {name: mean_of(figures.get(name) for figures in values) for name in metrics}
     means |= {name: mean_of(record.spent[name] for record in records if not record.reason) for name in COSTS}
-    verdicts: dict[str, list[Mapping[str, Any]]] = {}
+    verdicts: dict[str, list[JudgeScore]] = {}
     for record in records:
         for judge, verdict in record.judged.items():
             verdicts.setdefault(judge, []).append(verdict)
@@ -142,8 +141,8 @@ def _row(
         reasons=dict(Counter(record.reason for record in records if record.reason)),
         cut=sum(record.cut for record in answered),
         no_choice=sum(not record.chosen for record in answered) if choice else 0,
-        off_format={judge: sum(bool(verdict["failure"]) for verdict in given) for judge, given in verdicts.items()},
-        unjudged={judge: sum(bool(verdict["missing"]) for verdict in given) for judge, given in verdicts.items()},
+        off_format={judge: sum(bool(verdict.failure) for verdict in given) for judge, given in verdicts.items()},
+        unjudged={judge: sum(verdict.missing for verdict in given) for judge, given in verdicts.items()},
         means=means,
         prompts=tuple(dict.fromkeys(version for record in records for version in record.prompts)),
     )
@@ -156,7 +155,7 @@ def _by_label(by_question: Mapping[str, PaperRecord], alone: Mapping[str, PaperR
         labelled = {
             question: record.scores["accuracy"]
             for question, record in by_question.items()
-            if "utility" in record.judged and record.judged["utility"]["label"] == label
+            if "utility" in record.judged and record.judged["utility"].label == label
         }
         pairs = [(x, alone[question].scores["accuracy"]) for question, x in labelled.items() if question in alone]
         means[f"accuracy:{label}"] = mean_of(labelled.values())
@@ -179,7 +178,8 @@ def _comparisons(paper: PaperConfig, cells: Cells) -> list[PaperComparison]:
             if pairs := pairs_of(a, b):
                 better: Alternative = "less" if metric in LOWER_IS_BETTER else "greater"
                 tests.append(((task, system, paper.baseline, metric), compare_exactly(*pairs, better)))
-    return [PaperComparison(*names, test, p) for names, test, p in with_holm(tests)]
+    adjusted = holm([test.p for _, test in tests])
+    return [PaperComparison(*names, test, p) for (names, test), p in zip(tests, adjusted, strict=True)]
 
 
 def _shifts(paper: PaperConfig, cells: Cells) -> list[ShiftRow]:

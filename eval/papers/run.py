@@ -10,18 +10,18 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from ...configs.paper import PaperConfig, PaperSystem
 from ...errors import EnvironmentUnavailableError
 from ...llms.structured import version_in
 from ...methods.method import MISSING, NO_RANKING
 from ...methods.methods import METHODS, KnownMethod
+from ...provenance import versions
 from ...rollouts.llms import open_llm
 from ...storage import KeyedJournal, only_writer
 from ..answers.batches import reader_name, refuse_silence
+from ..cross_encoder import PairScorer
 from ..placement import question_set, refuse_other
-from ..provenance import versions
 from ..records import write_text
 from ..tasks import generator
 from ..tasks.items import read_items
@@ -31,7 +31,7 @@ from .knowledge_bases import check_systems, open_bases, rows_of
 from .records import PaperRecord
 from .results import PaperResults, tabulate_paper
 from .sweeps import draw_sweep, sweep_systems
-from .systems import LazyCrossEncoder, PaperRun, SystemRun, open_metrics
+from .systems import PaperRun, SystemRun, open_metrics
 from .tables import markdown
 
 
@@ -64,7 +64,7 @@ def run_paper(
         writer = stack.enter_context(open_llm(paper.writer)) if paper.writer else reader
         judge = stack.enter_context(open_llm(paper.judge)) if paper.judge else reader
         bases = open_bases(paper, systems, stack)
-        cross_encoder = LazyCrossEncoder(paper.reranker) if paper.reranker else None
+        cross_encoder = PairScorer(paper.reranker) if paper.reranker else None
         journal = KeyedJournal(
             folder / "questions.jsonl",
             PaperRecord,
@@ -125,7 +125,7 @@ def write_results(
     paper: PaperConfig,
     systems: Mapping[str, PaperSystem],
     results: PaperResults,
-    facts: Mapping[str, Any],
+    facts: Mapping[str, object],
 ) -> Path:
     """Write results.json, results.md and the curves of sweeps; return the path of results.md."""
     curves: dict[int, str] = {}

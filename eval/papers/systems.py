@@ -5,11 +5,8 @@ Records are keyed by all their inputs, so a question is asked again only where s
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
 
 from ... import __version__
-from ...configs.environment import RerankConfig
 from ...configs.paper import JudgeName, PaperConfig, PaperSystem, Style, TaskConfig
 from ...llms.access import Llm
 from ...llms.base import LlmResponse, SamplingParams
@@ -22,15 +19,13 @@ from ...storage import KeyedJournal, data_sha256
 from ..answers.batches import keyed_records
 from ..answers.gold import Gold
 from ..answers.metrics import letter
+from ..cross_encoder import PairScorer
 from ..tasks.generator import ReaderAnswer, generator_prompt, read_answer
 from ..tasks.items import Items
-from ..tasks.judges import JUDGES, Case, Setting, judged
+from ..tasks.judges import JUDGES, Case, JudgeScore, Setting, judged
 from ..tasks.text_metrics import score_text
 from .knowledge_bases import KnowledgeBase, naming, sources_of
 from .records import PaperRecord
-
-if TYPE_CHECKING:
-    from ..cross_encoder import PairScorer
 
 _FORM = 3
 """Part of every key: to be raised where a record gets another meaning."""
@@ -47,23 +42,6 @@ def open_metrics(task: TaskConfig) -> Sequence[str]:
 
 
 @dataclass(frozen=True)
-class LazyCrossEncoder:
-    """The cross-encoder of methods that need one, loaded at its first use."""
-
-    config: RerankConfig
-
-    @cached_property
-    def _scorer(self) -> "PairScorer":
-        from ..cross_encoder import PairScorer
-
-        return PairScorer(self.config)
-
-    def scores(self, question: str, texts: Sequence[str]) -> Sequence[float]:
-        """One score for each text."""
-        return self._scorer.scores(question, texts)
-
-
-@dataclass(frozen=True)
 class PaperRun:
     """What all systems of a run share."""
 
@@ -74,7 +52,7 @@ class PaperRun:
     reader: Llm
     writer: Llm
     judge: Llm
-    cross_encoder: LazyCrossEncoder | None
+    cross_encoder: PairScorer | None
     journal: KeyedJournal[PaperRecord]
 
 
@@ -187,9 +165,9 @@ class SystemRun:
 
     def _judge(
         self, items: Sequence[Gold], results: Sequence[MethodRun], records: Sequence[PaperRecord]
-    ) -> list[dict[str, Mapping[str, Any]]]:
+    ) -> list[dict[str, JudgeScore]]:
         """The verdicts on each record, by judge."""
-        verdicts: list[dict[str, Mapping[str, Any]]] = [{} for _ in records]
+        verdicts: list[dict[str, JudgeScore]] = [{} for _ in records]
         cases = [
             Case(
                 item,
@@ -206,7 +184,7 @@ class SystemRun:
             scores = judged(runner, JUDGES[name], cases, Setting(self._paper.document_words, draw))
             for by_judge, score in zip(verdicts, scores, strict=True):
                 if score is not None:
-                    by_judge[name] = score.plain()
+                    by_judge[name] = score
         return verdicts
 
     @property

@@ -7,7 +7,8 @@ from typing import Any
 from ...configs.paper import AVERAGE, PaperConfig, PaperSystem, PaperTable, Sweep, TableColumn
 from ...data.published import PublishedFigure, published
 from ...data.sampling import sample_of
-from ..answers.figures import mean_of, number, p_cells, percent, points, table
+from ..answers.figures import mean_of, percent, points, table
+from ..table import decimal, p_cell
 from ..tasks.judge_prompts import LABELS
 from .cases import HEAD as CASE_HEAD
 from .cases import case_lines
@@ -133,7 +134,7 @@ class PaperPage:
         value = None if None in means else mean_of(means).value
         if paper_table.unit == "percent":
             return percent(value)
-        return number(value, 2 if paper_table.unit == "share" else 1)
+        return decimal(value, 2 if paper_table.unit == "share" else 1)
 
     def _missing(self) -> list[str]:
         judges = list(dict.fromkeys(name for row in self.results.rows for name in row.off_format))
@@ -185,8 +186,8 @@ class PaperPage:
                     "first right, second wrong" if right else "all",
                     str(shift.n),
                     percent(shift.zero_overlap),
-                    number(shift.mean_overlap),
-                    number(shift.mean_shared),
+                    decimal(shift.mean_overlap, 2),
+                    decimal(shift.mean_shared, 2),
                     " · ".join(_published(cell) for cell in paper if cell),
                 ]
             )
@@ -208,7 +209,7 @@ class PaperPage:
 
     def _costs(self) -> list[str]:
         lines = [
-            [row.task, self._label(row.system), *(number(row.means[name].value, 1) for name in COSTS)]
+            [row.task, self._label(row.system), *(decimal(row.means[name].value, 1) for name in COSTS)]
             for row in self.results.rows
         ]
         return ["## Cost of a question", table(["task", "system", *map(_name, COSTS)], lines)]
@@ -225,7 +226,8 @@ class PaperPage:
                 f"{percent(row.test.mean_a)} / {percent(row.test.mean_b)}",
                 f"{row.test.higher} / {row.test.lower}",
                 row.test.test,
-                *p_cells(row.test.p, row.p_holm),
+                p_cell(row.test.p),
+                p_cell(row.p_holm),
                 "†" * row.significant,
             ]
             for row in self.results.comparisons

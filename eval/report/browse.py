@@ -7,7 +7,7 @@ fewer questions of each kind, then without earlier turns; the page says so.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypedDict
 
 from ...envs.plan import SearchPlan
 from ..records import EvalRecord
@@ -149,14 +149,11 @@ def as_data(
     document_info: Mapping[tuple[str, str], KnownDocuments],
     per_kind: int,
     every_turn: bool,
-) -> dict[str, Any]:
-    """The data for the page's script: `per_kind` questions of each kind, of all turns or only of the last ones.
-
-    Questions, documents and raw rankings are stored once; items refer to them by number.
-    """
-    table = _Tables(document_info)
-    listed: list[dict[str, Any]] = []
-    items: list[dict[str, Any]] = []
+) -> "BrowserData":
+    """The data for the page's script: `per_kind` questions of each kind, of all turns or only of the last ones."""
+    table = _SharedRows(document_info)
+    listed: list[dict[str, object]] = []
+    items: list[dict[str, object]] = []
     for group in groups:
         if not (every_turn or group.last):
             continue
@@ -171,10 +168,28 @@ def as_data(
         env_fields = {"evaluation": group.evaluation, "dataset": group.dataset, "environment": group.environment}
         system_fields = {"system": group.system, "turn": group.turn, "metric": group.metric}
         listed.append({**env_fields, **system_fields, **group.counts})
-    return {"groups": listed, "items": items, **table.content()}
+    relevant = table.questions_with_judgements()
+    return {
+        "groups": listed,
+        "items": items,
+        "questions": relevant,
+        "documents": table.document_rows,
+        "raw": table.raw_rows,
+    }
 
 
-class _Tables:
+class BrowserData(TypedDict):
+    """What browse.js reads. Questions, documents and raw rankings are stored once; items refer to them by number."""
+
+    groups: list[dict[str, object]]
+    items: list[dict[str, object]]
+    questions: list[dict[str, object]]
+    documents: list[list[str]]
+    """Id and, if it is known, title."""
+    raw: list[dict[str, object]]
+
+
+class _SharedRows:
     """Questions, documents and raw rankings, numbered so that several items can refer to them."""
 
     def __init__(self, document_info: Mapping[tuple[str, str], KnownDocuments]) -> None:
@@ -183,12 +198,12 @@ class _Tables:
         self.question_numbers: dict[tuple[str, str, str], int] = {}
         self.raw_numbers: dict[tuple[str, str, str, str], int] = {}
         self.document_rows: list[list[str]] = []
-        self.question_rows: list[dict[str, Any]] = []
-        self.raw_rows: list[dict[str, Any]] = []
+        self.question_rows: list[dict[str, object]] = []
+        self.raw_rows: list[dict[str, object]] = []
         self.rankings: list[set[str]] = []
         """The documents of all rankings of a question, by question number."""
 
-    def item(self, env: DatasetEnvironment, pick: Pick, metric: str) -> dict[str, Any]:
+    def item(self, env: DatasetEnvironment, pick: Pick, metric: str) -> dict[str, object]:
         """The data of a pick: scores, rewrites and ranking."""
         record, raw_record = pick.record, env.raw[pick.question_id]
         key = env.evaluation, env.dataset, pick.question_id
@@ -202,7 +217,7 @@ class _Tables:
         if raw_key not in self.raw_numbers:
             self.raw_numbers[raw_key] = len(self.raw_rows)
             self.raw_rows.append({"score": pick.raw, "ranking": self._ranking(env, raw_record)})
-        item: dict[str, Any] = {
+        item: dict[str, object] = {
             "question": number,
             "raw": self.raw_numbers[raw_key],
             "score": pick.score,
@@ -218,8 +233,8 @@ class _Tables:
             item["sample"] = {"number": record.sample + 1, "of": pick.samples, "score": record.metrics[metric]}
         return item
 
-    def content(self) -> dict[str, Any]:
-        """The tables. A question's relevant documents are [document, grade] pairs; None if they are unknown."""
+    def questions_with_judgements(self) -> list[dict[str, object]]:
+        """The questions with their relevant documents as [document, grade] pairs; None if they are unknown."""
         for (evaluation, dataset, question), number in self.question_numbers.items():
             qrels = self.document_info[evaluation, dataset].qrels
             if qrels is None:
@@ -231,7 +246,7 @@ class _Tables:
                 [self._document(evaluation, dataset, n), grades[n]] for n in relevant
             ]
             self.question_rows[number]["judged"] = len(grades)
-        return {"questions": self.question_rows, "documents": self.document_rows, "raw": self.raw_rows}
+        return self.question_rows
 
     def _ranking(self, env: DatasetEnvironment, record: EvalRecord) -> list[int]:
         return [self._document(env.evaluation, env.dataset, document) for document in record.ranking[:PLACES]]

@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 from ..pages.figures import DASHES, SERIES, dress, page_style, smooth, svg_of
@@ -106,7 +107,7 @@ def _window(figure_source: str, curve: Curve) -> int:
     return 1 if figure_source == "validation" else max(1, len(curve.steps) // 10) | 1
 
 
-def _panel(panel: Any, figure: CurveFigure, curves: Sequence[Curve], titled: bool) -> None:
+def _panel(panel: Axes, figure: CurveFigure, curves: Sequence[Curve], titled: bool) -> None:
     """One turn's curves."""
     for curve in curves:
         colour, dash = SERIES[curve.group % len(SERIES)], DASHES[curve.group // len(SERIES) % len(DASHES)]

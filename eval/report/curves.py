@@ -204,7 +204,7 @@ def differences(groups: Sequence[SeedGroup]) -> list[tuple[str, list[str]]]:
     return [(name, values) for name, values in rows if len(set(values)) > 1]
 
 
-def _row(number: int, group: SeedGroup, run: TrainingRun) -> dict[str, Any]:
+def _row(number: int, group: SeedGroup, run: TrainingRun) -> dict[str, object]:
     """A run's row in the table, with numbers as text."""
     tenth = run.metrics[-max(1, len(run.metrics) // 10) :]
     last = run.metrics[-1]["step"] if run.metrics else 0
@@ -228,7 +228,7 @@ def _mean(rows: Sequence[Mapping[str, Any]], key: str, form: str = "{:.3f}") -> 
     return form.format(fmean(values)) if values else "–"
 
 
-def _turns(rows: Sequence[Mapping[str, Any]], name: str) -> list[int]:
+def _turns(rows: Sequence[Mapping[str, object]], name: str) -> list[int]:
     """The turns that a figure was logged for; [0] if it was logged once per step; empty if it was not logged."""
     form = re.compile(rf"{re.escape(name)}(/turn\d+)?")
     ends = {key.removeprefix(name) for row in rows for key in row if form.fullmatch(key)}

@@ -40,7 +40,7 @@ def judgements(evaluation: Evaluation, dataset: str) -> Qrels | None:
 
 def _judgements_from_dataset(evaluation: Evaluation, dataset: str) -> Qrels | None:
     source = evaluation.spec.datasets[dataset]
-    hashes = {env["identity"].get("judgements") for env in evaluation.results["places"] if env["dataset"] == dataset}
+    hashes = {env.identity.get("judgements") for env in evaluation.results.places if env.dataset == dataset}
     if source is None or hashes <= {None}:
         return None
     try:
@@ -66,18 +66,18 @@ def titles(evaluation: Evaluation, dataset: str, document_ids: Collection[str]) 
 def _titles_from_index(evaluation: Evaluation, dataset: str, document_ids: Collection[str]) -> dict[str, str] | None:
     """Titles from the first local index that the evaluation searched; None if there is none."""
     spec, source = evaluation.spec, evaluation.spec.datasets[dataset]
-    for env in evaluation.results["places"]:
-        settings = spec.environments[env["environment"]]
-        if env["dataset"] != dataset or source is None or settings.urls or settings.client.urls != "local":
+    for env in evaluation.results.places:
+        settings = spec.environments[env.environment]
+        if env.dataset != dataset or source is None or settings.urls or settings.client.urls != "local":
             continue
         try:
             index = open_index(Path(searched_here(spec, settings, dataset, source).index))
-            if index.manifest.index_hash != env["identity"]["index"]:
+            if index.manifest.index_hash != env.identity["index"]:
                 continue
             documents = index.documents
             present = [documents.at(documents.position(name)) for name in document_ids if name in documents]
         except QuerylectError as error:
-            log.info("no titles of %s from the index of %s: %s", dataset, env["environment"], error)
+            log.info("no titles of %s from the index of %s: %s", dataset, env.environment, error)
             continue
         return {document.id: _display_title(document) for document in present}
     return None

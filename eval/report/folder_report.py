@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from jinja2.utils import htmlsafe_json_dumps
 
@@ -47,7 +46,7 @@ class _Collected:
     groups: list[SystemTurn] = field(default_factory=list)
     envs: dict[tuple[str, str, str], DatasetEnvironment] = field(default_factory=dict)
     document_info: dict[tuple[str, str], KnownDocuments] = field(default_factory=dict)
-    costs: list[dict[str, Any]] = field(default_factory=list)
+    costs: list[dict[str, object]] = field(default_factory=list)
     lengths: dict[tuple[str, str], dict[str, dict[int, Lengths]]] = field(default_factory=dict)
     """By evaluation and environment, then by system and turn."""
 
@@ -88,7 +87,7 @@ def render(material: Material, questions: int, command: str, created: str, large
         _collect_records(collected, name, evaluation, questions)
     environment = page_environment()
     script = environment.get_template("browse.js.j2").render()
-    spec_names = [str(evaluation.results["name"]) for evaluation in material.evaluations]
+    spec_names = [evaluation.results.name for evaluation in material.evaluations]
     values = {
         "title": " · ".join(dict.fromkeys(spec_names)) or f"Drift between {', '.join(material.drifts[0].names)}",
         "evaluations": [
@@ -119,8 +118,8 @@ def _collect_records(collected: _Collected, name: str, evaluation: Evaluation, q
     """Read the records of an evaluation cell by cell, and keep only what the page shows."""
     metric = evaluation.spec.metrics[0]
     groups: list[SystemTurn] = []
-    for cell in sorted(evaluation.cells, key=lambda cell: cell["system"] != RAW):
-        system, dataset, environment = cell["system"], cell["dataset"], cell["environment"]
+    for cell in sorted(evaluation.results.cells, key=lambda cell: cell.system != RAW):
+        system, dataset, environment = cell.system, cell.dataset, cell.environment
         records = evaluation.records(cell)
         if not records:
             continue
@@ -131,7 +130,7 @@ def _collect_records(collected: _Collected, name: str, evaluation: Evaluation, q
         if system == RAW:
             env.raw = {record.question_id: record for record in records}
             continue
-        groups += choose(env, system, records, cell["samples"] or 1, metric, questions)
+        groups += choose(env, system, records, cell.samples or 1, metric, questions)
         for turn, lengths in lengths_by_turn(records).items():  # none of a baseline, which writes no rewrites
             turns = collected.lengths.setdefault((name, environment), {}).setdefault(system, {})
             turns[turn] = turns.get(turn, Lengths()) + lengths
@@ -145,7 +144,7 @@ def _collect_records(collected: _Collected, name: str, evaluation: Evaluation, q
     collected.groups += groups
 
 
-def _browsers(collected: _Collected, questions: int) -> Iterator[dict[str, Any] | None]:
+def _browsers(collected: _Collected, questions: int) -> Iterator[dict[str, object] | None]:
     """Data of the question browser, with fewer and fewer questions; None if there is nothing to show."""
     if not any(picks for group in collected.groups for picks in group.picks.values()):
         yield None
@@ -164,7 +163,7 @@ def _browsers(collected: _Collected, questions: int) -> Iterator[dict[str, Any] 
     }
 
 
-def _browse(collected: _Collected, per_kind: int, requested: int, every_turn: bool) -> dict[str, Any]:
+def _browse(collected: _Collected, per_kind: int, requested: int, every_turn: bool) -> dict[str, object]:
     data = as_data(collected.groups, collected.envs, collected.document_info, per_kind, every_turn)
     rule = (
         "Chosen by a fixed rule, not by hand: of every dataset, environment, system and turn the questions that gained "

@@ -1,7 +1,6 @@
 """Forest plots: the scores of a table with their intervals, one panel per environment, all on one scale."""
 
-from typing import Any
-
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -65,7 +64,7 @@ def draw_table(table: Table, metric: str, baseline: str, name: str) -> Panels | 
     return Panels(table.title, caption, svgs)
 
 
-def _dot(axes: Any, position: int, score: TableScore, metric: str, kind: str) -> None:
+def _dot(axes: Axes, position: int, score: TableScore, metric: str, kind: str) -> None:
     mean = score.metrics[metric]
     if mean is None or score.low is None or score.high is None:
         return
@@ -79,13 +78,10 @@ def _dot(axes: Any, position: int, score: TableScore, metric: str, kind: str) ->
 def _kind(table: Table, row: Row, environment: str, baseline: str) -> str:
     for comparison in table.comparisons:
         key = comparison.arm, comparison.environment, comparison.baseline.system
-        if key == (row.arm, environment, baseline) and comparison.significant:
-            return "better" if comparison.test.difference > 0 else "worse"
+        if key == (row.arm, environment, baseline):
+            return comparison.outcome
     return "same"
 
 
 def _describe(score: TableScore, metric: str) -> str:
-    mean = score.metrics[metric]
-    if mean is None or score.low is None or score.high is None:
-        return "without a score"
-    return f"{mean:.3f} ({score.low:.3f} to {score.high:.3f})"
+    return f"{score.metrics[metric]:.3f} ({score.interval})" if score.interval else "without a score"

@@ -1,12 +1,13 @@
 """Template values for the sections of the page of `querylect report`; no markup except drawings."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
 
 from ...configs.spec_files import dump_spec
-from ...data.sampling import sample_of
+from ...provenance import versions
 from ..drift.report import maps
-from ..provenance import versions
+from ..results import EnvironmentEntry
+from ..table import decimal
 from ..text import explanation, html_tables
 from ..transfer import draw_transfer
 from . import reproduce
@@ -25,14 +26,14 @@ def evaluation_names(evaluations: Sequence[Evaluation]) -> list[str]:
     """A label per evaluation: "" if there is only one, else its name, or its folder if the name is not unique."""
     if len(evaluations) == 1:
         return [""]
-    names = [str(evaluation.results["name"]) for evaluation in evaluations]
+    names = [evaluation.results.name for evaluation in evaluations]
     return [
         name if names.count(name) == 1 else str(evaluation.folder)
         for name, evaluation in zip(names, evaluations, strict=True)
     ]
 
 
-def evaluation_part(number: int, name: str, evaluation: Evaluation) -> dict[str, Any]:
+def evaluation_part(number: int, name: str, evaluation: Evaluation) -> dict[str, object]:
     """Template values of an evaluation, except its questions."""
     spec, results, tables = evaluation.spec, evaluation.results, evaluation.tables
     outcomes = verdicts(spec, tables)
@@ -42,19 +43,17 @@ def evaluation_part(number: int, name: str, evaluation: Evaluation) -> dict[str,
         draw_table(table, spec.metrics[0], main_baseline(spec), f"forest{number}-{index}")
         for index, table in enumerate(tables)
     ]
-    matrix, leakage = evaluation.transfer, _leakage(evaluation)
+    matrix, leakage = results.transfer, _leakage(evaluation)
     return {
         "name": name,
         "headline": headline_text,
         "mood": mood,
         "verdicts": outcomes,
         "notes": {table.title: [note for note in table.notes if note.startswith("Only ")] for table in tables},
-        "metric": spec.metrics[0],
-        "explained": explanation(results["family"]),
+        "explained": explanation(results.family),
         "tables": list(zip(html_tables(tables, spec.metrics), figures, strict=True)),
         "transfer": draw_transfer(matrix, f"transfer{number}") if matrix is not None else None,
         "places": _environment_facts(evaluation),
-        "failed": results["failed"],
         "unscored": [
             f"{table.title}: {note}"
             for table in tables
@@ -62,75 +61,71 @@ def evaluation_part(number: int, name: str, evaluation: Evaluation) -> dict[str,
             for note in table.notes
             if "has a score for" in note
         ],
-        "split": spec.split,
         "leakage": leakage,
-        "remarks": [note for note in results["notes"] if note not in leakage and " failed: " not in note],
+        "remarks": [note for note in results.notes if note not in leakage and " failed: " not in note],
         "plan": dump_spec(spec),
+        "spec": spec,
+        "results": results,
         "folder": evaluation.folder,
     }
 
 
-def _environment_facts(evaluation: Evaluation) -> list[dict[str, Any]]:
-    """Facts about each environment on each dataset."""
-    question_counts = {(cell["dataset"], cell["environment"]): cell["questions"] for cell in evaluation.cells}
-    samples = {(cell["dataset"], cell["environment"]): sample_of(cell.get("sample")) for cell in evaluation.cells}
-    rows = []
-    for env in evaluation.results["places"]:
-        card, identity = env["retriever"], env["identity"]
-        rows.append(
-            {
-                "dataset": env["dataset"],
-                "environment": env["environment"],
-                "card": f"{card['name']} ({card['kind']})" + (f": {card['trained']}" if card["trained"] else ""),
-                "questions": question_counts.get((env["dataset"], env["environment"])),
-                "sample": samples.get((env["dataset"], env["environment"])),
-                "documents": env.get("documents"),
-                "hashes": {
-                    kind: str(value)[:12]
-                    for kind, value in (
-                        ("corpus", env.get("corpus")),
-                        ("index", identity.get("index")),
-                        ("judgements", identity.get("judgements")),
-                    )
-                    if value
-                },
-            }
+@dataclass(frozen=True, slots=True)
+class EnvironmentFacts:
+    """One environment on one dataset."""
+
+    entry: EnvironmentEntry
+    questions: str
+    """How many there are, or how they were sampled."""
+    hashes: Mapping[str, str]
+
+
+def _environment_facts(evaluation: Evaluation) -> list[EnvironmentFacts]:
+    cells = {(cell.dataset, cell.environment): cell for cell in evaluation.results.cells}
+    facts = []
+    for entry in evaluation.results.places:
+        cell = cells.get((entry.dataset, entry.environment))
+        values = {"corpus": entry.corpus, **{kind: entry.identity.get(kind) for kind in ("index", "judgements")}}
+        facts.append(
+            EnvironmentFacts(
+                entry,
+                "–" if cell is None else str(cell.sample or f"{cell.questions:,}"),
+                {kind: str(value)[:12] for kind, value in values.items() if value},
+            )
         )
-    return rows
+    return facts
 
 
 def _leakage(evaluation: Evaluation) -> list[str]:
     """The outcome of the check for training questions in the evaluated split, by run."""
-    notes = [note for note in evaluation.results["notes"] if "could not be compared" in note]
-    refused = [
-        failure for failure in evaluation.results["failed"] if "was trained on questions of" in failure["message"]
-    ]
+    notes = [note for note in evaluation.results.notes if "could not be compared" in note]
+    refused = [failure for failure in evaluation.results.failed if "was trained on questions of" in failure.message]
     lines = [
         *notes,
-        *(f"{failure['system']} was refused on {failure['dataset']}: {failure['message']}" for failure in refused),
+        *(f"{failure.system} was refused on {failure.dataset}: {failure.message}" for failure in refused),
     ]
     uncompared = {note.partition(":")[0] for note in notes}
     for name, system in evaluation.spec.systems.items():
         trained = system.run is not None and system.checkpoint != "untrained"
-        evaluated = any(cell["system"] == name for cell in evaluation.cells)
+        evaluated = any(cell.system == name for cell in evaluation.results.cells)
         if trained and evaluated and name not in uncompared:
             lines.append(f"{name}: none of the questions asked stands in the training split of its run.")
     return list(dict.fromkeys(lines))
 
 
-def drift_part(number: int, drift: DriftFolder) -> dict[str, Any]:
+def drift_part(number: int, drift: DriftFolder) -> dict[str, object]:
     """Heat maps and pairs of one drift folder."""
     return {
         "title": ", ".join(drift.names),
-        "maps": maps(drift.names, drift.pairs, drift.content["notes"], f"drift{number}"),
-        "success": drift.content["success"],
+        "maps": maps(drift.names, drift.content.pairs, drift.content.notes, f"drift{number}"),
+        "success": drift.content.success,
         "page": drift.folder / "drift.html",
     }
 
 
 def length_parts(
     by_environment: Mapping[tuple[str, str], Mapping[str, Mapping[int, Lengths]]],
-) -> list[dict[str, Any]]:
+) -> list[dict[str, object]]:
     """A drawing and a table for each environment.
 
     `by_environment` maps (evaluation, environment) to lengths by system and turn.
@@ -138,7 +133,7 @@ def length_parts(
     parts = []
     for number, ((name, environment), systems) in enumerate(by_environment.items()):
         rows = [
-            (system, turn, f"{lengths.answers:,}", _mean(lengths.think_mean), _mean(lengths.rewrite_mean))
+            (system, turn, f"{lengths.answers:,}", decimal(lengths.think_mean, 1), decimal(lengths.rewrite_mean, 1))
             for system, turns in systems.items()
             for turn, lengths in turns.items()
         ]
@@ -147,11 +142,7 @@ def length_parts(
     return parts
 
 
-def _mean(value: float | None) -> str:
-    return "–" if value is None else f"{value:.1f}"
-
-
-def training_part(runs: Sequence[TrainingRun]) -> dict[str, Any] | None:
+def training_part(runs: Sequence[TrainingRun]) -> dict[str, object] | None:
     """Training curves; None without a run."""
     groups = grouped(runs)
     labels = [group.label for group in groups]
@@ -163,7 +154,7 @@ def training_part(runs: Sequence[TrainingRun]) -> dict[str, Any] | None:
     )
 
 
-def cost_row(key: tuple[str, str, str], system: str, totals: Totals) -> dict[str, Any]:
+def cost_row(key: tuple[str, str, str], system: str, totals: Totals) -> dict[str, object]:
     """One row of the table of costs. `key` is (evaluation, dataset, environment)."""
     name, dataset, environment = key
     cells = [
@@ -181,7 +172,7 @@ def commands(material: Material, page: str) -> list[tuple[str, str]]:
     """(What it makes, command) of every folder and of the page; `page` is the command that makes the page."""
     return [
         *(
-            (f"the evaluation {evaluation.results['name']}", reproduce.of_evaluation(evaluation.folder))
+            (f"the evaluation {evaluation.results.name}", reproduce.of_evaluation(evaluation.folder))
             for evaluation in material.evaluations
         ),
         *(
@@ -197,9 +188,9 @@ def versions_part(material: Material) -> list[tuple[str, Mapping[str, str]]]:
     """Package versions of every evaluation and drift, and of this page."""
     return [
         *(
-            (f"evaluation {results['name']}, {results['created']}", results["versions"])
+            (f"evaluation {results.name}, {results.created}", results.versions)
             for results in (evaluation.results for evaluation in material.evaluations)
         ),
-        *((f"drift, {drift.content['created']}", drift.content["versions"]) for drift in material.drifts),
+        *((f"drift, {drift.content.created}", drift.content.versions) for drift in material.drifts),
         ("this page", versions()),
     ]

@@ -1,12 +1,11 @@
 """The commands that reproduce what a report shows, quoted for a shell."""
 
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from ...configs.names import as_name
-from ..drift.results import DriftSettings
+from ..drift.results import DriftFile, DriftSettings
 
 
 def of_evaluation(folder: Path) -> str:
@@ -19,16 +18,16 @@ def of_run(folder: Path) -> str:
     return _line("querylect", "train", folder / "config.yaml", f"name={as_name(folder.name)}-again")
 
 
-def of_drift(folder: Path, content: Mapping[str, Any]) -> str:
+def of_drift(folder: Path, content: DriftFile) -> str:
     """Measure drift again into the same folder, with every setting that is not the default."""
-    settings, defaults = content["settings"], DriftSettings()
+    settings, defaults = content.settings, DriftSettings()
     words: list[object] = ["querylect", "drift"]
     for name in ("success", "system", "turn", "model", "sigma", "permutations", "bootstrap", "terms", "seed"):
-        if settings[name] != getattr(defaults, name):
-            words.append(f"--{name}={settings[name]}")
-    if settings["shared"]:
+        if getattr(settings, name) != getattr(defaults, name):
+            words.append(f"--{name}={getattr(settings, name)}")
+    if settings.shared:
         words.append("--shared")
-    systems = [f"{system['name']}={system['source']}" for system in content["systems"]]
+    systems = [f"{system.name}={system.source}" for system in content.systems]
     return _line(*words, "--output", folder, "--", *systems)  # of which one may begin like an option
 
 

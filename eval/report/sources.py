@@ -7,21 +7,21 @@
 The tables are read back from results.json; nothing is recomputed, so a page always agrees with the files.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
+
+from pydantic import TypeAdapter
 
 from ...configs.evaluation import SpecConfig
 from ...configs.spec_files import load_spec
 from ...errors import ConfigError, DataError
 from ...storage import parse_json
-from ..drift.mmd import Drift
-from ..drift.results import Pair
+from ..drift.results import DriftFile
 from ..records import EvalRecord, read_records
-from ..results import table_of
+from ..results import CellEntry, SpecResults, table_of
 from ..table import Table
-from ..transfer import Policy, Transfer
 from .curves import TrainingRun, read_run
 
 
@@ -31,20 +31,12 @@ class Evaluation:
 
     folder: Path
     spec: SpecConfig
-    results: Mapping[str, Any]
-    """results.json."""
+    results: SpecResults
     tables: Sequence[Table]
-    transfer: Transfer | None
 
-    @property
-    def cells(self) -> Sequence[Mapping[str, Any]]:
-        """The entries of all cells in results.json, including raw questions."""
-        cells: Sequence[Mapping[str, Any]] = self.results["cells"]
-        return cells
-
-    def records(self, cell: Mapping[str, Any]) -> list[EvalRecord]:
+    def records(self, cell: CellEntry) -> list[EvalRecord]:
         """The records of a cell; empty if it has no file. Raises DataError for a file that cannot be read."""
-        path = self.folder / cell["records"]
+        path = self.folder / cell.records
         return read_records(path) if path.is_file() else []
 
 
@@ -53,14 +45,12 @@ class DriftFolder:
     """The folder of measured drift."""
 
     folder: Path
-    content: Mapping[str, Any]
-    """drift.json."""
-    pairs: Sequence[Pair]
+    content: DriftFile
 
     @property
     def names(self) -> list[str]:
         """The retrievers."""
-        return [system["name"] for system in self.content["systems"]]
+        return [system.name for system in self.content.systems]
 
 
 Source = Evaluation | DriftFolder | TrainingRun
@@ -125,7 +115,7 @@ def _unknown_folder(folder: Path) -> ConfigError:
     return ConfigError(f"{folder} holds {listing}; expected {expected}", code="unknown-content")
 
 
-def _read(folder: Path, name: str, command: str, parse: Callable[[Path, Any], Parsed]) -> Parsed:
+def _read(folder: Path, name: str, command: str, parse: Callable[[Path, dict[str, Any]], Parsed]) -> Parsed:
     path = folder / name
     try:
         return parse(folder, parse_json(path.read_text(encoding="utf-8")))
@@ -136,20 +126,14 @@ def _read(folder: Path, name: str, command: str, parse: Callable[[Path, Any], Pa
         ) from error
 
 
-def _evaluation(folder: Path, content: Mapping[str, Any]) -> Evaluation:
-    matrix = content["transfer"]
+def _evaluation(folder: Path, content: dict[str, Any]) -> Evaluation:
     return Evaluation(
         folder=folder,
         spec=load_spec(str(folder / "plan.yaml")),
-        results=content,
+        results=TypeAdapter(SpecResults).validate_python(content),
         tables=[table_of(table) for table in content["tables"]],
-        transfer=matrix and Transfer(**{**matrix, "policies": [Policy(**policy) for policy in matrix["policies"]]}),
     )
 
 
-def _drift(folder: Path, content: Mapping[str, Any]) -> DriftFolder:
-    pairs = [
-        Pair(**{**pair, "drifts": {kind: Drift(**values) for kind, values in pair["drifts"].items()}})
-        for pair in content["pairs"]
-    ]
-    return DriftFolder(folder, content, pairs)
+def _drift(folder: Path, content: dict[str, Any]) -> DriftFolder:
+    return DriftFolder(folder, TypeAdapter(DriftFile).validate_python(content))

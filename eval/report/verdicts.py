@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 from ...configs.evaluation import BEST_FREE, RAW, SpecConfig
 from ..spec_tables import label
-from ..table import Arm, Comparison, Table, format_p, signed
+from ..table import Comparison, Table
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class TableVerdict:
     """The verdict of one table on one environment."""
 
     table: str
@@ -36,7 +36,7 @@ def main_baseline(spec: SpecConfig) -> str:
     return RAW if RAW in spec.baselines else spec.baselines[0]
 
 
-def verdicts(spec: SpecConfig, tables: Sequence[Table]) -> list[Verdict]:
+def verdicts(spec: SpecConfig, tables: Sequence[Table]) -> list[TableVerdict]:
     """One verdict per table and environment with a comparison."""
     return [
         verdict
@@ -46,7 +46,7 @@ def verdicts(spec: SpecConfig, tables: Sequence[Table]) -> list[Verdict]:
     ]
 
 
-def headline(outcomes: Sequence[Verdict], spec: SpecConfig) -> tuple[str, str]:
+def headline(outcomes: Sequence[TableVerdict], spec: SpecConfig) -> tuple[str, str]:
     """The outcome in one sentence, and its mood. `outcomes`: verdicts on single datasets or parts, not averages."""
     baseline = _phrase(main_baseline(spec))
     if not outcomes:
@@ -62,7 +62,7 @@ def headline(outcomes: Sequence[Verdict], spec: SpecConfig) -> tuple[str, str]:
     return f"{subject} beats {baseline} in {share} {combinations}.", mood
 
 
-def _verdict(spec: SpecConfig, table: Table, environment: str) -> Verdict | None:
+def _verdict(spec: SpecConfig, table: Table, environment: str) -> TableVerdict | None:
     main = main_baseline(spec)
     statements: list[tuple[str, list[str]]] = []
     beaten = undercut = False
@@ -70,31 +70,31 @@ def _verdict(spec: SpecConfig, table: Table, environment: str) -> Verdict | None
         rows = [row for row in table.comparisons if row.environment == environment and row.baseline.system == name]
         if not rows:
             continue
-        decided = sorted((row for row in rows if row.significant), key=lambda row: -abs(row.test.difference))
-        better = [row for row in decided if row.test.difference > 0]
-        worse = [row for row in decided if row.test.difference < 0]
-        same = [row for row in rows if row not in better and row not in worse]
-        statements += _statements(spec, rows[0].baseline, better, worse, same)
+        statements += _statements(spec, rows)
         if name == main:
-            beaten, undercut = bool(better), bool(worse)
-    return Verdict(table.title, environment, beaten, undercut, statements) if statements else None
+            beaten, undercut = (any(row.outcome == outcome for row in rows) for outcome in ("better", "worse"))
+    return TableVerdict(table.title, environment, beaten, undercut, statements) if statements else None
 
 
-def _statements(
-    spec: SpecConfig,
-    baseline: Arm,
-    better: Sequence[Comparison],
-    worse: Sequence[Comparison],
-    same: Sequence[Comparison],
-) -> list[tuple[str, list[str]]]:
+def _statements(spec: SpecConfig, rows: Sequence[Comparison]) -> list[tuple[str, list[str]]]:
+    """The statements about all comparisons with one baseline."""
+    better, worse, same = (
+        sorted((row for row in rows if row.outcome == outcome), key=lambda row: -abs(row.test.difference))
+        for outcome in ("better", "worse", "same")
+    )
+    baseline = rows[0].baseline
     reference = _phrase(baseline.system) if baseline.system in (RAW, BEST_FREE) else label(spec, baseline)
+
+    def describe(row: Comparison) -> str:
+        return f"{label(spec, row.arm)}: {row.figures(reference)}, n = {row.test.n}"
+
     statements = (
-        [(f"Better than {reference}:", [_describe(spec, row) for row in better])]
+        [(f"Better than {reference}:", list(map(describe, better)))]
         if better
         else [(f"Nothing beats {reference}.", [])]
     )
     if worse:
-        statements.append((f"Worse than {reference}:", [_describe(spec, row) for row in worse]))
+        statements.append((f"Worse than {reference}:", list(map(describe, worse))))
     if same:
         best = max(same, key=lambda row: row.test.difference)
         if len(same) == 1:
@@ -102,16 +102,8 @@ def _statements(
         else:
             claim = f"{len(same)} others do not differ" if better or worse else f"None of {len(same)} differs"
             claim += " significantly; the best of them:"
-        statements.append((claim, [_describe(spec, best)]))
+        statements.append((claim, [describe(best)]))
     return statements
-
-
-def _describe(spec: SpecConfig, row: Comparison) -> str:
-    test = row.test
-    return (
-        f"{label(spec, row.arm)}, {test.mean_a:.3f} against {test.mean_b:.3f} ({signed(test.difference)}, 95% interval "
-        f"{signed(test.low)} to {signed(test.high)}, Holm-adjusted p {format_p(row.p_holm)}, n = {test.n})"
-    )
 
 
 def _phrase(system: str) -> str:

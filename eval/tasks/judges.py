@@ -8,7 +8,7 @@ verdict has the version of the judge's prompts; the judge model is recorded with
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel
 
@@ -59,10 +59,6 @@ class JudgeScore:
     said: Mapping[str, Any] = field(default_factory=dict)
     """The judge's answer as plain data, or the text that did not fit the schema."""
 
-    def plain(self) -> dict[str, Any]:
-        """As plain data."""
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class Setting:
@@ -83,9 +79,12 @@ class Judge:
 
     name: str
     version: str
-    applies: Callable[[Case], bool]
-    """Whether the judge applies to a case."""
+    judges: Literal["context", "answer"]
     steps: Callable[[Case, Setting], Judging]
+
+    def applies(self, case: Case) -> bool:
+        """Whether the case has what is judged."""
+        return case.searched if self.judges == "context" else case.answer is not None
 
 
 def judged(runner: Runner, judge: Judge, cases: Sequence[Case], setting: Setting) -> list[JudgeScore | None]:
@@ -114,7 +113,7 @@ class _JudgeMethod:
             verdict = yield from self._judge.steps(self._cases[int(question.id)], self._setting)
         except _UnjudgedError as error:
             verdict = error.verdict
-        return Outcome(notes=verdict.plain())
+        return Outcome(notes=asdict(verdict))
 
 
 class _UnjudgedError(Exception):
@@ -147,7 +146,7 @@ def _relevancy(case: Case, setting: Setting) -> Judging:
 
     The first document that does decides, even if judgements on others failed.
     """
-    judgements: dict[str, Any] = {}
+    judgements: dict[str, object] = {}
     failure: JudgeScore | None = None
     for document in case.documents:
         prompt = prompts.answerable(case.item.question, document, setting.words)
@@ -229,7 +228,7 @@ def _context_recall(case: Case, setting: Setting) -> Judging:
     if marked is None:
         why = replies[0].failure or f"{len(statements)} statements were to be judged, each once"
         return JudgeScore(failure=OFF_FORMAT, said={"text": replies[0].text, "why": why})
-    details: dict[str, Any] = {"statements": statements, "attributed": marked}
+    details: dict[str, object] = {"statements": statements, "attributed": marked}
     if sources:
         details[BY_SOURCE] = {
             source: sum(marks) / len(marks) if marks is not None else None
@@ -248,23 +247,15 @@ def _marks(reply: Structured[prompts.Attributions], count: int) -> list[bool] | 
     return [marks[number] for number in sorted(marks)]
 
 
-def _has_context(case: Case) -> bool:
-    return case.searched
-
-
-def _has_answer(case: Case) -> bool:
-    return case.answer is not None
-
-
 JUDGES: Mapping[str, Judge] = {
     judge.name: judge
     for judge in (
-        Judge("utility", prompts.UTILITY, _has_context, _utility),
-        Judge("relevancy", prompts.RELEVANCY, _has_context, _relevancy),
-        Judge("context_recall", prompts.CONTEXT_RECALL, _has_context, _context_recall),
-        Judge("declined", prompts.DECLINED, _has_answer, _declined),
-        Judge("faithfulness", prompts.FAITHFULNESS, _has_answer, _faithfulness),
-        Judge("answer_relevancy", prompts.ANSWER_RELEVANCY, _has_answer, _answer_relevancy),
-        Judge("guideline", prompts.GUIDELINE, _has_answer, _guideline),
+        Judge("utility", prompts.UTILITY, "context", _utility),
+        Judge("relevancy", prompts.RELEVANCY, "context", _relevancy),
+        Judge("context_recall", prompts.CONTEXT_RECALL, "context", _context_recall),
+        Judge("declined", prompts.DECLINED, "answer", _declined),
+        Judge("faithfulness", prompts.FAITHFULNESS, "answer", _faithfulness),
+        Judge("answer_relevancy", prompts.ANSWER_RELEVANCY, "answer", _answer_relevancy),
+        Judge("guideline", prompts.GUIDELINE, "answer", _guideline),
     )
 }

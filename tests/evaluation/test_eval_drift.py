@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from querylect.errors import ConfigError, DataError, ModelError
 from querylect.eval.drift import run as under_test
-from querylect.eval.drift.queries import Query, System, read_system, success_of
+from querylect.eval.drift.queries import Query, RetrieverQueries, read_system, success_of
 from querylect.eval.drift.report import as_json, as_markdown, as_page, headline, write_files
 from querylect.eval.drift.results import DriftSettings
 from querylect.eval.drift.run import measure, write_drift
@@ -43,7 +43,9 @@ def test_a_question_is_known_by_id_and_text():
         plain("b", SENTENCES, [f"q{n}" for n in range(5, 35)]),
     ]
     assert measure(systems, QUICK, embed, "hash").pairs[0].shared == 25
-    other = [System("b", "", "", tuple(Query(q.text, q.question_id, "another text") for q in systems[1].queries))]
+    other = [
+        RetrieverQueries("b", "", "", tuple(Query(q.text, q.question_id, "another text") for q in systems[1].queries))
+    ]
     assert measure([systems[0], *other], QUICK, embed, "hash").pairs[0].shared == 0
     alone = measure([plain("a", ["liver", *KEYWORDS]), plain("b", ["liver", "liver"])], QUICK, embed, "hash").pairs[0]
     assert (alone.shared, alone.questions) == (0, (31, 2)), "equal queries without a question are no one question"

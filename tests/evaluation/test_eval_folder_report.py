@@ -26,7 +26,8 @@ from querylect.eval.report.forest import draw_table
 from querylect.eval.report.lengths import Lengths, lengths_by_turn, totals
 from querylect.eval.report.sources import Evaluation, read_folders, read_source
 from querylect.eval.report.verdicts import headline, verdicts
-from querylect.eval.results import table_json, table_of
+from querylect.eval.results import EnvironmentEntry, SpecResults, table_json, table_of
+from querylect.rewriters.card import RetrieverCard
 
 from ..evaluated import HOSTILE, LONG, evaluated, hostile  # noqa: F401 (fixtures)
 from ..lessons import ASKED, lesson_url, lessons, speaking  # noqa: F401 (fixtures)
@@ -141,7 +142,7 @@ def test_folders_are_told_apart_and_others_are_named(evaluated, drift, tmp_path)
         with refused(ConfigError, code, tmp_path / name, *facts):
             read_source(tmp_path / name)
     (drift / "drift.json").write_text('{"systems": []}')
-    with refused(DataError, "unreadable-file", drift / "drift.json", "KeyError", "querylect drift"):
+    with refused(DataError, "unreadable-file", drift / "drift.json", "created", "querylect drift"):
         read_source(drift)
 
 
@@ -168,12 +169,12 @@ def test_a_verdict_by_hand():
     assert (better.environment, better.mood, worse.mood) == ("bm25", "good", "bad")
     assert better.statements == [
         ("Better than the raw question:", [
-            "prompted, turn 1, 0.750 against 0.250 (+0.500, 95% interval +0.500 to +0.500, Holm-adjusted p = 0.003, "
-            "n = 120)"
+            "prompted, turn 1: 0.750 against 0.250 for the raw question (difference +0.500, 95% interval +0.500 to "
+            "+0.500, p = 0.001, Holm-adjusted p = 0.003), n = 120"
         ]),
         ("One other does not differ significantly:", [
-            "prompted, turn 2, 0.250 against 0.250 (0.000, 95% interval 0.000 to 0.000, Holm-adjusted p = 1.000, "
-            "n = 120)"
+            "prompted, turn 2: 0.250 against 0.250 for the raw question (difference 0.000, 95% interval 0.000 to "
+            "0.000, p = 1.000, Holm-adjusted p = 1.000), n = 120"
         ]),
     ]  # fmt: skip
     assert [statement for statement, _ in worse.statements] == [
@@ -299,10 +300,6 @@ def test_lengths_and_costs_by_hand():
     assert totals([answer("q", 1.0, 0, tokens=0, prompt_tokens=0, searches=1, seconds=0.25)]).calls == 0
 
 
-def place_of(settings, identity):
-    return {"dataset": "lessons", "environment": "here", "identity": identity}
-
-
 def test_titles_come_from_the_index_that_was_searched_and_else_from_the_corpus(lessons, tmp_path, monkeypatch):  # noqa: F811
     values = {
         "datasets": {"lessons": lessons.dataset.model_dump()},
@@ -312,7 +309,8 @@ def test_titles_come_from_the_index_that_was_searched_and_else_from_the_corpus(l
     grades = {f"t-{name}": found for name, (_, found) in ASKED.items()}
 
     def evaluation(**identity):
-        return Evaluation(tmp_path, settings, {"places": [place_of(settings, identity)]}, [], None)
+        place = EnvironmentEntry("lessons", "here", RetrieverCard("bm25", "bm25"), identity)
+        return Evaluation(tmp_path, settings, SpecResults("now", "x", "", [], [], [place], [], {}), [])
 
     right = evaluation(index=open_index(lessons.index).manifest.index_hash, judgements=judgements_identity(grades))
     assert titles(right, "lessons", {"statin", "nowhere"}) == {"statin": "About statin"}

@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 from querylect.configs.schema import RunConfig
+from querylect.envs.server.schemas import EnvironmentInfo, Limits
 from querylect.errors import DataError
 from querylect.eval.pages.figures import smooth
 from querylect.eval.provenance import provenance
@@ -75,7 +76,16 @@ def records(n=30, systems=(("raw", 0), ("untrained", 1), ("untrained", 2), ("tra
 def page(rows=None, drawings=(), gold=None, **settings):
     rows = records() if rows is None else rows
     config = RunConfig(**settings).model_copy(update={"name": HOSTILE})
-    environment = {"name": "hpo bm25", "retriever": {"name": "bm25", "trained": HOSTILE}, "index_hash": "9f" * 32}
+    environment = EnvironmentInfo(
+        name="hpo bm25",
+        retriever={"name": "bm25", "trained": HOSTILE},
+        corpus_size=4,
+        corpus_hash="c" * 64,
+        index_hash="9f" * 32,
+        gain="linear",
+        splits={"test": 30},
+        limits=Limits(max_plans=1, max_k=10, max_body_bytes=1),
+    )
     return render(
         tabulate_run(rows, resamples=200, permutations=500, seed=0),
         provenance=replace(

@@ -8,7 +8,7 @@ import psutil
 import pytest
 from querylect.configs.load import dump_config
 from querylect.configs.schema import RunConfig
-from querylect.data.types import Document, Question
+from querylect.data.types import Dataset, Document, Question
 from querylect.envs.index.build import (
     build_index,
 )
@@ -19,7 +19,7 @@ from querylect.eval import run as under_test
 from querylect.eval.answering import Answered, Asking
 from querylect.eval.placement import Placement
 from querylect.eval.records import METRICS, read_records, records_of_trees
-from querylect.eval.run import evaluate, evaluate_systems, place_results
+from querylect.eval.run import RunEnvironment, evaluate, evaluate_systems, place_results
 from querylect.eval.systems import System
 from querylect.llms.base import Costs
 from querylect.rewriters.base import Rewrite
@@ -138,7 +138,23 @@ def run(folder, environment=None, config=None, systems=None, **more):
     environment = environment or Environment()
     systems = systems or {"untrained": policy(environment, 1), "trained": policy(environment, 3)}
     toys = [Toy(name, grow) for name, grow in systems.items()]
-    return evaluate_systems(config or remote(), environment, toys, folder, **more)
+    return evaluate_systems(RunEnvironment(config or remote(), environment), toys, folder, **more)
+
+
+def test_the_dataset_of_a_local_environment_is_loaded_once(monkeypatch):
+    loaded = []
+
+    def load(config):
+        loaded.append(config)
+        return Dataset("the dataset", [], {}, licence="CC0")
+
+    monkeypatch.setattr("querylect.data.load.load_dataset", load)
+    environment = RunEnvironment(RunConfig(), Environment())
+    assert environment.described.published_as == ("the dataset", "bm25")
+    assert environment.dataset.licence == "CC0"
+    assert environment.described is environment.described
+    assert len(loaded) == 1
+    assert RunEnvironment(remote(), Environment()).dataset is None
 
 
 def test_an_evaluation_writes_records_results_and_report(tmp_path):
@@ -188,11 +204,11 @@ def test_a_stopped_evaluation_resumes_and_asks_nothing_twice(tmp_path):
 
     toys = [Toy("untrained", policy(environment, 1)), Toy("trained", stops)]
     with pytest.raises(MemoryError):
-        evaluate_systems(remote(), environment, toys, tmp_path)
+        evaluate_systems(RunEnvironment(remote(), environment), toys, tmp_path)
     assert toys[0].asked == 20
     assert not (tmp_path / "results.json").exists()
     again = [Toy("untrained", stops), Toy("trained", answered)]
-    evaluate_systems(remote(), environment, again, tmp_path)
+    evaluate_systems(RunEnvironment(remote(), environment), again, tmp_path)
     assert (again[0].asked, again[1].asked) == (0, 20)
     whole = run(tmp_path / "whole", environment)
 
@@ -201,7 +217,7 @@ def test_a_stopped_evaluation_resumes_and_asks_nothing_twice(tmp_path):
 
     assert records(tmp_path) == records(whole.parent)
     changed = Toy("trained", answered, identity="other weights")
-    evaluate_systems(remote(), environment, [again[0], changed], Placement(tmp_path, overwrite=True))
+    evaluate_systems(RunEnvironment(remote(), environment), [again[0], changed], Placement(tmp_path, overwrite=True))
     assert changed.asked == 20
 
 
@@ -210,7 +226,7 @@ def test_answers_of_another_version_are_not_reused(tmp_path, monkeypatch):
     for version, asked in (("1", 20), ("1", 0), ("2", 20)):
         monkeypatch.setattr("querylect.eval.provenance.__version__", version)
         toy = Toy("untrained", policy(environment, 1))
-        evaluate_systems(remote(), environment, [toy], tmp_path)
+        evaluate_systems(RunEnvironment(remote(), environment), [toy], tmp_path)
         assert toy.asked == asked
 
 
@@ -236,7 +252,9 @@ def test_answers_that_a_model_did_not_give_are_reported_as_such(tmp_path):
             yield Answered(1, [], {(lost.id, 1, 0): "no reply"})
             yield Answered(len(others), records_of_trees(self.name, self.grow(others)))
 
-    report = evaluate_systems(remote(), environment, [Silent("trained", policy(environment, 3))], tmp_path)
+    report = evaluate_systems(
+        RunEnvironment(remote(), environment), [Silent("trained", policy(environment, 3))], tmp_path
+    )
     results = json.loads((tmp_path / "results.json").read_text())
     (note,) = [note for note in results["notes"] if "never came" in note]
     assert note.startswith("trained in toy: 1 answers never came and are counted nowhere: no reply (1).")
@@ -264,7 +282,7 @@ def test_a_model_is_closed_when_its_evaluation_stops(tmp_path, monkeypatch):
 
     monkeypatch.setattr("querylect.eval.cells.Llm", Model)
     with pytest.raises(MemoryError):
-        evaluate_systems(remote(), Environment(), [Modelled("untrained", stops)], tmp_path)
+        evaluate_systems(RunEnvironment(remote(), Environment()), [Modelled("untrained", stops)], tmp_path)
     assert model.closed == 1
 
 

@@ -15,10 +15,10 @@ from querylect.envs.server.schemas import EnvironmentInfo, HitBody, Limits, Step
 from querylect.errors import EnvironmentUnavailableError
 from querylect.eval.behaviour import behaviour, with_fall_back
 from querylect.eval.records import EvalRecord, read_records
+from querylect.eval.results import summary
 from querylect.eval.run import evaluate, hyde_config, systems_of_run
 from querylect.eval.run_table import headline, tabulate_run
 from querylect.eval.spec import evaluate_spec
-from querylect.eval.summary import summary
 from querylect.eval.table import Arm
 from querylect.eval.training_free import GRIDS, Tuned, Tuning, best_by_validation, default_weights, tune
 from querylect.rollouts.checkpoints import find_warm_start

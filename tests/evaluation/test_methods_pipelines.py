@@ -258,7 +258,6 @@ def test_the_cross_encoder_of_environments_serves_methods(tmp_path, length):
     assert scorer.scores(QUERY, texts) == pytest.approx(expected, abs=1e-5)
     assert len(set(expected)) > 1
     assert scorer.scores(QUERY, []) == []
-    assert "depth" not in scorer.identity
     shelf = Shelf({QUERY: [doc(str(place), text) for place, text in enumerate(texts)]})
     outcome, _ = run(rerank(k=2), None, cross_encoder=scorer, wiki=shelf)
     assert outcome.notes["scores"] == pytest.approx(sorted(expected, reverse=True)[:2], abs=1e-5)

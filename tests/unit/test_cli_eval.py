@@ -14,8 +14,8 @@ PLAN = "datasets: {hpo: {kind: hpo}}\nenvironments: {bm25: {}}\n"
 @pytest.fixture(autouse=True)
 def _summaries(monkeypatch):
     """What is printed of results, which no evaluation of this file writes."""
-    monkeypatch.setattr("querylect.eval.summary.summary", lambda path: "the table of a run")
-    monkeypatch.setattr("querylect.eval.summary.plan_summary", lambda path: "the tables of a plan")
+    monkeypatch.setattr("querylect.eval.results.summary", lambda path: "the table of a run")
+    monkeypatch.setattr("querylect.eval.results.plan_summary", lambda path: "the tables of a plan")
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from querylect.eval.drift.queries import Query, System
+from querylect.eval.drift.queries import Query, RetrieverQueries
 from querylect.eval.drift.words import count_words, profile, telling_terms, tf_idf, variety_size, words_of
 
 KEYWORDS = [f"symptom{n} liver disease adult" for n in range(30)]
@@ -14,7 +14,9 @@ SENTENCES = [f"what is the cause of symptom{n} in an adult?" for n in range(30)]
 
 def plain(name, texts, questions=None):
     asked = questions or [""] * len(texts)
-    return System(name, f"{name}.txt", "every query", tuple(Query(t, q, q) for t, q in zip(texts, asked, strict=True)))
+    return RetrieverQueries(
+        name, f"{name}.txt", "every query", tuple(Query(t, q, q) for t, q in zip(texts, asked, strict=True))
+    )
 
 
 def test_tf_idf_by_hand():
@@ -61,7 +63,7 @@ def test_a_profile_by_hand():
         Query("liver disease adult human", "2", "Rats"),
     ]
     counts = count_words([query.text for query in queries]).counts
-    found = profile(System("s", "", "", tuple(queries)), counts, 4, resamples=200, seed=0)
+    found = profile(RetrieverQueries("s", "", "", tuple(queries)), counts, 4, resamples=200, seed=0)
     assert found.words.mean == pytest.approx((4 + (2 + 4) / 2) / 2), "the two queries of one question are one value"
     assert found.question_marks.mean == 0.5
     assert found.stop_words.mean == pytest.approx((3 / 4 + 0) / 2)

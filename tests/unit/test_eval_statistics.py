@@ -23,40 +23,32 @@ A = [0.63, 0.0, 1.0, 0.5, 0.43, 0.39, 1.0, 0.0, 0.31]
 B = [0.50, 0.0, 0.63, 0.5, 0.63, 0.0, 0.39, 0.36, 0.0]
 
 
-def enumerate_signs(differences, alternative):
+def enumerate_signs(differences):
     """The exact null distribution: every one of the 2^n sign patterns."""
     observed = sum(differences)
     hits = 0
     for signs in itertools.product((1, -1), repeat=len(differences)):
         flipped = sum(s * d for s, d in zip(signs, differences, strict=True))
-        if alternative == "two-sided":
-            hits += abs(flipped) >= abs(observed) - 1e-9
-        else:
-            hits += (flipped if alternative == "greater" else -flipped) >= (
-                observed if alternative == "greater" else -observed
-            ) - 1e-9
+        hits += abs(flipped) >= abs(observed) - 1e-9
     return hits / 2 ** len(differences)
 
 
-@pytest.mark.parametrize("alternative", ["two-sided", "greater", "less"])
-def test_permutation_test_agrees_with_exact_enumeration(alternative):
-    exact = enumerate_signs([x - y for x, y in zip(A, B, strict=True)], alternative)
+def test_permutation_test_agrees_with_exact_enumeration():
+    exact = enumerate_signs([x - y for x, y in zip(A, B, strict=True)])
     m = 40_000
-    sampled = paired_permutation_test(A, B, m, seed=3, alternative=alternative)
+    sampled = paired_permutation_test(A, B, m, seed=3)
     assert abs(sampled - exact) < 4 * math.sqrt(exact * (1 - exact) / m) + 1 / m
 
 
-@pytest.mark.parametrize("alternative", ["two-sided", "greater", "less"])
-def test_permutation_test_agrees_with_scipy(alternative):
+def test_permutation_test_agrees_with_scipy():
     reference = stats.permutation_test(
         (np.array(A), np.array(B)),
         lambda x, y, axis: np.mean(x - y, axis=axis),
         permutation_type="samples",
         vectorized=True,
         n_resamples=math.inf,
-        alternative=alternative,
     ).pvalue
-    assert paired_permutation_test(A, B, 40_000, seed=11, alternative=alternative) == pytest.approx(reference, abs=0.01)
+    assert paired_permutation_test(A, B, 40_000, seed=11) == pytest.approx(reference, abs=0.01)
 
 
 def test_p_is_seeded_and_moves_with_the_seed():
@@ -72,19 +64,12 @@ def test_p_is_never_zero_and_its_smallest_value_is_one_over_m_plus_one():
 
 def test_identical_inputs_give_p_of_exactly_one():
     assert paired_permutation_test(A, A, 1000, seed=0) == 1.0
-    assert paired_permutation_test(A, list(A), 7, seed=1, alternative="greater") == 1.0
 
 
 def test_a_rounding_error_does_not_count_as_less_extreme():
     """0.1 + 0.2 − 0.3 is not 0 in floats: sign patterns that tie with the observed sum must be counted as ties."""
     a, b = [0.1, 0.2, 0.3], [0.0, 0.0, 0.0]
     assert paired_permutation_test(a, b, 20_000, seed=0) == pytest.approx(0.25, abs=0.02)
-
-
-def test_direction_of_the_alternatives():
-    up, down = [0.9, 0.8, 0.7, 0.9, 0.6], [0.1, 0.2, 0.1, 0.3, 0.2]
-    assert paired_permutation_test(up, down, 5000, seed=0, alternative="greater") < 0.06
-    assert paired_permutation_test(up, down, 5000, seed=0, alternative="less") == pytest.approx(1.0)
 
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=12))
@@ -114,12 +99,11 @@ def test_bootstrap_covers_the_mean_about_as_often_as_it_says():
     assert 180 <= covered <= 199
 
 
-def test_bootstrap_is_seeded_and_narrower_at_a_lower_level():
+def test_bootstrap_is_seeded_and_holds_the_mean():
     assert bootstrap_ci(A, 2000, seed=0) == bootstrap_ci(A, 2000, seed=0)
     assert bootstrap_ci(A, 2000, seed=0) != bootstrap_ci(A, 2000, seed=1)
     low, high = bootstrap_ci(A, 2000, seed=0)
-    inner_low, inner_high = bootstrap_ci(A, 2000, seed=0, level=0.5)
-    assert low < inner_low < sum(A) / len(A) < inner_high < high
+    assert low < sum(A) / len(A) < high
 
 
 def test_bootstrap_of_constant_values_is_that_value():
@@ -190,10 +174,8 @@ def test_an_unscorable_question_is_not_a_zero():
         (lambda: bootstrap_ci([], 10, 0), "values"),
         (lambda: bootstrap_ci([0.1, float("nan")], 10, 0), "finite"),
         (lambda: bootstrap_ci([0.1], 0, 0), "resamples is 0"),
-        (lambda: bootstrap_ci([0.1], 10, 0, level=95), "level is 95"),
         (lambda: paired_permutation_test([0.1], [0.1, 0.2], 10, 0), "1 and 2"),
         (lambda: paired_permutation_test([0.1], [0.2], 0, 0), "permutations is 0"),
-        (lambda: paired_permutation_test([0.1], [0.2], 10, 0, alternative="both"), "'both'"),
         (lambda: holm([0.5, 1.5]), "1.5"),
         (lambda: compare_paired([None], [0.5], resamples=10, permutations=10, seed=0), "both systems"),
     ],
