@@ -7,8 +7,9 @@ The public names are imported lazily, since they load large libraries: `Rewriter
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from .version import __version__ as __version__
+
 __all__ = ["RetrievalEnv", "RetrievalTaskset", "Rewriter"]
-__version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from .envs.adapters.verifiers import RetrievalEnv, RetrievalTaskset

@@ -14,7 +14,6 @@ from typing import Annotated
 
 import typer
 
-from . import __version__
 from .configs.evaluation import SpecConfig
 from .configs.load import dump_config, known_configs, load_config
 from .configs.mix import chosen, only
@@ -33,6 +32,7 @@ from .logs import progress_bar, set_up_logging
 from .questions.commands import index_questions
 from .slurm.commands import launch
 from .train.commands import app as train_app
+from .version import __version__
 
 log = logging.getLogger(__name__)
 
@@ -362,7 +362,7 @@ app.command("launch")(launch)
 def evaluate(
     run: Annotated[
         str | None,
-        typer.Argument(metavar="[PLAN|RUN]", help="A plan, a run folder, or a config for the untrained policy."),
+        typer.Argument(metavar="[SPEC|RUN]", help="A spec, a run folder, or a config for the untrained policy."),
     ] = None,
     overrides: Overrides = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Folder of the results.")] = None,
@@ -371,29 +371,29 @@ def evaluate(
     ] = None,
     dataset: Annotated[
         list[str] | None,
-        typer.Option("--dataset", metavar="[NAME=]…", help="Without PLAN: hpo, wordnet or a BEIR folder; repeat it."),
+        typer.Option("--dataset", metavar="[NAME=]…", help="Without SPEC: hpo, wordnet or a BEIR folder; repeat it."),
     ] = None,
     retriever: Annotated[
-        list[str] | None, typer.Option("--retriever", metavar="[NAME=]…", help="Without PLAN: a retriever; repeat it.")
+        list[str] | None, typer.Option("--retriever", metavar="[NAME=]…", help="Without SPEC: a retriever; repeat it.")
     ] = None,
     rewriter: Annotated[
         list[str] | None,
         typer.Option(
-            "--rewriter", metavar="[NAME=]…", help="Without PLAN: a rewriter of the untrained model; repeat it."
+            "--rewriter", metavar="[NAME=]…", help="Without SPEC: a rewriter of the untrained model; repeat it."
         ),
     ] = None,
     trained: Annotated[
         list[str] | None,
-        typer.Option("--run", metavar="[NAME=]…", help="Without PLAN: a run folder to compare; repeat it."),
+        typer.Option("--run", metavar="[NAME=]…", help="Without SPEC: a run folder to compare; repeat it."),
     ] = None,
-    model: Annotated[str | None, typer.Option("--model", help="Without PLAN: the untrained model.")] = None,
+    model: Annotated[str | None, typer.Option("--model", help="Without SPEC: the untrained model.")] = None,
     endpoint: Annotated[
         str | None,
-        typer.Option("--endpoint", metavar="URL", help="Without PLAN: where that model is served (OpenAI's protocol)."),
+        typer.Option("--endpoint", metavar="URL", help="Without SPEC: where that model is served (OpenAI's protocol)."),
     ] = None,
-    turns: Annotated[int, typer.Option("--turns", min=1, help="Without PLAN: turns of every system.")] = 1,
+    turns: Annotated[int, typer.Option("--turns", min=1, help="Without SPEC: turns of every system.")] = 1,
     samples: Annotated[
-        int | None, typer.Option("--samples", min=1, help="Without PLAN: sampled answers, instead of a greedy one.")
+        int | None, typer.Option("--samples", min=1, help="Without SPEC: sampled answers, instead of a greedy one.")
     ] = None,
     checked: Annotated[
         bool,
@@ -411,7 +411,7 @@ def evaluate(
     dry_run: DryRun = False,
     verbose: Verbose = False,
 ) -> None:
-    """Evaluate a PLAN of systems × datasets × environments, or one RUN; print the path of the tables or the report.
+    """Evaluate a SPEC of systems × datasets × environments, or one RUN; print the path of the tables or the report.
 
     A RUN is compared with its untrained policy and the raw question; a mix gets a report for each environment.
     """

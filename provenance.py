@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TypedDict
 
-from . import __version__
+from .version import __version__
 
 PACKAGES = (
     "torch", "transformers", "trl", "peft", "sentence-transformers", "bm25s", "faiss-cpu", "faiss-gpu-cu12", "vllm",

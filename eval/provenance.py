@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from .. import __version__
 from ..configs.load import dump_config
 from ..configs.schema import RunConfig
 from ..envs.server.schemas import EnvironmentInfo
 from ..provenance import installed_versions, versions
+from ..version import __version__
 from .identity import folder_identity
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from .. import __version__
 from ..configs.llm import LlmConfig
 from ..configs.mix import environments
 from ..configs.rewriter import RewriterConfig
@@ -21,6 +20,7 @@ from ..rollouts.chat import Chat
 from ..rollouts.checkpoints import base_fingerprint
 from ..rollouts.engines.base import Sampling
 from ..rollouts.turns import UsedTurn
+from ..version import __version__
 from .base import BaseModelSource
 from .exported import (
     LLM,

@@ -6,8 +6,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from .. import __version__
 from ..storage import parse_json
+from ..version import __version__
 from .aside import only_export, placed, refuse_strangers, refuse_the_run, staging
 from .base import BaseModelSource, base_of
 from .card import README, Address, model_card

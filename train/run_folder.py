@@ -22,13 +22,13 @@ from pathlib import Path
 from pydantic import JsonValue
 from safetensors import SafetensorError
 
-from .. import __version__
 from ..configs.differences import among, flat, free_to_change
 from ..configs.load import dump_config, load_config
 from ..configs.schema import LoraConfig, RunConfig, TrainConfig
 from ..errors import CheckpointError, ConfigError, StorageError
 from ..provenance import Start
 from ..storage import folder_reaches_the_disk, parse_json, reach_the_disk
+from ..version import __version__
 from .distributed.zero import OPTIMIZER_PARTS, deepspeed_asked
 
 log = logging.getLogger(__name__)

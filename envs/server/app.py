@@ -15,9 +15,9 @@ from fastapi.responses import PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic_core import to_json
 
-from ... import __version__
 from ...configs.schema import EnvironmentConfig
 from ...errors import RequestError, UserError
+from ...version import __version__
 from ..environment import Environment
 from ..page.router import Writer, page_router
 from ..plan import SearchPlan, is_unicode

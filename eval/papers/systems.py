@@ -6,7 +6,6 @@ Records are keyed by all their inputs, so a question is asked again only where s
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ... import __version__
 from ...configs.paper import JudgeName, PaperConfig, PaperSystem, Style, TaskConfig
 from ...llms.access import Llm
 from ...llms.base import LlmResponse, SamplingParams
@@ -16,6 +15,7 @@ from ...methods.methods import KnownMethod, make_method, method_settings
 from ...methods.reading import SOURCES
 from ...methods.runner import MethodRun, Runner
 from ...storage import KeyedJournal, data_sha256
+from ...version import __version__
 from ..answers.batches import keyed_records
 from ..answers.gold import Gold
 from ..answers.metrics import letter

@@ -6,6 +6,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 ORDER = [
+    "version",
     "errors",
     "logs",
     "sources",
@@ -29,6 +30,7 @@ ORDER = [
     "doctor",
     "cli",
     "__main__",
+    "__init__",
 ]
 """Folders and files of the root, each importing only from those before it (CONTRIBUTING.md)."""
 
@@ -41,13 +43,13 @@ def modules() -> dict[str, Path]:
 
 def imported(module: str, path: Path, known: dict[str, Path]) -> Iterator[str]:
     """The modules that a file imports, also inside functions and for types alone."""
-    package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
+    package = module.split(".") if path.name == "__init__.py" and module != "__init__" else module.split(".")[:-1]
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.level:
             base = package[: len(package) - node.level + 1] + (node.module.split(".") if node.module else [])
             for name in node.names:
                 inner = ".".join([*base, name.name])
-                target = inner if inner in known else ".".join(base)
+                target = inner if inner in known else ".".join(base) or "__init__"
                 if target in known:
                     yield target
 
