@@ -1,10 +1,9 @@
 """The commands of a report: whatever a folder or its content is called, they are pasted safely."""
 
 import shlex
-from dataclasses import asdict
 from pathlib import Path
 
-from querylect.eval.drift.results import DriftSettings
+from querylect.eval.drift.results import DriftFile, DriftSettings, SourceEntry
 from querylect.eval.report import reproduce
 
 ODD = "-a'b $(id)\n`id` #"
@@ -18,7 +17,14 @@ def test_a_folder_of_any_name_is_one_word_and_no_option():
 
 
 def test_what_a_results_file_says_of_its_systems_and_settings_adds_no_option():
-    settings = asdict(DriftSettings()) | {"seed": "--output=/elsewhere"}
-    content = {"settings": settings, "systems": [{"name": "--output", "source": ODD}]}
+    content = DriftFile(
+        created="",
+        success="",
+        settings=DriftSettings(system="--output=/elsewhere"),
+        notes=[],
+        systems=[SourceEntry("--output", ODD)],
+        pairs=[],
+        versions={},
+    )
     words = shlex.split(reproduce.of_drift(Path("drift"), content))
-    assert words == ["querylect", "drift", "--seed=--output=/elsewhere", "--output", "drift", "--", f"--output={ODD}"]
+    assert words == ["querylect", "drift", "--system=--output=/elsewhere", "--output", "drift", "--", f"--output={ODD}"]

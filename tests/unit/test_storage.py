@@ -103,7 +103,6 @@ def test_brackets_nested_too_deeply_are_invalid_json_and_no_record(tmp_path):
 READ_OTHERWISE = {
     "storage.py": "parse_json itself",
     "slurm/ready.py": "the standard library alone; written by our own services",
-    "envs/client/child_process.py": "a report of our own child process",
     "doctor/machine.py": "a report of our own child process",
     "eval/tasks/generator.py": "one quoted string",
 }
