@@ -9,6 +9,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -64,6 +65,9 @@ Env = Annotated[
     str | None, typer.Option("--env", metavar="NAME", help="One environment of a config that mixes several.")
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an existing index.")]
+Trust = Annotated[
+    bool, typer.Option("--trust", help="Also use code, hosts, variables and outside paths that a folder names.")
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the resolved config and stop.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log details.")]
 
@@ -131,13 +135,14 @@ def _resolve(
 
 
 def _resolve_run(
-    run: str, overrides: Iterable[str] | None, verbose: bool, dry_run: bool
+    run: str, overrides: Iterable[str] | None, verbose: bool, dry_run: bool, trust: bool
 ) -> tuple[RunConfig, Path | None]:
     """(config, folder) of a run folder; (config, None) of a packaged config or a YAML file."""
     folder = Path(run).expanduser()
     config_file = folder / "config.yaml"
     if config_file.is_file():
-        return _resolve(str(folder), overrides, verbose, dry_run, load_run_config), folder
+        load = partial(load_run_config, trust=trust or dry_run)
+        return _resolve(str(folder), overrides, verbose, dry_run, load), folder
     if folder.is_dir() and run not in known_configs():
         message = f"{run} is no run folder: it holds no config.yaml. Give one that `querylect train` wrote."
         raise ConfigError(message, code="no-run")
@@ -257,11 +262,12 @@ def env_export_trec(
     split: Annotated[str, typer.Option("--split", help="Which questions.")] = "test",
     depth: Annotated[int, typer.Option("--depth", min=1, help="Documents of each raw ranking.")] = 1000,
     env: Env = None,
+    trust: Trust = False,
     dry_run: DryRun = False,
     verbose: Verbose = False,
 ) -> None:
     """Write a split of CONFIG as topics, qrels and runs that trec_eval reads; print nDCG@10 of each run."""
-    settings, folder = _resolve_run(run, overrides, verbose, dry_run)
+    settings, folder = _resolve_run(run, overrides, verbose, dry_run, trust)
     from .eval.export import export_trec
     from .eval.run import report_folder
 
@@ -297,6 +303,7 @@ def serve(
         Path | None,
         typer.Option("--tell", metavar="FILE", help="Serve as a run's own service does, and write the URL there."),
     ] = None,
+    trust: Trust = False,
     dry_run: DryRun = False,
     verbose: Verbose = False,
 ) -> None:
@@ -306,9 +313,9 @@ def serve(
     if rewriter is not None:
         from .inference.server import open_rewriter
 
-        writer, extend = open_rewriter(rewriter, env, checkpoint, revision, turn)
-    elif checkpoint is not None or revision is not None or turn is not None:
-        message = "--checkpoint, --revision and --turn choose a rewriter, and there is no --rewriter."
+        writer, extend = open_rewriter(rewriter, env, checkpoint, revision, turn, trust)
+    elif checkpoint is not None or revision is not None or turn is not None or trust:
+        message = "--checkpoint, --revision, --turn and --trust are for a rewriter, and there is no --rewriter."
         raise ConfigError(message, code="flags-without-rewriter")
     from .envs.client.discovery import PRIVATE, register_service
     from .envs.server.auth import token_of
@@ -408,6 +415,7 @@ def evaluate(
         ),
     ] = False,
     env: Env = None,
+    trust: Trust = False,
     dry_run: DryRun = False,
     verbose: Verbose = False,
 ) -> None:
@@ -427,7 +435,7 @@ def evaluate(
         spec = spec_of_flags(
             **flag_values, model=model, turns=turns, samples=samples, endpoint=endpoint, overrides=changes
         )
-        _evaluate_spec(spec, output, checked, overwrite, verbose, dry_run)
+        _evaluate_spec(spec, output, checked, overwrite, trust, verbose, dry_run)
         return
     if any([*flags.values(), model, endpoint, turns > 1, samples]):
         message = f"{run!r} says what is evaluated; leave out the flags of an evaluation without a spec."
@@ -436,9 +444,9 @@ def evaluate(
         if checkpoint is not None or env is not None:
             message = "--checkpoint and --env are for a run; in a spec say systems.NAME.checkpoint=…"
             raise ConfigError(message, code="run-flags-for-plan")
-        _evaluate_spec(load_spec(run, changes), output, checked, overwrite, verbose, dry_run)
+        _evaluate_spec(load_spec(run, changes), output, checked, overwrite, trust, verbose, dry_run)
         return
-    settings, folder = _resolve_run(run, changes, verbose, dry_run)
+    settings, folder = _resolve_run(run, changes, verbose, dry_run, trust)
     if checkpoint is not None and folder is None:
         message = f"--checkpoint {checkpoint} needs a run folder, and {run!r} is a config."
         raise ConfigError(message, code="checkpoint-without-run")
@@ -451,7 +459,7 @@ def evaluate(
 
 
 def _evaluate_spec(
-    spec: SpecConfig, output: Path | None, checked: bool, overwrite: bool, verbose: bool, dry_run: bool
+    spec: SpecConfig, output: Path | None, checked: bool, overwrite: bool, trust: bool, verbose: bool, dry_run: bool
 ) -> None:
     set_up_logging(verbose)
     if dry_run:
@@ -462,7 +470,7 @@ def _evaluate_spec(
     from .eval.results import plan_summary
     from .eval.spec import evaluate_spec
 
-    path, failed = evaluate_spec(spec, output, _print_stderr if checked else None, overwrite)
+    path, failed = evaluate_spec(spec, output, _print_stderr if checked else None, overwrite, trust)
     _print_stderr(plan_summary(path))
     typer.echo(path)
     if failed is not None:

@@ -46,6 +46,12 @@ def install_command(extra: str) -> str:
     return f"pip install -c {constraints} -e '.[{extra}]', in a checkout of querylect"
 
 
+def portable(name: str) -> str:
+    """A model's name for publication: a local path is reduced to its last component."""
+    path = Path(name).expanduser()
+    return path.resolve().name if path.is_absolute() or name.startswith((".", "~")) else name
+
+
 def package_data(package: str, version: str, path: str, install: str) -> Path:
     """A file or folder of an installed Python package, which is not imported.
 

@@ -55,7 +55,7 @@ def main() -> None:
     parser.add_argument("--weight", type=float, default=0.3)
     given = parser.parse_intermixed_args()
     print(describe())
-    config = load_run_config(given.run, [*given.changes, "eval.turns=1"])
+    config = load_run_config(given.run, [*given.changes, "eval.turns=1"], trust=True)
     checkpoint = find_checkpoint(given.run)
     with open_environment(config) as client:
         questions = draw(client.questions(given.split), given.questions, config.eval.sample_seed)

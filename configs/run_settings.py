@@ -1,27 +1,64 @@
-"""Reads config.yaml of a run folder and drops the settings that this version does not have."""
+"""Reads config.yaml of a run folder, drops the settings that this version does not have, and refuses those of a
+folder from elsewhere that do more than describe (trust.py)."""
 
 import logging
 import typing
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..errors import ConfigError
+from .differences import among
 from .load import read_yaml, validated
 from .schema import RunConfig, Section
+from .trust import UntrustedSetting, is_own_run, links_outside, refuse_untrusted, untrusted_in
 
 log = logging.getLogger(__name__)
 
 
-def load_run_config(run: Path | str, overrides: Sequence[str] = ()) -> RunConfig:
+def load_run_config(
+    run: Path | str, overrides: Sequence[str] = (), *, trust: bool = False, unused: Collection[str] = ()
+) -> RunConfig:
     """The config of a run folder, to evaluate, export or use it; a warning names settings that were dropped.
 
-    Raises ConfigError as `load_config`.
+    Unless `trust` is given, a folder from elsewhere is refused if it has `untrusted_settings`; those in the sections
+    `unused` do not count. Raises ConfigError, and as `load_config`.
     """
     path = Path(run) / "config.yaml"
     values, left_out = known_settings(RunConfig, read_yaml(path))
     if left_out:
         log.warning("%s was written by another version; left out: %s", path, ", ".join(left_out))
-    return validated(RunConfig, values, str(path), overrides)
+    config = validated(RunConfig, values, str(path), overrides)
+    if not trust:
+        found = untrusted_settings(Path(run), config, overrides)
+        refuse_untrusted(str(run), [setting for setting in found if not among(setting.key, unused)])
+    return config
+
+
+def untrusted_settings(run: Path, config: RunConfig, overrides: Sequence[str] = ()) -> list[UntrustedSetting]:
+    """Settings and links with which the run folder of `config` reaches beyond its own data; none if it is the user's.
+
+    What `overrides` set is the user's word and not listed.
+    """
+    if is_own_run(run):
+        return []
+    try:
+        without = validated(RunConfig, known_settings(RunConfig, read_yaml(run / "config.yaml"))[0], str(run))
+    except ConfigError:
+        without = config
+    of_folder = set(map(str, _untrusted_of(without, run)))  # members of a mix inherit what an override has set
+    given = [override.partition("=")[0].strip() for override in overrides]
+    settings = [
+        setting
+        for setting in _untrusted_of(config, run)
+        if str(setting) in of_folder
+        and not any(setting.key == name or setting.key.startswith(f"{name}.") for name in given)
+    ]
+    return [*settings, *links_outside(run)]
+
+
+def _untrusted_of(config: RunConfig, run: Path) -> list[UntrustedSetting]:
+    return list(untrusted_in(config.model_dump(mode="json", exclude={"output"}), run))
 
 
 def known_settings(schema: type[Section], values: object, prefix: str = "") -> tuple[Any, list[str]]:

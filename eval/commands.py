@@ -110,6 +110,9 @@ def answers(
     env: Annotated[
         str | None, typer.Option("--env", metavar="NAME", help="One environment of a config that mixes several.")
     ] = None,
+    trust: Annotated[
+        bool, typer.Option("--trust", help="Also use code, hosts, variables and outside paths that RUN names.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved config and stop.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log details.")] = False,
 ) -> None:
@@ -137,9 +140,10 @@ def answers(
                 code="missing-config",
             )
     changes = [*(overrides or ()), *changes]
-    settings = only(
-        load_run_config(config_folder, changes) if config_folder else load_config(config or run, changes), env
-    )
+    if config_folder is not None:
+        settings = only(load_run_config(config_folder, changes, trust=trust or dry_run), env)
+    else:
+        settings = only(load_config(config or run, changes), env)
     if dry_run:
         typer.echo(dump_config(settings), nl=False)
         return

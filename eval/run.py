@@ -179,7 +179,7 @@ def place_results(
     refuse_unwritable(folder)
     belongs = True
     if run is not None and (run / "config.yaml").is_file():
-        same = _evaluated_settings(load_run_config(run)) == _evaluated_settings(config)
+        same = _evaluated_settings(load_run_config(run, trust=True)) == _evaluated_settings(config)
         belongs = same and checkpoint == find_checkpoint(run)
     return Placement(folder, belongs, aside=output is None, overwrite=overwrite)
 

@@ -73,20 +73,22 @@ def evaluate_spec(
     output: Path | None = None,
     check: Callable[[str], None] | None = None,
     overwrite: bool = False,
+    trust: bool = False,
 ) -> tuple[Path, QuerylectError | None]:
     """Evaluate a spec and write its folder: `output`, or OUTPUT/NAME of the spec.
 
     If `check` is given, raw questions are first compared with published figures, and `check` is called with each
     outcome; if one is wrong, no model runs. Returns the path of tables.md and the error to raise if cells failed or an
     environment is wrong, else None. Raises ConfigError if the folder holds tables of other questions and `overwrite` is
-    false (answers in cells/ are never replaced), StorageError if the folder cannot be written or another evaluation is
+    false (answers in cells/ are never replaced), or a run folder from elsewhere reaches beyond its own data and `trust`
+    is false (configs/trust.py), StorageError if the folder cannot be written or another evaluation is
     using it.
     """
     folder = output or Path(spec.output).expanduser() / spec.name
     refuse_unwritable(folder)
     with only_evaluation(folder):
         evaluation = SpecEvaluation(spec, folder)
-        _prepare(evaluation)
+        _prepare(evaluation, trust)
         refuse_other(folder / "results.json", evaluation.identity, overwrite)
         if check is not None:
             _check_baselines(evaluation, check)
@@ -97,13 +99,13 @@ def evaluate_spec(
     return folder / "tables.md", _incomplete(evaluation)
 
 
-def _prepare(evaluation: SpecEvaluation) -> None:
+def _prepare(evaluation: SpecEvaluation, trust: bool) -> None:
     """Open all environments, resolve all systems, and create the cells."""
     spec, trained_questions, opened = evaluation.spec, TrainedQuestions(), SpecEnvironments(evaluation.spec)
     unresolved: dict[str, QuerylectError] = {}
     for name in spec.systems:
         try:
-            evaluation.systems[name] = system_of_spec(spec, name)
+            evaluation.systems[name] = system_of_spec(spec, name, trust)
         except QuerylectError as error:
             unresolved[name] = error
     for dataset, name in chosen_environments(spec):

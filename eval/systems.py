@@ -264,10 +264,11 @@ class RewritingSystem(System):
         return list(environments(self.config).values()) if self.checkpoint is not None else []
 
 
-def system_of_spec(spec: SpecConfig, name: str) -> System:
+def system_of_spec(spec: SpecConfig, name: str, trust: bool = False) -> System:
     """The system of that name.
 
-    Raises ConfigError or CheckpointError if the run folder is invalid or has no policy, ModelError for a bad model.
+    Raises ConfigError or CheckpointError if the run folder is invalid, has no policy, or needs `trust` (as
+    `load_run_config`), ModelError for a bad model.
     """
     settings = spec.systems[name]
     if settings.training_free is not None:
@@ -280,7 +281,7 @@ def system_of_spec(spec: SpecConfig, name: str) -> System:
         if not (folder / "config.yaml").is_file():
             message = f"systems.{name}.run is {settings.run!r}, which holds no config.yaml; give a run folder."
             raise ConfigError(message, code="no-run")
-        config = load_run_config(folder)
+        config = load_run_config(folder, trust=trust, unused=("client",))
         if settings.checkpoint != UNTRAINED:
             checkpoint = find_checkpoint(folder, settings.checkpoint)
     elif settings.llm is None:

@@ -219,8 +219,7 @@ def _training(exported: Exported, base: BaseModelSource) -> list[tuple[str, str]
             facts.append((f"retriever {key}".rstrip(), str(trained)))
     for name, state in (run.git or {}).items():
         if isinstance(state, dict) and state.get("commit"):
-            changed = ", with changes" if state.get("dirty") else ""
-            facts.append((f"git, {name}", f"`{state['commit']}`{changed}"))
+            facts.append((f"git, {name}", f"`{state['commit']}`"))
     return [*facts, ("versions", f"querylect {exported.querylect}")]
 
 

@@ -41,6 +41,9 @@ def export(
     example: Annotated[
         str | None, typer.Option("--example", metavar="TEXT", help="The question that the model card shows.")
     ] = None,
+    trust: Annotated[
+        bool, typer.Option("--trust", help="Also use code, hosts, variables and outside paths that RUN names.")
+    ] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log details.")] = False,
 ) -> None:
     """Export RUN's trained policy as a plain model folder with a model card, or publish it; print where it is."""
@@ -57,6 +60,7 @@ def export(
         base_model=base_model,
         licence=licence,
         example=example,
+        trust=trust,
     )
     if to.startswith(HUB):
         for address in export_to_hub(run.expanduser(), to.removeprefix(HUB), wishes):

@@ -20,6 +20,7 @@ from ..rollouts.chat import Chat
 from ..rollouts.checkpoints import base_fingerprint
 from ..rollouts.engines.base import Sampling
 from ..rollouts.turns import UsedTurn
+from ..sources import portable
 from ..version import __version__
 from .base import BaseModelSource
 from .exported import (
@@ -36,7 +37,7 @@ from .exported import (
     ExportedRollout,
     ExportedRun,
 )
-from .source import CheckpointSource, example_question, git_state, run_identity
+from .source import CheckpointSource, example_question, git_commits, run_identity
 from .weights import Loaded
 
 _PLACEHOLDER = "QUERYLECT-QUESTION-PLACE"
@@ -81,7 +82,7 @@ def describe(
             checkpoint=source.checkpoint.name,
             step=source.step,
             checkpoint_hash=source.checkpoint_hash,
-            git=git_state(source.run),
+            git=git_commits(source.run),
         ),
         rewriter=single.rewriter if single else None,
         chat=single.chat if single else None,
@@ -170,12 +171,6 @@ def findable(llm: LlmConfig) -> str:
     if llm.base_url is not None and llm.model.count("/") != 1:
         return ""
     return llm.model
-
-
-def portable(name: str) -> str:
-    """A model's name for publication: a local path is reduced to its last component."""
-    path = Path(name).expanduser()
-    return path.resolve().name if path.is_absolute() or name.startswith((".", "~")) else name
 
 
 def _rollout(config: RunConfig, used: UsedTurn) -> ExportedRollout:

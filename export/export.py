@@ -46,6 +46,8 @@ class ExportOptions:
     """Licence identifier, for a base model that does not state one."""
     example: str | None = None
     """The example question of the card; None takes one from the run folder."""
+    trust: bool = False
+    """Use the settings of a run from elsewhere that reach beyond its own data (configs/trust.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,10 +122,10 @@ def write_folder(folder: Path, part: _Part, base: BaseModelSource, wishes: Expor
 
 def _prepare(run: Path, wishes: ExportOptions) -> tuple[BaseModelSource, list[_Part]]:
     """The base model and the checkpoints to export, the main one first, after all checks that need no loaded model."""
-    source = open_source(run, wishes.checkpoint)
+    source = open_source(run, wishes.checkpoint, wishes.trust)
     base = base_of(source.config.policy.model, wishes.base_model, wishes.licence)
     names = every_checkpoint(run) if wishes.every_checkpoint else []
-    parts = [_part(source, MAIN), *(_part(open_source(run, name), name) for name in names)]
+    parts = [_part(source, MAIN), *(_part(open_source(run, name, wishes.trust), name) for name in names)]
     if not wishes.without_evaluation:
         refuse_unevaluated(source, parts[0].results)
     for part in parts:

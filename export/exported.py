@@ -242,7 +242,7 @@ class ExportedRun(_Entry):
     checkpoint_hash: str
     """sha256 over the files of the checkpoint (eval/identity.py)."""
     git: dict[str, object] | None = None
-    """Git state of the training code, if the run recorded it."""
+    """Commits of the training code and of the directory it was started in, if the run recorded them."""
 
 
 class Exported(_Entry):

@@ -56,15 +56,16 @@ class CheckpointSource:
         return self.config.train.steps if name == "final" else None
 
 
-def open_source(run: Path, checkpoint: str | None = None) -> CheckpointSource:
+def open_source(run: Path, checkpoint: str | None = None, trust: bool = False) -> CheckpointSource:
     """The named checkpoint of a run folder, by default the one that `querylect eval` takes.
 
-    Raises ConfigError if `run` is no run folder, CheckpointError if it lacks the checkpoint or environment.json.
+    Raises ConfigError if `run` is no run folder or needs `trust` (as `load_run_config`), CheckpointError if it lacks a
+    checkpoint or environment.json.
     """
     config_path = run / "config.yaml"
     if not config_path.is_file():
         raise ConfigError(f"{run} is no run folder: it holds no config.yaml. Give one that `querylect train` wrote.")
-    config = load_run_config(run)
+    config = load_run_config(run, trust=trust)
     folder = find_checkpoint(run, checkpoint)
     return CheckpointSource(run, config, folder, folder_identity(folder), _searched(run, config))
 
@@ -133,12 +134,14 @@ def run_identity(run: Path) -> str:
     return ""
 
 
-def git_state(run: Path) -> dict[str, object] | None:
-    """Git state of the sources at the last start of the run, if the run recorded it."""
+def git_commits(run: Path) -> dict[str, object] | None:
+    """Commits of the sources at the last start of the run, if it recorded them; no branch and no state beyond them."""
     starts = (read_json(run / "provenance.json") or {}).get("starts")
     last = starts[-1] if isinstance(starts, list) and starts else None
     state = last.get("git") if isinstance(last, dict) else None
-    return state if isinstance(state, dict) else None
+    if not isinstance(state, dict):
+        return None
+    return {name: {"commit": part.get("commit")} for name, part in state.items() if isinstance(part, dict)} or None
 
 
 def example_question(run: Path, environment: str) -> str:

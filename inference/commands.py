@@ -48,8 +48,8 @@ def rewrite(
     turn: Annotated[
         int | None, typer.Option("--turn", min=1, help="Give the answer of this turn; the one that won on validation.")
     ] = None,
-    trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Run code that comes with an exported model.")
+    trust: Annotated[
+        bool, typer.Option("--trust", help="Also use code, hosts, variables and outside paths that a folder names.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved config and stop.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log details.")] = False,
@@ -64,9 +64,7 @@ def rewrite(
     changes = list(overrides or ())
     if "=" in rewriter and not Path(rewriter).exists():
         rewriter, changes = "demo", [rewriter, *changes]
-    trained = open_trained(
-        rewriter, revision=revision, checkpoint=checkpoint, settings=changes, trust_remote_code=trust_remote_code
-    )
+    trained = open_trained(rewriter, revision=revision, checkpoint=checkpoint, settings=changes, trust=trust or dry_run)
     trained = only_member(trained, env)
     if len(trained.members) > 1 and not dry_run:
         raise ConfigError(

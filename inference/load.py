@@ -10,18 +10,24 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from ..configs.differences import among
 from ..configs.load import known_configs, load_config, validated
 from ..configs.mix import environments, only
 from ..configs.rewriter import RewriterConfig
-from ..configs.run_settings import load_run_config
+from ..configs.run_settings import load_run_config, untrusted_settings
 from ..configs.schema import PolicyConfig, RunConfig
+from ..configs.trust import FLAG, refuse_untrusted, untrusted_in
 from ..errors import CheckpointError, ConfigError, DownloadError, ModelError, first_line
-from ..export.exported import FILE, read_exported, rewriter_of
+from ..export.exported import FILE, Exported, read_exported, rewriter_of
 from ..rewriters.card import RetrieverCard
 from ..rollouts.checkpoints import find_checkpoint
 from ..rollouts.turns import UsedTurn, used_turn
 from ..sources import resolve_model
 from ..storage import parse_json
+
+_SEARCHED = ("env", "client")
+_UNUSED = (*_SEARCHED, "train", "tracking", "eval", "answers", "questions")
+"""Sections of a run that rewriting does not read; _SEARCHED are read between turns only if they may be."""
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _NOT_NEEDED = ["*.bin", "*.pt", "*.pth", "*.h5", "*.msgpack", "*.onnx", "*.gguf", "optimizer*"]
@@ -58,7 +64,7 @@ class Trained:
     used: UsedTurn
     """The turn whose rewrite is used, and the reason."""
     searchable: bool
-    """Whether `config` configures a search; for an export, only if `settings` do."""
+    """Whether `config` configures a search that may be used; for an export, only if `settings` do."""
     base_fingerprint: str | None = None
     """Fingerprint of the base weights of an exported adapter; None for a run, which stores its own."""
 
@@ -74,13 +80,15 @@ def open_trained(
     token: str | None = None,
     checkpoint: str | None = None,
     settings: Sequence[str] = (),
-    trust_remote_code: bool = False,
+    trust: bool = False,
 ) -> Trained:
     """Resolve `name`, downloading a Hub repository, without loading the model.
 
     `revision` and `token` are for the Hub, `checkpoint` (best, final, checkpoint-40) for a run folder, `settings` are
-    overrides such as "rollout.micro_batch=8". Raises ConfigError if the name cannot be resolved or a setting is
-    invalid, CheckpointError if a run has no such checkpoint, ModelError for an unusable export, DownloadError.
+    overrides such as "rollout.micro_batch=8". Without `trust`, code, hosts, variables and outside paths that an export
+    or a run from elsewhere names are not used (configs/trust.py): what is searched is left out, others are refused.
+    Raises ConfigError if the name cannot be resolved, a setting is invalid or needs `trust`, CheckpointError if a run
+    has no such checkpoint, ModelError for an unusable export, DownloadError.
     """
     folder = Path(name).expanduser()
     exported = (folder / FILE).is_file()
@@ -99,13 +107,14 @@ def open_trained(
     if from_hub:
         folder = _downloaded(name, revision, token)
     if exported or from_hub:
-        return _open_export(name, folder, settings, trust_remote_code, token)
+        return _open_export(name, folder, settings, trust, token)
     if run:
-        config = load_run_config(folder, settings)
+        config = load_run_config(folder, settings, trust=trust, unused=_UNUSED)
         checkpoint_path = find_checkpoint(folder, checkpoint)
-        return of_config(
-            name, config, checkpoint_path, _environment_record(folder), used_turn(config, folder, checkpoint_path)
-        )
+        turn = used_turn(config, folder, checkpoint_path)
+        trained = of_config(name, config, checkpoint_path, _environment_record(folder), turn)
+        untrusted = [] if trust else untrusted_settings(folder, config, settings)
+        return replace(trained, searchable=not any(among(setting.key, _SEARCHED) for setting in untrusted))
     if folder.is_dir() and name not in known_configs():
         raise ConfigError(
             f"{name} is no run folder (it holds no config.yaml) and no export (it holds no {FILE}). Give a folder that "
@@ -159,6 +168,12 @@ def with_cards(trained: Trained) -> Trained:
     """
     if all(member.card is not None for member in trained.members.values()):
         return trained
+    if not trained.searchable:
+        raise ConfigError(
+            f"{trained.name} holds no environment.json, so nothing says for which retriever it was trained, and its "
+            f"environment is not asked: it was not trained here. Ask for another copy, or use {FLAG}.",
+            code="untrusted",
+        )
     from ..envs.client.connect import open_environments
 
     with open_environments(trained.config) as client:
@@ -181,16 +196,10 @@ def _environment_record(run: Path) -> Mapping[str, Any] | None:
         ) from error
 
 
-def _open_export(
-    name: str, folder: Path, settings: Sequence[str], trust_remote_code: bool, token: str | None
-) -> Trained:
+def _open_export(name: str, folder: Path, settings: Sequence[str], trust: bool, token: str | None) -> Trained:
     exported = read_exported(folder)
-    if exported.policy.trust_remote_code and not trust_remote_code:
-        raise ModelError(
-            f"{name} runs code that comes with its model. Read that code; to run it, say trust_remote_code=True "
-            "(--trust-remote-code).",
-            code="untrusted-code",
-        )
+    if not trust:
+        _refuse_untrusted(name, folder, exported, settings)
     if exported.lora and exported.base_model is None:
         raise ModelError(f"{name} is an adapter and does not name its base model. Export it again with --merge-lora.")
     rollout, base_model = exported.rollout, exported.base_model
@@ -223,11 +232,24 @@ def _open_export(
             rewriter = validated(RunConfig, section, str(folder / FILE), changes).rewriter
         _refuse_nameless_model(name, rewriter)
         members[env] = _member(rewriter, member.retriever)
-    base = config.policy.model_copy(update={"model": base_model}) if base_model else config.policy
+    replaced = base_model is not None and not exported.lora
+    base = config.policy.model_copy(update={"model": base_model}) if replaced else config.policy
     used = UsedTurn(rollout.used_turn, rollout.turn_reason or "the export does not say, so the last turn")
     searchable = any(override.strip().startswith(("env.", "client.")) for override in settings)
     trained = Trained(name, config, folder if exported.lora else None, members, base, rollout.k, used, searchable)
     return replace(trained, base_fingerprint=exported.policy.base_fingerprint) if exported.lora else trained
+
+
+def _refuse_untrusted(name: str, folder: Path, exported: Exported, settings: Sequence[str]) -> None:
+    """Raise ConfigError for what the export names beyond its own data and `settings` do not replace."""
+    named: dict[str, Any] = {"policy.trust_remote_code": exported.policy.trust_remote_code}
+    named["policy.model" if exported.lora else "base_model"] = exported.base_model
+    given = [override.partition("=")[0].strip() for override in settings]
+    found = list(untrusted_in(named, folder))
+    for member in exported.members.values():
+        rewriter = rewriter_of(member, folder).model_dump(mode="json", exclude={"prompt"})
+        found += untrusted_in({"rewriter": rewriter}, folder)
+    refuse_untrusted(name, [setting for setting in found if not among(setting.key, given)])
 
 
 def _refuse_nameless_model(name: str, rewriter: RewriterConfig) -> None:

@@ -107,7 +107,7 @@ class Rewriter:
         token: str | None = None,
         checkpoint: str | None = None,
         settings: Sequence[str] = (),
-        trust_remote_code: bool = False,
+        trust: bool = False,
         turn: int | None = None,
         client: Searcher | None = None,
     ) -> Self:
@@ -122,7 +122,7 @@ class Rewriter:
             token=token,
             checkpoint=checkpoint,
             settings=settings,
-            trust_remote_code=trust_remote_code,
+            trust=trust,
         )
         return cls(trained, turn=turn, client=client)
 

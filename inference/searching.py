@@ -1,7 +1,7 @@
 """The search between the turns of a rewriter: a client passed by the caller, or the environment of its run.
 
 The environment is opened at the first search: a local index in this process, otherwise a connection to the service. An
-exported rewriter has no environment and raises ConfigError.
+exported rewriter, or the run of somebody else, has no environment and raises ConfigError.
 """
 
 import threading
@@ -10,6 +10,7 @@ from typing import Protocol
 
 from ..configs.mix import environments
 from ..configs.schema import EnvironmentConfig, RunConfig
+from ..configs.trust import FLAG
 from ..envs.client.client import SyncEnvironmentClient
 from ..envs.client.connect import known_urls
 from ..envs.environment import Environment
@@ -76,7 +77,11 @@ class DefaultSearch:
                 code="other-retriever",
             )
         if not trained.searchable:
-            raise ConfigError(f"{reason}, and an export comes without a retriever. {_HELP}", code="no-retriever")
+            raise ConfigError(
+                f"{reason}, and {trained.name} brings no retriever that may be searched: an export has none, and that "
+                f"of a run from elsewhere needs {FLAG}. {_HELP}",
+                code="no-retriever",
+            )
         with self._lock:
             if member not in self._opened:
                 configs = environments(trained.config)

@@ -158,13 +158,14 @@ def open_rewriter(
     checkpoint: str | None = None,
     revision: str | None = None,
     turn: int | None = None,
+    trust: bool = False,
 ) -> tuple[PageWriter, Callable[[FastAPI], None]]:
     """Load a rewriter for a service; return its page button and the function that mounts its routes.
 
     `env` selects the environment of a policy trained for several, `turn` overrides the one selected on validation.
-    `name`, `checkpoint` and `revision` are those of `open_trained`. Raises as `open_trained` and `load_policy`.
+    `name`, `checkpoint`, `revision` and `trust` are those of `open_trained`. Raises as it and as `load_policy`.
     """
-    trained = open_trained(name, checkpoint=checkpoint, revision=revision)
+    trained = open_trained(name, checkpoint=checkpoint, revision=revision, trust=trust)
     rewriter = Rewriter(only_member(trained, env if env in trained.members else None), turn=turn)
     return PageWriter(rewriter), partial(mount, rewriter=rewriter)
 

@@ -35,12 +35,14 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 def pytest_configure(config):
-    """Keep de-quantised models with pytest's own cache, or in a temporary folder, not in the user's; quiet others."""
+    """Keep de-quantised models with pytest's own cache, or in a temporary folder, not in the user's; quiet others.
+
+    The notes of which runs are the user's own (configs/trust.py) are temporary, too."""
     kept = getattr(config, "cache", None)  # None with -p no:cacheprovider
-    if kept is None:
-        scratch = TemporaryDirectory(prefix="querylect-tests-")
-        config.add_cleanup(scratch.cleanup)
+    scratch = TemporaryDirectory(prefix="querylect-tests-")
+    config.add_cleanup(scratch.cleanup)
     os.environ["XDG_CACHE_HOME"] = scratch.name if kept is None else str(kept.mkdir("querylect"))
+    os.environ["XDG_STATE_HOME"] = f"{scratch.name}/state"
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # as every command does
     # DeepSpeed offers pytest-randomly to seed PyTorch: imported for that alone, it costs each process ten seconds, and
     # writes between the dots that it has no GPU. _as_if_alone seeds PyTorch.

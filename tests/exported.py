@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from querylect.configs.trust import note_own_run
 from querylect.eval.run import evaluate
 from querylect.train.run import train
 
@@ -29,8 +30,10 @@ def evaluated_run(lessons, lesson_url, speaking, tmp_path_factory) -> Path:
 
 @pytest.fixture
 def copied(evaluated_run, tmp_path) -> Path:
-    """A copy of the run, to be changed."""
-    return Path(shutil.copytree(evaluated_run, tmp_path / "run"))
+    """A copy of the run, to be changed; the user's own, as long as its config.yaml stays."""
+    copy = Path(shutil.copytree(evaluated_run, tmp_path / "run"))
+    note_own_run(copy)
+    return copy
 
 
 def blocks(card: str, language: str = "python") -> list[str]:

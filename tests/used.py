@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from querylect.configs.load import dump_config
+from querylect.configs.trust import note_own_run
 from querylect.envs.client.client import SyncEnvironmentClient
 
 from .lessons import change, lesson_url, lessons, save_speaking, settings, speaking  # noqa: F401 (fixtures)
@@ -24,6 +25,7 @@ def save_run(config, folder: Path, scale: float = 0.05, turn: int | None = 1) ->
 
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text(dump_config(config), encoding="utf-8")
+    note_own_run(folder)
     with SyncEnvironmentClient(config.client) as client:
         searched = client.environment().model_dump(mode="json")
     (folder / "environment.json").write_text(json.dumps(searched), encoding="utf-8")

@@ -29,7 +29,7 @@ from .arguments import check_settings, grpo_config, trainable_dtype
 from .distributed.processes import Processes, launched
 from .distributed.zero import zero_stage
 from .questions import TrainingData, prepare_data
-from .run_folder import RunFolder, staged, step_of, write_atomically
+from .run_folder import RunFolder, remove_traces, staged, step_of, write_atomically
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -228,6 +228,7 @@ def _warm_start(policy: _Policy, data: TrainingData, folder: RunFolder) -> None:
     with staged(folder.warm) as path:
         policy.model.save_pretrained(str(path))
         policy.tokenizer.save_pretrained(str(path))
+        remove_traces(path, policy.config.policy.model)
 
 
 def _learn(launch: _Launch, data: TrainingData, policy: _Policy, opened: _Opened) -> None:

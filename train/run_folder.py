@@ -25,8 +25,10 @@ from safetensors import SafetensorError
 from ..configs.differences import among, flat, free_to_change
 from ..configs.load import dump_config, load_config
 from ..configs.schema import LoraConfig, RunConfig, TrainConfig
+from ..configs.trust import is_own_run, links_outside, note_own_run
 from ..errors import CheckpointError, ConfigError, StorageError
 from ..provenance import Start
+from ..sources import portable
 from ..storage import folder_reaches_the_disk, parse_json, reach_the_disk
 from ..version import __version__
 from .distributed.zero import OPTIMIZER_PARTS, deepspeed_asked
@@ -89,6 +91,7 @@ class RunFolder:
         version = {"format": FORMAT, "querylect": __version__}
         write_atomically(folder.format, json.dumps(version, indent=2) + "\n")
         write_atomically(folder.path / "config.yaml", dump_config(config))
+        note_own_run(folder.path)
         return folder
 
     @classmethod
@@ -102,6 +105,13 @@ class RunFolder:
         if not (folder.path / "config.yaml").exists():
             raise CheckpointError(f"{folder.path} holds no run to resume; start it without --resume.", code="no-run")
         folder.refuse_other_format()
+        links = [] if is_own_run(folder.path) else list(map(str, links_outside(folder.path)))
+        if links:
+            raise CheckpointError(
+                f"{folder.path} was not started here and holds links that lead out of it ({', '.join(links)}): to go "
+                "on with it would change what they lead to. Replace them by copies (cp -rL).",
+                code="links-outside",
+            )
         changed = changed_keys(load_config(str(folder.path / "config.yaml")), config)
         if changed:
             raise CheckpointError(
@@ -286,6 +296,23 @@ def staged(target: Path) -> Iterator[Path]:
         raise
     finally:
         shutil.rmtree(staging, ignore_errors=True)
+
+
+def remove_traces(checkpoint: Path, model: str) -> None:
+    """Remove from a saved policy what tells of this machine or differs between equal runs, and what nothing reads.
+
+    That are a pickle of the training arguments, peft's empty model card, the path of the base model (of `model`, the
+    setting, the name stays), and the order of the adapted layers.
+    """
+    for name in ("training_args.bin", "README.md"):
+        (checkpoint / name).unlink(missing_ok=True)
+    adapter = checkpoint / "adapter_config.json"
+    if adapter.exists():
+        values = parse_json(adapter.read_text(encoding="utf-8"))
+        values["base_model_name_or_path"] = portable(model)
+        if isinstance(values["target_modules"], list):
+            values["target_modules"].sort()
+        adapter.write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def write_atomically(path: Path, text: str) -> None:

@@ -35,7 +35,7 @@ from .packing.check import attention_kind
 from .packing.packing import packed_logps
 from .reuse import Batch, RandomStreams, load_rollout, random_streams, save_rollout, set_random_streams
 from .rows import path_reward, rollout, row_advantages, row_mask
-from .run_folder import RunFolder
+from .run_folder import RunFolder, remove_traces
 from .subsampling import subsample
 
 if TYPE_CHECKING:
@@ -195,6 +195,12 @@ class TreeTrainer(GRPOTrainer):
             loaded = load_rollout(Path(checkpoint), self.processes.rank, self.processes.count, self.accelerator.device)
             self._buffered_inputs, self.last_metrics = loaded
             self._step = self._unfinished_rollout * self.args.gradient_accumulation_steps
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
+        """The policy as TRL saves it, without traces of this machine."""
+        super()._save(output_dir, state_dict)
+        if self.processes.is_main_process and output_dir is not None:
+            remove_traces(Path(output_dir), self.run.policy.model)
 
     def save_now(self) -> None:
         """Save a checkpoint of the last finished step, unless there is one already or no step was finished.

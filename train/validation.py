@@ -145,7 +145,8 @@ class Validator(TrainerCallback):
             with self.processes.staged(self.folder.best) as path:
                 self.save(path)
                 if self.processes.is_main_process:
-                    write_atomically(path / "best.json", json.dumps(record, indent=2) + "\n")
+                    measured = {name: value for name, value in record.items() if name != "seconds"}
+                    write_atomically(path / "best.json", json.dumps(measured, indent=2) + "\n")
 
 
 def best_of(folder: RunFolder) -> ValidationRecord | None:

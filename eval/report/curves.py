@@ -74,7 +74,7 @@ def read_run(path: Path) -> TrainingRun:
         raise ConfigError(message, code="no-run")
     logs = [path / "metrics.jsonl", path / "validation.jsonl"]
     metrics, validation = (read_metrics(log) if log.exists() else [] for log in logs)
-    return TrainingRun(path, load_run_config(path), metrics, validation, (path / "final").is_dir())
+    return TrainingRun(path, load_run_config(path, trust=True), metrics, validation, (path / "final").is_dir())
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

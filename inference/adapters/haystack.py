@@ -8,6 +8,8 @@ first query, `queries` are all queries, `failure` is the reason of a format fail
 raw question and a warning is logged; `on_failure="raise"` raises instead.
 """
 
+from typing import Any
+
 from haystack import component, default_from_dict, default_to_dict
 
 from ..rewriter import Rewriter
@@ -20,7 +22,7 @@ class QuerylectRewriter:
 
     `path_or_id`, `checkpoint`, `turn` and `settings` are those of `Rewriter.from_pretrained`. `env` selects the
     environment or retriever of a policy trained for several. A rewriter of two turns searches in between, in the
-    environment that `settings` configure.
+    environment that `settings` configure. A saved pipeline never says `trust`: set it on the loaded component.
     """
 
     def __init__(
@@ -31,16 +33,21 @@ class QuerylectRewriter:
         env: str | None = None,
         turn: int | None = None,
         settings: list[str] | None = None,
+        trust: bool = False,
     ) -> None:
         self.path_or_id, self.checkpoint, self.on_failure, self.env = path_or_id, checkpoint, on_failure, env
-        self.turn, self.settings = turn, settings
+        self.turn, self.settings, self.trust = turn, settings, trust
         self._rewriter: Rewriter | None = None
 
     def warm_up(self) -> None:
         """Load the policy, once."""
         if self._rewriter is None:
             self._rewriter = Rewriter.from_pretrained(
-                self.path_or_id, checkpoint=self.checkpoint, turn=self.turn, settings=self.settings or ()
+                self.path_or_id,
+                checkpoint=self.checkpoint,
+                turn=self.turn,
+                settings=self.settings or (),
+                trust=self.trust,
             )
 
     def to_dict(self) -> dict[str, object]:
@@ -50,8 +57,9 @@ class QuerylectRewriter:
         return values
 
     @classmethod
-    def from_dict(cls, data: dict[str, object]) -> "QuerylectRewriter":
-        """The component from a dict made by `to_dict`."""
+    def from_dict(cls, data: dict[str, Any]) -> "QuerylectRewriter":
+        """The component from a dict made by `to_dict`; `trust` is false, whatever the dict says."""
+        data["init_parameters"].pop("trust", None)
         restored: QuerylectRewriter = default_from_dict(cls, data)
         return restored
 

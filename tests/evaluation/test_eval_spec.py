@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import pytrec_eval
 from querylect.configs.evaluation import SpecConfig
+from querylect.configs.trust import note_own_run
 from querylect.configs.yaml12 import write_yaml
 from querylect.data.beir import save_beir
 from querylect.data.types import Dataset, Document, Question, Split
@@ -81,6 +82,7 @@ def untaught_run(values, env, tmp_path):
     (run / "final").mkdir(parents=True)
     settings = {"env": env, "policy": values["policy"], "rewriter": values["rewriter"]}
     (run / "config.yaml").write_text(write_yaml({**settings, "rollout": {**ROLLOUT, "branching": [1, 1]}}))
+    note_own_run(run)
     (run / "final" / "config.json").write_text("{}")
     (run / "final" / "model.safetensors").write_text("")
     return run
@@ -299,6 +301,7 @@ def test_questions_that_a_run_was_trained_on_are_refused(values, lessons, speaki
     env = {**lessons.model_dump(), "dataset": school}
     settings = {"env": env, "policy": values["policy"], "rewriter": values["rewriter"]}
     (run / "config.yaml").write_text(write_yaml({**settings, "rollout": {**ROLLOUT, "branching": [1, 1]}}))
+    note_own_run(run)
     shutil.copytree(speaking, run / "final")
     systems = {"trained": {"run": str(run)}, "before": {"run": str(run), "checkpoint": "untrained"}}
     _, results, _ = carry_out(values, systems=systems)

@@ -177,4 +177,8 @@ def test_haystack(rewriter, trained, failing):  # noqa: F811
     again = Pipeline.loads(pipeline.dumps(), allowed_modules=["querylect.inference.adapters.haystack"])
     assert again.get_component("rewriter").checkpoint == "final"
     assert again.get_component("rewriter").env == "bm25"
+    saved = QuerylectRewriter("acme/x", trust=True).to_dict()
+    assert "trust" not in saved["init_parameters"]
+    saved["init_parameters"]["trust"] = True
+    assert not QuerylectRewriter.from_dict(saved).trust, "a file does not give the user's word"
     assert QuerylectRewriter(str(failing[1])).run(query="headache")["query"] == "headache"

@@ -8,6 +8,7 @@ import pytest
 import yaml
 from querylect.cli import main
 from querylect.configs.schema import LoraConfig, PolicyConfig
+from querylect.configs.trust import note_own_run
 from querylect.envs.environment import Environment
 from querylect.envs.server.app import create_app
 from querylect.errors import ConfigError
@@ -28,6 +29,7 @@ def settings(tiny_policy, small_environment, run_app, tmp_path):
             "rollout": {"max_new_tokens": 12},
         }
         path.write_text(yaml.safe_dump(config), encoding="utf-8")
+        note_own_run(tmp_path)
         yield path
 
 

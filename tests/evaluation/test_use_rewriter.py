@@ -15,10 +15,11 @@ import querylect
 import torch
 from querylect.cli import main
 from querylect.configs.load import dump_config, load_config
+from querylect.configs.trust import note_own_run
 from querylect.data.types import Document, Question
 from querylect.envs.client.client import EnvironmentClient, SyncEnvironmentClient
 from querylect.envs.plan import SearchPlan
-from querylect.errors import CheckpointError, ConfigError, EngineUnavailableError, ModelError, RequestError
+from querylect.errors import CheckpointError, ConfigError, EngineUnavailableError, RequestError
 from querylect.eval.answering import greedy_trees
 from querylect.export.export import ExportOptions, export_to_folder
 from querylect.inference.batching import ClosedError, DynamicBatcher
@@ -116,14 +117,14 @@ def test_an_export_answers_as_the_run_that_it_came_from(trained, tmp_path, capsy
     told = json.loads((tmp_path / "merged" / "querylect.json").read_text())
     told |= {"lora": True, "base_model": config.policy.model}
     (adapter / "querylect.json").write_text(json.dumps(told))
-    assert [ids(one) for one in Rewriter.from_pretrained(adapter).rewrite(questions)] == expected
+    assert [ids(one) for one in Rewriter.from_pretrained(adapter, trust=True).rewrite(questions)] == expected
 
     told["policy"]["trust_remote_code"] = True
     (adapter / "querylect.json").write_text(json.dumps(told))
-    with refused(ModelError, "untrusted-code", adapter, "--trust-remote-code"):
+    with refused(ConfigError, "untrusted", adapter, "policy.trust_remote_code", "--trust"):
         Rewriter.from_pretrained(adapter)
     with pytest.raises(SystemExit) as ended:
-        main(["rewrite", str(adapter), "rollout.micro_batch=8", "--trust-remote-code", "--dry-run"])
+        main(["rewrite", str(adapter), "rollout.micro_batch=8", "--trust", "--dry-run"])
     assert not ended.value.code
     printed = capsys.readouterr().out
     assert "micro_batch: 8" in printed
@@ -142,17 +143,18 @@ def test_an_adapter_answers_and_leaves_only_on_the_weights_that_it_was_trained_o
     told |= {"lora": True, "base_model": config.policy.model}
     (adapter / "querylect.json").write_text(json.dumps(told))
     for place in (folder, adapter):
-        assert Rewriter.from_pretrained(place).rewrite("my head hurts").plan is not None
+        assert Rewriter.from_pretrained(place, trust=True).rewrite("my head hurts").plan is not None
     other = tmp_path / "other"
     shutil.copytree(config.policy.model, other)
     with torch.no_grad():
         next(model.parameters()).mul_(1.5)
     model.save_pretrained(other)
     (folder / "config.yaml").write_text(dump_config(change(config, **{"policy.model": str(other)})))
+    note_own_run(folder)
     (adapter / "querylect.json").write_text(json.dumps(told | {"base_model": str(other)}))
     for place in (folder, adapter):
         with refused(CheckpointError, "other-weights", f"'{other}'"):
-            Rewriter.from_pretrained(place)
+            Rewriter.from_pretrained(place, trust=True)
     with refused(CheckpointError, "other-weights"):
         export_to_folder(folder, tmp_path / "again", WISHES)
     with refused(CheckpointError, "other-weights"):
@@ -242,6 +244,7 @@ def test_a_policy_for_several_is_asked_for_the_one_that_will_search(trained, les
     }
     mixed = change(config, **{"mix": {"environments": members}})
     (folder / "config.yaml").write_text(dump_config(mixed))
+    note_own_run(folder)
     searched = json.loads((folder / "environment.json").read_text())
     dense = {"name": "contriever", "kind": "dense", "trained": "Contriever, an unsupervised dense retriever"}
     searched["retriever"] = {"words": searched["retriever"], "meaning": dense}

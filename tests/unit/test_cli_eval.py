@@ -28,12 +28,12 @@ def test_a_plan_is_carried_out_and_a_run_is_not_taken_for_one(room, path, capsys
     plans = room("eval.spec", "evaluate_spec", (Path("out/tables.md"), None))
     runs = room("eval.run", "evaluate_each", [Path("report.html")])
     assert end("eval", path, "limit=3", "-o", "out") == 0
-    assert end("eval", "grid") == 0
+    assert end("eval", "grid", "--trust") == 0
     assert end("eval", "tiny", "--overwrite") == 0
     assert runs[0][0][-1] is True
     assert plans == [
-        ((load_spec(path, ["limit=3"]), Path("out"), None, False), {}),
-        ((load_spec("grid"), None, None, False), {}),
+        ((load_spec(path, ["limit=3"]), Path("out"), None, False, False), {}),
+        ((load_spec("grid"), None, None, False, True), {}),
     ]
     assert len(runs) == 1
     assert capsys.readouterr().out == "out/tables.md\nout/tables.md\nreport.html\n"
@@ -51,8 +51,8 @@ def test_flags_stand_for_a_plan(room):  # noqa: F811
     plans = room("eval.spec", "evaluate_spec", (Path("tables.md"), None))
     flags = ["--dataset", "hpo", "--retriever", "bm25", "--rewriter", "small", "--run", "mine=runs/demo"]
     assert end("eval", "limit=4", *flags, "--turns", "2", "--model", "m") == 0
-    (((plan, output, check, overwrite), _),) = plans
-    assert (output, check, overwrite) == (None, None, False)
+    (((plan, output, check, overwrite, trust), _),) = plans
+    assert (output, check, overwrite, trust) == (None, None, False, False)
     assert (plan.limit, list(plan.systems), plan.systems["mine"].turns) == (
         4,
         ["first_titles", "rm3", "weighted_words", "small", "mine"],
@@ -65,7 +65,7 @@ def test_baselines_are_told_on_the_standard_error_and_a_wrong_one_is_exit_code_o
     runs = room("eval.run", "evaluate_each", [Path("report.html")])
     assert end("eval", path, "--check-baselines") == 1
     assert end("eval", "tiny", "--check-baselines") == 0
-    for (*_, check, _), _ in (*plans, *runs):
+    for check in (plans[0][0][2], runs[0][0][-2]):
         check("bm25: right")
     told = capsys.readouterr()
     assert told.out == "tables.md\nreport.html\n"

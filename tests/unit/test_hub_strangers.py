@@ -147,7 +147,8 @@ def test_the_card_names_the_environment_of_several_and_the_code_that_must_be_all
     policy = {"dtype": "float32", "trust_remote_code": True}
     several = Exported.model_validate(exported({"bm25": {}, "s|e": {}}, policy=policy, training=trained))
     card = model_card(several, base, [], Address("acme/x", "v1"), None)
-    assert 'from_pretrained("acme/x", revision="v1", trust_remote_code=True)' in card
+    assert 'Rewriter.from_pretrained("acme/x", revision="v1", trust=True)' in card
+    assert 'AutoTokenizer.from_pretrained(name, revision="v1", trust_remote_code=True)' in card
     assert 'rewrite("an itch", retriever="bm25")' in card
     assert "| environment s\\|e | the retriever `s\\|e` over `e`, 1 documents, corpus `c` |" in card
 

@@ -1,0 +1,133 @@
+"""What a run folder from elsewhere may not do without the user's flag: run code, contact hosts, leave its folder.
+
+A folder is the user's own if `querylect train` made it for this user at this path. It is noted in the user's state
+folder, because whoever hands on a run folder can write anything into it. A changed config.yaml or a moved folder is no
+longer the noted one. All other folders are data: `untrusted_in` lists their settings that would do more.
+
+Settings are judged by their values, so a new setting needs no entry here.
+"""
+
+import hashlib
+import logging
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from typing import Any
+
+from ..errors import ConfigError
+from .environment import ClientConfig, RemoteConfig
+from .llm import LlmConfig
+from .schema import VllmServerConfig
+
+log = logging.getLogger(__name__)
+
+FLAG = "--trust (trust=True in Python)"
+
+CODE, HOST, VARIABLE, OUTSIDE = "runs code", "contacts a host", "reads an environment variable", "leaves the folder"
+
+_VARIABLES = {
+    "token_env": ClientConfig().token_env,
+    "api_key_env": LlmConfig().api_key_env,
+    "auth_env": RemoteConfig.model_fields["auth_env"].default,
+}
+"""Settings that name environment variables, with the names that every folder may use."""
+
+_HOSTS = {"url", "urls", "base_url"}
+_NO_HOSTS = {"client.urls": "local", "rollout.server.base_url": VllmServerConfig().base_url}
+"""Values that contact nothing by themselves: a vLLM server is asked only with `rollout.engine`."""
+
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+
+
+@dataclass(frozen=True, slots=True)
+class UntrustedSetting:
+    """A setting of a folder that does more than describe, or a link out of it."""
+
+    key: str
+    """Dotted name; for a link its path in the folder."""
+    value: Any
+    effect: str
+
+    def __str__(self) -> str:
+        return f"{self.key}={self.value} ({self.effect})"
+
+
+def note_own_run(run: Path) -> None:
+    """Note that the user made this run folder. Only logs if the state folder cannot be written."""
+    note = _note(run)
+    try:
+        note.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        note.write_text(f"{run.resolve()}\n", encoding="utf-8")
+    except OSError as error:
+        log.warning("%s cannot be noted as your own (%s): commands may ask for --trust", run, error)
+
+
+def is_own_run(run: Path) -> bool:
+    """Whether the user made this run folder, at this path and with this config.yaml."""
+    return _note(run).is_file()
+
+
+def _note(run: Path) -> Path:
+    state = Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser()
+    content = (run / "config.yaml").read_bytes()
+    return state / "querylect" / "runs" / hashlib.sha256(os.fsencode(run.resolve()) + b"\0" + content).hexdigest()
+
+
+def untrusted_in(values: Any, folder: Path, key: str = "") -> Iterator[UntrustedSetting]:
+    """The settings of `folder`, given as plain data, that run code, contact a host, read a variable or lead outside."""
+    name = key.rpartition(".")[2]
+    if isinstance(values, Mapping):
+        for inner, value in values.items():
+            yield from untrusted_in(value, folder, f"{key}.{inner}" if key else str(inner))
+    elif name in _HOSTS:
+        harmless = next((value for setting, value in _NO_HOSTS.items() if key.endswith(setting)), None)
+        if values not in (None, harmless):
+            yield UntrustedSetting(key, values, HOST)
+    elif isinstance(values, Sequence) and not isinstance(values, str):
+        for position, value in enumerate(values):
+            yield from untrusted_in(value, folder, f"{key}.{position}")
+    elif name == "trust_remote_code" and values:
+        yield UntrustedSetting(key, values, CODE)
+    elif name in _VARIABLES:
+        if values != _VARIABLES[name]:
+            yield UntrustedSetting(key, values, VARIABLE)
+    elif isinstance(values, str) and (effect := _effect(values, folder)):
+        yield UntrustedSetting(key, values, effect)
+
+
+def _effect(text: str, folder: Path) -> str | None:
+    if text.startswith("python:"):
+        return CODE
+    if text == "vllm_server" or _URL.match(text):
+        return HOST
+    if text.startswith("~"):
+        return OUTSIDE
+    if text.startswith("/") or ".." in PurePath(text).parts:
+        return None if _is_inside(text, folder) else OUTSIDE
+    return None
+
+
+def _is_inside(path: str | Path, folder: Path) -> bool:
+    try:
+        return Path(os.path.realpath(path)).is_relative_to(folder.resolve())
+    except ValueError:  # a null character
+        return False
+
+
+def links_outside(folder: Path) -> Iterator[UntrustedSetting]:
+    """Symbolic links in a folder that lead out of it: what is written there would change other files."""
+    for path in sorted(folder.rglob("*")):
+        if path.is_symlink() and not _is_inside(path, folder):
+            yield UntrustedSetting(str(path.relative_to(folder)), os.readlink(path), OUTSIDE)
+
+
+def refuse_untrusted(name: str, found: Sequence[UntrustedSetting]) -> None:
+    """Raise ConfigError if there are any."""
+    if found:
+        raise ConfigError(
+            f"{name} was not trained here, and it asks for more than its own data: {'; '.join(map(str, found))}. "
+            f"Set these yourself (key=value), or, if you trust its author, use them with {FLAG}.",
+            code="untrusted",
+        )

@@ -1,0 +1,395 @@
+"""A run folder or an export from elsewhere is data: without --trust it runs no code, asks no host, reads no variable
+and no file outside, in any command; with --trust it does. What the user made is used as it is."""
+
+import http.server
+import json
+import shutil
+import threading
+
+import pytest
+from querylect.cli import main
+from querylect.configs.environment import EnvironmentConfig
+from querylect.configs.load import dump_config, known_configs, load_config
+from querylect.configs.run_settings import load_run_config
+from querylect.configs.trust import is_own_run, note_own_run, untrusted_in
+from querylect.envs.index.build import build_index
+from querylect.envs.index.manifest import read_manifest
+from querylect.errors import CheckpointError, ConfigError
+from querylect.inference.load import open_trained
+from querylect.inference.rewriter import Rewriter
+from querylect.train.run_folder import RunFolder
+
+from ..forked import Forked
+from ..lessons import change, lesson_url, lessons, settings, speaking  # noqa: F401 (fixtures)
+from ..raising import refused
+from ..unit.test_hub_strangers import LLM, OBEYED_BY_NOBODY, exported, write
+from ..used import save_run
+
+SECRET = "the token of another service"
+
+
+@pytest.fixture
+def listener(monkeypatch):
+    """A server that answers nothing useful; its URL, and what it was asked as (path, Authorization)."""
+    asked = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            asked.append((self.path, self.headers.get("Authorization")))
+            self.send_error(401)
+
+        do_POST = do_GET
+
+        def log_message(self, *_):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setenv("SOMEBODYS_TOKEN", SECRET)
+    yield f"http://127.0.0.1:{server.server_port}", asked
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def stranger(settings, speaking, lessons, tmp_path):  # noqa: F811 (fixtures)
+    """A function: a run folder from elsewhere that holds all that it needs, with its settings changed."""
+    folder = save_run(settings, tmp_path / "from-elsewhere" / "run", turn=2)
+    shutil.copytree(speaking, folder / "model")
+    shutil.copytree(lessons.index, folder / "index")
+    shutil.copytree(lessons.dataset.path, folder / "data")
+    shutil.copy(settings.rewriter.prompt, folder / "prompt.yaml")
+    contained = {
+        "output": "/scratch/of/somebody",
+        "client.urls": "local",
+        "env.index": str(folder / "index"),
+        "env.dataset.path": str(folder / "data"),
+        "policy.model": str(folder / "model"),
+        "rewriter.prompt": str(folder / "prompt.yaml"),
+        "eval.hyde": False,
+        "eval.training_free": [],
+        "eval.bootstrap": 10,
+        "eval.permutations": 10,
+    }
+
+    def with_settings(**changes):
+        config = change(settings, **{**contained, **changes})
+        (folder / "config.yaml").write_text(dump_config(config))
+        assert not is_own_run(folder)
+        return folder
+
+    return with_settings
+
+
+def model_code(folder, url):
+    """The model's folder brings a class of its own."""
+    (folder / "model" / "evil.py").write_text(f"open({str(folder.parent / 'marker')!r}, 'w')\nclass Evil: pass\n")
+    path = folder / "model" / "config.json"
+    values = json.loads(path.read_text()) | {"model_type": "evil", "auto_map": {"AutoConfig": "evil.Evil"}}
+    path.write_text(json.dumps(values))
+    return {"policy.trust_remote_code": True}
+
+
+def retriever_code(folder, url):
+    """A retriever in Python, with the index that belongs to it."""
+    body = "class Retriever:\n    def __init__(self, documents): pass\n    def rank(self, probes, limits): return []\n"
+    (folder / "evil.py").write_text(f"open({str(folder.parent / 'marker')!r}, 'w')\n{body}")
+    changes = {"env.retriever": f"python:{folder / 'evil.py'}", "env.index": str(folder / "own-index")}
+    dataset = {"kind": "beir", "path": str(folder / "data")}
+    env = {"dataset": dataset, **{key.removeprefix("env."): value for key, value in changes.items()}}
+    build_index(EnvironmentConfig.model_validate(env))
+    (folder.parent / "marker").unlink()
+    return changes
+
+
+def service(folder, url):
+    """A service that is sent the user's questions, and a token that is for another."""
+    return {"client.urls": [url], "client.token_env": "SOMEBODYS_TOKEN"}
+
+
+def token(folder, url):
+    """A variable that the user's own service would be sent."""
+    return {"client.token_env": "SOMEBODYS_TOKEN"}
+
+
+def search_service(folder, url):
+    """A search service behind the local retriever."""
+    read_manifest(folder / "index").model_copy(update={"engine": None}).write(folder / "index")
+    return {"env.remote": {"url": url, "index": "x", "auth_env": "SOMEBODYS_TOKEN", "deadline": 1.0}}
+
+
+def language_model(folder, url):
+    """A frozen model that is sent the user's questions and a key."""
+    llm = {"model": "x", "base_url": f"{url}/v1", "api_key_env": "SOMEBODYS_TOKEN", "cache": None}
+    return {"rewriter.name": "hcqr", "rewriter.llm": llm}
+
+
+def written_file(folder, url):
+    """A file of the user's that would be opened for writing."""
+    return {
+        "rewriter.name": "hcqr",
+        "rewriter.llm": {"model": str(folder / "model"), "cache": str(folder.parent / "marker")},
+    }
+
+
+def vllm_server(folder, url):
+    """A server that is sent every prompt, at the default address."""
+    return {"rollout.engine": "vllm_server"}
+
+
+def link(folder, url):
+    """A link in the folder through which a file of the user's is emptied."""
+    (folder.parent / "precious").write_text("precious")
+    (folder / "cells").mkdir()
+    (folder / "cells" / ".lock").symlink_to(folder.parent / "precious")
+    return {}
+
+
+def absolute_path(folder, url):
+    return {"rewriter.prompt": "/etc/passwd.yaml"}
+
+
+def home_path(folder, url):
+    return {"env.rerank": {"model": "~/models/private"}}
+
+
+def upward_path(folder, url):
+    return {"env.dataset.path": "data/../../private"}
+
+
+def package_path(folder, url):
+    return {"env.model": "package:numpy/../../private"}
+
+
+NAMED = {
+    model_code: "policy.trust_remote_code",
+    retriever_code: "env.retriever",
+    service: "client.urls",
+    token: "client.token_env",
+    search_service: "env.remote.url",
+    language_model: "rewriter.llm.base_url",
+    written_file: "rewriter.llm.cache",
+    vllm_server: "rollout.engine",
+    link: "cells/.lock",
+    absolute_path: "rewriter.prompt",
+    home_path: "env.rerank.model",
+    upward_path: "env.dataset.path",
+    package_path: "env.model",
+}
+"""What each channel is told by."""
+
+UNUSED = {"serve": ("env", "client"), "plan": ("client",)}
+"""Sections that a command does not use: it searches with what the user named."""
+
+ASKING = ["-q", "my head hurts"]
+
+
+def command_of(name, folder, tmp_path):
+    """The arguments of a command that takes the folder."""
+    out = str(tmp_path / "out")
+    if name == "serve":
+        return ["serve", str(tmp_path / "mine.yaml"), "--rewriter", str(folder)]
+    if name == "plan":
+        data = str(folder / "data")
+        return ["eval", "--dataset", data, "--retriever", "bm25", "--run", f"it={folder}", "training_free=[]",
+                f"output={out}", f"indexes={out}"]  # fmt: skip
+    return {
+        "rewrite": ["rewrite", str(folder), *ASKING],
+        "eval": ["eval", str(folder)],
+        "answers": ["answers", str(folder)],
+        "export": ["export", str(folder), "--to", out, "--merge-lora", "--without-evaluation"],
+        "export-trec": ["env", "export-trec", str(folder), "--to", out],
+    }[name]
+
+
+def is_untouched(folder, asked):
+    precious = folder.parent / "precious"
+    return not asked and not (folder.parent / "marker").exists() and (
+        not precious.exists() or precious.read_text() == "precious"
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["rewrite", "eval", "answers", "export", "export-trec", "serve", "plan"])
+def test_a_folder_from_elsewhere_does_nothing_beyond_its_data_in_any_command(
+    name,
+    stranger,
+    lessons,  # noqa: F811 (a fixture)
+    listener,
+    tmp_path,
+    capfd,
+):
+    url, asked = listener
+    (tmp_path / "mine.yaml").write_text(json.dumps({"env": lessons.model_dump(mode="json")}))
+    clean = shutil.copytree(stranger(), tmp_path / "clean")
+    for channel, key in NAMED.items():
+        folder = stranger()
+        shutil.rmtree(folder)
+        shutil.copytree(clean, folder)
+        stranger(**channel(folder, url))
+        (folder / "eval.jsonl").touch()  # `answers` reads what was found
+        capfd.readouterr()
+        arguments = command_of(name, folder, tmp_path)
+        section = key.partition(".")[0]
+        if section in UNUSED.get(name, ()):
+            continue
+        with pytest.raises(SystemExit) as stop:
+            main(arguments)
+        said = capfd.readouterr().err
+        assert stop.value.code in (1, 2), (channel.__name__, said)
+        assert "--trust" in said, (channel.__name__, said)
+        if name != "rewrite" or section not in ("env", "client"):  # that there is nothing to search says less
+            assert key in said, (channel.__name__, said)
+        assert is_untouched(folder, asked), channel.__name__
+        assert SECRET not in said
+
+
+@pytest.mark.parametrize("channel", [model_code, retriever_code, service, search_service, language_model, written_file])
+def test_trust_on_the_very_call_uses_what_the_folder_names(channel, stranger, listener, tmp_path):
+    url, asked = listener
+    folder = stranger()
+    stranger(**channel(folder, url))
+    path = tmp_path / "said"
+    process = Forked(["rewrite", str(folder), *ASKING, "--trust"], path, path)
+    process.wait(120)
+    said = path.read_text()
+    if channel in (model_code, retriever_code, written_file):
+        assert (folder.parent / "marker").exists(), said
+    else:
+        assert asked, said
+        assert {authorization for _, authorization in asked} & {f"Bearer {SECRET}", SECRET}, (asked, said)
+
+
+def test_what_the_user_sets_is_not_the_folders_word(stranger, listener, lesson_url):  # noqa: F811 (a fixture)
+    url, asked = listener
+    folder = stranger(**service(stranger(), url))
+    mine = [f'client.urls=["{lesson_url}"]', "client.token_env=QUERYLECT_TOKEN"]
+    assert not open_trained(str(folder), settings=mine[:1]).searchable, "the folder still chooses the variable"
+    trained = open_trained(str(folder), settings=mine)
+    assert trained.searchable
+    with Rewriter(trained) as rewriter:
+        assert rewriter.rewrite("my head hurts").turn == 2
+    assert not asked
+    stranger(**{"rewriter.prompt": "/etc/passwd.yaml"})
+    with refused(ConfigError, "untrusted", "rewriter.prompt=/etc/passwd.yaml", "--trust", "trust=True"):
+        Rewriter.from_pretrained(folder)
+    assert open_trained(str(folder), settings=["rewriter.prompt=hpo"]).config.rewriter.prompt == "hpo"
+
+
+def test_a_members_own_host_is_not_covered_by_an_override_that_it_does_not_inherit(stranger, listener):
+    url, _ = listener
+    folder = stranger()
+    (folder / "config.yaml").write_text(
+        json.dumps(
+            {
+                "client": {"urls": ["http://10.0.0.1"]},
+                "mix": {"environments": {"a": {}, "b": {"env": {"index": "b"}, "client": {"urls": [url]}}}},
+            }
+        )
+    )
+    with refused(ConfigError, "untrusted", f"mix.environments.b.client.urls=['{url}']") as error:
+        load_run_config(folder, ["client.urls=local"])
+    assert "environments.a" not in str(error.value)
+    assert "10.0.0.1" not in str(error.value)
+    load_run_config(folder, ["client.urls=local", "mix.environments.b.client.urls=local"])
+
+
+def test_a_folder_that_names_only_its_own_files_needs_no_flag(stranger):
+    with Rewriter.from_pretrained(stranger()) as rewriter:
+        assert rewriter.rewrite("my head hurts", turn=1).turn == 1
+        assert rewriter.rewrite("my head hurts").turn == 2, "its own index is searched"
+
+
+def test_a_folder_without_a_card_does_not_ask_its_service(stranger, listener):
+    url, asked = listener
+    folder = stranger(**service(stranger(), url))
+    (folder / "environment.json").unlink()
+    with Rewriter.from_pretrained(folder) as rewriter, refused(ConfigError, "untrusted", folder, "--trust"):
+        rewriter.rewrite("my head hurts", turn=1)
+    assert not asked
+
+
+def test_an_export_names_no_code_no_path_and_no_host(tmp_path):
+    chr_path = {"name": "chr", "chr": {"similarity": "/home/me/model"}}
+    for values, key in (
+        (exported(policy={"dtype": "float32", "trust_remote_code": True}), "policy.trust_remote_code=True"),
+        (exported(lora=True, base_model="/home/me/model"), "policy.model=/home/me/model"),
+        (exported(rewriter=chr_path), "rewriter.chr.similarity=/home/me/model"),
+        (exported(rewriter={"name": "hcqr", "llm": {**LLM, "model": "../model"}}), "rewriter.llm.model=../model"),
+    ):
+        folder = write(tmp_path / "out", values)
+        with refused(ConfigError, "untrusted", key, "--trust"):
+            open_trained(str(folder))
+        assert open_trained(str(folder), trust=True).name == str(folder)
+    mine = open_trained(
+        str(write(tmp_path / "out", exported(lora=True, base_model="/home/me/model"))),
+        settings=["policy.model=acme/mine"],
+    )
+    assert (mine.config.policy.model, mine.base.model) == ("acme/mine", "acme/mine")
+    assert open_trained(
+        str(write(tmp_path / "out", exported(rewriter=chr_path))), settings=["rewriter.chr.similarity=x"]
+    )
+    folder = write(tmp_path / "out", exported(rewriter={"name": "hcqr", "llm": {**LLM, **OBEYED_BY_NOBODY}}))
+    assert open_trained(str(folder), trust=True).members[""].rewriter.llm.base_url is None
+
+
+def test_a_trained_run_is_the_users_own_until_it_is_changed_or_moved(settings, tmp_path):  # noqa: F811 (a fixture)
+    run = RunFolder.create(settings).path
+    assert is_own_run(run)
+    assert load_run_config(run) == settings, "hosts, paths outside and all"
+    moved = run.rename(tmp_path / "moved")
+    assert not is_own_run(moved)
+    with refused(ConfigError, "untrusted", "client.urls", "--trust"):
+        load_run_config(moved)
+    assert load_run_config(moved, trust=True) == settings
+    moved.rename(run)
+    assert is_own_run(run)
+    config = run / "config.yaml"
+    config.write_text(config.read_text() + "# changed\n")
+    assert not is_own_run(run)
+
+
+def test_a_user_without_a_state_folder_trains_and_is_told(settings, tmp_path, monkeypatch, caplog):  # noqa: F811
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    run = RunFolder.create(settings).path
+    assert not is_own_run(run)
+    assert "--trust" in caplog.text
+
+
+def test_to_resume_somebody_elses_run_follows_no_link_out_of_it(stranger, tmp_path):
+    folder = stranger()
+    config = change(load_config(str(folder / "config.yaml")), output=str(folder.parent))
+    (folder / "config.yaml").write_text(dump_config(config))
+    (folder / "run.json").write_text('{"format": 2}')
+    (folder / "rollouts.jsonl").symlink_to(tmp_path / "precious")
+    with refused(CheckpointError, "links-outside", "rollouts.jsonl", tmp_path / "precious"):
+        RunFolder.reopen(config)
+    note_own_run(folder)
+    assert RunFolder.reopen(config)[0].path == folder
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"env": {"hybrid": {"members": [{"retriever": "python:x.py"}]}}}, "env.hybrid.members.0.retriever"),
+        ({"a": "https://host/x"}, "a"),
+        ({"a": ["x", "~/x"]}, "a.1"),
+        ({"url": "host:9200"}, "url"),
+        ({"llm": {"base_url": "http://127.0.0.1:8000"}}, "llm.base_url"),
+        ({"rollout": {"engine": "vllm_server", "server": {"base_url": "http://127.0.0.1:8000"}}}, "rollout.engine"),
+        ({"urls": ["host"]}, "urls"),
+        ({"auth_env": "HF_TOKEN"}, "auth_env"),
+        ({"a": "/x\0"}, "a"),
+        ({"a": "b/../../c"}, "a"),
+    ],
+)
+def test_settings_are_judged_by_their_values_wherever_they_stand(values, told, tmp_path):
+    assert [setting.key for setting in untrusted_in(values, tmp_path)] == [told]
+
+
+def test_the_defaults_names_and_files_of_the_folder_reach_nowhere(tmp_path):
+    assert not list(untrusted_in(load_config(None).model_dump(mode="json"), tmp_path))
+    for name in known_configs():
+        assert not list(untrusted_in(load_config(name).model_dump(mode="json"), tmp_path)), name
+    inside = {"a": str(tmp_path / "x"), "b": "acme/model", "c": "package:x/y", "d": "indexes/x", "e": "a / b"}
+    assert not list(untrusted_in(inside, tmp_path))

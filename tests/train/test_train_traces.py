@@ -1,0 +1,65 @@
+"""What training and exporting leave: equal files from equal runs, and nothing of the machine and its folders."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from querylect.export.export import ExportOptions, export_to_folder
+from querylect.storage import file_sha256
+from querylect.train.run import train
+
+from ..exported import copied, evaluated_run  # noqa: F401 (fixtures)
+from ..lessons import change, lesson_url, lessons, settings, speaking  # noqa: F401 (fixtures)
+from .test_train_validation import ASKED, served  # noqa: F401 (a fixture)
+
+
+def contents(folder):
+    """The sha256 of every file below a folder, by its name."""
+    return {str(path.relative_to(folder)): file_sha256(path) for path in folder.rglob("*") if path.is_file()}
+
+
+def mentions(folder, *texts):
+    """Files below a folder that hold one of the texts."""
+    paths = [path for path in folder.rglob("*") if path.is_file()]
+    return [(path.name, text) for path in paths for text in texts if text.encode() in path.read_bytes()]
+
+
+@pytest.mark.parametrize("lora", [{"r": 4, "alpha": 8}, None])
+def test_equal_runs_leave_equal_policies_without_traces_of_the_machine(lora, settings, served, tmp_path):  # noqa: F811
+    left = []
+    with served(ASKED) as url:
+        for name in ("one", "other"):
+            model = Path(shutil.copytree(settings.policy.model, tmp_path / name / "base"))
+            warm = {"questions": 5, "questions_per_step": 5, "least_reward": 0.0}
+            config = change(
+                settings,
+                output=str(tmp_path / name),
+                **{"policy.model": str(model), "policy.lora": lora, "client.urls": [url], "train.warm_start": warm},
+                **{"train.steps": 2, "train.validate_steps": 1, "train.save_steps": 1},
+            )
+            run = train(config)
+            policies = [run / "final", run / "best", run / "warm_start", *(run / "checkpoints").iterdir()]
+            assert len(policies) == 5
+            assert not [found for policy in policies for found in mentions(policy, str(tmp_path))]
+            assert not list(run.rglob("training_args.bin"))
+            if lora:
+                values = json.loads((run / "final" / "adapter_config.json").read_text())
+                assert values["target_modules"] == sorted(values["target_modules"])
+                assert values["base_model_name_or_path"] == "base"
+            left.append({path.name: contents(path) for path in policies[:3]})
+    assert left[0] == left[1]
+
+
+@pytest.mark.parametrize("merge", [True, False])
+def test_two_exports_of_a_checkpoint_are_equal_and_hold_commits_alone(merge, copied, tmp_path):  # noqa: F811
+    state = {"commit": "c0ffee", "branch": "secret-branch", "dirty": True}
+    started = {"starts": [{"step": 0, "git": {"directory": state, "package": None}}]}
+    (copied / "provenance.json").write_text(json.dumps(started))
+    wishes = ExportOptions(merge_lora=merge, base_model=None if merge else "acme/base", example="my head hurts")
+    folders = [Path(export_to_folder(copied, tmp_path / name, wishes)[0]) for name in ("one", "other")]
+    assert contents(folders[0]) == contents(folders[1])
+    assert not mentions(folders[0], str(tmp_path), "secret-branch", "dirty")
+    told = json.loads((folders[0] / "querylect.json").read_text())
+    assert told["run"]["git"] == {"directory": {"commit": "c0ffee"}}
+    assert "`c0ffee`" in (folders[0] / "README.md").read_text()
