@@ -6,9 +6,11 @@ Only `main` turns errors into exit codes: 2 for what the user can fix, 1 for oth
 
 import logging
 import os
+import shlex
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -74,18 +76,19 @@ Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log details.")]
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point of `querylect`: run one command and exit the process with its exit code."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
     try:
         app(arguments)
     except SystemExit as stop:
         # typer wraps these two in its own SystemExit
         cause = stop.__context__.__cause__ if stop.__context__ else None
         if isinstance(cause, KeyboardInterrupt):
-            sys.exit(_interrupted())
+            sys.exit(_interrupted(arguments, cause))
         if isinstance(cause, EOFError):
             sys.exit(_unexpected(cause))
         raise
-    except KeyboardInterrupt:
-        sys.exit(_interrupted())
+    except KeyboardInterrupt as stop:
+        sys.exit(_interrupted(arguments, stop))
     except QuerylectError as error:
         log.debug("where the error arose", exc_info=error)
         if not error.already_reported:
@@ -96,11 +99,33 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _print_stderr(text: str) -> None:
-    typer.echo(text, err=True)
+    with suppress(OSError):  # a terminal that is gone must not change the exit code
+        typer.echo(text, err=True)
 
 
-def _interrupted() -> int:
-    _print_stderr("Interrupted.")
+_CONTINUES = {
+    "index build",
+    "index questions",
+    "data get",
+    "data prepare",
+    "eval",
+    "answers",
+    "paper",
+    "export",
+    "train",
+}
+"""Commands that go on from what is finished when they are given again."""
+
+
+def _interrupted(arguments: Sequence[str], stop: KeyboardInterrupt) -> int:
+    """Say how to go on, once for all processes of a run; `stop` may bring the option that this takes."""
+    if os.environ.get("RANK", "0") == "0":
+        options = [option for option in stop.args if option not in arguments]
+        command = shlex.join(["querylect", *arguments, *options])
+        if "RANK" in os.environ:
+            command = " and ".join(["the same command", *options])
+        continues = stop.args or " ".join(arguments[:1]) in _CONTINUES or " ".join(arguments[:2]) in _CONTINUES
+        _print_stderr(f"Interrupted. Continue with: {command}" if continues else "Interrupted.")
     return 130
 
 
@@ -190,18 +215,27 @@ def index_build(
             code="flags-beside-shard",
         )
     if part:
+        settings = only(settings, env)
+        from .envs.preflight import check_build
+
+        check_build(settings.env)
         from .envs.index.build import build_shard
 
-        settings = only(settings, env)
         with progress_bar("indexing") as progress:
             parts = build_shard(settings.env, *part, progress=progress)
         typer.echo(f"{settings.env.index}: shard {shard} is written ({parts} parts)")
         return
+    from .envs.preflight import check_build
+
+    def is_wanted(config: RunConfig) -> bool:
+        there = (Path(config.env.index) / "manifest.json").exists()
+        return not missing or (config.client.urls == "local" and not there)
+
+    for run_config in filter(is_wanted, chosen(settings, env).values()):
+        check_build(run_config.env)
     from .envs.index.build import build_index
 
-    for run_config in chosen(settings, env).values():
-        if missing and (run_config.client.urls != "local" or (Path(run_config.env.index) / "manifest.json").exists()):
-            continue
+    for run_config in filter(is_wanted, chosen(settings, env).values()):
         with progress_bar("indexing") as progress:
             manifest = build_index(
                 run_config.env, overwrite=overwrite, progress=progress, workers=workers, restart=restart
@@ -309,30 +343,36 @@ def serve(
 ) -> None:
     """Serve CONFIG's environment over HTTP until Ctrl-C; print its URL once it answers."""
     settings = only(_resolve(config, overrides, verbose, dry_run), env)
-    writer = extend = None
-    if rewriter is not None:
-        from .inference.server import open_rewriter
-
-        writer, extend = open_rewriter(rewriter, env, checkpoint, revision, turn, trust)
-    elif checkpoint is not None or revision is not None or turn is not None or trust:
+    if rewriter is None and (checkpoint is not None or revision is not None or turn is not None or trust):
         message = "--checkpoint, --revision, --turn and --trust are for a rewriter, and there is no --rewriter."
         raise ConfigError(message, code="flags-without-rewriter")
     from .envs.client.discovery import PRIVATE, register_service
+    from .envs.preflight import check_environment
     from .envs.server.auth import token_of
-    from .envs.server.serve import serve as serve_environment
 
+    token = token_of(settings.client.token_env) or None
     served = settings.env if tell is None else settings.env.model_copy(update=PRIVATE)
+    check_environment(served)
     if facing is not None:
         from .envs.client.source_address import source_address_for
 
         served = served.model_copy(update={"host": source_address_for(facing)})
+    writer = extend = None
+    if rewriter is not None:
+        from .envs.server.process import bound
+
+        with bound(served.host, served.port):
+            pass  # a port in use is told before a model is loaded
+        from .inference.server import open_rewriter
+
+        writer, extend = open_rewriter(rewriter, env, checkpoint, revision, turn, trust)
+    from .envs.server.serve import serve as serve_environment
 
     def ready(url: str) -> None:
         if tell is not None:
             register_service(tell, url, served)
         typer.echo(url)
 
-    token = token_of(settings.client.token_env) or None
     serve_environment(served, token=token, ready=ready, writer=writer, extend=extend)
 
 
@@ -357,7 +397,11 @@ def train(
     from .train.run import train as train_policy
 
     out = sys.stdout  # a tracker may have redirected sys.stdout by the end of the run
-    folder = train_policy(settings, resume)
+    try:
+        folder = train_policy(settings, resume)
+    except KeyboardInterrupt as stop:
+        began = (Path(settings.output) / settings.name / "config.yaml").exists()
+        raise KeyboardInterrupt(*(["--resume"] if began else [])) from stop
     if os.environ.get("RANK", "0") == "0":
         typer.echo(folder, file=out)
 
@@ -451,6 +495,14 @@ def evaluate(
         message = f"--checkpoint {checkpoint} needs a run folder, and {run!r} is a config."
         raise ConfigError(message, code="checkpoint-without-run")
     from .eval.results import summary
+    from .rollouts.checkpoints import find_checkpoint
+    from .rollouts.preflight import check_run
+    from .storage import refuse_unwritable
+
+    check_run(settings, env)
+    if folder is not None:
+        find_checkpoint(folder, checkpoint)
+    refuse_unwritable(output or folder or Path(settings.output))
     from .eval.run import evaluate_each
 
     for path in evaluate_each(settings, folder, output, env, checkpoint, _print_stderr if checked else None, overwrite):
@@ -468,6 +520,11 @@ def _evaluate_spec(
         typer.echo(dump_spec(spec), nl=False)
         raise typer.Exit
     from .eval.results import plan_summary
+    from .rollouts.preflight import check_spec
+    from .storage import refuse_unwritable
+
+    check_spec(spec)
+    refuse_unwritable(output or Path(spec.output).expanduser() / spec.name)
     from .eval.spec import evaluate_spec
 
     path, failed = evaluate_spec(spec, output, _print_stderr if checked else None, overwrite, trust)

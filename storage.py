@@ -6,9 +6,13 @@ import hashlib
 import json
 import logging
 import os
+import shlex
+import socket
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import Field, asdict
+from datetime import datetime
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
@@ -73,7 +77,8 @@ def write_text(path: Path, text: str, remedy: str) -> None:
 def hold(descriptor: int, path: Path, message: str) -> None:
     """Lock the descriptor of `path` for as long as it is open; a file system without locks is tolerated, and logged.
 
-    Raises StorageError with `message` if another process holds the lock.
+    flock also holds between machines: Linux turns it into a byte-range lock on NFS, and Lustre (mounted with `flock`)
+    and GPFS know it. Raises StorageError with `message` if another process holds the lock.
     """
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -83,21 +88,137 @@ def hold(descriptor: int, path: Path, message: str) -> None:
         log.warning("%s cannot be locked (%s): do not let a second process write there", path, error)
 
 
+_LOCKS: dict[Path, int] = {}
+"""Files and descriptors of the locks that this process holds."""
+
+
+def _close_inherited_locks() -> None:
+    """A forked child shares the descriptors: one that outlived a killed parent would keep its locks."""
+    while _LOCKS:
+        os.close(_LOCKS.popitem()[1])
+
+
+os.register_at_fork(after_in_child=_close_inherited_locks)
+
+
 @contextmanager
 def only_writer(folder: Path, name: str, unwritable: str, taken: str) -> Iterator[None]:
-    """Lock a folder for this process through its file `name`; the lock ends with the process.
+    """Lock a folder for this process through its file `name`; the lock ends with the process, however that ends.
+
+    While it is held the file says by whom. It stays afterwards, empty, since on NFS a removed file may still be locked
+    by others; only folders that this call made and in which nothing else was written are removed again.
 
     Raises StorageError: ending with `unwritable` (what to do) if the folder cannot be made, and with the text `taken`
-    if another process holds the lock.
+    and what the file says if another process holds the lock.
     """
+    path = folder / name
     try:
+        made = [place for place in (folder, *folder.parents) if not place.exists()]
         folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / name).open("w")
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
         raise StorageError(f"{folder} cannot be written ({error}). {unwritable}", code="unwritable-folder") from error
-    with lock:
-        hold(lock.fileno(), folder, taken)
+    try:
+        message = " ".join(filter(None, (taken, _holder(descriptor))))
+        hold(descriptor, folder, message)
+        if _is_another_file(path, descriptor):  # its last holder has just removed it
+            raise StorageError(message, code="already-locked")
+    except BaseException:
+        os.close(descriptor)
+        raise
+    _LOCKS[path] = descriptor
+    try:
+        with suppress(OSError):  # a full disk: the lock holds without it
+            _replace(descriptor, _this_process())
         yield
+    finally:
+        if _LOCKS.pop(path, None) is not None:  # a forked child has closed it
+            with suppress(OSError):
+                _replace(descriptor, "")
+                if made and os.listdir(folder) == [name] and not _is_another_file(path, descriptor):
+                    path.unlink()
+                    for place in made:
+                        place.rmdir()
+            os.close(descriptor)
+
+
+COMMAND_LOCK = ".lock"
+"""The file of `only_command` in a folder."""
+
+
+def only_command(folder: Path) -> AbstractContextManager[None]:
+    """Lock the folder of a run or an evaluation, so that no two commands write results or steps there.
+
+    Raises StorageError as `only_writer`.
+    """
+    return only_writer(
+        folder,
+        COMMAND_LOCK,
+        unwritable="Give another output.",
+        taken=f"another command is at work in {folder}. Wait for it, or choose another name or output.",
+    )
+
+
+def command_at_work(folder: Path) -> str | None:
+    """Who holds `only_command` of a folder, as a sentence; None where nobody does or it cannot be known."""
+    try:
+        descriptor = os.open(folder / COMMAND_LOCK, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return None
+    except BlockingIOError:
+        return _holder(descriptor) or "Its lock is held."
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+
+
+def another_took_over(folder: Path) -> bool:
+    """Whether this process holds `only_command` of a folder that was removed, and another command works in a new one.
+
+    False where the lock file alone is gone, and in a process that holds no lock.
+    """
+    path = folder / COMMAND_LOCK
+    return path in _LOCKS and path.exists() and _is_another_file(path, _LOCKS[path])
+
+
+def _is_another_file(path: Path, descriptor: int) -> bool:
+    try:
+        return not os.path.samestat(path.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return True
+
+
+def _this_process() -> str:
+    started = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
+    owner = {"host": socket.gethostname(), "pid": os.getpid(), "started": started, "command": shlex.join(sys.orig_argv)}
+    return json.dumps(owner, ensure_ascii=False) + "\n"
+
+
+def _holder(descriptor: int) -> str:
+    """What a lock file says of its holder, as a sentence; "" where it says nothing."""
+    try:
+        owner = json.loads(os.pread(descriptor, 65_536, 0))
+        text = f"It is process {owner['pid']} on {owner['host']}, since {owner['started']}: {owner['command'][:200]}"
+        return "".join(character if character.isprintable() else " " for character in text)
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
+def _replace(descriptor: int, text: str) -> None:
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, text.encode(), 0)
+
+
+def refuse_unwritable(folder: Path, remedy: str = "Give another with --output.") -> None:
+    """Raise StorageError, ending with `remedy`, where nothing could be written into `folder`, before time is spent."""
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        message = f"{folder} cannot be written: {existing} is no writable folder. {remedy}"
+        raise StorageError(message, code="unwritable-folder")
 
 
 def parse_json(text: str | bytes) -> Any:

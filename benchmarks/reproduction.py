@@ -55,7 +55,7 @@ log = logging.getLogger("querylect.reproduction")
 
 
 class _Stopped(BaseException):
-    """SIGTERM, from outside or by --minutes, while nothing trains."""
+    """SIGTERM or SIGHUP, from outside or by --minutes, while nothing trains."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -249,7 +249,8 @@ def _logged(path: Path) -> Iterator[None]:
 
 @contextmanager
 def _stoppable(minutes: float | None) -> Iterator[Callable[[], None]]:
-    """Turn SIGTERM into an orderly end, and send it to this process after so many minutes.
+    """Turn SIGTERM and SIGHUP (where nohup does not ignore it) into an orderly end, and send SIGTERM to this process
+    after so many minutes.
 
     While a run trains, training itself listens to the signal and saves a checkpoint. Python drops what a handler raises
     inside a destructor: the function that this gives raises once more.
@@ -265,7 +266,8 @@ def _stoppable(minutes: float | None) -> Iterator[Callable[[], None]]:
         if came:
             raise _Stopped
 
-    before = signal.signal(signal.SIGTERM, stop)
+    numbers = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, stop) for number in numbers}
     timer = Timer(60 * (minutes or 0), os.kill, (os.getpid(), signal.SIGTERM))
     timer.daemon = True
     try:
@@ -274,7 +276,8 @@ def _stoppable(minutes: float | None) -> Iterator[Callable[[], None]]:
         yield check
     finally:
         timer.cancel()
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -19,7 +19,7 @@ from ..errors import EnvironmentUnavailableError, QuerylectError
 from ..llms.access import Llm
 from ..logs import progress_bar
 from ..rollouts.engines.base import Engine
-from ..storage import only_writer
+from ..storage import only_command
 from .environments import EvalEnvironment
 from .journal import Journal, finished
 from .records import EvalRecord
@@ -269,13 +269,8 @@ def _free_memory() -> None:
 
 
 def only_evaluation(folder: Path) -> AbstractContextManager[None]:
-    """Lock the folder, so that two evaluations never write to the same cell.
+    """Lock the folder of an evaluation or a run, which holds off its training too.
 
-    Raises StorageError if another one is using it.
+    Raises StorageError if another command is using it.
     """
-    return only_writer(
-        folder,
-        ".lock",
-        unwritable="Give another output.",
-        taken=f"another evaluation is at work in {folder}. Wait for it, or give this one another name or output.",
-    )
+    return only_command(folder)

@@ -5,7 +5,6 @@ before the deadline) and is never treated as 0.
 """
 
 import json
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from .. import storage
 from ..data.types import Question
 from ..envs.plan import SearchPlan
 from ..envs.server.schemas import StepResult
-from ..errors import DataError, StorageError, in_one_line
+from ..errors import DataError, in_one_line
 from ..rollouts.tree import Tree
 
 METRICS = ("ndcg@10", "recall@10", "mrr@10")
@@ -213,14 +212,6 @@ def read_records(path: Path) -> list[EvalRecord]:
 def write_text(path: Path, text: str) -> None:
     """`storage.write_text` for a file of an evaluation."""
     storage.write_text(path, text, "Free some space or give another --output.")
-
-
-def refuse_unwritable(folder: Path) -> None:
-    """Raise StorageError where results could not be written into `folder`, before time is spent on them."""
-    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
-        message = f"{folder} cannot be written: {existing} is no writable folder. Give another with --output."
-        raise StorageError(message, code="unwritable-folder")
 
 
 def metrics_of(

@@ -27,10 +27,11 @@ from ..envs.client.base import EnvironmentApi
 from ..envs.client.connect import open_environments
 from ..envs.client.multi import MixedClient
 from ..envs.server.schemas import EnvironmentInfo
-from ..errors import ConfigError
+from ..errors import CheckpointError, ConfigError
 from ..rollouts.checkpoints import find_checkpoint, find_warm_start
 from ..rollouts.grow import ANSWERED_AT_ONCE
 from ..rollouts.turns import used_turn
+from ..storage import command_at_work, refuse_unwritable
 from .baselines import compare_with_published, refuse_wrong
 from .cells import CELLS, Cell, answer_cells, fail_at_once, make_cell, only_evaluation
 from .environments import EvalEnvironment, described_by_service
@@ -44,7 +45,6 @@ from .records import (
     TRAINED,
     UNTRAINED,
     WARM_START,
-    refuse_unwritable,
     write_records,
     write_text,
 )
@@ -139,14 +139,17 @@ def evaluate_each(
     replaces that of a trained run. Another evaluation in the folder is only replaced with `overwrite`
     (eval/placement.py). Raises ConfigError for the training split or an unknown name, DataError where test questions
     were trained on, also in another environment of the mix, CheckpointError where the run has no policy,
-    EnvironmentUnavailableError where the environment answers no question, BaselineError where `check` fails.
+    EnvironmentUnavailableError where the environment answers no question, BaselineError where `check` fails,
+    StorageError where another command, such as the training of the run, is at work in the folder of the results.
     """
     members = chosen(config, name)
     refuse_training_split(config)
     checkpoint = find_checkpoint(run, checkpoint_name) if run is not None else None
     warm_start = find_warm_start(run) if run is not None else None
     placement = place_results(config, run, output, checkpoint, overwrite)
-    with open_environments(config) as client:
+    if run is not None and checkpoint is not None:
+        _refuse_changing(run, checkpoint, placement.folder)
+    with only_evaluation(placement.folder), open_environments(config) as client:
         clients = client.clients if isinstance(client, MixedClient) else dict.fromkeys(members, client)
         opened = {key: RunEnvironment(member, clients[key]) for key, member in members.items()}
         held_out = {key: environment.questions for key, environment in opened.items()}
@@ -164,6 +167,18 @@ def evaluate_each(
             target = replace(placement, folder=folders[key])
             environment = opened.pop(key)  # so that the dataset of the one before is freed
             yield evaluate_systems(environment, systems, target, run=run, checkpoint=checkpoint, baselines=checked[key])
+
+
+def _refuse_changing(run: Path, checkpoint: Path, output: Path) -> None:
+    """Raise CheckpointError for best/ of a run that is being trained: between its hash and its weights another policy
+    may take its place. In the run's own folder its lock refuses the evaluation."""
+    owner = None if output.resolve() == run.resolve() or checkpoint.name != "best" else command_at_work(run)
+    if owner is not None:
+        raise CheckpointError(
+            f"{checkpoint} may change while another command is at work in {run}. {owner} Wait for it, or name a "
+            "checkpoint that stays, such as --checkpoint checkpoint-20.",
+            code="changing-checkpoint",
+        )
 
 
 def report_folder(run: Path, environment: str) -> Path:

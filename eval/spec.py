@@ -25,13 +25,14 @@ from ..configs.spec_files import dump_spec
 from ..data.references import BaselineCheck
 from ..errors import BaselineError, DataError, IncompleteError, QuerylectError
 from ..provenance import versions
+from ..storage import refuse_unwritable
 from .baselines import compare_with_published, refuse_wrong
 from .cells import Cell, FailedCell, answer_cells, failed, make_cell, note_failure, only_evaluation
 from .environments import EvalEnvironment, SpecEnvironments, chosen_environments
 from .export import write_trec_files
 from .leakage import TrainedQuestions
 from .placement import question_set, refuse_other
-from .records import EvalRecord, refuse_unwritable, write_records, write_text
+from .records import EvalRecord, write_records, write_text
 from .results import CellEntry, EnvironmentEntry, SpecResults, table_json
 from .spec_tables import build_tables, family
 from .systems import RawSystem, RewritingSystem, System, system_of_spec

@@ -59,6 +59,8 @@ def rewrite(
     The answer is that of the turn that won on validation; between turns the environment of the run is searched.
     """
     set_up_logging(verbose)
+    from ..rewriters.registry import refuse_unknown
+    from ..rollouts.preflight import check_run
     from .load import only_member, open_trained
 
     changes = list(overrides or ())
@@ -74,6 +76,10 @@ def rewrite(
     if dry_run:
         typer.echo(dump_config(trained.config), nl=False)
         return
+    for member in trained.members.values():
+        refuse_unknown(member.rewriter.name)
+    if any(member.card is None for member in trained.members.values()):
+        check_run(trained.config)  # its environment has to be asked which retriever it is
     if resume and output is None:
         raise ConfigError("--resume goes on with a file, and there is no --output.")
     if question and source is not None:
@@ -82,7 +88,6 @@ def rewrite(
         if not text.strip():
             raise UserError(f"question {number} of {len(question or ())} (--question) is blank: {text!r}.")
     from .jsonl_io import Output, QuestionLines, log_failures, rewritten
-    from .rewriter import Rewriter
 
     with _open_lines(source) as stream, nullcontext() if output is None else Output(output, resume) as records_file:
         lines = QuestionLines(question or stream)
@@ -91,6 +96,8 @@ def rewrite(
         if not first and not lines.bad and not (records_file and records_file.done):
             raise UserError("no question to rewrite: give --question TEXT, or one question per line of input.")
         if first:
+            from .rewriter import Rewriter
+
             answers, failures = 0, Counter[str]()
             with Rewriter(trained, turn=turn) as loaded:
                 for records in rewritten(loaded, chain(first, pending), batch):

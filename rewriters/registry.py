@@ -36,17 +36,21 @@ def make_rewriter(config: RewriterConfig, card: RetrieverCard, k: int = 10) -> R
     `k` is how many documents its plans ask for: at least as many as the metric scores and the next turn shows. Raises
     ConfigError for an unknown name, and for settings with which no rewrite can change the ranking.
     """
-    build = REWRITERS.get(config.name)
-    if build is None:
-        matches = get_close_matches(config.name, REWRITERS, n=1, cutoff=0.5)
-        suggestion = f" Did you mean {matches[0]!r}?" if matches else ""
-        raise ConfigError(
-            f"rewriter.name {config.name!r} is unknown; known are {', '.join(sorted(REWRITERS))}.{suggestion}",
-            code="unknown-rewriter",
-        )
+    refuse_unknown(config.name)
     if config.rewrite_weight == 0:
         raise ConfigError(
             "rewriter.rewrite_weight is 0: no rewrite would reach the retriever. Give another weight.",
             code="zero-weight",
         )
-    return build(config, card, k)
+    return REWRITERS[config.name](config, card, k)
+
+
+def refuse_unknown(name: str) -> None:
+    """Raise ConfigError where no rewriter has this name."""
+    if name not in REWRITERS:
+        matches = get_close_matches(name, REWRITERS, n=1, cutoff=0.5)
+        suggestion = f" Did you mean {matches[0]!r}?" if matches else ""
+        raise ConfigError(
+            f"rewriter.name {name!r} is unknown; known are {', '.join(sorted(REWRITERS))}.{suggestion}",
+            code="unknown-rewriter",
+        )

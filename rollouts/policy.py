@@ -1,7 +1,7 @@
 """Loading the policy: a folder of safetensors, one GGUF file (de-quantised), or a Hub id; an adapter is merged in."""
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -57,9 +57,7 @@ def load_policy(
             use_safetensors=True,  # weights in a pickle are refused
             output_loading_info=True,
         )
-        if loaded["missing_keys"]:
-            missing = sorted(loaded["missing_keys"])
-            raise ValueError(f"its weights lack {len(missing)} tensors of the model, such as {missing[0]}")
+        _refuse_missing(loaded)
     except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
         raise (CheckpointError if full else ModelError)(
             f"{label}: no causal language model could be loaded from {source['pretrained_model_name_or_path']!r} "
@@ -262,17 +260,66 @@ def _refuse_other_base(model: nn.Module, name: str, adapter: Path, trained_on: s
         )
 
 
-def _merge_adapter(model: nn.Module, adapter: Path) -> nn.Module:
+def refuse_partial_model(folder: Path, trust_remote_code: bool) -> None:
+    """Raise ValueError where the weights in a model folder lack tensors; OSError and others if it cannot be read.
+
+    No weight is loaded (they stay on the meta device).
+    """
+    from transformers import AutoModelForCausalLM
+
+    _, loaded = AutoModelForCausalLM.from_pretrained(
+        str(folder), device_map="meta", output_loading_info=True, trust_remote_code=trust_remote_code
+    )
+    _refuse_missing(loaded)
+
+
+def _refuse_missing(loaded: Mapping[str, Collection[str]]) -> None:
+    """`loaded` is the loading info of transformers, which fills in random weights for missing ones."""
+    missing = sorted(loaded["missing_keys"])
+    if missing:
+        raise ValueError(f"its weights lack {len(missing)} tensors of the model, such as {missing[0]}")
+
+
+def refuse_unmatched(checkpoint: Path, model: nn.Module) -> None:
+    """Compare the names of the tensors in a checkpoint with those of the model that is to hold them.
+
+    They are those of the adapter for a peft model, else of the whole model. peft and transformers go on with random
+    weights in the place of missing ones. Raises ValueError with the number of tensors that only one of the two has;
+    OSError and SafetensorError for a file that cannot be read.
+    """
     from peft import PeftModel, get_peft_model_state_dict
 
-    weights = adapter / "adapter_model.safetensors"
+    if isinstance(model, PeftModel):
+        saved = _tensor_names([checkpoint / "adapter_model.safetensors"])
+        expected = set(get_peft_model_state_dict(model, save_embedding_layers=False))
+    else:
+        saved, expected = _tensor_names(checkpoint.glob("model*.safetensors")), set(model.state_dict())
+        by_memory: dict[int, set[str]] = {}
+        for name, tensor in model.state_dict().items():
+            by_memory.setdefault(tensor.data_ptr(), set()).add(name)
+        saved = saved.union(*(tied for tied in by_memory.values() if tied & saved))  # one of them is saved
+    unmatched = saved ^ expected
+    if unmatched:
+        raise ValueError(
+            f"{len(unmatched)} tensors are only in {checkpoint.name} or only in the policy, such as {min(unmatched)}"
+        )
+
+
+def _tensor_names(files: Iterable[Path]) -> set[str]:
+    names: set[str] = set()
+    for file in files:
+        with safe_open(file, "pt") as saved:
+            names |= set(saved.keys())
+    return names
+
+
+def _merge_adapter(model: nn.Module, adapter: Path) -> nn.Module:
+    from peft import PeftModel
+
     try:
-        with safe_open(weights, "pt") as saved:
-            names = set(saved.keys())
+        _tensor_names([adapter / "adapter_model.safetensors"])  # a pickle, which peft would open, ends here
         adapted = PeftModel.from_pretrained(model, str(adapter), use_safetensors=True)
-        unmatched = names ^ set(get_peft_model_state_dict(adapted, save_embedding_layers=False))
-        if unmatched:
-            raise ValueError(f"{len(unmatched)} tensors are in only one of the two, such as {min(unmatched)}")
+        refuse_unmatched(adapter, adapted)
         return adapted.merge_and_unload()  # type: ignore[no-any-return]
     except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
         raise CheckpointError(

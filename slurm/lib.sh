@@ -381,7 +381,7 @@ whole_training() {
     default="$1"
     shift
     trap 'stop USR1' USR1
-    trap 'stop TERM' TERM INT
+    trap 'stop TERM' TERM INT HUP
     trap end_all EXIT
     read_arguments "$@"
     # The first argument that is no setting is the config.
@@ -404,7 +404,7 @@ whole_training() {
 }
 
 # A signal that came before the trainer listened has killed it: nothing is lost.
-settle_status() { case "$stopped $status" in "USR1 138" | "TERM 143") status=75 ;; esac; }
+settle_status() { case "$stopped $status" in "USR1 138" | "TERM 143" | "TERM 129") status=75 ;; esac; }
 
 one_process() { start_trainer "${container[@]}" "$querylect"; }
 

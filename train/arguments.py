@@ -135,11 +135,13 @@ def check_trained_dtype(policy: PolicyConfig, settings: TrainConfig) -> None:
 
 def check_deepspeed_device(policy: PolicyConfig) -> None:
     """Raise ConfigError where DeepSpeed would compute in bfloat16 on a CPU, which transformers rejects."""
+    if not deepspeed_asked():
+        return
     import torch
 
     from ..rollouts.policy import torch_dtype
 
-    if deepspeed_asked() and not torch.cuda.is_available() and torch_dtype(policy) == torch.bfloat16:
+    if not torch.cuda.is_available() and torch_dtype(policy) == torch.bfloat16:
         raise ConfigError(
             f"policy.dtype {policy.dtype} computes in bfloat16 here, and on a CPU DeepSpeed is used in float32 "
             "only. Set policy.dtype=float32, or launch without --use_deepspeed.",

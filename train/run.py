@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from signal import SIGINT
 from typing import TYPE_CHECKING
 
 from pydantic import JsonValue
+from safetensors import SafetensorError
 
 from ..configs.schema import RunConfig
 from ..envs.client.base import EnvironmentApi
@@ -25,11 +27,13 @@ from ..errors import (
 )
 from ..provenance import Start, this_start
 from ..rollouts.engines.base import Weights
+from ..rollouts.preflight import check_run
+from ..storage import only_command
 from .arguments import check_settings, grpo_config, trainable_dtype
 from .distributed.processes import Processes, launched
-from .distributed.zero import zero_stage
+from .distributed.zero import deepspeed_asked, zero_stage
 from .questions import TrainingData, prepare_data
-from .run_folder import RunFolder, remove_traces, staged, step_of, write_atomically
+from .run_folder import RunFolder, remove_traces, staged, step_of, storage_error, write_atomically
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -103,20 +107,28 @@ class _Monitors:
 def train(config: RunConfig, resume: bool = False) -> Path:
     """Train the policy of `config` and return the run folder; every process of a launcher calls this.
 
-    Raises ConfigError, ModelError or CheckpointError for problems found before anything is written;
-    EnvironmentUnavailableError, after saving a checkpoint, if the environment goes away; StorageError on a full disk;
-    StoppedError if SIGTERM or SIGUSR1 ended the run early; CollapseError if the guard did.
+    Raises ConfigError, ModelError, IndexFolderError, DataError or CheckpointError for problems found before anything is
+    written; EnvironmentUnavailableError, after saving a checkpoint, if the environment goes away; StorageError if
+    another command is at work in the run folder, on a full disk and where the folder is gone; StoppedError if SIGTERM,
+    SIGHUP or SIGUSR1 ended the run early; CollapseError if the guard did.
     """
-    from .distributed.abort import AbortStep
-    from .distributed.collectives import stopper_of
-
-    with launched() as processes:
+    with launched() as processes, ExitStack() as lock:
         if not processes.is_main_process:
             logging.getLogger(__package__.partition(".")[0]).setLevel(logging.WARNING)
+        # What takes no model, service or PyTorch to know comes before they are imported.
+        processes.on_every_process(lambda: check_settings(config, processes.count))
+        path = Path(config.output) / config.name
+        processes.on_main_process(lambda: None if resume else RunFolder(path).refuse_existing())
+        processes.on_main_process(lambda: check_run(config))
+        processes.on_main_process(lambda: lock.enter_context(only_command(path)))
+        start = processes.on_main_process(lambda: _resume_point(config, resume))
+        from .distributed.abort import AbortStep
+        from .distributed.collectives import stopper_of
+
         stopper = stopper_of(config.train, processes)
         with stopper.listening():
             try:
-                return _train(_Launch(config, processes, stopper), resume)
+                return _train(_Launch(config, processes, stopper), start)
             except AbortStep:
                 error = stopped(config, stopper.name)
                 error.already_reported = not processes.is_main_process
@@ -133,18 +145,17 @@ def stopped(config: RunConfig, signal_name: str) -> StoppedError:
     )
 
 
-def _train(launch: _Launch, resume: bool) -> Path:
+def _train(launch: _Launch, start: _ResumePoint) -> Path:
     from ..rollouts.policy import cast_adapters
     from .distributed.collectives import shared_environment
 
     config, processes = launch.config, launch.processes
-    processes.on_every_process(lambda: check_settings(config, processes.count))
-    start = processes.on_main_process(lambda: _resume_point(config, resume))
     with shared_environment(config, processes) as client:
         data = prepare_data(config, processes, client)
         environment = processes.on_main_process(lambda: _describe_environment(client, start.folder))
         provenance = processes.on_main_process(lambda: this_start(start.step, environment))
         policy = processes.on_every_process(lambda: _load(launch, data))
+        processes.on_main_process(lambda: _refuse_partial(start.checkpoint, policy.model))
         folder = processes.on_main_process(lambda: _open_folder(config, start, policy.base, environment, provenance))
         opened = _Opened(folder, start.checkpoint, provenance)
         if start.checkpoint is not None:
@@ -161,8 +172,6 @@ def _train(launch: _Launch, resume: bool) -> Path:
 def _resume_point(config: RunConfig, resume: bool) -> _ResumePoint:
     """Raises ConfigError or CheckpointError, before the models are loaded."""
     if not resume:
-        if (Path(config.output) / config.name / "config.yaml").exists():
-            RunFolder.create(config)  # which raises
         return _ResumePoint()
     folder, checkpoint = RunFolder.reopen(config)
     if checkpoint is None:
@@ -270,7 +279,7 @@ def _open_monitors(launch: _Launch, policy: _Policy, opened: _Opened, cleanup: E
     bound = logp_bound(config.train.guard.logp_difference, config.rollout, torch_dtype(config.policy))
     guard = CollapseGuard(config.train.guard, bound, config.train.learning_rate)
     changes = WeightChanges(config.seed, processes.all_gather)
-    name_reference(config.train, config.policy.lora, folder, policy.model)
+    name_reference(config, folder, policy.model)
     if not processes.is_main_process:
         return _Monitors(guard, changes)
     trackers = open_trackers(config, folder.path, opened.provenance)
@@ -350,11 +359,34 @@ def _run_trainer(trainer: "TreeTrainer", stopper: "StopOnSignal", checkpoint: Pa
             trainer.save_now()
         raise
     except Exception as error:
+        folder = trainer.folder.path
+        if isinstance(error, OSError) and not os.access(folder, os.W_OK | os.X_OK):
+            raise storage_error(folder / "checkpoints", error) from error
         if checkpoint is None or trainer.began or isinstance(error, (QuerylectError, MemoryError, OutOfMemoryError)):
             raise
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise CheckpointError(
-            f"{checkpoint} could not be continued ({reason}). It is damaged or of another policy; remove it to go on "
-            "from the one before, or start a new run.",
-            code="unloadable-checkpoint",
-        ) from error
+        raise _unloadable(checkpoint, error) from error
+
+
+def _refuse_partial(checkpoint: Path | None, model: "PreTrainedModel | PeftModel") -> None:
+    """Raise CheckpointError where a checkpoint, or the reference in it, lacks tensors of the policy or has others.
+
+    DeepSpeed continues from files of its own, which it checks.
+    """
+    from ..rollouts.policy import refuse_unmatched
+
+    if checkpoint is None or deepspeed_asked():
+        return
+    try:
+        for folder in filter(Path.is_dir, (checkpoint, checkpoint / "ref")):
+            refuse_unmatched(folder, model)
+    except (ValueError, OSError, SafetensorError) as error:
+        raise _unloadable(checkpoint, error) from error
+
+
+def _unloadable(checkpoint: Path, error: Exception) -> CheckpointError:
+    reason = " ".join(str(error).split())[:200] or type(error).__name__
+    return CheckpointError(
+        f"{checkpoint} could not be continued ({reason}). It is damaged or of another policy; remove it to go on "
+        "from the one before, or start a new run.",
+        code="unloadable-checkpoint",
+    )

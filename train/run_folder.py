@@ -29,7 +29,7 @@ from ..configs.trust import is_own_run, links_outside, note_own_run
 from ..errors import CheckpointError, ConfigError, StorageError
 from ..provenance import Start
 from ..sources import portable
-from ..storage import folder_reaches_the_disk, parse_json, reach_the_disk
+from ..storage import another_took_over, folder_reaches_the_disk, parse_json, reach_the_disk
 from ..version import __version__
 from .distributed.zero import OPTIMIZER_PARTS, deepspeed_asked
 
@@ -76,12 +76,7 @@ class RunFolder:
     def create(cls, config: RunConfig) -> "RunFolder":
         """Start a new run. Raises ConfigError if the folder already holds one."""
         folder = cls(Path(config.output) / config.name)
-        if (folder.path / "config.yaml").exists():
-            raise ConfigError(
-                f"{folder.path} already holds a run. Continue it with --resume, choose another name "
-                f"(name=…), or remove the folder.",
-                code="already-exists",
-            )
+        folder.refuse_existing()
         try:
             folder.checkpoints.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -127,6 +122,15 @@ class RunFolder:
                 code="beyond-last-step",
             )
         return folder, checkpoint
+
+    def refuse_existing(self) -> None:
+        """Raise ConfigError if the folder holds a run."""
+        if (self.path / "config.yaml").exists():
+            raise ConfigError(
+                f"{self.path} already holds a run. Continue it with --resume, choose another name "
+                f"(name=…), or remove the folder.",
+                code="already-exists",
+            )
 
     def refuse_other_format(self) -> None:
         """Raise CheckpointError if the run has another format; a folder without run.json has format 1."""
@@ -234,6 +238,7 @@ class RunFolder:
     def append(self, path: Path, record: Mapping[str, JsonValue]) -> None:
         """Append one line of JSON. Raises StorageError if it cannot be written, and then leaves the file as it was."""
         size = path.stat().st_size if path.exists() else 0
+        _refuse_lost(path)
         try:
             with path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(record, ensure_ascii=False) + "\n")
@@ -280,9 +285,11 @@ def _logged_step(line: bytes) -> int:
 def staged(target: Path) -> Iterator[Path]:
     """A temporary folder that is renamed to `target` at the end, or removed on any error."""
     staging = target.with_name(f".{target.name}.writing")
+    _refuse_lost(target)
     shutil.rmtree(staging, ignore_errors=True)
     try:
-        staging.mkdir(parents=True)
+        target.parent.mkdir(exist_ok=True)  # checkpoints/, never a run folder that was removed
+        staging.mkdir()
         yield staging
         folder_reaches_the_disk(staging)
         shutil.rmtree(target, ignore_errors=True)
@@ -315,6 +322,17 @@ def remove_traces(checkpoint: Path, model: str) -> None:
         adapter.write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
+def _refuse_lost(path: Path) -> None:
+    """Raise StorageError if the run folder was removed and another command has made it anew."""
+    for folder in path.parents[:2]:
+        if another_took_over(folder):
+            raise StorageError(
+                f"{path} is not written: {folder} was removed, and another command is at work in the new one. Choose "
+                "another name for one of the two.",
+                code="lost-folder",
+            )
+
+
 def write_atomically(path: Path, text: str) -> None:
     """Write a text file atomically. Raises StorageError."""
     temporary = path.with_name(f".{path.name}.writing")
@@ -323,16 +341,23 @@ def write_atomically(path: Path, text: str) -> None:
         reach_the_disk(temporary)
         os.replace(temporary, path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
         raise storage_error(path, error) from error
 
 
 def storage_error(path: Path, error: Exception) -> StorageError:
     """The StorageError for a failed write of `path`."""
     reason = " ".join(str(getattr(error, "strerror", None) or error).split())[:200]
+    if not path.parent.exists():
+        return StorageError(
+            f"could not write {path} ({reason}): the run folder was removed or moved while it was written. Put it back "
+            "and continue with --resume, or start a new run.",
+            code="missing-folder",
+        )
     return StorageError(
         f"could not write {path} ({reason}). Nothing half-written was left there; earlier checkpoints are whole. "
-        "Free some space and continue with --resume."
+        "Free some space, or make the folder writable, and continue with --resume."
     )
 
 

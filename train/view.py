@@ -8,6 +8,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -118,8 +119,9 @@ class LiveView:
         log.warning("%s", text)
 
     def close(self) -> None:
-        """Stop updating; the last panel remains on screen."""
-        self._live.stop()
+        """Stop updating; the last panel remains on screen, unless the terminal is gone."""
+        with suppress(OSError):
+            self._live.stop()
 
     def draw(self) -> RenderableType:
         """Render the current panel."""

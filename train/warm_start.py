@@ -14,17 +14,19 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING
 
+from safetensors import SafetensorError
 from torch import nn
 
-from ..configs.schema import LoraConfig, RunConfig, TrainConfig
+from ..configs.schema import RunConfig
 from ..data.types import Document, Question
 from ..envs.plan import SearchPlan
 from ..envs.server.schemas import Step
-from ..errors import CheckpointError, ConfigError
+from ..errors import CheckpointError, ConfigError, first_line
 from ..rewriters.base import RewritingStrategy
 from ..rewriters.parse import render
 from ..rollouts.engines.base import Weights
 from ..rollouts.grow import Grower
+from ..rollouts.policy import refuse_partial_model
 from .expert_iteration import expert_rounds
 from .grading import grade
 from .imitation import Demonstration, Round, imitate
@@ -157,14 +159,13 @@ def demonstration(grower: Grower, lesson: Lesson) -> Demonstration:
     return Demonstration([*context, *second], spans)
 
 
-def name_reference(
-    settings: TrainConfig, lora: LoraConfig | None, folder: RunFolder, policy: "PreTrainedModel | PeftModel"
-) -> None:
+def name_reference(config: RunConfig, folder: RunFolder, policy: "PreTrainedModel | PeftModel") -> None:
     """Set `policy.config.name_or_path` to the warm-started policy if the reference model is loaded from there.
 
-    Raises CheckpointError if that policy is needed but missing.
+    Raises CheckpointError if that policy is needed but missing, or lacks weights.
     """
-    if not (settings.beta > 0 and lora is None and settings.warm_start.questions):
+    settings = config.train
+    if not (settings.beta > 0 and config.policy.lora is None and settings.warm_start.questions):
         return
     if not (folder.warm / "config.json").is_file():
         raise CheckpointError(
@@ -172,4 +173,12 @@ def name_reference(
             "which was saved there. Put it back, or start a new run under another name.",
             code="missing-warm-start",
         )
+    try:
+        refuse_partial_model(folder.warm, config.policy.trust_remote_code)
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        raise CheckpointError(
+            f"{folder.warm} cannot be used ({first_line(error, 200)}): train.beta {settings.beta:g} compares with the "
+            "policy after the warm start, which was saved there. Put it back, or start a new run under another name.",
+            code="damaged-warm-start",
+        ) from error
     policy.config.name_or_path = str(folder.warm)

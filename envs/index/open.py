@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ...errors import IndexFolderError
+from ..preflight import index_folder
 from .documents import Documents
 from .manifest import FileEntry, Manifest, check_content, check_sizes, read_manifest
 
@@ -75,11 +76,7 @@ def verify_index(path: str | Path) -> Manifest:
 
 
 def _read_folder(path: str | Path) -> tuple[Path, Manifest]:
-    folder = Path(path).expanduser()
-    if not folder.is_dir():
-        raise IndexFolderError(
-            f"index folder {folder} does not exist. Build it: querylect index build.", code="missing-index"
-        )
+    folder = index_folder(path)
     manifest = read_manifest(folder)
     check_sizes(folder, manifest.files)
     return folder, manifest

@@ -24,11 +24,11 @@ from ...llms.structured import without_thinking
 from ...logs import progress_bar
 from ...provenance import versions
 from ...rollouts.llms import open_llm
-from ...storage import KeyedJournal, only_writer
+from ...storage import KeyedJournal, only_writer, refuse_unwritable
 from ..identity import digest
 from ..leakage import held_out_questions, refuse_overlap, refuse_training_split
 from ..placement import refuse_other
-from ..records import refuse_unwritable, write_text
+from ..records import write_text
 from .batches import keyed_records, reader_name, refuse_silence
 from .gold import Gold, GoldSet, gold_answers
 from .metrics import chosen, letter

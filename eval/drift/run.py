@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from ...errors import ConfigError, DataError
 from ...llms.embedding import Encode, open_encoder
 from ...logs import progress_bar
+from ...storage import refuse_unwritable
 from ..placement import refuse_other
-from ..records import refuse_unwritable
 from ..statistics import holm
 from .draws import PooledSides
 from .kernels import Gaussian, Linear, Vectors, median_sigma

@@ -98,7 +98,9 @@ def test_a_launcher_that_is_told_to_end_saves_and_does_not_come_back(job, tmp_pa
     assert (tmp_path / "calls").read_text().splitlines() == [f"launched {how}", "told to save"]
 
 
-@pytest.mark.parametrize(("number", "calls"), [(signal.SIGUSR1, ["requeue 41"]), (signal.SIGTERM, [])])
+@pytest.mark.parametrize(
+    ("number", "calls"), [(signal.SIGUSR1, ["requeue 41"]), (signal.SIGTERM, []), (signal.SIGHUP, [])]
+)
 def test_a_signal_before_the_trainer_listens_loses_nothing(job, tmp_path, number, calls):
     assert signalled(job("grpo_bm25.sh", SERVED), number, tmp_path) == 75
     assert (tmp_path / "calls").read_text().splitlines() == ["train holds the run", "launched", *calls]

@@ -10,6 +10,7 @@ import psutil
 import pytest
 import yaml
 from querylect.errors import ConfigError
+from querylect.storage import only_command
 from querylect.train.arguments import check_shape
 from querylect.train.distributed.processes import Processes, launched
 from querylect.train.run import train
@@ -97,6 +98,15 @@ def test_a_signal_to_one_ends_all_and_another_number_of_processes_goes_on(settin
     one = train(change(settings, **{"train.steps": reached + 1, "output": str(tmp_path / "one")}))
     rollouts = records(one / "rollouts.jsonl")
     assert records(folder / "rollouts.jsonl") == rollouts
+
+
+def test_all_processes_of_a_run_end_where_another_command_is_at_work_in_its_folder(settings, tmp_path):  # noqa: F811
+    """The main process alone takes the lock, and says who has it."""
+    folder = Path(settings.output) / settings.name
+    with only_command(folder), Started(settings, tmp_path / "two", 2) as started:
+        assert started.codes() == [1, 1], started.said(0) + started.said(1)
+        assert [f"process {os.getpid()} on " in started.said(rank) for rank in (0, 1)] == [True, False]
+        assert [path.name for path in folder.iterdir()] == [".lock"]
 
 
 def test_torchrun_and_an_environment_that_goes_away(settings, tmp_path, lessons, run_app):  # noqa: F811

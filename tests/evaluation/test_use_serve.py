@@ -259,7 +259,7 @@ def test_the_command_takes_the_checkpoint_that_is_named(trained, capsys):  # noq
         ),
     ):
         with pytest.raises(SystemExit) as ended:
-            main(["serve", "demo", *given])
+            main(["serve", str(trained[1] / "config.yaml"), *given])
         assert ended.value.code == 2
         assert re.search(said, capsys.readouterr().err)
 

@@ -167,6 +167,7 @@ def test_serve_takes_the_token_from_the_named_variable(secret, token, room, monk
     monkeypatch.delenv("MY_TOKEN", raising=False)
     if secret is not None:
         monkeypatch.setenv("MY_TOKEN", secret)
+    room("envs.preflight", "check_environment", None)
     calls = room("envs.server.serve", "serve", lambda env, ready, **options: ready("http://127.0.0.1:4711"))
     assert end("serve", "tiny", "client.token_env=MY_TOKEN") == 0
     (args, options) = calls[0]
@@ -187,6 +188,8 @@ def test_train_prints_the_run_folder(room, capsys):
 def test_eval_reads_the_config_of_the_run_folder(room, tmp_path, capsys):
     calls = room("eval.run", "evaluate_each", [Path("report.html")])
     room("eval.summary", "summary", "the table")
+    room("rollouts.preflight", "check_run", None)
+    room("rollouts.checkpoints", "find_checkpoint", None)
     config = load_config("tiny", ["seed=5"])
     (tmp_path / "config.yaml").write_text(dump_config(config))
     assert end("eval", str(tmp_path), "eval.limit=3", "--output", "elsewhere") == 0
@@ -261,13 +264,51 @@ def test_any_other_error_shows_its_traceback_and_asks_for_a_report(kind, room, c
     assert "please report it" in printed.splitlines()[-1]
 
 
-def test_ctrl_c_ends_with_130_and_one_line(room, capsys):
+@pytest.mark.parametrize("began", [False, True])
+def test_ctrl_c_ends_training_with_130_and_one_line_that_says_how_to_go_on(began, room, capsys, tmp_path):
     def interrupt(config, resume):
         raise KeyboardInterrupt
 
     room("train.run", "train", interrupt)
-    assert end("train", "tiny") == 130
-    assert capsys.readouterr().err == "Interrupted.\n"
+    output = f"output={tmp_path}/my runs"
+    if began:
+        (tmp_path / "my runs" / "tiny").mkdir(parents=True)
+        (tmp_path / "my runs" / "tiny" / "config.yaml").touch()
+    command = f"querylect train tiny '{output}'" + " --resume" * began
+    for again in range(1 + began):
+        assert end("train", "tiny", output, *["--resume"] * again) == 130
+        assert capsys.readouterr().err == f"Interrupted. Continue with: {command}\n"
+
+
+def test_one_of_several_processes_says_how_to_go_on_with_their_launcher(room, capsys, monkeypatch):
+    def interrupt(config, resume):
+        raise KeyboardInterrupt("--resume")
+
+    room("train.run", "train", interrupt)
+    for rank in ("0", "1"):
+        monkeypatch.setenv("RANK", rank)
+        assert end("train", "tiny") == 130
+    assert capsys.readouterr().err.splitlines() == ["Interrupted. Continue with: the same command"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "module", "name"),
+    [
+        (["index", "build", "tiny"], "envs.index.build", "build_index"),
+        (["eval", "tiny"], "eval.run", "evaluate_each"),
+        (["answers", "tiny"], "eval.answers.run", "answer_questions"),
+        (["paper", "hcqr"], "eval.papers.run", "run_paper"),
+    ],
+)
+def test_ctrl_c_names_the_command_that_continues(arguments, module, name, room, capsys):
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    room("envs.preflight", "check_build", None)
+    room("rollouts.preflight", "check_run", None)
+    room(module, name, interrupt)
+    assert end(*arguments) == 130
+    assert capsys.readouterr().err == f"Interrupted. Continue with: querylect {' '.join(arguments)}\n"
 
 
 def test_a_real_sigint_ends_the_process_with_130():
@@ -293,7 +334,7 @@ def test_a_real_sigint_ends_the_process_with_130():
         assert child.stdout.readline() == "training\n"
         child.send_signal(signal.SIGINT)
         _, printed = child.communicate(timeout=60)
-    assert (child.returncode, printed) == (130, "Interrupted.\n")
+    assert (child.returncode, printed) == (130, "Interrupted. Continue with: querylect train tiny\n")
 
 
 @pytest.mark.parametrize(

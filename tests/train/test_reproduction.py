@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import signal
 import sys
 from pathlib import Path
 
@@ -83,9 +84,9 @@ def test_a_time_limit_ends_with_the_exit_code_of_a_stopped_run(tiny, tmp_path):
     assert not list((tmp_path / "repro").glob("*/final"))
 
 
-def test_a_signal_that_a_destructor_swallowed_ends_the_next_unit_of_work(tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_that_a_destructor_swallowed_ends_the_next_unit_of_work(tmp_path, number):
     import os
-    import signal
     from contextlib import suppress
 
     from reproduction import _stoppable, _Stopped
@@ -93,7 +94,7 @@ def test_a_signal_that_a_destructor_swallowed_ends_the_next_unit_of_work(tmp_pat
     with _stoppable(None) as check:
         check()
         with suppress(_Stopped):
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), number)
         with pytest.raises(_Stopped):
             check()
 

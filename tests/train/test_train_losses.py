@@ -280,7 +280,14 @@ def test_a_resumed_run_after_a_warm_start_compares_with_the_same_reference(setti
     train(config, resume=True)
     assert without_seconds(folder / "metrics.jsonl") == whole
     if lora is None:
+        from safetensors.torch import load_file, save_file
+
         shutil.rmtree(folder / "checkpoints" / "checkpoint-2")
+        kept = load_file(folder / "warm_start" / "model.safetensors")
+        lost, _ = kept.popitem()
+        save_file(kept, folder / "warm_start" / "model.safetensors", {"format": "pt"})
+        with refused(CheckpointError, "damaged-warm-start", folder / "warm_start", lost):
+            train(config, resume=True)
         shutil.rmtree(folder / "warm_start")
         with refused(CheckpointError, "missing-warm-start", folder / "warm_start", "train.beta 0.1"):
             train(config, resume=True)

@@ -54,8 +54,8 @@ def copy_of(straight, tmp_path, upto):
 def test_a_run_folder_is_complete(straight):
     config, folder = straight
     assert sorted(path.name for path in folder.iterdir()) == [
-        "base.json", "checkpoints", "config.yaml", "environment.json", "final", "metrics.jsonl", "provenance.json",
-        "rollouts.jsonl", "run.json",
+        ".lock", "base.json", "checkpoints", "config.yaml", "environment.json", "final", "metrics.jsonl",
+        "provenance.json", "rollouts.jsonl", "run.json",
     ]  # fmt: skip
     metrics = records(folder / "metrics.jsonl")
     assert [line["step"] for line in metrics] == [1, 2, 3, 4, 5]
@@ -147,6 +147,16 @@ def test_a_run_of_two_steps_goes_on_to_four(settings, straight):
         train(change(short, **{"train.steps": 3}), resume=True)
 
 
+def without_tensors(file, count):
+    """Take the last `count` tensors out of a file of weights; gives the name of the first of them."""
+    from safetensors.torch import load_file, save_file
+
+    weights = load_file(file)
+    names = sorted(weights)
+    save_file({name: weights[name] for name in names[:-count]}, file, {"format": "pt"})
+    return names[-count]
+
+
 @pytest.mark.parametrize("lora", [None, {"r": 4, "last_layers": 1}])
 def test_full_training_and_kl_run_and_resume(settings, lora):
     changes = {"policy.lora": lora, "train.beta": 0.01, "train.entropy_coef": 0.01, "train.learning_rate": 1e-3}
@@ -160,6 +170,18 @@ def test_full_training_and_kl_run_and_resume(settings, lora):
     train(config, resume=True)
     assert without_seconds(folder / "metrics.jsonl") == whole
     assert find_checkpoint(folder).name == "final"
+    shutil.rmtree(folder / "final")
+    shutil.rmtree(folder / "checkpoints" / "checkpoint-2")
+    weights = [folder / "checkpoints" / "checkpoint-1" / "model.safetensors"]
+    if lora is not None:
+        weights = [weights[0].parent / place / "adapter_model.safetensors" for place in (".", "ref")]
+    for file in weights:
+        saved, logged = file.read_bytes(), (folder / "metrics.jsonl").read_bytes()
+        name = without_tensors(file, 1)
+        with refused(CheckpointError, "unloadable-checkpoint", f"in {file.parent.name} ", "1 tensors", name):
+            train(config, resume=True)
+        assert (folder / "metrics.jsonl").read_bytes() == logged, "refused before anything is changed"
+        file.write_bytes(saved)
 
 
 @pytest.mark.parametrize("changes", [{}, {"policy.lora": None}], ids=["lora", "full"])
@@ -282,6 +304,17 @@ def test_a_damaged_checkpoint_is_said_and_a_missing_file_leads_to_the_one_before
 
         assert RunFolder(copy).newest_checkpoint(config) == copy / "checkpoints" / "checkpoint-1"
     assert "checkpoint-2 is passed over" in caplog.text
+
+
+def test_a_checkpoint_whose_adapter_lacks_tensors_is_refused(straight, tmp_path):
+    """peft would put fresh random weights in their place, without a word."""
+    config, copy = copy_of(straight, tmp_path, 2)
+    adapter = copy / "checkpoints" / "checkpoint-2" / "adapter_model.safetensors"
+    first = without_tensors(adapter, 26)
+    logged = (copy / "metrics.jsonl").read_bytes()
+    with refused(CheckpointError, "unloadable-checkpoint", adapter.parent, "26 tensors", first):
+        train(config, resume=True)
+    assert (copy / "metrics.jsonl").read_bytes() == logged, "refused before anything is changed"
 
 
 def test_a_checkpoint_of_another_policy_is_refused(straight, tmp_path, speaking):  # noqa: F811

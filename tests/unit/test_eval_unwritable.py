@@ -1,9 +1,10 @@
-"""A place that cannot be written is told before anything is computed, not after it."""
+"""A place that cannot be written, or is in use, is told before anything is computed, not after it."""
 
 import pytest
 from querylect.configs.evaluation import SpecConfig
+from querylect.configs.load import dump_config
 from querylect.configs.schema import RunConfig
-from querylect.errors import StorageError
+from querylect.errors import CheckpointError, StorageError
 from querylect.eval import run, spec
 from querylect.eval.answers import run as answers
 from querylect.eval.answers.run import answer_questions
@@ -12,6 +13,7 @@ from querylect.eval.drift.results import DriftSettings
 from querylect.eval.drift.run import write_drift
 from querylect.eval.run import evaluate, evaluate_each
 from querylect.eval.spec import evaluate_spec
+from querylect.storage import only_command
 
 from ..raising import refused
 
@@ -55,3 +57,41 @@ MIX = {"mix": {"environments": {"a": {"env": {"index": "a"}}, "b": {"env": {"ind
 def test_it_is_told_first(command, nowhere):
     with refused(StorageError, "unwritable-folder", nowhere, nowhere.parent, "--output"):
         command(nowhere)
+
+
+@pytest.fixture
+def trained(tmp_path):
+    """A run folder with two policies, as far as it is looked at before anything is computed."""
+    folder = tmp_path / "runs" / "run"
+    for name in ("best", "checkpoints/checkpoint-2"):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "adapter_config.json").touch()
+        (folder / name / "adapter_model.safetensors").touch()
+    (folder / "config.yaml").write_text(dump_config(RunConfig()))
+    return folder
+
+
+def opens(*_):
+    raise RuntimeError("a service would be started now")
+
+
+def test_a_run_that_is_trained_or_evaluated_takes_no_evaluation(trained, monkeypatch):
+    monkeypatch.setattr(run, "open_environments", opens)
+    with only_command(trained), refused(StorageError, "already-locked", trained, "process"):
+        evaluate(RunConfig(), trained, None)
+    with pytest.raises(RuntimeError):
+        evaluate(RunConfig(), trained, None)
+    with only_command(trained), pytest.raises(RuntimeError):
+        evaluate(RunConfig(), None, trained.parent / "untrained")
+
+
+def test_beside_a_training_a_checkpoint_that_stays_is_evaluated_elsewhere_and_best_is_not(trained, monkeypatch):
+    """A validation may put another policy into best/ between its hash and its weights."""
+    monkeypatch.setattr(run, "open_environments", opens)
+    with only_command(trained):
+        with refused(CheckpointError, "changing-checkpoint", trained / "best", "--checkpoint", "process"):
+            evaluate(RunConfig(), trained, trained.parent / "elsewhere")
+        with pytest.raises(RuntimeError):
+            evaluate(RunConfig(), trained, trained.parent / "elsewhere", "checkpoint-2")
+    with pytest.raises(RuntimeError):
+        evaluate(RunConfig(), trained, trained.parent / "elsewhere")

@@ -1,5 +1,6 @@
 """What a signal does to the step under way, by the clock: finish it, give it up at once, or when the time is over."""
 
+import os
 import signal
 from types import SimpleNamespace
 
@@ -61,6 +62,19 @@ def test_a_step_is_finished_where_the_longest_of_the_last_five_and_two_checkpoin
         with pytest.raises(AbortStep):
             found._out_of_time(int(signal.SIGALRM), None)
     assert found.name == "SIGTERM"
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+def test_a_lost_terminal_is_a_signal_like_sigterm_unless_nohup_ignores_it(clock, ignored):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
+    found = stopper(clock, [20], 1, grace_seconds=50.0)
+    try:
+        with found.listening():
+            os.kill(os.getpid(), signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) == (signal.SIG_IGN if ignored else signal.SIG_DFL)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert (found.received, found.name) == ((None, "no signal") if ignored else (signal.SIGHUP, "SIGHUP"))
 
 
 def test_each_signal_has_its_own_grace(clock):

@@ -1,6 +1,7 @@
 """Stop a run on a signal such that it can resume exactly.
 
-SIGTERM and SIGUSR1, which clusters send before they reclaim a node, leave a grace period. A step that is expected to
+SIGTERM and SIGUSR1, which clusters send before they reclaim a node, and SIGHUP, which a lost terminal sends, leave a
+grace period. A step that is expected to
 end in time is finished; otherwise it is aborted at once, or when time runs out unexpectedly, and the checkpoint holds
 the last finished step. Ctrl-C aborts the step at once. Between the optimizer step and the record of a step nothing is
 aborted, because the step completes within moments.
@@ -42,6 +43,7 @@ class StopOnSignal(TrainerCallback):
     def __init__(self, settings: TrainConfig) -> None:
         self.grace: dict[int, float] = {
             signal.SIGTERM: settings.grace_seconds,
+            signal.SIGHUP: settings.grace_seconds,
             signal.SIGUSR1: settings.usr1_grace_seconds,
         }
         self.trainer: TimedSaving | None = None

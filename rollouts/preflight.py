@@ -1,0 +1,34 @@
+"""Mistakes in the settings of a run or an evaluation that can be seen before PyTorch is imported."""
+
+from ..configs.evaluation import SpecConfig
+from ..configs.mix import chosen
+from ..configs.schema import RunConfig
+from ..envs.client.connect import known_urls
+from ..envs.preflight import check_environment, check_retriever
+from ..rewriters.registry import refuse_unknown
+from ..sources import resolve_model
+
+
+def check_run(config: RunConfig, env: str | None = None) -> None:
+    """Refuse names that lead nowhere: the rewriter, the policy, and of a local service retriever, index and dataset.
+
+    `env` names one environment of a mix. Raises ConfigError, ModelError, IndexFolderError and DataError.
+    """
+    for member in chosen(config, env).values():
+        refuse_unknown(member.rewriter.name)
+        if known_urls(member) is None:
+            check_environment(member.env)
+    resolve_model(config.policy.model)
+
+
+def check_spec(spec: SpecConfig) -> None:
+    """Refuse unknown names of rewriters and retrievers; whatever else is missing fails its own cells.
+
+    Raises ConfigError.
+    """
+    for environment in spec.environments.values():
+        if environment.client.urls == "local" and not environment.urls:
+            check_retriever(environment.env)
+    systems = [spec.rewriter, *(system.rewriter for system in spec.systems.values())]
+    for rewriter in filter(None, systems):
+        refuse_unknown(rewriter.name)

@@ -1,0 +1,130 @@
+"""Real processes in one run folder: a second command is refused; a folder or a terminal that is gone ends a run."""
+
+import os
+import shutil
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+from querylect.errors import StorageError
+from querylect.storage import command_at_work
+from querylect.train.run import train
+from querylect.train.run_folder import RunFolder, staged
+
+from ..forked import Forked
+from ..lessons import change, lesson_url, lessons, records, settings, speaking  # noqa: F401
+from ..raising import refused
+
+
+class Training:
+    """`querylect train` of an endless run in a process of its own, and other commands beside it."""
+
+    def __init__(self, config, folder: Path) -> None:
+        self.config, self.place = change(config, **{"train.steps": 500, "train.save_steps": 3}), folder
+        (folder / "run.yaml").write_text(yaml.safe_dump(self.config.model_dump(mode="json")))
+        self.run = RunFolder(Path(config.output) / config.name)
+        self.started = []
+
+    def start(self, *arguments: str, name: str = "first", stderr: Path | None = None) -> Forked:
+        asked = list(arguments) or ["train", str(self.place / "run.yaml")]
+        process = Forked(asked, self.place / f"{name}.out", stderr or self.place / f"{name}.err", {"TERM": "xterm"})
+        self.started.append(process)
+        return process
+
+    def said(self, name: str) -> str:
+        return (self.place / f"{name}.err").read_text()
+
+    def wait_for_step(self, process: Forked, step: int) -> None:
+        until = time.monotonic() + 240
+        while len(self.steps()) < step:
+            assert process.poll() is None, self.said("first")
+            assert time.monotonic() < until
+            time.sleep(0.05)
+
+    def steps(self) -> list[int]:
+        return [line["step"] for line in self.run.read(self.run.metrics)]
+
+
+@pytest.fixture
+def training(settings, tmp_path):  # noqa: F811
+    found = Training(settings, tmp_path)
+    yield found
+    for process in found.started:
+        process.kill()
+        process.wait(60)
+
+
+def test_beside_a_living_trainer_a_second_and_an_evaluation_are_refused_until_it_is_gone(training):
+    """`--resume` beside it dropped its newest steps from the log."""
+    first = training.start()
+    training.wait_for_step(first, 4)  # one more than is saved
+    beside = {
+        "resumed": training.start("train", str(training.place / "run.yaml"), "--resume", name="resumed"),
+        "evaluated": training.start("eval", str(training.run.path), name="evaluated"),
+    }
+    for name, process in beside.items():
+        assert process.wait(240) == StorageError.exit_code, training.said(name)
+        assert f"process {first.pid} on " in training.said(name)
+        assert "Traceback" not in training.said(name)
+    training.wait_for_step(first, len(training.steps()) + 1)
+    assert training.steps() == list(range(1, len(training.steps()) + 1))
+    assert not (training.run.path / "results.json").exists()
+    first.kill()
+    first.wait(60)
+    assert command_at_work(training.run.path) is None, "killed, it holds nothing"
+    train(change(training.config, **{"train.steps": len(training.steps())}), resume=True)
+    assert training.steps() == list(range(1, len(training.steps()) + 1))
+
+
+def test_a_lost_terminal_saves_as_sigterm_does(training):
+    master, slave = os.openpty()
+    first = training.start(stderr=Path(os.ttyname(slave)))
+    training.wait_for_step(first, 2)
+    os.close(slave)
+    os.close(master)  # from here on the live view cannot be drawn
+    first.send_signal(signal.SIGHUP)
+    assert first.wait(120) == 75
+    reached = training.steps()[-1]
+    assert training.run.newest_checkpoint(training.config) == training.run.checkpoints / f"checkpoint-{reached}"
+
+
+def test_a_run_folder_that_is_removed_ends_the_run_with_a_sentence_and_stays_removed(training):
+    first = training.start()
+    training.wait_for_step(first, 2)
+    shutil.rmtree(training.run.path)
+    assert first.wait(120) == StorageError.exit_code
+    last = training.said("first").splitlines()[-1]
+    assert last.startswith(f"error: could not write {training.run.path}"), training.said("first")
+    assert "Traceback" not in training.said("first")
+    assert not training.run.path.exists()
+
+
+def test_a_folder_in_which_nothing_can_be_written_is_a_storage_error():
+    """As on a disk that has become read-only: not even root makes a file in /sys/kernel."""
+    run = RunFolder(Path("/sys/kernel"))
+    with refused(StorageError, None, run.metrics, "writable", "--resume"):
+        run.append(run.metrics, {"step": 1})
+    with refused(StorageError, None, run.final, "writable"), staged(run.final):
+        pass
+
+
+def test_a_run_stops_when_another_command_works_in_a_folder_of_the_same_name(settings, monkeypatch):  # noqa: F811
+    """Somebody removed the folder and began anew: the steps of two runs must not mix."""
+    from querylect.train.watch import Watcher
+
+    write = Watcher._write
+
+    def replaced(self, step, losses):
+        if step == 2:
+            shutil.rmtree(self.folder.path)
+            self.folder.path.mkdir()
+            (self.folder.path / ".lock").touch()
+        return write(self, step, losses)
+
+    monkeypatch.setattr(Watcher, "_write", replaced)
+    run = Path(settings.output) / settings.name
+    with refused(StorageError, "lost-folder", run):
+        train(settings)
+    assert [path.name for path in run.iterdir()] == [".lock"]
