@@ -494,7 +494,6 @@ def evaluate(
     if checkpoint is not None and folder is None:
         message = f"--checkpoint {checkpoint} needs a run folder, and {run!r} is a config."
         raise ConfigError(message, code="checkpoint-without-run")
-    from .eval.results import summary
     from .rollouts.checkpoints import find_checkpoint
     from .rollouts.preflight import check_run
     from .storage import refuse_unwritable
@@ -503,6 +502,7 @@ def evaluate(
     if folder is not None:
         find_checkpoint(folder, checkpoint)
     refuse_unwritable(output or folder or Path(settings.output))
+    from .eval.results import summary
     from .eval.run import evaluate_each
 
     for path in evaluate_each(settings, folder, output, env, checkpoint, _print_stderr if checked else None, overwrite):
@@ -519,12 +519,12 @@ def _evaluate_spec(
 
         typer.echo(dump_spec(spec), nl=False)
         raise typer.Exit
-    from .eval.results import plan_summary
     from .rollouts.preflight import check_spec
     from .storage import refuse_unwritable
 
     check_spec(spec)
     refuse_unwritable(output or Path(spec.output).expanduser() / spec.name)
+    from .eval.results import plan_summary
     from .eval.spec import evaluate_spec
 
     path, failed = evaluate_spec(spec, output, _print_stderr if checked else None, overwrite, trust)

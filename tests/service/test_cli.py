@@ -187,7 +187,7 @@ def test_train_prints_the_run_folder(room, capsys):
 
 def test_eval_reads_the_config_of_the_run_folder(room, tmp_path, capsys):
     calls = room("eval.run", "evaluate_each", [Path("report.html")])
-    room("eval.summary", "summary", "the table")
+    room("eval.results", "summary", "the table")
     room("rollouts.preflight", "check_run", None)
     room("rollouts.checkpoints", "find_checkpoint", None)
     config = load_config("tiny", ["seed=5"])
@@ -306,6 +306,7 @@ def test_ctrl_c_names_the_command_that_continues(arguments, module, name, room, 
 
     room("envs.preflight", "check_build", None)
     room("rollouts.preflight", "check_run", None)
+    room("eval.results", "summary", None)
     room(module, name, interrupt)
     assert end(*arguments) == 130
     assert capsys.readouterr().err == f"Interrupted. Continue with: querylect {' '.join(arguments)}\n"

@@ -9,7 +9,6 @@ from querylect.data.types import Document, Question
 from querylect.envs.plan import SearchPlan
 from querylect.envs.server.schemas import HitBody, StepResult
 from querylect.errors import DataError, StorageError
-from querylect.eval import records as under_test
 from querylect.eval.records import EvalRecord, raw_record, read_records, records_of_trees, write_records, write_text
 from querylect.rewriters.base import Rewrite
 from querylect.rollouts.tree import Hit, Node, Tree
@@ -155,7 +154,7 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch)
     def full(_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(under_test.os, "fsync", full)
+    monkeypatch.setattr("os.fsync", full)
     with refused(StorageError, "unwritable-file", path, "No space left", "--output"):
         write_text(path, "new")
     assert path.read_text() == "old"
