@@ -31,7 +31,7 @@ from querylect.envs.client.connect import open_environment
 from querylect.envs.index.build import (
     build_index,
 )
-from querylect.eval.answers.gold import read_gold
+from querylect.eval.tasks.gold import read_gold
 from querylect.llms.access import Llm
 from querylect.llms.base import Costs, Deliver, LlmResponse, MissingResponse, Prompt, SamplingParams
 from querylect.llms.cache import ReplyCache

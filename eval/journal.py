@@ -15,7 +15,7 @@ from ..data.types import Question
 from ..errors import DataError
 from ..storage import append, cut_off_half_a_line, parse_json, writing
 from .identity import digest
-from .records import EvalRecord, read_records, record_line, write_text
+from .records import EvalRecord, read_records, record_line, write_json
 
 AnswerKey = tuple[str, int, int]
 """Question id, turn, sample."""
@@ -85,7 +85,7 @@ class Journal:
     def _add(self, path: Path, lines: str) -> None:
         with writing(path, "Free some space and run the same command again: finished answers are kept."):
             if not path.exists():
-                write_text(self.folder / "cell.json", json.dumps(self.identity, ensure_ascii=False, indent=1) + "\n")
+                write_json(self.folder / "cell.json", self.identity)
             cut_off_half_a_line(path)
             append(path, lines)
 

@@ -22,6 +22,8 @@ METRICS = ("ndcg@10", "recall@10", "mrr@10")
 """Metrics of every ranking; significance is tested on the first one."""
 
 RAW = "raw"
+NO_RAG = "no-rag"
+"""The reader of `querylect answers` alone."""
 UNTRAINED = "untrained"
 TRAINED = "trained"
 WARM_START = "warm start"
@@ -212,6 +214,11 @@ def read_records(path: Path) -> list[EvalRecord]:
 def write_text(path: Path, text: str) -> None:
     """`storage.write_text` for a file of an evaluation."""
     storage.write_text(path, text, "Free some space or give another --output.")
+
+
+def write_json(path: Path, content: object) -> None:
+    """Write plain data as JSON, as `write_text`."""
+    write_text(path, json.dumps(content, ensure_ascii=False, indent=1) + "\n")
 
 
 def metrics_of(

@@ -79,10 +79,7 @@ def run_json(results: RunTable, provenance: Provenance, created: str) -> dict[st
         "training_free": [asdict(baseline) for baseline in results.tuned],
         "best_training_free": results.best_free,
         "notes": results.notes,
-        "comparisons": [
-            {**_comparison_json(row), "significant": row.significant, "verdict": row.verdict}
-            for row in results.table.comparisons
-        ],
+        "comparisons": [{**comparison_json(row), "verdict": row.verdict} for row in results.table.comparisons],
         "provenance": {**asdict(provenance), "environment": provenance.environment.model_dump()},
     }
 
@@ -117,10 +114,7 @@ def table_json(table: Table) -> dict[str, object]:
         "questions": table.questions,
         "environments": table.environments,
         "rows": [_row_json(row) for row in table.rows],
-        "comparisons": [
-            {**_comparison_json(row), "environment": row.environment, "significant": row.significant}
-            for row in table.comparisons
-        ],
+        "comparisons": [{**comparison_json(row), "environment": row.environment} for row in table.comparisons],
         "notes": table.notes,
     }
 
@@ -161,8 +155,10 @@ def _row_json(row: Row) -> dict[str, object]:
     return {**row.arm._asdict(), "label": row.label, "scores": scores, "costs": costs}
 
 
-def _comparison_json(row: Comparison) -> dict[str, object]:
-    return {**row.arm._asdict(), "against": row.baseline._asdict(), **asdict(row.test), "p_holm": row.p_holm}
+def comparison_json(row: Comparison) -> dict[str, object]:
+    """The systems, the test and whether it is significant."""
+    systems = {**row.arm._asdict(), "against": row.baseline._asdict()}
+    return {**systems, **asdict(row.test), "p_holm": row.p_holm, "significant": row.significant}
 
 
 _SUMMARY_HEAD = ("system", METRICS[0], "with fall-back", "repeats question", "cut", "in format")

@@ -9,7 +9,6 @@ report.html      the same on one page, with training curves and examples
 cells/           the answers by fingerprint (eval/journal.py)
 """
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
@@ -45,6 +44,7 @@ from .records import (
     TRAINED,
     UNTRAINED,
     WARM_START,
+    write_json,
     write_records,
     write_text,
 )
@@ -292,7 +292,7 @@ def evaluate_systems(
             "identity": identity,
             "baselines": [asdict(verdict) for verdict in baselines],
         }
-        write_text(folder / "results.json", json.dumps(content, ensure_ascii=False, indent=2) + "\n")
+        write_json(folder / "results.json", content)
         examples = choose_examples(records, settings.examples, _gold(dataset, settings.split))
         page = render(results, provenance=run_provenance, drawings=drawings, examples=examples, created=created)
         write_text(folder / "report.html", page)

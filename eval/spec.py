@@ -12,7 +12,6 @@ plan.yaml                           the spec with every setting
 cells/                              the answers by fingerprint (eval/journal.py)
 """
 
-import json
 import logging
 import shutil
 from collections.abc import Callable
@@ -32,7 +31,7 @@ from .environments import EvalEnvironment, SpecEnvironments, chosen_environments
 from .export import write_trec_files
 from .leakage import TrainedQuestions
 from .placement import question_set, refuse_other
-from .records import EvalRecord, write_records, write_text
+from .records import EvalRecord, write_json, write_records, write_text
 from .results import CellEntry, EnvironmentEntry, SpecResults, table_json
 from .spec_tables import build_tables, family
 from .systems import RawSystem, RewritingSystem, System, system_of_spec
@@ -215,7 +214,7 @@ def write_results(evaluation: SpecEvaluation) -> None:
     else:
         (folder / "transfer.svg").unlink(missing_ok=True)
     content = _results_json(evaluation, page, matrix)
-    write_text(folder / "results.json", json.dumps(content, ensure_ascii=False, indent=1) + "\n")
+    write_json(folder / "results.json", content)
 
 
 def _records(cell: Cell) -> list[EvalRecord]:

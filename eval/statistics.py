@@ -248,20 +248,17 @@ class ExactComparison:
 
 def compare_exactly(
     a: Sequence[float | None], b: Sequence[float | None], alternative: Alternative = "greater"
-) -> ExactComparison:
-    """Test `a` against `b` over paired questions, without pairs of equal values.
+) -> ExactComparison | None:
+    """Test `a` against `b` over paired questions, without pairs of equal values; None where no question has both.
 
     For values of 0 and 1 it is the exact binomial test on discordant pairs (McNemar's, exact), otherwise Wilcoxon's
-    signed-rank test. Raises ValueError for unequal lengths, where no question has a value for both, and for values that
-    are not finite.
+    signed-rank test. Raises ValueError for unequal lengths and for values that are not finite.
     """
     from scipy.stats import binomtest, wilcoxon
 
-    if len(a) != len(b):
-        raise ValueError(f"{len(a)} and {len(b)} values cannot be paired; expected one of each per question")
     pairs = [(x, y) for x, y in zip(a, b, strict=True) if x is not None and y is not None]
     if not pairs:
-        raise ValueError("no question has a value for both systems; nothing can be compared")
+        return None
     left, right = [x for x, _ in pairs], [y for _, y in pairs]
     moving = [difference for difference in _differences(left, right).tolist() if difference]
     higher = sum(difference > 0 for difference in moving)

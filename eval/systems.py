@@ -31,7 +31,7 @@ from .environments import EvalEnvironment
 from .identity import digest, llm_identity, model_identity, system_identity, weights_identity
 from .journal import AnswerKey
 from .prompted import prompted_answers
-from .records import records_of_trees, write_text
+from .records import records_of_trees, write_json
 from .training_free import GRIDS, TUNING_FILE, Tuned, Tuning, answer, tune
 
 log = logging.getLogger(__name__)
@@ -148,7 +148,7 @@ class TrainingFreeSystem(System):
             else:
                 cache = folder.parent.parent / TUNING_FILE
                 tuned = tune(self.baseline, client, pending.environment.everything, self.tuning, cache)
-            write_text(folder / _WEIGHTS_FILE, json.dumps(asdict(tuned), indent=1) + "\n")
+            write_json(folder / _WEIGHTS_FILE, asdict(tuned))
         for part in pending.parts():
             yield Answered(len(part), answer(self.name, client, tuned, part, self.metrics, self.depth))
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from ..configs.methods import TRAINING_FREE
-from .records import HYDE, RAW, WARM_START, EvalRecord
+from .records import HYDE, NO_RAG, RAW, WARM_START, EvalRecord
 from .statistics import PairedComparison
 
 ALPHA = 0.05
@@ -13,6 +13,7 @@ ALPHA = 0.05
 
 _LABELS = {
     RAW: "Raw question",
+    NO_RAG: "No retrieval",
     "first_titles": "First titles",
     "rm3": "RM3",
     "weighted_words": "Weighted question words",
@@ -224,10 +225,15 @@ def format_p(p: float) -> str:
     return f"= {p:.3f}" if p >= 0.001 else "< 0.001"
 
 
-def signed(value: float) -> str:
-    """Three decimals with + or a true minus sign; a value that rounds to zero has neither."""
-    text = f"{value:+.3f}".replace("-", "−")
-    return "0.000" if text[1:] == "0.000" else text
+def signed(value: float, digits: int = 3) -> str:
+    """So many decimals with + or a true minus sign; a value that rounds to zero has neither."""
+    text = f"{value:+.{digits}f}".replace("-", "−")
+    return text[1:] if float(text[1:]) == 0 else text
+
+
+def points(value: float | None) -> str:
+    """A difference of shares in percentage points, signed, or a dash."""
+    return "–" if value is None else signed(100 * value, 1)
 
 
 def p_cell(p: float) -> str:
@@ -238,6 +244,11 @@ def p_cell(p: float) -> str:
 def decimal(value: float | None, digits: int = 3) -> str:
     """A number with so many decimals, or a dash."""
     return "–" if value is None else f"{value:.{digits}f}"
+
+
+def percentage(value: float | None, absent: str = "–") -> str:
+    """A share as a percentage with one decimal, without its sign."""
+    return absent if value is None else f"{100 * value:.1f}"
 
 
 def listed(names: Sequence[str], joint: str) -> str:

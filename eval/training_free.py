@@ -6,7 +6,6 @@ evaluate, the default weights are used and the result has the reason. All search
 so local and remote retrievers are treated alike.
 """
 
-import json
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -28,7 +27,7 @@ from ..methods.training_free import TrainingFree, additions, training_free
 from ..rewriters.card import RetrieverCard
 from ..storage import parse_json
 from .identity import digest
-from .records import EvalRecord, record_of_search, write_text
+from .records import EvalRecord, record_of_search, write_json
 
 Weights = Mapping[str, float]
 """Settings of a baseline, by name (configs/methods.py)."""
@@ -117,7 +116,7 @@ def tune(
         cached[key] = _choose(name, client, RetrieverCard.from_service(info.retriever), questions, tuning)
         if cache is not None:
             rows = {key: asdict(choice) for key, choice in cached.items()}
-            write_text(cache, json.dumps(rows, ensure_ascii=False, indent=1) + "\n")
+            write_json(cache, rows)
     return cached[key]
 
 

@@ -28,13 +28,15 @@ from ...storage import KeyedJournal, only_writer, refuse_unwritable
 from ..identity import digest
 from ..leakage import held_out_questions, refuse_overlap, refuse_training_split
 from ..placement import refuse_other
-from ..records import write_text
-from .batches import keyed_records, reader_name, refuse_silence
-from .gold import Gold, GoldSet, gold_answers
-from .metrics import chosen, letter
-from .prompt import VERSION, reader_prompt
-from .sources import Contexts, Searches, raw_searches, recorded_searches
-from .table import NO_RAG, SCORES, AnswerComparison, AnswerRecord, RowKey, markdown, tabulate_answers
+from ..records import NO_RAG, write_json, write_text
+from ..results import comparison_json
+from ..table import Arm
+from ..tasks.gold import Gold, GoldSet, gold_answers
+from ..tasks.metrics import chosen, letter
+from ..tasks.reader import ANSWERS_VERSION, reader_prompt
+from ..tasks.records import keyed_records, open_journal, reader_name, refuse_silence
+from .sources import Contexts, Searches, raw_searches, recorded_ndcg, recorded_searches
+from .table import SCORES, AnswerRecord, RowKey, markdown, tabulate_answers
 
 PROMPTS_AT_ONCE = 256
 """Approximate number of prompts searched, asked and written together."""
@@ -71,12 +73,7 @@ def answer_questions(
         else:
             searches = raw_searches(_raw_questions(client, info, config, gold))
         contexts = Contexts(config, client, searches)
-        journal = KeyedJournal(
-            folder / "answers.jsonl",
-            AnswerRecord,
-            "Remove it, or give another --output.",
-            complete=lambda record: record.answer is not None,
-        )
+        journal = open_journal(folder / "answers.jsonl", AnswerRecord)
         answering = Answering(config, reader, gold, searches, contexts, journal)
         refuse_other(folder / "answers.json", answering.identity, overwrite)
         results = tabulate_answers(
@@ -88,7 +85,7 @@ def answer_questions(
         )
     facts = {
         "reader": json.dumps(reader.identity, ensure_ascii=False),
-        "prompt": VERSION,
+        "prompt": ANSWERS_VERSION,
         "right answers": gold.source,
         "environment": f"{info.name}, {info.retriever.get('name')}, index {info.index_hash[:12]}",
         "cost": json.dumps(reader.costs.to_dict()),
@@ -98,8 +95,11 @@ def answer_questions(
     content = {
         "metric": results.metric,
         "questions": results.questions,
-        "systems": [{**asdict(row), "label": row.label} for row in results.rows],
-        "comparisons": [_comparison(row) for row in results.comparisons],
+        "systems": [asdict(row) for row in results.rows],
+        "comparisons": [
+            {**comparison_json(row), "against": row.baseline.system, "top": int(row.environment)}
+            for row in results.comparisons
+        ],
         "notes": notes,
         "settings": config.answers.model_dump(mode="json"),
         "seed": config.seed,
@@ -110,7 +110,7 @@ def answer_questions(
         "cost": reader.costs.to_dict(),
         "environment": info.model_dump(),
     }
-    write_text(folder / "answers.json", json.dumps(content, ensure_ascii=False, indent=2) + "\n")
+    write_json(folder / "answers.json", content)
     write_text(folder / "answers.md", markdown(results, notes, facts))
     return folder / "answers.md"
 
@@ -196,7 +196,7 @@ class Answering:
                 f"{self._contexts.moved} rankings came back in another order than they were recorded: the environment "
                 "or the depth of the search has changed."
             )
-        failed = sum(search.failed for by_id in self._searches.values() for search in by_id.values())
+        failed = sum(not search.format_ok for by_id in self._searches.values() for search in by_id.values())
         if failed:
             notes.append(
                 f"{failed} searches were never made (wrong format); their questions were read without documents."
@@ -215,7 +215,7 @@ class Answering:
         ]
 
     def _cases(self, questions: Sequence[str]) -> list[AnswerCase]:
-        cases = [self._case((NO_RAG, 0, 0), question, self._texts[question], [], None) for question in questions]
+        cases = [self._case((Arm(NO_RAG, 0), 0), question, self._texts[question], [], None) for question in questions]
         searched = [
             (arm, question, by_id[question])
             for arm, by_id in self._searches.items()
@@ -226,7 +226,7 @@ class Answering:
         for top in self._config.answers.top:
             for (arm, question, search), documents in zip(searched, contexts, strict=True):
                 shown = documents[:top] if documents is not None else None
-                cases.append(self._case((*arm, top), question, search.question, shown, search.ndcg))
+                cases.append(self._case((arm, top), question, search.question, shown, recorded_ndcg(search)))
         return cases
 
     def _case(
@@ -244,13 +244,13 @@ class Answering:
 
 def _record(case: AnswerCase, key: str, reply: LlmResponse | None) -> AnswerRecord:
     """The record of a case, with its scores; None is a missing reply."""
-    system, turn, top = case.row
+    arm, top = case.row
     answer = reply.texts[0].text if reply is not None else None
-    text = without_thinking(answer).strip() if answer is not None else ""
-    option = chosen(text, case.question.options) if case.gold.right is not None else None
+    text = without_thinking(answer).strip() if answer is not None else None
+    option = letter(chosen(text, case.question.options)) if text and case.gold.right is not None else ""
     return AnswerRecord(
-        system=system,
-        turn=turn,
+        system=arm.system,
+        turn=arm.turn,
         top=top,
         question_id=case.question.id,
         question=case.question.text,
@@ -258,8 +258,8 @@ def _record(case: AnswerCase, key: str, reply: LlmResponse | None) -> AnswerReco
         answer=answer,
         missing="" if answer is not None else "no reply" if case.documents is not None else "no ranking",
         cut=reply is not None and not reply.texts[0].finished,
-        chosen=letter(option) if option is not None else "",
-        scores=case.gold.score(text) if answer is not None else dict.fromkeys(SCORES),
+        chosen=option,
+        scores=case.gold.score(text, option, SCORES),
         ndcg=case.ndcg,
         prompt_tokens=reply.prompt_tokens if reply is not None else None,
         tokens=reply.tokens if reply is not None else None,
@@ -273,11 +273,6 @@ def _reused(case: AnswerCase, cached: AnswerRecord) -> AnswerRecord:
         return _record(case, cached.key, None)
     text = Text(cached.answer, finished=not cached.cut)
     return _record(case, cached.key, LlmResponse((text,), cached.prompt_tokens, cached.tokens))
-
-
-def _comparison(row: AnswerComparison) -> dict[str, object]:
-    place = {"system": row.system, "turn": row.turn, "top": row.top, "against": row.against}
-    return {**place, **asdict(row.test), "p_holm": row.p_holm, "significant": row.significant}
 
 
 def _raw_questions(client: EnvironmentApi, info: EnvironmentInfo, config: RunConfig, gold: GoldSet) -> list[Question]:

@@ -1,61 +1,66 @@
 """Compute tables from answers: means, intervals, missing answers and significant differences.
 
-Raw retrieval is compared with no retrieval, and every other system with raw, at the same number of documents. Holm's
-correction covers all of these comparisons together. A missing answer is counted and left out of every mean and pair.
+A column of the table is a number of documents. Raw retrieval is compared with no retrieval, and every other system with
+raw, in the same column. A missing answer is counted and left out of every mean and pair.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..records import RAW
-from ..statistics import PairedComparison, bootstrap_ci, compare_paired, holm
-from ..table import ALPHA, Adjusted, Arm, p_cell
-from .figures import mean_of, pairs_of, percent, points, table
+from ...markdown_tables import markdown_table
+from ..records import NO_RAG, RAW
+from ..table import (
+    ALPHA,
+    Answers,
+    Arm,
+    Comparison,
+    QuestionSet,
+    TableScore,
+    TableSpec,
+    p_cell,
+    percentage,
+    points,
+)
+from ..tabulate import tabulate
+from ..tasks.metrics import TITLES
+from ..tasks.records import ReaderRecord, by_row
 
-NO_RAG = "no-rag"
 SCORES = ("accuracy", "f1", "em")
-HEADS = {"accuracy": "accuracy", "f1": "F1", "em": "EM"}
+FURTHER = ("ndcg", "documents", "prompt_tokens", "tokens")
+"""What a row also has the mean of."""
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerRecord:
-    """One system's answer to one question with up to `top` documents."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerRecord(ReaderRecord):
+    """One system's answer to one question with up to `top` documents; its key hashes the request."""
 
-    system: str
     turn: int
     top: int
     """Maximum number of documents for the reader; 0 without retrieval."""
-    question_id: str
-    question: str
-    documents: tuple[str, ...]
-    """Ids of the documents in the prompt."""
-    answer: str | None
-    """None where it is missing."""
     missing: str
     """The reason: `no reply` or `no ranking`; "" where there is an answer."""
-    cut: bool
-    """Whether the answer was cut at `answers.max_tokens`."""
-    chosen: str
-    """Multiple choice: the letter parsed from the answer; "" where there is none."""
-    scores: Mapping[str, float | None]
-    """By metric; None where the answer is missing or the metric does not apply."""
     ndcg: float | None
     """nDCG@10 of the ranking, as it was recorded."""
     prompt_tokens: int | None
     tokens: int | None
-    key: str
-    """Hash of the request: the reader, the prompt and the sampling settings."""
 
     @property
     def row(self) -> "RowKey":
         """The row of the table that it counts in."""
-        return self.system, self.turn, self.top
+        return Arm(self.system, self.turn), self.top
+
+    @property
+    def figures(self) -> Mapping[str, float | None]:
+        """Its figures by name, for the means of its row; none where the answer is missing."""
+        if self.answer is None:
+            return {}
+        further = (self.ndcg, len(self.documents), self.prompt_tokens, self.tokens)
+        return {**self.scores, **dict(zip(FURTHER, further, strict=True))}
 
 
-RowKey = tuple[str, int, int]
-"""System, turn, top."""
-NO_RAG_ROW: RowKey = (NO_RAG, 0, 0)
+RowKey = tuple[Arm, int]
+"""The system with its turn, and the number of documents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,23 +86,7 @@ class AnswerRow:
     documents: float
     prompt_tokens: float | None
     tokens: float | None
-
-    @property
-    def label(self) -> str:
-        """The display name of the row."""
-        return "No retrieval" if self.system == NO_RAG else Arm(self.system, self.turn).label
-
-
-@dataclass(frozen=True, slots=True)
-class AnswerComparison(Adjusted):
-    """One row against another on the tested metric."""
-
-    system: str
-    turn: int
-    top: int
-    against: str
-    test: PairedComparison
-    p_holm: float
+    label: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,50 +96,54 @@ class AnswerResults:
     metric: str
     questions: int
     rows: Sequence[AnswerRow]
-    comparisons: Sequence[AnswerComparison]
+    comparisons: Sequence[Comparison]
+    """The environment of a comparison is the number of documents."""
 
 
 def tabulate_answers(
     records: Iterable[AnswerRecord], metric: str, *, resamples: int, permutations: int, seed: int
 ) -> AnswerResults:
     """Build all tables. Raises ValueError for two records of one system, number of documents and question."""
-    cells: dict[RowKey, dict[str, AnswerRecord]] = {}
-    for record in records:
-        answers = cells.setdefault(record.row, {})
-        if record.question_id in answers:
-            raise ValueError(f"question {record.question_id!r} has two answers of {record.system}, top {record.top}")
-        answers[record.question_id] = record
+    cells = by_row(records, lambda record: record.row)
     questions = list(dict.fromkeys(question for answers in cells.values() for question in answers))
+    tops = list(dict.fromkeys(top for _, top in cells if top)) or [0]
+    spec = TableSpec(
+        metrics=[metric, *(name for name in (*SCORES, *FURTHER) if name != metric)],
+        environments=[str(top) for top in tops],
+        systems=list(dict.fromkeys(arm.system for arm, _ in cells)),
+        label=lambda arm: arm.label,
+        pairs=_pairs,
+        bootstrap=resamples,
+        permutations=permutations,
+        seed=seed,
+    )
     values = {
-        row: {question: answers[question].scores[metric] if question in answers else None for question in questions}
-        for row, answers in cells.items()
+        (arm, str(column)): Answers(questions, {key: record.figures for key, record in answers.items()}, ())
+        for (arm, top), answers in cells.items()
+        for column in ([top] if top else tops)  # no retrieval is the baseline of every column
     }
-    tests: list[tuple[tuple[RowKey, str], PairedComparison]] = []
-    for row in cells:
-        baseline = NO_RAG_ROW if row[0] == RAW else (RAW, 0, row[2])
-        if row != NO_RAG_ROW and baseline in cells and (pairs := pairs_of(values[row], values[baseline])):
-            test = compare_paired(*pairs, resamples=resamples, permutations=permutations, seed=seed)
-            tests.append(((row, baseline[0]), test))
-    adjusted = holm([test.p for _, test in tests])
+    table = tabulate(spec, "", [(1.0, QuestionSet("", values))])
     return AnswerResults(
         metric,
         len(questions),
-        [_row(row, list(answers.values()), metric, resamples, seed) for row, answers in cells.items()],
-        [AnswerComparison(*row, against, test, p) for ((row, against), test), p in zip(tests, adjusted, strict=True)],
+        [
+            _row(arm, top, table.score(arm, str(top or tops[0])), list(answers.values()))
+            for (arm, top), answers in cells.items()
+        ],
+        sorted(table.comparisons, key=lambda comparison: tops.index(int(comparison.environment))),
     )
 
 
 def markdown(results: AnswerResults, notes: Sequence[str], facts: Mapping[str, object]) -> str:
     """The page answers.md."""
-    head = ["documents", "system", "nDCG@10", *HEADS.values(), "95%", "answers", "missing", "cut", "empty", "no choice"]
-    lines = ["# Answers", "", table(head, [_cells(row) for row in results.rows]), ""]
-    lines += [
-        f"The interval and the tests are about {HEADS[results.metric]}; missing answers are left out, never 0.",
-        "",
-    ]
+    head = ["documents", "system", "nDCG@10", *(TITLES.get(name, name) for name in SCORES), "95%"]
+    head += ["answers", "missing", "cut", "empty", "no choice"]
+    lines = ["# Answers", "", *markdown_table(head, map(_cells, results.rows), "l" * len(head)), ""]
+    tested = TITLES.get(results.metric, results.metric)
+    lines += [f"The interval and the tests are about {tested}; missing answers are left out, never 0.", ""]
     if results.comparisons:
         head = ["documents", "system", "against", "difference", "95%", "better / same / worse", "p", "p (Holm)", ""]
-        lines += [table(head, [_compared(row) for row in results.comparisons]), ""]
+        lines += [*markdown_table(head, map(_compared, results.comparisons), "l" * len(head)), ""]
         lines += [
             "p: two-sided paired permutation test; Holm's correction runs over all lines of this table. † p (Holm) < "
             f"{ALPHA}.",
@@ -161,40 +154,49 @@ def markdown(results: AnswerResults, notes: Sequence[str], facts: Mapping[str, o
     return "\n".join(lines) + "\n"
 
 
-def _row(row: RowKey, records: Sequence[AnswerRecord], metric: str, resamples: int, seed: int) -> AnswerRow:
+def _pairs(arms: Sequence[Arm]) -> list[tuple[Arm, Arm]]:
+    """Raw with no retrieval, and every other system with raw."""
+    alone, raw = Arm(NO_RAG, 0), Arm(RAW, 0)
+    pairs = [(arm, alone if arm == raw else raw) for arm in arms if arm != alone]
+    return [(arm, baseline) for arm, baseline in pairs if baseline in arms]
+
+
+def _row(arm: Arm, top: int, score: TableScore | None, records: Sequence[AnswerRecord]) -> AnswerRow:
+    assert score is not None, "every row has records"
     answered = [record for record in records if record.answer is not None]
-    tested = [value for record in answered if (value := record.scores[metric]) is not None]
-    low, high = bootstrap_ci(tested, resamples, seed) if tested else (None, None)
     choice = any(record.scores["f1"] is None for record in answered)
+    figures = score.metrics
     return AnswerRow(
-        *row,
-        n=len(answered),
+        *arm,
+        top,
+        n=score.n,
         missing=dict(sorted(Counter(record.missing for record in records if record.answer is None).items())),
         cut=sum(record.cut for record in answered),
         empty=sum(not (record.answer or "").strip() for record in answered),
         no_choice=sum(not record.chosen for record in answered) if choice else 0,
-        scores={name: mean_of(record.scores[name] for record in answered).value for name in SCORES},
-        low=low,
-        high=high,
-        ndcg=mean_of(record.ndcg for record in answered).value,
-        documents=mean_of(len(record.documents) for record in answered).value or 0.0,
-        prompt_tokens=mean_of(record.prompt_tokens for record in answered).value,
-        tokens=mean_of(record.tokens for record in answered).value,
+        scores={name: figures[name] for name in SCORES},
+        low=score.low,
+        high=score.high,
+        ndcg=figures["ndcg"],
+        documents=figures["documents"] or 0.0,
+        prompt_tokens=figures["prompt_tokens"],
+        tokens=figures["tokens"],
+        label=arm.label,
     )
 
 
 def _cells(row: AnswerRow) -> list[str]:
-    interval = f"{percent(row.low)} to {percent(row.high)}" if row.low is not None else ""
+    interval = f"{percentage(row.low)} to {percentage(row.high)}" if row.low is not None else ""
     counts = [row.n, sum(row.missing.values()), row.cut, row.empty, row.no_choice]
     ndcg = f"{row.ndcg:.3f}" if row.ndcg is not None else ""
-    scores = [percent(row.scores[name], absent="") for name in SCORES]
-    return ["–" if row.system == NO_RAG else f"top {row.top}", row.label, ndcg, *scores, interval, *map(str, counts)]
+    scores = [percentage(row.scores[name], absent="") for name in SCORES]
+    return [f"top {row.top}" if row.top else "–", row.label, ndcg, *scores, interval, *map(str, counts)]
 
 
-def _compared(row: AnswerComparison) -> list[str]:
+def _compared(row: Comparison) -> list[str]:
     test = row.test
-    against = "no retrieval" if row.against == NO_RAG else "raw question"
     counts = f"{test.wins} / {test.ties} / {test.losses}"
     interval = f"{points(test.low)} to {points(test.high)}"
-    cells = [f"top {row.top}", Arm(row.system, row.turn).label, against, points(test.difference), interval, counts]
-    return [*cells, p_cell(test.p), p_cell(row.p_holm), "†" * row.significant]
+    systems = [row.arm.label, row.baseline.label.lower()]
+    figures = [points(test.difference), interval, counts, p_cell(test.p), p_cell(row.p_holm), "†" * row.significant]
+    return [f"top {row.environment}", *systems, *figures]

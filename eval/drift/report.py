@@ -1,6 +1,5 @@
 """Write the results as drift.json, drift.md and drift.html."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import permutations
@@ -14,7 +13,7 @@ from ...markdown_tables import markdown_table
 from ...provenance import versions
 from ..pages.figures import INK, LINE, SERIES, Drawing, page_style, svg_of
 from ..pages.templates import render_page
-from ..records import write_text
+from ..records import write_json, write_text
 from ..table import ALPHA, p_cell
 from .mmd import Drift
 from .queries import RetrieverQueries
@@ -42,7 +41,7 @@ _STRONGEST = 0.6
 
 def write_files(results: DriftResults, folder: Path, created: str) -> Path:
     """Write the three files and return the path of drift.html. Raises StorageError."""
-    write_text(folder / "drift.json", json.dumps(as_json(results, created), ensure_ascii=False, indent=2) + "\n")
+    write_json(folder / "drift.json", as_json(results, created))
     write_text(folder / "drift.md", as_markdown(results))
     write_text(folder / "drift.html", as_page(results, created))
     return folder / "drift.html"

@@ -10,34 +10,22 @@ from typing import Any
 
 from ...methods.method import MISSING, NO_RANKING
 from ..tasks.judges import JudgeScore
+from ..tasks.records import ReaderRecord
 
 PASSING = (MISSING, NO_RANKING)
 """Transient failures, which another run may not meet."""
 
 
-@dataclass(frozen=True, slots=True)
-class PaperRecord:
-    """One system on one question."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PaperRecord(ReaderRecord):
+    """One system on one question; its answer is what was read out of the text of the reader or the method."""
 
     task: str
-    system: str
-    question_id: str
-    question: str
-    documents: tuple[str, ...]
-    """Ids of the context, in the order in which the reader saw it."""
     searched: bool
     failure: str
     """Why the method came to no end; "" where it did."""
     text: str | None
     """All that the reader wrote; None where the method answered, or nobody did."""
-    answer: str | None
-    """What was read out of it; None without a failure where the reader did not reply."""
-    chosen: str
-    """Multiple choice: the letter of the option that the answer names; "" where it names none."""
-    cut: bool
-    """Whether the answer was cut at its longest."""
-    scores: Mapping[str, float | None]
-    """By metric; None where there is no answer."""
     judged: Mapping[str, JudgeScore]
     """The verdicts by judge; a judge who had nothing to judge is not there."""
     notes: Mapping[str, Any]
@@ -47,7 +35,6 @@ class PaperRecord:
     spent: Mapping[str, int | None]
     """Of the method: calls, prompt_tokens, tokens, searches; of the reader: reader_prompt_tokens, reader_tokens.
     Tokens are None where an endpoint does not say."""
-    key: str
 
     @property
     def reason(self) -> str:
@@ -56,5 +43,5 @@ class PaperRecord:
 
     @property
     def whole(self) -> bool:
-        """Whether it is complete, so that nothing has to be asked again."""
+        """Whether nothing of it has to be asked again; a lasting failure is not."""
         return self.reason not in PASSING and not any(verdict.missing for verdict in self.judged.values())

@@ -5,15 +5,16 @@ A value of None is left out of every mean and pair and counted. Tests are one-si
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from ...configs.paper import PaperConfig
-from ..answers.figures import Mean, mean_of, pairs_of
 from ..statistics import Alternative, ExactComparison, compare_exactly, holm
 from ..table import Adjusted
 from ..tasks.judge_prompts import LABELS
 from ..tasks.judges import BY_SOURCE, JudgeScore
+from ..tasks.records import by_row
 from ..tasks.shift import Shift, retrieval_shift
 from .cases import CaseRow, case_rows
 from .records import PaperRecord
@@ -22,6 +23,22 @@ COSTS = ("calls", "prompt_tokens", "tokens", "searches", "reader_prompt_tokens",
 LOWER_IS_BETTER = ("declined",)
 DUR = "dur"
 """The decision-useful rate: contexts that entail the right answer or are useful for it (seed 000, section 4.6)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mean:
+    """One figure."""
+
+    value: float | None
+    """None where there is nothing to average."""
+    n: int
+    """Values that it is the mean of."""
+
+
+def mean_of(values: Iterable[float | None]) -> Mean:
+    """The mean of the values that are not missing."""
+    present = [value for value in values if value is not None]
+    return Mean(fmean(present) if present else None, len(present))
 
 
 Cells = Mapping[tuple[str, str], Mapping[str, PaperRecord]]
@@ -91,12 +108,7 @@ class PaperResults:
 
 def tabulate_paper(paper: PaperConfig, records: Sequence[PaperRecord]) -> PaperResults:
     """Build all figures. Raises ValueError for two records of one system on one question of a task."""
-    cells: dict[tuple[str, str], dict[str, PaperRecord]] = {}
-    for record in records:
-        by_question = cells.setdefault((record.task, record.system), {})
-        if record.question_id in by_question:
-            raise ValueError(f"{record.task}, {record.system}: the question {record.question_id!r} has two records")
-        by_question[record.question_id] = record
+    cells = by_row(records, lambda record: (record.task, record.system))
     rows = [
         _row(task, system, paper.tasks[task].kind == "choice", by_question, cells.get((task, paper.alone), {}))
         for (task, system), by_question in cells.items()
@@ -169,15 +181,13 @@ def _comparisons(paper: PaperConfig, cells: Cells) -> list[PaperComparison]:
         base = cells.get((task, paper.baseline))
         if base is None or system == paper.baseline or "[" in system:
             continue
-        ours = {question: values_of(record) for question, record in by_question.items()}
-        baseline = {question: values_of(record) for question, record in base.items()}
-        for metric in dict.fromkeys(name for values in ours.values() for name in values):
-            if metric in LABELS.values():
-                continue
-            a, b = ({question: values.get(metric) for question, values in side.items()} for side in (ours, baseline))
-            if pairs := pairs_of(a, b):
-                better: Alternative = "less" if metric in LOWER_IS_BETTER else "greater"
-                tests.append(((task, system, paper.baseline, metric), compare_exactly(*pairs, better)))
+        ours = [values_of(record) for record in by_question.values()]
+        theirs = [values_of(base[question]) if question in base else {} for question in by_question]
+        for metric in dict.fromkeys(name for values in ours for name in values if name not in LABELS.values()):
+            a, b = ([values.get(metric) for values in side] for side in (ours, theirs))
+            better: Alternative = "less" if metric in LOWER_IS_BETTER else "greater"
+            if test := compare_exactly(a, b, better):
+                tests.append(((task, system, paper.baseline, metric), test))
     adjusted = holm([test.p for _, test in tests])
     return [PaperComparison(*names, test, p) for (names, test), p in zip(tests, adjusted, strict=True)]
 

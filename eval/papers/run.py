@@ -4,7 +4,6 @@ A question's record is on the disk with those of its batch. Started again, the c
 the journal has what was written down, and the reply cache of llms/ what a killed batch had asked.
 """
 
-import json
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -18,20 +17,20 @@ from ...methods.method import MISSING, NO_RANKING
 from ...methods.methods import METHODS, KnownMethod
 from ...provenance import versions
 from ...rollouts.llms import open_llm
-from ...storage import KeyedJournal, only_writer
-from ..answers.batches import reader_name, refuse_silence
+from ...storage import only_writer
 from ..cross_encoder import PairScorer
 from ..placement import question_set, refuse_other
-from ..records import write_text
-from ..tasks import generator
+from ..records import write_json, write_text
 from ..tasks.items import read_items
 from ..tasks.judges import JUDGES
-from ..tasks.text_metrics import check_metrics
+from ..tasks.metrics import check_metrics
+from ..tasks.reader import GENERATOR_VERSION
+from ..tasks.records import open_journal, reader_name, refuse_silence
 from .knowledge_bases import check_systems, open_bases, rows_of
 from .records import PaperRecord
 from .results import PaperResults, tabulate_paper
 from .sweeps import draw_sweep, sweep_systems
-from .systems import PaperRun, SystemRun, open_metrics
+from .systems import PaperRun, SystemRun, answer_metrics
 from .tables import markdown
 
 
@@ -50,7 +49,7 @@ def run_paper(
     systems = {**paper.systems, **sweep_systems(paper)}
     check_systems(paper, systems, methods)
     for task in paper.tasks.values():
-        check_metrics(open_metrics(task))
+        check_metrics(answer_metrics(task))
     tasks = {}
     for name, task in paper.tasks.items():
         limits = [limit for limit in (task.limit, paper.limit) if limit is not None]
@@ -65,12 +64,7 @@ def run_paper(
         judge = stack.enter_context(open_llm(paper.judge)) if paper.judge else reader
         bases = open_bases(paper, systems, stack)
         cross_encoder = PairScorer(paper.reranker) if paper.reranker else None
-        journal = KeyedJournal(
-            folder / "questions.jsonl",
-            PaperRecord,
-            "Remove it, or give another --output.",
-            complete=lambda record: record.whole,
-        )
+        journal = open_journal(folder / "questions.jsonl", PaperRecord)
         run = PaperRun(paper, tasks, methods, bases, reader, writer, judge, cross_encoder, journal)
         records = all_records(run, systems)
     judges = [name for task in paper.tasks.values() for name in task.judges if paper.judging]
@@ -83,7 +77,7 @@ def run_paper(
         "environments": {name: base.facts for name, base in bases.items()},
         "cost": {role: model.costs.to_dict() for role, model in models.items() if model is not None},
         "form": paper.form,
-        "generator": generator.VERSION,
+        "generator": GENERATOR_VERSION,
         "judges": {name: version_in(JUDGES[name].version, paper.form) for name in judges},
         "questions": {
             name: {
@@ -143,6 +137,6 @@ def write_results(
         **facts,
         "settings": paper.model_dump(mode="json"),
     }
-    write_text(folder / "results.json", json.dumps(content, ensure_ascii=False, indent=2, default=str) + "\n")
+    write_json(folder / "results.json", content)
     write_text(folder / "results.md", markdown(paper, systems, results, facts, curves))
     return folder / "results.md"

@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...configs.paper import PaperConfig, PaperSystem, Sweep
-from ..answers.figures import Mean
-from .results import PaperResults
+from .results import Mean, PaperResults
 
 
 def swept(system: str, setting: str, value: int | float) -> str:

@@ -16,14 +16,13 @@ from ...methods.reading import SOURCES
 from ...methods.runner import MethodRun, Runner
 from ...storage import KeyedJournal, data_sha256
 from ...version import __version__
-from ..answers.batches import keyed_records
-from ..answers.gold import Gold
-from ..answers.metrics import letter
 from ..cross_encoder import PairScorer
-from ..tasks.generator import ReaderAnswer, generator_prompt, read_answer
+from ..tasks.gold import Gold
 from ..tasks.items import Items
 from ..tasks.judges import JUDGES, Case, JudgeScore, Setting, judged
-from ..tasks.text_metrics import score_text
+from ..tasks.metrics import letter
+from ..tasks.reader import ReaderAnswer, generator_prompt, read_answer
+from ..tasks.records import keyed_records
 from .knowledge_bases import KnowledgeBase, naming, sources_of
 from .records import PaperRecord
 
@@ -34,11 +33,11 @@ DEFAULT_STYLE: Mapping[str, Style] = {"choice": "reasoned", "open": "short", "co
 OPEN_METRICS = ("em", "accuracy", "f1")
 
 
-def open_metrics(task: TaskConfig) -> Sequence[str]:
-    """The metrics of written answers to a task."""
-    if task.kind != "open":
-        return ()
-    return OPEN_METRICS if task.metrics is None else task.metrics
+def answer_metrics(task: TaskConfig) -> Sequence[str]:
+    """The metrics of answers to a task; none for content questions, whose contexts are scored."""
+    if task.kind == "open":
+        return OPEN_METRICS if task.metrics is None else task.metrics
+    return ("accuracy",) if task.kind == "choice" else ()
 
 
 @dataclass(frozen=True)
@@ -124,7 +123,7 @@ class SystemRun:
                 failure=outcome.failure,
                 text=text,
                 answer=answered.answer if answered else None,
-                chosen=letter(answered.choice) if answered and answered.choice is not None else "",
+                chosen=letter(answered.choice) if answered else "",
                 cut=cut,
                 scores={},
                 judged={},
@@ -148,20 +147,12 @@ class SystemRun:
 
     def _scored(self, record: PaperRecord, item: Gold) -> PaperRecord:
         """The record with its scores against what is right."""
-        scores: dict[str, float | None]
-        if self._config.kind == "choice":
-            right = letter(item.right) if item.right is not None else None
-            scores = {"accuracy": float(record.chosen == right) if record.answer is not None else None}
-        elif self._config.kind == "open":
-            names = open_metrics(self._config)
-            scores = dict.fromkeys(names)
-            if record.answer is not None:
-                scores |= score_text(record.answer, item.answers, names)
-        else:
+        if self._config.kind == "content":
             relevant = {document.id for document in item.contents}
             ranked = record.searched and not record.failure
-            scores = {"exact_recovery": float(bool(relevant & set(record.documents))) if ranked else None}
-        return replace(record, scores=scores)
+            recovered = float(bool(relevant & set(record.documents))) if ranked else None
+            return replace(record, scores={"exact_recovery": recovered})
+        return replace(record, scores=item.score(record.answer, record.chosen, answer_metrics(self._config)))
 
     def _judge(
         self, items: Sequence[Gold], results: Sequence[MethodRun], records: Sequence[PaperRecord]

@@ -1,18 +1,19 @@
 """results.md: each table of the paper with our figures beside the paper's own, and what the paper has no table for."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ...configs.paper import AVERAGE, PaperConfig, PaperSystem, PaperTable, Sweep, TableColumn
 from ...data.published import PublishedFigure, published
 from ...data.sampling import sample_of
-from ..answers.figures import mean_of, percent, points, table
-from ..table import decimal, p_cell
+from ...markdown_tables import markdown_table
+from ..table import decimal, p_cell, percentage, points
 from ..tasks.judge_prompts import LABELS
+from ..tasks.metrics import TITLES
 from .cases import HEAD as CASE_HEAD
 from .cases import case_lines
-from .results import COSTS, DUR, PaperResults, PaperRow
+from .results import COSTS, DUR, PaperResults, PaperRow, mean_of
 from .sweeps import sweep_points
 
 HERE = "here"
@@ -23,13 +24,8 @@ CHECK = (
     "order of systems in it says nothing about the methods."
 )
 NAMES = {
-    "accuracy": "accuracy",
-    "dur": "DUR",
-    "em": "EM",
-    "f1": "F1",
-    "rouge1": "ROUGE-1",
-    "rouge2": "ROUGE-2",
-    "rougeL": "ROUGE-L",
+    **TITLES,
+    DUR: "DUR",
     "reader_tokens": "reader: tokens written",
     "reader_prompt_tokens": "reader: tokens read",
     "prompt_tokens": "tokens read",
@@ -133,7 +129,7 @@ class PaperPage:
         means = [self.results.figure(task, system, column.metric).value for task in tasks]
         value = None if None in means else mean_of(means).value
         if paper_table.unit == "percent":
-            return percent(value)
+            return percentage(value)
         return decimal(value, 2 if paper_table.unit == "share" else 1)
 
     def _missing(self) -> list[str]:
@@ -162,8 +158,8 @@ class PaperPage:
             for label in LABELS.values():
                 accuracy, gain = row.means[f"accuracy:{label}"], row.means[f"gain:{label}"]
                 cells += [
-                    percent(row.means[label].value),
-                    f"{percent(accuracy.value)} / {points(gain.value)} ({gain.n})",
+                    percentage(row.means[label].value),
+                    f"{percentage(accuracy.value)} / {points(gain.value)} ({gain.n})",
                 ]
             lines.append([row.task, self._label(row.system), *cells])
         head = ["task", "system"]
@@ -185,7 +181,7 @@ class PaperPage:
                     f"{self._label(row.system)} / {self._label(row.against)}",
                     "first right, second wrong" if right else "all",
                     str(shift.n),
-                    percent(shift.zero_overlap),
+                    percentage(shift.zero_overlap),
                     decimal(shift.mean_overlap, 2),
                     decimal(shift.mean_shared, 2),
                     " · ".join(_published(cell) for cell in paper if cell),
@@ -198,7 +194,7 @@ class PaperPage:
         metric = f"sweep:{sweep.setting}"
         theirs = {figure.system: figure for figure in self.reference.figures if figure.metric == metric}
         rows = [
-            [f"{value:g}", percent(mean.value), str(mean.n), _published(theirs.get(f"{value:g}"))]
+            [f"{value:g}", percentage(mean.value), str(mean.n), _published(theirs.get(f"{value:g}"))]
             for value, mean in sweep_points(sweep, self.results)
         ]
         return [
@@ -223,7 +219,7 @@ class PaperPage:
                 _name(row.metric),
                 f"{self._label(row.system)} / {self._label(row.baseline)}",
                 str(row.test.n),
-                f"{percent(row.test.mean_a)} / {percent(row.test.mean_b)}",
+                f"{percentage(row.test.mean_a)} / {percentage(row.test.mean_b)}",
                 f"{row.test.higher} / {row.test.lower}",
                 row.test.test,
                 p_cell(row.test.p),
@@ -248,6 +244,11 @@ class PaperPage:
             if value is not None and name != "identity"
         ]
         return "\n".join(["## Provenance", "", *lines])
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table with left-aligned columns."""
+    return "\n".join(markdown_table(head, rows, "l" * len(head)))
 
 
 def _models(facts: Mapping[str, Any]) -> str:

@@ -1,1 +1,1 @@
-"""Tasks of methods: questions, reader prompts, judges and answer metrics."""
+"""What `querylect answers` and `querylect paper` share: right answers, the reader, metrics, judges, records."""

@@ -12,8 +12,8 @@ from ...configs.paper import TaskConfig
 from ...data.beir import load_beir
 from ...data.sampling import QuestionSample, draw, sampled
 from ...errors import DataError
-from ..answers.gold import Gold, read_gold
-from ..answers.metrics import normalise
+from .gold import Gold, read_gold
+from .metrics import normalise
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,8 @@ from pydantic import BaseModel, Field
 from ...data.types import Document, Question
 from ...llms.base import Message, Prompt
 from ...llms.structured import FormPrompt, WorkedExample
-from ..answers.gold import Gold
-from ..answers.metrics import letter
-from ..answers.prompt import shortened
+from .gold import Gold
+from .reader import lettered, numbered, shortened
 
 UTILITY = "utility-1"
 RELEVANCY = "answerability-1"
@@ -179,8 +178,8 @@ _ATTRIBUTED_EXAMPLE = WorkedExample(
 def utility(item: Gold, documents: Sequence[Document], words: int) -> FormPrompt:
     """How useful the context is for the right answer."""
     assert item.right is not None, "the utility judge takes multiple choice"
-    options = [f"{letter(i)}. {option}" for i, option in enumerate(item.question.options)]
-    right = f"{letter(item.right)}. {item.question.options[item.right]}"
+    options = lettered(item.question.options)
+    right = options[item.right]
     parts = [_question_line(item.question), "Options:\n" + "\n".join(options), f"Right answer: {right}"]
     return _prompt(UTILITY, _UTILITY, [*parts, _context("Context", documents, words)], _UTILITY_EXAMPLE)
 
@@ -244,8 +243,7 @@ def _question_line(question: Question) -> str:
 
 
 def _context(head: str, documents: Sequence[Document], words: int) -> str:
-    lines = [f"[{rank}] {shortened(document, words)}" for rank, document in enumerate(documents, start=1)]
-    return f"{head}:\n" + ("\n".join(lines) or "(none was found)")
+    return f"{head}:\n" + ("\n".join(numbered(documents, words)) or "(none was found)")
 
 
 def _prompt(version: str, task: str, parts: Sequence[str], example: WorkedExample) -> FormPrompt:

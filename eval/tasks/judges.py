@@ -17,8 +17,8 @@ from ...llms.base import SamplingParams
 from ...llms.structured import AskForm, FormPrompt, Structured, version_in, without_thinking
 from ...methods.method import Outcome, PromptStep, Steps
 from ...methods.runner import Runner
-from ..answers.gold import Gold
 from . import judge_prompts as prompts
+from .gold import Gold
 
 OFF_FORMAT = "off format"
 """Failure: the judge's answer does not fit the schema."""

@@ -17,11 +17,11 @@ from querylect.envs.environment import Environment
 from querylect.envs.plan import SearchPlan
 from querylect.envs.server.app import create_app
 from querylect.errors import ConfigError, DataError, EngineUnavailableError, StorageError
-from querylect.eval.answers.batches import keyed_records, reader_name
-from querylect.eval.answers.prompt import reader_prompt, shortened
 from querylect.eval.answers.run import answer_questions
 from querylect.eval.answers.sources import Contexts, recorded_searches
-from querylect.eval.answers.table import NO_RAG
+from querylect.eval.records import NO_RAG
+from querylect.eval.tasks.reader import reader_prompt, shortened
+from querylect.eval.tasks.records import keyed_records, reader_name
 from querylect.storage import KeyedJournal, only_writer
 
 from ..chat_server import ChatServer, last_user, serving
@@ -43,7 +43,12 @@ def row(system, turn, question, query, ranking=(), score=0.5, **more):
         "turn": turn,
         "question_id": question,
         "question": QUESTIONS[question],
+        "think": "",
+        "rewrites": [query] if query else [],
         "ranking": list(ranking),
+        "tokens": 0,
+        "prompt_tokens": 0,
+        "searches": 1,
         "metrics": {"ndcg@10": score},
         "format_ok": query is not None,
         "plan": plan,
@@ -310,6 +315,11 @@ def test_rankings_without_plans_take_their_texts_from_the_dataset(small_environm
     settings["answers"]["top"] = [5]
     with refused(ConfigError, "too-few-documents", "answers.top", 5, "--top 2"):
         Contexts(RunConfig.model_validate(settings), None, searches)
+    (broken,) = recorded_searches(lines(tmp_path / "eval.jsonl", [{**ROWS[0], "plan": {"k": 0}}])).values()
+    with refused(DataError, "invalid-record", "'q-head'", "k"):
+        Contexts(RunConfig.model_validate(settings), None, {}).of(list(broken.values()))
+    with refused(DataError, "invalid-record", "line 1", "turn"):
+        recorded_searches(lines(tmp_path / "eval.jsonl", [{**ROWS[0], "turn": "last"}]))
 
 
 def test_documents_are_cut_by_words_and_numbered():

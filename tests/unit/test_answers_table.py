@@ -1,7 +1,8 @@
 """Tables of answers: what is missing is counted and left out, and who is compared with whom."""
 
 import pytest
-from querylect.eval.answers.table import NO_RAG, AnswerRecord, markdown, tabulate_answers
+from querylect.eval.answers.table import AnswerRecord, markdown, tabulate_answers
+from querylect.eval.records import NO_RAG
 from querylect.eval.statistics import compare_paired, holm
 
 
@@ -63,19 +64,19 @@ def test_missing_answers_are_counted_and_never_0(records):
 
 def test_raw_is_compared_with_nothing_and_systems_with_raw_at_the_same_depth(records):
     found = tabulated(records).comparisons
-    assert [(row.system, row.top, row.against) for row in found] == [
+    assert [(row.arm.system, int(row.environment), row.baseline.system) for row in found] == [
         ("raw", 5, NO_RAG),
         ("trained", 5, "raw"),
         ("raw", 20, NO_RAG),
     ]
     for row in found:
-        baseline = (row.against, 0 if row.against == NO_RAG else row.top)
-        a, b = VALUES[row.system, row.top], VALUES[baseline]
+        top = int(row.environment)
+        a, b = VALUES[row.arm.system, top], VALUES[row.baseline.system, 0 if row.baseline.system == NO_RAG else top]
         assert row.test == compare_paired(a, b, resamples=50, permutations=99, seed=3)
     assert found[0].test.left_out == 1
     assert [row.p_holm for row in found] == holm([row.test.p for row in found])
     deep = tabulated([record(system, top, "q", top / 100) for system in ("raw", "trained") for top in (5, 20)])
-    assert [(row.top, row.test.difference) for row in deep.comparisons] == [(5, 0.0), (20, 0.0)]
+    assert [(row.environment, row.test.difference) for row in deep.comparisons] == [("5", 0.0), ("20", 0.0)]
 
 
 def test_counts_of_cut_empty_and_undecided_answers():

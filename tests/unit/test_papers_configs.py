@@ -6,10 +6,9 @@ from querylect.cli import main
 from querylect.configs.paper import AVERAGE, PaperConfig, dump_paper, known_papers, load_paper
 from querylect.data.published import published
 from querylect.errors import ConfigError
-from querylect.eval.answers.figures import Mean
 from querylect.eval.papers.cases import case_rows
 from querylect.eval.papers.records import PaperRecord
-from querylect.eval.papers.results import PaperResults, PaperRow
+from querylect.eval.papers.results import Mean, PaperResults, PaperRow
 from querylect.eval.papers.sweeps import sweep_systems
 from querylect.eval.papers.tables import markdown
 from querylect.methods.methods import method_settings
@@ -136,8 +135,9 @@ def test_a_case_study_shows_the_first_question_that_all_its_systems_answered():
 
     def record(system, question, answer):
         plain = {key: {} for key in ("documents", "scores", "judged", "prompts", "spent")}
-        rest = {"searched": True, "failure": "", "text": None, "chosen": "", "cut": False, "key": ""}
-        return PaperRecord("nq", system, question, f"text of {question}", answer=answer, notes=notes, **plain, **rest)
+        rest = {"searched": True, "failure": "", "text": None, "chosen": "", "cut": False, "key": "", "task": "nq"}
+        names = {"system": system, "question_id": question, "question": f"text of {question}"}
+        return PaperRecord(**names, answer=answer, notes=notes, **plain, **rest)
 
     answers = {"misknow_wiki": (None, "x", "y"), "misknow_qa": ("u", "v" * 999, "w")}
     cells = {

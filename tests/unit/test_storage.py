@@ -104,7 +104,7 @@ READ_OTHERWISE = {
     "storage.py": "parse_json itself",
     "slurm/ready.py": "the standard library alone; written by our own services",
     "doctor/machine.py": "a report of our own child process",
-    "eval/tasks/generator.py": "one quoted string",
+    "eval/tasks/reader.py": "one quoted string",
 }
 
 

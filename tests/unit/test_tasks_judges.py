@@ -4,7 +4,7 @@ import json
 
 import pytest
 from querylect.data.types import Document, Question
-from querylect.eval.answers.gold import Gold
+from querylect.eval.tasks.gold import Gold
 from querylect.eval.tasks.judges import JUDGES, NO_STATEMENTS, OFF_FORMAT, Case, Setting, judged
 from querylect.llms.access import Llm
 from querylect.methods.runner import Runner

@@ -1,11 +1,13 @@
-"""One record per case, batch by batch: what `querylect answers` and `querylect paper` have in common.
+"""What a reader answered, one record per case, batch by batch: shared by `querylect answers` and `querylect paper`.
 
-A case whose key is in the journal keeps what was asked for it. The others are made in batches, each of which is on the
-disk before the next begins, so the command that is given again after a kill goes on where it stopped.
+A case whose key is in the journal keeps its record. The others are made in batches, each of which is on the disk before
+the next begins, so a command that is rerun after a kill resumes where it stopped.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 from ...errors import EngineUnavailableError
@@ -13,6 +15,41 @@ from ...llms.access import Llm
 from ...storage import KeyedJournal, Record
 
 Case = TypeVar("Case")
+Row = TypeVar("Row", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReaderRecord:
+    """One system's answer to one question."""
+
+    system: str
+    question_id: str
+    question: str
+    documents: tuple[str, ...]
+    """Ids of the documents in the prompt, in order."""
+    answer: str | None
+    """None where it is missing."""
+    chosen: str
+    """Multiple choice: the letter of the option that the answer names; "" where it names none."""
+    cut: bool
+    """Whether the answer was cut at its token limit."""
+    scores: Mapping[str, float | None]
+    """By metric; None where the answer is missing or the metric does not apply."""
+    key: str
+    """Hash of everything that the record depends on."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether nothing of it has to be asked again."""
+        return self.answer is not None
+
+
+Answered = TypeVar("Answered", bound=ReaderRecord)
+
+
+def open_journal(path: Path, kind: type[Answered]) -> KeyedJournal[Answered]:
+    """The journal of a run; records that are not whole are made again."""
+    return KeyedJournal(path, kind, "Remove it, or give another --output.", complete=lambda record: record.whole)
 
 
 def keyed_records(
@@ -43,6 +80,17 @@ def keyed_records(
         if advance is not None:
             advance(start + len(part), len(pending))
     return [reuse(case, known[key]) for case, key in cases]
+
+
+def by_row(records: Iterable[Answered], row: Callable[[Answered], Row]) -> dict[Row, dict[str, Answered]]:
+    """The records by row of a table, then by question. Raises ValueError for two of one question in a row."""
+    rows: dict[Row, dict[str, Answered]] = {}
+    for record in records:
+        answers = rows.setdefault(row(record), {})
+        if record.question_id in answers:
+            raise ValueError(f"the question {record.question_id!r} has two records in the row {row(record)}")
+        answers[record.question_id] = record
+    return rows
 
 
 def refuse_silence(missing: Sequence[bool], reader: Llm) -> None:

@@ -5,9 +5,11 @@ import json
 import pytest
 from querylect.configs.schema import RunConfig
 from querylect.errors import ConfigError, DataError
-from querylect.eval.answers.gold import gold_answers, read_gold
+from querylect.eval.tasks.gold import gold_answers, read_gold
 
 from ..raising import refused
+
+SCORES = ("accuracy", "f1", "em")
 
 
 def file(tmp_path, *rows):
@@ -39,7 +41,7 @@ def test_open_questions_in_every_form(tmp_path):
     }
     assert (gold.skipped, gold.choice) == (3, False)
     assert gold.by_id["nq"].question.text == "who?"
-    assert gold.by_id["nq"].score("It was Röntgen") == pytest.approx({"accuracy": 1, "f1": 0.5, "em": 0})
+    assert gold.by_id["nq"].score("It was Röntgen", "", SCORES) == pytest.approx({"accuracy": 1, "f1": 0.5, "em": 0})
 
 
 def test_multiple_choice_by_letter_text_and_list(tmp_path):
@@ -54,8 +56,9 @@ def test_multiple_choice_by_letter_text_and_list(tmp_path):
     assert [found.right for found in gold.by_id.values()] == [1, 9, 1]
     assert gold.choice
     assert gold.by_id["a"].question.options == ("yes", "no")
-    assert gold.by_id["a"].score("B") == {"accuracy": 1.0, "f1": None, "em": None}
-    assert gold.by_id["a"].score("no idea")["accuracy"] == 0
+    assert gold.by_id["a"].score(None, "", ["accuracy"]) == {"accuracy": None}
+    assert gold.by_id["a"].score("B", "B", SCORES) == {"accuracy": 1.0, "f1": None, "em": None}
+    assert gold.by_id["a"].score("no idea", "", SCORES)["accuracy"] == 0
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,10 @@
-"""The reader's prompts, the same for all methods of a task, and the parser of its answers.
+"""How a reader is asked, and how its answers are read.
 
-Multiple choice: step by step and then a letter, as one JSON object (the MIRAGE template of seed 000, figures 3 and 12;
-seed 001, section 3.3). Open questions: a short answer, or one after some thinking (seed 004, section 3.2). Content
-questions: a few sentences from the documents alone, or a refusal (seed 002, appendix H.3). The wording is this
-project's own. Without documents the prompt does not mention any.
+`reader_prompt` is that of `querylect answers`, `generator_prompt` that of all methods of a paper's task. Its multiple
+choice: step by step and then a letter, as one JSON object (the MIRAGE template of seed 000, figures 3 and 12; seed 001,
+section 3.3). Open questions: a short answer, or one after some thinking (seed 004, section 3.2). Content questions: a
+few sentences from the documents alone, or a refusal (seed 002, appendix H.3). The wording is this project's own.
+Without documents the prompts do not mention any.
 """
 
 import json
@@ -15,11 +16,20 @@ from ...configs.paper import Style
 from ...data.types import Document, Question
 from ...llms.base import Message, Prompt
 from ...llms.structured import without_thinking
-from ..answers.metrics import chosen, letter
-from ..answers.prompt import CHOICE, SHORT, shortened
+from .metrics import chosen, letter
 
-VERSION = "generator-1"
-"""Increase with every change of the wording: every result records it."""
+ANSWERS_VERSION, GENERATOR_VERSION = "answers-1", "generator-1"
+"""Of the two prompts. Increase with every change of the wording: every result records it."""
+
+_SHORT = (
+    "Answer with the shortest text that is complete, such as a name, a date, a number or a few words, and write "
+    "nothing else."
+)
+_CHOICE = "Answer with the letter of the right option and write nothing else."
+_DOCUMENTS = (
+    "Answer the question. These documents were found for it, the best match first; they may or may not hold the answer."
+)
+_ALONE = "Answer the question from what you know."
 
 _EXPERT = "You are a careful {field} expert. "
 _TASK = "Answer the question below."
@@ -55,21 +65,27 @@ class ReaderAnswer:
     """Multiple choice: the index of the named option; None where none is named, which counts as wrong."""
 
 
+def reader_prompt(question: Question, documents: Sequence[Document], words: int) -> Prompt:
+    """One user message, for chat templates without a system role; each document is cut to `words` words."""
+    parts = [_DOCUMENTS if documents else _ALONE]
+    parts += [*numbered(documents, words), with_options(question), _CHOICE if question.options else _SHORT]
+    return Prompt((Message(role="user", content="\n\n".join(parts)),), ANSWERS_VERSION)
+
+
 def generator_prompt(
     question: Question, documents: Sequence[Document], style: Style, words: int, field: str = ""
 ) -> Prompt:
     """One user message; each document is cut to `words` words, `field` is the expert's field."""
-    passages = [f"[{i}] {shortened(document, words)}" for i, document in enumerate(documents, start=1)]
+    passages = numbered(documents, words)
     if style == "grounded" and not passages:
         passages = [_NONE_FOUND]
-    options = [f"{letter(i)}. {option}" for i, option in enumerate(question.options)]
     parts = [
         (_EXPERT.format(field=field) if field else "") + (_TASK_WITH_DOCUMENTS if passages else _TASK),
         *(["Documents:\n" + "\n\n".join(passages)] if passages else []),
-        "\n".join([f"Question: {question.text}", *options]),
-        _instruction(bool(options), style),
+        with_options(question),
+        _instruction(bool(question.options), style),
     ]
-    return Prompt((Message(role="user", content="\n\n".join(parts)),), f"{VERSION}/{style}")
+    return Prompt((Message(role="user", content="\n\n".join(parts)),), f"{GENERATOR_VERSION}/{style}")
 
 
 def read_answer(text: str, question: Question, style: Style) -> ReaderAnswer:
@@ -81,12 +97,33 @@ def read_answer(text: str, question: Question, style: Style) -> ReaderAnswer:
     return ReaderAnswer(lines[-1].strip().strip("*").strip() if lines else reply)
 
 
+def numbered(documents: Sequence[Document], words: int) -> list[str]:
+    """Each document on a line with its number."""
+    return [f"[{number}] {shortened(document, words)}" for number, document in enumerate(documents, start=1)]
+
+
+def with_options(question: Question) -> str:
+    """The question, and its options on a line each."""
+    return "\n".join([f"Question: {question.text}", *lettered(question.options)])
+
+
+def lettered(options: Sequence[str]) -> list[str]:
+    """Each option with its letter."""
+    return [f"{letter(index)}. {option}" for index, option in enumerate(options)]
+
+
+def shortened(document: Document, words: int) -> str:
+    """Title and text on one line, in at most `words` words."""
+    tokens = ": ".join(part for part in (document.title, document.text) if part).split()
+    return " ".join(tokens[:words]) + ("…" if len(tokens) > words else "")
+
+
 def _instruction(choice: bool, style: Style) -> str:
     if style == "grounded":
         return _GROUNDED
     if style == "reasoned":
         return _THINK_CHOICE if choice else _THINK_SHORT
-    return CHOICE if choice else SHORT
+    return _CHOICE if choice else _SHORT
 
 
 def _choice(reply: str, options: Sequence[str]) -> ReaderAnswer:

@@ -6,7 +6,7 @@ text; `answer` is then the letter or the text of the right option.
 """
 
 import string
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from ...data.beir import beir_folder
 from ...data.jsonl import identifier_of, read_records
 from ...data.types import Document, Question
 from ...errors import ConfigError, DataError
-from .metrics import chosen, contains, exact_match, f1
+from .metrics import letter, score_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,15 +32,16 @@ class Gold:
     contents: tuple[Document, ...] = ()
     """Content questions of a paper: the documents that answer it."""
 
-    def score(self, answer: str) -> dict[str, float | None]:
-        """The metrics of an answer, each in [0, 1]; None where a metric does not apply."""
+    def score(self, answer: str | None, option: str, names: Sequence[str]) -> dict[str, float | None]:
+        """The metrics `names` of an answer that names the option with this letter, each in [0, 1].
+
+        None where the answer is missing, and for all but the accuracy of multiple choice. Raises as `score_text`.
+        """
+        if answer is None:
+            return dict.fromkeys(names)
         if self.right is not None:
-            return {"accuracy": float(chosen(answer, self.question.options) == self.right), "f1": None, "em": None}
-        return {
-            "accuracy": contains(answer, self.answers),
-            "f1": f1(answer, self.answers),
-            "em": exact_match(answer, self.answers),
-        }
+            return {name: float(option == letter(self.right)) if name == "accuracy" else None for name in names}
+        return dict(score_text(answer, self.answers, names))
 
 
 @dataclass(frozen=True, slots=True)
