@@ -6,6 +6,7 @@ Only `main` turns errors into exit codes: 2 for what the user can fix, 1 for oth
 
 import logging
 import os
+import secrets
 import shlex
 import sys
 import traceback
@@ -350,7 +351,7 @@ def serve(
     from .envs.preflight import check_environment
     from .envs.server.auth import token_of
 
-    token = token_of(settings.client.token_env) or None
+    token = token_of(settings.client.token_env) or (None if tell is None else secrets.token_urlsafe(32))
     served = settings.env if tell is None else settings.env.model_copy(update=PRIVATE)
     check_environment(served)
     if facing is not None:
@@ -370,7 +371,7 @@ def serve(
 
     def ready(url: str) -> None:
         if tell is not None:
-            register_service(tell, url, served)
+            register_service(tell, url, served, token or "")
         typer.echo(url)
 
     serve_environment(served, token=token, ready=ready, writer=writer, extend=extend)

@@ -190,8 +190,9 @@ class Services:
             if not Path(index).exists():
                 log.info("building %s", index)
                 build_index(config.env)
-            url = self._stack.enter_context(local_service(config.env))
-            register_service(self._addresses / f"{Path(index).name}.json", url, config.env)
+            service = self._stack.enter_context(local_service(config.env))
+            address = self._addresses / f"{Path(index).name}.json"
+            register_service(address, service.url, config.env, service.token or "")
             self._stack.enter_context(_variable(VARIABLE, str(self._addresses)))
             self._clients[index] = self._stack.enter_context(open_environment(config))
         return self._clients[index]

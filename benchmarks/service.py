@@ -21,7 +21,7 @@ import multiprocessing
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import count, islice
@@ -33,6 +33,7 @@ import httpx
 from machine import describe, seconds
 from querylect.configs.schema import ClientConfig, DatasetConfig, EnvironmentConfig
 from querylect.data.load import load_dataset
+from querylect.envs.client.address import ServiceAddress
 from querylect.envs.client.child_process import local_service
 from querylect.envs.client.client import EnvironmentClient
 from querylect.envs.index.arrays import mapped, read_words
@@ -85,9 +86,9 @@ def measure_bm25(config: EnvironmentConfig, texts: list[str], rounds: int) -> No
     uncached = config.model_copy(update={"cache_bytes": 0})
     plain_bodies = [json.dumps({"queries": batch, "k": K}) for batch in batches]
     with (
-        local_service(uncached) as url,
+        local_service(uncached) as service,
         plain_server(config.index, ids) as plain_url,
-        post_all(f"{url}/v1/search", [ours(batch) for batch in batches]) as ask_ours,
+        post_all(f"{service.url}/v1/search", [ours(batch) for batch in batches], service.headers) as ask_ours,
         post_all(f"{plain_url}/search", plain_bodies) as ask_plain,
     ):
         print(f"{len(ids)} documents, {len(batches)} batches of {BATCH} plans, k = {K}, {CONNECTIONS} connections")
@@ -126,13 +127,15 @@ def ours(batch: Sequence[str]) -> str:
 
 
 @contextmanager
-def post_all(url: str, bodies: Sequence[str]) -> Iterator[Callable[[], object]]:
+def post_all(
+    url: str, bodies: Sequence[str], headers: Mapping[str, str] | None = None
+) -> Iterator[Callable[[], object]]:
     """A call that posts all bodies over a few kept connections and reads the answers."""
     limits = httpx.Limits(max_connections=CONNECTIONS)
     with httpx.Client(trust_env=False, timeout=120, limits=limits) as http, ThreadPoolExecutor(CONNECTIONS) as pool:
 
         def post(body: str) -> int:
-            answer = http.post(url, content=body, headers={"Content-Type": "application/json"})
+            answer = http.post(url, content=body, headers={"Content-Type": "application/json", **(headers or {})})
             answer.raise_for_status()
             return len(json.loads(answer.content)["rankings"])
 
@@ -200,16 +203,16 @@ def measure_dense(config: EnvironmentConfig, texts: list[str], model: str, round
     asked = texts[:640]
     alone = [[ours([text]) for text in asked[start::32]] for start in range(32)]
     together = [ours(asked[start : start + 32]) for start in range(0, len(asked), 32)]
-    with local_service(uncached) as url, asyncio.Runner() as runner:
+    with local_service(uncached) as service, asyncio.Runner() as runner:
         calls = {
-            "32 connections, one plan each": lambda: runner.run(post_in_turn(url, alone)),
-            "one connection, 32 plans each": lambda: runner.run(post_in_turn(url, [together])),
+            "32 connections, one plan each": lambda: runner.run(post_in_turn(service, alone)),
+            "one connection, 32 plans each": lambda: runner.run(post_in_turn(service, [together])),
         }
         rates = in_turns(calls, len(asked), rounds)
     report(rates, "32 connections, one plan each")
 
     fresh = (f"{texts[n % len(texts)]} {n // len(texts)}" for n in count())
-    with local_service(config) as url, connected(url) as (client, run):
+    with local_service(config) as service, connected(service) as (client, run):
         before: list[SearchPlan] = []
 
         def step(half_known: bool) -> None:
@@ -226,15 +229,16 @@ def measure_dense(config: EnvironmentConfig, texts: list[str], model: str, round
     report(rates, "half of it known")
 
 
-async def post_in_turn(url: str, bodies: Sequence[Sequence[str]]) -> None:
+async def post_in_turn(service: ServiceAddress, bodies: Sequence[Sequence[str]]) -> None:
     """Post the bodies of each list one after the other, every list over a connection of its own, side by side."""
-    place = httpx.URL(url)
+    place = httpx.URL(service.url)
+    token = "".join(f"{name}: {value}\r\n" for name, value in service.headers.items())
 
     async def connection(mine: Sequence[str]) -> None:
         reader, writer = await asyncio.open_connection(place.host, place.port)
         for body in mine:
             content = body.encode()
-            head = f"POST /v1/search HTTP/1.1\r\nHost: {place.host}\r\nContent-Type: application/json\r\n"
+            head = f"POST /v1/search HTTP/1.1\r\nHost: {place.host}\r\nContent-Type: application/json\r\n{token}"
             writer.write(f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content)
             answer = (await reader.readuntil(b"\r\n\r\n")).lower()
             assert answer.startswith(b"http/1.1 200 "), answer
@@ -246,10 +250,10 @@ async def post_in_turn(url: str, bodies: Sequence[Sequence[str]]) -> None:
 
 
 @contextmanager
-def connected(url: str) -> Iterator[tuple[EnvironmentClient, Callable[[Coroutine], None]]]:
+def connected(service: ServiceAddress) -> Iterator[tuple[EnvironmentClient, Callable[[Coroutine], None]]]:
     """A connected client, and how a call of it is run."""
     with asyncio.Runner() as runner:
-        client = EnvironmentClient(ClientConfig(urls=[url], timeout=300, deadline=600))
+        client = EnvironmentClient(ClientConfig(timeout=300, deadline=600), [service])
         runner.run(client.environment())
         try:
             yield client, runner.run

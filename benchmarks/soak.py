@@ -225,7 +225,7 @@ class Soak:
 
     def _drip(self, row: Row, over: threading.Event) -> None:
         host, port = self.service.url.removeprefix("http://").split(":")
-        head = f"POST /v1/search HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n"
+        head = f"POST /v1/search HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n"
         held: list[socket.socket] = []
         while not over.wait(0.2):
             with suppress(OSError):

@@ -27,7 +27,7 @@ def hold_up(row: Row, service: Service, asker: Asker, token: str, read_seconds: 
 
 async def _together(row: Row, url: str, asker: Asker, token: str, read_seconds: float) -> Counter:
     host, port = url.removeprefix("http://").split(":")
-    head = f"POST /v1/search HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n".encode()
+    head = f"POST /v1/search HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n".encode()
     body = head + b'Content-Type: application/json\r\nContent-Length: 900\r\n\r\n{"plans": ['
     ends: Counter = Counter()
 

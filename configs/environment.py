@@ -262,6 +262,8 @@ class EnvironmentConfig(Section):
     """Maximum texts per search plan, over all its probes; a larger plan gets 413."""
     max_characters: Annotated[int, Field(ge=1)] = 65_536
     """Maximum characters in the texts of one search plan; a longer plan gets 413."""
+    max_request_characters: Annotated[int, Field(ge=1)] = 2**21
+    """Maximum characters in the texts of all plans of a request, 16,384 for each of 128; a longer request gets 413."""
     max_body_bytes: Annotated[int, Field(ge=1024)] = 32 * 2**20
     """Maximum bytes of a request body; a larger one gets 413."""
     read_seconds: Annotated[float, Field(gt=0)] = 20.0

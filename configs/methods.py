@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from .rewriter import ChrConfig, HcqrConfig, MultiQueryConfig
-from .section import Section
+from .section import MAX_WEIGHT, PositiveWeight, Section, Weight
 
 _ONLY = [""]
 """Sources of a method that searches the only knowledge base."""
@@ -45,7 +45,7 @@ class ChrMethodConfig(OneQueryConfig, ChrConfig):
 class PassageConfig(OneQueryConfig):
     """`query2doc`: the question and a generated passage."""
 
-    keep_question_weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    keep_question_weight: PositiveWeight | None = None
     """Weight of the question in the query; None: the rewriter's default (docs/rewriters.md)."""
 
 
@@ -61,7 +61,7 @@ class HydeConfig(PassageConfig):
 class TaggedConfig(PassageConfig):
     """`general`, `explore`, `direct`, `small`: tagged rewrites."""
 
-    rewrite_weight: Annotated[float, Field(allow_inf_nan=False)] = 1.0
+    rewrite_weight: Weight = 1.0
     """Weight of a rewrite in its probe."""
     max_rewrites: Annotated[int, Field(ge=1)] = 4
     """Maximum rewrites per answer; more is a format failure."""
@@ -245,7 +245,7 @@ class FirstTitlesConfig(TrainingFreeConfig):
 
     n: Annotated[int, Field(ge=1, le=32)] = 1
     """Number of titles."""
-    weight: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.2
+    weight: Annotated[float, Field(gt=0, le=MAX_WEIGHT, allow_inf_nan=False)] = 0.2
     """Weight of each title; the question's is 1."""
 
 
@@ -265,7 +265,7 @@ class WeightedWordsConfig(TrainingFreeConfig):
 
     n: Annotated[int, Field(ge=1)] = 3
     """Number of content words."""
-    weight: Annotated[float, Field(allow_inf_nan=False)] = 0.3
+    weight: Weight = 0.3
     """Weight of the content words; the question's is 1."""
 
 

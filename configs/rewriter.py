@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator
 
 from .llm import AnswerForm, LlmConfig
-from .section import Section
+from .section import PositiveWeight, Section, Weight
 
 QueryRole = Literal["support", "distinction", "key_features"]
 """The three queries of HCQR, in order."""
@@ -67,10 +67,10 @@ class RewriterConfig(Section):
     name: str = "small"
     """`general`, `explore` or `direct` (prompt levels of Yuan et al.), `small` (few-shot, for small models), `hyde` or
     `query2doc` (the whole answer is a passage to search with), `multi_query`, `hcqr` or `chr` (docs/methods.md)."""
-    keep_question_weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    keep_question_weight: PositiveWeight | None = None
     """Weight of the question in every probe; 0: search with the rewrite alone. None: the rewriter's default, which is 1
     for hyde, 5 (BM25) or 1 (other retrievers) for query2doc, and 0 for the others."""
-    rewrite_weight: Annotated[float, Field(allow_inf_nan=False)] = 1.0
+    rewrite_weight: Weight = 1.0
     """Weight of a rewrite in its probe."""
     max_rewrites: Annotated[int, Field(ge=1)] = 4
     """Maximum rewrites per answer; more is a format failure."""

@@ -28,7 +28,7 @@ from .mix_values import filled_in
 from .names import Name
 from .questions import ExtendConfig, QuestionsConfig
 from .rewriter import ChrConfig, HcqrConfig, MultiQueryConfig, RewriterConfig
-from .section import Section
+from .section import PositiveWeight, Section
 from .training import GuardConfig, TrainConfig, WarmStartConfig
 
 __all__ = [
@@ -157,7 +157,7 @@ class RolloutConfig(Section):
     """Maximum tokens of each shown document."""
     observation_tokens: Annotated[int, Field(ge=1)] | None = None
     """Maximum tokens of all documents shown to one turn, best ranked first; None: documents × document_tokens."""
-    keep_rewrites_weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    keep_rewrites_weight: PositiveWeight = 0.0
     """Weight of earlier turns' rewrites in every probe of a later turn's search plan; 0: leave them out."""
     micro_batch: Annotated[int, Field(ge=1)] = 256
     """Generation batch size in sequences (engine transformers; vLLM forms its own batches)."""

@@ -1,6 +1,13 @@
 """What every section of a run's settings has in common."""
 
-from pydantic import BaseModel, ConfigDict
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+MAX_WEIGHT = 1e6
+"""Largest weight of a text in a search plan, of either sign: scores stay finite in every retriever, in float32 too."""
+Weight = Annotated[float, Field(ge=-MAX_WEIGHT, le=MAX_WEIGHT, allow_inf_nan=False)]
+PositiveWeight = Annotated[float, Field(ge=0, le=MAX_WEIGHT, allow_inf_nan=False)]
 
 
 class Section(BaseModel):

@@ -8,6 +8,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from ..configs.section import Weight
+
 Fusion = Literal["max", "rrf", "interleave", "sum"]
 
 
@@ -28,7 +30,7 @@ class Term(_Frozen):
     """One text and its weight; a negative weight pushes documents like it away."""
 
     text: str
-    weight: float = Field(default=1.0, allow_inf_nan=False)
+    weight: Weight = 1.0
 
 
 def speaks(term: Term) -> bool:
@@ -58,6 +60,11 @@ class SearchPlan(_Frozen):
     probes: tuple[Probe, ...] = Field(min_length=1)
     fuse: Fusion = "max"
     k: int = Field(default=10, ge=1)
+
+    @property
+    def characters(self) -> int:
+        """Characters of all its texts."""
+        return sum(len(term.text) for probe in self.probes for term in probe.terms)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({' | '.join(map(_summary, self.probes))}, fuse={self.fuse!r}, k={self.k})"

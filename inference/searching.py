@@ -12,7 +12,7 @@ from ..configs.mix import environments
 from ..configs.schema import EnvironmentConfig, RunConfig
 from ..configs.trust import FLAG
 from ..envs.client.client import SyncEnvironmentClient
-from ..envs.client.connect import known_urls
+from ..envs.client.connect import known_services
 from ..envs.environment import Environment
 from ..envs.plan import SearchPlan
 from ..envs.server.schemas import HitBody
@@ -110,5 +110,5 @@ _HELP = (
 
 
 def _open(config: RunConfig) -> Searcher:
-    urls = known_urls(config)
+    urls = known_services(config)
     return IndexSearcher(config.env) if urls is None else SyncEnvironmentClient(config.client, urls=urls)

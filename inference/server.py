@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, TypeVar
 
-from fastapi import APIRouter, FastAPI, HTTPException, Request, Response
+from fastapi import APIRouter, FastAPI, HTTPException, Request
 from pydantic import Field
 
 from ..data.types import Question
@@ -19,6 +19,7 @@ from ..envs.page.router import MAX_OPTIONS, MAX_QUESTION, PageRewrite, Search
 from ..envs.plan import SearchPlan
 from ..envs.server.app import ServiceState
 from ..envs.server.batching import OverloadedError
+from ..envs.server.connection import ClientGoneError, disconnected
 from ..envs.server.middleware import note
 from ..envs.server.schemas import MAX_K, HitBody, RequestBody, Wire
 from ..errors import EnvironmentUnavailableError, QuerylectError, RequestError
@@ -185,23 +186,19 @@ def _router(service: ServiceState, rewriter: Rewriter, shutdown: asyncio.Event) 
     card = service.environment.card
 
     @router.post("/v1/rewrite", response_model=RewriteAnswer)
-    async def rewrite(body: RewriteRequest, request: Request) -> RewriteAnswer | Response:
+    async def rewrite(body: RewriteRequest, request: Request) -> RewriteAnswer:
         """Rewrite every question; the served index is searched where a later turn is shown documents."""
         questions = _admitted_questions(body, request, rewriter)
         work = rewriter.arewrite(questions, retriever=card, turn=body.turn, client=_Searcher(service, request))
-        results = await _while_connected(request, work, shutdown)
-        if results is None:
-            return _client_closed()
+        results = await _while_serving(request, work, shutdown)
         return RewriteAnswer(rewriter=rewriter.name, rewrites=[RewriteBody.of(result) for result in results])
 
     @router.post("/v1/ask", response_model=AskAnswer)
-    async def ask(body: AskRequest, request: Request) -> AskAnswer | Response:
+    async def ask(body: AskRequest, request: Request) -> AskAnswer:
         """Rewrite every question and search, turn after turn, each shown what the one before it found."""
         questions = _admitted_questions(body, request, rewriter)
         searched = rewriter.asearch(questions, _Searcher(service, request), turns=body.turns, retriever=card, k=body.k)
-        results = await _while_connected(request, searched, shutdown)
-        if results is None:
-            return _client_closed()
+        results = await _while_serving(request, searched, shutdown)
         answers = []
         for result in results:
             ranking = None if result.ranking is None else [_hit_body(hit, body.with_text) for hit in result.ranking]
@@ -252,14 +249,14 @@ def _admitted_questions(body: RewriteRequest | AskRequest, request: Request, rew
     ]
 
 
-async def _while_connected(request: Request, work: Awaitable[Value], shutdown: asyncio.Event) -> Value | None:
-    """The result of `work`; None, and `work` is cancelled, if the client disconnects first.
+async def _while_serving(request: Request, work: Awaitable[Value], shutdown: asyncio.Event) -> Value:
+    """The result of `work`, which is cancelled, with a ClientGoneError, if the client disconnects first.
 
     Raises OverloadedError if the service shuts down first (`shutdown`), also while the model is running,
     HTTPException 500 if the rewriter fails, and the errors of a search.
     """
     work_task = asyncio.ensure_future(work)
-    disconnect_task = asyncio.ensure_future(_disconnected(request))
+    disconnect_task = asyncio.ensure_future(disconnected(request))
     shutdown_task = asyncio.ensure_future(shutdown.wait())
     try:
         await asyncio.wait({work_task, disconnect_task, shutdown_task}, return_when=asyncio.FIRST_COMPLETED)
@@ -267,7 +264,7 @@ async def _while_connected(request: Request, work: Awaitable[Value], shutdown: a
             return await work_task
         if shutdown_task.done():
             raise OverloadedError(GOING_DOWN)
-        return None
+        raise ClientGoneError
     except ClosedError as error:
         raise OverloadedError(GOING_DOWN) from error
     except (RequestError, OverloadedError, EnvironmentUnavailableError):
@@ -278,17 +275,6 @@ async def _while_connected(request: Request, work: Awaitable[Value], shutdown: a
         for task in (work_task, disconnect_task, shutdown_task):
             task.cancel()
         await asyncio.gather(work_task, disconnect_task, shutdown_task, return_exceptions=True)
-
-
-async def _disconnected(request: Request) -> None:
-    """Return when the client has closed the connection."""
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-
-
-def _client_closed() -> Response:
-    """A response that nobody receives, since the connection is closed. The log shows its status 499."""
-    return Response(status_code=499)
 
 
 def _hit_body(hit: HitBody, with_text: bool) -> HitBody:

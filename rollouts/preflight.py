@@ -3,7 +3,7 @@
 from ..configs.evaluation import SpecConfig
 from ..configs.mix import chosen
 from ..configs.schema import RunConfig
-from ..envs.client.connect import known_urls
+from ..envs.client.connect import known_services
 from ..envs.preflight import check_environment, check_retriever
 from ..rewriters.registry import refuse_unknown
 from ..sources import resolve_model
@@ -16,7 +16,7 @@ def check_run(config: RunConfig, env: str | None = None) -> None:
     """
     for member in chosen(config, env).values():
         refuse_unknown(member.rewriter.name)
-        if known_urls(member) is None:
+        if known_services(member) is None:
             check_environment(member.env)
     resolve_model(config.policy.model)
 

@@ -1,12 +1,14 @@
 """The environment service as a child process that never outlives its parent.
 
 The parent holds the write end of the child's standard input: the first line is the configuration, and its end stops
-the child, which also looks whether the parent is still there. The child binds port 0 itself and reports its URL, or its
-error, through a second pipe. It lives in a session of its own, so that Ctrl-C in a terminal reaches the parent alone.
+the child, which also looks whether the parent is still there. The second line is a token made for this child, so that
+no other user of the machine can ask it. The child binds port 0 itself and reports its URL, or its error, through a
+second pipe. It lives in a session of its own, so that Ctrl-C in a terminal reaches the parent alone.
 """
 
 import logging
 import os
+import secrets
 import subprocess
 import sys
 import threading
@@ -18,6 +20,7 @@ from typing import IO
 
 from ...configs.schema import EnvironmentConfig
 from ...errors import EnvironmentUnavailableError, QuerylectError
+from .address import ServiceAddress
 from .discovery import PRIVATE
 
 log = logging.getLogger(__name__)
@@ -30,8 +33,8 @@ SHOWN_LINES = 20
 
 
 @contextmanager
-def local_service(config: EnvironmentConfig, ready_seconds: float = READY_SECONDS) -> Iterator[str]:
-    """Run the service of `config` on a free loopback port while the block runs; gives its URL.
+def local_service(config: EnvironmentConfig, ready_seconds: float = READY_SECONDS) -> Iterator[ServiceAddress]:
+    """Run the service of `config` on a free loopback port while the block runs; gives its URL and token.
 
     Raises what the service raised while it opened (IndexFolderError, DataError, …), and EnvironmentUnavailableError
     with the child's last lines where it died or was not ready in time.
@@ -40,7 +43,7 @@ def local_service(config: EnvironmentConfig, ready_seconds: float = READY_SECOND
     try:
         url = child.wait_ready(ready_seconds)
         log.info("local environment service at %s (process %d)", url, child.process.pid)
-        yield url
+        yield ServiceAddress(url, child.token)
     finally:
         child.stop()
 
@@ -49,6 +52,7 @@ class _Child:
     """The child process, its report and the last lines of its output."""
 
     def __init__(self, config: EnvironmentConfig) -> None:
+        self.token = secrets.token_urlsafe(32)
         self._report, report = Pipe(duplex=False)
         settings = config.model_copy(update=PRIVATE).model_dump_json()
         with report:
@@ -67,7 +71,7 @@ class _Child:
         self._reader = threading.Thread(target=self._read_lines, args=(self.process.stdout,), daemon=True)
         self._reader.start()
         with suppress(BrokenPipeError):
-            self.process.stdin.write(settings.encode() + b"\n")
+            self.process.stdin.write(f"{settings}\n{self.token}\n".encode())
             self.process.stdin.flush()
 
     def wait_ready(self, seconds: float) -> str:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any, Self, TypeVar
 
 import httpx
@@ -27,6 +28,7 @@ from ..server.schemas import (
     PRIMARY_METRIC,
     EnvironmentInfo,
     HitBody,
+    Limits,
     QuestionPage,
     SearchRequest,
     SearchResponse,
@@ -35,6 +37,7 @@ from ..server.schemas import (
     StepResponse,
     StepResult,
 )
+from .address import ServiceAddress
 from .transport import (
     CONCURRENT_REQUESTS,
     Call,
@@ -61,7 +64,7 @@ FIRST_CONTACT_SECONDS = 20.0
 class EnvironmentClient:
     """Asks the environment; use it inside one event loop and close it there (`async with`)."""
 
-    def __init__(self, config: ClientConfig, urls: Sequence[str] | None = None) -> None:
+    def __init__(self, config: ClientConfig, urls: Sequence[str | ServiceAddress] | None = None) -> None:
         """`urls` replaces `config.urls` and must be given where that is `local`.
 
         Raises ConfigError for an unusable URL or token.
@@ -141,7 +144,7 @@ class EnvironmentClient:
 
         rankings: list[list[HitBody]] = []
         with self._calling():
-            for outcome in await self._in_parts(plans, send):
+            for outcome in await self._in_parts(plans, [plan.characters for plan in plans], send):
                 if isinstance(outcome, OutageError):
                     raise outcome
                 rankings.append(outcome)
@@ -170,7 +173,7 @@ class EnvironmentClient:
             return answer.results
 
         with self._calling():
-            outcomes = await self._in_parts(steps, send)
+            outcomes = await self._in_parts(steps, [step.plan.characters for step in steps], send)
         results = [None if isinstance(outcome, OutageError) else outcome for outcome in outcomes]
         missing = results.count(None)
         if missing:
@@ -215,9 +218,13 @@ class EnvironmentClient:
         return infos[0]
 
     async def _in_parts(
-        self, items: Sequence[Item], send: Callable[[Sequence[Item], float], Awaitable[list[Part]]]
+        self,
+        items: Sequence[Item],
+        characters: Sequence[int],
+        send: Callable[[Sequence[Item], float], Awaitable[list[Part]]],
     ) -> list[Part | OutageError]:
-        """Send items in concurrent requests; the outcome of an item without an answer in time is an OutageError."""
+        """Send items, whose plans have so many characters, in concurrent requests within the service's limits; the
+        outcome of an item without an answer in time is an OutageError."""
         if not items:
             return []
         deadline = time.monotonic() + self._config.deadline
@@ -235,8 +242,8 @@ class EnvironmentClient:
             info = self._info or await self._discover(deadline)
         except OutageError as outage:
             return [outage] * len(items)
-        size = min(MAX_PLANS_PER_REQUEST, info.limits.max_plans)
-        tasks = [asyncio.create_task(deliver(items[start : start + size])) for start in range(0, len(items), size)]
+        bounds = _parts(characters, info.limits)
+        tasks = [asyncio.create_task(deliver(items[start:end])) for start, end in bounds]
         try:
             return [outcome for part in await asyncio.gather(*tasks) for outcome in part]
         finally:
@@ -257,7 +264,7 @@ class EnvironmentClient:
 class SyncEnvironmentClient:
     """The same client for synchronous callers: an event loop in a thread of its own. Close it (`with`)."""
 
-    def __init__(self, config: ClientConfig, urls: Sequence[str] | None = None) -> None:
+    def __init__(self, config: ClientConfig, urls: Sequence[str | ServiceAddress] | None = None) -> None:
         """As EnvironmentClient."""
         self._client = EnvironmentClient(config, urls)
         self._loop = asyncio.new_event_loop()
@@ -319,6 +326,18 @@ class SyncEnvironmentClient:
         except BaseException:
             future.cancel()
             raise
+
+
+def _parts(characters: Sequence[int], limits: Limits) -> list[tuple[int, int]]:
+    """Start and end of each request's plans, which have so many characters."""
+    most = min(MAX_PLANS_PER_REQUEST, limits.max_plans)
+    starts, total = [0], 0
+    for i, size in enumerate(characters):
+        total += size
+        if i > starts[-1] and (i - starts[-1] == most or total > limits.max_request_characters):
+            starts.append(i)
+            total = size
+    return list(pairwise([*starts, len(characters)]))
 
 
 def _json(request: BaseModel) -> str:

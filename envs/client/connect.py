@@ -1,10 +1,11 @@
 """From a run's settings to a connected client: the one way that training, evaluation and rewriting reach a service."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 from ...configs.mix import environments, only
 from ...configs.schema import RunConfig
+from .address import ServiceAddress
 from .child_process import local_service
 from .client import SyncEnvironmentClient
 from .discovery import discover_services
@@ -22,17 +23,17 @@ def open_environment(config: RunConfig) -> Iterator[SyncEnvironmentClient]:
     Raises ConfigError where the config mixes several.
     """
     config = only(config, None)
-    urls = known_urls(config)
+    urls = known_services(config)
     if urls is None:
-        with local_service(config.env) as url, SyncEnvironmentClient(config.client, urls=[url]) as client:
+        with local_service(config.env) as service, SyncEnvironmentClient(config.client, urls=[service]) as client:
             yield client
     else:
         with SyncEnvironmentClient(config.client, urls=urls) as client:
             yield client
 
 
-def known_urls(config: RunConfig) -> list[str] | None:
-    """URLs of the running services; None where the run has to start its own."""
+def known_services(config: RunConfig) -> Sequence[str | ServiceAddress] | None:
+    """The running services; None where the run has to start its own."""
     return discover_services(config.env) if config.client.urls == "local" else config.client.urls
 
 

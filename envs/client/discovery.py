@@ -1,4 +1,5 @@
-"""Addresses of services that were started for a run from outside, such as by a cluster job: files in one folder.
+"""Addresses and tokens of services that were started for a run from outside, such as by a cluster job: files in one
+folder.
 
 `querylect serve --tell FOLDER/NAME.json` writes one, readable by its owner alone, once requests are taken. A run whose
 config says `client.urls: local` and whose variable QUERYLECT_SERVICES names the folder asks the services of its
@@ -14,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from ...configs.environment import EnvironmentConfig
 from ...errors import ConfigError
 from ...storage import data_sha256, storage
+from .address import ServiceAddress
 
 VARIABLE = "QUERYLECT_SERVICES"
 PRIVATE = {"host": "127.0.0.1", "port": 0, "playground": False}
@@ -30,12 +32,17 @@ class Service(BaseModel):
     """The index folder that it serves, as an absolute path."""
     settings: str
     """A hash of its settings, save those of PRIVATE: environments over one index may differ in their second stage."""
+    token: str = ""
+    """Its token; "" for that of `client.token_env`."""
 
 
-def register_service(path: Path, url: str, config: EnvironmentConfig) -> None:
-    """Write where the service of `config` answers, whole or not at all, for its owner alone. Raises StorageError."""
+def register_service(path: Path, url: str, config: EnvironmentConfig, token: str = "") -> None:
+    """Write where the service of `config` answers, and its token, whole or not at all, for its owner alone.
+
+    Raises StorageError.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    service = Service(url=url, index=_absolute(config), settings=_settings(config))
+    service = Service(url=url, index=_absolute(config), settings=_settings(config), token=token)
     with storage(
         lambda error: (
             f"the address of the service could not be written to {path} ({error.strerror}); name a file in a "
@@ -50,8 +57,8 @@ def register_service(path: Path, url: str, config: EnvironmentConfig) -> None:
             temporary.unlink(missing_ok=True)
 
 
-def discover_services(config: EnvironmentConfig) -> list[str] | None:
-    """The URLs of this environment's services in the folder $QUERYLECT_SERVICES; None where it is not set.
+def discover_services(config: EnvironmentConfig) -> list[ServiceAddress] | None:
+    """This environment's services in the folder $QUERYLECT_SERVICES; None where it is not set.
 
     Raises ConfigError where it is set and the folder has no service of this environment.
     """
@@ -61,8 +68,8 @@ def discover_services(config: EnvironmentConfig) -> list[str] | None:
     folder = Path(location)
     services = [_read(path) for path in sorted(folder.glob("*.json"))]
     target = (_absolute(config), _settings(config))
-    urls = [service.url for service in services if (service.index, service.settings) == target]
-    if not urls:
+    matching = [service for service in services if (service.index, service.settings) == target]
+    if not matching:
         indexes = ", ".join(sorted({service.index for service in services})) or "none"
         raise ConfigError(
             f"no service of the index {_absolute(config)} with the settings of this environment is handed over in "
@@ -70,7 +77,7 @@ def discover_services(config: EnvironmentConfig) -> list[str] | None:
             f"`querylect serve CONFIG --tell {shlex.quote(str(folder))}/NAME.json`, or unset {VARIABLE}.",
             code="no-service",
         )
-    return urls
+    return [ServiceAddress(service.url, service.token or None) for service in matching]
 
 
 def _read(path: Path) -> Service:

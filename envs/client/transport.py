@@ -9,8 +9,8 @@ import logging
 import math
 import time
 import uuid
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from email.utils import parsedate_to_datetime
 from typing import Generic, TypeVar
 
@@ -22,6 +22,7 @@ from ...configs.schema import ClientConfig
 from ...errors import ConfigError, RequestError, TokenError
 from ..server.auth import token_of
 from ..server.schemas import Problem
+from .address import ServiceAddress
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +46,8 @@ class Replica:
     """One URL of the service and its circuit; times are of the monotonic clock."""
 
     url: str
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """What every request to it carries: its token."""
     failures: int = 0
     """Failures since the last success."""
     rests_until: float = 0.0
@@ -151,19 +154,21 @@ class ClientStats:
 class Transport:
     """Sends requests to the replicas of one service, each in turn, the healthy first."""
 
-    def __init__(self, config: ClientConfig, urls: Sequence[str]) -> None:
+    def __init__(self, config: ClientConfig, urls: Sequence[str | ServiceAddress]) -> None:
         if not urls:
             message = "client.urls is empty; give at least one URL such as http://127.0.0.1:8080, or local."
             raise ConfigError(message, code="no-urls")
-        self.replicas = [Replica(_base_url(url)) for url in urls]
+        services = [ServiceAddress(url) if isinstance(url, str) else url for url in urls]
+        if any(service.token is None for service in services):
+            token = token_of(config.token_env)
+            services = [replace(service, token=token) if service.token is None else service for service in services]
+        self.replicas = [Replica(_base_url(service.url), service.headers) for service in services]
         self.stats = ClientStats()
         self._timeout = config.timeout
         self._turn = 0
         loopback = all(httpx.URL(replica.url).host in ("127.0.0.1", "::1", "localhost") for replica in self.replicas)
         direct = loopback or config.urls == "local"  # started, or handed over, for this run: no proxy stands between
-        token = token_of(config.token_env)
         self._http = httpx.AsyncClient(
-            headers={"Authorization": f"Bearer {token}"} if token else {},
             timeout=httpx.Timeout(None, connect=min(CONNECT_SECONDS, config.timeout)),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=CONCURRENT_REQUESTS),
             trust_env=not direct,
@@ -208,7 +213,8 @@ class Transport:
     async def text(self, replica: Replica, path: str) -> str | None:
         """What one replica answers to a GET, without a second try; None where it does not answer 200 at once."""
         try:
-            response = await self._http.get(replica.url + path, timeout=min(self._timeout, LOOK_SECONDS))
+            seconds = min(self._timeout, LOOK_SECONDS)
+            response = await self._http.get(replica.url + path, headers=replica.headers, timeout=seconds)
         except httpx.HTTPError:
             return None
         return response.text if response.status_code == 200 else None
@@ -243,7 +249,8 @@ class Transport:
         self.stats.attempts += 1
         self.stats.retries += call.attempts > 1
         seconds = max(0.0, min(self._timeout, deadline - time.monotonic()))
-        headers = {"X-Request-ID": f"{call.id}-{call.attempts}", "Content-Type": "application/json"}
+        request_id = f"{call.id}-{call.attempts}"
+        headers = {"X-Request-ID": request_id, "Content-Type": "application/json", **replica.headers}
         retry_after = 0.0
         replica.begin()
         try:
@@ -270,7 +277,7 @@ class Transport:
             reason = f"HTTP 200 with a body that is not the environment's answer: {_invalid(error)}"
         finally:
             replica.end()
-        failure = RequestFailure(replica.url, reason, retry_after, headers["X-Request-ID"])
+        failure = RequestFailure(replica.url, reason, retry_after, request_id)
         self.stats.opened += replica.state == "closed"
         replica.fail(retry_after)
         self.stats.failures += 1

@@ -22,6 +22,7 @@ from ..environment import Environment
 from ..page.router import Writer, page_router
 from ..plan import SearchPlan, is_unicode
 from .batching import Batcher, Hits, OverloadedError
+from .connection import while_connected
 from .metrics import Metrics
 from .middleware import RequestMiddleware, note
 from .openapi import declare_errors
@@ -64,6 +65,7 @@ class ServiceState:
             max_hits=MAX_HITS,
             max_terms=config.max_terms,
             max_characters=config.max_characters,
+            max_request_characters=config.max_request_characters,
             max_body_bytes=config.max_body_bytes,
         )
         self.question_ids = {q.id for split in environment.splits for q in environment.questions(split)}
@@ -81,12 +83,13 @@ class ServiceState:
         await self.batcher.stop()
 
     async def rank(self, request: Request, plans: Sequence[SearchPlan]) -> list[Hits]:
-        """Rank plans that keep to the limits. HTTPException 413 or 422 for those that do not."""
+        """Rank plans that keep to the limits. HTTPException 413 or 422 for those that do not, ClientGoneError once the
+        client has closed the connection."""
         note(request.scope, plans=len(plans))
         if self._log_texts:
             note(request.scope, texts=[[t.text for probe in plan.probes for t in probe.terms] for plan in plans])
         check_plans(plans, self.limits)
-        return await self.batcher.search(plans)
+        return await while_connected(request, self.batcher.search(plans))
 
     def ranking(self, hits: Hits, with_text: bool) -> list[dict[str, object]]:
         """The wire form of a ranking (schemas.HitBody) as a dictionary for JSON."""
@@ -131,8 +134,8 @@ class ServiceState:
 
     @property
     def ready(self) -> bool:
-        """Whether plans are taken."""
-        return self.batcher.running and not self.going_down.is_set() and not self.environment.damage
+        """Whether plans are taken, and searched soon."""
+        return self.batcher.ready and not self.going_down.is_set() and not self.environment.damage
 
 
 def check_plans(plans: Sequence[SearchPlan], limits: Limits) -> None:
@@ -141,11 +144,13 @@ def check_plans(plans: Sequence[SearchPlan], limits: Limits) -> None:
     hits = sum(plan.k for plan in plans)
     asked = "the plans of one request ask for {} documents together"
     _check_limit(asked, hits, limits.max_hits, "Send them in parts, or lower k.")
+    characters = sum(plan.characters for plan in plans)
+    asked = "the texts of one request have {} characters together"
+    _check_limit(asked, characters, limits.max_request_characters, "Send them in parts.")
     for plan in plans:
         texts = [term.text for probe in plan.probes for term in probe.terms]
         _check_limit("a plan holds {} texts", len(texts), limits.max_terms, "Ask for less in one plan.")
-        characters = sum(map(len, texts))
-        _check_limit("the texts of a plan have {} characters", characters, limits.max_characters, "Shorten them.")
+        _check_limit("the texts of a plan have {} characters", plan.characters, limits.max_characters, "Shorten them.")
         if not all(map(is_unicode, [*texts, *(probe.source or "" for probe in plan.probes)])):
             raise HTTPException(422, "a plan holds half of a surrogate pair, which is no text; send valid Unicode.")
         longest = max(plan.k, *(probe.k or 1 for probe in plan.probes))
@@ -208,10 +213,11 @@ def create_app(
 
     @app.get("/readyz")
     async def readyz() -> Health:
-        """Plans are taken."""
+        """Plans are taken, and searched soon."""
         if not service.ready:
             raise OverloadedError(
-                "the service starts up or goes down, or its index was damaged; ask again later or ask another replica"
+                "the service starts up or goes down, too much work waits, or its index was damaged; ask again later or "
+                "ask another replica"
             )
         return Health(status="ready")
 

@@ -1,7 +1,8 @@
 """Searches of many requests joined into one: the batcher and the ranking cache.
 
-Invariant: every accepted plan gets exactly one outcome, a ranking or an exception; no caller waits for ever. All state
-belongs to the event loop; one worker thread, and only it, calls the search function.
+Invariant: every request gets the rankings of all its plans or one exception; no caller waits for ever. A batch takes a
+turn of each waiting request, so that a long one holds nobody up, and a plan that makes the search fail fails no request
+but those that hold it. All state belongs to the event loop; one worker thread, and only it, calls the search function.
 """
 
 import asyncio
@@ -27,8 +28,13 @@ Key = bytes
 
 RANKING_BYTES, HIT_BYTES = 100, 104
 """What a ranking and each of its hits take; the document ids are the corpus' own."""
-MAX_EXTRA_SEARCHES = 64
-"""How many searches may be spent on finding the plans that make a batch fail."""
+PLAN_WORK = 64
+"""The work of a plan is this, and a unit for each character of its texts."""
+TURN_WORK, BATCH_WORK = 65_536, 131_072
+"""After this work of one request others have their turn, and after that of a batch it is searched. A turn holds 128
+plans of 450 characters; a batch of compiled BM25 takes some tenths of a second."""
+OVERDUE_SECONDS = 20.0
+"""Where a request has waited this long for its first turn, the service is not ready: clients wait for 30 s."""
 LINGER_SECONDS, LINGER_SHARE = 0.02, 0.25
 """A batch waits until as many requests are there as the last one answered, since their clients will soon ask again,
 but at most LINGER_SECONDS and this share of the last search's time: a lone client never waits, a slow encoder gets full
@@ -48,33 +54,35 @@ def ranking_cache(max_bytes: int) -> ByteCache[Key, Hits]:
     return ByteCache(max_bytes, lambda _, hits: RANKING_BYTES + HIT_BYTES * len(hits))
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Request:
-    """A request that waits for some plans; `done` is set when the last of them has its outcome."""
+    """A request that waits for some plans."""
 
-    open: int
+    plans: "list[_PendingPlan]"
+    """Those without an outcome when it came."""
     done: "asyncio.Future[None]"
+    """Set when the last of them has its ranking, or with the exception of the first that failed."""
+    open: int
+    """How many have no ranking yet."""
+    waiting: "deque[_PendingPlan]"
+    """Those that no batch has taken yet."""
+    arrived: float
+    begun: bool = False
+    """Whether it has had a turn."""
 
-    def settle(self) -> None:
-        self.open -= 1
-        if not self.open and not self.done.done():
-            self.done.set_result(None)
 
-
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _PendingPlan:
     key: Key
     plan: SearchPlan
     requests: list[_Request] = field(default_factory=list)
-    outcome: Hits | Exception | None = None
+    taken: bool = False
+    """Whether it is in a batch."""
+    ranking: Hits = ()
 
     @property
-    def ranking(self) -> Hits:
-        """The outcome. Raises it where the search failed; None is no outcome yet."""
-        if isinstance(self.outcome, Exception):
-            raise self.outcome
-        assert self.outcome is not None
-        return self.outcome
+    def work(self) -> int:
+        return PLAN_WORK + self.plan.characters
 
 
 class Batcher:
@@ -99,7 +107,8 @@ class Batcher:
         self._linger = linger
         self._metrics = metrics or Metrics()
         self.cache = ranking_cache(cache_bytes)
-        self._queue: deque[_PendingPlan] = deque()
+        self._queue: deque[_Request] = deque()
+        """Requests with waiting plans, whose turn is next first; one that was given up has none left."""
         self._pending: dict[Key, _PendingPlan] = {}
         self._arrived = asyncio.Event()
         self._full = asyncio.Event()
@@ -112,8 +121,15 @@ class Batcher:
 
     @property
     def running(self) -> bool:
-        """Whether plans are taken."""
+        """Whether it was started and not stopped."""
         return self._task is not None and not self._task.done()
+
+    @property
+    def ready(self) -> bool:
+        """Whether new plans are taken and no request has waited long for its first turn."""
+        latest = time.monotonic() - OVERDUE_SECONDS
+        overdue = any(request.waiting and not request.begun and request.arrived < latest for request in self._queue)
+        return self.running and len(self._pending) < self._max_pending and not overdue
 
     async def start(self) -> None:
         """Begin to take plans."""
@@ -127,7 +143,8 @@ class Batcher:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     async def search(self, plans: Sequence[SearchPlan]) -> list[Hits]:
-        """Rank every plan, in order. A plan that is cached or already waiting is not searched again.
+        """Rank every plan, in order. A plan that is cached or already waiting is not searched again. Cancelled, it
+        leaves no plan in the queue that nobody else waits for.
 
         Raises OverloadedError where `max_pending` plans wait already (none of these is taken then), and what the search
         function raised where one of these plans made it fail.
@@ -155,19 +172,13 @@ class Batcher:
         if len(cached) == len(by_key):
             return [cached[key] for key in keys]
         for key in fresh:
-            self._pending[key] = pending = _PendingPlan(key, by_key[key])
-            self._queue.append(pending)
+            self._pending[key] = _PendingPlan(key, by_key[key])
         awaited = {key: self._pending[key] for key in by_key if key not in cached}
-        request = _Request(len(awaited), asyncio.get_running_loop().create_future())
-        for pending in awaited.values():
-            pending.requests.append(request)
-        if fresh:
-            self._metrics.queue.set(len(self._pending))
-            self._new_requests += 1
-            self._arrived.set()
-            if self._new_requests >= self._last_requests or len(self._queue) >= self._max_batch:
-                self._full.set()
-        await request.done
+        request = self._enqueue(list(awaited.values()))
+        try:
+            await request.done
+        finally:
+            self._drop(request)
         return [cached[key] if key in cached else awaited[key].ranking for key in keys]
 
     def _key(self, plan: SearchPlan) -> Key:
@@ -175,70 +186,139 @@ class Batcher:
         digest.update(plan.model_dump_json().encode())
         return digest.digest()
 
+    def _enqueue(self, plans: "list[_PendingPlan]") -> _Request:
+        """A request for these plans, in the queue where any of them is not taken yet."""
+        done = asyncio.get_running_loop().create_future()
+        waiting = deque(pending for pending in plans if not pending.taken)
+        request = _Request(plans, done, len(plans), waiting, time.monotonic())
+        for pending in plans:
+            pending.requests.append(request)
+        self._metrics.queue.set(len(self._pending))
+        if waiting:
+            self._queue.append(request)
+            self._new_requests += 1
+            self._arrived.set()
+            if self._new_requests >= self._last_requests or len(self._pending) >= self._max_batch:
+                self._full.set()
+        return request
+
+    def _drop(self, request: _Request) -> None:
+        """Forget a request that is answered, has failed or was given up, and the plans that only it waits for."""
+        for pending in request.plans:
+            if request in pending.requests:
+                pending.requests.remove(request)
+                if not pending.requests and not pending.taken:
+                    del self._pending[pending.key]
+        request.plans.clear()
+        request.waiting.clear()
+        self._metrics.queue.set(len(self._pending))
+
     async def _work(self) -> None:
-        batch: list[_PendingPlan] = []
         try:
             while True:
-                batch = []
                 if not self._arrived.is_set():
                     await self._arrived.wait()
                     with suppress(TimeoutError):
                         # not wait_for, which forgets that it was cancelled where what it waits for comes meanwhile
                         async with asyncio.timeout(min(self._linger, LINGER_SHARE * self._seconds)):
                             await self._full.wait()
-                batch = [self._queue.popleft() for _ in range(min(self._max_batch, len(self._queue)))]
+                batch = self._next_batch()
                 self._full.clear()
                 self._new_requests = 0
                 if not self._queue:
                     self._arrived.clear()
+                if not batch:
+                    continue
+                holders = [tuple(pending.requests) for pending in batch]
                 started = time.perf_counter()
                 outcomes = await asyncio.get_running_loop().run_in_executor(
-                    self._thread, self._outcomes, [pending.plan for pending in batch]
+                    self._thread, self._outcomes, [pending.plan for pending in batch], _groups(holders)
                 )
                 self._seconds = time.perf_counter() - started
                 self._seconds_per_plan += 0.2 * (self._seconds / len(batch) - self._seconds_per_plan)
                 self._metrics.plans.labels("searched").inc(len(batch))
                 self._metrics.batches.observe(len(batch))
                 self._metrics.search_seconds.observe(self._seconds)
-                self._last_requests = len({id(request) for pending in batch for request in pending.requests})
-                for pending, outcome in zip(batch, outcomes, strict=True):
-                    self._settle(pending, outcome)
+                self._last_requests = len({request for requests in holders for request in requests})
+                for pending, requests, outcome in zip(batch, holders, outcomes, strict=True):
+                    self._settle(pending, requests, outcome)
                 self._metrics.queue.set(len(self._pending))
         finally:
             error = OverloadedError("the service went down before this plan was searched; ask again")
-            for pending in [*batch, *self._queue]:
-                self._settle(pending, error)
+            for pending in list(self._pending.values()):
+                self._fail(pending.requests, error)
+            self._pending.clear()
             self._queue.clear()
             self._metrics.queue.set(0)
 
-    def _settle(self, pending: _PendingPlan, outcome: Hits | Exception) -> None:
-        if pending.outcome is not None:
+    def _next_batch(self) -> "list[_PendingPlan]":
+        """A turn of each request that waits, the longest without one first, up to BATCH_WORK and `max_batch` plans."""
+        batch: list[_PendingPlan] = []
+        work = 0
+        while self._queue and work < BATCH_WORK and len(batch) < self._max_batch:
+            request = self._queue.popleft()
+            request.begun = True
+            turn_ends = min(work + TURN_WORK, BATCH_WORK)
+            while request.waiting and work < turn_ends and len(batch) < self._max_batch:
+                pending = request.waiting.popleft()
+                if not pending.taken:
+                    pending.taken = True
+                    batch.append(pending)
+                    work += pending.work
+            if request.waiting:
+                self._queue.append(request)
+        return batch
+
+    def _settle(self, pending: _PendingPlan, holders: Sequence[_Request], outcome: Hits | Exception) -> None:
+        """Give the plan's outcome to its requests. One that joined after the batch was taken, and so took no part in
+        finding out whose plans fail, gets another search instead of a failure."""
+        if isinstance(outcome, Exception):
+            self._fail(holders, outcome)
+            pending.taken = False
+            for request in pending.requests:
+                request.waiting.append(pending)
+                self._queue.append(request)
+                self._arrived.set()
+            if not pending.requests:
+                del self._pending[pending.key]
             return
-        pending.outcome = outcome
+        pending.ranking = outcome
         del self._pending[pending.key]
-        if not isinstance(outcome, Exception):
-            self.cache.put(pending.key, outcome)
+        self.cache.put(pending.key, outcome)
         for request in pending.requests:
-            request.settle()
+            request.open -= 1
+            if not request.open and not request.done.done():
+                request.done.set_result(None)
 
-    def _outcomes(self, plans: Sequence[SearchPlan]) -> list[Hits | Exception]:
-        """Search a batch; where it fails, halve it until the plans at fault stand alone, so that no other fails."""
-        budget = MAX_EXTRA_SEARCHES
+    def _fail(self, requests: Sequence[_Request], error: Exception) -> None:
+        for request in list(requests):
+            if not request.done.done():
+                request.done.set_exception(error)
+            self._drop(request)
 
-        def attempt(part: Sequence[SearchPlan]) -> list[Hits | Exception]:
-            nonlocal budget
-            try:
-                rankings = self._search(part)
-                if len(rankings) != len(part):
-                    raise RuntimeError(f"search returned {len(rankings)} rankings for {len(part)} plans")
-            except EnvironmentUnavailableError as error:  # what the retriever leans on is down: no plan is at fault
-                return [error] * len(part)
-            except Exception as error:  # noqa: BLE001 - the outcome of a plan; the request that holds it reports it
-                if len(part) == 1 or budget < 2:
-                    return [error] * len(part)
-                budget -= 2
-                middle = len(part) // 2
-                return attempt(part[:middle]) + attempt(part[middle:])
-            return [tuple(ranking) for ranking in rankings]
+    def _outcomes(self, plans: Sequence[SearchPlan], groups: Sequence[Sequence[int]]) -> list[Hits | Exception]:
+        """Search a batch; where it fails, search each group of plans by itself, so that no request fails for another's
+        plan. A request holds all plans of a group or none, so one at fault fails the group."""
+        try:
+            rankings = self._search(plans)
+            if len(rankings) != len(plans):
+                raise RuntimeError(f"search returned {len(rankings)} rankings for {len(plans)} plans")
+        except EnvironmentUnavailableError as error:  # what the retriever leans on is down: no plan is at fault
+            return [error] * len(plans)
+        except Exception as error:  # noqa: BLE001 - the outcome of a plan; the request that holds it reports it
+            outcomes: list[Hits | Exception] = [error] * len(plans)
+            if len(groups) > 1:
+                for group in groups:
+                    part = self._outcomes([plans[i] for i in group], [group])
+                    for i, outcome in zip(group, part, strict=True):
+                        outcomes[i] = outcome
+            return outcomes
+        return [tuple(ranking) for ranking in rankings]
 
-        return attempt(plans)
+
+def _groups(holders: Sequence[tuple[_Request, ...]]) -> list[list[int]]:
+    """Indices of the plans of a batch, by the requests that hold them."""
+    groups: dict[frozenset[_Request], list[int]] = {}
+    for i, requests in enumerate(holders):
+        groups.setdefault(frozenset(requests), []).append(i)
+    return list(groups.values())

@@ -1,7 +1,7 @@
 """The service in a child process, `python -m querylect.envs.server.child DESCRIPTOR PARENT` (client/child_process.py).
 
-It serves what the first line of standard input says until standard input ends or the parent process, given by its id,
-is gone, and reports its URL, or its error, through the descriptor.
+It serves what the first line of standard input says, with the token of the second, until standard input ends or the
+parent process, given by its id, is gone, and reports its URL, or its error, through the descriptor.
 """
 
 import logging
@@ -26,10 +26,10 @@ PARENT_SECONDS = 1.0
 
 
 def main() -> None:
-    """Serve what the first line of standard input says, until standard input ends or the parent is gone."""
+    """Serve what the first two lines of standard input say, until standard input ends or the parent is gone."""
     report = Connection(int(sys.argv[1]), readable=False)
-    settings = sys.stdin.buffer.readline()
-    if not settings:
+    settings, token = sys.stdin.buffer.readline(), sys.stdin.buffer.readline().decode().strip()
+    if not token:
         return
     threading.Thread(target=_stop_without_parent, args=(int(sys.argv[2]),), daemon=True).start()
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
@@ -41,7 +41,7 @@ def main() -> None:
     from .serve import serve
 
     try:
-        serve(EnvironmentConfig.model_validate_json(settings), ready=send)
+        serve(EnvironmentConfig.model_validate_json(settings), token=token, ready=send)
     except QuerylectError as error:
         log.error("%s", error)
         send(error)

@@ -1,7 +1,8 @@
 """What every request passes first: plain ASGI in front of the application.
 
-It checks the token before a byte of the body is read, refuses a body that is too large or too slow while it arrives,
-turns new work away while the service goes down, gives each request an id, counts it and writes one line about it.
+It checks the token, or without one who asks (hosts.py), before a byte of the body is read, refuses a body that is too
+large or too slow while it arrives, turns new work away while the service goes down, gives each request an id, counts it
+and writes one line about it.
 """
 
 import asyncio
@@ -18,6 +19,7 @@ from fastapi import HTTPException, Response
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from .hosts import is_cross_origin, names_loopback
 from .metrics import Metrics
 from .problems import REQUEST_ID, problem
 
@@ -41,7 +43,8 @@ def note(scope: Scope, **facts: object) -> None:
 
 @dataclass(kw_only=True, slots=True)
 class RequestMiddleware:
-    """Lets through requests that carry the token, where one is set, and a body of at most `max_body_bytes`."""
+    """Lets through requests that carry the token, or come from this machine where none is set, and a body of at most
+    `max_body_bytes`."""
 
     app: ASGIApp = field(kw_only=False)
     token: str | None
@@ -88,6 +91,19 @@ class RequestMiddleware:
                 _write_line(scope, status, size, seconds)
 
     def _refusal(self, scope: Scope, headers: Headers) -> Response | None:
+        if self.token is None and not names_loopback(headers):
+            detail = (
+                f"the Host header is {headers.get('host', '')!r}, and a service without a token answers to localhost, "
+                "127.0.0.1 or [::1] alone, so that no page of another site can read it. Ask by such a name, or start "
+                "the service with a token: set the environment variable named by client.token_env (QUERYLECT_TOKEN)."
+            )
+            return problem(scope, 421, detail, _CLOSE)
+        if self.token is None and scope["path"] not in OPEN_PATHS and is_cross_origin(headers):
+            detail = (
+                "a page of another origin sent this, and a service without a token answers its own page and programs "
+                "alone. Open the service's own page, or call the service from a program."
+            )
+            return problem(scope, 403, detail, _CLOSE)
         if self.token is not None and scope["path"] not in OPEN_PATHS:
             scheme, _, credentials = headers.get("authorization", "").partition(" ")
             sent = credentials.strip().encode("latin-1")

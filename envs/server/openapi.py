@@ -19,9 +19,11 @@ _REFS = "#/components/schemas/{model}"
 _ERRORS: Mapping[int, str] = {
     400: "The body cannot be decoded.",
     401: "The bearer token is missing or wrong.",
+    403: "A page of another origin sent the request.",
     404: "There is no such split or question.",
     408: "The body took too long to arrive.",
     413: "The request is too large, or asks for too much at once.",
+    421: "The Host header names no loopback host, and the service has no token.",
     422: "The request does not validate; `invalid` names the fields.",
     500: "The environment failed on this request; the service's log says why.",
     503: "Too many plans wait already, or the service goes down; ask again after Retry-After seconds.",
@@ -65,6 +67,8 @@ def _openapi_schema(app: FastAPI, token: bool) -> dict[str, Any]:
         guarded = token and path not in OPEN_PATHS
         statuses |= _WITH_BODY if "post" in methods else set()
         statuses |= ({401} if guarded else set()) | (set() if path in WATCH_PATHS else {503})
+        if not token:
+            statuses |= {421} if path in OPEN_PATHS else {403, 421}
         for operation in methods.values():
             responses = operation["responses"]
             responses["200"]["headers"] = {"X-Request-ID": {"$ref": "#/components/headers/RequestId"}}

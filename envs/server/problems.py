@@ -10,6 +10,7 @@ from starlette.types import Scope
 
 from ...errors import EnvironmentUnavailableError, RequestError
 from .batching import OverloadedError
+from .connection import ClientGoneError
 from .schemas import Invalid, Problem
 
 MEDIA_TYPE = "application/problem+json"
@@ -43,6 +44,12 @@ def add_problem_handlers(app: FastAPI) -> None:
     """Turn expected errors of routes into problem+json answers; the middleware does so for all others."""
     for kind in (HTTPException, RequestValidationError, RequestError, OverloadedError, EnvironmentUnavailableError):
         app.add_exception_handler(kind, _answer)
+    app.add_exception_handler(ClientGoneError, _client_gone)
+
+
+async def _client_gone(request: Request, error: Exception) -> Response:
+    """An answer that nobody receives; the log and the metrics show its status."""
+    return Response(status_code=499)
 
 
 async def _answer(request: Request, error: Exception) -> Response:

@@ -9,7 +9,6 @@ before uvicorn cuts it off.
 import asyncio
 import errno
 import gc
-import ipaddress
 import logging
 import math
 import signal
@@ -17,12 +16,12 @@ import socket
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from types import FrameType
 
 import uvicorn
 from fastapi import FastAPI
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import HANDLED_SIGNALS
 
 from ...configs.schema import EnvironmentConfig
@@ -31,6 +30,7 @@ from ..environment import Environment
 from ..page.router import Writer
 from ..plan import SearchPlan
 from .app import ServiceState, create_app
+from .problems import problem
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +38,7 @@ KEEP_ALIVE_SECONDS = 30
 """How long a connection without a request stays open; longer than clients keep theirs, so that they close first."""
 MAX_HEAD_BYTES = 65_536
 """Longest request line and headers that are taken."""
+_PIECE_BYTES = 4096
 STALLED_SECONDS = 60.0
 """How long a client may take none of an answer that waits for it; then its connection, and the answer, are let go."""
 SHUTDOWN_SECONDS = 5
@@ -53,11 +54,16 @@ _BIND_REMEDIES = {
 
 
 class BoundedHead(HttpToolsProtocol):
-    """uvicorn's HTTP/1.1 that closes a connection whose request head is over MAX_HEAD_BYTES or slower than
-    `head_seconds`, which a subclass sets: uvicorn takes a class."""
+    """uvicorn's HTTP/1.1 with limits that httptools lacks: a head over MAX_HEAD_BYTES is a 431 and is not parsed to its
+    end, and one slower than `head_seconds`, which a subclass sets (uvicorn takes a class), is closed.
+
+    The parser gets what arrives in pieces, so that it never sees much more of a head than is allowed. Trailers and
+    extensions of a chunked body are held to the same limit.
+    """
 
     head_seconds: float
     _head_bytes = 0
+    """What the parser got since it last completed a head, a part of a body or a request."""
     _timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -65,18 +71,30 @@ class BoundedHead(HttpToolsProtocol):
         self._timer = self.loop.call_later(self.head_seconds, transport.close)
 
     def data_received(self, data: bytes) -> None:
-        self._head_bytes += len(data)
-        super().data_received(data)
-        if self._timer is not None and self._head_bytes > MAX_HEAD_BYTES:
-            self.send_400_response(f"The head of a request may have {MAX_HEAD_BYTES} bytes.")
+        start = 0
+        while start < len(data) and not self.transport.is_closing():
+            piece = data[start : start + min(_PIECE_BYTES, MAX_HEAD_BYTES - self._head_bytes)]
+            start += len(piece)
+            self._head_bytes += len(piece)
+            super().data_received(piece)
+            if self._head_bytes >= MAX_HEAD_BYTES:
+                self._refuse_head()
 
     def on_headers_complete(self) -> None:
+        self._head_bytes = 0
         super().on_headers_complete()
         self._stop_timer()
 
+    def on_body(self, body: bytes) -> None:
+        self._head_bytes = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._head_bytes = 0
+        super().on_message_complete()
+
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        self._head_bytes = 0
         if self.cycle.response_complete:  # no further request has arrived
             self._stop_timer()
             self._timer = self.loop.call_later(max(self.head_seconds, KEEP_ALIVE_SECONDS), self.transport.close)
@@ -84,6 +102,14 @@ class BoundedHead(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
         super().connection_lost(exc)
+
+    def _refuse_head(self) -> None:
+        if self.cycle is None or self.cycle.response_complete:
+            detail = f"the head of a request may have {MAX_HEAD_BYTES} bytes; send fewer or shorter headers."
+            answer = problem({"type": "http"}, 431, detail, {"Connection": "close"})
+            head = b"".join(b"%b: %b\r\n" % header for header in answer.raw_headers)
+            self.transport.write(STATUS_LINE[431] + head + b"\r\n" + bytes(answer.body))
+        self.transport.close()
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
@@ -191,13 +217,6 @@ def bound(host: str, port: int) -> Iterator[socket.socket]:
             message = f"cannot serve on {host} port {port}: {error.strerror or error}. {remedy}"
             raise UserError(message, code="cannot-bind") from error
         yield listener
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the host. A name other than localhost counts as reachable."""
-    with suppress(ValueError):
-        return ipaddress.ip_address(host).is_loopback
-    return host == "localhost"
 
 
 def url_of(host: str, port: int) -> str:

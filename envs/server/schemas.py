@@ -109,6 +109,7 @@ class Limits(Wire):
     max_hits: int = Field(ge=1, default=MAX_HITS)
     max_terms: int = Field(ge=1, default=64)
     max_characters: int = Field(ge=1, default=65_536)
+    max_request_characters: int = Field(ge=1, default=2**25)
     max_body_bytes: int = Field(ge=1)
 
 

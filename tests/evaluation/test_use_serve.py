@@ -174,7 +174,7 @@ def test_a_client_that_goes_away_costs_nothing_more(service, held):
         first = pool.submit(http.post, "/v1/rewrite", json={"questions": ["one"]})
         assert began.wait(60)
         body = b'{"questions": ["two", "three"]}'
-        head = b"POST /v1/ask HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+        head = b"POST /v1/ask HTTP/1.1\r\nHost: [::1]\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
         with socket.create_connection((http.base_url.host, http.base_url.port)) as connection:
             connection.sendall(head % len(body) + body)
             wait_until(lambda: rewriter.waiting == 2)
@@ -210,7 +210,7 @@ def test_what_waits_and_what_is_worked_on_is_told_when_the_service_gives_up(trai
         transport = httpx.ASGITransport(app)
         async with (
             app.router.lifespan_context(app),
-            httpx.AsyncClient(transport=transport, base_url="http://x") as http,
+            httpx.AsyncClient(transport=transport, base_url="http://localhost") as http,
         ):
             asked = [asyncio.create_task(http.post("/v1/rewrite", json={"questions": ["one"]}))]
             assert await asyncio.to_thread(began.wait, 60)

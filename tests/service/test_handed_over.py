@@ -16,6 +16,7 @@ import httpx
 import pytest
 from querylect.cli import main
 from querylect.configs.schema import ClientConfig, RunConfig
+from querylect.envs.client.address import ServiceAddress
 from querylect.envs.client.connect import open_environment
 from querylect.envs.client.discovery import discover_services, register_service
 from querylect.envs.client.source_address import main as facing_command
@@ -124,7 +125,7 @@ def test_a_service_tells_its_address_and_a_run_that_starts_none_finds_it(small_e
             monkeypatch.setenv("QUERYLECT_SERVICES", str(services))
             with open_environment(config) as client:
                 assert client.environment().corpus_size == 6
-            assert discover_services(config.env) == [url]
+            assert discover_services(config.env) == [ServiceAddress(url, "s3cret")]
             other = config.env.model_copy(update={"index": "indexes/other"})
             with refused(ConfigError, "no-service", "/indexes/other", services):
                 discover_services(other)
@@ -135,13 +136,37 @@ def test_a_service_tells_its_address_and_a_run_that_starts_none_finds_it(small_e
     assert "s3cret" not in said
 
 
+def test_a_service_that_tells_its_address_has_a_token_where_none_is_set(small_environment, tmp_path, monkeypatch):
+    settings = [f"env.{key}={json.dumps(value)}" for key, value in small_environment.model_dump(mode="json").items()
+                if key in ("dataset", "index", "name")]  # fmt: skip
+    for name in ("QUERYLECT_TOKEN", "QUERYLECT_TOKEN_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    path = tmp_path / "it.json"
+    command = [sys.executable, "-m", "querylect", "serve", "tiny", *settings, "--tell", str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as service:
+        try:
+            assert ready.wait(tmp_path, 1, 120) is None
+            assert stat.S_IMODE(path.stat().st_mode) == 0o600
+            told = json.loads(path.read_text())
+            assert len(told["token"]) >= 32
+            assert httpx.get(f"{told['url']}/v1/environment", trust_env=False).status_code == 401
+            monkeypatch.setenv("QUERYLECT_SERVICES", str(tmp_path))
+            with open_environment(RunConfig.model_validate({"env": small_environment.model_dump()})) as client:
+                assert client.environment().corpus_size == 6
+        finally:
+            service.send_signal(signal.SIGTERM)
+            said = service.communicate(timeout=60)[0]
+    assert told["token"] not in said
+
+
 def test_of_two_environments_over_one_index_each_finds_its_own_service(small_environment, tmp_path, monkeypatch):
     other = small_environment.model_copy(update={"gain": "exponential"})
     register_service(tmp_path / "a.json", "http://127.0.0.1:1", small_environment)
     register_service(tmp_path / "b.json", "http://127.0.0.1:2", other)
     monkeypatch.setenv("QUERYLECT_SERVICES", str(tmp_path))
-    assert discover_services(small_environment) == ["http://127.0.0.1:1"]
-    assert discover_services(other.model_copy(update={"host": "10.0.0.1", "port": 80})) == ["http://127.0.0.1:2"]
+    assert discover_services(small_environment) == [ServiceAddress("http://127.0.0.1:1")]
+    moved = other.model_copy(update={"host": "10.0.0.1", "port": 80})
+    assert discover_services(moved) == [ServiceAddress("http://127.0.0.1:2")]
     with refused(ConfigError, "no-service", small_environment.index, tmp_path):
         discover_services(small_environment.model_copy(update={"engine": "rank_bm25"}))
 

@@ -26,16 +26,35 @@ def children():
 
 def test_the_service_answers_and_is_gone_after_the_block(small_environment):
     before = children()
-    with local_service(small_environment) as url:
+    with local_service(small_environment) as service:
+        url = service.url
         (child,) = children() - before
         assert url.startswith("http://127.0.0.1:")
         assert os.getpgid(child) != os.getpgid(0), "Ctrl-C in a terminal must reach the parent alone"
-        with SyncEnvironmentClient(ClientConfig(), [url]) as client:
+        with SyncEnvironmentClient(ClientConfig(), [service]) as client:
             (result,) = client.step([Step(question_id="q-sugar", plan=SearchPlan.of("glucose"))])
         assert result.reward == 1.0
     assert not psutil.pid_exists(child)
     with pytest.raises(httpx.ConnectError):
         httpx.get(f"{url}/healthz", trust_env=False)
+
+
+def test_only_the_run_itself_can_ask_its_service(small_environment, monkeypatch):
+    """Every user of the machine can connect to the port; the token of another service opens nothing either."""
+    monkeypatch.setenv("QUERYLECT_TOKEN", "known-to-others")
+    before = children()
+    with local_service(small_environment) as service, local_service(small_environment) as other:
+        assert len(service.token) >= 32
+        assert service.token != other.token
+        for headers in ({}, {"Authorization": "Bearer known-to-others"}, other.headers):
+            answer = httpx.get(f"{service.url}/v1/questions?split=test", headers=headers, trust_env=False)
+            assert answer.status_code == 401
+        for child in map(psutil.Process, children() - before):
+            assert not {service.token, other.token} & {*child.cmdline(), *child.environ().values()}
+        with SyncEnvironmentClient(ClientConfig(), [service]) as client:
+            assert client.environment().corpus_size == 6
+            assert client.plan_outcomes() is not None, "the metrics are read with the token too"
+    assert service.token not in repr(service)
 
 
 def test_the_service_is_gone_after_an_exception(small_environment):
@@ -84,12 +103,12 @@ PARENT = textwrap.dedent(
     from querylect.envs.client.child_process import local_service
 
     def run():
-        with local_service(EnvironmentConfig.model_validate_json(sys.argv[1])) as url:
+        with local_service(EnvironmentConfig.model_validate_json(sys.argv[1])) as service:
             if sys.argv[2] == "forking" and os.fork() == 0:
                 os.setsid()
                 time.sleep(60)
                 os._exit(0)
-            print(json.dumps(url), flush=True)
+            print(json.dumps(service.url), flush=True)
             sys.stdin.read()
 
     if sys.argv[2] == "thread":

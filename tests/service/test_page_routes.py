@@ -97,9 +97,10 @@ def test_judgements_are_shown_only_where_the_owner_says_so(service, caplog):
 
 def test_the_child_that_serves_a_training_never_shows_a_judgement(small_environment):
     assert EnvironmentConfig().playground is False
-    with local_service(small_environment.model_copy(update={"playground": True})) as url:
-        assert httpx.get(f"{url}/page/judgements?question_id=q-head", trust_env=False).status_code == 403
-        with SyncEnvironmentClient(ClientConfig(), [url]) as client:
+    with local_service(small_environment.model_copy(update={"playground": True})) as service:
+        judgements = f"{service.url}/page/judgements?question_id=q-head"
+        assert httpx.get(judgements, headers=service.headers, trust_env=False).status_code == 403
+        with SyncEnvironmentClient(ClientConfig(), [service]) as client:
             assert client.environment().corpus_size == 6
 
 

@@ -71,7 +71,7 @@ def changed(env, **own):
 
 
 def test_a_served_environment_ranks_by_questions_and_rewards(served):
-    with local_service(served) as url, SyncEnvironmentClient(ClientConfig(), [url]) as client:
+    with local_service(served) as service, SyncEnvironmentClient(ClientConfig(), [service]) as client:
         info = client.environment()
         card = RetrieverCard.from_service(info.retriever)
         assert (card.name, card.kind) == ("qb-rag", "questions")

@@ -13,11 +13,12 @@ import threading
 
 import httpx
 import pytest
-from querylect.configs.schema import EnvironmentConfig
+from querylect.configs.schema import ClientConfig, EnvironmentConfig
+from querylect.envs.client.client import SyncEnvironmentClient
 from querylect.envs.environment import Environment
 from querylect.envs.plan import SearchPlan
 from querylect.envs.server.app import create_app
-from querylect.envs.server.process import is_loopback
+from querylect.envs.server.hosts import is_loopback
 from querylect.envs.server.serve import serve
 from querylect.errors import IndexFolderError, UserError
 
@@ -44,6 +45,11 @@ def plan(text, **more):
 
 def step(question_id, text, **more):
     return {"question_id": question_id, "plan": plan(text, **more)}
+
+
+def weighed(*weights):
+    """A plan of one probe that asks for headache with each weight."""
+    return {"probes": [{"terms": [{"text": "headache", "weight": weight} for weight in weights]}]}
 
 
 def problem(answer, status):
@@ -133,6 +139,14 @@ def test_no_answer_shows_a_judgement(http):
         ("POST", "/v1/search", {"plans": [{"probes": [], "k": 0}]}, 422, "body.plans.0.k"),
         ("POST", "/v1/search", {"plans": [plan("a")], "with_txt": True}, 422, "body.with_txt"),
         ("POST", "/v1/search", {"plans": [{"probes": [{"terms": [{"text": "a"}], "source": "x"}]}]}, 422, "source"),
+        (
+            "POST",
+            "/v1/search",
+            {"plans": [plan("a"), weighed(1.0, 1e308)]},
+            422,
+            "body.plans.1.probes.0.terms.1.weight",
+        ),
+        ("POST", "/v1/search", {"plans": [weighed(-1e7)]}, 422, "body.plans.0.probes.0.terms.0.weight"),
         ("POST", "/v1/step", {"steps": [step("q-head", "a"), step("nobody", "a")]}, 404, "'nobody'"),
         ("POST", "/v1/step", {"steps": [step("q-head", "a")], "metrics": ["fame@3"]}, 422, "fame@3"),
     ],
@@ -148,6 +162,8 @@ def test_a_wrong_request_is_told_what_to_correct(http, method, path, body, statu
         b"\xff\xfe",
         b'{"plans": [{"probes": [{"terms": [{"text": "\\ud800"}]}]}]}',
         b'{"plans": [{"probes": [{"terms": [{"text": "a"}], "source": "\\ud800"}]}]}',
+        b'{"plans": [{"probes": [{"terms": [{"text": "a", "weight": NaN}]}]}]}',
+        b'{"plans": [{"probes": [{"terms": [{"text": "a", "weight": 1e999}]}]}]}',
         b"[" * 10**5,
     ],
 )
@@ -158,7 +174,7 @@ def test_bytes_that_are_no_request_are_a_client_error(http, content):
 
 def test_a_body_that_is_too_large_is_refused_declared_or_not(http):
     with socket.create_connection((http.base_url.host, http.base_url.port), timeout=10) as raw:
-        raw.sendall(f"POST /v1/search HTTP/1.1\r\nHost: x\r\nContent-Length: {MAX_BODY_BYTES + 1}\r\n\r\n".encode())
+        raw.sendall(f"POST /v1/search HTTP/1.1\r\nHost: [::1]\r\nContent-Length: {MAX_BODY_BYTES + 1}\r\n\r\n".encode())
         declared = raw.recv(65536).decode()
     assert declared.startswith("HTTP/1.1 413 ")
     assert "application/problem+json" in declared
@@ -221,6 +237,7 @@ def test_overload_is_a_503_that_says_when_to_come_back(held, small_environment, 
             ]
             while "querylect_queue_plans 3.0" not in (await http.get("/metrics")).text:
                 pass
+            problem(await http.get("/readyz"), 503)
             refused = await http.post("/v1/search", json={"plans": [plan("headache one too many")]}, timeout=20)
             held.free.set()
             return refused, await asyncio.gather(*waiting)
@@ -230,6 +247,53 @@ def test_overload_is_a_503_that_says_when_to_come_back(held, small_environment, 
     assert "3 plans already wait" in problem(refused, 503)["detail"]
     assert int(refused.headers["retry-after"]) >= 1
     assert [answer.status_code for answer in answered] == [200] * 3
+
+
+def test_the_largest_weights_rank_as_small_ones(http):
+    """Eight times the largest that is taken, in four probes whose scores are summed: numbers in the same order."""
+    small, large = ({**weighed(*[weight] * 8), "fuse": "sum"} for weight in (1.0, 1e6))
+    large["probes"] *= 4
+    rankings = http.post("/v1/search", json={"plans": [small, large], "with_text": False}).json()["rankings"]
+    assert [hit["id"] for hit in rankings[0]] == [hit["id"] for hit in rankings[1]] != []
+    assert rankings[1][0]["score"] == pytest.approx(4e6 * rankings[0][0]["score"])
+
+
+def test_the_service_stays_ready_while_a_training_step_is_searched(held, small_environment, run_app):
+    """All requests that a client sends at once, of 128 plans each."""
+
+    async def ask(url):
+        async with httpx.AsyncClient(base_url=url, timeout=60) as http:
+            texts = [[f"headache {n} {i} " + "blood " * 60 for i in range(128)] for n in range(16)]
+            bodies = [{"plans": [plan(text, k=1) for text in part], "with_text": False} for part in texts]
+            asked = [asyncio.create_task(http.post("/v1/search", json=body)) for body in bodies]
+            while "querylect_queue_plans 2048.0" not in (await http.get("/metrics")).text:
+                assert (await http.get("/readyz")).status_code == 200
+            assert (await http.get("/readyz")).status_code == 200
+            held.free.set()
+            return await asyncio.gather(*asked)
+
+    with run_app(create_app(held, small_environment)) as url:
+        assert {answer.status_code for answer in asyncio.run(ask(url))} == {200}
+
+
+def test_the_texts_of_one_request_are_bounded_together(environment, small_environment, run_app):
+    config = small_environment.model_copy(update={"max_request_characters": 1000})
+    body = {"plans": [plan("headache " * 60)] * 2}
+    with run_app(create_app(environment, config)) as url:
+        refused = httpx.post(f"{url}/v1/search", json=body)
+        assert "1080 characters together; at most 1000" in problem(refused, 413)["detail"]
+        with SyncEnvironmentClient(ClientConfig(urls=[url])) as client:
+            rankings = client.search([SearchPlan.of(f"headache {n} " * 40) for n in range(20)])
+    assert [len(ranking) for ranking in rankings] == [2] * 20, "the client sends them in parts that are taken"
+
+
+def test_long_texts_that_methods_send_are_taken(environment, small_environment, run_app):
+    """Each of the 128 plans of a client's largest request holds a question and eight passages of 300 words."""
+    passages = [{"text": "blood test " * 150} for _ in range(8)]
+    plans = [{"probes": [{"terms": [{"text": f"headache {n}"}, *passages]}]} for n in range(128)]
+    with run_app(create_app(environment, small_environment)) as url:
+        assert httpx.post(f"{url}/v1/search", json={"plans": plans}, timeout=60).status_code == 200
+        assert httpx.post(f"{url}/v1/search", json={"plans": plans * 2}, timeout=60).status_code == 413
 
 
 def test_concurrent_requests_share_a_search(held, small_environment, run_app):

@@ -26,19 +26,24 @@ def test_malformed_requests_get_an_error_of_their_own_and_leave_nothing_behind(s
     before = {child.pid for child in psutil.Process().children()}
     good = {"plans": [SearchPlan.of("triptan headache").model_dump()]}
 
-    def storm(url, number, seed):
+    def storm(service, number, seed):
         drawn, raw = number // 4, max(8, number // 50)
-        return send_drawn(url, drawn, seed) + send_damaged(url, number - drawn, seed) + send_raw(url, raw, seed)
+        url, headers = service.url, service.headers
+        sent = send_drawn(url, drawn, seed, headers) + send_damaged(url, number - drawn, seed, headers)
+        return sent + send_raw(url, raw, seed)
 
-    with local_service(config) as url, httpx.Client(base_url=url, trust_env=False, timeout=30) as http:
-        (service,) = [child for child in psutil.Process().children() if child.pid not in before]
+    with (
+        local_service(config) as service,
+        httpx.Client(base_url=service.url, headers=service.headers, trust_env=False, timeout=30) as http,
+    ):
+        (process,) = [child for child in psutil.Process().children() if child.pid not in before]
         expected = http.post("/v1/search", json=good).json()
-        sent = storm(url, REQUESTS // 2, 1)
-        warm = service.memory_info().rss
-        sent += storm(url, REQUESTS // 2, 2)
-        after = service.memory_info().rss
+        sent = storm(service, REQUESTS // 2, 1)
+        warm = process.memory_info().rss
+        sent += storm(service, REQUESTS // 2, 2)
+        after = process.memory_info().rss
         assert http.post("/v1/search", json=good).json() == expected
-        connections = service.net_connections()
+        connections = process.net_connections()
     print(f"{dict(sent.statuses)}; resident {warm} bytes after half of them, {after} at the end")
     assert sent.wrong == []
     assert {200, 400, 404, 405, 413, 422} <= sent.statuses.keys()

@@ -38,6 +38,9 @@ def environment(small_environment):
     return Environment.open(small_environment)
 
 
+POST = b"POST /v1/search HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+
+
 def plan(text, **more):
     return SearchPlan.of(text, **more).model_dump()
 
@@ -166,7 +169,7 @@ def told(connection):
 
 def test_a_body_that_trickles_has_no_more_time_than_one_that_stops(impatient):
     with socket.create_connection(impatient, timeout=0.1) as sender:
-        sender.sendall(b"POST /v1/search HTTP/1.1\r\nHost: x\r\nContent-Length: 900\r\n\r\n")
+        sender.sendall(b"POST /v1/search HTTP/1.1\r\nHost: localhost\r\nContent-Length: 900\r\n\r\n")
         answer, sent = b"", 0
         while not answer and sent < 100:
             sender.sendall(b" ")
@@ -179,7 +182,7 @@ def test_a_body_that_trickles_has_no_more_time_than_one_that_stops(impatient):
 
 def test_a_body_that_never_ends_is_a_408_and_holds_nothing(impatient):
     host, port = impatient
-    head = b"POST /v1/search HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 900\r\n\r\n"
+    head = POST + b"Content-Length: 900\r\n\r\n"
     senders = [socket.create_connection((host, port), timeout=10) for _ in range(20)]
     for sender in senders:
         sender.sendall(head + b'{"plans": [')
@@ -194,7 +197,7 @@ def test_a_body_that_never_ends_is_a_408_and_holds_nothing(impatient):
 
 def test_a_body_that_drips_is_a_408_too(impatient):
     """The limit is on the whole body: a byte now and then does not buy time."""
-    head = b"POST /v1/search HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 900\r\n\r\n{"
+    head = POST + b"Content-Length: 900\r\n\r\n{"
     with socket.create_connection(impatient, timeout=0.05) as sender:
         sender.sendall(head)
         answer, dripped, until = b"", 1, time.monotonic() + 20
@@ -209,7 +212,7 @@ def test_a_body_that_drips_is_a_408_too(impatient):
     assert 1 < dripped < 900
 
 
-@pytest.mark.parametrize("sent", [b"", b"GET /hea", b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Slow: "])
+@pytest.mark.parametrize("sent", [b"", b"GET /hea", b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Slow: "])
 def test_a_head_that_never_ends_is_closed(impatient, sent):
     host, port = impatient
     with socket.create_connection((host, port), timeout=10) as sender:
@@ -217,30 +220,69 @@ def test_a_head_that_never_ends_is_closed(impatient, sent):
         assert told(sender) == b""
 
 
-def test_a_head_that_is_too_long_is_closed_with_a_400(impatient):
-    host, port = impatient
-    with socket.create_connection((host, port), timeout=10) as sender:
-        sender.sendall(b"GET /healthz HTTP/1.1\r\nX-Long: ")
+LONG_HEADS = {
+    "one header": b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Long: " + b"x" * 70_000,
+    "many headers": b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n" + b"X-A: b\r\n" * 8750,
+    "a header's name": b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n" + b"x" * 70_000 + b": b",
+    "blanks": b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Long:" + b" " * 70_000 + b"x",
+    "the request line": b"GET /healthz?" + b"a" * 70_000 + b" HTTP/1.1\r\nHost: localhost",
+    "lines before it": b"\r\n" * 35_000 + b"GET /healthz HTTP/1.1\r\nHost: localhost",
+}
+
+
+@pytest.mark.parametrize("piece", [10**6, 997])
+@pytest.mark.parametrize("where", LONG_HEADS)
+def test_a_head_that_is_too_long_is_a_431_and_the_connection_closes(patient, where, piece):
+    """However it arrives, also with its end in the same segment."""
+    sent = LONG_HEADS[where] + b"\r\n\r\n"
+    with socket.create_connection(patient, timeout=10) as sender:
+        sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         with suppress(ConnectionError):
-            for _ in range(2000):
-                sender.sendall(b"x" * 1000)
-        with suppress(
-            ConnectionError
-        ):  # but no TimeoutError: a service that waits for the end of the head would get one
-            assert told(sender).startswith(b"HTTP/1.1 400 ")
-    assert search(f"http://{host}:{port}", "headache").status_code == 200
+            for start in range(0, len(sent), piece):
+                sender.sendall(sent[start : start + piece])
+        head, _, body = told(sender).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 431 ")
+    assert b"\r\nconnection: close" in head.lower()
+    assert b"application/problem+json" in head
+    assert f"may have {MAX_HEAD_BYTES} bytes" in json.loads(body)["detail"]
+
+
+def test_a_head_is_held_to_its_limit_in_every_request_of_a_connection(patient):
+    short = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    almost = short[:-2] + b"X-Long: " + b"x" * (MAX_HEAD_BYTES - len(short) - 10) + b"\r\n\r\n"
+    assert len(almost) == MAX_HEAD_BYTES
+    with socket.create_connection(patient, timeout=10) as sender:
+        for request in (short, almost, almost):
+            sender.sendall(request)
+            answer = b""
+            while b'{"status":"ok"}' not in answer:
+                part = sender.recv(65536)
+                assert part
+                answer += part
+            assert answer.startswith(b"HTTP/1.1 200 ")
+        sender.sendall(almost.replace(b"X-Long", b"X-Longer"))
+        assert told(sender).startswith(b"HTTP/1.1 431 ")
+
+
+@pytest.mark.parametrize("endless", [b"1;" + b"x" * 10**6, b"0\r\nX-Trailer: " + b"x" * 10**6])
+def test_what_is_no_part_of_a_chunked_body_is_no_longer_than_a_head(patient, endless):
+    head = b"POST /v1/search HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with socket.create_connection(patient, timeout=10) as sender:
+        with suppress(ConnectionError):
+            sender.sendall(head + endless)
+        sender.settimeout(5)  # well before the time for a body is over
+        with suppress(ConnectionError):
+            assert told(sender) == b""
 
 
 def test_a_short_head_before_a_long_body_and_a_second_request_are_taken(patient):
     host, port = patient
     body = json.dumps({"plans": [plan("headache", k=1)] * 2000}).encode()
-    head = (
-        f"POST /v1/search HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-    )
+    head = POST + f"Content-Length: {len(body)}\r\n\r\n".encode()
     assert len(body) > MAX_HEAD_BYTES
     with socket.create_connection((host, port), timeout=10) as sender:
         for _ in range(2):
-            sender.sendall(head.encode() + body)
+            sender.sendall(head + body)
             answer = sender.recv(65536)
             assert answer.startswith(b"HTTP/1.1 200 ")
             wanted = int(re.search(rb"content-length: (\d+)", answer)[1])
@@ -251,7 +293,9 @@ def test_a_short_head_before_a_long_body_and_a_second_request_are_taken(patient)
 def test_a_second_request_sent_before_the_first_answer_is_answered_too(patient):
     host, port = patient
     with socket.create_connection((host, port), timeout=10) as sender:
-        sender.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n" + b"GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n")
+        sender.sendall(
+            b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n" + b"GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        )
         answer = b""
         while b"ready" not in answer:
             answer += sender.recv(65536)
@@ -261,7 +305,7 @@ def test_a_second_request_sent_before_the_first_answer_is_answered_too(patient):
 def test_a_connection_without_a_request_stays_open_longer_than_a_request_may_take(impatient):
     with socket.create_connection(impatient, timeout=10) as sender:
         for _ in range(2):
-            sender.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+            sender.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
             answer = b""
             while b'{"status":"ok"}' not in answer:
                 answer += sender.recv(65536)
@@ -325,7 +369,7 @@ SERVICE = textwrap.dedent(
 
     real = Environment.search
     def search(self, plans):
-        if plans[0].probes[0].terms[0].text == "slow":
+        if plans[0].probes[0].terms[0].text.startswith("slow"):
             print("searching", flush=True)
             sys.stdin.readline()
         return real(self, plans)
@@ -380,6 +424,51 @@ def test_draining_refuses_new_work_first_and_ends_what_is_under_way(small_enviro
         process.terminate()
         assert process.stdout.readline() == "ended\n", "a second signal ends it"
         assert process.wait(20) == 0
+
+
+def _go_on(process):
+    process.stdin.write("go on\n")
+    process.stdin.flush()
+
+
+def _until_waiting(url, plans):
+    until = time.monotonic() + 20
+    while figures(url)["querylect_queue_plans"] != plans:
+        assert time.monotonic() < until
+
+
+def test_a_long_request_holds_nobody_up(small_environment):
+    """It is searched in turns: a short one that came later is answered between them."""
+    with _searching(small_environment) as (process, url, first), ThreadPoolExecutor(2) as pool:
+        long = pool.submit(search, url, *[f"slow {n} {'x ' * 30_000}" for n in range(6)], timeout=60)
+        _until_waiting(url, 7)
+        short = pool.submit(search, url, "headache", timeout=60)
+        _until_waiting(url, 8)
+        for _ in range(2):
+            _go_on(process)
+            assert process.stdout.readline() == "searching\n"
+        assert short.result(20).status_code == 200
+        assert not long.done()
+        _go_on(process)
+        _go_on(process)
+        assert (first.result(20).status_code, long.result(20).status_code) == (200, 200)
+
+
+def test_what_a_client_that_has_left_asked_for_is_not_searched(small_environment):
+    body = json.dumps({"plans": [plan(f"blood {n}") for n in range(50)] + [plan("headache")]}).encode()
+    with _searching(small_environment) as (process, url, first), ThreadPoolExecutor(1) as pool:
+        place = httpx.URL(url)
+        with socket.create_connection((place.host, place.port)) as sender:
+            sender.sendall(POST + f"Content-Length: {len(body)}\r\n\r\n".encode() + body)
+            _until_waiting(url, 52)
+            staying = pool.submit(search, url, "headache", "glucose", timeout=60)
+            _until_waiting(url, 53)
+        _until_waiting(url, 3)
+        _go_on(process)
+        assert (first.result(20).status_code, staying.result(20).status_code) == (200, 200)
+        seen = figures(url)
+    assert seen['querylect_plans_total{outcome="searched"}'] == 3
+    assert seen['querylect_requests_total{route="/v1/search",status="499"}'] == 1
 
 
 def test_the_port_closes_after_the_time_to_drain(small_environment):

@@ -41,7 +41,7 @@ def test_scifact_over_http(realdata, tmp_path, retriever, model, published, tole
         index=str(tmp_path / "index"),
     )
     build_index(config)
-    with local_service(config) as url, SyncEnvironmentClient(ClientConfig(urls=[url])) as client:
+    with local_service(config) as service, SyncEnvironmentClient(ClientConfig(), [service]) as client:
         assert client.environment().corpus_size == 5183
         questions = client.questions("test")
         results = client.step([Step(question_id=q.id, plan=SearchPlan.of(q.text)) for q in questions])

@@ -166,6 +166,103 @@ def test_a_search_that_always_fails_costs_a_bounded_number_of_searches():
     assert len(search.batches) <= 65
 
 
+def test_the_plans_of_one_request_fail_no_other_however_many_they_are():
+    search = Recorder()
+    search.free.clear()
+
+    async def body(batcher):
+        first = asyncio.create_task(batcher.search([SearchPlan.of("first")]))
+        await asyncio.to_thread(search.entered.wait)
+        bad = [asyncio.create_task(batcher.search([SearchPlan.of(f"bad{n}-{i}") for i in range(20)])) for n in range(5)]
+        good = [asyncio.create_task(batcher.search([SearchPlan.of(f"good{n}", k=1)])) for n in range(20)]
+        await asyncio.sleep(0)
+        search.free.set()
+        await first
+        return await asyncio.gather(*bad, return_exceptions=True), await asyncio.gather(*good)
+
+    failed, rankings = using(search, body, max_pending=1000)
+    assert [type(outcome) for outcome in failed] == [ValueError] * 5
+    assert [ids(ranking) for ranking in rankings] == [[[f"good{n}-0"]] for n in range(20)]
+
+
+def test_a_request_that_joins_a_plan_does_not_fail_for_what_was_searched_beside_it():
+    search = Recorder()
+    search.free.clear()
+
+    async def body(batcher):
+        failing = asyncio.create_task(batcher.search([SearchPlan.of("bad"), SearchPlan.of("good", k=1)]))
+        await asyncio.to_thread(search.entered.wait)
+        joining = asyncio.create_task(batcher.search([SearchPlan.of("good", k=1)]))
+        await asyncio.sleep(0)
+        search.free.set()
+        with pytest.raises(ValueError, match="bad"):
+            await failing
+        return ids(await joining)
+
+    assert using(search, body) == [["good-0"]]
+
+
+def test_a_long_request_is_searched_in_turns_with_those_that_came_later():
+    search = Recorder()
+    search.free.clear()
+    passage = " " + "x" * 30_000
+
+    async def body(batcher):
+        first = asyncio.create_task(batcher.search([SearchPlan.of("first")]))
+        await asyncio.to_thread(search.entered.wait)
+        long = asyncio.create_task(batcher.search([SearchPlan.of(f"long{n}{passage}", k=1) for n in range(9)]))
+        others = [asyncio.create_task(batcher.search([SearchPlan.of(f"short{n}", k=1)])) for n in range(3)]
+        await asyncio.sleep(0)
+        search.free.set()
+        await asyncio.gather(first, long, *others)
+
+    using(search, body)
+    batches = [[text.split()[0] for text in batch] for batch in search.batches]
+    assert batches[1] == ["long0", "long1", "long2", "short0", "short1", "short2", "long3", "long4"]
+    assert batches[2:] == [["long5", "long6", "long7", "long8"]]
+
+
+def test_what_was_given_up_is_not_searched_unless_somebody_else_waits_for_it():
+    search = Recorder()
+    search.free.clear()
+
+    async def body(batcher):
+        first = asyncio.create_task(batcher.search([SearchPlan.of("first")]))
+        await asyncio.to_thread(search.entered.wait)
+        leaving = asyncio.create_task(batcher.search([SearchPlan.of(f"l{n}") for n in range(4)]))
+        staying = asyncio.create_task(batcher.search([SearchPlan.of("l2"), SearchPlan.of("s")]))
+        await asyncio.sleep(0)
+        assert not batcher.ready, "six plans wait"
+        leaving.cancel()
+        await asyncio.gather(leaving, return_exceptions=True)
+        assert batcher.ready
+        search.free.set()
+        await asyncio.gather(first, staying)
+
+    using(search, body, max_pending=6)
+    assert search.batches == [["first"], ["l2", "s"]]
+
+
+def test_a_service_is_not_ready_while_a_request_waits_too_long_for_its_first_turn(monkeypatch):
+    monkeypatch.setattr(batching, "OVERDUE_SECONDS", 0.0)
+    search = Recorder()
+    search.free.clear()
+
+    async def body(batcher):
+        assert batcher.ready
+        first = asyncio.create_task(batcher.search([SearchPlan.of("first")]))
+        await asyncio.to_thread(search.entered.wait)
+        assert batcher.ready, "nobody waits"
+        second = asyncio.create_task(batcher.search([SearchPlan.of("second")]))
+        while batcher.ready:
+            await asyncio.sleep(0)
+        search.free.set()
+        await asyncio.gather(first, second)
+        assert batcher.ready
+
+    using(search, body)
+
+
 def test_a_failure_is_not_cached():
     search = Recorder()
 

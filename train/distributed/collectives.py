@@ -17,7 +17,7 @@ from ...configs.mix import environments
 from ...configs.schema import RunConfig, TrainConfig
 from ...envs.client.child_process import local_service
 from ...envs.client.client import SyncEnvironmentClient
-from ...envs.client.connect import AnyClient, known_urls, open_environment, open_environments
+from ...envs.client.connect import AnyClient, known_services, open_environment, open_environments
 from ...envs.client.multi import MixedClient
 from ...rollouts.memory import give_back_freed_memory
 from ...rollouts.tree import Hit, Node, Tree
@@ -45,18 +45,18 @@ def shared_environment(config: RunConfig, processes: Processes) -> Iterator[AnyC
 
 @contextmanager
 def _shared_client(config: RunConfig, processes: Processes) -> Iterator[SyncEnvironmentClient]:
-    if known_urls(config) is not None:
+    if known_services(config) is not None:
         with open_environment(config) as client:
             yield client
         return
     machine = os.environ.get("GROUP_RANK") or socket.gethostname()
     is_starter = processes.all_gather(machine).index(machine) == processes.rank
-    with ExitStack() as service:
-        url = processes.on_every_process(
-            lambda: service.enter_context(local_service(config.env)) if is_starter else None
+    with ExitStack() as stack:
+        service = processes.on_every_process(
+            lambda: stack.enter_context(local_service(config.env)) if is_starter else None
         )
-        urls = {host: host_url for host, host_url in processes.all_gather((machine, url)) if host_url}
-        with SyncEnvironmentClient(config.client, urls=[urls[machine]]) as client:
+        services = {host: address for host, address in processes.all_gather((machine, service)) if address}
+        with SyncEnvironmentClient(config.client, urls=[services[machine]]) as client:
             yield client
 
 

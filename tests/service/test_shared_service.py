@@ -1,0 +1,19 @@
+"""Processes that train together ask one service, with the token that only they know."""
+
+from querylect.configs.schema import RunConfig
+from querylect.train.distributed.collectives import shared_environment
+
+from ..several import side_by_side
+
+
+def test_every_process_asks_the_service_that_one_of_them_started(small_environment, monkeypatch):
+    monkeypatch.setenv("QUERYLECT_TOKEN", "of-another-service")
+    config = RunConfig.model_validate({"env": small_environment.model_dump()})
+
+    def asked(processes):
+        with shared_environment(config, processes) as client:
+            size = client.environment().corpus_size
+            processes.all_gather(None)  # the service ends with the process that started it
+            return size
+
+    assert side_by_side(2, asked) == [6, 6]
