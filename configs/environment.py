@@ -244,6 +244,8 @@ class EnvironmentConfig(Section):
     """BM25 implementation; rank_bm25 is the slow reference."""
     index: str = "indexes/hpo-bm25"
     """Index folder, written by `querylect index build` and opened by `querylect serve`."""
+    verify: bool = False
+    """Read every file of the index when it is opened and compare its sha256, as `querylect index verify` does."""
     block_mib: Annotated[float, Field(gt=0)] = 8.0
     """MiB of corpus.jsonl per part of an index build; a killed process loses at most one part."""
     vectors: VectorsConfig = VectorsConfig()
@@ -271,7 +273,7 @@ class EnvironmentConfig(Section):
     drain_seconds: Annotated[float, Field(ge=0)] = 0.0
     """Seconds after SIGTERM in which the port stays open and new work gets 503, so that load balancers notice."""
     cache_bytes: Annotated[int, Field(ge=0)] = 256 * 2**20
-    """Bytes of the ranking cache, keyed by (index hash, plan); 0 disables it."""
+    """Bytes of the ranking cache, keyed by the plan; 0 disables it."""
     embedding_cache_bytes: Annotated[int, Field(ge=0)] = 128 * 2**20
     """Bytes of the cache of query embeddings; 0 disables it."""
     workers: Annotated[int, Field(ge=1)] = 1

@@ -4,14 +4,16 @@ Qrels stay inside: a trainer's call gets questions, documents, rankings and metr
 playground, where its owner has switched that on, reads `judgements`.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
+from operator import attrgetter
 from typing import NamedTuple
 
 from ..configs.schema import EnvironmentConfig
 from ..data.corpus import open_corpus
 from ..data.types import Dataset, Document, Question
-from ..errors import EnvironmentUnavailableError, RequestError
+from ..errors import EnvironmentUnavailableError, IndexFolderError, RequestError
 from ..rewards.metrics import measure
 from ..storage import data_sha256
 from .index.open import Index, open_index
@@ -19,11 +21,16 @@ from .plan import PlanWithout, Probe, SearchPlan, Term
 from .retrievers import bm25
 from .retrievers.base import Retriever
 from .retrievers.fusion import Scored, fuse
-from .retrievers.open import check_corpus, open_retriever
+from .retrievers.open import check_corpus, open_retriever, verify_indexes
 from .retrievers.rerank import Reranked, Reranker
 from .server.cache import ByteCache
 
 _measure = lru_cache(maxsize=256)(measure)
+
+SCORE_SETTINGS = ("vectors.hnsw_depth", "vectors.ivf_probes", "gain")
+"""Settings that can change a score and are not in the index hash; those of the dataset count by their judgements."""
+NEWER_SCORE_SETTINGS = {"vectors.device": "cpu"}
+"""The same, hashed only where they differ from this value, so that environments from before keep their hash."""
 
 
 class RankedHit(NamedTuple):
@@ -77,11 +84,14 @@ class Environment:
             cache.room = config.embedding_cache_bytes
         self._documents = index.documents
         self._guards = [index.held, *getattr(retriever, "held", ())]
+        self._lasting_damage = ""
+        self._all_read = False
+        """Whether all files were read because a block of `intact` failed."""
         self._qrels = _all_qrels(dataset)
-        self._identical = {name for name in self._qrels if dataset.ignore_identical_ids and name in self._documents}
+        self._identical = _identical(dataset, self._documents)
         """Ids of questions that are document ids too; that document is left out of the question's ranking."""
-        self.settings_hash = _settings_hash(self._qrels, self._identical, config)
-        """Hash of what a score depends on besides the index: qrels, ignored documents, vector search settings."""
+        self.settings_hash = settings_hash(dataset, self._documents, config)
+        """Hash of what a score depends on besides the index."""
 
     @classmethod
     def open(cls, config: EnvironmentConfig) -> "Environment":
@@ -89,8 +99,10 @@ class Environment:
 
         Raises DataError for the dataset, also where a judged document is not in the index, ConfigError for an unknown
         retriever, ModelError for its models, IndexFolderError where the index folder is missing, corrupt, or was
-        built from another corpus or for another retriever.
+        built from another corpus or for another retriever, or, with `config.verify`, where a file has other content.
         """
+        if config.verify:
+            verify_indexes(config)
         index, corpus = open_index(config.index), open_corpus(config.dataset)
         check_corpus(index, corpus)
         dataset = corpus.questions(index.documents)
@@ -111,19 +123,40 @@ class Environment:
 
     @property
     def damage(self) -> str:
-        """What changed in an index file (also of a hybrid's members) since it was opened; "" for nothing."""
-        return next(filter(None, (guard.damage for guard in self._guards)), "")
+        """What is known to be damaged in an index file (also of a hybrid's members) since it was opened; "" if nothing.
+        Reads no file."""
+        return self._lasting_damage or next(filter(None, (guard.damage for guard in self._guards)), "")
 
-    def refuse_damage(self) -> None:
-        """Raise EnvironmentUnavailableError where a file has another length than when it was opened.
+    @contextmanager
+    def intact(self) -> Iterator[None]:
+        """Guard a block that reads the index: EnvironmentUnavailableError where a file is damaged before or after it.
 
-        Data read from it may be zeros. Only reopening an intact index helps.
+        Files that were written to since they were opened are read and compared with the manifest. Where the block fails
+        as it does on wrong data, all files are, once in the life of this object: damage from before the opening is
+        named, too. After damage before the block it is enough to restore the file; after damage within the block, only
+        reopening helps, since what was read may be cached.
         """
-        damage = self.damage
+        self._refuse(self._checked())
+        try:
+            yield
+        except (LookupError, MemoryError, OSError, RuntimeError, ValueError, IndexFolderError):
+            self._lasting_damage = self._checked(everything=not self._all_read)
+            self._all_read = True
+            self._refuse(self._lasting_damage)
+            raise
+        self._lasting_damage = self._checked()
+        self._refuse(self._lasting_damage)
+
+    def _checked(self, everything: bool = False) -> str:
+        checks = (guard.check(everything) for guard in self._guards)
+        return self._lasting_damage or next(filter(None, checks), "")
+
+    def _refuse(self, damage: str) -> None:
         if damage:
             raise EnvironmentUnavailableError(
-                f"the index was damaged while it was served: {damage}. See what else is: querylect index verify; build "
-                "it again (querylect index build --overwrite) and start the service anew."
+                f"the index that is served is damaged: {damage}. See what else is: querylect index verify; build "
+                "it again (querylect index build --overwrite) and start the service anew.",
+                code="damaged-index",
             )
 
     def document(self, doc_id: str) -> Document:
@@ -144,9 +177,8 @@ class Environment:
         (`plan.k` where None) to the fusion. A plan that matches nothing has an empty ranking.
 
         Raises RequestError for a probe with a `source`: this environment holds one knowledge base, without a name.
-        Raises EnvironmentUnavailableError where a file of the index has been cut.
+        Raises EnvironmentUnavailableError where a file of the index is damaged.
         """
-        self.refuse_damage()
         depths: dict[tuple[Term, ...], int] = {}
         for plan in plans:
             for probe in plan.probes:
@@ -158,10 +190,10 @@ class Environment:
                 depth = (probe.k or plan.k) + isinstance(plan, PlanWithout)
                 depths[probe.terms] = max(depths.get(probe.terms, 0), min(depth, self.corpus_size))
         probes = [Probe(terms=terms) for terms in depths]
-        by_terms = dict(zip(depths, self._retriever.rank(probes, list(depths.values())), strict=True)) if probes else {}
-        rankings = [self._ranking(plan, by_terms) for plan in plans]
-        self.refuse_damage()
-        return rankings
+        with self.intact():
+            ranked = self._retriever.rank(probes, list(depths.values())) if probes else []
+            by_terms = dict(zip(depths, ranked, strict=True))
+            return [self._ranking(plan, by_terms) for plan in plans]
 
     def score(self, question_id: str, ranking: Ranking, metrics: Sequence[str]) -> dict[str, float]:
         """Value of each metric, in [0, 1], for a question's ranking; a document that is ignored there is passed over.
@@ -198,12 +230,17 @@ def _card(config: EnvironmentConfig, index: Index) -> dict[str, object]:
     return {**card, **model, **remote, "model_fingerprint": manifest.model_fingerprint}
 
 
-def _settings_hash(
-    qrels: Mapping[str, Mapping[str, int]], identical: Collection[str], config: EnvironmentConfig
-) -> str:
-    grades = sorted((name, sorted(by_document.items())) for name, by_document in qrels.items())
-    search = config.vectors.hnsw_depth, config.vectors.ivf_probes
-    return data_sha256([grades, sorted(identical), search, config.gain])
+def settings_hash(dataset: Dataset, documents: Container[str], config: EnvironmentConfig) -> str:
+    """Hash of what a score depends on besides the index: qrels of all splits, ignored documents and settings."""
+    grades = sorted((name, sorted(by_document.items())) for name, by_document in _all_qrels(dataset).items())
+    *search, gain = attrgetter(*SCORE_SETTINGS)(config)
+    newer = {name: attrgetter(name)(config) for name in NEWER_SCORE_SETTINGS}
+    changed = {name: value for name, value in newer.items() if value != NEWER_SCORE_SETTINGS[name]}
+    return data_sha256([grades, sorted(_identical(dataset, documents)), search, gain, *([changed] if changed else [])])
+
+
+def _identical(dataset: Dataset, documents: Container[str]) -> set[str]:
+    return {name for name in _all_qrels(dataset) if dataset.ignore_identical_ids and name in documents}
 
 
 def _all_qrels(dataset: Dataset) -> dict[str, Mapping[str, int]]:

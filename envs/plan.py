@@ -4,9 +4,11 @@ A plan is a few *probes*; each probe is a weighted sum of texts scored by the re
 are fused into one. For a dense retriever a probe is one vector Σ wᵢ·e(tᵢ); for BM25 its score is Σ wᵢ·BM25(tᵢ).
 """
 
+from hashlib import blake2b
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+from pydantic_core import to_json
 
 from ..configs.section import Weight
 
@@ -76,6 +78,14 @@ class SearchPlan(_Frozen):
     def of(cls, text: str, k: int = 10) -> "SearchPlan":
         """The plan of one plain query."""
         return cls(probes=(Probe(terms=(Term(text=text),)),), k=k)
+
+
+def plan_digest(plan: SearchPlan) -> str:
+    """32 hex digits that tell plans apart: blake2b of the plan's JSON.
+
+    The service computes it from the plan that it read, the client from the plan that it sent.
+    """
+    return blake2b(to_json(plan), digest_size=16).hexdigest()
 
 
 class PlanWithout(SearchPlan):

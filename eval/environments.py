@@ -7,8 +7,8 @@ behind a service is asked for its facts over HTTP.
 import hashlib
 import json
 import re
-from collections.abc import Container, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from ..data.sampling import QuestionSample, draw, draw_of_parts, sampled
 from ..data.types import Dataset, Question, Split
 from ..envs.client.base import EnvironmentApi
 from ..envs.client.connect import open_environment
+from ..envs.environment import settings_hash
 from ..envs.index.build import build_index
 from ..envs.index.open import open_index
 from ..envs.retrievers.open import check_corpus
@@ -62,15 +63,37 @@ class EvalEnvironment:
     """How questions were sampled, if `limit` left some out."""
     client: EnvironmentApi | None = field(default=None, repr=False)
     """An open client; None: `connect` opens one."""
+    expected: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Hashes that the service of `connect` must have, by field of `EnvironmentInfo`."""
 
     @property
     def where(self) -> str:
         """The dataset and the environment in a sentence."""
         return f"on {self.dataset} in {self.name}" if self.dataset else f"in {self.name}"
 
-    def connect(self) -> AbstractContextManager[EnvironmentApi]:
-        """A client for a `with` block; a local environment that is not open runs only inside it."""
-        return nullcontext(self.client) if self.client is not None else open_environment(self.config)
+    @contextmanager
+    def connect(self) -> Iterator[EnvironmentApi]:
+        """A client for a `with` block; a local environment that is not open runs only inside it.
+
+        Raises ConfigError where judgements or index were changed since this environment was described.
+        """
+        if self.client is not None:
+            yield self.client
+            return
+        with open_environment(self.config) as client:
+            info = client.environment()
+            changed = [
+                f"{name}: {hash_} → {getattr(info, name)}"
+                for name, hash_ in self.expected.items()
+                if getattr(info, name) != hash_
+            ]
+            if changed:
+                raise ConfigError(
+                    f"the environment {self.where} was changed during the evaluation ({'; '.join(changed)}), so scores "
+                    "would not be comparable. Leave its index and judgements as they are and give the command again.",
+                    code="changed-environment",
+                )
+            yield client
 
 
 def described_by_service(
@@ -106,6 +129,7 @@ def described_by_service(
         },
         sample=sample,
         client=client,
+        expected={"index_hash": info.index_hash, "settings_hash": info.settings_hash},
     )
 
 
@@ -204,6 +228,7 @@ class SpecEnvironments:
                 "options": options_identity(split.questions),
             },
             sample=sampled(len(selected), len(split.questions), self.spec.limit, self.spec.seed),
+            expected={"settings_hash": settings_hash(self._datasets[dataset], index.documents, env)},
         )
 
     def _split(self, dataset: str, source: DatasetConfig, documents: Container[str]) -> Split:

@@ -54,6 +54,7 @@ def export_trec(config: RunConfig, run: Path | None, split: str, to: Path, depth
         "gain": environment.gain,
         "corpus_hash": environment.corpus_hash,
         "index_hash": environment.index_hash,
+        "settings_hash": environment.settings_hash,
         "licence": environment.licence,
         "runs": {name: {"questions": len(runs[name]), PRIMARY_METRIC: value} for name, value in values.items()},
     }

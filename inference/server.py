@@ -220,8 +220,8 @@ class _Searcher:
         hit_lists = await service.rank(self._request, plans)
 
         def read_rankings() -> list[list[HitBody]]:
-            rankings = [service.ranking(hits, with_text=True) for hits in hit_lists]
-            service.environment.refuse_damage()
+            with service.environment.intact():
+                rankings = [service.ranking(hits, with_text=True) for hits in hit_lists]
             return [[HitBody.model_validate(hit) for hit in ranking] for ranking in rankings]
 
         return await asyncio.to_thread(read_rankings)

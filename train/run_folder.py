@@ -182,19 +182,32 @@ class RunFolder:
         return sorted((path for path in paths if re.fullmatch(r"checkpoint-\d+", path.name)), key=step_of)
 
     def same_environment(self, current: Mapping[str, JsonValue]) -> None:
-        """Raise CheckpointError if the run was started on another environment than `current`."""
+        """Raise CheckpointError if the run was started on another environment than `current`.
+
+        A run that does not say on which, or, as older ones, by which judgements (`settings_hash`), is refused too.
+        """
         path = self.path / "environment.json"
-        previous = parse_json(path.read_text(encoding="utf-8")) if path.exists() else current
-        names = ("retriever", "corpus_hash", "index_hash", "gain")
-        changed = [
-            f"{name}: {previous.get(name)!r} → {current.get(name)!r}"
-            for name in names
-            if previous.get(name) != current[name]
-        ]
+        if not path.exists() and not self.numbered():
+            return
+        try:
+            previous = parse_json(path.read_text(encoding="utf-8"))
+            names = ("retriever", "corpus_hash", "index_hash", "gain", "settings_hash")
+            changed = [
+                f"{name}: {previous.get(name)!r} → {current.get(name)!r}"
+                for name in names
+                if previous.get(name) != current[name]
+            ]
+        except (OSError, ValueError, AttributeError) as error:
+            raise CheckpointError(
+                f"{path} does not say on which environment the run was started ({error}). Bring the file back, or "
+                "start a new run under another name.",
+                code="unreadable-file",
+            ) from error
         if changed:
             raise CheckpointError(
-                f"{self.path} was started on another environment: {'; '.join(changed)}. "
-                "Serve the one it was started on, or start a new run under another name.",
+                f"{self.path} was started on another environment: {'; '.join(changed)}. settings_hash stands for the "
+                "judgements and search settings. Serve the environment that the run was started on, or start a new run "
+                "under another name.",
                 code="other-environment",
             )
 

@@ -9,6 +9,7 @@ second pipe. It lives in a session of its own, so that Ctrl-C in a terminal reac
 import logging
 import os
 import secrets
+import signal
 import subprocess
 import sys
 import threading
@@ -93,7 +94,9 @@ class _Child:
         exit_code = self.process.poll()
         if exit_code is not None and not self._error_reported:
             log.error(
-                "the local environment service had ended by itself (code %d):\n%s", exit_code, "\n".join(self._lines)
+                "the local environment service had ended by itself (%s):\n%s",
+                _ending(exit_code),
+                "\n".join(self._lines),
             )
         try:
             assert self.process.stdin is not None
@@ -123,6 +126,15 @@ class _Child:
         self._reader.join(0.5)
         last = "\n".join(self._lines) or "(it wrote nothing)"
         exit_code = self.process.poll()
-        state = "it still runs and is stopped now" if exit_code is None else f"exit code {exit_code}"
+        state = "it still runs and is stopped now" if exit_code is None else _ending(exit_code)
         message = f"the local environment service {event} ({state}). Its last lines:\n{last}"
         return EnvironmentUnavailableError(message, code=code)
+
+
+def _ending(exit_code: int) -> str:
+    """How a process ended. Where a signal killed it as it reads a damaged file through mapped memory, what to check."""
+    if exit_code >= 0:
+        return f"exit code {exit_code}"
+    by = signal.Signals(-exit_code)
+    hint = "; was an index file cut or overwritten while it was read? See querylect index verify"
+    return f"exit code {exit_code}, {by.name}{hint if by in (signal.SIGBUS, signal.SIGSEGV) else ''}"

@@ -1,7 +1,7 @@
 """The client of the environment service, asynchronous and synchronous.
 
 An outage is never a reward: a step without an answer at the deadline has the result None, unscorable. A request that
-the service calls wrong is an error at once, and so are answers from two different indexes.
+the service calls wrong is an error at once, and so are answers from two different indexes or by two sets of judgements.
 """
 
 import asyncio
@@ -22,12 +22,13 @@ from pydantic_core import PydanticSerializationError
 from ...configs.schema import ClientConfig
 from ...data.types import Question
 from ...errors import ConfigError, EnvironmentUnavailableError, RequestError
-from ..plan import SearchPlan
+from ..plan import SearchPlan, plan_digest
 from ..server.schemas import (
     MAX_PAGE,
     PRIMARY_METRIC,
     EnvironmentInfo,
     HitBody,
+    Identified,
     Limits,
     QuestionPage,
     SearchRequest,
@@ -57,6 +58,20 @@ Part = TypeVar("Part")
 Value = TypeVar("Value")
 
 MAX_PLANS_PER_REQUEST = 128
+_IDENTITY = {
+    "index_hash": (
+        "different-indexes",
+        "answers from two different indexes",
+        "Start every replica with the same index, and do not change it during a run.",
+    ),
+    "settings_hash": (
+        "different-settings",
+        "answers from two different sets of judgements or search settings",
+        "Start every replica with the same judgements (qrels), env.gain and env.vectors, and do not change them during "
+        "a run.",
+    ),
+}
+"""What every answer must agree in, by field of `Identified`: the code of the error, its problem, its remedy."""
 FIRST_CONTACT_SECONDS = 20.0
 """How long `environment()` tries to reach a service, at most; a wrong URL shall not cost a whole deadline."""
 
@@ -99,7 +114,7 @@ class EnvironmentClient:
         """What the service serves, asked of every replica.
 
         Raises EnvironmentUnavailableError where no replica answers, ConfigError where two replicas serve different
-        indexes, RequestError where the service refuses (a wrong token).
+        indexes or judgements, RequestError where the service refuses (a wrong token).
         """
         with self._calling():
             return await self._discover(time.monotonic() + min(self._config.deadline, FIRST_CONTACT_SECONDS))
@@ -134,9 +149,10 @@ class EnvironmentClient:
         async def send(part: Sequence[SearchPlan], deadline: float) -> list[list[HitBody]]:
             def check(answer: SearchResponse) -> None:
                 _expect(len(answer.rankings) == len(part), f"{len(answer.rankings)} rankings for {len(part)} plans")
+                _expect(answer.plan_digests == list(map(plan_digest, part)), "rankings of other plans")
                 for plan, ranking in zip(part, answer.rankings, strict=True):
                     _check_ranking(plan, ranking, with_text)
-                self._check_index(answer.index_hash)
+                self._check_identity(answer)
 
             body = _json(SearchRequest(plans=list(part), with_text=with_text))
             answer = await self._transport.ask(Call("POST", "/v1/search", SearchResponse, check, body), deadline)
@@ -164,9 +180,12 @@ class EnvironmentClient:
                 _expect(len(answer.results) == len(part), f"{len(answer.results)} results for {len(part)} steps")
                 for step, result in zip(part, answer.results, strict=True):
                     _expect(result.question_id == step.question_id, f"a result of question {result.question_id!r}")
+                    _expect(result.plan_digest == plan_digest(step.plan), "a result of another plan")
                     _expect(required <= result.metrics.keys(), f"only the metrics {sorted(result.metrics)}")
+                    value = result.metrics[PRIMARY_METRIC]
+                    _expect(result.reward == value, f"the reward {result.reward} and {PRIMARY_METRIC} {value}")
                     _check_ranking(step.plan, result.ranking, with_text)
-                self._check_index(answer.index_hash)
+                self._check_identity(answer)
 
             body = _json(StepRequest(steps=list(part), with_text=with_text, metrics=list(metrics)))
             answer = await self._transport.ask(Call("POST", "/v1/step", StepResponse, check, body), deadline)
@@ -212,9 +231,9 @@ class EnvironmentClient:
         """Ask all replicas for /v1/environment until at least one answers."""
         outcomes = await self._transport.ask_all(Call("GET", "/v1/environment", EnvironmentInfo), deadline)
         infos = [outcome for outcome in outcomes if isinstance(outcome, EnvironmentInfo)]
-        self._info = self._info or infos[0]
         for info in infos:
-            self._check_index(info.index_hash)
+            _check_identity(info, self._info or infos[0], self._transport.urls)
+        self._info = self._info or infos[0]
         return infos[0]
 
     async def _in_parts(
@@ -251,14 +270,9 @@ class EnvironmentClient:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _check_index(self, index_hash: str) -> None:
-        if self._info is not None and index_hash != self._info.index_hash:
-            raise ConfigError(
-                f"the service at {self._transport.urls} answers from two different indexes "
-                f"({self._info.index_hash} and {index_hash}), so rewards would not be comparable. "
-                "Start every replica with the same index, and do not change it during a run.",
-                code="different-indexes",
-            )
+    def _check_identity(self, answer: Identified) -> None:
+        if self._info is not None:
+            _check_identity(answer, self._info, self._transport.urls)
 
 
 class SyncEnvironmentClient:
@@ -352,8 +366,22 @@ def _expect(condition: bool, actual: str) -> None:
         raise UnexpectedAnswerError(actual)
 
 
+def _check_identity(answer: Identified, first: Identified, urls: str) -> None:
+    """Raise ConfigError where two answers differ in what every ranking and reward depends on."""
+    for field, (code, problem, remedy) in _IDENTITY.items():
+        expected, actual = getattr(first, field), getattr(answer, field)
+        if actual != expected:
+            raise ConfigError(
+                f"the service at {urls} {problem} ({field} {expected} and {actual}), so rewards would not be "
+                f"comparable. {remedy}",
+                code=code,
+            )
+
+
 def _check_ranking(plan: SearchPlan, ranking: Sequence[HitBody], with_text: bool) -> None:
     _expect(len(ranking) <= plan.k, f"{len(ranking)} hits for k={plan.k}")
     _expect(len({hit.id for hit in ranking}) == len(ranking), "a ranking that holds a document twice")
+    scores = [hit.score for hit in ranking]
+    _expect(scores == sorted(scores, reverse=True), "a ranking whose scores rise")
     if with_text:
         _expect(all(hit.title is not None and hit.text is not None for hit in ranking), "hits without their text")

@@ -96,4 +96,4 @@ def _absolute(config: EnvironmentConfig) -> str:
 
 
 def _settings(config: EnvironmentConfig) -> str:
-    return data_sha256(config.model_dump(mode="json", exclude={*PRIVATE, "index"}))
+    return data_sha256(config.model_dump(mode="json", exclude={*PRIVATE, "index", "verify"}))

@@ -47,6 +47,7 @@ class MixedClient:
             corpus_size=sum(info.corpus_size for info in infos.values()),
             corpus_hash=combined("corpus_hash"),
             index_hash=combined("index_hash"),
+            settings_hash=combined("settings_hash"),
             gain=combined("gain"),
             splits={split: sum(info.splits.get(split, 0) for info in infos.values()) for split in splits},
             limits=Limits(**{name: min(limit[name] for limit in limits) for name in limits[0]}),

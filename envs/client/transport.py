@@ -1,7 +1,7 @@
 """One request to several replicas until a deadline: attempts, failover, back-off with full jitter, and their counters.
 
-A usable answer is a 200 whose body validates. Everything else is a failure that is tried again, save a 4xx other than
-408 and 429: the service calls the request itself wrong, and that is an error at once.
+A usable answer is a 200 to this very request whose body validates. Everything else is a failure that is tried again,
+save a 4xx other than 408 and 429: the service calls the request itself wrong, and that is an error at once.
 """
 
 import asyncio
@@ -259,7 +259,12 @@ class Transport:
                 response = await self._http.request(call.method, url, content=call.body, headers=headers)
             status = response.status_code
             if status == 200:
-                answer = call.kind.model_validate_json(response.content)
+                answer = call.kind.model_validate_json(response.content, strict=True)
+                echoed = response.headers.get("x-request-id")
+                if echoed != headers["X-Request-ID"]:
+                    raise UnexpectedAnswerError(
+                        f"the header X-Request-ID is {echoed!r}, not the request's; a proxy in between must keep it"
+                    )
                 call.check(answer)
                 replica.succeed()
                 return answer

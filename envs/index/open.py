@@ -6,6 +6,7 @@ Files are .npy arrays, texts and FAISS indexes, all memory-mapped; nothing is ev
 """
 
 import os
+import threading
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ...errors import IndexFolderError
+from ...storage import descriptor_sha256
 from ..preflight import index_folder
 from .documents import Documents
 from .manifest import FileEntry, Manifest, check_content, check_sizes, read_manifest
@@ -21,30 +23,74 @@ from .manifest import FileEntry, Manifest, check_content, check_sizes, read_mani
 Opened = TypeVar("Opened")
 
 
+@dataclass(slots=True)
+class _GuardedFile:
+    path: Path
+    descriptor: int
+    entry: FileEntry
+    checked: int
+    """Modification time, in ns, of the content that was opened or read last."""
+    rot: str = ""
+    """What was wrong with that content."""
+
+    @property
+    def stat(self) -> os.stat_result:
+        return os.fstat(self.descriptor)
+
+    @property
+    def damage(self) -> str:
+        size = self.stat.st_size
+        if size != self.entry.size:
+            return f"{self.path} has {size} bytes and had {self.entry.size} when it was opened"
+        return self.rot
+
+    def read(self) -> None:
+        """Compare the sha256. The file is read, not mapped, so that a damaged disk is an error and no signal."""
+        checked, self.rot = self.stat.st_mtime_ns, ""
+        try:
+            digest = descriptor_sha256(self.descriptor)
+        except OSError as error:
+            self.rot = f"{self.path} cannot be read ({error.strerror})"
+        else:
+            if digest != self.entry.sha256:
+                self.rot = f"{self.path} has sha256 {digest[:12]}…; the manifest says {self.entry.sha256[:12]}…"
+        self.checked = checked
+
+
 class GuardedFiles:
     """The files of an index as they were when it was opened, even if others have replaced them since.
 
     The files are memory-mapped. If one is truncated, the rest of its last page reads as zeros, which would pass for
-    valid scores and texts, and reading beyond that page kills the process (SIGBUS). So the length of every file is
-    checked before and after a read whose result counts: one system call per file, and no file is read for it.
+    valid scores and texts, and reading beyond that page kills the process (SIGBUS). One that is overwritten in place
+    reads as whatever was written. So length and modification time of every file are checked before and after a read
+    whose result counts: one system call per file. A file that was written to is then read, to compare its sha256.
     """
 
     def __init__(self, folder: Path, files: Mapping[str, FileEntry]) -> None:
         """Hold the files of a manifest open. Raises OSError."""
-        self._files: list[tuple[Path, int, int]] = []
+        self._files: list[_GuardedFile] = []
+        self._reading = threading.Lock()
         for name, entry in files.items():
             descriptor = os.open(folder / name, os.O_RDONLY)
             weakref.finalize(self, os.close, descriptor)
-            self._files.append((folder / name, descriptor, entry.size))
+            self._files.append(_GuardedFile(folder / name, descriptor, entry, os.fstat(descriptor).st_mtime_ns))
 
     @property
     def damage(self) -> str:
-        """Describes the first file whose length has changed; "" if none has."""
-        for path, descriptor, size in self._files:
-            current = os.fstat(descriptor).st_size
-            if current != size:
-                return f"{path} has {current} bytes and had {size} when it was opened"
-        return ""
+        """Describes the first file whose length has changed or whose content is known to be damaged; "" for none."""
+        return next(filter(None, (file.damage for file in self._files)), "")
+
+    def check(self, everything: bool = False) -> str:
+        """`damage`, after reading the files that were written to since they were opened or read, or `everything`.
+
+        A file that was only touched, or that was restored, is no damage.
+        """
+        for file in self._files:
+            if everything or file.stat.st_mtime_ns != file.checked:
+                with self._reading:
+                    if everything or file.stat.st_mtime_ns != file.checked:
+                        file.read()
+        return self.damage
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,9 +140,11 @@ def page_router(
         except KeyError:
             raise HTTPException(404, f"unknown question id {question_id!r}; take ids from GET /v1/questions.") from None
         ordered = sorted(grades.items(), key=lambda item: (-item[1], item[0]))
-        return Judgements(
-            relevant=[Relevant(id=name, grade=grade, title=environment.document(name).title) for name, grade in ordered]
-        )
+        with environment.intact():
+            relevant = [
+                Relevant(id=name, grade=grade, title=environment.document(name).title) for name, grade in ordered
+            ]
+        return Judgements(relevant=relevant)
 
     @router.post("/page/rewrite")
     async def rewrite(request: PageRewriteRequest) -> RewriteResponse:
@@ -187,7 +189,8 @@ def _search(
         return HitBody(id=name, score=score, title=document.title, text=document.text)
 
     rankings = asyncio.run_coroutine_threadsafe(ranked(), loop).result()
-    return [[hit(entry.id, entry.score) for entry in hits] for hits in rankings]
+    with environment.intact():
+        return [[hit(entry.id, entry.score) for entry in hits] for hits in rankings]
 
 
 @cache

@@ -75,7 +75,10 @@ class BatchSearch:
 
 @njit(nogil=True, cache=True)
 def _rank(data, indices, indptr, documents, words, word_ends, weights, term_ends, limits):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
-    """Score and select, one probe after the other; the workspace is six arrays of corpus length."""
+    """Score and select, one probe after the other; the workspace is six arrays of corpus length.
+
+    IndexError for postings of a damaged index, which would read or write outside of the arrays.
+    """
     probes = len(term_ends) - 1
     of_text = np.zeros(documents, dtype=np.float32)
     of_probe = np.zeros(documents, dtype=np.float64)
@@ -92,8 +95,13 @@ def _rank(data, indices, indptr, documents, words, word_ends, weights, term_ends
         for term in range(term_ends[probe], term_ends[probe + 1]):
             touched = 0
             for i in range(word_ends[term], word_ends[term + 1]):
-                for j in range(indptr[words[i]], indptr[words[i] + 1]):
+                first, last = indptr[words[i]], indptr[words[i] + 1]
+                if first < 0 or last > len(indices):
+                    raise IndexError("a word's postings lie outside of the index")
+                for j in range(first, last):
                     document = indices[j]
+                    if document < 0 or document >= documents:
+                        raise IndexError("a posting names a document outside of the index")
                     of_text[document] += data[j]
                     if not in_text[document]:
                         in_text[document] = True

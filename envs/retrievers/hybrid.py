@@ -61,7 +61,8 @@ class Hybrid:
     def load(self, folder: Path, documents: Documents) -> "Merged":
         opened = zip(self._indexes, self._members, strict=True)
         members = [self._open_member(index, config) for index, config in opened]
-        return Merged(members, self._depth, len(documents), [index.held for index in self._indexes])
+        files = [file for member in members for file in getattr(member, "held", ())]
+        return Merged(members, self._depth, len(documents), [*(index.held for index in self._indexes), *files])
 
 
 class Merged:

@@ -6,7 +6,7 @@ event loop stays free. `serve` listens only when the index is open and has answe
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Annotated
 
@@ -20,7 +20,7 @@ from ...errors import RequestError, UserError
 from ...version import __version__
 from ..environment import Environment
 from ..page.router import Writer, page_router
-from ..plan import SearchPlan, is_unicode
+from ..plan import SearchPlan, is_unicode, plan_digest
 from .batching import Batcher, Hits, OverloadedError
 from .connection import while_connected
 from .metrics import Metrics
@@ -54,7 +54,6 @@ class ServiceState:
         """Set once a signal has asked the process to end: from then on, new work is refused."""
         self.batcher = Batcher(
             environment.search,
-            environment.index_hash,
             max_pending=config.max_pending,
             cache_bytes=config.cache_bytes,
             metrics=self.metrics,
@@ -82,14 +81,16 @@ class ServiceState:
             call()
         await self.batcher.stop()
 
-    async def rank(self, request: Request, plans: Sequence[SearchPlan]) -> list[Hits]:
+    async def rank(
+        self, request: Request, plans: Sequence[SearchPlan], digests: Sequence[str] | None = None
+    ) -> list[Hits]:
         """Rank plans that keep to the limits. HTTPException 413 or 422 for those that do not, ClientGoneError once the
         client has closed the connection."""
         note(request.scope, plans=len(plans))
         if self._log_texts:
             note(request.scope, texts=[[t.text for probe in plan.probes for t in probe.terms] for plan in plans])
         check_plans(plans, self.limits)
-        return await while_connected(request, self.batcher.search(plans))
+        return await while_connected(request, self.batcher.search(plans, digests))
 
     def ranking(self, hits: Hits, with_text: bool) -> list[dict[str, object]]:
         """The wire form of a ranking (schemas.HitBody) as a dictionary for JSON."""
@@ -111,7 +112,7 @@ class ServiceState:
             raise RequestError(str(error)) from error
 
     def result(self, question_id: str, hits: Hits, with_text: bool, metrics: Sequence[str]) -> dict[str, object]:
-        """Score one ranking and give it its wire form (schemas.StepResult)."""
+        """Score one ranking and give it its wire form (schemas.StepResult) without the plan's digest."""
         values = self.environment.score(question_id, list(hits), metrics)
         reward = values[PRIMARY_METRIC]
         if not 0.0 <= reward <= 1.0 + 1e-9 or not all(math.isfinite(value) for value in values.values()):
@@ -119,16 +120,18 @@ class ServiceState:
         ranking = self.ranking(hits, with_text)
         return {"question_id": question_id, "ranking": ranking, "reward": reward, "metrics": values}
 
-    async def answer(self, field: str, content: Callable[[], Sequence[object]]) -> Response:
-        """The answer with the identity of what was searched and `content()` as `field`, read in a thread.
+    async def answer(self, content: Callable[[], Mapping[str, object]]) -> Response:
+        """The answer with the identity of what was searched and `content()`, which is called in a thread.
 
         Raises EnvironmentUnavailableError where a file of the index was damaged meanwhile.
         """
 
         def write() -> bytes:
-            values = content()
-            self.environment.refuse_damage()
-            return to_json({"index_hash": self.environment.index_hash, field: values})
+            environment = self.environment
+            with environment.intact():
+                fields = content()
+            identity = {"index_hash": environment.index_hash, "settings_hash": environment.settings_hash}
+            return to_json({**identity, **fields})
 
         return Response(await asyncio.to_thread(write), media_type="application/json")
 
@@ -258,8 +261,13 @@ def create_app(
     @app.post("/v1/search", response_model=SearchResponse)
     async def search(body: SearchRequest, request: Request) -> Response:
         """Rank every plan."""
-        ranked = await service.rank(request, body.plans)
-        return await service.answer("rankings", lambda: [service.ranking(hits, body.with_text) for hits in ranked])
+        digests = list(map(plan_digest, body.plans))
+        ranked = await service.rank(request, body.plans, digests)
+
+        def rankings() -> dict[str, object]:
+            return {"plan_digests": digests, "rankings": [service.ranking(hits, body.with_text) for hits in ranked]}
+
+        return await service.answer(rankings)
 
     @app.post("/v1/step", response_model=StepResponse)
     async def step(body: StepRequest, request: Request) -> Response:
@@ -272,15 +280,22 @@ def create_app(
             )
         metric_names = list(dict.fromkeys([PRIMARY_METRIC, *body.metrics]))
         service.check_metrics(metric_names)
-        ranked = await service.rank(request, [environment.plan_for(step.question_id, step.plan) for step in body.steps])
+        digests = [plan_digest(step.plan) for step in body.steps]
+        searched = [environment.plan_for(step.question_id, step.plan) for step in body.steps]
+        keys = [
+            digest if plan is step.plan else plan_digest(plan)
+            for step, plan, digest in zip(body.steps, searched, digests, strict=True)
+        ]
+        ranked = await service.rank(request, searched, keys)
 
-        def results() -> list[dict[str, object]]:
-            return [
-                service.result(step.question_id, hits, body.with_text, metric_names)
-                for step, hits in zip(body.steps, ranked, strict=True)
+        def results() -> dict[str, object]:
+            scored = [
+                service.result(step.question_id, hits, body.with_text, metric_names) | {"plan_digest": digest}
+                for step, hits, digest in zip(body.steps, ranked, digests, strict=True)
             ]
+            return {"results": scored}
 
-        return await service.answer("results", results)
+        return await service.answer(results)
 
     if extend is not None:
         extend(app)

@@ -6,7 +6,6 @@ but those that hold it. All state belongs to the event loop; one worker thread, 
 """
 
 import asyncio
-import hashlib
 import math
 import time
 from collections import deque
@@ -17,14 +16,14 @@ from dataclasses import dataclass, field
 
 from ...errors import EnvironmentUnavailableError
 from ..environment import RankedHit
-from ..plan import SearchPlan
+from ..plan import SearchPlan, plan_digest
 from .cache import ByteCache
 from .metrics import Metrics
 
 Hits = Sequence[RankedHit]
 Search = Callable[[Sequence[SearchPlan]], Sequence[Hits]]
-Key = bytes
-"""Digest of the index hash and the whole plan, every `k` of it included: 192 bits, so that no two plans share one."""
+Key = str
+"""Digest of the whole plan, every `k` of it included (envs/plan.py)."""
 
 RANKING_BYTES, HIT_BYTES = 100, 104
 """What a ranking and each of its hits take; the document ids are the corpus' own."""
@@ -91,7 +90,6 @@ class Batcher:
     def __init__(
         self,
         search: Search,
-        index_hash: str,
         *,
         max_pending: int,
         cache_bytes: int,
@@ -101,7 +99,6 @@ class Batcher:
     ) -> None:
         """`linger` is in seconds: how long the first plan of a batch waits for others at most."""
         self._search = search
-        self._index_digest = hashlib.blake2b(index_hash.encode() + b"\0", digest_size=24)
         self._max_pending = max_pending
         self._max_batch = max_batch
         self._linger = linger
@@ -142,9 +139,10 @@ class Batcher:
             await asyncio.gather(self._task, return_exceptions=True)
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    async def search(self, plans: Sequence[SearchPlan]) -> list[Hits]:
-        """Rank every plan, in order. A plan that is cached or already waiting is not searched again. Cancelled, it
-        leaves no plan in the queue that nobody else waits for.
+    async def search(self, plans: Sequence[SearchPlan], keys: Sequence[Key] | None = None) -> list[Hits]:
+        """Rank every plan, in order. A plan that is cached or already waiting is not searched again. `keys` are the
+        digests of the plans, where the caller has them. Cancelled, it leaves no plan in the queue that nobody else
+        waits for.
 
         Raises OverloadedError where `max_pending` plans wait already (none of these is taken then), and what the search
         function raised where one of these plans made it fail.
@@ -154,7 +152,7 @@ class Batcher:
         """
         if not self.running:
             raise OverloadedError("the service is going down; ask another replica, or again after its restart")
-        keys = [self._key(plan) for plan in plans]
+        keys = keys if keys is not None else [plan_digest(plan) for plan in plans]
         by_key = dict(zip(keys, plans, strict=True))
         cached = {key: hits for key in by_key if (hits := self.cache.get(key)) is not None}
         fresh = [key for key in by_key if key not in cached and key not in self._pending]
@@ -180,11 +178,6 @@ class Batcher:
         finally:
             self._drop(request)
         return [cached[key] if key in cached else awaited[key].ranking for key in keys]
-
-    def _key(self, plan: SearchPlan) -> Key:
-        digest = self._index_digest.copy()
-        digest.update(plan.model_dump_json().encode())
-        return digest.digest()
 
     def _enqueue(self, plans: "list[_PendingPlan]") -> _Request:
         """A request for these plans, in the queue where any of them is not taken yet."""

@@ -76,10 +76,20 @@ class HitBody(Wire):
         return Document(id=self.id, title=self.title, text=self.text)
 
 
-class SearchResponse(Wire):
-    """One ranking, best first, for each plan, in the order of the plans."""
+class Identified(Wire):
+    """What every ranking and every reward depends on; rewards are comparable where both are equal."""
 
     index_hash: str
+    settings_hash: str = Field(min_length=1)
+    """sha256 of what a score depends on besides the index: judgements, documents that are ignored, gain, and how
+    vectors are searched."""
+
+
+class SearchResponse(Identified):
+    """One ranking, best first, for each plan, in the order of the plans."""
+
+    plan_digests: list[str]
+    """For each ranking the digest of the plan that it answers (envs/plan.py), as the service read it."""
     rankings: list[list[HitBody]]
 
 
@@ -87,17 +97,18 @@ class StepResult(Wire):
     """What came back for one step and what it is worth."""
 
     question_id: str
+    plan_digest: str = ""
+    """Digest of the plan that it answers (envs/plan.py), as the service read it."""
     ranking: list[HitBody]
     reward: UnitInterval
     """nDCG@10 in [0, 1]."""
-    metrics: dict[str, Finite]
+    metrics: dict[str, UnitInterval]
     """nDCG@10 and every metric asked for, by name."""
 
 
-class StepResponse(Wire):
+class StepResponse(Identified):
     """One result for each step, in the order of the steps."""
 
-    index_hash: str
     results: list[StepResult]
 
 
@@ -113,7 +124,7 @@ class Limits(Wire):
     max_body_bytes: int = Field(ge=1)
 
 
-class EnvironmentInfo(Wire):
+class EnvironmentInfo(Identified):
     """Answer of `GET /v1/environment`."""
 
     name: str
@@ -121,14 +132,10 @@ class EnvironmentInfo(Wire):
     """The retriever's card: kind, how it was trained, its query template."""
     corpus_size: int = Field(ge=0)
     corpus_hash: str
-    index_hash: str
     gain: str
     splits: dict[str, int]
     """Number of questions by split."""
     limits: Limits
-    settings_hash: str = ""
-    """sha256 of what a score depends on beside the index: judgements, documents that are ignored, and how vectors are
-    searched. "" from a service that does not say."""
 
 
 class QuestionBody(Wire):

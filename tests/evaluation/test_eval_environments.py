@@ -13,6 +13,7 @@ from querylect.configs.schema import RewriterConfig, RunConfig
 from querylect.data.types import Question
 from querylect.envs.environment import Environment
 from querylect.envs.plan import Probe, Term
+from querylect.envs.server.app import create_app
 from querylect.errors import ConfigError, ModelError
 from querylect.eval.environments import SpecEnvironments, chosen_environments, searched_here
 from querylect.eval.identity import folder_identity, llm_identity, model_identity, options_identity, system_identity
@@ -220,6 +221,27 @@ def test_a_service_tells_what_a_score_depends_on_beside_its_index(small_environm
     qrels = other / "qrels" / "test.tsv"
     qrels.write_text(qrels.read_text().replace("triptan\t2", "triptan\t1"))
     assert told({}, {"path": str(other)}) != same
+
+
+@pytest.mark.parametrize("local", [True, False])
+def test_judgements_edited_during_an_evaluation_are_refused(small_environment, tmp_path, run_app, local):
+    """Between the description by which answers are kept and the client of whom they are asked."""
+    source = small_environment.dataset.model_copy(update={"path": str(tmp_path / "data")})
+    shutil.copytree(small_environment.dataset.path, source.path)
+    env = small_environment.model_copy(update={"dataset": source})
+    qrels = Path(source.path) / "qrels" / "test.tsv"
+    before = Environment.open(env)
+    with run_app(create_app(before, env)) as url:
+        settings = {"env": {"index": env.index}} if local else {"urls": {"one": [url]}}
+        plain = {"datasets": {"one": source.model_dump()}, "environments": {"words": settings}, "split": "test"}
+        described = SpecEnvironments(SpecConfig.model_validate(plain)).open("one", "words")
+        with described.connect() as client:
+            assert client.environment().settings_hash == before.settings_hash
+        qrels.write_text(qrels.read_text().replace("triptan\t2", "triptan\t1"))
+        after = Environment.open(env)
+        before.settings_hash = after.settings_hash  # the service restarted
+        with refused(ConfigError, "changed-environment", after.settings_hash), described.connect():
+            pass
 
 
 def system_of(run, checkpoint="final"):

@@ -78,6 +78,7 @@ class Environment:
             corpus_size=4,
             corpus_hash="c" * 64,
             index_hash="a" * 64,
+            settings_hash="s",
             gain="linear",
             splits=self.sets,
             limits=limits,

@@ -44,7 +44,7 @@ class Client:
         card = {"name": "bm25", "kind": "bm25", "frequent_terms": ["common"]}
         return EnvironmentInfo(
             name="toy", retriever=card, corpus_size=4, corpus_hash="c" * 64, index_hash="a" * 64, gain="linear",
-            splits=self.splits, limits=limits,
+            settings_hash="s", splits=self.splits, limits=limits,
         )  # fmt: skip
 
     def questions(self, split):

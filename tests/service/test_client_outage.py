@@ -105,6 +105,11 @@ def dying_server(behave):
         listener.shutdown(socket.SHUT_RDWR)
 
 
+def echoed_id(scope):
+    """The header that says which request is answered."""
+    return (b"x-request-id", dict(scope["headers"])[b"x-request-id"])
+
+
 class Flapping:
     """The real service behind a script: each POST takes the next behaviour, and the last one stays."""
 
@@ -133,7 +138,7 @@ class Flapping:
             await send({"type": "http.response.body", "body": body})
 
     async def _changed(self, change, scope, receive, send):
-        """The real answer with its JSON changed."""
+        """The real answer with its JSON changed, under the id of the request."""
         parts = []
 
         async def collect(message):
@@ -141,7 +146,7 @@ class Flapping:
 
         await self.app(scope, receive, collect)
         body = json.dumps(change(json.loads(b"".join(parts)))).encode()
-        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.start", "status": 200, "headers": [echoed_id(scope)]})
         await send({"type": "http.response.body", "body": body})
 
 

@@ -149,11 +149,16 @@ def test_the_service_is_gone_after_its_parent_was_ended_by_a_signal(small_enviro
     assert parent.returncode == -number
 
 
-def test_a_service_that_was_killed_is_reported_at_the_end(small_environment, caplog):
+@pytest.mark.parametrize(
+    ("number", "facts"),
+    [(signal.SIGKILL, ["exit code -9, SIGKILL)"]), (signal.SIGBUS, ["-7, SIGBUS; ", "querylect index verify"])],
+)
+def test_a_service_that_was_killed_is_reported_at_the_end(small_environment, caplog, number, facts):
+    """A bus error comes from an index file that is cut in the middle of a read through mapped memory."""
     before = children()
     with local_service(small_environment):
         (child,) = children() - before
-        os.kill(child, signal.SIGKILL)
+        os.kill(child, number)
         os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
-    assert "had ended by itself (code -9)" in caplog.text
+    assert all(fact in caplog.text for fact in facts)
     assert children() == before

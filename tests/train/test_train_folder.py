@@ -54,16 +54,35 @@ def test_what_other_runs_need_is_not_asked_for(tmp_path):
     assert folder.newest_checkpoint(config) == newest
 
 
-@pytest.mark.parametrize("name", ["retriever", "corpus_hash", "index_hash", "gain"])
+ENVIRONMENT = ("retriever", "corpus_hash", "index_hash", "gain", "settings_hash")
+
+
+@pytest.mark.parametrize("name", ENVIRONMENT)
 def test_a_run_started_on_another_environment_is_refused(tmp_path, name):
     """Each of these changes what a reward is; the address of a service does not."""
-    folder, current = RunFolder(tmp_path), dict.fromkeys(("retriever", "corpus_hash", "index_hash", "gain", "url"), "a")
+    folder, current = RunFolder(tmp_path), dict.fromkeys((*ENVIRONMENT, "url"), "a")
     folder.same_environment(current)
     (tmp_path / "environment.json").write_text(json.dumps({**current, "url": "b"}))
     folder.same_environment(current)
     (tmp_path / "environment.json").write_text(json.dumps({**current, name: "b"}))
     with refused(CheckpointError, "other-environment", f"{name}: 'b' → 'a'"):
         folder.same_environment(current)
+    (tmp_path / "environment.json").write_text(json.dumps({key: current[key] for key in current if key != name}))
+    with refused(CheckpointError, "other-environment", f"{name}: None → 'a'"):
+        folder.same_environment(current)
+
+
+def test_a_run_with_checkpoints_that_does_not_say_its_environment_is_not_resumed(tmp_path):
+    """It might have been scored by any judgements."""
+    folder, current = RunFolder(tmp_path), dict.fromkeys(ENVIRONMENT, "a")
+    folder.same_environment(current)
+    checkpoint(folder, 1)
+    with refused(CheckpointError, "unreadable-file", tmp_path / "environment.json"):
+        folder.same_environment(current)
+    for content in ("{", "[]"):
+        (tmp_path / "environment.json").write_text(content)
+        with refused(CheckpointError, "unreadable-file", tmp_path / "environment.json"):
+            folder.same_environment(current)
 
 
 @pytest.mark.parametrize(

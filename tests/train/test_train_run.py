@@ -6,6 +6,8 @@ import shutil
 from pathlib import Path
 
 import pytest
+from querylect.envs.environment import Environment
+from querylect.envs.server.app import create_app
 from querylect.errors import CheckpointError, ConfigError, ModelError
 from querylect.rollouts.checkpoints import find_checkpoint
 from querylect.train.run import train
@@ -287,6 +289,22 @@ def test_another_environment_is_refused(straight, tmp_path):
     (copy / "environment.json").write_text(json.dumps({**served, "index_hash": "0" * 64}))
     with refused(CheckpointError, "other-environment", "index_hash: '0000"):
         train(config, resume=True)
+
+
+def test_edited_judgements_are_refused(straight, lessons, run_app, tmp_path):  # noqa: F811
+    """The run goes on against a service of the same index whose qrels were edited."""
+    config, _ = copy_of(straight, tmp_path, 1)
+    shutil.copytree(lessons.dataset.path, tmp_path / "data")
+    qrels = tmp_path / "data" / "qrels" / "train.tsv"
+    qrels.write_text(qrels.read_text().replace("triptan\t2", "triptan\t1"))
+    edited = change(config, **{"env.dataset.path": str(tmp_path / "data")}).env
+    hashes = [Environment.open(settings).settings_hash for settings in (lessons, edited)]
+    with (
+        run_app(create_app(Environment.open(edited), edited)) as url,
+        refused(CheckpointError, "other-environment", f"settings_hash: {hashes[0]!r} → {hashes[1]!r}") as error,
+    ):
+        train(change(config, **{"client.urls": [url]}), resume=True)
+    assert error.value.exit_code == 2
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ class Clients(MixedClient):
                 corpus_size=1,
                 corpus_hash="c",
                 index_hash="i",
+                settings_hash="s",
                 gain="linear",
                 splits={},
                 limits=limits,

@@ -34,7 +34,7 @@ class Recorder:
 
 def using(search, body, **settings):
     async def run():
-        batcher = Batcher(search, "hash", **{"max_pending": 100, "cache_bytes": 10**6, **settings})
+        batcher = Batcher(search, **{"max_pending": 100, "cache_bytes": 10**6, **settings})
         await batcher.start()
         try:
             return await asyncio.wait_for(body(batcher), 10)

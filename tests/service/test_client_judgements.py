@@ -1,0 +1,240 @@
+"""Rewards of one client are by one set of judgements, and belong to the plans that were asked."""
+
+import json
+import shutil
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from querylect.configs.schema import ClientConfig, DatasetConfig, EnvironmentConfig
+from querylect.envs.client.client import Step, SyncEnvironmentClient
+from querylect.envs.environment import Environment
+from querylect.envs.plan import SearchPlan, plan_digest
+from querylect.envs.server.app import create_app
+from querylect.errors import ConfigError, EnvironmentUnavailableError
+
+from ..raising import refused
+from ..several import free_port
+from ..unit.test_envs_identical_ids import dataset, opened
+from .test_client_outage import PATIENT, clock  # noqa: F401
+
+STEPS = [Step(question_id="q-head", plan=SearchPlan.of(text, k=2)) for text in ("headache", "triptan headache")]
+
+
+def judged_otherwise(config: EnvironmentConfig, folder: Path) -> EnvironmentConfig:
+    """The same corpus and index with another grade of one document."""
+    assert config.dataset.path is not None
+    shutil.copytree(config.dataset.path, folder)
+    qrels = folder / "qrels" / "test.tsv"
+    text = qrels.read_text()
+    assert "triptan\t2" in text
+    qrels.write_text(text.replace("triptan\t2", "triptan\t1"))
+    return config.model_copy(update={"dataset": DatasetConfig(kind="beir", path=str(folder))})
+
+
+def app_of(config):
+    return create_app(Environment.open(config), config)
+
+
+@pytest.mark.parametrize("other", ["qrels", "gain", "ivf_probes"])
+def test_replicas_that_score_differently_are_refused(small_environment, tmp_path, run_app, other):
+    second = {
+        "qrels": lambda: judged_otherwise(small_environment, tmp_path / "data"),
+        "gain": lambda: small_environment.model_copy(update={"gain": "exponential"}),
+        "ivf_probes": lambda: EnvironmentConfig.model_validate(
+            {**small_environment.model_dump(), "vectors": {"ivf_probes": 8}}
+        ),
+    }[other]()
+    hashes = [Environment.open(config).settings_hash for config in (small_environment, second)]
+    with (
+        run_app(app_of(small_environment)) as url,
+        run_app(app_of(second)) as other_url,
+        SyncEnvironmentClient(ClientConfig(urls=[url, other_url])) as client,
+    ):
+        for call in (client.environment, lambda: client.step(STEPS), lambda: client.search([STEPS[0].plan])):
+            with refused(ConfigError, "different-settings", url, other_url, *hashes) as failed:
+                call()
+            assert failed.value.exit_code == 2
+
+
+SERVE = """
+import sys
+from querylect.configs.schema import EnvironmentConfig
+from querylect.envs.server.serve import serve
+serve(EnvironmentConfig.model_validate_json(sys.argv[1]), ready=lambda url: print(url, flush=True))
+"""
+
+
+@contextmanager
+def served(config):
+    """`querylect serve` as a process; gives its URL."""
+    with subprocess.Popen([sys.executable, "-c", SERVE, config.model_dump_json()], stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            yield process.stdout.readline().decode().strip()
+        finally:
+            process.kill()
+
+
+def test_a_service_restarted_with_other_judgements_is_refused(small_environment, tmp_path):
+    first = small_environment.model_copy(update={"port": free_port()})
+    second = judged_otherwise(first, tmp_path / "data")
+    hashes = [Environment.open(config).settings_hash for config in (first, second)]
+    with SyncEnvironmentClient(ClientConfig(urls=[f"http://127.0.0.1:{first.port}"])) as client:
+        with served(first):
+            before = client.step(STEPS)
+        with served(first):
+            assert client.step(STEPS) == before, "a restart alone is nothing"
+        with served(second):
+            for call in (lambda: client.step(STEPS), lambda: client.search([STEPS[0].plan])):
+                with refused(ConfigError, "different-settings", *hashes):
+                    call()
+
+
+class Forging:
+    """The real service whose answers `forge` changes: it gets the first body that was answered, this one and its
+    headers, and returns the body to send."""
+
+    def __init__(self, app, forge):
+        self.app, self.forge, self.first = app, forge, None
+
+    async def __call__(self, scope, receive, send):
+        if scope["type"] != "http" or scope["method"] != "POST":
+            await self.app(scope, receive, send)
+            return
+        messages = []
+
+        async def collect(message):
+            messages.append(message)
+
+        await self.app(scope, receive, collect)
+        headers = {name: value for name, value in messages[0]["headers"] if name != b"content-length"}
+        body = b"".join(message.get("body", b"") for message in messages[1:])
+        self.first = self.first or body
+        sent = self.forge(self.first, body, headers)
+        await send({**messages[0], "headers": list(headers.items())})
+        await send({"type": "http.response.body", "body": sent})
+
+
+def changed(change):
+    """A forger that changes the list of results in place."""
+
+    def forge(_, body, headers):
+        answer = json.loads(body)
+        change(answer["results"])
+        return json.dumps(answer).encode()
+
+    return forge
+
+
+def first_with(**fields):
+    return changed(lambda results: results[0].update(fields))
+
+
+def reward_as(kind):
+    return changed(lambda results: [result.update(reward=kind(result["reward"])) for result in results])
+
+
+def metric_as(kind):
+    return changed(
+        lambda results: [result.update(metrics={"ndcg@10": kind(result["metrics"]["ndcg@10"])}) for result in results]
+    )
+
+
+def first_score_as(kind):
+    return changed(lambda results: results[0]["ranking"][0].update(score=kind(results[0]["ranking"][0]["score"])))
+
+
+def without_id(_, body, headers):
+    del headers[b"x-request-id"]
+    return body
+
+
+def with_another_id(_, body, headers):
+    headers[b"x-request-id"] = b"another"
+    return body
+
+
+FORGED = {
+    "two results swapped": (changed(list.reverse), "another plan"),
+    "a reward that is not its metric": (first_with(reward=0.25), "the reward 0.25 and ndcg@10"),
+    "a reward that is true": (reward_as(bool), "results.0.reward"),
+    "a reward as text": (reward_as(str), "results.0.reward"),
+    "a metric that is true": (metric_as(bool), "results.0.metrics"),
+    "a metric above 1": (metric_as(lambda value: value + 1), "results.0.metrics"),
+    "a score as text": (first_score_as(str), "results.0.ranking.0.score"),
+    "a score that is true": (first_score_as(lambda score: True), "results.0.ranking.0.score"),
+    "a ranking in reverse": (
+        changed(lambda results: [result["ranking"].reverse() for result in results]),
+        "scores rise",
+    ),
+    "no plan digest": (first_with(plan_digest=""), "another plan"),
+    "no request id": (without_id, "X-Request-ID is None"),
+    "another request id": (with_another_id, "X-Request-ID is 'another'"),
+}
+
+
+@pytest.fixture(scope="module")
+def environment(small_environment):
+    return Environment.open(small_environment)
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_a_forged_answer_is_a_failed_attempt(environment, small_environment, run_app, name):
+    forge, reason = FORGED[name]
+    with (
+        run_app(Forging(create_app(environment, small_environment), forge)) as url,
+        SyncEnvironmentClient(PATIENT, [url]) as client,
+    ):
+        assert client.step(STEPS) == [None, None]
+        assert reason in client.last_failure.reason
+        assert client.stats.unscorable == 2
+
+
+@pytest.mark.parametrize("call", ["step", "search"])
+def test_the_answer_to_another_request_of_equal_shape_is_a_failed_attempt(
+    environment, small_environment, run_app, call
+):
+    """A cache in between may give the right id to the wrong body; the plans tell."""
+
+    with (
+        run_app(Forging(create_app(environment, small_environment), lambda first, *_: first)) as url,
+        SyncEnvironmentClient(PATIENT, [url]) as client,
+    ):
+        if call == "step":
+            assert client.step(STEPS[:1])[0] is not None
+            assert client.step(STEPS[1:]) == [None]
+        else:
+            assert client.search([STEPS[0].plan])
+            with refused(EnvironmentUnavailableError, None, "other plans"):
+                client.search([STEPS[1].plan])
+        assert "plan" in client.last_failure.reason
+
+
+def test_a_plan_that_leaves_out_the_questions_own_document_is_answered_under_its_digest(tmp_path, run_app):
+    environment = opened(tmp_path, dataset(), ignore_identical_ids=True)
+    plan = SearchPlan.of("taxes rise")
+    with (
+        run_app(create_app(environment, EnvironmentConfig())) as url,
+        SyncEnvironmentClient(PATIENT, [url]) as client,
+    ):
+        own, other = client.step([Step(question_id=name, plan=plan) for name in ("a", "x")])
+    assert own.plan_digest == other.plan_digest == plan_digest(plan)
+    assert {hit.id for hit in other.ranking} - {hit.id for hit in own.ranking} == {"a"}
+
+
+def test_a_forged_answer_is_asked_for_again(environment, small_environment, run_app):
+    answers = []
+
+    def once(first, body, headers):
+        answers.append(body)
+        return body if len(answers) > 1 else with_another_id(first, body, headers)
+
+    with (
+        run_app(Forging(create_app(environment, small_environment), once)) as url,
+        SyncEnvironmentClient(ClientConfig(urls=[url])) as client,
+    ):
+        assert [result.plan_digest for result in client.step(STEPS)] != ["", ""]
+        assert (client.stats.failures, client.stats.unscorable) == (1, 0)

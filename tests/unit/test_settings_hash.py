@@ -1,0 +1,101 @@
+"""Every setting that can change a score is in the index hash or in the settings hash, or counts by what it gives."""
+
+import typing
+from itertools import accumulate
+
+import pytest
+from querylect.configs.environment import EnvironmentConfig
+from querylect.configs.section import Section
+from querylect.data.types import Dataset, Document, Question, Split
+from querylect.envs.environment import NEWER_SCORE_SETTINGS, SCORE_SETTINGS, settings_hash
+
+JUDGEMENTS = {"dataset"}
+"""Hashed by what they give: the corpus in the index hash, judgements and ignored documents in the settings hash."""
+INDEX = {
+    "retriever", "model", "recipe", "engine", "rerank", "hybrid.depth",
+    *(f"hybrid.members.{name}" for name in ("retriever", "model", "recipe", "engine", "question_index")),
+    *(f"hybrid.members.remote.{name}" for name in ("index", "fields", "vector_field", "space", "window")),
+    *(f"question_index.{name}" for name in ("folder", "retriever", "model", "engine", "recipe", "answers", "seed")),
+    "remote.index", "remote.fields", "remote.vector_field", "remote.space", "remote.window",
+    "vectors.dtype", "vectors.search", "vectors.hnsw_links", "vectors.hnsw_effort", "vectors.ivf_lists",
+    "vectors.pq_bytes",
+}  # fmt: skip
+"""In the index hash (tests/unit/test_index_hash.py), in that of the reranker, or refused where the index has others."""
+NO_SCORE = {
+    "name", "index", "verify", "block_mib", "host", "port", "max_pending", "max_plans", "max_terms", "max_characters",
+    "max_request_characters", "max_body_bytes", "read_seconds", "drain_seconds", "cache_bytes", "embedding_cache_bytes", "workers", "log",
+    "playground", "vectors.memory_gib", "vectors.build_threads", "hybrid.members.index", "question_index.index",
+    *(f"{owner}.{name}" for owner in ("remote", "hybrid.members.remote")
+      for name in ("url", "auth_env", "timeout", "deadline")),
+}  # fmt: skip
+"""Where things lie, what a request may hold, how fast an answer comes: no ranking depends on them."""
+OTHER = {"vectors.hnsw_depth": 7, "vectors.ivf_probes": 7, "vectors.device": "gpu", "gain": "exponential"}
+
+
+def sections(annotation) -> list[type[Section]]:
+    if typing.get_args(annotation):
+        return [section for part in typing.get_args(annotation) for section in sections(part)]
+    return [annotation] if isinstance(annotation, type) and issubclass(annotation, Section) else []
+
+
+def ancestors(name: str) -> set[str]:
+    """a.b.c: a, a.b, a.b.c."""
+    return set(accumulate(name.split("."), "{}.{}".format))
+
+
+def names(model: type[Section], prefix: str = "") -> list[str]:
+    """The settings of a section by dotted name, those of optional sections and of lists of sections too."""
+    found = []
+    for name, field in model.model_fields.items():
+        inner = sections(field.annotation)
+        found += [entry for section in inner for entry in names(section, f"{prefix}{name}.")] or [f"{prefix}{name}"]
+    return found
+
+
+def test_every_setting_of_an_environment_is_hashed_or_changes_no_score():
+    """A new setting fails here until somebody has decided whether it can change a score."""
+    classes = {"judgements": JUDGEMENTS, "index": INDEX, "settings": {*SCORE_SETTINGS, *NEWER_SCORE_SETTINGS}}
+    classes["no score"] = NO_SCORE
+    kinds = {
+        name: [kind for kind, members in classes.items() if ancestors(name) & members]
+        for name in names(EnvironmentConfig)
+    }
+    assert {name: kind for name, kind in kinds.items() if len(kind) != 1} == {}
+    classified = set().union(*classes.values())
+    assert classified <= {part for name in kinds for part in ancestors(name)}, "a setting that is gone"
+    assert {"dataset.path", "remote.url", "vectors.ivf_probes", "hybrid.members.model", "rerank.depth"} < kinds.keys()
+
+
+DOCUMENTS = ("d1", "d2", "q2")
+
+
+def dataset(grades, ignore=False):
+    """Two questions, one of each split, with the grades of the first one's documents."""
+    splits = {
+        "train": Split([Question("q1", "one")], {"q1": grades}),
+        "test": Split([Question("q2", "two")], {"q2": {"d2": 1}}),
+    }
+    return Dataset("toy", [Document(name, "", name) for name in DOCUMENTS], splits, ignore_identical_ids=ignore)
+
+
+BASE = settings_hash(dataset({"d1": 2, "d2": 1}), DOCUMENTS, EnvironmentConfig())
+
+
+def test_the_order_of_judgements_and_settings_of_the_service_are_not_in_the_hash():
+    config = EnvironmentConfig(name="other", port=1, workers=2, verify=True)
+    assert settings_hash(dataset({"d2": 1, "d1": 2}), DOCUMENTS, config) == BASE
+
+
+@pytest.mark.parametrize(
+    "other",
+    [dataset({"d1": 1, "d2": 1}), dataset({"d1": 2}), dataset({"d1": 2, "q2": 1}), dataset({"d1": 2, "d2": 1}, True)],
+)
+def test_other_judgements_and_ignored_documents_change_the_hash(other):
+    assert settings_hash(other, DOCUMENTS, EnvironmentConfig()) != BASE
+
+
+@pytest.mark.parametrize("name", [*SCORE_SETTINGS, *NEWER_SCORE_SETTINGS])
+def test_every_score_setting_changes_the_hash(name):
+    section, _, field = name.rpartition(".")
+    values = {section: {field: OTHER[name]}} if section else {field: OTHER[name]}
+    assert settings_hash(dataset({"d1": 2, "d2": 1}), DOCUMENTS, EnvironmentConfig.model_validate(values)) != BASE
