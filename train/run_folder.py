@@ -189,20 +189,13 @@ class RunFolder:
         path = self.path / "environment.json"
         if not path.exists() and not self.numbered():
             return
-        try:
-            previous = parse_json(path.read_text(encoding="utf-8"))
-            names = ("retriever", "corpus_hash", "index_hash", "gain", "settings_hash")
-            changed = [
-                f"{name}: {previous.get(name)!r} → {current.get(name)!r}"
-                for name in names
-                if previous.get(name) != current[name]
-            ]
-        except (OSError, ValueError, AttributeError) as error:
-            raise CheckpointError(
-                f"{path} does not say on which environment the run was started ({error}). Bring the file back, or "
-                "start a new run under another name.",
-                code="unreadable-file",
-            ) from error
+        previous = _read_object(path)
+        names = ("retriever", "corpus_hash", "index_hash", "gain", "settings_hash")
+        changed = [
+            f"{name}: {previous.get(name)!r} → {current.get(name)!r}"
+            for name in names
+            if previous.get(name) != current[name]
+        ]
         if changed:
             raise CheckpointError(
                 f"{self.path} was started on another environment: {'; '.join(changed)}. settings_hash stands for the "
@@ -218,12 +211,12 @@ class RunFolder:
         """
         path = self.path / "base.json"
         if resumed and path.exists():
-            previous = parse_json(path.read_text(encoding="utf-8"))
-            if previous["fingerprint"] != fingerprint:
+            previous = _read_object(path)
+            if previous.get("fingerprint") != fingerprint:
                 raise CheckpointError(
-                    f"{self.path} was started on other weights than {model!r} holds now (fingerprint "
-                    f"{previous['fingerprint'][:12]} → {fingerprint[:12]}): its checkpoints do not fit them. Bring "
-                    f"back what {previous['model']!r} was then, or start a new run under another name.",
+                    f"{self.path} was started on other weights than {model!r} holds now ({path.name}: fingerprint "
+                    f"{str(previous.get('fingerprint'))[:12]} → {fingerprint[:12]}): its checkpoints do not fit them. "
+                    f"Bring back what {previous.get('model')!r} was then, or start a new run under another name.",
                     code="other-weights",
                 )
         write_atomically(path, json.dumps({"model": model, "fingerprint": fingerprint}, indent=2) + "\n")
@@ -231,7 +224,8 @@ class RunFolder:
     def note_start(self, start: Start) -> None:
         """Append the provenance of this start to provenance.json; a start at step 0 discards earlier ones."""
         path = self.path / "provenance.json"
-        starts = parse_json(path.read_text(encoding="utf-8"))["starts"] if start["step"] and path.exists() else []
+        earlier = _read_object(path).get("starts") if start["step"] and path.exists() else None
+        starts = earlier if isinstance(earlier, list) else []
         write_atomically(path, json.dumps({"starts": [*starts, dict(start)]}, indent=2) + "\n")
 
     def forget_after(self, step: int) -> None:
@@ -284,6 +278,21 @@ def _needed_by(settings: TrainConfig, lora: LoraConfig | None, step: int) -> lis
 def step_of(checkpoint: Path) -> int:
     """The step after which a checkpoint was written."""
     return int(checkpoint.name.removeprefix("checkpoint-"))
+
+
+def _read_object(path: Path) -> dict[str, JsonValue]:
+    """A JSON object of the run folder. Raises CheckpointError if the file holds none."""
+    try:
+        content = parse_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        content = error
+    if not isinstance(content, dict):
+        raise CheckpointError(
+            f"{path} is damaged: it must hold a JSON object ({content!r:.100}). Bring back the file from a copy, or "
+            "start a new run (name=…).",
+            code="unreadable-file",
+        )
+    return content
 
 
 def _logged_step(line: bytes) -> int:

@@ -69,6 +69,7 @@ class IndexShards:
         self.target = target
         self.folder = target.with_name(f".{target.name}.parts")
         self._replaced = target.with_name(f".{target.name}.replaced")
+        self._discarded = target.with_name(f".{target.name}.discarded")
 
     def read_plan(self) -> Plan | None:
         """The plan of the started build; None if there is none. IndexFolderError if it cannot be read."""
@@ -159,7 +160,7 @@ class IndexShards:
             finally:
                 shutil.rmtree(building, ignore_errors=True)
             shutil.rmtree(self._replaced, ignore_errors=True)
-            shutil.rmtree(self.folder, ignore_errors=True)
+            self.discard()
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -176,6 +177,7 @@ class IndexShards:
     def _install(self, building: Path) -> None:
         try:
             if self.target.exists():
+                shutil.rmtree(self._replaced, ignore_errors=True)  # left by a crash after an earlier replacement
                 self.target.rename(self._replaced)
             building.rename(self.target)
         except BaseException:
@@ -188,7 +190,12 @@ class IndexShards:
             self.discard()
 
     def discard(self) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)
+        """Remove all parts. The folder is renamed first: a crash in the middle leaves no part half removed."""
+        shutil.rmtree(self._discarded, ignore_errors=True)
+        with suppress(OSError):
+            self.folder.rename(self._discarded)
+        for folder in (self._discarded, self.folder):
+            shutil.rmtree(folder, ignore_errors=True)
 
     def restore(self) -> None:
         """Restore the old index after a crash between moving it away and moving the new one in."""

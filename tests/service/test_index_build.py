@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from multiprocessing import active_children
 from pathlib import Path
 
@@ -262,6 +263,27 @@ def test_an_index_that_was_set_aside_when_the_build_was_killed_is_put_back_by_th
     (tmp_path / "it").rename(tmp_path / ".it.replaced")
     build_shard(config, 1, 2)
     assert open_index(config.index).manifest.index_hash == built.index_hash
+
+
+def test_a_build_killed_while_it_removes_its_parts_can_be_given_again(tmp_path, monkeypatch):
+    """Every removal is cut short in turn: that of the index that was replaced, and that of the parts."""
+    config = EnvironmentConfig(dataset=write_corpus(tmp_path / "a"), index=str(tmp_path / "it"), block_mib=BLOCK)
+    built = build_index(config)
+    real = shutil.rmtree
+
+    for suffix in (".replaced", ".parts", ".discarded"):
+
+        def killed(folder, suffix=suffix, **options):
+            if str(folder).endswith(suffix) and Path(folder).exists():
+                next(path for path in sorted(Path(folder).rglob("*")) if path.is_file()).unlink()
+                raise KeyboardInterrupt
+            real(folder, **options)
+
+        with monkeypatch.context() as patch, suppress(KeyboardInterrupt):
+            patch.setattr(shutil, "rmtree", killed)
+            build_index(config, overwrite=True)
+        assert build_index(config, overwrite=True).index_hash == built.index_hash
+        assert not [path.name for path in tmp_path.iterdir() if path.name.startswith(".")]
 
 
 @pytest.mark.parametrize("harm", ["cut", "remove", "foreign"])

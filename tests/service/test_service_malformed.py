@@ -1,6 +1,7 @@
 """Requests that mean nothing: refused every time as the service's OpenAPI document says, and nothing stays behind.
 
-The number of requests is that of QUERYLECT_REQUESTS (1000 where unset); `benchmarks/soak.py` sends ten times as many.
+The number of requests is that of QUERYLECT_REQUESTS (1000 where unset); `benchmarks/attack.py requests` sends them
+to any service.
 """
 
 import os

@@ -85,6 +85,20 @@ def test_a_run_with_checkpoints_that_does_not_say_its_environment_is_not_resumed
             folder.same_environment(current)
 
 
+@pytest.mark.parametrize("written", [b'{"model": "a"', b"[]", b'{"model": "\xff"}'])
+def test_a_damaged_record_of_a_run_is_named(tmp_path, written):
+    folder = RunFolder(tmp_path)
+    for name in ("environment.json", "base.json", "provenance.json"):
+        (tmp_path / name).write_bytes(written)
+    for call, name in (
+        (lambda: folder.same_environment({"retriever": "bm25"}), "environment.json"),
+        (lambda: folder.same_base("model", "f" * 64, resumed=True), "base.json"),
+        (lambda: folder.note_start({"step": 1}), "provenance.json"),
+    ):
+        with refused(CheckpointError, "unreadable-file", tmp_path / name):
+            call()
+
+
 @pytest.mark.parametrize(
     ("written", "code", "facts"),
     [

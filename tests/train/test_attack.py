@@ -1,0 +1,132 @@
+"""Each part of benchmarks/attack.py once: what it counts, what it writes, and that a break is counted as lost."""
+
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import httpx
+import pytest
+
+from ..lessons import lesson_url, lessons  # noqa: F401
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _importable():
+    """The benchmarks, which are scripts beside each other."""
+    sys.path.insert(0, str(BENCHMARKS))
+    yield
+    sys.path.remove(str(BENCHMARKS))
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    from attack_world import World
+
+    world = World(tmp_path_factory.mktemp("attack") / "world")
+    yield world
+    world.service.kill()
+
+
+PARTS = [("attack_kills", 9), ("attack_disks", 4), ("attack_services", 3), ("attack_trainers", 1), ("attack_rot", 4)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("part", "tries"), PARTS)
+def test_a_part_survives(world, part, tries):
+    """Worth its minutes: real processes die in every phase, and each ends at the bytes of the undisturbed one.
+
+    Records of a run have no checksums: a flipped digit in one is not noticed, which `rot` counts as lost.
+    """
+    tally = import_module(part).attack(world, tries, seed=3)
+    noticed = [what for what in tally.lost if part != "attack_rot" or "differs without a word" not in what]
+    assert (tally.tried, noticed) == (tries, [])
+
+
+@pytest.mark.slow
+def test_what_differs_from_the_undisturbed_is_lost(world):
+    from attack_tally import Tally
+
+    marks = world.prepare(["index", "train"])
+    assert {name for _, name in marks["train"]} >= {"warm start", "rollout", "update", "checkpoint", "validation"}
+    world.restore("train")
+    assert world.differences("train") == []
+    with (world.run / "metrics.jsonl").open("a") as metrics:
+        metrics.write('{"step": 5}\n')
+    (world.run / "final/adapter_model.safetensors").unlink()
+    assert world.differences("train") == ["final/adapter_model.safetensors", "metrics.jsonl"]
+    tally = Tally("kills", "…")
+    with tally.attempt("rollout 1") as broken:
+        broken += world.differences("train")
+    assert len(tally.lost) == 1
+
+
+def test_a_refusal_is_a_sentence_with_a_name_and_an_exit_code():
+    from attack_tally import said_in_a_sentence
+
+    assert said_in_a_sentence(2, "error: a/b.json is damaged", "b.json") == []
+    for code, error in (
+        (0, "b.json"),
+        (None, ""),
+        (-11, "b.json"),
+        (2, "error: something"),
+        (1, "Traceback …\nb.json"),
+    ):
+        assert said_in_a_sentence(code, error, "b.json"), (code, error)
+
+
+def test_a_service_survives_hostile_requests_and_one_that_answers_wrong_does_not(lesson_url, lessons, run_app):  # noqa: F811
+    from attack_requests import attack
+    from querylect.envs.environment import Environment
+    from querylect.envs.server.app import create_app
+
+    tally = attack(lesson_url, None, read_seconds=lessons.read_seconds, tries=60, seed=1)
+    assert tally.tried >= 60
+    assert tally.lost == []
+
+    app, answered = create_app(Environment.open(lessons), lessons), 0
+
+    async def other_rewards(scope, receive, send):
+        nonlocal answered
+        answered += scope.get("path") == "/v1/step"
+
+        async def changed(message):
+            if message["type"] == "http.response.body" and scope["path"] == "/v1/step" and answered > 40:
+                message = {**message, "body": message["body"].replace(b'"reward":', b'"Reward":')}
+            await send(message)
+
+        await app(scope, receive, changed if scope["type"] == "http" else send)
+
+    with run_app(other_rewards) as url:
+        lost = attack(url, None, read_seconds=lessons.read_seconds, tries=30, seed=1).lost
+    assert any(what.startswith("beside: answered 200") for what in lost)
+    assert any(what.startswith("pipelined: ") for what in lost)
+
+
+def test_a_row_is_written_into_the_table_of_a_page_in_place_of_the_earlier_one(tmp_path):
+    from attack_tally import BEGIN, END, Tally, write_row
+
+    page = tmp_path / "page.md"
+    page.write_text(f"# Page\n\n{BEGIN}\n{END}\n\nafter\n")
+    for tally, how in (
+        (Tally("rot", "a | b", tried=2, lost=["x"]), "first"),
+        (Tally("kills", "same", tried=9), "one"),
+        (Tally("rot", "a | b", tried=3, lost=["x", "x"]), "second"),
+    ):
+        write_row(page, tally, how, ["kills", "disks", "rot"])
+    rows = [line for line in page.read_text().splitlines() if line.startswith("|")][2:]
+    assert rows == ["| kills | 9 | 9 | 0 | same | one |", "| rot | 3 | 1 | 2 | a \\| b | second |"]
+    assert [line for line in page.read_text().splitlines() if line.startswith("- ")] == ["- rot: x (2 times)"]
+    assert page.read_text().endswith(f"{END}\n\nafter\n")
+
+
+def test_a_service_that_is_none_is_told(run_app):
+    from attack_requests import Good
+
+    async def nothing(scope, receive, send):
+        await send({"type": "http.response.start", "status": 404, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    with run_app(nothing) as url, pytest.raises(httpx.HTTPStatusError):
+        Good.of(url, {})
