@@ -12,7 +12,7 @@ from functools import partial
 from typing import Annotated, TypeVar
 
 from fastapi import APIRouter, FastAPI, HTTPException, Request
-from pydantic import Field
+from pydantic import Field, StrictBool
 
 from ..data.types import Question
 from ..envs.page.router import MAX_OPTIONS, MAX_QUESTION, PageRewrite, Search
@@ -63,7 +63,7 @@ class AskRequest(RequestBody):
     """The last turn; the one that won on validation where it is not said. 1 rewrites without looking at documents."""
     k: Annotated[int, Field(ge=1, le=MAX_K)] | None = None
     """Documents of the ranking; as many as a plan of the rewriter asks for."""
-    with_text: bool = True
+    with_text: StrictBool = True
     """Whether hits carry title and text besides id and score."""
 
 
@@ -217,6 +217,7 @@ class _Searcher:
 
     async def search(self, plans: Sequence[SearchPlan]) -> list[list[HitBody]]:
         service = self._service
+        service.admit(self._request, plans)
         hit_lists = await service.rank(self._request, plans)
 
         def read_rankings() -> list[list[HitBody]]:

@@ -17,6 +17,7 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from errno import EDQUOT, ENOSPC
 from pathlib import Path
 
 from pydantic import JsonValue
@@ -35,8 +36,9 @@ from .distributed.zero import OPTIMIZER_PARTS, deepspeed_asked
 
 log = logging.getLogger(__name__)
 
-_TORCH_WRITING = ("inline_container", "PytorchStreamWriter", "iostream")
-"""Substrings of the RuntimeError that torch.save raises if a file cannot be written."""
+_WRITING = ("inline_container", "PytorchStreamWriter", "iostream", f"(os error {ENOSPC})", f"(os error {EDQUOT})")
+"""Substrings of the RuntimeError of torch.save, and of the plain Exception of tokenizers, for a file that cannot be
+written."""
 
 CHECKPOINT_FILES = ("*.safetensors", "optimizer.pt", "scheduler.pt", "rng_state*.pth", "trainer_state.json")
 """Files that an exact resume needs; if one were missing, the trainer would silently reset that state."""
@@ -319,8 +321,8 @@ def staged(target: Path) -> Iterator[Path]:
         reach_the_disk(target.parent)
     except (OSError, SafetensorError) as error:
         raise storage_error(target, error) from error
-    except RuntimeError as error:
-        if any(name in str(error) for name in _TORCH_WRITING):
+    except Exception as error:
+        if any(name in str(error) for name in _WRITING):
             raise storage_error(target, error) from error
         raise
     finally:

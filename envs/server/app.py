@@ -81,15 +81,17 @@ class ServiceState:
             call()
         await self.batcher.stop()
 
-    async def rank(
-        self, request: Request, plans: Sequence[SearchPlan], digests: Sequence[str] | None = None
-    ) -> list[Hits]:
-        """Rank plans that keep to the limits. HTTPException 413 or 422 for those that do not, ClientGoneError once the
-        client has closed the connection."""
+    def admit(self, request: Request, plans: Sequence[SearchPlan]) -> None:
+        """Log plans, and check what was read against the limits. HTTPException 413 or 422."""
         note(request.scope, plans=len(plans))
         if self._log_texts:
             note(request.scope, texts=[[t.text for probe in plan.probes for t in probe.terms] for plan in plans])
         check_plans(plans, self.limits)
+
+    async def rank(
+        self, request: Request, plans: Sequence[SearchPlan], digests: Sequence[str] | None = None
+    ) -> list[Hits]:
+        """Rank admitted plans. ClientGoneError once the client has closed the connection."""
         return await while_connected(request, self.batcher.search(plans, digests))
 
     def ranking(self, hits: Hits, with_text: bool) -> list[dict[str, object]]:
@@ -261,6 +263,7 @@ def create_app(
     @app.post("/v1/search", response_model=SearchResponse)
     async def search(body: SearchRequest, request: Request) -> Response:
         """Rank every plan."""
+        service.admit(request, body.plans)
         digests = list(map(plan_digest, body.plans))
         ranked = await service.rank(request, body.plans, digests)
 
@@ -280,6 +283,7 @@ def create_app(
             )
         metric_names = list(dict.fromkeys([PRIMARY_METRIC, *body.metrics]))
         service.check_metrics(metric_names)
+        service.admit(request, [step.plan for step in body.steps])
         digests = [plan_digest(step.plan) for step in body.steps]
         searched = [environment.plan_for(step.question_id, step.plan) for step in body.steps]
         keys = [

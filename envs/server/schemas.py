@@ -6,7 +6,7 @@ service, not a reward.
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, StrictBool
 
 from ...data.types import Document, Question
 from ..plan import SearchPlan
@@ -47,7 +47,7 @@ class SearchRequest(RequestBody):
     """Body of `POST /v1/search`."""
 
     plans: list[SearchPlan] = Field(min_length=1)
-    with_text: bool = True
+    with_text: StrictBool = True
     """Whether hits carry title and text besides id and score."""
 
 
@@ -55,7 +55,7 @@ class StepRequest(RequestBody):
     """Body of `POST /v1/step`."""
 
     steps: list[Step] = Field(min_length=1)
-    with_text: bool = False
+    with_text: StrictBool = False
     metrics: list[str] = Field(default=[], max_length=32)
     """Metrics wanted besides nDCG@10, by name: "recall@100", "mrr@10"."""
 

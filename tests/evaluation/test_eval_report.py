@@ -82,6 +82,7 @@ def page(rows=None, drawings=(), gold=None, **settings):
         corpus_size=4,
         corpus_hash="c" * 64,
         index_hash="9f" * 32,
+        settings_hash="5e" * 32,
         gain="linear",
         splits={"test": 30},
         limits=Limits(max_plans=1, max_k=10, max_body_bytes=1),

@@ -2,11 +2,12 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
+from querylect.configs.section import MAX_WEIGHT
 from querylect.envs.plan import Probe, SearchPlan, Term, plan_digest
 from querylect.envs.server.schemas import Step, StepRequest
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
-TERMS = st.builds(Term, text=TEXTS, weight=st.floats(allow_nan=False, allow_infinity=False))
+TERMS = st.builds(Term, text=TEXTS, weight=st.floats(-MAX_WEIGHT, MAX_WEIGHT))
 PROBES = st.builds(Probe, terms=st.lists(TERMS, min_size=1, max_size=3).map(tuple), k=st.none() | st.integers(1, 10**6))
 PLANS = st.builds(
     SearchPlan,
