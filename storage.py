@@ -185,6 +185,12 @@ def another_took_over(folder: Path) -> bool:
     return path in _LOCKS and path.exists() and _is_another_file(path, _LOCKS[path])
 
 
+def lock_was_removed(folder: Path) -> bool:
+    """Whether this process holds `only_command` of a folder in which the lock file is gone."""
+    path = folder / COMMAND_LOCK
+    return path in _LOCKS and not path.exists()
+
+
 def _is_another_file(path: Path, descriptor: int) -> bool:
     try:
         return not os.path.samestat(path.stat(), os.fstat(descriptor))

@@ -30,7 +30,7 @@ from ..configs.trust import is_own_run, links_outside, note_own_run
 from ..errors import CheckpointError, ConfigError, StorageError
 from ..provenance import Start
 from ..sources import portable
-from ..storage import another_took_over, folder_reaches_the_disk, parse_json, reach_the_disk
+from ..storage import another_took_over, folder_reaches_the_disk, lock_was_removed, parse_json, reach_the_disk
 from ..version import __version__
 from .distributed.zero import OPTIMIZER_PARTS, deepspeed_asked
 
@@ -347,8 +347,14 @@ def remove_traces(checkpoint: Path, model: str) -> None:
 
 
 def _refuse_lost(path: Path) -> None:
-    """Raise StorageError if the run folder was removed and another command has made it anew."""
+    """Raise StorageError if the run folder was emptied, or removed and made anew by another command."""
     for folder in path.parents[:2]:
+        if folder.is_dir() and lock_was_removed(folder) and not (folder / "config.yaml").exists():
+            raise StorageError(
+                f"{path} is not written: {folder} was emptied while the run wrote it (its config.yaml is gone). Put it "
+                "back and continue with --resume, or start a new run.",
+                code="missing-folder",
+            )
         if another_took_over(folder):
             raise StorageError(
                 f"{path} is not written: {folder} was removed, and another command is at work in the new one. Choose "

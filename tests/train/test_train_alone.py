@@ -128,3 +128,20 @@ def test_a_run_stops_when_another_command_works_in_a_folder_of_the_same_name(set
     with refused(StorageError, "lost-folder", run):
         train(settings)
     assert [path.name for path in run.iterdir()] == [".lock"]
+
+
+def test_a_run_stops_when_its_folder_was_emptied(settings, monkeypatch):  # noqa: F811
+    """As where somebody removes the folder while a file is being written into it."""
+    from querylect.train.watch import Watcher
+
+    write = Watcher._write
+
+    def emptied(self, step, losses):
+        if step == 2:
+            shutil.rmtree(self.folder.path)
+            self.folder.path.mkdir()
+        return write(self, step, losses)
+
+    monkeypatch.setattr(Watcher, "_write", emptied)
+    with refused(StorageError, "missing-folder", Path(settings.output) / settings.name, "--resume"):
+        train(settings)
