@@ -421,7 +421,7 @@ def test_blocks_of_an_index_of_words_make_the_same_index_as_one(models, tmp_path
     splade.merge(parts, tmp_path / "three")
     for name in POSTINGS:
         one, three = (np.load(tmp_path / folder / name) for folder in ("one", "three"))
-        np.testing.assert_allclose(one, three, atol=1e-6)
+        np.testing.assert_allclose(one, three, atol=1e-4)  # batches of other shapes are rounded differently
 
 
 def test_a_splade_model_of_the_users_own_is_named_by_its_kind(models, dataset, tmp_path):
