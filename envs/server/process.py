@@ -39,6 +39,9 @@ KEEP_ALIVE_SECONDS = 30
 MAX_HEAD_BYTES = 65_536
 """Longest request line and headers that are taken."""
 _PIECE_BYTES = 4096
+LINGER_SECONDS = 2.0
+"""How long a client that was refused may go on sending: closing while it sends would reset the connection, and the
+answer with it."""
 STALLED_SECONDS = 60.0
 """How long a client may take none of an answer that waits for it; then its connection, and the answer, are let go."""
 SHUTDOWN_SECONDS = 5
@@ -64,6 +67,8 @@ class BoundedHead(HttpToolsProtocol):
     head_seconds: float
     _head_bytes = 0
     """What the parser got since it last completed a head, a part of a body or a request."""
+    _refused = False
+    """What still arrives is dropped."""
     _timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -72,7 +77,7 @@ class BoundedHead(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         start = 0
-        while start < len(data) and not self.transport.is_closing():
+        while start < len(data) and not self._refused and not self.transport.is_closing():
             piece = data[start : start + min(_PIECE_BYTES, MAX_HEAD_BYTES - self._head_bytes)]
             start += len(piece)
             self._head_bytes += len(piece)
@@ -104,12 +109,17 @@ class BoundedHead(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def _refuse_head(self) -> None:
+        self._refused = True
+        self._stop_timer()
         if self.cycle is None or self.cycle.response_complete:
             detail = f"the head of a request may have {MAX_HEAD_BYTES} bytes; send fewer or shorter headers."
             answer = problem({"type": "http"}, 431, detail, {"Connection": "close"})
             head = b"".join(b"%b: %b\r\n" % header for header in answer.raw_headers)
             self.transport.write(STATUS_LINE[431] + head + b"\r\n" + bytes(answer.body))
-        self.transport.close()
+            self.transport.write_eof()
+            self._timer = self.loop.call_later(LINGER_SECONDS, self.transport.close)
+        else:
+            self.transport.close()
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

@@ -26,7 +26,7 @@ from querylect.envs.client.client import EnvironmentClient, Step
 from querylect.envs.environment import Environment
 from querylect.envs.plan import Probe, SearchPlan, Term
 from querylect.envs.server.app import create_app
-from querylect.envs.server.process import MAX_HEAD_BYTES, Server, bound
+from querylect.envs.server.process import LINGER_SECONDS, MAX_HEAD_BYTES, Server, bound
 from querylect.envs.server.serve import serve
 from querylect.errors import IndexFolderError
 
@@ -245,6 +245,24 @@ def test_a_head_that_is_too_long_is_a_431_and_the_connection_closes(patient, whe
     assert b"\r\nconnection: close" in head.lower()
     assert b"application/problem+json" in head
     assert f"may have {MAX_HEAD_BYTES} bytes" in json.loads(body)["detail"]
+
+
+def test_a_client_that_goes_on_sending_reads_why_its_head_was_refused(patient):
+    with socket.create_connection(patient, timeout=10) as sender:
+        sender.sendall(LONG_HEADS["one header"])
+        for _ in range(5):
+            time.sleep(0.05)
+            sender.sendall(b"x" * 1000)
+        assert told(sender).startswith(b"HTTP/1.1 431 ")
+
+
+def test_a_client_that_never_stops_sending_a_head_is_cut_off(patient):
+    until = time.monotonic() + LINGER_SECONDS + 8
+    with socket.create_connection(patient, timeout=10) as sender, pytest.raises(ConnectionError):
+        sender.sendall(LONG_HEADS["one header"])
+        while time.monotonic() < until:
+            sender.sendall(b"x" * 10_000)
+            time.sleep(0.02)
 
 
 def test_a_head_is_held_to_its_limit_in_every_request_of_a_connection(patient):
