@@ -488,7 +488,7 @@ def evaluate(
     if is_spec(run):
         if checkpoint is not None or env is not None:
             message = "--checkpoint and --env are for a run; in a spec say systems.NAME.checkpoint=…"
-            raise ConfigError(message, code="run-flags-for-plan")
+            raise ConfigError(message, code="run-flags-for-spec")
         _evaluate_spec(load_spec(run, changes), output, checked, overwrite, trust, verbose, dry_run)
         return
     settings, folder = _resolve_run(run, changes, verbose, dry_run, trust)
@@ -525,11 +525,11 @@ def _evaluate_spec(
 
     check_spec(spec)
     refuse_unwritable(output or Path(spec.output).expanduser() / spec.name)
-    from .eval.results import plan_summary
+    from .eval.results import spec_summary
     from .eval.spec import evaluate_spec
 
     path, failed = evaluate_spec(spec, output, _print_stderr if checked else None, overwrite, trust)
-    _print_stderr(plan_summary(path))
+    _print_stderr(spec_summary(path))
     typer.echo(path)
     if failed is not None:
         raise failed

@@ -120,6 +120,6 @@ def first_line(error: BaseException, limit: int | None = None) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:limit]
 
 
-def in_one_line(error: BaseException) -> str:
-    """The whole message of an error on one line, cut to 300 characters; the error's type if the message is empty."""
-    return " ".join(str(error).split())[:300] or type(error).__name__
+def in_one_line(error: object, limit: int = 300) -> str:
+    """The whole message of an error on one line, cut to `limit` characters; its type if the message is empty."""
+    return " ".join(str(error).split())[:limit] or type(error).__name__

@@ -207,7 +207,7 @@ def _this_process() -> str:
 def _holder(descriptor: int) -> str:
     """What a lock file says of its holder, as a sentence; "" where it says nothing."""
     try:
-        owner = json.loads(os.pread(descriptor, 65_536, 0))
+        owner = parse_json(os.pread(descriptor, 65_536, 0))
         text = f"It is process {owner['pid']} on {owner['host']}, since {owner['started']}: {owner['command'][:200]}"
         return "".join(character if character.isprintable() else " " for character in text)
     except (OSError, ValueError, KeyError, TypeError):

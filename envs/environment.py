@@ -4,7 +4,7 @@ Qrels stay inside: a trainer's call gets questions, documents, rankings and metr
 playground, where its owner has switched that on, reads `judgements`.
 """
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from operator import attrgetter
@@ -88,7 +88,7 @@ class Environment:
         self._all_read = False
         """Whether all files were read because a block of `intact` failed."""
         self._qrels = _all_qrels(dataset)
-        self._identical = _identical(dataset, self._documents)
+        self._identical = _identical(dataset, self._documents, self._qrels)
         """Ids of questions that are document ids too; that document is left out of the question's ranking."""
         self.settings_hash = settings_hash(dataset, self._documents, config)
         """Hash of what a score depends on besides the index."""
@@ -232,15 +232,17 @@ def _card(config: EnvironmentConfig, index: Index) -> dict[str, object]:
 
 def settings_hash(dataset: Dataset, documents: Container[str], config: EnvironmentConfig) -> str:
     """Hash of what a score depends on besides the index: qrels of all splits, ignored documents and settings."""
-    grades = sorted((name, sorted(by_document.items())) for name, by_document in _all_qrels(dataset).items())
+    qrels = _all_qrels(dataset)
+    grades = sorted((name, sorted(by_document.items())) for name, by_document in qrels.items())
     *search, gain = attrgetter(*SCORE_SETTINGS)(config)
     newer = {name: attrgetter(name)(config) for name in NEWER_SCORE_SETTINGS}
     changed = {name: value for name, value in newer.items() if value != NEWER_SCORE_SETTINGS[name]}
-    return data_sha256([grades, sorted(_identical(dataset, documents)), search, gain, *([changed] if changed else [])])
+    identical = sorted(_identical(dataset, documents, qrels))
+    return data_sha256([grades, identical, search, gain, *([changed] if changed else [])])
 
 
-def _identical(dataset: Dataset, documents: Container[str]) -> set[str]:
-    return {name for name in _all_qrels(dataset) if dataset.ignore_identical_ids and name in documents}
+def _identical(dataset: Dataset, documents: Container[str], qrels: Iterable[str]) -> set[str]:
+    return {name for name in qrels if dataset.ignore_identical_ids and name in documents}
 
 
 def _all_qrels(dataset: Dataset) -> dict[str, Mapping[str, int]]:

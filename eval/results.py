@@ -193,6 +193,6 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
-def plan_summary(tables: Path) -> str:
-    """The tables of an evaluated plan."""
+def spec_summary(tables: Path) -> str:
+    """The tables of an evaluated spec."""
     return tables.read_text(encoding="utf-8")

@@ -24,6 +24,7 @@ from ..errors import (
     QuerylectError,
     RequestError,
     StoppedError,
+    in_one_line,
 )
 from ..provenance import Start, this_start
 from ..rollouts.engines.base import Weights
@@ -384,9 +385,8 @@ def _refuse_partial(checkpoint: Path | None, model: "PreTrainedModel | PeftModel
 
 
 def _unloadable(checkpoint: Path, error: Exception) -> CheckpointError:
-    reason = " ".join(str(error).split())[:200] or type(error).__name__
     return CheckpointError(
-        f"{checkpoint} could not be continued ({reason}). It is damaged or of another policy; remove it to go on "
-        "from the one before, or start a new run.",
+        f"{checkpoint} could not be continued ({in_one_line(error, 200)}). It is damaged or of another policy; remove "
+        "it to go on from the one before, or start a new run.",
         code="unloadable-checkpoint",
     )

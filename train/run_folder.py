@@ -27,7 +27,7 @@ from ..configs.differences import among, flat, free_to_change
 from ..configs.load import dump_config, load_config
 from ..configs.schema import LoraConfig, RunConfig, TrainConfig
 from ..configs.trust import is_own_run, links_outside, note_own_run
-from ..errors import CheckpointError, ConfigError, StorageError
+from ..errors import CheckpointError, ConfigError, StorageError, in_one_line
 from ..provenance import Start
 from ..sources import portable
 from ..storage import another_took_over, folder_reaches_the_disk, lock_was_removed, parse_json, reach_the_disk
@@ -378,7 +378,7 @@ def write_atomically(path: Path, text: str) -> None:
 
 def storage_error(path: Path, error: Exception) -> StorageError:
     """The StorageError for a failed write of `path`."""
-    reason = " ".join(str(getattr(error, "strerror", None) or error).split())[:200]
+    reason = in_one_line(getattr(error, "strerror", None) or error, 200)
     if not path.parent.exists():
         return StorageError(
             f"could not write {path} ({reason}): the run folder was removed or moved while it was written. Put it back "

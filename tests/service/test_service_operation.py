@@ -257,12 +257,14 @@ def test_a_client_that_goes_on_sending_reads_why_its_head_was_refused(patient):
 
 
 def test_a_client_that_never_stops_sending_a_head_is_cut_off(patient):
-    until = time.monotonic() + LINGER_SECONDS + 8
-    with socket.create_connection(patient, timeout=10) as sender, pytest.raises(ConnectionError):
+    until = time.monotonic() + LINGER_SECONDS + 30
+    with socket.create_connection(patient, timeout=10) as sender:
         sender.sendall(LONG_HEADS["one header"])
-        while time.monotonic() < until:
-            sender.sendall(b"x" * 10_000)
-            time.sleep(0.02)
+        with suppress(ConnectionError):
+            while time.monotonic() < until:
+                sender.sendall(b"x" * 10_000)
+                time.sleep(0.02)
+    assert time.monotonic() < until
 
 
 def test_a_head_is_held_to_its_limit_in_every_request_of_a_connection(patient):

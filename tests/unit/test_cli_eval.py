@@ -16,7 +16,7 @@ def _summaries(monkeypatch):
     """What is printed of results, which no evaluation of this file writes; and the index of `tiny` is there."""
     monkeypatch.setattr("querylect.rollouts.preflight.check_run", lambda config, name=None: None)
     monkeypatch.setattr("querylect.eval.results.summary", lambda path: "the table of a run")
-    monkeypatch.setattr("querylect.eval.results.plan_summary", lambda path: "the tables of a plan")
+    monkeypatch.setattr("querylect.eval.results.spec_summary", lambda path: "the tables of a spec")
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_baselines_are_told_on_the_standard_error_and_a_wrong_one_is_exit_code_o
     assert "error: bm25 on hpo is wrong" in told.err
     assert told.err.count("bm25: right") == 2
     assert "the table of a run" in told.err
-    assert "the tables of a plan" in told.err
+    assert "the tables of a spec" in told.err
 
 
 def test_an_endpoint_stands_for_the_model_of_all_rewriters(room):  # noqa: F811
@@ -91,7 +91,7 @@ def test_an_endpoint_stands_for_the_model_of_all_rewriters(room):  # noqa: F811
         (["PLAN", "--dataset", "hpo"], "flags-beside-source", ["PLAN"]),
         (["PLAN", "--endpoint", "http://h"], "flags-beside-source", ["PLAN"]),
         (["tiny", "--turns", "3"], "flags-beside-source", ["'tiny'"]),
-        (["PLAN", "--checkpoint", "best"], "run-flags-for-plan", ["--checkpoint", "systems.NAME.checkpoint"]),
+        (["PLAN", "--checkpoint", "best"], "run-flags-for-spec", ["--checkpoint", "systems.NAME.checkpoint"]),
         (["PLAN", "limt=3"], None, ["'limt=3'", "limit"]),
     ],
 )

@@ -56,6 +56,15 @@ def test_a_refusal_says_who_is_at_work_and_since_when(tmp_path, holder):
     assert str(process.pid) in (command_at_work(tmp_path) or "")
 
 
+@pytest.mark.parametrize("garbage", ["", "[" * 50_000, '{"pid": 1}', "\0"])
+def test_a_held_lock_that_says_nothing_of_its_holder_is_refused_all_the_same(tmp_path, holder, garbage):
+    holder(tmp_path)
+    (tmp_path / ".lock").write_text(garbage)
+    with refused(StorageError, "already-locked", tmp_path), only_command(tmp_path):
+        pass
+    assert command_at_work(tmp_path)
+
+
 @pytest.mark.parametrize("with_child", [False, True])
 def test_a_killed_holder_leaves_the_folder_free_at_once(tmp_path, holder, with_child):
     """Also where a child that it forked lives on, which shares its open files."""
