@@ -39,7 +39,7 @@ $(STAMP): pyproject.toml constraints.txt requirements-demo.txt
 
 # What only tests need: other programs that read our files, serve our environment or show our page
 $(TESTED): $(STAMP)
-	$(BIN)/python -m pip install -c constraints.txt -e '.[browser,deepspeed,docs,haystack,ir-datasets,langchain,llama-index,mteb,opensearch,ranx,tensorboard,text-metrics,trackio,verifiers]'
+	$(BIN)/python -m pip install -c constraints.txt -e '.[browser,deepspeed,docs,haystack,ir-datasets,langchain,llama-index,milvus,mteb,opensearch,ranx,tensorboard,text-metrics,trackio,verifiers]'
 	@touch $@
 
 # Starts anew each time; the run before it is kept as runs/demo.previous. To go on with an interrupted one:

@@ -112,6 +112,35 @@ class RemoteConfig(Section):
     """Maximum documents of one search (index.max_result_window)."""
 
 
+Engine = Literal["bm25s", "rank_bm25", "milvus"]
+
+
+class MilvusConfig(Section):
+    """The Milvus database of `env.engine=milvus` (docs/indexes.md)."""
+
+    uri: str | None = None
+    """http://HOST:PORT or https://… of a Milvus server; or a path that ends in .db, which milvus-lite opens in the
+    process itself, one process at a time; None: `INDEX.milvus.db` beside the index folder."""
+    collection: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,199}$")] = "querylect"
+    """Beginning of the collection's name; a digest of its content follows."""
+    database: str = ""
+    """Database of the server; empty: its default one."""
+    token_env: VariableName = "QUERYLECT_MILVUS_TOKEN"
+    """Name of the environment variable with the token (user:password or an API key); if it is unset, none is sent."""
+    index_type: Literal["FLAT", "IVF_FLAT", "IVF_SQ8", "HNSW", "DISKANN", "AUTOINDEX"] = "FLAT"
+    """Dense retrievers: Milvus's index. FLAT is exact; the others are approximate and score exactly what they find."""
+    index_params: dict[str, int | float | str] = {}
+    """Dense retrievers: what the index is built with, such as {M: 32, efConstruction: 200} of HNSW."""
+    search_params: dict[str, int | float | str] = {}
+    """Dense retrievers: what it is searched with, such as {ef: 128} of HNSW."""
+    connections: Annotated[int, Field(ge=1, le=64)] = 4
+    """Requests that load a collection at the same time."""
+    deadline: Annotated[float, Field(gt=0)] = 30.0
+    """Deadline of one request of a search, repeated attempts included, in seconds; after it the batch fails."""
+    build_deadline: Annotated[float, Field(gt=0)] = 3600.0
+    """The same for requests that load, count or open a collection."""
+
+
 class QuestionIndexConfig(Section):
     """The retriever `qb-rag`: questions with the contents that answer them, and what ranks the questions."""
 
@@ -123,7 +152,7 @@ class QuestionIndexConfig(Section):
     """Index folder of the questions for that retriever; `querylect index build` builds it as well."""
     model: str | None = None
     """Model folder or id of its weights, as `env.model`; None: that of the recipe."""
-    engine: Literal["bm25s", "rank_bm25"] = "bm25s"
+    engine: Engine = "bm25s"
     """BM25 implementation."""
     recipe: RecipeConfig | None = None
     answers: Literal["all", "first"] = "all"
@@ -149,7 +178,7 @@ class MemberConfig(Section):
     """Index folder of this retriever."""
     model: str | None = None
     """Model folder or id of its weights, as `env.model`; None: that of the recipe."""
-    engine: Literal["bm25s", "rank_bm25"] = "bm25s"
+    engine: Engine = "bm25s"
     """BM25 implementation."""
     recipe: RecipeConfig | None = None
     remote: RemoteConfig | None = None
@@ -240,8 +269,10 @@ class EnvironmentConfig(Section):
     """Search service that bm25 or a dense retriever uses instead of a local index."""
     rerank: RerankConfig | None = None
     """Cross-encoder that reranks the retriever's top documents; None: no reranking."""
-    engine: Literal["bm25s", "rank_bm25"] = "bm25s"
-    """BM25 implementation; rank_bm25 is the slow reference."""
+    engine: Engine = "bm25s"
+    """What searches for bm25: bm25s, the slow reference rank_bm25, or milvus, which searches for dense retrievers too
+    (instead of FAISS)."""
+    milvus: MilvusConfig = MilvusConfig()
     index: str = "indexes/hpo-bm25"
     """Index folder, written by `querylect index build` and opened by `querylect serve`."""
     verify: bool = False
@@ -291,6 +322,12 @@ class EnvironmentConfig(Section):
                 "; the retriever 'hybrid' and the section env.hybrid with its members go together"
             )
         _check_qb_rag(self.retriever, self.question_index)
+        engines = {self.engine, *(member.engine for member in (self.hybrid.members if self.hybrid else []))}
+        if self.workers > 1 and "milvus" in engines and "://" not in (self.milvus.uri or ""):
+            raise ValueError(
+                f"env.workers is {self.workers}, and only one process can open an embedded Milvus database; serve the "
+                "database (milvus-lite server, or Milvus) and set env.milvus.uri to its URL, or set env.workers=1"
+            )
         return self
 
 

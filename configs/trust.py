@@ -17,7 +17,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from ..errors import ConfigError
-from .environment import ClientConfig, RemoteConfig
+from .environment import ClientConfig, MilvusConfig, RemoteConfig
 from .llm import LlmConfig
 from .schema import VllmServerConfig
 
@@ -28,9 +28,9 @@ FLAG = "--trust (trust=True in Python)"
 CODE, HOST, VARIABLE, OUTSIDE = "runs code", "contacts a host", "reads an environment variable", "leaves the folder"
 
 _VARIABLES = {
-    "token_env": ClientConfig().token_env,
-    "api_key_env": LlmConfig().api_key_env,
-    "auth_env": RemoteConfig.model_fields["auth_env"].default,
+    "token_env": {ClientConfig().token_env, MilvusConfig().token_env},
+    "api_key_env": {LlmConfig().api_key_env},
+    "auth_env": {RemoteConfig.model_fields["auth_env"].default},
 }
 """Settings that name environment variables, with the names that every folder may use."""
 
@@ -91,7 +91,7 @@ def untrusted_in(values: Any, folder: Path, key: str = "") -> Iterator[Untrusted
     elif name == "trust_remote_code" and values:
         yield UntrustedSetting(key, values, CODE)
     elif name in _VARIABLES:
-        if values != _VARIABLES[name]:
+        if values not in _VARIABLES[name]:
             yield UntrustedSetting(key, values, VARIABLE)
     elif isinstance(values, str) and (effect := _effect(values, folder)):
         yield UntrustedSetting(key, values, effect)

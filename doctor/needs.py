@@ -46,6 +46,8 @@ def _local(prefix: str, env: EnvironmentConfig, config_name: str, online: bool) 
         yield _model(f"{prefix}env.model", model, online)
     if any(settings.remote is not None for settings in indexes):
         yield _package(f"{prefix}env.remote", "opensearchpy", "opensearch")
+    if any(settings.engine == "milvus" for settings in indexes):
+        yield _package(f"{prefix}env.engine", "pymilvus", "milvus")
     if any(recipe.kind == "dense" for recipe in recipes) and find_spec("faiss") is None:
         remedy = f"{install_command('cpu')}; for GPUs {install_command('gpu')}"
         yield _finding(f"{prefix}env.retriever", False, "a dense retriever, and FAISS is not installed", remedy)

@@ -29,7 +29,7 @@ _measure = lru_cache(maxsize=256)(measure)
 
 SCORE_SETTINGS = ("vectors.hnsw_depth", "vectors.ivf_probes", "gain")
 """Settings that can change a score and are not in the index hash; those of the dataset count by their judgements."""
-NEWER_SCORE_SETTINGS = {"vectors.device": "cpu"}
+NEWER_SCORE_SETTINGS: dict[str, object] = {"vectors.device": "cpu", "milvus.search_params": {}}
 """The same, hashed only where they differ from this value, so that environments from before keep their hash."""
 
 
@@ -223,11 +223,12 @@ class Environment:
 def _card(config: EnvironmentConfig, index: Index) -> dict[str, object]:
     manifest = index.manifest
     card = manifest.recipe.model_dump(mode="json", exclude_none=True)
-    if manifest.engine is not None:
-        return {**card, "engine": manifest.engine, "k1": bm25.K1, "b": bm25.B}
+    engine = {"engine": manifest.engine} if manifest.engine is not None else {}
+    if manifest.recipe.kind == "bm25" and not config.remote:
+        return {**card, **engine, "k1": bm25.K1, "b": bm25.B}
     model = {"model": config.model or manifest.recipe.model} if manifest.recipe.model else {}
     remote = {"remote": config.remote.index} if config.remote else {}
-    return {**card, **model, **remote, "model_fingerprint": manifest.model_fingerprint}
+    return {**card, **engine, **model, **remote, "model_fingerprint": manifest.model_fingerprint}
 
 
 def settings_hash(dataset: Dataset, documents: Container[str], config: EnvironmentConfig) -> str:

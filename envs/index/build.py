@@ -21,7 +21,7 @@ from ..retrievers.base import Kind, Progress
 from ..retrievers.dense import DenseKind
 from ..retrievers.open import check_corpus, open_retriever
 from ..retrievers.recipes import RetrieverRecipe, content_fields, recipe_of
-from ..retrievers.registry import open_kind, required_indexes
+from ..retrievers.registry import engine_of, open_kind, required_indexes
 from . import documents
 from .manifest import LIBRARIES, MANIFEST, Manifest, describe_files
 from .open import open_index
@@ -154,7 +154,7 @@ def _prepare(config: EnvironmentConfig, target: Path) -> _Build:
 def _settings(config: EnvironmentConfig, recipe: RetrieverRecipe, weights: str | None) -> PartSettings:
     kind = "remote" if config.remote else recipe.kind
     return PartSettings(
-        engine=config.engine if kind == "bm25" else None,
+        engine=engine_of(config, recipe),
         dtype=config.vectors.dtype if kind == "dense" else None,
         block_mib=config.block_mib,
         recipe=recipe,

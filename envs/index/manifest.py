@@ -7,10 +7,10 @@ from typing import Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from ...configs.environment import Engine
 from ...data.corpus import Origin
 from ...errors import IndexFolderError
 from ...storage import data_sha256, file_sha256, parse_json
-from ..retrievers import bm25
 from ..retrievers.nearest import VectorStore
 from ..retrievers.recipes import RetrieverRecipe, content_fields
 
@@ -45,8 +45,8 @@ class Manifest(StrictModel):
 
     format: Literal[2] = 2
     recipe: RetrieverRecipe
-    engine: bm25.Engine | None = None
-    """Which BM25 implementation; None for other retrievers."""
+    engine: Engine | None = None
+    """What searches the index; None for retrievers with one engine."""
     model_fingerprint: str | None = None
     """What models, code and other indexes are recognised by; None for BM25."""
     vectors: VectorStore | None = None

@@ -42,9 +42,7 @@ def merge(parts: Sequence[Path], sizes: Sequence[int], folder: Path, weigh: Weig
     """Merge parts; part i holds `sizes[i]` documents. Returns the number of distinct words."""
     words, word_ids = join_words(parts, folder)
     starts = [mapped(part / INDPTR) for part in parts]
-    frequency = np.zeros(words, dtype=np.int64)
-    for ids, start in zip(word_ids, starts, strict=True):
-        frequency[ids] += np.diff(start)
+    frequency = frequencies(parts, word_ids, words)
     indptr = np.concatenate([[0], np.cumsum(frequency)])
     np.save(folder / INDPTR, indptr)
     data, indices = [mapped(part / DATA) for part in parts], [mapped(part / INDICES) for part in parts]
@@ -69,6 +67,14 @@ def merge(parts: Sequence[Path], sizes: Sequence[int], folder: Path, weigh: Weig
             weights.write(weigh(frequency[word[order]], document[order], value[order]))
             first = last
     return words
+
+
+def frequencies(parts: Sequence[Path], word_ids: Sequence[npt.NDArray[np.int32]], words: int) -> npt.NDArray[np.int64]:
+    """The number of documents that hold each of the `words` words; arguments as `join_words` returns them."""
+    frequency = np.zeros(words, dtype=np.int64)
+    for part, ids in zip(parts, word_ids, strict=True):
+        frequency[ids] += np.diff(mapped(part / INDPTR))
+    return frequency
 
 
 def join_words(parts: Sequence[Path], folder: Path) -> tuple[int, list[npt.NDArray[np.int32]]]:

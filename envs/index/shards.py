@@ -15,11 +15,11 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from ...configs.environment import Engine
 from ...data.corpus import Origin
 from ...data.jsonl import Span
 from ...errors import IndexFolderError
 from ...storage import folder_reaches_the_disk, parse_json
-from ..retrievers import bm25
 from ..retrievers.recipes import RetrieverRecipe
 from .manifest import StrictModel, write_json
 
@@ -29,7 +29,7 @@ _PLAN, _PART, _LOCK = "plan.json", "part.json", "lock"
 class PartSettings(StrictModel):
     """Everything that a part depends on besides the corpus."""
 
-    engine: bm25.Engine | None
+    engine: Engine | None
     dtype: str | None
     """Of stored vectors; None for other retrievers than dense ones."""
     block_mib: float

@@ -98,7 +98,23 @@ def tokenise(texts: Sequence[str]) -> list[list[str]]:
     return tokens
 
 
-def _lucene(lengths: npt.NDArray[np.int32]) -> postings.Weigh:
+def join_lengths(parts: Sequence[Path], folder: Path) -> tuple[list[int], npt.NDArray[np.int32]]:
+    """Write the lengths of all documents. Returns the documents of each part, and the lengths, in words.
+
+    DataError if no document holds a word.
+    """
+    part_lengths = [np.load(part / LENGTHS, allow_pickle=False) for part in parts]
+    lengths = np.concatenate(part_lengths)
+    np.save(folder / LENGTHS, lengths)
+    if not lengths.any():
+        raise DataError(
+            f"none of the {len(lengths)} documents holds a word that BM25 could index "
+            "(stopwords and single letters do not count). Check the title and text fields of the corpus."
+        )
+    return [len(part) for part in part_lengths], lengths
+
+
+def lucene(lengths: npt.NDArray[np.int32]) -> postings.Weigh:
     """The formula, rounded as in bm25s, so that scores are equal to the last bit."""
     total = len(lengths)
     norms = K1 * (1 - B + B * lengths / lengths.mean())
@@ -141,16 +157,9 @@ class Bm25Kind:
 
     def merge(self, parts: Sequence[Path], folder: Path) -> None:
         """Write .npy arrays and the words as one text. DataError if no document holds a word."""
-        part_lengths = [np.load(part / LENGTHS, allow_pickle=False) for part in parts]
-        lengths = np.concatenate(part_lengths)
-        np.save(folder / LENGTHS, lengths)
-        if not lengths.any():
-            raise DataError(
-                f"none of the {len(lengths)} documents holds a word that BM25 could index "
-                "(stopwords and single letters do not count). Check the title and text fields of the corpus."
-            )
+        sizes, lengths = join_lengths(parts, folder)
         if self.engine == "bm25s":
-            postings.merge(parts, [len(part) for part in part_lengths], folder, _lucene(lengths))
+            postings.merge(parts, sizes, folder, lucene(lengths))
             return
         _, word_ids = postings.join_words(parts, folder)
         with NpyWriter(folder / _TOKENS, np.int32, (int(lengths.sum(dtype=np.int64)),)) as tokens:

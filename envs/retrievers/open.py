@@ -11,7 +11,7 @@ from ..index.manifest import Manifest
 from ..index.open import Index, load_or_raise, verify_index
 from .base import Retriever
 from .recipes import RetrieverRecipe, content_fields, recipe_of
-from .registry import open_kind, required_indexes
+from .registry import engine_of, open_kind, required_indexes
 
 
 def verify_indexes(config: EnvironmentConfig) -> dict[str, Manifest]:
@@ -64,7 +64,7 @@ def open_retriever(index: Index, config: EnvironmentConfig, dataset: Dataset | N
     fit, ModelError if the encoder cannot be loaded.
     """
     manifest, recipe = index.manifest, recipe_of(config)
-    _check_recipe(index, recipe, None if config.remote else config.engine)
+    _check_recipe(index, recipe, engine_of(config, recipe))
     if dataset is not None and dataset.corpus and corpus_hash(dataset.corpus) != manifest.corpus_hash:
         actual = f"{len(dataset.corpus)} documents, hash {corpus_hash(dataset.corpus)[:12]}"
         raise _mismatch(index, _corpus_of(index), f"{dataset.name!r} ({actual})", "other-corpus")
@@ -85,7 +85,7 @@ def _check_recipe(index: Index, recipe: RetrieverRecipe, engine: str | None, fil
     if differs:
         field = "name" if "name" in differs else differs[0]
         raise _mismatch(index, f"{field} {built.get(field)!r}", f"{field} {requested.get(field)!r}")
-    if recipe.kind == "bm25" and engine != index.manifest.engine:
+    if engine != index.manifest.engine:
         raise _mismatch(index, f"engine {index.manifest.engine!r}", f"engine {engine!r}")
 
 

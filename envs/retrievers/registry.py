@@ -1,5 +1,6 @@
 """Opens the configured kind of retriever, and lists the indexes it needs."""
 
+from ...configs.environment import Engine
 from ...configs.schema import EnvironmentConfig
 from .base import Kind, OpenMember
 from .recipes import RetrieverRecipe
@@ -14,6 +15,10 @@ def open_kind(config: EnvironmentConfig, recipe: RetrieverRecipe, open_member: O
         from .opensearch import Remote
 
         return Remote.open(config.remote, recipe)
+    if config.engine == "milvus":
+        from .milvus import open_milvus
+
+        return open_milvus(config, recipe)
     if recipe.kind == "splade":
         from .splade import Splade
 
@@ -38,6 +43,13 @@ def open_kind(config: EnvironmentConfig, recipe: RetrieverRecipe, open_member: O
     from .bm25 import Bm25Kind
 
     return Bm25Kind(recipe, config.engine)
+
+
+def engine_of(config: EnvironmentConfig, recipe: RetrieverRecipe) -> Engine | None:
+    """What searches an index, where there is a choice: None for remote services and for dense retrievers with FAISS."""
+    if config.remote is None and (recipe.kind == "bm25" or config.engine == "milvus"):
+        return config.engine
+    return None
 
 
 def required_indexes(config: EnvironmentConfig) -> list[EnvironmentConfig]:

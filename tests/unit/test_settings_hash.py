@@ -18,7 +18,7 @@ INDEX = {
     *(f"question_index.{name}" for name in ("folder", "retriever", "model", "engine", "recipe", "answers", "seed")),
     "remote.index", "remote.fields", "remote.vector_field", "remote.space", "remote.window",
     "vectors.dtype", "vectors.search", "vectors.hnsw_links", "vectors.hnsw_effort", "vectors.ivf_lists",
-    "vectors.pq_bytes",
+    "vectors.pq_bytes", "milvus.index_type", "milvus.index_params",
 }  # fmt: skip
 """In the index hash (tests/unit/test_index_hash.py), in that of the reranker, or refused where the index has others."""
 NO_SCORE = {
@@ -28,9 +28,17 @@ NO_SCORE = {
     "question_index.index",
     *(f"{owner}.{name}" for owner in ("remote", "hybrid.members.remote")
       for name in ("url", "auth_env", "timeout", "deadline")),
+    *(f"milvus.{name}" for name in
+      ("uri", "collection", "database", "token_env", "connections", "deadline", "build_deadline")),
 }  # fmt: skip
 """Where things lie, what a request may hold, how fast an answer comes: no ranking depends on them."""
-OTHER = {"vectors.hnsw_depth": 7, "vectors.ivf_probes": 7, "vectors.device": "gpu", "gain": "exponential"}
+OTHER = {
+    "vectors.hnsw_depth": 7,
+    "vectors.ivf_probes": 7,
+    "vectors.device": "gpu",
+    "milvus.search_params": {"ef": 7},
+    "gain": "exponential",
+}
 
 
 def sections(annotation) -> list[type[Section]]:

@@ -1,0 +1,341 @@
+"""Retrieval from Milvus: the rankings of the local index, from an embedded database and from a served one."""
+
+import json
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from concurrent import futures
+from pathlib import Path
+
+import grpc
+import pytest
+from pydantic import ValidationError
+from querylect.configs.environment import MilvusConfig
+from querylect.configs.schema import (
+    DatasetConfig,
+    EnvironmentConfig,
+    HybridConfig,
+    MemberConfig,
+    RecipeConfig,
+    VectorsConfig,
+)
+from querylect.data.beir import save_beir
+from querylect.data.types import Dataset, Document, Question, Split
+from querylect.envs.environment import Environment
+from querylect.envs.index.build import build_index, build_shard, merge_index
+from querylect.envs.plan import Probe, SearchPlan, Term
+from querylect.envs.retrievers.milvus import check_limits
+from querylect.envs.retrievers.milvus_collection import Collection
+from querylect.errors import ConfigError, EnvironmentUnavailableError, IndexFolderError, RequestError
+
+from ..encoders import save_bert
+from ..raising import refused
+
+WORDS = ("wing", "heat", "slab", "flow", "drag", "lift", "layer")
+CORPUS = [
+    Document(f"d{i}", WORDS[i % 7], f"{WORDS[i % 3]} {WORDS[(i * i) % 7]} {'heat ' * (i % 4)}air {WORDS[i % 5]}")
+    for i in range(200)
+] + [Document("blank", "", "the of and")]
+"""Many equal documents, and one without a word for BM25."""
+PROBES = [
+    [("heat of a wing", 1.0)],
+    [("heat", 1.0), ("wing", -0.5)],
+    [("heat air", 2.0), ("flow", 0.3), ("heat slab", -1.9)],
+    [("heat", 1.0), ("heat", -1.0)],
+    [("heat", 1.0), ("heat", -0.999), ("slab", 0.001)],
+    [("heat", -1.0)],
+    [(" ", 1.0), ("drag", 1.0), ("lift", 0.0)],
+    [("heat heat wing", 1.0)],
+    [("unheard", 1.0)],
+]
+
+
+def plan(terms, k=5):
+    return SearchPlan(probes=(Probe(terms=tuple(Term(text=text, weight=weight) for text, weight in terms)),), k=k)
+
+
+PLANS = [plan(terms, k) for k in (1, 5, 201) for terms in PROBES]
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data") / "mine"
+    save_beir(Dataset("mine", CORPUS, {"test": Split([Question("q", "heat")], {"q": {"d0": 1}})}), folder)
+    return DatasetConfig(kind="beir", path=str(folder))
+
+
+@pytest.fixture(scope="module")
+def retrievers(tmp_path_factory):
+    """The settings of each retriever: BM25, and a dense one with random weights."""
+    model = save_bert(tmp_path_factory.mktemp("bert") / "model")
+    recipe = RecipeConfig(pooling="cls", similarity="cos")
+    return {"bm25": {}, "dense": {"retriever": "contriever", "model": model, "recipe": recipe}}
+
+
+def settings(dataset, index, **changes):
+    return EnvironmentConfig(dataset=dataset, index=str(index), block_mib=2e-3, **changes)
+
+
+def built(config):
+    build_index(config, overwrite=True)
+    return Environment.open(config)
+
+
+@pytest.mark.parametrize("kind", ["bm25", "dense"])
+def test_signed_probes_rank_and_score_as_with_the_local_index(kind, dataset, retrievers, tmp_path):
+    local = built(settings(dataset, tmp_path / "local", **retrievers[kind]))
+    milvus = built(settings(dataset, tmp_path / "milvus", engine="milvus", **retrievers[kind]))
+    expected = local.search(PLANS)
+    assert milvus.search(PLANS) == expected
+    assert [milvus.search([each])[0] for each in PLANS] == expected
+    assert milvus.card["engine"] == "milvus"
+    assert milvus.card.get("frequent_terms") == local.card.get("frequent_terms")
+    assert milvus.index_hash != local.index_hash
+
+
+def test_an_approximate_index_scores_exactly_what_it_retrieves(dataset, retrievers, tmp_path):
+    local = built(settings(dataset, tmp_path / "local", **retrievers["dense"]))
+    hnsw = MilvusConfig(index_type="HNSW", index_params={"M": 16, "efConstruction": 100}, search_params={"ef": 300})
+    config = settings(dataset, tmp_path / "milvus", engine="milvus", milvus=hnsw, **retrievers["dense"])
+    exact = {hit.id: hit.score for hit in local.search([plan(PROBES[0], 201)])[0]}
+    (ranking,) = built(config).search([plan(PROBES[0], 20)])
+    assert [exact[hit.id] for hit in ranking] == [hit.score for hit in ranking]
+    flat = config.model_copy(update={"milvus": MilvusConfig()})
+    with refused(IndexFolderError, "other-settings", "HNSW", "FLAT"):
+        Environment.open(flat)
+    assert (
+        Environment.open(config).settings_hash
+        != Environment.open(
+            config.model_copy(update={"milvus": hnsw.model_copy(update={"search_params": {"ef": 301}})})
+        ).settings_hash
+    )
+
+
+def test_members_of_a_hybrid_may_be_in_milvus(dataset, retrievers, tmp_path):
+    def hybrid(engine):
+        members = [
+            MemberConfig(index=str(tmp_path / engine / kind), engine=engine, **{"retriever": "bm25", **values})
+            for kind, values in retrievers.items()
+        ]
+        return built(
+            settings(dataset, tmp_path / engine / "hybrid", retriever="hybrid", hybrid=HybridConfig(members=members))
+        )
+
+    plans = [each for each in PLANS if each.k < 201]
+    assert hybrid("milvus").search(plans) == hybrid("bm25s").search(plans)
+
+
+@pytest.mark.parametrize("kind", ["bm25", "dense"])
+def test_any_way_to_build_gives_the_same_index(kind, dataset, retrievers, tmp_path):
+    """Blocks of another size, several processes, and shards; each in a database of its own."""
+    whole = built(settings(dataset, tmp_path / "whole", engine="milvus", **retrievers[kind]))
+    coarse = settings(dataset, tmp_path / "coarse", engine="milvus", **retrievers[kind])
+    coarse = coarse.model_copy(update={"block_mib": 1.0})
+    assert built(coarse).index_hash == whole.index_hash
+    workers = settings(dataset, tmp_path / "workers", engine="milvus", **retrievers[kind])
+    assert build_index(workers, workers=2).index_hash == whole.index_hash
+    shards = settings(dataset, tmp_path / "shards", engine="milvus", **retrievers[kind])
+    for shard in (1, 2):
+        build_shard(shards, shard, 2)
+    assert merge_index(shards).index_hash == whole.index_hash
+    assert Environment.open(shards).search(PLANS) == whole.search(PLANS)
+
+
+def test_a_load_that_was_interrupted_goes_on(dataset, retrievers, tmp_path, monkeypatch):
+    config = settings(dataset, tmp_path / "index", engine="milvus", milvus=MilvusConfig(connections=1))
+    add, blocks = Collection._add, []
+
+    def broken(self, positions, vectors):
+        if len(blocks) == 3:
+            raise EnvironmentUnavailableError("gone")
+        blocks.append(positions)
+        add(self, positions, vectors)
+
+    monkeypatch.setattr(Collection, "_add", broken)
+    with pytest.raises(EnvironmentUnavailableError):
+        build_index(config)
+    assert not (tmp_path / "index").exists()
+    monkeypatch.setattr(Collection, "_add", add)
+    call, sent = Collection._call, []
+
+    def counted(self, action, seconds, ask, *arguments, **options):
+        if getattr(ask, "__name__", "") == "upsert":
+            sent.append([row["position"] for row in arguments[1]])
+        return call(self, action, seconds, ask, *arguments, **options)
+
+    monkeypatch.setattr(Collection, "_call", counted)
+    environment = built(config)
+    before = {position for positions in blocks for position in positions.tolist()}
+    assert before.isdisjoint(position for rows in sent for position in rows)
+    assert len(before) + sum(map(len, sent)) == len(CORPUS) - 1
+    assert environment.search(PLANS) == built(settings(dataset, tmp_path / "local")).search(PLANS)
+
+
+def collection_of(config):
+    return json.loads((Path(config.index) / "collection.json").read_text())
+
+
+@pytest.mark.parametrize("kind", ["bm25", "dense"])
+def test_a_collection_that_was_changed_is_refused(kind, dataset, retrievers, tmp_path):
+    from pymilvus import MilvusClient
+
+    config = settings(dataset, tmp_path / "index", engine="milvus", **retrievers[kind])
+    build_index(config)
+    described = collection_of(config)
+    client = MilvusClient(f"{tmp_path}/index.milvus.db")
+    name, row = described["collection"], int(list(described["checks"])[-1])
+    stored = client.get(name, [row], ["position", "vector"])[0]
+    other = dict.fromkeys(stored["vector"], 9.0) if kind == "bm25" else [0.5] * len(stored["vector"])
+    client.upsert(name, [{"position": row, "vector": other}])
+    with refused(IndexFolderError, "other-content", name, row):
+        Environment.open(config)
+    client.upsert(name, [{"position": row, "vector": stored["vector"]}])
+    Environment.open(config)
+    client.delete(name, ids=[row])
+    with refused(IndexFolderError, "other-content", name, described["rows"], described["rows"] - 1):
+        Environment.open(config)
+    client.drop_collection(name)
+    with refused(IndexFolderError, "missing-collection", name):
+        Environment.open(config)
+    assert built(config).search(PLANS[:3])
+
+
+def test_an_embedded_database_is_opened_by_one_process(dataset, tmp_path):
+    config = settings(dataset, tmp_path / "index", engine="milvus")
+    build_index(config)
+    program = f"from pymilvus import MilvusClient; MilvusClient({str(tmp_path / 'index.milvus.db')!r})"
+    other = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    assert other.returncode != 0, "this process has it open"
+    holder = f"import time; {program}; print('open', flush=True); time.sleep(600)"
+    uri = str(tmp_path / "other.db")
+    process = subprocess.Popen(
+        [sys.executable, "-c", holder.replace(str(tmp_path / "index.milvus.db"), uri)], stdout=subprocess.PIPE
+    )
+    try:
+        assert process.stdout.readline() == b"open\n"
+        taken = config.model_copy(update={"milvus": MilvusConfig(uri=uri), "index": str(tmp_path / "second")})
+        with refused(ConfigError, "database-not-opened", uri, "env.milvus.uri"):
+            build_index(taken)
+    finally:
+        process.kill()
+        process.communicate()
+    with pytest.raises(ValidationError, match=r"env\.workers"):
+        settings(dataset, tmp_path / "index", engine="milvus", workers=2)
+
+
+class Served:
+    """milvus-lite's server in a process of its own."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.process = None
+
+    def start(self):
+        command = ["-m", "milvus_lite", "server", "--data-dir", str(self.folder), "--host", "127.0.0.1"]
+        self.process = subprocess.Popen(
+            [sys.executable, *command, "--port", str(self.port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        until = time.monotonic() + 60
+        while time.monotonic() < until:
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", self.port)) == 0:
+                    return
+            assert self.process.poll() is None
+            time.sleep(0.1)
+        raise AssertionError("the server does not listen")
+
+    def stop(self):
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+
+@pytest.fixture
+def served(tmp_path):
+    server = Served(tmp_path / "served")
+    server.start()
+    yield server
+    server.stop()
+
+
+def test_a_served_collection_ranks_alike_and_its_outage_is_no_ranking(dataset, tmp_path, served, caplog):
+    milvus = MilvusConfig(uri=served.url, deadline=2.0, build_deadline=60.0)
+    config = settings(dataset, tmp_path / "index", engine="milvus", milvus=milvus, workers=2)
+    environment = built(config)
+    expected = built(settings(dataset, tmp_path / "local")).search(PLANS)
+    assert environment.search(PLANS) == expected
+    served.stop()
+    with refused(EnvironmentUnavailableError, None, served.url, "env.milvus.deadline"):
+        environment.search(PLANS)
+    with refused(EnvironmentUnavailableError, None, served.url):
+        Environment.open(config)
+    assert not [record for record in caplog.records if record.name.startswith("pymilvus") and record.levelno >= 40]
+    served.start()
+    reopened = Environment.open(config)
+    assert reopened.search(PLANS) == expected
+    until = time.monotonic() + 60
+    while True:  # the client of before waits longer between its attempts the longer the server was away
+        try:
+            assert environment.search(PLANS) == expected
+            break
+        except EnvironmentUnavailableError:
+            assert time.monotonic() < until
+
+
+class Refusing(grpc.GenericRpcHandler):
+    """A server that refuses every call."""
+
+    def __init__(self, code):
+        self.code = code
+
+    def service(self, details):
+        def refuse(request, context):
+            context.abort(self.code, "no such user")
+
+        return grpc.unary_unary_rpc_method_handler(refuse)
+
+
+def test_a_server_that_wants_another_token_is_told_apart_from_an_outage(dataset, tmp_path):
+    server = grpc.server(futures.ThreadPoolExecutor(2), handlers=[Refusing(grpc.StatusCode.UNAUTHENTICATED)])
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        milvus = MilvusConfig(uri=f"http://127.0.0.1:{port}", deadline=5.0)
+        with refused(ConfigError, "access-denied", "QUERYLECT_MILVUS_TOKEN", f"127.0.0.1:{port}"):
+            build_index(settings(dataset, tmp_path / "index", engine="milvus", milvus=milvus))
+    finally:
+        server.stop(None)
+
+
+def test_settings_that_milvus_cannot_follow_are_refused(dataset, retrievers, tmp_path):
+    with refused(ConfigError, "unsupported-retriever", "splade", "milvus"):
+        build_index(settings(dataset, tmp_path / "index", engine="milvus", retriever="splade"))
+    vectors = VectorsConfig(search="hnsw")
+    with refused(ConfigError, "faiss-settings", "hnsw", "env.milvus.index_type"):
+        build_index(settings(dataset, tmp_path / "index", engine="milvus", vectors=vectors, **retrievers["dense"]))
+    for uri, code in (("ftp://host", "invalid-url"), ("http://me:secret@host:1", "credentials-in-url")):
+        with refused(ConfigError, code, "env.milvus.uri"):
+            build_index(settings(dataset, tmp_path / "index", engine="milvus", milvus=MilvusConfig(uri=uri)))
+    check_limits([16_384, 16_385], 16_384)
+    with refused(RequestError, "beyond-depth", 16_385):
+        check_limits([10, 16_385], 10**6)
+
+
+def test_scifact_ranks_as_with_the_local_index(realdata, tmp_path):
+    data = DatasetConfig(kind="beir", path=str(realdata / "scifact"))
+    local, milvus = (
+        built(EnvironmentConfig(dataset=data, index=str(tmp_path / engine), engine=engine))
+        for engine in ("bm25s", "milvus")
+    )
+    drawn, plans = random.Random(0), []
+    for question in local._dataset.splits["test"].questions[:150]:
+        words = question.text.split()
+        expansion = " ".join(drawn.sample(words, min(3, len(words))))
+        plans.append(plan([(question.text, 1.0), (expansion, drawn.choice([0.5, -0.7, 2.0]))], 10))
+    assert milvus.search(plans) == local.search(plans)
